@@ -1,0 +1,45 @@
+"""``random``: fixed or uniformly spread lengths of random words, the field's usual synthetic load."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from workloads.rng import Rng
+from workloads.text import random_words
+from workloads.tokenizer import Tokenizer
+from workloads.types import Session, Turn
+
+
+class Random(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Completions of random single-token words, without a chat template."""
+
+    input_tokens: int = 128
+    """Mean prompt length in tokens."""
+    output_tokens: int = 32
+    """Mean answer length in tokens."""
+    spread: float = 0.0
+    """Lengths are uniform in [L (1 - spread), L (1 + spread)]; 0 makes them all alike."""
+
+    def __post_init__(self) -> None:
+        if self.input_tokens < 1 or self.output_tokens < 1:
+            raise ValueError("input_tokens and output_tokens must be at least 1")
+        if not 0 <= self.spread < 1:
+            raise ValueError(f"spread must be at least 0 and below 1, not {self.spread}")
+
+    def sessions(self, tokenizer: Tokenizer, seed: str) -> Iterator[Session]:
+        """Sessions of one turn each."""
+        lengths = Rng(seed, "random", "lengths")
+        number = 0
+        while True:
+            tokens = self._spread(self.input_tokens, lengths)
+            output = self._spread(self.output_tokens, lengths)
+            prompt = random_words(tokenizer, tokens, Rng(seed, "random", "text", str(number)))
+            yield Session(f"random-{number}", (Turn(tokens, output, prompt=prompt),))
+            number += 1
+
+    def notes(self) -> list[str]:
+        """What the words are."""
+        return ["random: meaningless words, which real traffic is not; do not choose an engine by it"]
+
+    def _spread(self, mean: int, rng: Rng) -> int:
+        return max(1, round(mean * (1 + self.spread * (2 * rng.uniform() - 1))))

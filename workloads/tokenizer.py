@@ -1,0 +1,77 @@
+"""The model's own tokenizer and chat template, so that lengths are counted as the engine counts them."""
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from workloads.errors import NoTokenizer
+
+
+class Tokenizer:
+    """Wraps ``tokenizer.json`` and the chat template of ``tokenizer_config.json``.
+
+    Args:
+        folder: a Hugging Face checkpoint folder.
+
+    Raises:
+        NoTokenizer: the folder holds no ``tokenizer.json``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        file = folder / "tokenizer.json"
+        if not file.is_file():
+            raise NoTokenizer(f"{folder} holds no tokenizer.json; give the model's folder with model.path")
+        self._folder = folder
+        self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of plain text, special tokens neither added nor removed."""
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens kept."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=False)
+
+    def count(self, text: str) -> int:
+        """Tokens in plain text."""
+        return len(self.encode(text))
+
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """Every plain token and its id, special tokens left out."""
+        special = {str(token) for token in self._tokenizer.get_added_tokens_decoder().values()}
+        return {token: i for token, i in self._tokenizer.get_vocab().items() if token not in special}
+
+    def render_chat(self, messages: Sequence[dict[str, str]]) -> str:
+        """The prompt that the chat template makes of ``messages``, ready for the answer.
+
+        Raises:
+            NoTokenizer: the checkpoint has no chat template.
+        """
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)  # as Transformers sets it
+        return environment.from_string(self._chat_template).render(
+            messages=list(messages), add_generation_prompt=True, **self._special_tokens
+        )
+
+    @cached_property
+    def _config(self) -> dict[str, Any]:
+        file = self._folder / "tokenizer_config.json"
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+    @cached_property
+    def _chat_template(self) -> str:
+        separate = self._folder / "chat_template.jinja"
+        template = separate.read_text(encoding="utf-8") if separate.is_file() else self._config.get("chat_template")
+        if not isinstance(template, str):
+            raise NoTokenizer(f"{self._folder} has no chat template; use a workload of completions, such as random")
+        return template
+
+    @property
+    def _special_tokens(self) -> dict[str, str]:
+        tokens = {name: self._config.get(name) for name in ("bos_token", "eos_token")}
+        return {name: token["content"] if isinstance(token, dict) else token for name, token in tokens.items() if token}
