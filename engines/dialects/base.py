@@ -1,0 +1,86 @@
+"""The seam between traffic and a wire format. No I/O in it."""
+
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from workloads.types import Turn
+
+
+class TokenKind(StrEnum):
+    """What a token belongs to; all of them are tokens."""
+
+    TEXT = "text"
+    REASONING = "reasoning"
+    TOOL = "tool"
+
+
+class TokenDelta(msgspec.Struct, frozen=True):
+    """A token-bearing piece of the answer: some text, or token ids, or both."""
+
+    text: str
+    token_ids: tuple[int, ...] | None = None
+    """Exact ids, where the engine sends them."""
+    kind: TokenKind = TokenKind.TEXT
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """The engine's own counts; the last one of a stream holds."""
+
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """The engine says that the answer is whole, and why it ended."""
+
+    reason: str
+
+
+class StreamFault(msgspec.Struct, frozen=True):
+    """The engine reports a failure, possibly under HTTP status 200."""
+
+    message: str
+
+
+Event = TokenDelta | Usage | Finish | StreamFault
+
+
+class HttpRequest(msgspec.Struct, frozen=True):
+    """One request as bytes.
+
+    Attributes:
+        path: absolute, appended to the engine's base URL.
+        headers: names in lower case.
+        body: JSON.
+    """
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+class Dialect(Protocol):
+    """How one engine wants to be asked, and what its stream means.
+
+    Pure: the same turn gives the same bytes, and the same payload gives the same events.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name of the wire format."""
+        ...
+
+    def request(self, turn: Turn, model: str) -> HttpRequest:
+        """The bytes that ask ``model`` for exactly ``turn.output_tokens`` tokens, greedily, as a stream."""
+        ...
+
+    def events(self, data: bytes) -> list[Event]:
+        """What the ``data`` of one server-sent event means; garbage is a :class:`StreamFault`, never an exception."""
+        ...
+
+    def refusal(self, status: int, body: bytes) -> str:
+        """One line for an answer whose status is not 200."""
+        ...

@@ -1,0 +1,43 @@
+"""Server-sent events from bytes, however the network cut them.
+
+Follows the WHATWG event-stream rules: lines end in LF, CRLF or CR; a blank line ends an event; ``data:`` may or may
+not be followed by one space; several ``data`` lines of one event are joined by LF; lines that begin with a colon are
+comments; an event that the stream's end cut off is dropped. Works on bytes throughout, so a split inside a UTF-8
+character is harmless.
+"""
+
+
+class SseParser:
+    """Incremental parser; one for each stream."""
+
+    def __init__(self) -> None:
+        self._line = bytearray()
+        self._data: list[bytes] = []
+        self._after_cr = False
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Take the bytes of one read and return the ``data`` of every event that they complete."""
+        events: list[bytes] = []
+        if self._after_cr and chunk:
+            self._after_cr = False
+            if chunk[0] == 0x0A:  # the second half of a CRLF that was split between two reads
+                chunk = chunk[1:]
+        self._after_cr = chunk.endswith(b"\r")
+        # CR alone ends a line too, so normalising first keeps one rule.
+        lines = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        for end in lines[:-1]:
+            self._line += end
+            self._take_line(bytes(self._line), events)
+            self._line.clear()
+        self._line += lines[-1]
+        return events
+
+    def _take_line(self, line: bytes, events: list[bytes]) -> None:
+        if not line:
+            if self._data:
+                events.append(b"\n".join(self._data))
+                self._data = []
+            return
+        field, _, value = line.partition(b":")
+        if field == b"data":
+            self._data.append(value[1:] if value.startswith(b" ") else value)

