@@ -1,0 +1,64 @@
+# Bakeoff. `make` alone explains itself.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN_PACKAGES := harness engines workloads reference_engine results
+MODEL := smollm2-135m-instruct
+
+.PHONY: help demo test install model browser check lint types layers unit format clean
+
+help: ## Show this list
+	@awk -F':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.demo ## Set up, then run the main job: a table and an HTML report in about six minutes
+	$(BIN)/bakeoff demo
+
+test: install model browser lint types layers unit ## Set up, then everything that CI runs
+
+install: $(VENV)/.test ## The environment with all extras, versions pinned by constraints.txt
+
+model: $(VENV)/.demo ## Fetch and convert the small model (cached)
+	@$(BIN)/bakeoff models pull $(MODEL) > $(VENV)/model-path
+	@echo "model: $$(cat $(VENV)/model-path)"
+
+browser: ## Chromium from Debian's packages, for the tests that look at the HTML report
+	@command -v chromium > /dev/null || (apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium > /dev/null)
+
+check: lint types layers ## Lint, types and layers, without tests
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.test
+	$(BIN)/pyright
+
+layers: $(VENV)/.test
+	$(BIN)/lint-imports
+
+unit: $(VENV)/.test model ## All tests
+	BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python -m pytest
+
+coverage: $(VENV)/.test model ## All tests with branch coverage of every package
+	BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python -m pytest --cov --cov-report=term:skip-covered
+
+format: $(VENV)/.test ## Format the code
+	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+bench-%: $(VENV)/.test model ## Measure the bars of one area: client, reference_engine, demo, crash, cli, coverage
+	@set -e; for script in benchmarks/$*/*.py; do echo "== $$script"; \
+	  BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python $$script; done
+
+clean: ## Remove the environment; runs and cached models stay
+	rm -rf $(VENV)
+
+$(VENV)/.demo: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[engine,hf]'
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.demo
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[engine,hf,test]'
+	@touch $@

@@ -1,0 +1,29 @@
+"""How every benchmark script ends: a table, then one JSON line, then an exit status that says whether all bars hold."""
+
+import json
+import operator
+import sys
+from collections.abc import Callable
+from typing import Any
+
+_HOLDS: dict[str, Callable[[Any, Any], bool]] = {"<=": operator.le, ">=": operator.ge, "==": operator.eq}
+
+
+class Bars:
+    """Collects bars; :meth:`finish` prints them and exits."""
+
+    def __init__(self) -> None:
+        self._bars: dict[str, dict[str, Any]] = {}
+
+    def add(self, name: str, value: float, relation: str, goal: float) -> None:
+        """``add("ttft_p50_error_ms", 0.2, "<=", 1.0)``."""
+        held = _HOLDS[relation](value, goal)
+        self._bars[name] = {"value": round(value, 4), "goal": f"{relation} {goal:g}", "pass": held}
+
+    def finish(self) -> None:
+        """Print and exit: 0 when every bar holds."""
+        width = max(map(len, self._bars))
+        for name, bar in self._bars.items():
+            print(f"{name:<{width}}  {bar['value']:>12}  goal {bar['goal']:<10} {'ok' if bar['pass'] else 'FAIL'}")
+        print(json.dumps(self._bars))
+        sys.exit(0 if all(bar["pass"] for bar in self._bars.values()) else 1)

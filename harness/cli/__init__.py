@@ -1,0 +1,31 @@
+"""The command line: each command is a thin function over a public Python call with the same names.
+
+Importing this package costs what ``--help`` costs, so the commands import everything heavy inside themselves.
+"""
+
+import sys
+
+import cyclopts
+
+from harness.cli import listing, measuring, reading
+from harness.cli.guarded import guarded
+
+
+def make_app() -> cyclopts.App:
+    """The application with all its commands."""
+    app = cyclopts.App(
+        name="bakeoff",
+        help="Replay realistic traffic against LLM inference engines and say, with the error of its own measurement, "
+        "which one is better.",
+        version_flags=["--version"],
+    )
+    for command in (measuring.demo, measuring.run, measuring.bench, reading.report, reading.compare, measuring.serve):
+        app.command(command)
+    for group in (listing.engines_app, listing.models_app, listing.workloads_app):
+        app.command(group)
+    return app
+
+
+def main() -> None:
+    """Entry point of ``bakeoff``."""
+    sys.exit(guarded(make_app()))

@@ -1,0 +1,51 @@
+"""Turns every expected error into one line and an exit code; anything else is our bug and keeps its traceback."""
+
+import sys
+
+import cyclopts
+
+from harness.cli.options import EXIT_INTERRUPTED, EXIT_OK, EXIT_USER
+
+
+def guarded(app: cyclopts.App) -> int:
+    """Run the application on ``sys.argv``.
+
+    Returns:
+        what the command returned, or 2 for a mistake of the user or the machine, 130 after Ctrl-C.
+    """
+    try:
+        result = app(exit_on_error=False, print_error=False, result_action="return_value")
+    except cyclopts.CycloptsError as error:
+        return _complain(" ".join(str(error).split()), "see bakeoff --help")
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except Exception as raised:
+        error = _first(raised)
+        if not isinstance(error, _expected()):
+            raise
+        for line in getattr(error, "log_tail", ()):
+            sys.stderr.write(f"  | {line}\n")
+        return _complain(str(error))
+    return result if isinstance(result, int) else EXIT_OK
+
+
+def _first(error: BaseException) -> BaseException:
+    """The first leaf of an exception group: what went wrong inside a task group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _complain(message: str, hint: str | None = None) -> int:
+    sys.stderr.write(f"bakeoff: {message}{f'; {hint}' if hint else ''}\n")
+    return EXIT_USER
+
+
+def _expected() -> tuple[type[Exception], ...]:
+    """Roots of the four error trees; imported only once something has failed."""
+    from engines.errors import EngineError
+    from harness.errors import HarnessError
+    from results.errors import ResultsError
+    from workloads.errors import WorkloadError
+
+    return (EngineError, HarnessError, ResultsError, WorkloadError)

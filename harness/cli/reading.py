@@ -1,0 +1,93 @@
+"""Commands that read: report and compare."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.cli.options import EXIT_OK, Json
+
+if TYPE_CHECKING:
+    from results import Run
+
+
+def report(run: Path, *, json: Json = False) -> int:
+    """Print a run's table and write its HTML page.
+
+    Parameters
+    ----------
+    run
+        The run's folder.
+    json
+        Print the summary as JSON on stdout.
+    """
+    show(run, json=json)
+    return EXIT_OK
+
+
+def compare(a: str, b: str, *, metric: list[str] | None = None, json: Json = False) -> int:
+    """Compare B with A, level by level.
+
+    Parameters
+    ----------
+    a
+        The baseline: RUN, or RUN@ENGINE for one engine of it.
+    b
+        The candidate, likewise.
+    metric
+        Metrics to compare; the default is the headline of the table.
+    json
+        Print the comparisons as JSON on stdout.
+    """
+    import msgspec
+    from rich.console import Console
+
+    from results.comparing import compare_sides, select
+    from results.report import print_comparison
+
+    side_a, side_b = select(a), select(b)
+    comparisons = compare_sides(side_a, side_b, metric)
+    if json:
+        _print_json([msgspec.to_builtins(comparison) for comparison in comparisons])
+    else:
+        print_comparison(comparisons, side_a.label, side_b.label, Console())
+    return EXIT_OK
+
+
+def show(path: Path, *, json: bool) -> "Run":
+    """Salvage what a crash left, print the table (or JSON) and write the page."""
+    from rich.console import Console
+
+    import results
+    from harness.run import recover
+    from results.report import print_summary, write_html
+    from results.store import RunFolder
+
+    folder = RunFolder.open(path)
+    recover(folder)
+    run = results.load(path)
+    page = write_html(run)
+    if json:
+        _print_json(_summary(run, page))
+    else:
+        console = Console()
+        print_summary(run, console)
+        console.print(f"\nreport: {page}", markup=False, highlight=False, soft_wrap=True)
+    return run
+
+
+def _summary(run: "Run", page: Path) -> dict[str, Any]:
+    import msgspec
+
+    return {
+        "run": str(run.path),
+        "report": str(page),
+        "status": run.status.value,
+        "cells": [msgspec.to_builtins(cell) for cell in run.cells],
+        "invalid": {trial.record.id: trial.record.reasons for trial in run.finished if trial.record.reasons},
+    }
+
+
+def _print_json(value: Any) -> None:  # noqa: ANN401  (anything that JSON holds)
+    import msgspec
+
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value)).decode() + "\n")

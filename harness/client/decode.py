@@ -1,0 +1,106 @@
+"""From raw reads to a request record: a pure function, run when the trial is over."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from engines.dialects import Dialect, Event, Finish, SseParser, StreamFault, TokenDelta, Usage
+from harness.client.token_counts import token_counts
+from results.records import Outcome, RequestRecord, StreamRecord
+from workloads import Tokenizer
+
+_TRANSPORT_OUTCOMES = {
+    "refused": Outcome.REFUSED,
+    "timeout": Outcome.TIMEOUT,
+    "cancelled": Outcome.CANCELLED,
+    "reset": Outcome.STREAM_ERROR,
+}
+
+
+class _Answer(msgspec.Struct):
+    """What the events of one stream add up to."""
+
+    deltas: list[tuple[int, TokenDelta]] = []
+    usage: Usage = Usage()
+    finish: str | None = None
+    fault: str | None = None
+
+
+def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer | None) -> RequestRecord:
+    """Decode one exchange.
+
+    Args:
+        stream: the raw log of it.
+        dialect: of the engine that answered.
+        tokenizer: the model's, for engines that send neither ids nor one token per chunk.
+
+    Returns:
+        the record; its outcome is the first class that applies: what the transport saw, the HTTP status, a fault in
+        the stream, a missing finish reason, else ok.
+    """
+    answer = _Answer()
+    refusal = None
+    if stream.status not in {None, 200}:
+        body = "".join(stream.reads).encode("latin-1")
+        refusal = dialect.refusal(stream.status or 0, body)
+    else:
+        for t_ns, event in stream_events(stream, dialect):
+            _take(answer, t_ns, event)
+    outcome, error = _outcome(stream, answer, refusal)
+    counts, source = token_counts(answer.deltas, answer.usage.output_tokens, tokenizer)
+    return RequestRecord(
+        index=stream.index,
+        phase=stream.phase,
+        session=stream.session,
+        turn=stream.turn,
+        planned_ns=stream.planned_ns,
+        ended_ns=stream.ended_ns,
+        outcome=outcome,
+        sent_ns=stream.sent_ns,
+        first_byte_ns=stream.read_ns[0] if stream.read_ns else None,
+        chunk_ns=[t_ns for t_ns, _ in answer.deltas],
+        chunk_tokens=counts,
+        token_source=source,
+        wanted_input_tokens=stream.wanted_input_tokens,
+        wanted_output_tokens=stream.wanted_output_tokens,
+        prompt_tokens=answer.usage.prompt_tokens,
+        output_tokens=answer.usage.output_tokens if answer.usage.output_tokens is not None else (sum(counts) or None),
+        cached_tokens=answer.usage.cached_tokens,
+        finish_reason=answer.finish,
+        status=stream.status,
+        error=error,
+        text="".join(delta.text for _, delta in answer.deltas),
+    )
+
+
+def stream_events(stream: StreamRecord, dialect: Dialect) -> Iterable[tuple[int, Event]]:
+    """Every event with the time of the read that completed it."""
+    parser = SseParser()
+    for t_ns, text in zip(stream.read_ns, stream.reads, strict=True):
+        for data in parser.feed(text.encode("latin-1")):
+            for event in dialect.events(data):
+                yield t_ns, event
+
+
+def _take(answer: _Answer, t_ns: int, event: Event) -> None:
+    match event:
+        case TokenDelta():
+            answer.deltas.append((t_ns, event))
+        case Usage():
+            answer.usage = event
+        case Finish():
+            answer.finish = event.reason
+        case StreamFault():
+            answer.fault = answer.fault or event.message
+
+
+def _outcome(stream: StreamRecord, answer: _Answer, refusal: str | None) -> tuple[Outcome, str | None]:
+    if refusal is not None:
+        return Outcome.HTTP_ERROR, refusal
+    if answer.fault is not None:
+        return Outcome.STREAM_ERROR, answer.fault
+    if stream.end != "complete":
+        return _TRANSPORT_OUTCOMES[stream.end], stream.detail
+    if answer.finish is None:
+        return Outcome.TRUNCATED, "the stream ended without a finish reason"
+    return Outcome.OK, None

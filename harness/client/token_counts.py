@@ -1,0 +1,66 @@
+"""How many tokens each chunk carried, by the most exact means that the engine allows.
+
+A chunk is not a token: engines group tokens, speculate several at once, and hold back half a character. In order:
+
+1. the ids that came with the chunks;
+2. one token each, when the engine's usage says that there were as many tokens as chunks;
+3. the model's tokenizer on each chunk's text, when that adds up to the usage (or there is no usage);
+4. the usage, spread over the chunks: one each, the rest in proportion to the gaps (highest averages, D'Hondt), since
+   a token without text of its own, such as a special one, lengthens the gap before the next visible chunk.
+"""
+
+import heapq
+from collections.abc import Sequence
+
+from engines.dialects import TokenDelta
+from results.records import TokenSource
+from workloads import Tokenizer
+
+
+def token_counts(
+    deltas: Sequence[tuple[int, TokenDelta]], usage_tokens: int | None, tokenizer: Tokenizer | None
+) -> tuple[list[int], TokenSource | None]:
+    """Tokens of each chunk.
+
+    Args:
+        deltas: arrival in nanoseconds and content of each token-bearing chunk.
+        usage_tokens: the engine's own count of output tokens.
+        tokenizer: the model's.
+
+    Returns:
+        one count per chunk, each at least 1, and where they come from (None for no chunk).
+    """
+    if not deltas:
+        return [], None
+    ids = [delta.token_ids for _, delta in deltas]
+    if all(ids):
+        return [len(chunk or ()) for chunk in ids], TokenSource.IDS
+    if usage_tokens == len(deltas):
+        return [1] * len(deltas), TokenSource.CHUNKS
+    if tokenizer is not None:
+        counts = [max(1, tokenizer.count(delta.text)) for _, delta in deltas]
+        if usage_tokens is None or sum(counts) == usage_tokens:
+            return counts, TokenSource.TOKENIZER
+    if usage_tokens is None:
+        return [1] * len(deltas), TokenSource.CHUNKS
+    return apportion([t_ns for t_ns, _ in deltas], max(usage_tokens, len(deltas))), TokenSource.APPORTIONED
+
+
+def apportion(arrivals_ns: Sequence[int], tokens: int) -> list[int]:
+    """Spread ``tokens`` over chunks: one each, then one at a time to the chunk with the longest gap per token.
+
+    The first chunk has no gap and keeps its one token, unless it is the only chunk.
+    """
+    counts = [1] * len(arrivals_ns)
+    spare = tokens - len(counts)
+    if len(counts) == 1:
+        return [tokens]
+    # Highest averages: the next token goes where gap / (count + 1) is largest; ties to the earlier chunk.
+    queue = [(-(arrivals_ns[i] - arrivals_ns[i - 1]) / 2, i) for i in range(1, len(counts))]
+    heapq.heapify(queue)
+    for _ in range(spare):
+        _, i = heapq.heappop(queue)
+        counts[i] += 1
+        gap_ns = arrivals_ns[i] - arrivals_ns[i - 1]
+        heapq.heappush(queue, (-gap_ns / (counts[i] + 1), i))
+    return counts

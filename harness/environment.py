@@ -1,0 +1,63 @@
+"""What the run was measured on: recorded once, and compared before two runs are."""
+
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from harness.telemetry.gpu import open_gpus
+
+VERSION = metadata.version("bakeoff")
+
+
+def environment() -> dict[str, Any]:
+    """Machine, system, interpreter, GPUs; absent values are None with the reason beside them."""
+    gpus, no_gpu = open_gpus()
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": psutil.virtual_memory().total,
+        "kernel": platform.release(),
+        "system": _system_name(),
+        "python": sys.version.split()[0],
+        "gpus": [gpu.identity() for gpu in gpus] or None,
+        "gpus_reason": no_gpu,
+        "load_average_1min": os.getloadavg()[0],
+    }
+
+
+def git_commit() -> str | None:
+    """Commit of the checkout that this package runs from, ``+`` appended when it has changes; None outside one."""
+    folder = Path(__file__).parent
+    commit = _git(folder, "rev-parse", "--short=12", "HEAD")
+    if commit is None:
+        return None
+    return f"{commit}+" if _git(folder, "status", "--porcelain", "--untracked-files=no") else commit
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def _cpu_model() -> str | None:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.processor() or None
+
+
+def _system_name() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except OSError:
+        return platform.system()

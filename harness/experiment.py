@@ -1,0 +1,179 @@
+"""An experiment: which engines, under which load, how often; read from TOML and expanded to an ordered plan."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from engines import check_options
+from harness.errors import BadExperiment
+from results.records import Load, Slo, TrialPlan
+from workloads import arrival, workload
+from workloads.options import typed_options
+
+
+class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The model that every engine serves."""
+
+    name: str | None = None
+    """A known model (``bakeoff models list``), or the label of ``path``."""
+    path: str | None = None
+    """A checkpoint folder or a GGUF file."""
+    tokenizer: str | None = None
+    """A folder with the model's ``tokenizer.json``; the default is ``path``."""
+
+
+class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One side of the bake-off."""
+
+    adapter: str
+    """``bakeoff engines list`` names them."""
+    label: str | None = None
+    """How tables call it; the default is the adapter's name."""
+    options: dict[str, Any] = {}
+    """The adapter's own options."""
+
+    @property
+    def shown(self) -> str:
+        """The label, or the adapter's name."""
+        return self.label or self.adapter
+
+
+class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What is sent."""
+
+    name: str
+    """``bakeoff workloads list`` names them."""
+    options: dict[str, Any] = {}
+    """The workload's own options."""
+
+
+class TrialConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How each trial is run."""
+
+    duration_s: float = 30.0
+    """How long the load is kept on, in seconds."""
+    min_requests: int = 5
+    """A closed loop goes on until it has started this many requests, however long that takes."""
+    max_requests: int = 1000
+    """No trial sends more than this many sessions."""
+    warmup_requests: int = 2
+    """Requests sent before each trial, stored but never counted."""
+    timeout_s: float = 120.0
+    """A request that has not ended after this many seconds counts as failed."""
+    max_failure_share: float = 0.01
+    """A trial with a larger share of failed requests is INVALID."""
+
+
+class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A whole experiment; its TOML file has the same names."""
+
+    name: str
+    """Label of the run; letters, digits, ``-`` and ``_``."""
+    engines: list[EngineConfig]
+    loads: list[Load]
+    """Levels: ``concurrency = N``, or ``rate_per_s = R`` with ``arrival``."""
+    workload: WorkloadConfig
+    model: ModelConfig = ModelConfig()
+    repeats: int = 3
+    """Trials of each engine at each level; each repeat starts the engine afresh."""
+    seed: int = 1
+    trial: TrialConfig = TrialConfig()
+    slo: Slo = Slo()
+
+    def plan(self) -> list[TrialPlan]:
+        """The trials in the order in which they run.
+
+        Repeats are interleaved, and the order of the engines turns round with each (A B, B A, A B…), so that a drift
+        of the machine falls on all of them alike.
+        """
+        trials: list[TrialPlan] = []
+        for repeat in range(1, self.repeats + 1):
+            sides = self.engines if repeat % 2 else self.engines[::-1]
+            for side in sides:
+                for level, load in enumerate(self.loads, start=1):
+                    trial_id = f"r{repeat}-{side.shown}-{level}"
+                    trials.append(TrialPlan(trial_id, side.shown, self.workload.name, load, repeat))
+        return trials
+
+    def traffic_seed(self, load: Load) -> str:
+        """Seed of one level's traffic: the same for every engine and repeat, different between levels.
+
+        So engines are sent the same bytes, no level finds another's prompts in a cache, and the spread between
+        repeats is the noise of machine and engine alone.
+        """
+        return f"{self.seed}/{load.label}"
+
+
+def load_experiment(path: Path) -> Experiment:
+    """Read and check an experiment file.
+
+    Raises:
+        BadExperiment: it is missing, not TOML, has an unknown key (the nearest is named) or contradicts itself.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise BadExperiment(f"{path} does not exist; give the path of an experiment file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadExperiment(f"{path} cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise BadExperiment(f"{path} is not TOML: {error}") from error
+    return experiment_from(data, str(path))
+
+
+def experiment_from(data: dict[str, Any], owner: str) -> Experiment:
+    """Check an experiment given as plain data.
+
+    Raises:
+        BadExperiment: as :func:`load_experiment`.
+        EngineError, WorkloadError: an engine, a workload or one of their options is unknown.
+    """
+    experiment = typed_options(Experiment, data, owner, BadExperiment)
+    problem = _problem(experiment)
+    if problem:
+        raise BadExperiment(f"{owner}: {problem}")
+    for side in experiment.engines:
+        check_options(side.adapter, side.options)
+    workload(experiment.workload.name, experiment.workload.options)
+    for load in experiment.loads:
+        if load.rate_per_s is not None:
+            arrival(load.arrival or "", load.rate_per_s)
+    return experiment
+
+
+def _problem(experiment: Experiment) -> str | None:
+    """The first thing that is wrong, or None."""
+    labels = [side.shown for side in experiment.engines]
+    checks = (
+        (_is_name(experiment.name), "name may hold letters, digits, '.', '-' and '_' only"),
+        (bool(labels), "engines is empty; give at least one [[engines]]"),
+        (len(set(labels)) == len(labels), f"two engines share a label ({', '.join(labels)}); set label"),
+        (all(map(_is_name, labels)), "an engine's label may hold letters, digits, '.', '-' and '_' only"),
+        (bool(experiment.loads), "loads is empty; give at least one [[loads]]"),
+        (experiment.repeats >= 1, "repeats must be at least 1"),
+        (experiment.trial.duration_s > 0, "trial.duration_s must be above 0"),
+        (experiment.trial.max_requests >= 1, "trial.max_requests must be at least 1"),
+        (len({load.label for load in experiment.loads}) == len(experiment.loads), "two loads are the same"),
+    )
+    for good, complaint in checks:
+        if not good:
+            return complaint
+    return next((complaint for load in experiment.loads if (complaint := _load_problem(load))), None)
+
+
+def _load_problem(load: Load) -> str | None:
+    if (load.concurrency is None) == (load.rate_per_s is None):
+        return "a load has either concurrency or rate_per_s"
+    if load.concurrency is not None and load.concurrency < 1:
+        return f"concurrency must be at least 1, not {load.concurrency}"
+    if load.rate_per_s is not None and load.rate_per_s <= 0:
+        return f"rate_per_s must be above 0, not {load.rate_per_s}"
+    if load.rate_per_s is not None and load.arrival is None:
+        return "a load with rate_per_s needs arrival = 'poisson' or 'constant'"
+    return None
+
+
+def _is_name(text: str) -> bool:
+    return bool(text) and text.replace("-", "").replace("_", "").replace(".", "").isalnum() and text[0] != "."

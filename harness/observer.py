@@ -1,0 +1,155 @@
+"""What a run tells whoever watches it, and two who watch: a live terminal and a plain log."""
+
+import contextlib
+import time
+from collections.abc import Generator
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from harness.experiment import Experiment
+from results.records import TrialPlan, TrialRecord, Verdict
+
+_START_S = 6.0
+"""First guess of an engine's start, until one was seen."""
+_DRAIN_SHARE = 1.3
+"""First guess of a trial's length over its duration: warm-up and drain come on top."""
+
+
+class Observer(Protocol):
+    """Hears of a run's progress."""
+
+    def fetching(self, have_bytes: int, total_bytes: int | None) -> None:
+        """A model is being downloaded."""
+        ...
+
+    def starting(self, label: str, repeat: int) -> None:
+        """An engine is being started."""
+        ...
+
+    def trial_started(self, plan: TrialPlan) -> None:
+        """A trial begins."""
+        ...
+
+    def trial_finished(self, record: TrialRecord) -> None:
+        """A trial has been stored."""
+        ...
+
+
+class Estimate:
+    """Time left of a run: measured lengths of trials like those to come, else the planned duration.
+
+    Args:
+        experiment: its plan and durations.
+    """
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._left = experiment.plan()
+        self._guess_s = experiment.trial.duration_s * _DRAIN_SHARE
+        self._seen: dict[tuple[str, str], float] = {}
+        self._started_s = time.monotonic()
+
+    def finished(self, record: TrialRecord) -> None:
+        """Take a finished trial into account."""
+        self._left = [plan for plan in self._left if plan.id != record.id]
+        self._seen[record.engine, record.load.label] = (record.ended_ns - record.started_ns) / 1e9
+
+    def left_s(self) -> float:
+        """Seconds left, engine starts included."""
+        starts = len({(plan.engine, plan.repeat) for plan in self._left})
+        trials = sum(self._seen.get((plan.engine, plan.load.label), self._guess_s) for plan in self._left)
+        return starts * _START_S + trials
+
+
+class PlainObserver:
+    """One line per event: for logs, pipes and CI."""
+
+    def __init__(self, console: Console, experiment: Experiment) -> None:
+        self._console = console
+        self._estimate = Estimate(experiment)
+        self._total = len(experiment.plan())
+        self._done = 0
+        self._megabytes = -1
+
+    def fetching(self, have_bytes: int, total_bytes: int | None) -> None:
+        """Every 20 MB."""
+        if have_bytes // 20_000_000 != self._megabytes:
+            self._megabytes = have_bytes // 20_000_000
+            total = f" of {total_bytes / 1e6:.0f}" if total_bytes else ""
+            self._say(f"model: {have_bytes / 1e6:.0f}{total} MB")
+
+    def starting(self, label: str, repeat: int) -> None:
+        """Which engine."""
+        self._say(f"starting {label}, repeat {repeat}")
+
+    def trial_started(self, plan: TrialPlan) -> None:
+        """Nothing: the line comes with the result."""
+
+    def trial_finished(self, record: TrialRecord) -> None:
+        """The result and the time left."""
+        self._done += 1
+        self._estimate.finished(record)
+        left = clock_text(self._estimate.left_s())
+        self._say(f"[{self._done}/{self._total}] {trial_line(record)}, about {left} left")
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False)
+
+
+class LiveObserver:
+    """A progress bar with the time left, and a line for each INVALID trial."""
+
+    def __init__(self, progress: Progress, experiment: Experiment) -> None:
+        self._progress = progress
+        self._estimate = Estimate(experiment)
+        self._task = progress.add_task("preparing", total=len(experiment.plan()), left="")
+
+    def fetching(self, have_bytes: int, total_bytes: int | None) -> None:
+        """Bytes so far."""
+        total = f" of {total_bytes / 1e6:.0f}" if total_bytes else ""
+        self._progress.update(self._task, description=f"model {have_bytes / 1e6:.0f}{total} MB")
+
+    def starting(self, label: str, repeat: int) -> None:
+        """Which engine."""
+        self._show(f"starting {label}, repeat {repeat}")
+
+    def trial_started(self, plan: TrialPlan) -> None:
+        """Which trial."""
+        self._show(f"{plan.engine} {plan.load.label}, repeat {plan.repeat}")
+
+    def trial_finished(self, record: TrialRecord) -> None:
+        """Advance; an INVALID trial stays on the screen with its reason."""
+        self._estimate.finished(record)
+        self._progress.advance(self._task)
+        if record.verdict is Verdict.INVALID:
+            self._progress.console.print(trial_line(record), markup=False, highlight=False)
+
+    def _show(self, text: str) -> None:
+        left = f"about {clock_text(self._estimate.left_s())} left"
+        self._progress.update(self._task, description=text, left=left)
+
+
+@contextlib.contextmanager
+def observer(console: Console, experiment: Experiment) -> Generator[Observer]:
+    """A live bar on a terminal, plain lines elsewhere."""
+    if not console.is_terminal:
+        yield PlainObserver(console, experiment)
+        return
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield LiveObserver(progress, experiment)
+
+
+def trial_line(record: TrialRecord) -> str:
+    """``reference c=8 r1: VALID`` or the reasons why not."""
+    reasons = f" ({'; '.join(record.reasons)})" if record.reasons else ""
+    return f"{record.engine} {record.load.label} r{record.repeat}: {record.verdict.value}{reasons}"
+
+
+def clock_text(seconds: float) -> str:
+    """``3:05``."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

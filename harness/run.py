@@ -1,0 +1,182 @@
+"""A whole run: from an experiment to a run folder.
+
+Whatever ends it, the folder tells: ``complete``; ``interrupted`` after Ctrl-C, with every finished trial whole and
+the cut-off one salvaged; ``failed`` with the engine's last words; and after ``kill -9`` of this process a reader calls
+it ``incomplete`` (:func:`recover` then decodes what the cut-off trial had recorded).
+"""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+import socket
+from collections.abc import AsyncGenerator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from engines import Engine, EngineError, Model, attached, engine, launched, pick_port
+from engines.models import resolve
+from harness.client import decode_stream
+from harness.environment import VERSION, environment, git_commit
+from harness.experiment import Experiment, experiment_from
+from harness.observer import Observer
+from harness.telemetry import sampler
+from harness.trial import Side, Traffic, TrialRunner, make_traffic
+from results.records import SCHEMA_VERSION, EngineDescription, Manifest, RunStatus, TrialPlan, TrialRecord
+from results.store import RunFolder, new_run_id
+from workloads import NoTokenizer, Tokenizer, workload
+
+
+async def run_experiment(experiment: Experiment, root: Path, observer: Observer) -> RunFolder:
+    """Run every trial of ``experiment`` into a new folder below ``root``.
+
+    Returns:
+        the run folder; its status is ``complete``, or ``failed`` when an engine did not start or died.
+
+    Raises:
+        NotWritable: the folder cannot be made; raised before anything is fetched or started.
+        EngineError, WorkloadError: the model or an engine's options are wrong.
+        CancelledError: interrupted; what was measured is kept and marked.
+    """
+    run = RunFolder.create(root, _manifest(experiment))
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # as Ctrl-C
+    try:
+        failure = await _measure(experiment, run, observer)
+    except asyncio.CancelledError:
+        _end(run, RunStatus.INTERRUPTED, "interrupted by the user")
+        recover(run)
+        raise
+    except Exception as error:
+        _end(run, RunStatus.FAILED, str(error))
+        raise
+    _end(run, RunStatus.FAILED if failure else RunStatus.COMPLETE, failure)
+    return run
+
+
+def recover(run: RunFolder) -> int:
+    """Decode the streams of trials that were cut off, so that their requests can be read; returns how many trials."""
+    manifest = run.read_manifest()
+    with_streams = [(plan, run.trial(plan.id)) for plan in manifest.trials if run.trial(plan.id).stream_log.exists()]
+    cut_off = [(plan, folder) for plan, folder in with_streams if not folder.has_requests()]
+    if not cut_off:
+        return 0
+    experiment = experiment_from(manifest.experiment, str(run.path))
+    for plan, folder in cut_off:
+        side = next(side for side in experiment.engines if side.shown == plan.engine)
+        dialect = engine(side.adapter, Model(plan.engine), side.options).dialect
+        folder.write_requests(decode_stream(stream, dialect, None) for stream in folder.read_streams().records)
+    return len(cut_off)
+
+
+async def _measure(experiment: Experiment, run: RunFolder, observer: Observer) -> str | None:
+    """Run the trials; returns the first failure of an engine, or None."""
+    model = await _resolve_model(experiment, observer)
+    tokenizer = _tokenizer(experiment, model)
+    engines = {side.shown: engine(side.adapter, model, side.options) for side in experiment.engines}
+    traffic = await asyncio.to_thread(_all_traffic, experiment, tokenizer)
+    failures: list[str] = []
+    async with sampler() as telemetry:
+        runner = TrialRunner(experiment, run, telemetry, tokenizer)
+        plan = list(enumerate(experiment.plan(), start=1))
+        for (repeat, label), group in itertools.groupby(plan, key=lambda item: (item[1].repeat, item[1].engine)):
+            observer.starting(label, repeat)
+            try:
+                async with _side(engines[label], label, model, run.engine_log(label, repeat)) as side:
+                    await _trials(list(group), side, runner, traffic, observer)
+            except EngineError as error:
+                failures.append(_failure(label, repeat, error))
+    return failures[0] if failures else None
+
+
+async def _trials(
+    group: Sequence[tuple[int, TrialPlan]],
+    side: Side,
+    runner: TrialRunner,
+    traffic: dict[str, Traffic],
+    observer: Observer,
+) -> None:
+    """The trials of one start of one engine; those after its death are left undone."""
+    for order, plan in group:
+        observer.trial_started(plan)
+        record: TrialRecord = await runner.run(plan, order, side, traffic[plan.load.label])
+        observer.trial_finished(record)
+        death = side.server.died()
+        if death:
+            raise death
+
+
+@contextlib.asynccontextmanager
+async def _side(made: Engine, label: str, model: Model, log: Path) -> AsyncGenerator[Side]:
+    """The engine, running and described."""
+    launch = made.launch(pick_port())
+    async with launched(launch, log) if launch else contextlib.nullcontext(attached(made.url or "")) as server:
+        details = await made.describe(server)
+        version = details.pop("version", None)
+        description = EngineDescription(
+            label=label,
+            adapter=made.adapter,
+            version=version,
+            argv=list(launch.argv) if launch else [],
+            url=made.url,
+            model=model.name,
+            model_sha256=model.sha256,
+            details=details,
+        )
+        yield Side(made, server, description)
+
+
+async def _resolve_model(experiment: Experiment, observer: Observer) -> Model:
+    """The model; fetched when it is a known one that is not cached. An experiment on addresses alone needs none."""
+    config = experiment.model
+    if config.path is None and all("url" in side.options for side in experiment.engines):
+        return Model(config.name or "default")
+    return await asyncio.to_thread(resolve, config.name, config.path, observer.fetching)
+
+
+def _tokenizer(experiment: Experiment, model: Model) -> Tokenizer:
+    place = experiment.model.tokenizer or model.path
+    if place is None:
+        raise NoTokenizer("prompts of exact length need the model's tokenizer; set tokenizer (a folder) in [model]")
+    return Tokenizer(Path(place).expanduser())
+
+
+def _all_traffic(experiment: Experiment, tokenizer: Tokenizer) -> dict[str, Traffic]:
+    return {load.label: make_traffic(experiment, load, tokenizer) for load in experiment.loads}
+
+
+def _failure(label: str, repeat: int, error: EngineError) -> str:
+    tail = "".join(f"\n    {line}" for line in error.log_tail)
+    return f"{label}, repeat {repeat}: {error}" + (f"\n  its last lines:{tail}" if tail else "")
+
+
+def _manifest(experiment: Experiment) -> Manifest:
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        run_id=new_run_id(experiment.name),
+        name=experiment.name,
+        status=RunStatus.RUNNING,
+        created_utc=_now(),
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        bakeoff_version=VERSION,
+        git_commit=git_commit(),
+        experiment=msgspec.to_builtins(experiment),
+        environment=environment(),
+        trials=experiment.plan(),
+        slo=experiment.slo,
+        notes=workload(experiment.workload.name, experiment.workload.options).notes(),
+    )
+
+
+def _end(run: RunFolder, status: RunStatus, failure: str | None) -> None:
+    manifest = run.read_manifest()
+    run.write_manifest(msgspec.structs.replace(manifest, status=status, failure=failure, ended_utc=_now()))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,68 @@
+"""Readings of the host and of process trees, through psutil."""
+
+import psutil
+
+from results.records import TelemetryRecord
+
+_CHILDREN_REFRESH_NS = 1_000_000_000
+
+
+class HostProbe:
+    """CPU and memory of the whole machine."""
+
+    def __init__(self) -> None:
+        psutil.cpu_percent()  # the first call only sets the starting point
+
+    def read(self, t_ns: int) -> list[TelemetryRecord]:
+        """``cpu_share`` (1 is all cores busy) since the last reading, ``memory_available_bytes``."""
+        values: dict[str, float | int | str | None] = {
+            "cpu_share": psutil.cpu_percent() / 100,
+            "memory_available_bytes": psutil.virtual_memory().available,
+        }
+        return [TelemetryRecord(t_ns, "host", values)]
+
+
+class ProcessProbe:
+    """Memory and CPU time of one process and everything below it.
+
+    Looking for children walks all of /proc, so it is done once a second; memory and CPU time are read each tick.
+
+    Args:
+        source: name in the log: ``engine`` or ``client``.
+        pid: root of the tree.
+    """
+
+    def __init__(self, source: str, pid: int) -> None:
+        self._source = source
+        self._pid = pid
+        self._tree: list[psutil.Process] = []
+        self._refresh_ns = 0
+
+    def read(self, t_ns: int) -> list[TelemetryRecord]:
+        """``rss_bytes``, ``cpu_s`` (user and system, since each process began) and ``processes``, over the tree."""
+        if t_ns >= self._refresh_ns:
+            self._tree = self._walk()
+            self._refresh_ns = t_ns + _CHILDREN_REFRESH_NS
+        rss_bytes, cpu_s, alive = 0, 0.0, 0
+        for process in self._tree:
+            try:
+                with process.oneshot():
+                    rss_bytes += process.memory_info().rss
+                    times = process.cpu_times()
+                cpu_s += times.user + times.system
+                alive += 1
+            except psutil.Error:
+                self._refresh_ns = 0  # it ended: look again at the next tick
+        if not alive:
+            reason = f"process {self._pid} is gone"
+            values: dict[str, float | int | str | None] = {"rss_bytes": None, "cpu_s": None, "processes": 0}
+            return [TelemetryRecord(t_ns, self._source, values, {"rss_bytes": reason, "cpu_s": reason})]
+        values = {"rss_bytes": rss_bytes, "cpu_s": round(cpu_s, 3), "processes": alive}
+        return [TelemetryRecord(t_ns, self._source, values)]
+
+    def _walk(self) -> list[psutil.Process]:
+        try:
+            root = psutil.Process(self._pid)
+            return [root, *root.children(recursive=True)]
+        except psutil.Error:
+            return []

@@ -1,0 +1,45 @@
+"""The sampling loop: absolute ticks, missed ones counted."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from results.records import TelemetryRecord
+
+
+class Probe(Protocol):
+    """Reads one source."""
+
+    def read(self, t_ns: int) -> list[TelemetryRecord]:
+        """Records of this instant, all stamped ``t_ns``."""
+        ...
+
+
+class Ticker:
+    """Fires at start, start + interval, …; a tick whose time has passed before it could fire is missed, not late."""
+
+    def __init__(self, interval_ns: int, start_ns: int) -> None:
+        self._interval_ns = interval_ns
+        self._start_ns = start_ns
+        self._next = 0
+        self.missed = 0
+
+    def wait_ns(self, now_ns: int) -> int:
+        """Nanoseconds until the next tick; 0 when it is due."""
+        return max(0, self._start_ns + self._next * self._interval_ns - now_ns)
+
+    def fire(self, now_ns: int) -> None:
+        """Take the tick that is due, and count those that have passed unseen."""
+        passed = (now_ns - self._start_ns) // self._interval_ns
+        self.missed += max(0, passed - self._next)
+        self._next = max(self._next, passed) + 1
+
+
+def sample(
+    probes: Sequence[Probe], ticker: Ticker, now_ns: Callable[[], int], emit: Callable[[TelemetryRecord], None]
+) -> None:
+    """Read every probe once, all under one time stamp."""
+    t_ns = now_ns()
+    ticker.fire(t_ns)
+    for probe in probes:
+        for record in probe.read(t_ns):
+            emit(record)

@@ -1,0 +1,125 @@
+"""Whether a trial may be used as evidence: VALID, or INVALID with named reasons. Pure functions over its log."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from harness.telemetry.gpu import THERMAL_REASONS
+from results.metrics import latency
+from results.metrics.percentiles import percentile
+from results.metrics.window import Window
+from results.records import Load, Outcome, Phase, RequestRecord, TelemetryRecord, Verdict
+
+MIN_WINDOW_S = 1.0
+MAX_SEND_LAG_S = 0.020
+"""A client that sends its 90th-percentile request later than this, and later than a tenth of the TTFT, is saturated."""
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """All that a verdict rests on."""
+
+    requests: Sequence[RequestRecord]
+    telemetry: Sequence[TelemetryRecord]
+    load: Load
+    window: Window
+    max_failure_share: float
+    engine_death: str | None = None
+    planned: int | None = None
+    """Measured requests that the driver planned; they must all be in the log."""
+
+
+def judge(evidence: Evidence) -> tuple[Verdict, list[str]]:
+    """The verdict and its reasons, most damning first."""
+    reasons = list(_reasons(evidence))
+    return (Verdict.INVALID if reasons else Verdict.VALID), reasons
+
+
+def warnings(evidence: Evidence) -> list[str]:
+    """What a reader should know of a trial that may still be valid; each says what was seen and what to do."""
+    return list(_warnings(_measured(evidence)))
+
+
+def _measured(evidence: Evidence) -> list[RequestRecord]:
+    return [request for request in evidence.requests if request.phase is Phase.MEASURED]
+
+
+def _reasons(evidence: Evidence) -> Iterator[str]:
+    measured = _measured(evidence)
+    if evidence.engine_death:
+        yield f"engine died: {evidence.engine_death}"
+    if evidence.planned is not None and evidence.planned != len(measured):
+        yield f"requests lost: {evidence.planned} were planned, {len(measured)} are in the log; this is our bug"
+    failed = Counter(request.outcome.value for request in measured if request.outcome is not Outcome.OK)
+    if failed.total() > evidence.max_failure_share * len(measured):
+        parts = ", ".join(f"{count} {outcome}" for outcome, count in failed.most_common())
+        example = next(request.error for request in measured if request.outcome is not Outcome.OK)
+        yield f"errors: {failed.total()} of {len(measured)} requests failed ({parts}); first: {example}"
+    if evidence.window.length_s < MIN_WINDOW_S:
+        yield f"too short: the steady window is {evidence.window.length_s:.2f} s, needed is {MIN_WINDOW_S:g} s"
+    yield from _saturated(measured)
+    if evidence.load.concurrency is None and _queue_grew(measured, evidence.window):
+        yield "not steady: the queue was still growing when the arrivals ended; lower rate_per_s"
+    if _throttled(evidence):
+        yield "throttled: a GPU lowered its clocks for heat or a power brake inside the window; cool it and repeat"
+
+
+def _saturated(measured: Sequence[RequestRecord]) -> Iterator[str]:
+    lags = [lag for request in measured if (lag := latency.send_lag_s(request)) is not None]
+    ttfts = [ttft for request in measured if (ttft := latency.ttft_s(request)) is not None]
+    if not lags or not ttfts:
+        return
+    lag = sorted(lags)[int(0.9 * (len(lags) - 1))]
+    ttft = percentile(ttfts, 0.5).value or max(ttfts)
+    if lag > MAX_SEND_LAG_S and lag > 0.1 * ttft:
+        yield f"client saturated: 10 % of the requests were sent over {lag * 1000:.0f} ms late; use a faster client"
+
+
+def _queue_grew(measured: Sequence[RequestRecord], window: Window) -> bool:
+    """Whether the mean number in flight of the last third exceeds twice that of the first third, by 4 or more."""
+    third = window.length_s / 3
+    if third <= 0:
+        return False
+
+    def mean_in_flight(start_ns: float, end_ns: float) -> float:
+        busy = sum(max(0.0, min(r.ended_ns, end_ns) - max(r.planned_ns, start_ns)) for r in measured)
+        return busy / (end_ns - start_ns)
+
+    step = (window.end_ns - window.start_ns) / 3
+    first = mean_in_flight(window.start_ns, window.start_ns + step)
+    last = mean_in_flight(window.end_ns - step, window.end_ns)
+    return last > 2 * first and last - first >= 4
+
+
+def _throttled(evidence: Evidence) -> bool:
+    return any(
+        isinstance(mask := record.values.get("throttle_reasons"), int) and mask & THERMAL_REASONS
+        for record in evidence.telemetry
+        if evidence.window.holds(record.t_ns)
+    )
+
+
+def _warnings(measured: Sequence[RequestRecord]) -> Iterator[str]:
+    done = [request for request in measured if request.outcome is Outcome.OK]
+    wrong = [r for r in done if r.output_tokens is not None and r.output_tokens != r.wanted_output_tokens]
+    if wrong:
+        yield (
+            f"output length: {len(wrong)} of {len(done)} answers are not as long as asked "
+            f"(first: {wrong[0].output_tokens} instead of {wrong[0].wanted_output_tokens} tokens)"
+        )
+    off = [r for r in done if r.prompt_tokens is not None and r.prompt_tokens != r.wanted_input_tokens]
+    if off:
+        yield (
+            f"input length: the engine counted {off[0].prompt_tokens} prompt tokens where {off[0].wanted_input_tokens} "
+            f"were meant, in {len(off)} of {len(done)} requests; check that tokenizer and template are the model's own"
+        )
+    cached = sum(request.cached_tokens or 0 for request in done)
+    if cached:
+        total = sum(request.prompt_tokens or 0 for request in done)
+        yield f"cache: {cached} of {total} prompt tokens came from a prefix cache although prompts are unique"
+    sources = Counter(request.token_source.value for request in done if request.token_source)
+    if sources.get("apportioned"):
+        yield (
+            f"token counts: in {sources['apportioned']} of {len(done)} answers only the sum is known; "
+            "their ITL is apportioned over the chunks"
+        )

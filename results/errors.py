@@ -1,0 +1,32 @@
+"""Errors of the results package.
+
+::
+
+    ResultsError
+    ├── RunNotFound       the user's mistake: no run folder at that path
+    ├── RunUnreadable     a file of the run is damaged beyond its torn last line, or of a newer schema
+    ├── NotWritable       the results folder cannot be written
+    └── NotComparable     two runs differ in what must be equal before they may be compared
+
+Each message is one line that says what to do next.
+"""
+
+
+class ResultsError(Exception):
+    """Root of every error that this package raises on purpose."""
+
+
+class RunNotFound(ResultsError):
+    """The path is not a run folder."""
+
+
+class RunUnreadable(ResultsError):
+    """A file of the run cannot be read."""
+
+
+class NotWritable(ResultsError):
+    """The results folder cannot be written."""
+
+
+class NotComparable(ResultsError):
+    """The runs differ in workload, model or machine."""

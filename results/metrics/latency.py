@@ -1,0 +1,60 @@
+"""Latencies of one request, exactly as the definitions say. All in seconds; absent is None.
+
+For a request planned at p and sent at s, whose token-bearing chunks arrived at a_1…a_k carrying n_1…n_k tokens:
+TTFT = a_1 - p; chunk gap = a_i - a_(i-1); ITL = that gap / n_i, counted n_i times; TPOT = (a_k - a_1) / (N - n_1);
+E2E = a_k - p.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from results.metrics.window import NS_PER_S, Window
+from results.records import RequestRecord
+
+
+def ttft_s(request: RequestRecord) -> float | None:
+    """Time to first token, from the planned start."""
+    return (request.chunk_ns[0] - request.planned_ns) / NS_PER_S if request.chunk_ns else None
+
+
+def ttft_from_send_s(request: RequestRecord) -> float | None:
+    """Time to first token, from the first byte sent: what the client's own waiting is left out of."""
+    if not request.chunk_ns or request.sent_ns is None:
+        return None
+    return (request.chunk_ns[0] - request.sent_ns) / NS_PER_S
+
+
+def e2e_s(request: RequestRecord) -> float | None:
+    """End to end: planned start to last token, not to the usage chunk or the end of the stream."""
+    return (request.chunk_ns[-1] - request.planned_ns) / NS_PER_S if request.chunk_ns else None
+
+
+def tpot_s(request: RequestRecord) -> float | None:
+    """Time per output token after the first chunk; None when no token came after it."""
+    if not request.chunk_ns:
+        return None
+    later_tokens = request.total_chunk_tokens - request.chunk_tokens[0]
+    if later_tokens == 0:
+        return None
+    return (request.chunk_ns[-1] - request.chunk_ns[0]) / NS_PER_S / later_tokens
+
+
+def send_lag_s(request: RequestRecord) -> float | None:
+    """How late the client sent: the first byte's time minus the planned time."""
+    return None if request.sent_ns is None else (request.sent_ns - request.planned_ns) / NS_PER_S
+
+
+def chunk_gaps_s(requests: Iterable[RequestRecord], window: Window | None = None) -> list[float]:
+    """Gaps between consecutive token-bearing chunks that end inside ``window``."""
+    return [gap for gap, _ in _gaps(requests, window)]
+
+
+def itl_s(requests: Iterable[RequestRecord], window: Window | None = None) -> list[float]:
+    """Inter-token latencies: each gap that ends inside ``window``, spread over the tokens it delivered."""
+    return [gap / tokens for gap, tokens in _gaps(requests, window) for _ in range(tokens)]
+
+
+def _gaps(requests: Iterable[RequestRecord], window: Window | None) -> Iterator[tuple[float, int]]:
+    for request in requests:
+        for i in range(1, len(request.chunk_ns)):
+            if window is None or window.holds(request.chunk_ns[i]):
+                yield (request.chunk_ns[i] - request.chunk_ns[i - 1]) / NS_PER_S, request.chunk_tokens[i]

@@ -1,0 +1,91 @@
+"""All metrics of one trial."""
+
+from collections.abc import Sequence
+
+from results.metrics import latency, memory, throughput
+from results.metrics.catalogue import QUANTILES
+from results.metrics.energy import energy, per_unit
+from results.metrics.percentiles import percentile
+from results.metrics.values import Value, absent
+from results.metrics.window import Window, steady_window
+from results.records import Outcome, Phase, RequestRecord, Slo, TelemetryRecord, TrialRecord
+
+
+def trial_window(trial: TrialRecord, requests: Sequence[RequestRecord]) -> Window:
+    """The steady window of a trial, from its measured requests."""
+    return steady_window(_measured(requests), trial.load, trial.issue_start_ns, trial.issue_end_ns)
+
+
+def trial_metrics(
+    trial: TrialRecord, requests: Sequence[RequestRecord], telemetry: Sequence[TelemetryRecord], slo: Slo
+) -> dict[str, Value]:
+    """Fold a trial's log into the values of :data:`~results.metrics.catalogue.CATALOGUE`.
+
+    Args:
+        trial: the trial's record.
+        requests: its decoded requests; warm-up ones are left out here.
+        telemetry: its samples.
+        slo: the experiment's objective.
+
+    Returns:
+        one value for each name of the catalogue.
+    """
+    measured = _measured(requests)
+    window = steady_window(measured, trial.load, trial.issue_start_ns, trial.issue_end_ns)
+    values = _latencies(measured, window)
+    values["output_tokens_per_s"] = throughput.output_tokens_per_s(measured, window)
+    values["prompt_tokens_per_s"] = throughput.prompt_tokens_per_s(measured, window)
+    values["requests_per_s"] = throughput.requests_per_s(measured, window)
+    values["goodput_per_s"] = throughput.goodput_per_s(measured, window, slo)
+    values["attainment"] = throughput.attainment(measured, slo)
+    values["failures"] = Value(float(sum(request.outcome is not Outcome.OK for request in measured)))
+    values["tokens_per_chunk"] = _tokens_per_chunk(measured)
+    values["peak_host_bytes"] = memory.peak_host_bytes(telemetry)
+    values["peak_gpu_bytes"] = memory.peak_gpu_bytes(telemetry)
+    values.update(_energies(values, telemetry, window, _idle_window(trial, requests)))
+    return values
+
+
+def _measured(requests: Sequence[RequestRecord]) -> list[RequestRecord]:
+    return [request for request in requests if request.phase is Phase.MEASURED]
+
+
+def _latencies(measured: Sequence[RequestRecord], window: Window) -> dict[str, Value]:
+    """Percentiles of each latency; those of single requests only over requests that ended ok."""
+    done = [request for request in measured if request.outcome is Outcome.OK]
+    observations = {
+        "ttft": [v for r in done if (v := latency.ttft_s(r)) is not None],
+        "ttft_from_send": [v for r in done if (v := latency.ttft_from_send_s(r)) is not None],
+        "itl": latency.itl_s(done, window),
+        "chunk_gap": latency.chunk_gaps_s(done, window),
+        "tpot": [v for r in done if (v := latency.tpot_s(r)) is not None],
+        "e2e": [v for r in done if (v := latency.e2e_s(r)) is not None],
+        "send_lag": [v for r in measured if (v := latency.send_lag_s(r)) is not None],
+    }
+    return {
+        f"{name}_{label}_s": percentile(values, q) for name, values in observations.items() for label, q in QUANTILES
+    }
+
+
+def _tokens_per_chunk(measured: Sequence[RequestRecord]) -> Value:
+    chunks = sum(len(request.chunk_ns) for request in measured)
+    return Value(sum(r.total_chunk_tokens for r in measured) / chunks) if chunks else absent("no token arrived")
+
+
+def _idle_window(trial: TrialRecord, requests: Sequence[RequestRecord]) -> Window | None:
+    """From the start of the trial, whose engine is ready by then, to the first request, warm-up included."""
+    idle = Window(trial.started_ns, min([trial.issue_start_ns, *(request.planned_ns for request in requests)]))
+    return idle if idle.length_s > 0 else None
+
+
+def _energies(
+    values: dict[str, Value], telemetry: Sequence[TelemetryRecord], window: Window, idle: Window | None
+) -> dict[str, Value]:
+    joules = energy(telemetry, window, idle)
+    tokens = (values["output_tokens_per_s"].value or 0.0) * window.length_s
+    requests = (values["requests_per_s"].value or 0.0) * window.length_s
+    return {
+        "energy_per_output_token_j": per_unit(joules.total_j, tokens, "output token"),
+        "energy_above_idle_per_output_token_j": per_unit(joules.above_idle_j, tokens, "output token"),
+        "energy_per_request_j": per_unit(joules.total_j, requests, "successful request"),
+    }

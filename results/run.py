@@ -1,0 +1,237 @@
+"""The public analysis API: ``results.load(path)`` gives a run as pandas frames.
+
+>>> run = results.load("runs/20261120-101500-demo-3f9a")
+>>> run.requests.groupby(["engine", "load"]).ttft_s.median()
+"""
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from results.metrics import CATALOGUE, Value, latency, trial_metrics, trial_window
+from results.metrics.window import Window
+from results.records import Manifest, RequestRecord, RunStatus, TelemetryRecord, TrialPlan, TrialRecord, Verdict
+from results.statistics.interval import Interval, log_t_interval
+from results.store import RunFolder, TrialFolder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """One finished trial with its log folded.
+
+    Attributes:
+        record: verdict, counts, engine.
+        requests: decoded, in the order in which they ended.
+        telemetry: samples.
+        window: steady window.
+        metrics: one value per name of the catalogue.
+    """
+
+    record: TrialRecord
+    requests: list[RequestRecord]
+    telemetry: list[TelemetryRecord]
+    window: Window
+    metrics: dict[str, Value]
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """One engine at one load of one workload, over its valid repeats.
+
+    Attributes:
+        engine: label.
+        workload: name.
+        load: the level's label.
+        valid: how many valid trials it rests on.
+        planned: how many trials were planned.
+        failures: failed requests and requests planned, over all finished trials.
+        intervals: metric → 95 % interval over the valid trials; absent metrics have no entry.
+        reasons: why a metric has no entry.
+    """
+
+    engine: str
+    workload: str
+    load: str
+    valid: int
+    planned: int
+    failures: tuple[int, int]
+    intervals: dict[str, Interval]
+    reasons: dict[str, str]
+
+
+class Run:
+    """A run read from disk; nothing is written."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.path = folder.path
+        self.manifest: Manifest = folder.read_manifest()
+        self.status: RunStatus = folder.status()
+
+    @cached_property
+    def finished(self) -> list[Trial]:
+        """Every trial that has a ``trial.json``, in the order of the plan."""
+        return [trial for folder in self.folder.trials() if (trial := self._read(folder)) is not None]
+
+    @cached_property
+    def unfinished(self) -> list[TrialPlan]:
+        """Planned trials that never ended."""
+        done = {trial.record.id for trial in self.finished}
+        return [plan for plan in self.manifest.trials if plan.id not in done]
+
+    @cached_property
+    def salvaged(self) -> list[tuple[TrialPlan, list[RequestRecord]]]:
+        """Trials that a crash or Ctrl-C cut off, with the requests that had ended by then; shown, never counted."""
+        pairs = [(plan, self.folder.trial(plan.id).read_requests()) for plan in self.unfinished]
+        return [(plan, requests) for plan, requests in pairs if requests]
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """The summary: one cell per engine, workload and load, in the order of the plan."""
+        keys = dict.fromkeys((plan.engine, plan.workload, plan.load.label) for plan in self.manifest.trials)
+        return [self._cell(*key) for key in keys]
+
+    @cached_property
+    def trials(self) -> "pd.DataFrame":
+        """One row per finished trial: identity, verdict and every metric (NaN where absent)."""
+        import pandas as pd  # noqa: PLC0415  (0.3 s; only analysis pays for it)
+
+        return pd.DataFrame([_trial_row(trial) for trial in self.finished])
+
+    @cached_property
+    def requests(self) -> "pd.DataFrame":
+        """One row per request, warm-up (column ``phase``) and salvaged ones (``verdict`` missing) included."""
+        import pandas as pd  # noqa: PLC0415
+
+        rows = [
+            _request_row(_plan_of(trial.record), trial.record.verdict.value, request)
+            for trial in self.finished
+            for request in trial.requests
+        ]
+        rows += [_request_row(plan, None, request) for plan, requests in self.salvaged for request in requests]
+        return pd.DataFrame(rows)
+
+    @cached_property
+    def chunks(self) -> "pd.DataFrame":
+        """One row per token-bearing chunk: trial, request, t_ns, tokens."""
+        import pandas as pd  # noqa: PLC0415
+
+        rows = [
+            (trial.record.id, request.index, t_ns, tokens)
+            for trial in self.finished
+            for request in trial.requests
+            for t_ns, tokens in zip(request.chunk_ns, request.chunk_tokens, strict=True)
+        ]
+        return pd.DataFrame(rows, columns=["trial", "request", "t_ns", "tokens"])
+
+    @cached_property
+    def telemetry(self) -> "pd.DataFrame":
+        """One row per sample and source, one column per value."""
+        import pandas as pd  # noqa: PLC0415
+
+        rows = [
+            {"trial": trial.record.id, "t_ns": sample.t_ns, "source": sample.source, **sample.values}
+            for trial in self.finished
+            for sample in trial.telemetry
+        ]
+        return pd.DataFrame(rows)
+
+    @cached_property
+    def summary(self) -> "pd.DataFrame":
+        """One row per cell and metric: centre, low, high, n."""
+        import pandas as pd  # noqa: PLC0415
+
+        rows = [
+            (cell.engine, cell.workload, cell.load, name, i.centre, i.low, i.high, i.n)
+            for cell in self.cells
+            for name, i in cell.intervals.items()
+        ]
+        return pd.DataFrame(rows, columns=["engine", "workload", "load", "metric", "centre", "low", "high", "n"])
+
+    def _read(self, folder: TrialFolder) -> Trial | None:
+        record = folder.read_record()
+        if record is None:
+            return None
+        requests = folder.read_requests()
+        telemetry = folder.read_telemetry().records
+        metrics = trial_metrics(record, requests, telemetry, self.manifest.slo)
+        return Trial(record, requests, telemetry, trial_window(record, requests), metrics)
+
+    def _cell(self, engine: str, workload: str, load: str) -> Cell:
+        key = (engine, workload, load)
+        planned = [p for p in self.manifest.trials if (p.engine, p.workload, p.load.label) == key]
+        done = [t for t in self.finished if (t.record.engine, t.record.workload, t.record.load.label) == key]
+        valid = [trial for trial in done if trial.record.verdict is Verdict.VALID]
+        intervals: dict[str, Interval] = {}
+        reasons: dict[str, str] = {}
+        for name in CATALOGUE:
+            values = [trial.metrics[name] for trial in valid]
+            interval = log_t_interval([value.value for value in values if value.value is not None])
+            if interval is not None:
+                intervals[name] = interval
+            else:
+                reasons[name] = next((v.reason for v in values if v.reason), "no valid trial")
+        failed = int(sum(trial.metrics["failures"].value or 0 for trial in done))
+        requests = sum(trial.record.planned_requests for trial in done)
+        return Cell(engine, workload, load, len(valid), len(planned), (failed, requests), intervals, reasons)
+
+
+def load(path: str | Path) -> Run:
+    """Read a run folder.
+
+    Raises:
+        RunNotFound: the path is not one.
+        RunUnreadable: it is damaged, or newer than this version.
+    """
+    return Run(RunFolder.open(Path(path)))
+
+
+def _trial_row(trial: Trial) -> dict[str, Any]:
+    record = trial.record
+    return {
+        "trial": record.id,
+        "engine": record.engine,
+        "workload": record.workload,
+        "load": record.load.label,
+        "repeat": record.repeat,
+        "order": record.order,
+        "verdict": record.verdict.value,
+        "planned_requests": record.planned_requests,
+        "window_s": trial.window.length_s,
+        **{name: value.value for name, value in trial.metrics.items()},
+    }
+
+
+def _plan_of(record: TrialRecord) -> TrialPlan:
+    return TrialPlan(record.id, record.engine, record.workload, record.load, record.repeat)
+
+
+def _request_row(plan: TrialPlan, verdict: str | None, request: RequestRecord) -> dict[str, Any]:
+    return {
+        "trial": plan.id,
+        "engine": plan.engine,
+        "workload": plan.workload,
+        "load": plan.load.label,
+        "repeat": plan.repeat,
+        "verdict": verdict,
+        "index": request.index,
+        "phase": request.phase.value,
+        "outcome": request.outcome.value,
+        "planned_ns": request.planned_ns,
+        "sent_ns": request.sent_ns,
+        "ended_ns": request.ended_ns,
+        "prompt_tokens": request.prompt_tokens,
+        "output_tokens": request.output_tokens,
+        "chunks": len(request.chunk_ns),
+        "ttft_s": latency.ttft_s(request),
+        "ttft_from_send_s": latency.ttft_from_send_s(request),
+        "tpot_s": latency.tpot_s(request),
+        "e2e_s": latency.e2e_s(request),
+        "send_lag_s": latency.send_lag_s(request),
+        "token_source": request.token_source.value if request.token_source else None,
+        "finish_reason": request.finish_reason,
+        "error": request.error,
+    }

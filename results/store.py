@@ -1,0 +1,202 @@
+"""The run folder: one folder per run, one inside it per trial.
+
+::
+
+    <root>/<run_id>/
+        manifest.json            the plan, the machine, the status         (atomic)
+        engines/<label>-<n>.log  what the engine printed after its n-th start
+        trials/<trial_id>/
+            streams.jsonl        raw reads with their times                (append-only: the truth)
+            telemetry.jsonl      samples of host, engine, client and GPU   (append-only)
+            requests.jsonl       the streams decoded                       (derived, atomic)
+            trial.json           verdict, counts, engine description       (atomic, last)
+
+A trial counts as finished when ``trial.json`` is there; a run is complete when the manifest says so. Whatever the
+crash, records already appended stay readable (see :mod:`results.jsonl`).
+"""
+
+import secrets
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import psutil
+
+from results.atomic import write_atomic
+from results.errors import NotWritable, RunNotFound, RunUnreadable
+from results.jsonl import Appender, Log, read_log
+from results.records import (
+    SCHEMA_VERSION,
+    Manifest,
+    RequestRecord,
+    RunStatus,
+    StreamRecord,
+    TelemetryRecord,
+    TrialRecord,
+)
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class _Versioned(msgspec.Struct):
+    """The one field that is read before the rest, whatever the rest looks like."""
+
+    schema_version: int = SCHEMA_VERSION
+
+
+class TrialFolder:
+    """The files of one trial."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.telemetry_log = path / "telemetry.jsonl"
+        self.stream_log = path / "streams.jsonl"
+        self._requests = path / "requests.jsonl"
+        self._record = path / "trial.json"
+
+    def create(self) -> None:
+        """Make the folder."""
+        _make_folder(self.path)
+
+    def open_streams(self) -> Appender:
+        """Open the raw log for appending."""
+        return Appender(self.stream_log)
+
+    def read_streams(self) -> Log[StreamRecord]:
+        """Every finished request, raw."""
+        return read_log(self.stream_log, StreamRecord)
+
+    def read_telemetry(self) -> Log[TelemetryRecord]:
+        """Every sample."""
+        return read_log(self.telemetry_log, TelemetryRecord)
+
+    def write_requests(self, records: Iterable[RequestRecord]) -> None:
+        """Replace the decoded requests."""
+        encode = msgspec.json.Encoder().encode
+        write_atomic(self._requests, b"".join(encode(record) + b"\n" for record in records))
+
+    def has_requests(self) -> bool:
+        """Whether the raw log has been decoded."""
+        return self._requests.exists()
+
+    def read_requests(self) -> list[RequestRecord]:
+        """The decoded requests; empty when the trial was cut off before decoding."""
+        return read_log(self._requests, RequestRecord).records
+
+    def finish(self, record: TrialRecord) -> None:
+        """Write ``trial.json``: from here on the trial counts."""
+        write_atomic(self._record, _pretty(record))
+
+    def read_record(self) -> TrialRecord | None:
+        """The trial's record, or None when it never finished."""
+        if not self._record.exists():
+            return None
+        return _decode(self._record, TrialRecord)
+
+
+class RunFolder:
+    """One run on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, root: Path, manifest: Manifest) -> "RunFolder":
+        """Make ``root/run_id`` with its manifest.
+
+        Raises:
+            NotWritable: the folder cannot be made, or exists already.
+        """
+        path = root / manifest.run_id
+        _make_folder(root)
+        _make_folder(path, exist_ok=False)
+        run = cls(path)
+        run.write_manifest(manifest)
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        """Open an existing run.
+
+        Raises:
+            RunNotFound: there is no manifest under ``path``.
+        """
+        if not (path / "manifest.json").is_file():
+            raise RunNotFound(f"{path} is not a run folder (it holds no manifest.json); see the paths under runs/")
+        return cls(path)
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        """Replace the manifest."""
+        write_atomic(self.path / "manifest.json", _pretty(manifest))
+
+    def read_manifest(self) -> Manifest:
+        """The manifest as stored.
+
+        Raises:
+            RunUnreadable: it is damaged or of a newer schema.
+        """
+        return _decode(self.path / "manifest.json", Manifest)
+
+    def status(self) -> RunStatus:
+        """The stored status, or ``incomplete`` when it says running and that process is gone."""
+        manifest = self.read_manifest()
+        if manifest.status is RunStatus.RUNNING and not _alive(manifest.pid, self.path):
+            return RunStatus.INCOMPLETE
+        return manifest.status
+
+    def trial(self, trial_id: str) -> TrialFolder:
+        """The folder of one trial, whether or not it exists yet."""
+        return TrialFolder(self.path / "trials" / trial_id)
+
+    def engine_log(self, label: str, start: int) -> Path:
+        """Where the engine's output of its ``start``-th start goes; the folder is made."""
+        folder = self.path / "engines"
+        _make_folder(folder)
+        return folder / f"{label}-{start}.log"
+
+    def trials(self) -> list[TrialFolder]:
+        """Every trial that was started, in the order of the plan."""
+        planned = [self.trial(plan.id) for plan in self.read_manifest().trials]
+        return [trial for trial in planned if trial.path.is_dir()]
+
+
+def new_run_id(name: str) -> str:
+    """A run id that sorts by time and does not collide: ``20261120-101500-demo-3f9a``."""
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    return f"{stamp}-{name}-{secrets.token_hex(2)}"
+
+
+def _alive(pid: int, run: Path) -> bool:
+    """Whether ``pid`` runs and was started before the manifest was written (pids are reused)."""
+    try:
+        return psutil.Process(pid).create_time() <= (run / "manifest.json").stat().st_mtime
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _make_folder(path: Path, *, exist_ok: bool = True) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=exist_ok)
+    except FileExistsError as error:
+        raise NotWritable(f"cannot make the folder {path}: something is there already; choose another --out") from error
+    except OSError as error:
+        raise NotWritable(
+            f"cannot make the folder {path}: {error.strerror}; choose a folder you own with --out"
+        ) from error
+
+
+def _pretty(record: msgspec.Struct) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
+
+
+def _decode(path: Path, kind: type[S]) -> S:
+    try:
+        data = path.read_bytes()
+        version = msgspec.json.decode(data, type=_Versioned).schema_version
+        if version > SCHEMA_VERSION:
+            raise RunUnreadable(f"{path} has schema {version}, newer than {SCHEMA_VERSION}; update bakeoff to read it")
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, OSError) as error:
+        raise RunUnreadable(f"{path} cannot be read ({error}); restore it from a copy") from error
