@@ -8,6 +8,7 @@ only when its readiness URL has answered 200; every failure carries the last lin
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import sys
 import time
@@ -94,10 +95,9 @@ def pick_port(wanted: int | None = None) -> int:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", wanted or 0))
-        except OSError as error:
-            raise PortInUse(
-                f"port {wanted} cannot be used ({error.strerror}); choose another or leave it out"
-            ) from error
+        except (OSError, OverflowError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not in 0-65535"
+            raise PortInUse(f"port {wanted} cannot be used ({reason}); choose another or leave it out") from error
         return probe.getsockname()[1]
 
 
@@ -139,6 +139,7 @@ async def _spawn(launch: Launch, log: Path) -> tuple[asyncio.subprocess.Process,
     assert process.stdout is not None
     pid = await process.stdout.readline()
     if not pid:
+        await process.wait()
         raise EngineDied(f"cannot start {launch.argv[0]}; is it installed? See {log}", tail(log, LOG_TAIL_LINES))
     return process, int(pid)
 
@@ -152,13 +153,12 @@ async def _ready(launch: Launch, server: Server) -> None:
     deadline = time.monotonic() + launch.ready_timeout_s
     url = server.base_url + launch.ready_path
     last = "no connection"
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
-        while time.monotonic() < deadline:
+    async with aiohttp.ClientSession() as session:
+        while (left_s := deadline - time.monotonic()) > 0:
             if server.exit_status is not None:
-                reason = f"{Path(launch.argv[0]).name} ended before it was ready ({_status(server.exit_status)})"
-                raise EngineDied(f"{reason}; its last lines are in {server.log}", server.log_tail())
+                raise _not_started(server)
             try:
-                async with session.get(url) as answer:
+                async with session.get(url, timeout=aiohttp.ClientTimeout(total=min(5, left_s))) as answer:
                     if answer.status == 200:
                         return
                     last = f"HTTP {answer.status}"
@@ -182,5 +182,16 @@ async def _stop(process: asyncio.subprocess.Process, launch: Launch) -> None:
         await process.wait()
 
 
+def _not_started(server: Server) -> EngineDied:
+    """Why it ended before it was ready: the last thing that it said, which is where programs put their reason.
+
+    Exit status 2 is a program's word for a mistake of its caller: then that line is all there is to know.
+    """
+    said = [line.strip() for line in server.log_tail() if line.strip()]
+    reason = said[-1] if said else f"no output in {server.log}"
+    status = server.exit_status or 0
+    return EngineDied(f"it did not start ({_status(status)}): {reason}", [] if status == 2 else server.log_tail())
+
+
 def _status(status: int) -> str:
-    return f"signal {status - 128}" if status > 128 else f"exit status {status}"
+    return f"signal {status - 128}" if 128 < status <= 128 + signal.NSIG else f"exit status {status}"

@@ -3,8 +3,7 @@
 ::
 
     HarnessError
-    ├── BadExperiment     the user's mistake: the experiment file is missing, malformed or contradicts itself
-    └── RunFailed         an engine failed, so the run could not go on; what was measured is kept
+    └── BadExperiment     the user's mistake: the experiment file is missing, malformed or contradicts itself
 
 The other packages have trees of their own: ``EngineError``, ``WorkloadError`` and ``ResultsError``. The command line
 turns all four into one line and a non-zero exit; anything else is our bug and keeps its traceback.
@@ -19,5 +18,8 @@ class BadExperiment(HarnessError):
     """The experiment file is missing, malformed or contradicts itself."""
 
 
-class RunFailed(HarnessError):
-    """The run could not go on; what was measured is kept."""
+def first_leaf(error: BaseException) -> BaseException:
+    """What went wrong inside a task group: the first exception that is not a group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -31,6 +31,8 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     """``bakeoff engines list`` names them."""
     label: str | None = None
     """How tables call it; the default is the adapter's name."""
+    port: int | None = None
+    """Port of 127.0.0.1 on which it is launched; the default is a free one."""
     options: dict[str, Any] = {}
     """The adapter's own options."""
 
@@ -60,6 +62,8 @@ class TrialConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """No trial sends more than this many sessions."""
     warmup_requests: int = 2
     """Requests sent before each trial, stored but never counted."""
+    idle_s: float = 0.0
+    """Seconds of sampling before the warm-up with nothing running: the baseline of GPU energy, which needs 5."""
     timeout_s: float = 120.0
     """A request that has not ended after this many seconds counts as failed."""
     max_failure_share: float = 0.01
@@ -145,6 +149,9 @@ def experiment_from(data: dict[str, Any], owner: str) -> Experiment:
 
 def _problem(experiment: Experiment) -> str | None:
     """The first thing that is wrong, or None."""
+    for load in experiment.loads:
+        if complaint := _load_problem(load):
+            return complaint
     labels = [side.shown for side in experiment.engines]
     checks = (
         (_is_name(experiment.name), "name may hold letters, digits, '.', '-' and '_' only"),
@@ -157,10 +164,7 @@ def _problem(experiment: Experiment) -> str | None:
         (experiment.trial.max_requests >= 1, "trial.max_requests must be at least 1"),
         (len({load.label for load in experiment.loads}) == len(experiment.loads), "two loads are the same"),
     )
-    for good, complaint in checks:
-        if not good:
-            return complaint
-    return next((complaint for load in experiment.loads if (complaint := _load_problem(load))), None)
+    return next((complaint for good, complaint in checks if not good), None)
 
 
 def _load_problem(load: Load) -> str | None:

@@ -21,6 +21,7 @@ from engines import Engine, EngineError, Model, attached, engine, launched, pick
 from engines.models import resolve
 from harness.client import decode_stream
 from harness.environment import VERSION, environment, git_commit
+from harness.errors import first_leaf
 from harness.experiment import Experiment, experiment_from
 from harness.observer import Observer
 from harness.telemetry import sampler
@@ -52,7 +53,8 @@ async def run_experiment(experiment: Experiment, root: Path, observer: Observer)
         recover(run)
         raise
     except Exception as error:
-        _end(run, RunStatus.FAILED, str(error))
+        cause = first_leaf(error)
+        _end(run, RunStatus.FAILED, f"{type(cause).__name__}: {cause}")
         raise
     _end(run, RunStatus.FAILED if failure else RunStatus.COMPLETE, failure)
     return run
@@ -74,23 +76,27 @@ def recover(run: RunFolder) -> int:
 
 
 async def _measure(experiment: Experiment, run: RunFolder, observer: Observer) -> str | None:
-    """Run the trials; returns the first failure of an engine, or None."""
+    """Run the trials; returns what went wrong with engines, or None."""
     model = await _resolve_model(experiment, observer)
     tokenizer = _tokenizer(experiment, model)
     engines = {side.shown: engine(side.adapter, model, side.options) for side in experiment.engines}
     traffic = await asyncio.to_thread(_all_traffic, experiment, tokenizer)
-    failures: list[str] = []
+    ports = {side.shown: side.port for side in experiment.engines}
+    failures: dict[str, str] = {}
     async with sampler() as telemetry:
         runner = TrialRunner(experiment, run, telemetry, tokenizer)
         plan = list(enumerate(experiment.plan(), start=1))
         for (repeat, label), group in itertools.groupby(plan, key=lambda item: (item[1].repeat, item[1].engine)):
+            if label in failures:
+                continue  # an engine that failed once is given up; the others go on
             observer.starting(label, repeat)
+            log = run.engine_log(label, repeat)
             try:
-                async with _side(engines[label], label, model, run.engine_log(label, repeat)) as side:
+                async with _side(engines[label], label, model, pick_port(ports[label]), log) as side:
                     await _trials(list(group), side, runner, traffic, observer)
             except EngineError as error:
-                failures.append(_failure(label, repeat, error))
-    return failures[0] if failures else None
+                failures[label] = _failure(label, repeat, error)
+    return "; ".join(failures.values()) or None
 
 
 async def _trials(
@@ -111,9 +117,9 @@ async def _trials(
 
 
 @contextlib.asynccontextmanager
-async def _side(made: Engine, label: str, model: Model, log: Path) -> AsyncGenerator[Side]:
+async def _side(made: Engine, label: str, model: Model, port: int, log: Path) -> AsyncGenerator[Side]:
     """The engine, running and described."""
-    launch = made.launch(pick_port())
+    launch = made.launch(port)
     async with launched(launch, log) if launch else contextlib.nullcontext(attached(made.url or "")) as server:
         details = await made.describe(server)
         version = details.pop("version", None)
@@ -150,8 +156,9 @@ def _all_traffic(experiment: Experiment, tokenizer: Tokenizer) -> dict[str, Traf
 
 
 def _failure(label: str, repeat: int, error: EngineError) -> str:
-    tail = "".join(f"\n    {line}" for line in error.log_tail)
-    return f"{label}, repeat {repeat}: {error}" + (f"\n  its last lines:{tail}" if tail else "")
+    """One line, and the engine's last lines below it where they say more."""
+    tail = [line for line in error.log_tail if line.strip() and line.strip() not in str(error)]
+    return "\n  | ".join([f"{label}, repeat {repeat}: {error}", *tail])
 
 
 def _manifest(experiment: Experiment) -> Manifest:

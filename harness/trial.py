@@ -118,6 +118,7 @@ class TrialRunner:
 
     async def _drive(self, driver: Driver, load: Load, traffic: Traffic) -> Issue:
         limits = self._experiment.trial
+        await asyncio.sleep(limits.idle_s)
         await driver.warm_up(traffic.warmup, min(2, len(traffic.warmup)) or 1)
         sessions = traffic.plan.sessions
         if load.concurrency is None:

@@ -57,5 +57,7 @@ class TransformersEngine:
         return Launch(tuple(argv), port, env={"HF_HUB_OFFLINE": "1"}, stop_grace_s=(6.0, 2.0))
 
     async def describe(self, server: Server) -> dict[str, Any]:  # noqa: ARG002  (it has no version endpoint)
-        """Versions of the packages in the environment that it was started from."""
+        """Versions of the packages in the environment that it was started from; nothing when somebody else did."""
+        if self.url:
+            return {}
         return {name if name == "torch" else "version": metadata.version(name) for name in ("transformers", "torch")}

@@ -12,6 +12,8 @@ from engines.dialects.base import Event, Finish, HttpRequest, StreamFault, Token
 from workloads.types import Turn
 
 _MAX_ERROR_CHARS = 500
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding hostile bytes may raise: no JSON or another shape, a string that is no UTF-8, nesting without end."""
 
 
 class _Delta(msgspec.Struct):
@@ -78,44 +80,47 @@ class OpenAiDialect:
         if data.startswith(b"[DONE]"):
             return []
         try:
-            chunk = self._decoder.decode(data)
-        except msgspec.MsgspecError as error:
+            return _chunk_events(self._decoder.decode(data), data)
+        except _UNREADABLE as error:
             return [StreamFault(f"not a chunk of this format ({error}): {_clip(data)}")]
-        if chunk.error:
-            return [StreamFault(_error_text(chunk.error))]
-        if chunk.object == "error":
-            return [StreamFault(chunk.message or _clip(data))]
-        events = [event for choice in chunk.choices for event in _choice_events(choice)]
-        if chunk.usage is not None:
-            details = chunk.usage.prompt_tokens_details
-            cached = details.cached_tokens if details else None
-            events.append(Usage(chunk.usage.prompt_tokens, chunk.usage.completion_tokens, cached))
-        return events
 
     def refusal(self, status: int, body: bytes) -> str:
         """``HTTP 400: message``, from whichever error shape the engine uses."""
         try:
-            answer = msgspec.json.decode(body)
-        except msgspec.MsgspecError:
-            return f"HTTP {status}: {_clip(body)}"
-        error: Any = answer
-        if isinstance(answer, dict):
-            error = answer.get("error") or answer.get("detail") or answer.get("message") or answer
-        return f"HTTP {status}: {_error_text(error)}"
+            error: Any = msgspec.json.decode(body)
+            if isinstance(error, dict):
+                error = error.get("error") or error.get("detail") or error.get("message") or error
+            return f"HTTP {status}: {_error_text(error)}"
+        except _UNREADABLE:
+            return f"HTTP {status}: {_clip(body) or 'empty answer'}"
+
+
+def _chunk_events(chunk: _Chunk, data: bytes) -> list[Event]:
+    if chunk.error:
+        return [StreamFault(_error_text(chunk.error))]
+    if chunk.object == "error":
+        return [StreamFault(_clip((chunk.message or "").encode() or data))]
+    events = [event for choice in chunk.choices for event in _choice_events(choice)]
+    if chunk.usage is not None:
+        details = chunk.usage.prompt_tokens_details
+        cached = details.cached_tokens if details else None
+        events.append(Usage(chunk.usage.prompt_tokens, chunk.usage.completion_tokens, cached))
+    return events
 
 
 def _choice_events(choice: _Choice) -> list[Event]:
-    events: list[Event] = []
     ids = tuple(choice.token_ids) if choice.token_ids else None
     delta = choice.delta or _Delta()
-    text = choice.text or delta.content or ""
-    thought = delta.reasoning_content or delta.reasoning or ""
-    if thought:
-        events.append(TokenDelta(thought, None if text else ids, TokenKind.REASONING))
-    if delta.tool_calls:
-        events.append(TokenDelta(msgspec.json.encode(delta.tool_calls).decode(), ids, TokenKind.TOOL))
-    elif text or (ids and not thought):
-        events.append(TokenDelta(text, ids))
+    pieces = [
+        (TokenKind.REASONING, delta.reasoning_content or delta.reasoning or ""),
+        (TokenKind.TEXT, choice.text or delta.content or ""),
+        (TokenKind.TOOL, msgspec.json.encode(delta.tool_calls).decode() if delta.tool_calls else ""),
+    ]
+    said = [piece for piece in pieces if piece[1]] or ([(TokenKind.TEXT, "")] if ids else [])
+    # A chunk that says several things does not say which ids belong to which: the last one carries them all.
+    events: list[Event] = [
+        TokenDelta(text, ids if i == len(said) else None, kind) for i, (kind, text) in enumerate(said, start=1)
+    ]
     if choice.finish_reason is not None:
         events.append(Finish(choice.finish_reason))
     return events

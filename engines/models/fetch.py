@@ -5,6 +5,7 @@ set up hold here too, and no host is written in this project.
 """
 
 import hashlib
+import http.client
 import json
 import subprocess
 import sys
@@ -86,10 +87,11 @@ def download(url: str, part: Path, progress: Progress) -> None:
                     have += len(block)
                     progress(have, total)
     except urllib.error.HTTPError as error:
+        error.close()
         if error.code == 416:  # the part is complete already; the checksum decides
             return
         raise FetchFailed(f"download failed with HTTP {error.code}; try again later") from error
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         raise FetchFailed(
             f"download broke off after {have} bytes ({error}); run the command again to resume"
         ) from error

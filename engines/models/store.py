@@ -100,7 +100,8 @@ def resolve(name: str | None, path: str | None, progress: Progress) -> Model:
         raise ModelNotFound(f"the model path {path} does not exist; give a checkpoint folder or a .gguf file")
     if place.is_dir() and not (place / "config.json").is_file():
         raise ModelNotFound(f"{path} is no checkpoint: it holds no config.json")
-    return Model(name or place.stem, str(place), checkpoint_sha256(place))
+    known_as = name or (place.name if place.is_dir() else place.stem)  # the folder llama-3.1-8b has no suffix
+    return Model(known_as, str(place), checkpoint_sha256(place))
 
 
 def checkpoint_sha256(place: Path) -> str:

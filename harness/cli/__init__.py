@@ -28,4 +28,4 @@ def make_app() -> cyclopts.App:
 
 def main() -> None:
     """Entry point of ``bakeoff``."""
-    sys.exit(guarded(make_app()))
+    sys.exit(guarded(make_app(), sys.argv[1:]))

@@ -1,39 +1,34 @@
 """Turns every expected error into one line and an exit code; anything else is our bug and keeps its traceback."""
 
 import sys
+from collections.abc import Sequence
 
 import cyclopts
 
 from harness.cli.options import EXIT_INTERRUPTED, EXIT_OK, EXIT_USER
+from harness.errors import HarnessError, first_leaf
 
 
-def guarded(app: cyclopts.App) -> int:
-    """Run the application on ``sys.argv``.
+def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
+    """Run the application on the words after ``bakeoff``.
 
     Returns:
         what the command returned, or 2 for a mistake of the user or the machine, 130 after Ctrl-C.
     """
     try:
-        result = app(exit_on_error=False, print_error=False, result_action="return_value")
+        result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except cyclopts.CycloptsError as error:
         return _complain(" ".join(str(error).split()), "see bakeoff --help")
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception as raised:
-        error = _first(raised)
+        error = first_leaf(raised)
         if not isinstance(error, _expected()):
             raise
         for line in getattr(error, "log_tail", ()):
             sys.stderr.write(f"  | {line}\n")
         return _complain(str(error))
     return result if isinstance(result, int) else EXIT_OK
-
-
-def _first(error: BaseException) -> BaseException:
-    """The first leaf of an exception group: what went wrong inside a task group."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _complain(message: str, hint: str | None = None) -> int:
@@ -44,7 +39,6 @@ def _complain(message: str, hint: str | None = None) -> int:
 def _expected() -> tuple[type[Exception], ...]:
     """Roots of the four error trees; imported only once something has failed."""
     from engines.errors import EngineError
-    from harness.errors import HarnessError
     from results.errors import ResultsError
     from workloads.errors import WorkloadError
 

@@ -9,6 +9,7 @@ from harness.cli.options import DEFAULT_OUT, EXIT_INTERRUPTED, EXIT_INVALID, EXI
 
 if TYPE_CHECKING:
     from harness.experiment import Experiment
+    from results import Run
 
 
 def demo(*, out: Out = DEFAULT_OUT, json: Json = False) -> int:
@@ -145,9 +146,17 @@ def _measure(experiment: "Experiment", out: Path, *, json: bool) -> int:
         console.print(f"interrupted: {len(run.finished)} of {len(run.manifest.trials)} trials are whole", markup=False)
         return EXIT_INTERRUPTED
     if run.status is RunStatus.FAILED or not all(cell.valid for cell in run.cells):
-        console.print(f"run INVALID: {run.manifest.failure or 'a load level has no valid trial'}", markup=False)
+        sys.stderr.write(f"bakeoff: run INVALID: {run.manifest.failure or _first_reason(run)}\n")
         return EXIT_INVALID
     return EXIT_OK
+
+
+def _first_reason(run: "Run") -> str:
+    """Why the first load level without a valid trial has none."""
+    from harness.observer import trial_line
+    from results.records import Verdict
+
+    return next(trial_line(trial.record) for trial in run.finished if trial.record.verdict is Verdict.INVALID)
 
 
 def _newest(out: Path) -> Path:

@@ -15,6 +15,9 @@ from harness.clock import NS_PER_S, Clock
 from results.records import Phase, StreamRecord
 from workloads import PlannedSession, Session, Turn
 
+REFUSED_PAUSE_NS = 100_000_000
+"""How long a slot of a closed loop rests after a refused connection."""
+
 
 class Issue(msgspec.Struct, frozen=True):
     """What the driver did.
@@ -110,7 +113,10 @@ class Driver:
                 if item is None:
                     break
                 started += 1
-                free_ns = await self._session(*item, free_ns, phase)
+                free_ns, end = await self._session(*item, free_ns, phase)
+                if end == "refused":  # nothing listens: do not spend the plan on it in a millisecond
+                    free_ns += REFUSED_PAUSE_NS
+                    await self._clock.sleep_until_ns(free_ns)
             ends.append(free_ns)
 
         start_ns = self._clock.now_ns()
@@ -123,18 +129,25 @@ class Driver:
         """Encode before the load is on: nothing is serialised between a deadline and its send."""
         return [self._dialect.request(turn, self._model) for turn in session.turns]
 
-    async def _session(self, session: Session, requests: Sequence[HttpRequest], due_ns: int, phase: Phase) -> int:
-        """Send the turns of one session, each after the answer to the last and its think time; returns the end."""
+    async def _session(
+        self, session: Session, requests: Sequence[HttpRequest], due_ns: int, phase: Phase
+    ) -> tuple[int, str]:
+        """Send the turns of one session, each after the answer to the last and its think time.
+
+        Returns:
+            when and how the last exchange ended.
+        """
+        end = "complete"
         for number, (turn, request) in enumerate(zip(session.turns, requests, strict=True)):
             if turn.think_s:
                 due_ns += round(turn.think_s * NS_PER_S)
                 await self._clock.sleep_until_ns(due_ns)
-            due_ns = await self._turn(session.id, number, turn, request, due_ns=due_ns, phase=phase)
-        return due_ns
+            due_ns, end = await self._turn(session.id, number, turn, request, due_ns=due_ns, phase=phase)
+        return due_ns, end
 
     async def _turn(
         self, session: str, number: int, turn: Turn, request: HttpRequest, *, due_ns: int, phase: Phase
-    ) -> int:
+    ) -> tuple[int, str]:
         index, self._index = self._index, self._index + 1
         self.planned += phase is Phase.MEASURED
         log = StreamLog()
@@ -159,4 +172,4 @@ class Driver:
                     detail=log.detail,
                 )
             )
-        return log.ended_ns
+        return log.ended_ns, log.end

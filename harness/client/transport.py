@@ -135,7 +135,10 @@ class _Connection(asyncio.Protocol):
         self._framed = self._headers_done = self.reusable = False
         log.sent_ns = time.monotonic_ns()
         self._transport.write(data)
-        await self._done
+        try:
+            await self._done
+        finally:
+            self._log = self._parser = None  # after a timeout or a cancel, what still comes is nobody's
 
     def abort(self) -> None:
         """Drop the connection; harmless when it is gone."""
@@ -193,6 +196,5 @@ class _Connection(asyncio.Protocol):
         if self._log is None or self._done is None:
             return
         self._log.end, self._log.detail, self._log.ended_ns = end, detail, self._now_ns
-        self._log = self._parser = None
         with contextlib.suppress(asyncio.InvalidStateError):  # the waiter timed out or was cancelled first
             self._done.set_result(None)

@@ -40,12 +40,16 @@ def steady_window(requests: Sequence[RequestRecord], load: Load, issue_start_ns:
     """
     if load.concurrency is None:
         return Window(issue_start_ns, issue_end_ns)
-    changes = [(request.planned_ns, 1) for request in requests] + [(request.ended_ns, -1) for request in requests]
+    # A slot's next request is planned at the instant the last one ended: summed per instant, the slot never was empty,
+    # and an arrival that meets a departure does not look like one request more.
+    changes: dict[int, int] = {}
+    for request in requests:
+        changes[request.planned_ns] = changes.get(request.planned_ns, 0) + 1
+        changes[request.ended_ns] = changes.get(request.ended_ns, 0) - 1
     in_flight = 0
     reached: int | None = None
     left: int | None = None
-    # A slot's next request is planned at the instant the last one ended: count the arrival first.
-    for t_ns, change in sorted(changes, key=lambda item: (item[0], -item[1])):
+    for t_ns, change in sorted(changes.items()):
         full_before = in_flight >= load.concurrency
         in_flight += change
         if reached is None and in_flight >= load.concurrency:

@@ -1,0 +1,105 @@
+"""Bar 6b: kill -9 of the engine, and Ctrl-C, in the middle of a run on the real reference engine.
+
+Run by ``make bench-crash``. After the engine's death the run must be INVALID with the engine's last log lines and a
+non-zero exit; after Ctrl-C it must be interrupted with its requests readable; neither may leave a process behind.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from bars import Bars
+
+import results
+from results.records import RunStatus, Verdict
+
+EXPERIMENT = """
+name = "killed"
+repeats = 1
+[model]
+path = "{model}"
+[[engines]]
+adapter = "reference"
+[workload]
+name = "chat"
+options = {{ scale = 0.125 }}
+[[loads]]
+concurrency = 4
+[trial]
+duration_s = 60
+max_requests = 400
+"""
+
+
+class Ended:
+    """A run that was struck in the middle."""
+
+    def __init__(self, model: str, strike: Callable[[psutil.Process], None]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "killed.toml")
+            file.write_text(EXPERIMENT.format(model=model), encoding="utf-8")
+            argv = [Path(sys.executable).with_name("bakeoff"), "run", file, "--out", folder]
+            harness = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            _await_requests(Path(folder), 8)
+            tree = psutil.Process(harness.pid).children(recursive=True)
+            strike(psutil.Process(harness.pid))
+            started = time.monotonic()
+            _, self.stderr = harness.communicate(timeout=60)
+            self.seconds = time.monotonic() - started
+            self.code = harness.returncode
+            self.orphans = len(psutil.wait_procs(tree, timeout=10)[1])
+            self.run = results.load(next(Path(folder).glob("*/manifest.json")).parent)
+            self.finished, self.salvaged = self.run.finished, self.run.salvaged
+
+
+def _await_requests(folder: Path, count: int) -> None:
+    """Until the raw log holds ``count`` lines."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        logs = list(folder.glob("*/trials/*/streams.jsonl"))
+        if logs and logs[0].read_bytes().count(b"\n") >= count:
+            return
+        time.sleep(0.02)
+    sys.exit("the run did not get going within 60 s")
+
+
+def kill_engine(harness: psutil.Process) -> None:
+    engine = next(p for p in harness.children(recursive=True) if "serve" in p.cmdline() and "--" not in p.cmdline())
+    engine.send_signal(signal.SIGKILL)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", default=os.environ.get("BAKEOFF_TEST_MODEL"))
+    options = parser.parse_args()
+    if not options.model:
+        sys.exit("give --model, or run 'make bench-crash'")
+    killed = Ended(options.model, kill_engine)
+    print(f"engine killed: exit {killed.code} after {killed.seconds:.1f} s\n{killed.stderr}")
+    interrupted = Ended(options.model, lambda harness: harness.send_signal(signal.SIGINT))
+    print(f"Ctrl-C: exit {interrupted.code} after {interrupted.seconds:.1f} s\n{interrupted.stderr}")
+    trial = killed.finished[0].record
+    bars = Bars()
+    bars.add("killed_exit_code", killed.code, "==", 3)
+    bars.add("killed_trial_is_invalid", trial.verdict is Verdict.INVALID and "engine died" in trial.reasons[0], "==", 1)
+    bars.add("killed_log_lines_shown", len(trial.engine_log_tail) * ("signal 9" in killed.stderr), ">=", 1)
+    bars.add("killed_status_is_failed", killed.run.status is RunStatus.FAILED, "==", 1)
+    bars.add("killed_orphans", killed.orphans, "==", 0)
+    bars.add("interrupted_exit_code", interrupted.code, "==", 130)
+    bars.add("interrupted_status", interrupted.run.status is RunStatus.INTERRUPTED, "==", 1)
+    bars.add("interrupted_requests_readable", len(interrupted.salvaged[0][1]), ">=", 8)
+    bars.add("interrupted_orphans", interrupted.orphans, "==", 0)
+    bars.finish()
+
+
+if __name__ == "__main__":
+    main()

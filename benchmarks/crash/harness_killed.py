@@ -1,0 +1,130 @@
+"""Bar 6a: kill -9 of the harness at random instants. Run by ``make bench-crash``.
+
+A truth server answers; the harness drives it at concurrency 8 and is killed. After each kill: every process that it
+started is gone, every request that had ended is readable, at most one line is torn, and the run shows as incomplete.
+"""
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from bars import Bars
+
+import results
+from engines import pick_port
+from harness.run import recover
+from results.records import RunStatus
+from results.store import RunFolder
+
+CONCURRENCY, TOKENS, DURATION_S = 8, 20, 2.0
+WHOLE_RUN_S = 4.0
+"""About how long an undisturbed run takes: instants are drawn up to here."""
+
+
+class Truth:
+    """The truth server as a plain child process."""
+
+    def __init__(self) -> None:
+        self.port = pick_port()
+        schedule = {"ttft_s": 0.02, "itl_s": 0.002, "tokens_per_chunk": 1}
+        order = json.dumps({"schedule": schedule, "port": self.port, "core": None})
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "harness.truth", order], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert self.process.stdout is not None
+        self.process.stdout.readline()
+
+    def whole_answers(self) -> int:
+        """Answers whose last token has been written."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(b"answered\n")
+        self.process.stdin.flush()
+        answers = json.loads(self.process.stdout.readline())
+        return sum(len(answer["written_ns"]) == answer["tokens"] for answer in answers)
+
+    def stop(self) -> None:
+        """End it."""
+        self.process.communicate()
+
+
+def start_harness(truth: Truth, model: str, out: Path) -> subprocess.Popen[bytes]:
+    argv = [
+        Path(sys.executable).with_name("bakeoff"), "bench", "--engine", "reference", "--workload", "random",
+        "--url", f"http://127.0.0.1:{truth.port}", "--model", "truth", "--tokenizer", model,
+        "--concurrency", str(CONCURRENCY), "--duration", str(DURATION_S), "--out", out,
+    ]  # fmt: skip
+    return subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def kill_once(truth: Truth, model: str, instant_s: float) -> dict[str, int]:
+    """One run killed at ``instant_s``; returns counts of what went wrong and what was saved."""
+    with tempfile.TemporaryDirectory() as folder:
+        before = truth.whole_answers()
+        harness = start_harness(truth, model, Path(folder))
+        time.sleep(instant_s)
+        children = psutil.Process(harness.pid).children(recursive=True) if harness.poll() is None else []
+        complete = harness.poll() is not None
+        harness.kill()
+        harness.wait()
+        _, alive = psutil.wait_procs(children, timeout=10)
+        whole = truth.whole_answers() - before
+        return {"orphans": len(alive), **_read_back(Path(folder), whole, complete=complete)}
+
+
+def _read_back(folder: Path, whole: int, *, complete: bool) -> dict[str, int]:
+    manifests = list(folder.glob("*/manifest.json"))
+    if not manifests:
+        return {"lost": 0, "torn": 0, "wrong_status": 0, "saved": 0, "unreadable": 0}
+    run_folder = RunFolder.open(manifests[0].parent)
+    recover(run_folder)
+    run = results.load(run_folder.path)
+    expected = RunStatus.COMPLETE if complete else RunStatus.INCOMPLETE
+    logs = [run_folder.trial(plan.id).read_streams() for plan in run.manifest.trials]
+    saved = sum(len(log.records) for log in logs)
+    # An answer that had just been written may not have reached the harness when it was killed: one per slot.
+    lost = max(0, whole - CONCURRENCY - saved)
+    unreadable = saved - len(run.requests)
+    torn = sum(log.torn_bytes > 0 for log in logs)
+    return {
+        "lost": lost, "torn": max(0, torn - 1), "wrong_status": int(run.status is not expected),
+        "saved": saved, "unreadable": unreadable,
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--instants", type=int, default=20)
+    parser.add_argument("--model", default=os.environ.get("BAKEOFF_TEST_MODEL"), help="folder with tokenizer.json")
+    options = parser.parse_args()
+    if not options.model:
+        sys.exit("give --model, or run 'make bench-crash'")
+    rng = random.Random(6)
+    truth = Truth()
+    total: dict[str, int] = {}
+    try:
+        for number in range(options.instants):
+            instant_s = rng.uniform(0.5, WHOLE_RUN_S)
+            found = kill_once(truth, options.model, instant_s)
+            print(f"kill {number + 1:2} at {instant_s:.2f} s: {found}")
+            total = {name: total.get(name, 0) + count for name, count in found.items()}
+    finally:
+        truth.stop()
+    bars = Bars()
+    for name in ("lost", "unreadable", "torn", "wrong_status", "orphans"):
+        bars.add(name, total[name], "==", 0)
+    bars.add("saved_requests", total["saved"], ">=", 1)
+    bars.finish()
+
+
+if __name__ == "__main__":
+    main()

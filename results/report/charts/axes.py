@@ -1,0 +1,52 @@
+"""The two axes of a chart: hair-line grid, ticks in the metric's own unit, a word on what each shows."""
+
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from results.metrics import Unit
+from results.report.charts.scales import Axis
+from results.report.charts.svg import label, line, tag
+from results.report.format import scale_for
+
+
+def tick_text(unit: Unit, value: float, axis: Axis) -> str:
+    """A tick without needless digits: in the unit of the axis' top, or in its own where decades lie between.
+
+    ``50``, ``0.5 s``; on a logarithmic axis ``500 ms``, ``1 s``.
+    """
+    scale = scale_for(unit, value if axis.log else axis.high)
+    digits = f"{value / scale.factor:,.3f}".rstrip("0").rstrip(".")
+    return f"{digits}{scale.unit}"
+
+
+def x_axis(axis: Axis, unit: Unit, top: float, bottom: float, title: str) -> Markup:
+    """Ticks below the plot, grid lines through it, the title under the ticks."""
+    parts: list[Markup] = []
+    for value in axis.ticks():
+        x = axis.at(value)
+        parts.append(line(x, top, x, bottom, "grid"))
+        parts.append(label(x, bottom + 16, tick_text(unit, value, axis), "tick", "middle"))
+    parts.append(label(axis.end, bottom + 34, title, "axis", "end"))
+    return tag("g", *parts)
+
+
+def y_axis(axis: Axis, ticks: Sequence[tuple[float, str]], left: float, right: float, title: str) -> Markup:
+    """Ticks left of the plot, grid lines through it, the title above."""
+    parts: list[Markup] = []
+    for value, text in ticks:
+        y = axis.at(value)
+        parts.append(line(left, y, right, y, "grid"))
+        parts.append(label(left - 6, y + 4, text, "tick", "end"))
+    parts.append(label(0, axis.end - 14, title, "axis", "start"))
+    return tag("g", *parts)
+
+
+def heading(y: float, right: float, text: str) -> Markup:
+    """What the plot is of, in bold above its right end."""
+    return label(right, y - 14, text, "heading", "end")
+
+
+def rates(axis: Axis) -> list[tuple[float, str]]:
+    """Ticks of a rate axis: digits only, the unit stands in the title."""
+    return [(value, tick_text(Unit.COUNT, value, axis)) for value in axis.ticks()]

@@ -1,0 +1,72 @@
+"""The few SVG pieces that the charts are made of. Text is escaped here, once; style comes from classes."""
+
+from collections.abc import Iterable
+
+from markupsafe import Markup, escape
+
+from results.report.format import plain
+
+
+def tag(name: str, *children: str, **attributes: str | float | None) -> Markup:
+    """One element. Text children and attribute values are escaped; None leaves an attribute out.
+
+    Attribute names are written with ``_`` for ``-`` and a trailing ``_`` where Python reserves the word.
+    """
+    written = Markup("").join(
+        Markup(' {}="{}"').format(_attribute(key), num(value) if isinstance(value, int | float) else plain(value))
+        for key, value in attributes.items()
+        if value is not None
+    )
+    inner = Markup("").join(child if isinstance(child, Markup) else escape(plain(child)) for child in children)
+    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), written, inner)  # noqa: S704  (our own element names)
+
+
+def chart(
+    title: str, description: str, width: float, height: float, *children: str, class_: str, **attributes: str | None
+) -> Markup:
+    """The outer element, with the words that a screen reader says."""
+    return tag(
+        "svg",
+        tag("title", title),
+        tag("desc", description),
+        *children,
+        class_=f"chart {class_}",
+        viewBox=f"0 0 {num(width)} {num(height)}",
+        role="img",
+        aria_label=f"{title}. {description}",
+        **attributes,
+    )
+
+
+def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
+    """A straight line."""
+    return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=class_)
+
+
+def label(x: float, y: float, text: str, class_: str, anchor: str | None = None) -> Markup:
+    """A text; ``anchor`` is start, middle or end."""
+    return tag("text", text, x=x, y=y, class_=class_, text_anchor=anchor)
+
+
+def polyline(points: Iterable[tuple[float, float]], class_: str, **attributes: str | float | None) -> Markup:
+    """A path through points."""
+    steps = "L".join(f"{num(x)} {num(y)}" for x, y in points)
+    return tag("path", d=f"M{steps}", class_=class_, **attributes) if steps else Markup("")
+
+
+def num(value: float) -> str:
+    """A coordinate: a tenth of a pixel, without needless zeros."""
+    return f"{value:.1f}".rstrip("0").rstrip(".") if value % 1 else f"{value:.0f}"
+
+
+def engine_class(position: int) -> str:
+    """The class that gives the engine at ``position`` its colour; past the palette it repeats, dashed."""
+    return f"e{position % PALETTE}" + (" again" if position >= PALETTE else "")
+
+
+PALETTE = 6
+"""Colours in page.css."""
+
+
+def _attribute(key: str) -> str:
+    return key.rstrip("_").replace("_", "-")

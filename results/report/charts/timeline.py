@@ -1,0 +1,157 @@
+"""One trial over time: every request as a bar on its lane, and below it what the machine did.
+
+Pale is waiting (planned to first token), solid is decoding (first to last token), a tick marks the first token; a
+failed request is a crossed pale bar. The shaded ground is the steady window, the only part that is counted.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+from markupsafe import Markup
+
+from results.metrics import Unit
+from results.metrics.window import NS_PER_S
+from results.records import Outcome, Phase, RequestRecord
+from results.report.charts.axes import tick_text
+from results.report.charts.lanes import in_flight, lanes_of
+from results.report.charts.scales import Axis
+from results.report.charts.svg import chart, label, line, num, tag
+from results.report.charts.tracks import Track, draw_track, tracks_of
+from results.report.format import duration_text
+from results.run import Trial
+
+WIDTH = 1100
+_LEFT, _RIGHT, _TOP = 92, 1010, 30
+_BINS = 300
+
+
+class Bar(msgspec.Struct, frozen=True, array_like=True):
+    """What the read-out says of one bar; sent to the script as an array."""
+
+    lane: int
+    left: float
+    right: float
+    index: int
+    outcome: str
+    first_ms: float | None
+    end_ms: float
+    tokens: int
+
+
+class Drawn(msgspec.Struct, frozen=True):
+    """The chart and, for the hover read-out, one row per bar.
+
+    Attributes:
+        svg: the chart.
+        bars: one row per bar drawn.
+        every: 1, or n where only every n-th request is drawn.
+    """
+
+    svg: Markup
+    bars: list[Bar]
+    every: int
+
+
+def timeline(title: str, trial: Trial, colour: str, max_bars: int) -> Drawn:
+    """Draw one finished trial; of more than ``max_bars`` requests every n-th, and the caller says so."""
+    every = max(1, -(-len(trial.requests) // max_bars))
+    requests = sorted(trial.requests, key=lambda request: request.planned_ns)
+    if not requests:
+        return Drawn(Markup(""), [], every)
+    spans = [(request.planned_ns, _end_ns(request)) for request in requests]
+    lanes = lanes_of(spans)
+    start, end = spans[0][0], max(stop for _, stop in spans)
+    x = Axis(float(start), float(max(end, start + 1)), _LEFT, _RIGHT)
+    step = 10.0 if max(lanes) < 24 else max(2.5, 240 / (max(lanes) + 1))
+    floor = _TOP + (max(lanes) + 1) * step + 4
+    tracks = [
+        Track("in flight", Unit.COUNT, _steps(requests, start, end), steps=True),
+        *tracks_of(trial.telemetry, start, end),
+    ]
+    bottom = floor + len(tracks) * 52
+    shown = list(zip(requests, lanes, strict=True))[::every]
+    parts = [
+        _ground(trial, x, bottom),
+        *_time_axis(x, bottom),
+        label(_LEFT - 8, _TOP + 9, "requests", "tick", "end"),
+        tag("g", *_bars(shown, x, step), class_=colour),
+    ]
+    parts += [draw_track(track, x, floor + 52 * i + 14, colour) for i, track in enumerate(tracks)]
+    height = bottom + 34
+    words = f"{len(requests)} requests over {duration_text((end - start) / NS_PER_S)}."
+    svg = chart(title, words, WIDTH, height, *parts, class_="timeline", data_lane=f"{_TOP} {num(step)}")
+    return Drawn(svg, [_hint(request, lane, x) for request, lane in shown], every)
+
+
+def _end_ns(request: RequestRecord) -> int:
+    """Where the bar ends: the last token, or for a request without one the end that the client saw."""
+    return request.chunk_ns[-1] if request.chunk_ns and request.outcome is Outcome.OK else request.ended_ns
+
+
+def _steps(requests: Sequence[RequestRecord], start: int, end: int) -> list[tuple[float, float]]:
+    spans = [(request.planned_ns, request.ended_ns) for request in requests]
+    width = (end - start) / _BINS
+    return [(start + i * width, float(level)) for i, level in enumerate(in_flight(spans, start, end, _BINS))]
+
+
+def _ground(trial: Trial, x: Axis, bottom: float) -> Markup:
+    window = trial.window
+    if window.length_s <= 0:
+        return label((_LEFT + _RIGHT) / 2, 14, "no steady window", "tick", "middle")
+    left, right = x.at(window.start_ns), x.at(window.end_ns)
+    return tag(
+        "g",
+        tag("rect", x=left, y=_TOP - 8, width=max(1.0, right - left), height=bottom - _TOP + 8, class_="window"),
+        label((left + right) / 2, 14, f"steady window {duration_text(window.length_s)}", "tick", "middle"),
+    )
+
+
+def _time_axis(x: Axis, bottom: float) -> list[Markup]:
+    """Seconds since the first planned request."""
+    seconds = Axis(0.0, (x.high - x.low) / NS_PER_S, x.start, x.end)
+    parts: list[Markup] = []
+    for value in seconds.ticks(8):
+        parts.append(line(seconds.at(value), _TOP - 8, seconds.at(value), bottom, "grid"))
+        parts.append(label(seconds.at(value), bottom + 16, tick_text(Unit.SECONDS, value, seconds), "tick", "middle"))
+    return parts
+
+
+def _bars(shown: Sequence[tuple[RequestRecord, int]], x: Axis, step: float) -> list[Markup]:
+    """All bars as five paths, so that a long trial stays small."""
+    paths: dict[str, list[str]] = {"wait": [], "decode": [], "warm": [], "failed": [], "first": []}
+    for request, lane in shown:
+        y = _TOP + (lane + 0.5) * step
+        planned, end = x.at(request.planned_ns), x.at(_end_ns(request))
+        first = x.at(request.chunk_ns[0]) if request.chunk_ns else end
+        if request.phase is Phase.WARMUP:
+            paths["warm"].append(_bar(planned, end, y))
+        elif request.outcome is not Outcome.OK:
+            paths["failed"].append(_bar(planned, end, y))
+        else:
+            paths["wait"].append(_bar(planned, first, y))
+            paths["decode"].append(_bar(first, end, y))
+            paths["first"].append(f"M{num(first)} {num(y - step * 0.42)}v{num(step * 0.84)}")
+    widths = {"first": None, "failed": num(max(1.0, step * 0.34))}
+    return [
+        tag("path", d="".join(pieces), class_=name, stroke_width=widths.get(name, num(max(1.0, step * 0.62))))
+        for name, pieces in paths.items()
+        if pieces
+    ]
+
+
+def _bar(start: float, end: float, y: float) -> str:
+    return f"M{num(start)} {num(y)}H{num(max(end, start + 0.5))}"
+
+
+def _hint(request: RequestRecord, lane: int, x: Axis) -> Bar:
+    planned, end = request.planned_ns, _end_ns(request)
+    return Bar(
+        lane=lane,
+        left=round(x.at(planned), 1),
+        right=round(x.at(end), 1),
+        index=request.index,
+        outcome=("warm-up, " if request.phase is Phase.WARMUP else "") + request.outcome.value,
+        first_ms=round((request.chunk_ns[0] - planned) / 1e6, 2) if request.chunk_ns else None,
+        end_ms=round((end - planned) / 1e6, 2),
+        tokens=request.total_chunk_tokens,
+    )

@@ -1,0 +1,102 @@
+"""What the page shows, section by section: one typed object that the template only lays out."""
+
+from typing import Any
+
+import msgspec
+
+from results.records import RunStatus
+from results.report.format import listed, moment_text
+from results.report.levels import engines_of
+from results.report.sections import background, curves, failures, instrument, summary, trials
+from results.report.verdict import VerdictLine, verdict
+from results.run import Run
+
+_STATUS = {
+    RunStatus.COMPLETE: "Every planned trial ended.",
+    RunStatus.RUNNING: "The run is still going on: what stands here may change.",
+    RunStatus.INTERRUPTED: "The run was stopped by hand: the trials that ended are whole, the others are missing.",
+    RunStatus.FAILED: "The run failed: the trials that ended are whole, the others are missing.",
+    RunStatus.INCOMPLETE: "The run's process is gone and it never said that it was done: some trials are missing.",
+}
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Everything on the page, in its order."""
+
+    name: str
+    status: str
+    complete: bool
+    status_meaning: str
+    failure: str | None
+    verdict: VerdictLine
+    facts: list[tuple[str, str]]
+    notes: list[str]
+    columns: list[str]
+    summary: list[summary.Group]
+    metric_tables: list[background.MetricTable]
+    frontiers: list[curves.Frontier]
+    panels: list[curves.Panel]
+    timelines: list[trials.Timeline]
+    trials: list[trials.TrialRow]
+    outcomes: list[str]
+    outcome_rows: list[failures.OutcomeRow]
+    messages: list[failures.Message]
+    lag_rows: list[instrument.LagRow]
+    engines: list[background.EngineCard]
+    environment: list[tuple[str, str]]
+    definitions: list[background.Definition]
+    configuration: str
+    reproduction: list[str]
+    island: dict[str, Any]
+
+
+def page_of(run: Run) -> Page:
+    """Collect the page of a run."""
+    manifest = run.manifest
+    drawn = trials.timelines(run)
+    return Page(
+        name=manifest.name,
+        status=_banner(run.status),
+        complete=run.status is RunStatus.COMPLETE,
+        status_meaning=_STATUS[run.status],
+        failure=manifest.failure,
+        verdict=verdict(run),
+        facts=_facts(run),
+        notes=list(manifest.notes),
+        columns=[metric.title for metric in summary.COLUMNS],
+        summary=summary.summary(run),
+        metric_tables=background.metric_tables(run),
+        frontiers=curves.frontiers(run),
+        panels=curves.panels(run),
+        timelines=drawn,
+        trials=trials.trial_rows(run),
+        outcomes=[outcome.value.replace("_", " ") for outcome in failures.OUTCOMES],
+        outcome_rows=failures.outcome_rows(run),
+        messages=failures.messages(run),
+        lag_rows=instrument.lag_rows(run),
+        engines=background.engine_cards(run),
+        environment=background.environment(run),
+        definitions=background.definitions(),
+        configuration=background.configuration(run),
+        reproduction=background.reproduction(run),
+        island={"bars": {one.key: one.bars for one in drawn}, "cells": run.cells},
+    )
+
+
+def _banner(status: RunStatus) -> str:
+    if status in {RunStatus.COMPLETE, RunStatus.INCOMPLETE}:
+        return status.value.upper()
+    return f"INCOMPLETE ({status.value})"
+
+
+def _facts(run: Run) -> list[tuple[str, str]]:
+    manifest = run.manifest
+    return [
+        ("engines", listed(engines_of(run))),
+        ("machine", manifest.host),
+        ("commit", manifest.git_commit or "– (not in a git checkout)"),
+        ("started", moment_text(manifest.created_utc)),
+        ("ended", moment_text(manifest.ended_utc) if manifest.ended_utc else "– (it never said so)"),
+        ("trials", f"{len(run.finished)} of {len(manifest.trials)} ended"),
+        ("bakeoff", manifest.bakeoff_version),
+    ]

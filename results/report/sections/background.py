@@ -1,0 +1,156 @@
+"""What stands behind the numbers: engines, machine, definitions, configuration, and how to do it again."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from results.metrics import CATALOGUE, Metric, Unit
+from results.metrics.catalogue import QUANTILES
+from results.report.charts.svg import engine_class
+from results.report.format import ABSENT, interval_text, value_text
+from results.report.levels import engines_of, levels_of
+from results.run import Cell, Run
+
+
+class EngineCard(msgspec.Struct, frozen=True):
+    """One engine as it described itself; ``facts`` holds only what is known, the rest is named in ``unknown``."""
+
+    label: str
+    colour: str
+    facts: list[tuple[str, str]]
+    unknown: list[str]
+    variants: int
+
+
+class Definition(msgspec.Struct, frozen=True):
+    """One line of the definitions; ``names`` are the keys in frames and JSON."""
+
+    title: str
+    unit: str
+    better: str
+    definition: str
+    names: list[str]
+
+
+class MetricTable(msgspec.Struct, frozen=True):
+    """Every metric at one level: a row per metric, a column per engine."""
+
+    level: str
+    engines: list[str]
+    rows: list[tuple[Metric, list[str]]]
+
+
+def engine_cards(run: Run) -> list[EngineCard]:
+    """One card per engine, from its first finished trial."""
+    return [_card(run, engine, i) for i, engine in enumerate(engines_of(run))]
+
+
+def metric_tables(run: Run) -> list[MetricTable]:
+    """All metrics of the catalogue, absent ones with their reason."""
+    return [
+        MetricTable(
+            level.title,
+            [cell.engine for cell in level.cells],
+            [(metric, [_entry(cell, metric) for cell in level.cells]) for metric in CATALOGUE.values()],
+        )
+        for level in levels_of(run)
+    ]
+
+
+def definitions() -> list[Definition]:
+    """Every metric that the page may show; the percentiles of one latency share a line."""
+    latencies = [_latency([CATALOGUE[f"{key}_{label}_s"] for label, _ in QUANTILES]) for key in _latency_keys()]
+    named = {name for one in latencies for name in one.names}
+    return latencies + [_single(metric) for metric in CATALOGUE.values() if metric.name not in named]
+
+
+def environment(run: Run) -> list[tuple[str, str]]:
+    """The environment as dotted names and values."""
+    return list(flattened(run.manifest.environment))
+
+
+def configuration(run: Run) -> str:
+    """The experiment as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(run.manifest.experiment), indent=2).decode()
+
+
+def reproduction(run: Run) -> list[str]:
+    """Commands that repeat the run."""
+    manifest = run.manifest
+    commit = manifest.git_commit
+    return [
+        f"git checkout {commit}" if commit else "# the run was not made from a git checkout",
+        f"pip install .            # bakeoff {manifest.bakeoff_version}",
+        "bakeoff run experiment.toml    # the experiment below; the same seed sends the same bytes",
+        f"bakeoff report runs/{manifest.run_id}",
+    ]
+
+
+def flattened(value: Any, name: str = "") -> Iterator[tuple[str, str]]:  # noqa: ANN401  (any JSON)
+    """Nested JSON as (dotted name, text)."""
+    if not value and isinstance(value, dict | list):
+        yield from [(name, f"{ABSENT} (none)")] if name else []
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from flattened(inner, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+        for i, inner in enumerate(value):
+            yield from flattened(inner, f"{name}[{i}]")
+    elif isinstance(value, list):
+        yield name, " ".join(str(item) for item in value)
+    elif value is None:
+        yield name, f"{ABSENT} (not known)"
+    elif name.endswith("_bytes") and isinstance(value, int):
+        yield name, value_text(Unit.BYTES, value)
+    else:
+        yield name, str(value)
+
+
+def _latency_keys() -> list[str]:
+    first = QUANTILES[0][0]
+    return [name.removesuffix(f"_{first}_s") for name in CATALOGUE if name.endswith(f"_{first}_s")]
+
+
+def _latency(metrics: list[Metric]) -> Definition:
+    labels = [label for label, _ in QUANTILES]
+    return Definition(
+        title=metrics[0].title.removesuffix(f" {labels[0]}"),
+        unit=metrics[0].unit.value,
+        better=metrics[0].better.value,
+        definition=f"{', '.join(labels)} of {metrics[0].definition.removeprefix(f'{labels[0]} of ')}",
+        names=[metric.name for metric in metrics],
+    )
+
+
+def _single(metric: Metric) -> Definition:
+    return Definition(metric.title, metric.unit.value or "count", metric.better.value, metric.definition, [metric.name])
+
+
+def _card(run: Run, engine: str, position: int) -> EngineCard:
+    described = [
+        trial.record.engine_description
+        for trial in run.finished
+        if trial.record.engine == engine and trial.record.engine_description is not None
+    ]
+    colour = engine_class(position)
+    if not described:
+        return EngineCard(engine, colour, [], ["description (no trial of this engine ended with one)"], 0)
+    first = described[0]
+    known: list[tuple[str, str | None]] = [
+        ("adapter", first.adapter),
+        ("version", first.version),
+        ("command", " ".join(first.argv) or None),
+        ("address", first.url),
+        ("model", first.model),
+        ("model SHA-256", first.model_sha256),
+        *flattened(first.details),
+    ]
+    facts = [(name, text) for name, text in known if text is not None]
+    variants = len({msgspec.json.encode((one.version, one.argv, one.model_sha256)) for one in described})
+    return EngineCard(engine, colour, facts, [name for name, text in known if text is None], variants)
+
+
+def _entry(cell: Cell, metric: Metric) -> str:
+    interval = cell.intervals.get(metric.name)
+    return interval_text(metric, interval) if interval is not None else f"{ABSENT} {cell.reasons[metric.name]}"

@@ -1,0 +1,103 @@
+"""The figures that compare engines: the frontier of each workload and the distributions at each level."""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+from markupsafe import Markup
+
+from results.metrics import latency
+from results.records import Outcome, Phase, RequestRecord, Verdict
+from results.report.charts.ecdf import Sample, ecdf
+from results.report.charts.frontier import Point, Series, frontier, interactivity
+from results.report.levels import Level, engines_of, levels_of
+from results.report.sections.summary import trials_of
+from results.report.verdict import primary_level
+from results.run import Run, Trial
+
+Observe = Callable[[Trial, list[RequestRecord]], list[float]]
+
+
+def _each(measure: Callable[[RequestRecord], float | None]) -> Observe:
+    return lambda _, requests: [value for request in requests if (value := measure(request)) is not None]
+
+
+DISTRIBUTIONS: tuple[tuple[str, Observe], ...] = (
+    ("TTFT", _each(latency.ttft_s)),
+    ("ITL", lambda trial, requests: latency.itl_s(requests, trial.window)),
+    ("TPOT", _each(latency.tpot_s)),
+    ("E2E", _each(latency.e2e_s)),
+)
+"""Title and the observations it rests on: the same ones as the metric of that name."""
+
+
+class Frontier(msgspec.Struct, frozen=True):
+    """One workload's chart."""
+
+    workload: str
+    svg: Markup
+
+
+class Panel(msgspec.Struct, frozen=True):
+    """The distributions at one level; ``key`` is safe in ids, ``primary`` is the level of the verdict."""
+
+    key: str
+    title: str
+    primary: bool
+    charts: list[Markup]
+    missing: list[str]
+
+
+def frontiers(run: Run) -> list[Frontier]:
+    """One chart per workload that has a closed-loop level with valid trials."""
+    levels = levels_of(run)
+    drawn = [
+        Frontier(workload, frontier(f"Throughput against interactivity, {workload}", _series(run, levels, workload)))
+        for workload in dict.fromkeys(level.workload for level in levels)
+    ]
+    return [one for one in drawn if one.svg]
+
+
+def _series(run: Run, levels: Sequence[Level], workload: str) -> list[Series]:
+    closed = sorted(
+        (level for level in levels if level.workload == workload and level.load.concurrency is not None),
+        key=lambda level: level.load.concurrency or 0,
+    )
+    return [Series(engine, i, _points(closed, engine)) for i, engine in enumerate(engines_of(run))]
+
+
+def _points(levels: Sequence[Level], engine: str) -> list[Point]:
+    return [
+        Point(level.load.label, interactivity(cell.intervals["tpot_p50_s"]), cell.intervals["output_tokens_per_s"])
+        for level in levels
+        for cell in level.cells
+        if cell.engine == engine and {"tpot_p50_s", "output_tokens_per_s"} <= cell.intervals.keys()
+    ]
+
+
+def panels(run: Run) -> list[Panel]:
+    """The distributions of every level that has a valid trial."""
+    levels = levels_of(run)
+    return [_panel(run, level, f"level{i}", primary_level(levels)) for i, level in enumerate(levels)]
+
+
+def _panel(run: Run, level: Level, key: str, primary: Level | None) -> Panel:
+    charts: list[Markup] = []
+    missing: list[str] = []
+    for title, observe in DISTRIBUTIONS:
+        svg = ecdf(f"{title} at {level.title}", [_sample(run, level, i, observe) for i in range(len(level.cells))])
+        if svg:
+            charts.append(svg)
+        else:
+            missing.append(f"{title}: no valid trial has an observation")
+    return Panel(key, level.title, level is primary, charts, missing)
+
+
+def _sample(run: Run, level: Level, cell_index: int, observe: Observe) -> Sample:
+    cell = level.cells[cell_index]
+    valid = [trial for trial in trials_of(run, cell) if trial.record.verdict is Verdict.VALID]
+    repeats = [observe(trial, [r for r in trial.requests if _counts(r)]) for trial in valid]
+    return Sample(cell.engine, engines_of(run).index(cell.engine), repeats)
+
+
+def _counts(request: RequestRecord) -> bool:
+    return request.phase is Phase.MEASURED and request.outcome is Outcome.OK

@@ -1,0 +1,83 @@
+"""How requests ended: one class each, summing to the requests planned; and what the engines said."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from results.records import Outcome, Phase, RequestRecord
+from results.report.charts.svg import engine_class
+from results.report.levels import engines_of, levels_of
+from results.report.sections.summary import trials_of
+from results.run import Run, Trial
+
+OUTCOMES = tuple(Outcome)
+MAX_MESSAGES = 8
+_MAX_CHARACTERS = 400
+
+
+class OutcomeRow(msgspec.Struct, frozen=True):
+    """One engine at one load over its finished trials, INVALID ones included.
+
+    Attributes:
+        counts: one per class of :data:`OUTCOMES`.
+        missing: planned requests that left no record, so that the row sums to ``planned``.
+    """
+
+    engine: str
+    colour: str
+    level: str
+    counts: list[int]
+    missing: int
+    planned: int
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One distinct failure text with how often it was seen."""
+
+    engine: str
+    colour: str
+    outcome: str
+    text: str
+    count: int
+
+
+def outcome_rows(run: Run) -> list[OutcomeRow]:
+    """Counts for every engine and level."""
+    engines = engines_of(run)
+    return [
+        _row(cell.engine, engine_class(engines.index(cell.engine)), level.title, trials_of(run, cell))
+        for level in levels_of(run)
+        for cell in level.cells
+    ]
+
+
+def messages(run: Run) -> list[Message]:
+    """The commonest failure texts, at most :data:`MAX_MESSAGES`."""
+    engines = engines_of(run)
+    seen = Counter(
+        (trial.record.engine, request.outcome.value, request.error or "(no message)")
+        for trial in run.finished
+        for request in trial.requests
+        if request.outcome is not Outcome.OK
+    )
+    return [
+        Message(engine, engine_class(engines.index(engine)), outcome, _cut(text), count)
+        for (engine, outcome, text), count in seen.most_common(MAX_MESSAGES)
+    ]
+
+
+def _row(engine: str, colour: str, level: str, trials: Sequence[Trial]) -> OutcomeRow:
+    measured = [request for trial in trials for request in trial.requests if request.phase is Phase.MEASURED]
+    counts = _counts(measured)
+    planned = sum(trial.record.planned_requests for trial in trials)
+    return OutcomeRow(engine, colour, level, counts, max(0, planned - sum(counts)), planned)
+
+
+def _counts(requests: Sequence[RequestRecord]) -> list[int]:
+    seen = Counter(request.outcome for request in requests)
+    return [seen[outcome] for outcome in OUTCOMES]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]} … ({len(text):,} characters)"

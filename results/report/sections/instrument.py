@@ -1,0 +1,72 @@
+"""The error of the instrument: how late this client sent, from the data of the run itself."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from results.metrics import Unit, latency
+from results.metrics.percentiles import percentile
+from results.records import Phase, Verdict
+from results.report.charts.svg import engine_class
+from results.report.format import ABSENT, share_text, value_text
+from results.report.levels import engines_of, levels_of
+from results.report.sections.summary import trials_of
+from results.run import Run, Trial
+
+
+class LagRow(msgspec.Struct, frozen=True):
+    """Send lag of one engine at one level, pooled over its valid trials; each absent value carries its reason."""
+
+    engine: str
+    colour: str
+    level: str
+    count: int
+    p50: str
+    p99: str
+    p99_why: str
+    largest: str
+    loop_lag: str
+    share_of_ttft: str
+
+
+def lag_rows(run: Run) -> list[LagRow]:
+    """One row per engine and level."""
+    engines = engines_of(run)
+    rows: list[LagRow] = []
+    for level in levels_of(run):
+        for cell in level.cells:
+            valid = [trial for trial in trials_of(run, cell) if trial.record.verdict is Verdict.VALID]
+            measured = [r for trial in valid for r in trial.requests if r.phase is Phase.MEASURED]
+            lags = [lag for request in measured if (lag := latency.send_lag_s(request)) is not None]
+            ttft = cell.intervals.get("ttft_p50_s")
+            colour = engine_class(engines.index(cell.engine))
+            row = _row(cell.engine, colour, level.title, lags, ttft.centre if ttft else None)
+            rows.append(msgspec.structs.replace(row, loop_lag=_loop_lag(valid)))
+    return rows
+
+
+def _row(engine: str, colour: str, level: str, lags: Sequence[float], ttft_s: float | None) -> LagRow:
+    p50, p99 = percentile(lags, 0.5), percentile(lags, 0.99)
+    return LagRow(
+        engine=engine,
+        colour=colour,
+        level=level,
+        count=len(lags),
+        p50=value_text(Unit.SECONDS, p50.value),
+        p99=value_text(Unit.SECONDS, p99.value),
+        p99_why=p99.reason or "",
+        loop_lag="",
+        largest=value_text(Unit.SECONDS, max(lags)) if lags else ABSENT,
+        share_of_ttft=share_text(p50.value, ttft_s) if p50.value is not None and ttft_s is not None else ABSENT,
+    )
+
+
+def _loop_lag(trials: Sequence[Trial]) -> str:
+    """How late the client's event loop ran: the worst trial's p99."""
+    found = [
+        value
+        for trial in trials
+        for record in trial.telemetry
+        if record.source == "client_loop" and isinstance(value := record.values.get("loop_lag_p99_s"), int | float)
+    ]
+    return value_text(Unit.SECONDS, max(found)) if found else f"{ABSENT} (not sampled)"

@@ -1,0 +1,149 @@
+"""The summary: every engine at every load, each headline metric with its interval and its trials as dots."""
+
+from collections.abc import Sequence
+
+import msgspec
+from markupsafe import Markup
+
+from results.metrics import CATALOGUE, HEADLINE, Better, Metric
+from results.records import Verdict
+from results.report.charts.dots import dot_strip, strip_axis
+from results.report.charts.scales import Axis
+from results.report.charts.svg import engine_class
+from results.report.format import ABSENT, interval_parts, share_text, value_text
+from results.report.levels import Level, engines_of, levels_of
+from results.run import Cell, Run, Trial
+from results.statistics.interval import Interval
+
+COLUMNS = tuple(CATALOGUE[name] for name in HEADLINE if name != "failures")
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """One number of the table.
+
+    Attributes:
+        title: the column's heading, repeated on narrow screens.
+        centre: with unit, or the mark of absence.
+        bounds: the 95 % interval, empty where there is none.
+        note: why the number, its bounds or some of its trials are missing; empty otherwise.
+        strip: its trials as dots.
+        best: whether its interval lies clear of every other engine's, on the good side.
+    """
+
+    title: str
+    centre: str
+    bounds: str
+    note: str
+    strip: Markup
+    best: bool
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One engine at one load."""
+
+    engine: str
+    colour: str
+    runs: str
+    failures: str
+    failed: bool
+    failed_share: str
+    figures: list[Figure]
+
+
+class Group(msgspec.Struct, frozen=True):
+    """One load level."""
+
+    title: str
+    rows: list[Row]
+
+
+def summary(run: Run) -> list[Group]:
+    """Fold a run into the table's groups."""
+    engines = engines_of(run)
+    return [Group(level.title, _rows(run, level, engines)) for level in levels_of(run)]
+
+
+def trials_of(run: Run, cell: Cell) -> list[Trial]:
+    """The finished trials of a cell, INVALID ones included, by repeat."""
+    key = (cell.engine, cell.workload, cell.load)
+    trials = [t for t in run.finished if (t.record.engine, t.record.workload, t.record.load.label) == key]
+    return sorted(trials, key=lambda trial: trial.record.repeat)
+
+
+def _rows(run: Run, level: Level, engines: Sequence[str]) -> list[Row]:
+    trials = [(cell, trials_of(run, cell)) for cell in level.cells]
+    colours = {engine: engine_class(i) for i, engine in enumerate(engines)}
+    axes = {metric.name: _axis(metric, trials) for metric in COLUMNS}
+    return [
+        Row(
+            engine=cell.engine,
+            colour=colours[cell.engine],
+            runs=f"{cell.valid} of {cell.planned}",
+            failures=f"{cell.failures[0]:,}/{cell.failures[1]:,}" if cell.failures[1] else f"{ABSENT} none ended",
+            failed=cell.failures[0] > 0,
+            failed_share=share_text(*cell.failures) if cell.failures[0] else "",
+            figures=[
+                _figure(
+                    metric,
+                    level,
+                    cell,
+                    done=done,
+                    axis=axes[metric.name],
+                    colour=colours[cell.engine],
+                )
+                for metric in COLUMNS
+            ],
+        )
+        for cell, done in trials
+    ]
+
+
+def _axis(metric: Metric, trials: Sequence[tuple[Cell, list[Trial]]]) -> Axis:
+    values = [value for _, done in trials for verdict in Verdict for value in _values(done, metric, verdict)]
+    return strip_axis(values)
+
+
+def _values(trials: Sequence[Trial], metric: Metric, verdict: Verdict) -> list[float]:
+    return [
+        value
+        for trial in trials
+        if trial.record.verdict is verdict and (value := trial.metrics[metric.name].value) is not None
+    ]
+
+
+def _figure(metric: Metric, level: Level, cell: Cell, *, done: Sequence[Trial], axis: Axis, colour: str) -> Figure:
+    interval = cell.intervals.get(metric.name)
+    centre, bounds = interval_parts(metric, interval)
+    valid = _values(done, metric, Verdict.VALID)
+    invalid = _values(done, metric, Verdict.INVALID)
+    words = ", ".join(value_text(metric.unit, value) for value in valid) or ABSENT
+    if invalid:
+        words += f"; INVALID: {', '.join(value_text(metric.unit, value) for value in invalid)}"
+    title = f"{metric.title} of each trial: {words}"
+    return Figure(
+        title=metric.title,
+        centre=centre,
+        bounds=bounds,
+        note=_note(metric, cell, interval),
+        strip=dot_strip(title, axis, valid, invalid=invalid, interval=interval, colour=colour),
+        best=interval is not None and _clear_of_others(metric, level, cell, interval),
+    )
+
+
+def _note(metric: Metric, cell: Cell, interval: Interval | None) -> str:
+    if interval is None:
+        return cell.reasons[metric.name]
+    if interval.reason:
+        return "one trial: no interval" if interval.n == 1 else interval.reason
+    return f"{interval.n} of {cell.valid} valid trials have it" if interval.n < cell.valid else ""
+
+
+def _clear_of_others(metric: Metric, level: Level, cell: Cell, mine: Interval) -> bool:
+    """Whether this interval overlaps no other engine's and lies on the good side of each."""
+    others = [other.intervals.get(metric.name) for other in level.cells if other.engine != cell.engine]
+    known = [other for other in others if other is not None]
+    if mine.low is None or mine.high is None or not known:
+        return False
+    if metric.better is Better.HIGHER:
+        return all(other.high is not None and mine.low > other.high for other in known)
+    return all(other.low is not None and mine.high < other.low for other in known)

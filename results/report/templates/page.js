@@ -1,0 +1,111 @@
+"use strict";
+// Comfort only: the page is complete without this. Text reaches the page through textContent, never as markup.
+(() => {
+  const root = document.documentElement;
+  const all = (selector, from = document) => [...from.querySelectorAll(selector)];
+  const make = (name, text) => Object.assign(document.createElement(name), { textContent: text });
+  root.classList.add("js");
+
+  // Theme: the system's until the reader chooses. Storage is refused to some local files, which is fine.
+  const button = document.getElementById("theme");
+  const remembered = () => { try { return localStorage.getItem("bakeoff-theme"); } catch { return null; } };
+  const remember = (theme) => { try { localStorage.setItem("bakeoff-theme", theme); } catch { /* not kept */ } };
+  const isDark = () => root.dataset.theme
+    ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const name = () => { button.textContent = isDark() ? "Light" : "Dark"; };
+  if (["light", "dark"].includes(remembered())) root.dataset.theme = remembered();
+  button.addEventListener("click", () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    remember(root.dataset.theme);
+    name();
+  });
+  button.hidden = false;
+  name();
+
+  // One load level at a time, first the one that the verdict speaks of.
+  const bar = document.querySelector("[data-switch]");
+  const panels = all(".panel");
+  const show = (chosen) => {
+    panels.forEach((panel) => { panel.hidden = panel !== chosen; });
+    all("button", bar).forEach((b, i) => b.setAttribute("aria-pressed", String(panels[i] === chosen)));
+  };
+  if (panels.length > 1) {
+    panels.forEach((panel) => {
+      const choice = bar.appendChild(make("button", panel.dataset.title));
+      choice.type = "button";
+      choice.addEventListener("click", () => show(panel));
+      panel.querySelector("h3").hidden = true;
+    });
+    bar.hidden = false;
+    show(panels.find((panel) => "primary" in panel.dataset) ?? panels[0]);
+  }
+
+  // One trial at a time.
+  const select = document.getElementById("trial");
+  const trials = all("details.trial");
+  const open = () => trials.forEach((trial) => {
+    trial.hidden = trial.id !== select.value;
+    trial.open = !trial.hidden;
+  });
+  trials.forEach((trial) => {
+    const option = select.appendChild(make("option", trial.querySelector("summary").textContent.trim()));
+    option.value = trial.id;
+    option.selected = trial.open;
+  });
+  if (trials.length) {
+    select.parentElement.hidden = false;
+    select.addEventListener("change", open);
+    open();
+  }
+
+  // Read-outs under the pointer.
+  const at = (svg, event) => new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
+  const seconds = (s) => s >= 1 ? `${s.toPrecision(3)} s` : s >= 1e-3 ? `${(s * 1e3).toPrecision(3)} ms` : `${(s * 1e6).toPrecision(3)} µs`;
+  const cursor = (svg, x, top, bottom) => {
+    let line = svg.querySelector(".cursor");
+    if (!line) {
+      line = svg.appendChild(document.createElementNS(svg.namespaceURI, "line"));
+      line.setAttribute("class", "cursor");
+    }
+    Object.entries({ x1: x, x2: x, y1: top, y2: bottom }).forEach(([key, value]) => line.setAttribute(key, value));
+  };
+  const shareAt = (path, x, top, bottom) => {
+    const probe = path.getTotalLength();
+    let low = 0, high = probe;
+    for (let i = 0; i < 24; i++) {
+      const middle = (low + high) / 2;
+      if (path.getPointAtLength(middle).x <= x) low = middle; else high = middle;
+    }
+    return (bottom - path.getPointAtLength(low).y) / (bottom - top);
+  };
+  all("svg.ecdf").forEach((svg) => {
+    const out = svg.parentElement.querySelector(".readout");
+    const [left, right, top, bottom] = svg.dataset.box.split(" ").map(Number);
+    const low = Number(svg.dataset.low), high = Number(svg.dataset.high);
+    svg.addEventListener("pointermove", (event) => {
+      const x = Math.min(right, Math.max(left, at(svg, event).x));
+      const share = (x - left) / (right - left);
+      const value = svg.dataset.log ? low * (high / low) ** share : low + share * (high - low);
+      cursor(svg, x, top, bottom);
+      const parts = all(".pooled", svg).map((path) => `${path.dataset.engine} ${(100 * shareAt(path, x, top, bottom)).toFixed(0)} %`);
+      out.textContent = `at or below ${seconds(value)}: ${parts.join(", ")}`;
+    });
+    svg.addEventListener("pointerleave", () => { out.textContent = ""; svg.querySelector(".cursor")?.remove(); });
+  });
+  const ms = (value) => seconds(value / 1e3);
+  const words = ([, , , index, outcome, first, end, tokens]) =>
+    `request ${index}: ${outcome}, first token ${first === null ? "none" : ms(first)}, end ${ms(end)}, ${tokens} tokens`;
+  const bars = JSON.parse(document.getElementById("data").textContent).bars;
+  all("svg.timeline").forEach((svg) => {
+    const out = svg.parentElement.querySelector(".readout");
+    const [top, step] = svg.dataset.lane.split(" ").map(Number);
+    const mine = bars[svg.closest("details").id];
+    svg.addEventListener("pointermove", (event) => {
+      const point = at(svg, event);
+      const lane = Math.floor((point.y - top) / step);
+      const hit = mine.find(([row, from, to]) => row === lane && from <= point.x && point.x <= to + 1);
+      out.textContent = hit ? words(hit) : "";
+    });
+    svg.addEventListener("pointerleave", () => { out.textContent = ""; });
+  });
+})();

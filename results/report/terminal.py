@@ -1,0 +1,140 @@
+"""A run as tables for the terminal: readable at 100 columns, in a pipe and without colour.
+
+Every text that an engine, a model or a user chose passes :func:`~results.report.format.plain` first, so that it
+cannot move the cursor, and travels as ``rich.text.Text``, so that it cannot be read as markup.
+"""
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from results.metrics import CATALOGUE, HEADLINE
+from results.records import RunStatus, TrialPlan, TrialRecord, Verdict
+from results.report.footnotes import Footnotes
+from results.report.format import ABSENT, interval_parts, listed, moment_text, plain
+from results.report.levels import levels_of
+from results.report.verdict import verdict
+from results.run import Cell, Run
+
+WIDTH = 100
+"""Columns that the summary needs; a pipe is given them."""
+_SHORT = {"peak_host_bytes": "peak mem", "output_tokens_per_s": "tokens out"}
+
+
+def print_summary(run: Run, console: Console) -> None:
+    """Print a run: verdict, one row per engine × load, what is missing and why.
+
+    Args:
+        run: as ``results.load`` gives it.
+        console: where to; a pipe is treated as :data:`WIDTH` columns wide.
+    """
+    with _wide_enough(console):
+        _print_head(run, console)
+        notes = Footnotes()
+        console.print(_table(run, notes))
+        for line in notes.lines():
+            console.print(_line(line, "dim"))
+        _print_list(console, "INVALID trials, left out of every number above:", _invalid(run), "red")
+        _print_list(console, "Never finished:", _unfinished(run), "yellow")
+        _print_list(console, "Warnings:", _warnings(run), "yellow")
+        _print_list(console, "Declared:", run.manifest.notes, "")
+
+
+def _print_head(run: Run, console: Console) -> None:
+    manifest = run.manifest
+    style = "green" if run.status is RunStatus.COMPLETE else "bold red"
+    console.print(_line(f"{plain(manifest.name)}: ", "bold") + _line(run.status.value.upper(), style))
+    console.print(_line(verdict(run).sentence, "bold"))
+    if manifest.failure:
+        console.print(_line(f"Failure: {manifest.failure}", "red"))
+    runs = f"{len(run.finished)} of {len(manifest.trials)} trials"
+    commit = f"commit {manifest.git_commit[:12]}" if manifest.git_commit else "no git checkout"
+    console.print(_line(f"{manifest.host} · {commit} · {moment_text(manifest.created_utc)} · {runs}", "dim"))
+
+
+def _table(run: Run, notes: Footnotes) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    table.add_column("engine\nvalid runs", overflow="fold", min_width=12)
+    for name in HEADLINE:
+        metric = CATALOGUE[name]
+        heading = "failed" if name == "failures" else _SHORT.get(name, metric.title)
+        table.add_column(heading, justify="right", overflow="fold")
+    for level in levels_of(run):
+        table.add_row(Text(plain(level.title), style="bold"))
+        for cell in level.cells:
+            table.add_row(*_row(cell, notes), end_section=cell is level.cells[-1])
+    table.caption = "centre [95 % interval over valid runs]"
+    table.caption_justify = "left"
+    return table
+
+
+def _row(cell: Cell, notes: Footnotes) -> Iterator[Text]:
+    yield Text.assemble(plain(cell.engine), "\n", (f"{cell.valid} of {cell.planned}", "dim"))
+    for name in HEADLINE:
+        if name == "failures":
+            yield _failures(cell)
+            continue
+        interval = cell.intervals.get(name)
+        if interval is None:
+            yield Text(f"{ABSENT} {notes.mark(CATALOGUE[name].title, cell.reasons[name])}")
+            continue
+        centre, bounds = interval_parts(CATALOGUE[name], interval)
+        mark = notes.mark("interval", interval.reason) if interval.reason else ""
+        yield Text.assemble(centre, "\n", (bounds or mark, "dim"))
+
+
+def _failures(cell: Cell) -> Text:
+    failed, planned = cell.failures
+    return Text(f"{failed}/{planned}" if planned else ABSENT, style="red" if failed else "")
+
+
+def _invalid(run: Run) -> list[str]:
+    return [
+        f"{_place(trial.record)}: {'; '.join(trial.record.reasons) or 'no reason was stored'}"
+        for trial in run.finished
+        if trial.record.verdict is Verdict.INVALID
+    ]
+
+
+def _unfinished(run: Run) -> list[str]:
+    """One line per engine and load, with the repeats that are missing."""
+    repeats: dict[tuple[str, str], list[str]] = {}
+    for plan in run.unfinished:
+        repeats.setdefault((plan.engine, plan.load.label), []).append(str(plan.repeat))
+    return [f"{engine}, {load}: repeat {listed(missing)}" for (engine, load), missing in repeats.items()]
+
+
+def _warnings(run: Run) -> list[str]:
+    return [f"{_place(trial.record)}: {warning}" for trial in run.finished for warning in trial.record.warnings]
+
+
+def _place(trial: TrialRecord | TrialPlan) -> str:
+    return f"{trial.engine}, {trial.load.label}, repeat {trial.repeat}"
+
+
+def _print_list(console: Console, title: str, lines: Sequence[str], style: str) -> None:
+    if lines:
+        console.print(_line(title, f"bold {style}".strip()))
+        for line in lines:
+            console.print(_line(f"  {line}", style))
+
+
+def _line(text: str, style: str) -> Text:
+    return Text(plain(text), style=style)
+
+
+@contextmanager
+def _wide_enough(console: Console) -> Generator[None]:
+    """A pipe has no width of its own: give it the table's, and take it back afterwards."""
+    before = console.width
+    if not console.is_terminal and before < WIDTH:
+        console.width = WIDTH
+    try:
+        yield
+    finally:
+        if console.width != before:
+            console.width = before

@@ -1,0 +1,90 @@
+"""The one sentence that a run supports, made from its data.
+
+The metric is fixed beforehand: output tokens per second at the highest closed-loop level, or, when every level is
+open loop (where the schedule and not the engine sets the rate), the median TTFT at the last one. The best engine is
+compared with the next best, repeat by repeat; where the interval holds 1 the sentence says so.
+"""
+
+import msgspec
+
+from results.metrics import CATALOGUE, Better, Metric
+from results.records import RunStatus, Verdict
+from results.report.format import ratio_text
+from results.report.levels import Level, levels_of
+from results.run import Run
+from results.statistics.compare import Comparison, compare_paired
+
+CONFIDENCE = 0.95
+_STATE = {
+    RunStatus.RUNNING: "is still going on",
+    RunStatus.INTERRUPTED: "was interrupted",
+    RunStatus.FAILED: "failed",
+    RunStatus.INCOMPLETE: "is incomplete",
+}
+
+
+class VerdictLine(msgspec.Struct, frozen=True):
+    """The sentence, and whether it names a winner."""
+
+    sentence: str
+    decided: bool
+
+
+def verdict(run: Run) -> VerdictLine:
+    """The sentence for the top of a report."""
+    if run.status is not RunStatus.COMPLETE:
+        done = f"{len(run.finished)} of {len(run.manifest.trials)} trials ended"
+        return VerdictLine(f"No verdict: the run {_STATE[run.status]}, {done}.", decided=False)
+    level = primary_level(levels_of(run))
+    if level is None:
+        return VerdictLine("No verdict: nothing was planned.", decided=False)
+    metric = CATALOGUE["ttft_p50_s" if level.load.concurrency is None else "output_tokens_per_s"]
+    ranked = sorted(
+        (cell for cell in level.cells if metric.name in cell.intervals),
+        key=lambda cell: cell.intervals[metric.name].centre,
+        reverse=metric.better is Better.HIGHER,
+    )
+    if len(ranked) < 2:
+        return VerdictLine(f"No verdict: fewer than two engines have a valid trial at {level.title}.", decided=False)
+    return _sentence(run, level, metric, ranked[0].engine, ranked[1].engine)
+
+
+def paired(run: Run, level: Level, metric: Metric, a: str, b: str) -> Comparison:
+    """B over A at one level, paired by repeat, valid trials only."""
+    return compare_paired(
+        metric, level.title, _by_repeat(run, level, metric, a), _by_repeat(run, level, metric, b), confidence=CONFIDENCE
+    )
+
+
+def primary_level(levels: list[Level]) -> Level | None:
+    """The level that the verdict speaks of: the highest closed-loop one, else the last."""
+    closed = [level for level in levels if level.load.concurrency is not None]
+    if closed:
+        return max(closed, key=lambda level: level.load.concurrency or 0)
+    return levels[-1] if levels else None
+
+
+def _by_repeat(run: Run, level: Level, metric: Metric, engine: str) -> dict[int, float]:
+    key = (engine, level.workload, level.load.label)
+    return {
+        trial.record.repeat: value
+        for trial in run.finished
+        if trial.record.verdict is Verdict.VALID
+        and (trial.record.engine, trial.record.workload, trial.record.load.label) == key
+        and (value := trial.metrics[metric.name].value) is not None
+    }
+
+
+def _sentence(run: Run, level: Level, metric: Metric, best: str, next_best: str) -> VerdictLine:
+    comparison = paired(run, level, metric, next_best, best)
+    ratio = comparison.ratio
+    what = "output tokens/s" if metric.name == "output_tokens_per_s" else metric.title
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return VerdictLine(f"No verdict at {level.title}: {comparison.why}.", decided=False)
+    evidence = f"{ratio_text(ratio)} (95 % interval, {ratio.n} paired runs)"
+    if ratio.low <= 1 <= ratio.high:
+        sentence = f"At {level.title} the data cannot tell {best} from {next_best}: {what} ratio {evidence}."
+        return VerdictLine(sentence, decided=False)
+    if metric.better is Better.HIGHER:
+        return VerdictLine(f"At {level.title}, {best} delivered {evidence} the {what} of {next_best}.", decided=True)
+    return VerdictLine(f"At {level.title}, {best} had {evidence} the {what} of {next_best}.", decided=True)

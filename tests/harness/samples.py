@@ -1,0 +1,75 @@
+"""Small builders shared by the harness tests."""
+
+from collections.abc import Sequence
+
+from results.records import Outcome, Phase, RequestRecord, StreamRecord
+from workloads import PlannedSession, Session, Turn
+
+
+def session(name: str, *, turns: int = 1, output_tokens: int = 2, think_s: float = 0.0) -> Session:
+    first = Turn(3, output_tokens, prompt="a b c")
+    later = Turn(3, output_tokens, prompt="a b c", think_s=think_s)
+    return Session(name, (first, *[later] * (turns - 1)))
+
+
+def closed(count: int, **options: int) -> list[PlannedSession]:
+    return [PlannedSession(session(f"s{i}", **options), None) for i in range(count)]
+
+
+def opened(offsets: Sequence[float], **options: int) -> list[PlannedSession]:
+    return [PlannedSession(session(f"s{i}", **options), offset) for i, offset in enumerate(offsets)]
+
+
+def event(text: str) -> bytes:
+    return f"data: {text}\n\n".encode()
+
+
+TOKEN = event('{"choices":[{"index":0,"text":" a","token_ids":[7]}]}')
+FINISH = event(
+    '{"choices":[{"index":0,"text":"","finish_reason":"length"}],"usage":{"prompt_tokens":3,"completion_tokens":2}}'
+)
+DONE = event("[DONE]")
+
+
+def stream(
+    reads: Sequence[tuple[int, bytes]], *, end: str = "complete", status: int | None = 200, detail: str | None = None
+) -> StreamRecord:
+    """A raw record planned at 0 and sent at 1."""
+    return StreamRecord(
+        index=0,
+        phase=Phase.MEASURED,
+        session="s",
+        turn=0,
+        planned_ns=0,
+        ended_ns=reads[-1][0] if reads else 5,
+        end=end,
+        wanted_input_tokens=3,
+        wanted_output_tokens=2,
+        sent_ns=1,
+        status=status,
+        read_ns=[t for t, _ in reads],
+        reads=[body.decode("latin-1") for _, body in reads],
+        detail=detail,
+    )
+
+
+def request(index: int = 0, **changes: object) -> RequestRecord:
+    """An ok request planned at index seconds, first token 0.1 s later, second 0.1 s after that."""
+    start = index * 1_000_000_000
+    fields: dict[str, object] = {
+        "index": index,
+        "phase": Phase.MEASURED,
+        "session": f"s{index}",
+        "turn": 0,
+        "planned_ns": start,
+        "sent_ns": start + 1_000,
+        "ended_ns": start + 200_000_000,
+        "outcome": Outcome.OK,
+        "chunk_ns": [start + 100_000_000, start + 200_000_000],
+        "chunk_tokens": [1, 1],
+        "prompt_tokens": 3,
+        "wanted_input_tokens": 3,
+        "output_tokens": 2,
+        "wanted_output_tokens": 2,
+    }
+    return RequestRecord(**{**fields, **changes})

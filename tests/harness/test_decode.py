@@ -1,0 +1,113 @@
+from hypothesis import given
+from hypothesis import strategies as st
+from samples import DONE, FINISH, TOKEN, event, stream
+
+from engines.dialects import ReferenceDialect, TokenDelta, TransformersDialect
+from harness.client import decode_stream
+from harness.client.token_counts import apportion, token_counts
+from results.records import Outcome, TokenSource
+
+REFERENCE, TRANSFORMERS = ReferenceDialect(), TransformersDialect()
+
+
+class Words:
+    """A tokenizer of one token per word, enough for counting."""
+
+    def count(self, text: str) -> int:
+        return len(text.split())
+
+
+def text_event(text: str) -> bytes:
+    return event(f'{{"choices":[{{"index":0,"text":"{text}"}}]}}')
+
+
+def test_an_exact_answer():
+    record = decode_stream(stream([(10, TOKEN), (20, TOKEN), (21, FINISH + DONE)]), REFERENCE, None)
+    assert record.outcome is Outcome.OK
+    assert (record.chunk_ns, record.chunk_tokens, record.token_source) == ([10, 20], [1, 1], TokenSource.IDS)
+    assert (record.prompt_tokens, record.output_tokens, record.finish_reason) == (3, 2, "length")
+    assert (record.first_byte_ns, record.text) == (10, " a a")
+
+
+def test_events_of_one_read_share_its_time():
+    record = decode_stream(stream([(10, TOKEN + TOKEN), (11, FINISH)]), REFERENCE, None)
+    assert record.chunk_ns == [10, 10]
+
+
+def test_an_event_is_as_late_as_the_read_that_completed_it():
+    record = decode_stream(stream([(10, TOKEN[:9]), (15, TOKEN[9:]), (20, TOKEN + FINISH)]), REFERENCE, None)
+    assert record.chunk_ns == [15, 20]
+    assert record.first_byte_ns == 10
+
+
+def test_a_role_chunk_is_not_a_token():
+    role = event('{"choices":[{"delta":{"role":"assistant"},"index":0}]}')
+    word = event('{"choices":[{"delta":{"content":"Hi"},"index":0}]}')
+    finish = event('{"choices":[{"delta":{},"index":0,"finish_reason":"length"}],"usage":{"completion_tokens":1}}')
+    record = decode_stream(stream([(1, role), (50, word), (51, finish)]), TRANSFORMERS, None)
+    assert (record.chunk_ns, record.outcome) == ([50], Outcome.OK)
+
+
+def test_a_stream_without_a_finish_reason_is_truncated_even_with_done():
+    assert decode_stream(stream([(10, TOKEN + DONE)]), REFERENCE, None).outcome is Outcome.TRUNCATED
+
+
+def test_an_error_event_under_status_200_is_a_stream_error():
+    record = decode_stream(stream([(10, TOKEN), (11, event('{"error": "out of memory"}'))]), REFERENCE, None)
+    assert (record.outcome, record.error) == (Outcome.STREAM_ERROR, "out of memory")
+    assert record.chunk_ns == [10]  # what was felt stays
+
+
+def test_an_http_error_tells_what_the_engine_said():
+    record = decode_stream(stream([(10, b'{"error":{"message":"too long"}}')], status=400), REFERENCE, None)
+    assert (record.outcome, record.error) == (Outcome.HTTP_ERROR, "HTTP 400: too long")
+
+
+def test_each_end_of_the_transport_has_its_class():
+    expected = {
+        "refused": Outcome.REFUSED,
+        "timeout": Outcome.TIMEOUT,
+        "cancelled": Outcome.CANCELLED,
+        "reset": Outcome.STREAM_ERROR,
+    }
+    for end, outcome in expected.items():
+        status = None if end == "refused" else 200
+        record = decode_stream(stream([], end=end, status=status, detail="why"), REFERENCE, None)
+        assert (record.outcome, record.error) == (outcome, "why")
+
+
+def test_one_token_per_chunk_is_believed_when_the_usage_confirms_it():
+    reads = [(10, text_event("a")), (20, text_event("b")), (21, FINISH)]
+    record = decode_stream(stream(reads), TRANSFORMERS, None)
+    assert (record.chunk_tokens, record.token_source) == ([1, 1], TokenSource.CHUNKS)
+
+
+def test_grouped_tokens_are_counted_by_the_tokenizer():
+    deltas = [(10, TokenDelta("one two")), (20, TokenDelta("three"))]
+    assert token_counts(deltas, 3, Words()) == ([2, 1], TokenSource.TOKENIZER)
+
+
+def test_silent_tokens_go_to_the_longest_gap():
+    """Usage says 5, three chunks were seen: the gap of 40 gets two more, so its pace is that of the others."""
+    deltas = [(100, TokenDelta("a")), (110, TokenDelta("b")), (150, TokenDelta("c"))]
+    assert token_counts(deltas, 5, Words()) == ([1, 1, 3], TokenSource.APPORTIONED)
+
+
+def test_no_chunk_has_no_source():
+    assert token_counts([], 5, None) == ([], None)
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=20), st.integers(0, 50))
+def test_apportioning_keeps_the_sum_and_gives_each_chunk_a_token(gaps: list[int], spare: int):
+    arrivals = [sum(gaps[: i + 1]) for i in range(len(gaps))]
+    counts = apportion(arrivals, len(gaps) + spare)
+    assert sum(counts) == len(gaps) + spare
+    assert min(counts) >= 1
+
+
+@given(st.integers(1, len(TOKEN + TOKEN + FINISH + DONE) - 1))
+def test_a_split_anywhere_changes_no_count(cut: int):
+    body = TOKEN + TOKEN + FINISH + DONE
+    record = decode_stream(stream([(10, body[:cut]), (10, body[cut:])]), REFERENCE, None)
+    whole = decode_stream(stream([(10, body)]), REFERENCE, None)
+    assert record == whole

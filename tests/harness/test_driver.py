@@ -1,0 +1,157 @@
+"""The driver in virtual time, against a scripted transport."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from samples import DONE, FINISH, TOKEN, closed, opened, session
+
+from engines.dialects import ReferenceDialect
+from harness.client import Driver, Issue
+from harness.client.fake import ScriptedTransport
+from harness.clock import LoopClock, run_virtual
+from results.records import Phase, StreamRecord
+from workloads import PlannedSession
+
+ANSWER = [(0.1, TOKEN), (0.1, TOKEN), (0.0, FINISH + DONE)]
+S = 1_000_000_000
+
+
+def drive(
+    transport_of: Callable[[], ScriptedTransport],
+    work: Callable[[Driver], Coroutine[Any, Any, Any]],
+    *,
+    timeout_s: float = 30.0,
+) -> tuple[Any, list[StreamRecord], ScriptedTransport, Driver]:
+    """Run ``work`` on a fresh driver; returns its result, the records, the transport and the driver."""
+    records: list[StreamRecord] = []
+
+    async def scene() -> tuple[Any, ScriptedTransport, Driver]:
+        transport = transport_of()
+        driver = Driver(
+            transport, ReferenceDialect(), "m", clock=LoopClock(), record=records.append, timeout_s=timeout_s
+        )
+        return await work(driver), transport, driver
+
+    result, transport, driver = run_virtual(scene())
+    return result, records, transport, driver
+
+
+def test_closed_loop_keeps_exactly_the_wanted_number_in_flight():
+    issue, records, transport, _ = drive(
+        lambda: ScriptedTransport(ANSWER), lambda d: d.closed_loop(closed(100), 4, duration_s=2.0, minimum=0)
+    )
+    assert transport.max_in_flight == 4
+    assert len(records) == 40  # 4 slots, 0.2 s each, 2 s
+    assert issue == Issue(0, 2 * S)
+
+
+def test_closed_loop_plans_the_next_request_at_the_end_of_the_last():
+    _, records, _, _ = drive(
+        lambda: ScriptedTransport(ANSWER), lambda d: d.closed_loop(closed(3), 1, duration_s=60, minimum=0)
+    )
+    assert [record.planned_ns for record in records] == [0, round(0.2 * S), round(0.4 * S)]
+    assert all(record.sent_ns == record.planned_ns for record in records)
+
+
+def test_closed_loop_goes_on_until_the_minimum_was_started():
+    _, records, _, _ = drive(
+        lambda: ScriptedTransport(ANSWER), lambda d: d.closed_loop(closed(100), 2, duration_s=0.1, minimum=7)
+    )
+    assert len(records) == 7
+
+
+def test_closed_loop_stops_when_the_sessions_run_out():
+    issue, records, _, _ = drive(
+        lambda: ScriptedTransport(ANSWER), lambda d: d.closed_loop(closed(5), 2, duration_s=60, minimum=50)
+    )
+    assert len(records) == 5
+    assert issue.end_ns == round(0.4 * S)  # the other slot still had the fifth
+
+
+def test_open_loop_fires_at_absolute_deadlines_however_slow_the_engine():
+    slow = [(10.0, TOKEN), (0.0, FINISH)]
+    _, records, transport, _ = drive(
+        lambda: ScriptedTransport(slow), lambda d: d.open_loop(opened([0.5, 0.5, 1.25]), duration_s=2.0)
+    )
+    assert sorted(record.planned_ns for record in records) == [S // 2, S // 2, 5 * S // 4]
+    assert all(record.sent_ns == record.planned_ns for record in records)
+    assert transport.max_in_flight == 3
+
+
+def test_open_loop_latency_counts_the_queue_of_a_serial_engine():
+    """Three arrivals at 0 and 1 s of service each: the last one ends 3 s after its plan, not 1 s."""
+    serial = [(1.0, TOKEN), (0.0, FINISH)]
+    _, records, _, _ = drive(
+        lambda: ScriptedTransport(serial, servers=1), lambda d: d.open_loop(opened([0, 0, 0]), duration_s=1.0)
+    )
+    assert sorted(record.ended_ns - record.planned_ns for record in records) == [S, 2 * S, 3 * S]
+
+
+def test_a_stall_is_seen_by_every_request_planned_in_it():
+    """Coordinated omission: 50 requests a second, one 5 s stall in 60 s; true p99 is above 4.4 s."""
+
+    class Stalling(ScriptedTransport):
+        async def exchange(self, request: Any, log: Any, timeout_s: float) -> None:
+            now_s = self._clock.now_ns() / S
+            if 20 <= now_s < 25:
+                await asyncio.sleep(25 - now_s)
+            await super().exchange(request, log, timeout_s)
+
+    offsets = [i / 50 for i in range(3000)]
+    _, records, _, _ = drive(lambda: Stalling([(0.01, TOKEN + FINISH)]), lambda d: d.open_loop(opened(offsets), 60.0))
+    latencies = sorted((record.ended_ns - record.planned_ns) / S for record in records)
+    assert latencies[int(0.99 * len(latencies))] == pytest.approx(4.4, abs=0.1)
+    assert latencies[-1] == pytest.approx(5.01, abs=0.001)
+
+
+def test_a_later_turn_waits_for_the_answer_and_the_think_time():
+    _, records, _, _ = drive(
+        lambda: ScriptedTransport(ANSWER),
+        lambda d: d.open_loop([PlannedSession(session("talk", turns=2, think_s=5.0), 1.0)], duration_s=2.0),
+    )
+    assert [record.planned_ns for record in records] == [S, round(6.2 * S)]
+    assert [record.turn for record in records] == [0, 1]
+
+
+def test_warm_up_is_recorded_as_such_and_not_planned():
+    async def both(driver: Driver) -> None:
+        await driver.warm_up(closed(2), 2)
+        await driver.closed_loop(closed(3), 1, duration_s=60, minimum=0)
+
+    _, records, _, driver = drive(lambda: ScriptedTransport(ANSWER), both)
+    assert [record.phase for record in records] == [Phase.WARMUP] * 2 + [Phase.MEASURED] * 3
+    assert sorted(record.index for record in records) == [0, 1, 2, 3, 4]
+    assert driver.planned == 3
+
+
+def test_a_request_that_never_ends_is_recorded_as_a_timeout():
+    _, records, _, _ = drive(
+        lambda: ScriptedTransport([(99.0, TOKEN)]),
+        lambda d: d.closed_loop(closed(1), 1, duration_s=1, minimum=0),
+        timeout_s=2.0,
+    )
+    assert [(record.end, record.ended_ns) for record in records] == [("timeout", 2 * S)]
+
+
+def test_requests_cut_off_by_an_interrupt_are_recorded_as_cancelled():
+    async def interrupted(driver: Driver) -> None:
+        work = asyncio.create_task(driver.closed_loop(closed(9), 3, duration_s=60, minimum=0))
+        await asyncio.sleep(0.15)
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+    _, records, _, driver = drive(lambda: ScriptedTransport(ANSWER), interrupted)
+    assert [record.end for record in records] == ["cancelled"] * 3
+    assert all(len(record.reads) == 1 for record in records)
+    assert driver.planned == len(records)
+
+
+def test_hours_of_traffic_take_seconds_and_lose_nothing():
+    offsets = [i * 0.06 for i in range(20_000)]
+    issue, records, _, driver = drive(
+        lambda: ScriptedTransport([(0.2, TOKEN + FINISH)]), lambda d: d.open_loop(opened(offsets), 1200.0)
+    )
+    assert len(records) == driver.planned == 20_000
+    assert issue.end_ns == 1200 * S

@@ -1,0 +1,195 @@
+import asyncio
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pynvml
+
+from harness.telemetry import sampler
+from harness.telemetry.gpu import open_gpus
+from harness.telemetry.host import HostProbe, ProcessProbe
+from harness.telemetry.loop import Ticker, sample
+from results.records import TelemetryRecord
+from results.store import TrialFolder
+
+
+class FakeNvml:
+    """One GPU of 700 W; calls named in ``broken`` fail as a driver without permission does."""
+
+    def __init__(self, *, gpm: bool = True, broken: frozenset[str] = frozenset()) -> None:
+        self._gpm = gpm
+        self._broken = broken
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("nvml") and name in object.__getattribute__(self, "_broken"):
+            raise pynvml.NVMLError_NoPermission
+        return object.__getattribute__(self, name)
+
+    def nvmlInit(self) -> None: ...
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetName(self, handle: int) -> bytes:
+        return b"NVIDIA Fake"
+
+    def nvmlDeviceGetUUID(self, handle: int) -> str:
+        return "GPU-0"
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "580"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
+        return type("Memory", (), {"used": 7})()
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
+        return type("Rates", (), {"gpu": 50, "memory": 25})()
+
+    def nvmlDeviceGetFieldValues(self, handle: int, fields: list[int]) -> list[Any]:
+        value = type("Value", (), {"uiVal": 700_000})()
+        return [type("Field", (), {"nvmlReturn": pynvml.NVML_SUCCESS, "value": value})() for _ in fields]
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:
+        return 5_000
+
+    def nvmlDeviceGetClockInfo(self, handle: int, kind: int) -> int:
+        return 1980
+
+    def nvmlDeviceGetTemperature(self, handle: int, kind: int) -> int:
+        return 40
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: int) -> int:
+        return 0
+
+    def nvmlGpmQueryDeviceSupport(self, handle: int) -> Any:
+        return type("Support", (), {"isSupportedDevice": self._gpm})()
+
+    def nvmlGpmSampleAlloc(self) -> Any:
+        return pynvml.c_nvmlGpmSample_t()
+
+    def nvmlGpmSampleGet(self, handle: int, sample: Any) -> None: ...
+
+    def nvmlGpmMetricsGet(self, request: Any) -> None:
+        for slot in range(request.numMetrics):
+            request.metrics[slot].value = 90.0
+
+
+def test_ticks_are_absolute_and_missed_ones_counted():
+    ticker = Ticker(100, start_ns=1000)
+    waits = []
+    for now in (1000, 1105, 1450, 1460):
+        waits.append(ticker.wait_ns(now))
+        if waits[-1] == 0:
+            ticker.fire(now)
+    assert waits == [0, 0, 0, 40]  # 1105 was 5 late and did not shift 1200
+    assert ticker.missed == 2  # 1200 and 1300 passed unseen; 1400 fired at 1450
+
+
+def test_sources_of_one_tick_share_its_time():
+    records: list[TelemetryRecord] = []
+    probes = [HostProbe(), ProcessProbe("client", os.getpid())]
+    sample(probes, Ticker(100, 0), iter([42]).__next__, records.append)
+    assert [(record.t_ns, record.source) for record in records] == [(42, "host"), (42, "client")]
+    assert all(value is not None for record in records for value in record.values.values())
+
+
+def test_a_process_tree_is_summed():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        (record,) = ProcessProbe("engine", os.getpid()).read(0)
+        assert record.values["processes"] >= 2
+        assert record.values["rss_bytes"] > psutil.Process().memory_info().rss
+        child.communicate(b"\n")
+
+
+def test_a_process_that_is_gone_is_null_with_the_reason():
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        child.wait()
+    (record,) = ProcessProbe("engine", child.pid).read(0)
+    assert record.values["rss_bytes"] is None
+    assert record.reasons["rss_bytes"] == f"process {child.pid} is gone"
+
+
+def test_a_gpu_reads_every_counter():
+    gpus, reason = open_gpus(FakeNvml())
+    assert reason is None
+    assert gpus[0].identity()["name"] == "NVIDIA Fake"
+    first, second = gpus[0].read(1)[0], gpus[0].read(2)[0]
+    assert first.values["power_w"] == 700
+    assert first.values["energy_j"] == 5
+    assert first.values["utilization_gpu_share"] == 0.5
+    assert "gpm_sm_share" not in first.values  # every second tick: samples must be over 100 ms apart
+    assert second.values["gpm_tensor_share"] == 0.9
+    assert second.reasons == {}
+
+
+def test_a_counter_that_is_refused_is_null_and_the_others_stay():
+    gpus, _ = open_gpus(FakeNvml(broken=frozenset({"nvmlDeviceGetTotalEnergyConsumption"})))
+    (record,) = gpus[0].read(1)
+    assert record.values["energy"] is None
+    assert "Permission" in record.reasons["energy"]
+    assert record.values["power_w"] == 700
+
+
+def test_a_gpu_without_gpm_says_so():
+    gpus, _ = open_gpus(FakeNvml(gpm=False))
+    (record,) = gpus[0].read(1)
+    assert record.values["gpm_sm_share"] is None
+    assert record.reasons["gpm_sm_share"] == "GPM needs Hopper or newer"
+
+
+def test_no_nvml_is_a_reason_not_an_error():
+    gpus, reason = open_gpus(FakeNvml(broken=frozenset({"nvmlInit"})))
+    assert gpus == []
+    assert reason is not None
+    assert reason.startswith("NVML is not available: ")
+
+
+def test_the_sampler_process_writes_while_its_block_runs_and_then_ends(tmp_path: Path):
+    folder = TrialFolder(tmp_path)
+
+    async def scene() -> int:
+        async with sampler() as running:
+            async with running.into(folder.telemetry_log, os.getpid()):
+                while len(folder.read_telemetry().records) < 9:
+                    await asyncio.to_thread(psutil.cpu_percent, 0.05)
+            size = folder.telemetry_log.stat().st_size
+            async with running.into(tmp_path / "second.jsonl", None):
+                pass
+            assert folder.telemetry_log.stat().st_size == size
+            return running._process.pid
+
+    pid = asyncio.run(scene())
+    assert not psutil.pid_exists(pid)
+    records = folder.read_telemetry().records
+    assert {"host", "engine", "client", "sampler"} <= {record.source for record in records}
+    closing = next(record for record in records if record.source == "sampler")
+    assert closing.values["missed_ticks"] >= 0
+    times = [record.t_ns for record in records if record.source == "host"]
+    gaps_ms = [(b - a) / 1e6 for a, b in itertools.pairwise(times)]
+    assert 60 < sorted(gaps_ms)[len(gaps_ms) // 2] < 140
+
+
+def test_the_sampler_ends_when_its_parent_is_gone(tmp_path: Path):
+    code = (
+        "import asyncio, os, pathlib, sys\n"
+        "from harness.telemetry import sampler\n"
+        "async def main():\n"
+        "    async with sampler() as s, s.into(pathlib.Path(sys.argv[1]), os.getpid()):\n"
+        "        print(s._process.pid, flush=True)\n"
+        "        await asyncio.Event().wait()\n"
+        "asyncio.run(main())\n"
+    )
+    argv = [sys.executable, "-c", code, str(tmp_path / "t.jsonl")]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    psutil.wait_procs([child], timeout=5)
+    assert not child.is_running()

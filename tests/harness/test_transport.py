@@ -1,0 +1,215 @@
+"""The raw transport against real sockets on loopback."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+import pytest
+from samples import DONE, FINISH, TOKEN
+
+from engines import pick_port
+from engines.dialects import HttpRequest, ReferenceDialect, SseParser
+from harness.client import HttpTransport, StreamLog
+from harness.client import transport as transport_module
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+REQUEST = HttpRequest("/v1/completions", {"content-type": "application/json"}, b'{"stream": true}')
+BODY = TOKEN + TOKEN + FINISH + DONE
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def chunk(data: bytes) -> bytes:
+    return f"{len(data):x}\r\n".encode() + data + b"\r\n"
+
+
+@contextlib.asynccontextmanager
+async def serving(handle: Handler) -> AsyncGenerator[str]:
+    """Serve until the block ends; leaves when every handler has seen its client go."""
+    handlers: list[asyncio.Task[None]] = []
+
+    async def tracked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        handlers.append(task)
+        try:
+            await handle(reader, writer)
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    server = await asyncio.start_server(tracked, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    await asyncio.wait_for(asyncio.gather(*handlers), 5)
+
+
+async def read_request(reader: asyncio.StreamReader) -> bytes:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.startswith(b"content-length"))
+    return head + await reader.readexactly(length)
+
+
+def exchange(handle: Handler, *, count: int = 1, timeout_s: float = 5.0) -> list[StreamLog]:
+    """``count`` exchanges one after another over one transport."""
+
+    async def scene() -> list[StreamLog]:
+        async with serving(handle) as url:
+            transport = HttpTransport(url)
+            logs = [StreamLog() for _ in range(count)]
+            for log in logs:
+                await transport.exchange(REQUEST, log, timeout_s)
+            await transport.close()
+            return logs
+
+    return asyncio.run(scene())
+
+
+def answering(*writes: bytes, close: bool = False) -> Handler:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                await read_request(reader)
+                for data in writes:
+                    writer.write(data)
+                    await writer.drain()
+                if close:
+                    break
+
+    return handle
+
+
+def test_a_whole_answer_is_logged_with_rising_times():
+    (log,) = exchange(answering(CHUNKED, chunk(TOKEN), chunk(TOKEN), chunk(FINISH + DONE) + b"0\r\n\r\n"))
+    assert (log.end, log.status) == ("complete", 200)
+    assert b"".join(log.reads) == BODY
+    assert log.sent_ns is not None
+    times = [log.sent_ns, *log.read_ns, log.ended_ns]
+    assert times == sorted(times)
+
+
+def test_one_connection_serves_requests_in_turn():
+    connections = 0
+    plain = answering(CHUNKED + chunk(BODY) + b"0\r\n\r\n")
+
+    async def counting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await plain(reader, writer)
+
+    logs = exchange(counting, count=5)
+    assert [log.end for log in logs] == ["complete"] * 5
+    assert connections == 1
+
+
+def test_an_idle_connection_is_not_used_again_after_its_time(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(transport_module, "MAX_IDLE_S", 0.0)
+    connections = 0
+    plain = answering(CHUNKED + chunk(BODY) + b"0\r\n\r\n")
+
+    async def counting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await plain(reader, writer)
+
+    exchange(counting, count=3)
+    assert connections == 3
+
+
+def test_the_request_reaches_the_server_byte_for_byte():
+    seen: list[bytes] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await read_request(reader))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+
+    exchange(handle)
+    head, _, body = seen[0].partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1:")
+    assert b"content-length: 16" in head
+    assert body == REQUEST.body
+
+
+def test_a_refused_connection_is_a_class_of_its_own():
+    async def scene() -> StreamLog:
+        log = StreamLog()
+        await HttpTransport(f"http://127.0.0.1:{pick_port()}").exchange(REQUEST, log, 5.0)
+        return log
+
+    log = asyncio.run(scene())
+    assert log.end == "refused"
+    assert log.sent_ns is None
+    assert log.ended_ns > 0
+
+
+def test_a_connection_that_breaks_in_the_stream_keeps_what_came_before():
+    (log,) = exchange(answering(CHUNKED + chunk(TOKEN), close=True))
+    assert log.end == "reset"
+    assert log.reads == [TOKEN]
+    assert "before the answer was whole" in (log.detail or "")
+
+
+def test_an_answer_without_a_length_ends_with_its_connection():
+    (log,) = exchange(answering(b"HTTP/1.1 200 OK\r\n\r\n" + BODY, close=True))
+    assert (log.end, b"".join(log.reads)) == ("complete", BODY)
+
+
+def test_a_server_that_says_close_is_not_asked_again_on_that_connection():
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok"
+    logs = exchange(answering(answer, close=True), count=3)
+    assert [log.end for log in logs] == ["complete"] * 3
+
+
+def test_an_error_status_keeps_its_body():
+    (log,) = exchange(answering(b"HTTP/1.1 503 Busy\r\ncontent-length: 4\r\n\r\nbusy"))
+    assert (log.status, log.reads, log.end) == (503, [b"busy"], "complete")
+
+
+def test_a_stall_beyond_the_timeout_is_a_timeout():
+    (log,) = exchange(answering(CHUNKED + chunk(TOKEN)), timeout_s=0.05)
+    assert log.end == "timeout"
+    assert log.reads == [TOKEN]
+
+
+def test_bytes_that_are_not_http_are_a_reset():
+    (log,) = exchange(answering(b"SSH-2.0-OpenSSH_9\r\n\r\n"))
+    assert log.end == "reset"
+    assert "not HTTP" in (log.detail or "")
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7])
+def test_the_same_bytes_in_small_writes_decode_to_the_same_events(step: int):
+    framed = CHUNKED + chunk(BODY[:70]) + chunk(BODY[70:]) + b"0\r\n\r\n"
+    (log,) = exchange(answering(*[framed[i : i + step] for i in range(0, len(framed), step)]))
+    whole = SseParser().feed(BODY)
+    parser = SseParser()
+    pieces = [data for read in log.reads for data in parser.feed(read)]
+    assert pieces == whole
+    dialect = ReferenceDialect()
+    assert [dialect.events(data) for data in pieces] == [dialect.events(data) for data in whole]
+
+
+def test_cancelling_an_exchange_drops_the_connection():
+    async def scene() -> StreamLog:
+        started, gone = asyncio.Event(), asyncio.Event()
+
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await read_request(reader)
+            writer.write(CHUNKED + chunk(TOKEN))
+            started.set()
+            with contextlib.suppress(ConnectionError):
+                await reader.read()  # returns at the client's end
+            gone.set()
+
+        async with serving(handle) as url:
+            log = StreamLog()
+            task = asyncio.create_task(HttpTransport(url).exchange(REQUEST, log, 5.0))
+            await started.wait()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await asyncio.wait_for(gone.wait(), 5)
+            return log
+
+    log = asyncio.run(scene())
+    assert log.end == "cancelled"
+    assert log.ended_ns > 0

@@ -1,0 +1,97 @@
+from typing import Any
+
+import pytest
+from samples import request
+
+from harness.telemetry.gpu import THERMAL_REASONS
+from harness.verdict import Evidence, judge, warnings
+from results.metrics.window import Window
+from results.records import Load, Outcome, Phase, TelemetryRecord, TokenSource, Verdict
+
+S = 1_000_000_000
+GOOD = [request(i) for i in range(10)]
+
+
+def evidence(requests: list[Any] = GOOD, **changes: Any) -> Evidence:
+    fields: dict[str, Any] = {
+        "requests": requests,
+        "telemetry": [],
+        "load": Load(concurrency=1),
+        "window": Window(0, 10 * S),
+        "max_failure_share": 0.01,
+    }
+    return Evidence(**{**fields, **changes})
+
+
+def reasons(*arguments: Any, **changes: Any) -> list[str]:
+    verdict, found = judge(evidence(*arguments, **changes))
+    assert (verdict is Verdict.INVALID) == bool(found)
+    return found
+
+
+def test_a_good_trial_is_valid():
+    assert reasons() == []
+    assert warnings(evidence()) == []
+
+
+def test_a_dead_engine_comes_first():
+    assert reasons(engine_death="signal 9")[0] == "engine died: signal 9"
+
+
+def test_too_many_failures_are_named_by_class_with_the_first_words():
+    bad = [*GOOD, request(10, outcome=Outcome.TIMEOUT, error="no end"), request(11, outcome=Outcome.REFUSED)]
+    assert reasons(bad) == ["errors: 2 of 12 requests failed (1 timeout, 1 refused); first: no end"]
+    assert reasons(bad, max_failure_share=0.2) == []
+
+
+def test_failures_of_the_warm_up_do_not_count():
+    assert reasons([*GOOD, request(10, outcome=Outcome.TIMEOUT, phase=Phase.WARMUP)]) == []
+
+
+def test_a_short_window_is_no_evidence():
+    assert reasons(window=Window(0, S // 2))[0].startswith("too short: the steady window is 0.50 s")
+
+
+def test_a_client_that_sends_late_accuses_itself():
+    late = [request(i, sent_ns=i * S + 50_000_000) for i in range(10)]
+    assert reasons(late) == ["client saturated: 10 % of the requests were sent over 50 ms late; use a faster client"]
+
+
+def test_lateness_far_below_the_latency_is_tolerated():
+    late = [request(i, sent_ns=i * S + 50_000_000, chunk_ns=[i * S + 6 * S, i * S + 7 * S]) for i in range(10)]
+    assert reasons(late) == []
+
+
+def test_a_queue_that_grows_is_not_steady_in_an_open_loop_only():
+    growing = [request(i, ended_ns=20 * S) for i in range(10)]
+    assert reasons(growing, load=Load(rate_per_s=1, arrival="poisson"))[0].startswith("not steady")
+    assert reasons(growing) == []
+
+
+def test_a_steady_queue_is_fine():
+    steady = [request(i, ended_ns=i * S + 2 * S) for i in range(10)]
+    assert reasons(steady, load=Load(rate_per_s=1, arrival="poisson")) == []
+
+
+@pytest.mark.parametrize(("t_ns", "invalid"), [(5 * S, True), (11 * S, False)])
+def test_throttling_counts_inside_the_window(t_ns: int, invalid: bool):
+    sample = TelemetryRecord(t_ns, "gpu0", {"throttle_reasons": THERMAL_REASONS})
+    assert bool(reasons(telemetry=[sample])) is invalid
+
+
+def test_a_lost_request_is_our_bug_and_says_so():
+    assert reasons(planned=11)[0].startswith("requests lost: 11 were planned, 10 are in the log")
+
+
+def test_warnings_name_what_was_seen():
+    odd = [
+        request(0, output_tokens=5),
+        request(1, prompt_tokens=4),
+        request(2, cached_tokens=2),
+        request(3, token_source=TokenSource.APPORTIONED),
+    ]
+    found = " | ".join(warnings(evidence(odd)))
+    assert "1 of 4 answers are not as long as asked (first: 5 instead of 2 tokens)" in found
+    assert "counted 4 prompt tokens where 3 were meant, in 1 of 4" in found
+    assert "2 of 13 prompt tokens came from a prefix cache" in found
+    assert "in 1 of 4 answers only the sum is known" in found

@@ -1,0 +1,285 @@
+"""Synthetic runs, written through the public store: what a harness would leave behind, without one.
+
+A :class:`Speed` says how fast an engine is; :func:`build_run` simulates its slots request by request on a made-up
+monotonic clock, so that every number in the folder is plausible and the same seed gives the same bytes.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from results.records import (
+    SCHEMA_VERSION,
+    EngineDescription,
+    Load,
+    Manifest,
+    Outcome,
+    Phase,
+    RequestRecord,
+    RunStatus,
+    Slo,
+    TelemetryRecord,
+    TokenSource,
+    TrialPlan,
+    TrialRecord,
+    Verdict,
+)
+from results.store import RunFolder
+
+MS = 1_000_000
+S = 1_000_000_000
+LOADS = (
+    Load(concurrency=1),
+    Load(concurrency=4),
+    Load(concurrency=8),
+    Load(rate_per_s=2.0, arrival="poisson"),
+)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How one synthetic engine behaves.
+
+    ``ttft_s`` and ``itl_s`` are what one request alone sees; both grow with the requests in flight.
+    """
+
+    ttft_s: float
+    itl_s: float
+    crowding: float
+    """Share by which each further request in flight slows the others."""
+    rss_bytes: float
+    tokens_per_chunk: int = 1
+    failing: tuple[Outcome, ...] = ()
+    reports_prompt_tokens: bool = True
+
+
+FAST = Speed(0.021, 0.0042, 0.06, 1.43e9)
+SLOW = Speed(
+    0.064,
+    0.0131,
+    0.55,
+    2.91e9,
+    failing=(Outcome.HTTP_ERROR, Outcome.TIMEOUT, Outcome.STREAM_ERROR),
+    reports_prompt_tokens=False,
+)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Every text that an engine, a model or a user may choose: tests fill them with hostile strings."""
+
+    workload: str = "chat"
+    answer: str = "The ship sails at dawn."
+    error: str = "HTTP 503: server busy"
+    note: str = "workload scaled to 1/10 of its published request count"
+    reason: str = "client saturated: loop lag p99 9.1 ms above 5 ms"
+    warning: str = "the first repeat was 6 % slower than the others"
+    name: str = "demo"
+    version: str = "0.1.0"
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """What :func:`build_run` writes; the defaults are 2 engines × 4 loads × 3 repeats."""
+
+    engines: dict[str, Speed] = field(default_factory=lambda: {"reference": FAST, "transformers": SLOW})
+    loads: Sequence[Load] = LOADS
+    repeats: int = 3
+    requests: int = 24
+    tokens: int = 24
+    status: RunStatus = RunStatus.COMPLETE
+    finished: int | None = None
+    """How many trials of the plan ended; None is all."""
+    invalid: tuple[int, ...] = (4,)
+    """Positions in the plan of the trials that are INVALID."""
+    texts: Texts = Texts()
+    slo: Slo = field(default_factory=lambda: Slo(ttft_s=0.2, tpot_s=0.05))
+    seed: int = 7
+    run_id: str = "20261120-101500-demo-3f9a"
+    pid: int = field(default_factory=os.getpid)
+
+
+def build_run(root: Path, sheet: Sheet | None = None) -> Path:
+    """Write the run that ``sheet`` describes and return its folder."""
+    sheet = sheet or Sheet()
+    plans = list(_plan(sheet))
+    run = RunFolder.create(root, manifest(sheet, plans))
+    for order, plan in enumerate(plans[: sheet.finished]):
+        _write_trial(run, sheet, plan, order)
+    return run.path
+
+
+def manifest(sheet: Sheet, plans: Sequence[TrialPlan]) -> Manifest:
+    """The manifest of a sheet."""
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        run_id=sheet.run_id,
+        name=sheet.texts.name,
+        status=sheet.status,
+        created_utc="2026-11-20T10:15:00+00:00",
+        pid=sheet.pid,
+        host="bench-01",
+        bakeoff_version="0.1.0",
+        git_commit="3f9a1c2e5b7d",
+        experiment={"name": sheet.texts.name, "repeats": sheet.repeats, "workload": [{"name": sheet.texts.workload}]},
+        environment={
+            "cpu": {"model": "Xeon 8468", "cores": 2, "governor": "performance"},
+            "memory_bytes": 16 * 1024**3,
+            "kernel": "6.1.0-29-amd64",
+            "python": "3.11.9",
+        },
+        trials=list(plans),
+        slo=sheet.slo,
+        notes=[sheet.texts.note],
+        ended_utc="2026-11-20T10:42:00+00:00" if sheet.status is RunStatus.COMPLETE else None,
+    )
+
+
+def _plan(sheet: Sheet) -> Iterator[TrialPlan]:
+    """As the harness does: A B, B A, A B…, each engine started once per repeat and driven through all levels."""
+    for repeat in range(1, sheet.repeats + 1):
+        for engine in sheet.engines if repeat % 2 else reversed(sheet.engines):
+            for number, load in enumerate(sheet.loads, start=1):
+                trial_id = f"r{repeat}-e{list(sheet.engines).index(engine)}-{number}"
+                yield TrialPlan(trial_id, engine, sheet.texts.workload, load, repeat)
+
+
+def _write_trial(run: RunFolder, sheet: Sheet, plan: TrialPlan, order: int) -> None:
+    speed = sheet.engines[plan.engine]
+    started = (order + 1) * 100 * S
+    issue_start = started + 9 * S
+    requests = simulate(sheet, plan, speed, issue_start)
+    last = max(request.ended_ns for request in requests)
+    issue_end = max(request.planned_ns for request in requests) + MS
+    trial = run.trial(plan.id)
+    trial.create()
+    with trial.open_streams():
+        pass
+    trial.write_requests(requests)
+    _write_telemetry(trial.telemetry_log, telemetry(speed, requests, issue_start - S, last))
+    invalid = order in sheet.invalid
+    trial.finish(
+        TrialRecord(
+            id=plan.id,
+            engine=plan.engine,
+            workload=plan.workload,
+            load=plan.load,
+            repeat=plan.repeat,
+            order=order,
+            started_ns=started,
+            ended_ns=last + S,
+            issue_start_ns=issue_start,
+            issue_end_ns=issue_end,
+            planned_requests=sheet.requests,
+            workload_sha256=hashlib.sha256(plan.load.label.encode()).hexdigest(),
+            verdict=Verdict.INVALID if invalid else Verdict.VALID,
+            reasons=[sheet.texts.reason] if invalid else [],
+            warnings=[sheet.texts.warning] if plan.repeat == 1 and plan.load.concurrency == 8 else [],
+            engine_description=describe(sheet, plan.engine),
+            start_s=7.4 if plan.engine == next(iter(sheet.engines)) else 11.9,
+        )
+    )
+
+
+def describe(sheet: Sheet, engine: str) -> EngineDescription:
+    """What the engine says of itself."""
+    return EngineDescription(
+        label=engine,
+        adapter="reference" if "ref" in engine else "openai",
+        version=sheet.texts.version,
+        argv=["python", "-m", "reference_engine", "--model", "SmolLM2-135M", "--port", "8123"],
+        url="http://127.0.0.1:8123",
+        model="SmolLM2-135M-Instruct",
+        model_sha256="5af571cbf074e6d21a03528d2330792e532ca608f24ac70a143f6b369968ab8c",
+        details={"dtype": "float32", "threads": 2},
+    )
+
+
+def simulate(sheet: Sheet, plan: TrialPlan, speed: Speed, start_ns: int) -> list[RequestRecord]:
+    """Two warm-up requests, then the measured ones, in the order in which they ended."""
+    rng = np.random.default_rng([sheet.seed, plan.repeat, len(plan.load.label)])
+    drift = float(np.exp(rng.normal(0, 0.015)))
+    in_flight = plan.load.concurrency or 3
+    slow = drift * (1 + speed.crowding * (in_flight - 1))
+    warmup = [_request(sheet, speed, rng, i, start_ns - (3 - i) * S, slow, Phase.WARMUP) for i in range(2)]
+    if plan.load.concurrency is None:
+        gaps = rng.exponential(1 / (plan.load.rate_per_s or 1), sheet.requests) * S
+        planned = start_ns + np.cumsum(gaps).astype(np.int64)
+        measured = [_request(sheet, speed, rng, 2 + i, int(t), slow) for i, t in enumerate(planned)]
+    else:
+        measured = []
+        free = [start_ns] * plan.load.concurrency
+        for i in range(sheet.requests):
+            slot = int(np.argmin(free))
+            measured.append(_request(sheet, speed, rng, 2 + i, free[slot], slow))
+            free[slot] = measured[-1].ended_ns
+    return sorted([*warmup, *measured], key=lambda request: request.ended_ns)
+
+
+def _request(
+    sheet: Sheet,
+    speed: Speed,
+    rng: np.random.Generator,
+    index: int,
+    planned_ns: int,
+    slow: float,
+    phase: Phase = Phase.MEASURED,
+) -> RequestRecord:
+    sent = planned_ns + int(rng.exponential(0.15) * MS)
+    first = sent + int(speed.ttft_s * slow * float(np.exp(rng.normal(0, 0.25))) * S)
+    step = speed.tokens_per_chunk
+    gaps = speed.itl_s * step * slow * np.exp(rng.normal(0, 0.18, max(0, sheet.tokens // step - 1))) * S
+    chunks = [first, *(first + np.cumsum(gaps).astype(np.int64)).tolist()]
+    outcome = speed.failing[index // 11 % 3] if speed.failing and index % 11 == 10 else Outcome.OK
+    if outcome is not Outcome.OK:
+        chunks = chunks[: len(chunks) // 2] if outcome is Outcome.STREAM_ERROR else []
+    return RequestRecord(
+        index=index,
+        phase=phase,
+        session=f"s{index}",
+        turn=0,
+        planned_ns=planned_ns,
+        ended_ns=(chunks[-1] if chunks else first) + MS // 5,
+        outcome=outcome,
+        sent_ns=sent,
+        first_byte_ns=chunks[0] if chunks else None,
+        chunk_ns=chunks,
+        chunk_tokens=[step] * len(chunks),
+        token_source=TokenSource.IDS if chunks else None,
+        wanted_output_tokens=sheet.tokens,
+        prompt_tokens=100 + index if speed.reports_prompt_tokens else None,
+        output_tokens=step * len(chunks),
+        finish_reason="length" if outcome is Outcome.OK else None,
+        status=503 if outcome is Outcome.HTTP_ERROR else 200,
+        error=None if outcome is Outcome.OK else sheet.texts.error,
+        text=sheet.texts.answer if chunks else "",
+    )
+
+
+def telemetry(
+    speed: Speed, requests: Sequence[RequestRecord], start_ns: int, end_ns: int, every_ns: int = 200 * MS
+) -> list[TelemetryRecord]:
+    """Samples under the names that the harness uses: the engine's tree, the host, the client's loop, the sampler."""
+    records: list[TelemetryRecord] = []
+    cpu_s = 0.0
+    for t_ns in range(start_ns, end_ns + every_ns, every_ns):
+        busy = sum(request.planned_ns <= t_ns < request.ended_ns for request in requests)
+        rss = int(speed.rss_bytes + busy * 9e6)
+        cpu_s += min(2.0, 0.1 + 0.5 * busy) * every_ns / S
+        records.append(TelemetryRecord(t_ns, "engine", {"rss_bytes": rss, "cpu_s": round(cpu_s, 3), "processes": 1}))
+        records.append(TelemetryRecord(t_ns, "host", {"cpu_share": min(1.0, 0.1 + busy / 4)}))
+        records.append(TelemetryRecord(t_ns, "sampler", {"gpus": None}, {"nvml": "NVML is not installed here"}))
+    records.append(TelemetryRecord(end_ns, "client_loop", {"loop_lag_p99_s": 0.0007}))
+    return records
+
+
+def _write_telemetry(path: Path, records: Sequence[TelemetryRecord]) -> None:
+    from results.jsonl import Appender  # noqa: PLC0415  (the sampler's own process does the same)
+
+    with Appender(path) as log:
+        for record in records:
+            log.append(record)

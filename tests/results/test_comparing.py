@@ -1,0 +1,80 @@
+"""Two sides are compared only when what should be equal is equal."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from results.comparing import compare_sides, select
+from results.errors import NotComparable
+from results.statistics import Judgement
+from tests.results.builders import FAST, LOADS, Sheet, build_run
+
+ONE = Sheet(engines={"only": FAST}, loads=LOADS[:2], requests=8, invalid=())
+
+
+def changed(path: Path, file: str, **changes: object) -> Path:
+    target = path / file
+    target.write_text(json.dumps({**json.loads(target.read_text()), **changes}))
+    return path
+
+
+def test_two_engines_of_one_run(demo_path: Path) -> None:
+    a, b = select(f"{demo_path}@transformers"), select(f"{demo_path}@reference")
+    assert a.label == f"transformers ({demo_path.name})"
+    compared = compare_sides(a, b)
+    assert {one.level for one in compared} == {"c=1", "c=4", "c=8", "poisson 2/s"}
+    assert "failures" not in {one.metric for one in compared}
+    ttft = next(one for one in compared if (one.metric, one.level) == ("ttft_p50_s", "c=8"))
+    assert ttft.judgement is Judgement.BETTER
+    assert ttft.ratio is not None
+    assert ttft.ratio.centre < 0.2
+
+
+def test_an_engine_must_be_named_when_there_are_several(demo_path: Path) -> None:
+    with pytest.raises(NotComparable, match=r"several engines; name one: .*@reference, .*@transformers"):
+        select(str(demo_path))
+    with pytest.raises(NotComparable, match="has no engine 'vllm'; it has reference, transformers"):
+        select(f"{demo_path}@vllm")
+
+
+def test_a_run_without_a_valid_trial(tmp_path: Path) -> None:
+    path = build_run(tmp_path, replace(ONE, repeats=1, invalid=(0, 1)))
+    with pytest.raises(NotComparable, match="has no valid trial of only"):
+        select(str(path))
+
+
+def test_the_same_engine_twice_with_one_metric(tmp_path: Path) -> None:
+    a = select(str(build_run(tmp_path, replace(ONE, run_id="a"))))
+    b = select(str(build_run(tmp_path, replace(ONE, run_id="b"))))
+    compared = compare_sides(a, b, ["itl_p50_s"])
+    assert [one.judgement for one in compared] == [Judgement.SAME] * 2
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "message"),
+    [
+        ("manifest.json", {"environment": {"cpu": "other"}}, "the machines differ in cpu"),
+        ("trials/r1-e0-1/trial.json", {"workload_sha256": "f"}, "at c=1 the two were sent different traffic"),
+        (
+            "trials/r1-e0-1/trial.json",
+            {"engine_description": {"label": "only", "adapter": "x", "model_sha256": "f"}},
+            "the two served different weights",
+        ),
+    ],
+)
+def test_what_must_be_equal(tmp_path: Path, file: str, changes: dict[str, object], message: str) -> None:
+    a = build_run(tmp_path, replace(ONE, run_id="a"))
+    b = changed(build_run(tmp_path, replace(ONE, run_id="b")), file, **changes)
+    with pytest.raises(NotComparable, match=message):
+        compare_sides(select(str(a)), select(str(b)))
+
+
+def test_no_common_level_and_unknown_metrics(tmp_path: Path) -> None:
+    a = select(str(build_run(tmp_path, replace(ONE, run_id="a", loads=LOADS[:1]))))
+    b = select(str(build_run(tmp_path, replace(ONE, run_id="b", loads=LOADS[1:2]))))
+    with pytest.raises(NotComparable, match="no load level in common"):
+        compare_sides(a, b)
+    with pytest.raises(NotComparable, match="unknown metric 'ttft'; known: ttft_p50_s"):
+        compare_sides(a, a, ["ttft"])

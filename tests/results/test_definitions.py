@@ -1,0 +1,49 @@
+"""docs/definitions.md says what the code does: its metrics and its numbers are the catalogue's."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from results.metrics import CATALOGUE
+from results.metrics.percentiles import required_count
+from results.report.sections.background import definitions
+from results.statistics import log_t_interval
+from results.statistics.interval import t_quantile
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "definitions.md"
+BLOCK = re.compile(r"(<!-- metrics: [^\n]* -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+def table() -> str:
+    """The metric list as Markdown."""
+    lines = ["| metric | unit | better | definition | names |", "|---|---|---|---|---|"]
+    for one in definitions():
+        names = ", ".join(f"`{name}`" for name in one.names)
+        lines.append(f"| {one.title} | {one.unit} | {one.better} | {one.definition} | {names} |")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_metric_list_is_the_catalogue() -> None:
+    found = BLOCK.search(DOCUMENT.read_text(encoding="utf-8"))
+    assert found is not None
+    assert found[2] == table(), f"put this between the two comments of docs/definitions.md:\n{table()}"
+    assert set(re.findall(r"`(\w+)`", found[2])) == set(CATALOGUE)
+
+
+def test_every_metric_is_defined_once() -> None:
+    names = [name for one in definitions() for name in one.names]
+    assert sorted(names) == sorted(CATALOGUE)
+
+
+def test_the_numbers_in_the_text_are_the_codes_numbers() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    gates = " | ".join(f"{required_count(q):,}" for q in (0.5, 0.9, 0.95, 0.99, 0.999))
+    assert f"| observations needed | {gates} |" in text
+    for n in (2, 3, 5, 8):
+        digits = 2 if n == 2 else 3
+        assert f"n = {n}: {t_quantile(0.975, n - 1):.{digits}f}" in text
+    interval = log_t_interval([1, 2, 4])
+    assert interval is not None
+    assert interval.low == pytest.approx(0.357, abs=5e-4)
+    assert interval.high == pytest.approx(11.2, abs=5e-2)

@@ -1,0 +1,126 @@
+"""Energy and memory against fake counters."""
+
+import numpy as np
+import pytest
+
+from results.metrics.energy import energy, per_unit
+from results.metrics.memory import peak_gpu_bytes, peak_host_bytes
+from results.metrics.values import Value
+from results.metrics.window import Window
+from results.records import TelemetryRecord
+
+S = 1_000_000_000
+WINDOW = Window(60 * S, 90 * S)
+
+
+def gpu(t_s: float, source: str = "gpu0", **values: float | None) -> TelemetryRecord:
+    return TelemetryRecord(round(t_s * S), source, dict(values))
+
+
+def samples(
+    watts: float = 700.0, *, idle_watts: float = 100.0, read_watts: float | None = None, source: str = "gpu0"
+) -> list[TelemetryRecord]:
+    """A counter that steps every 100 ms, read every 70 ms from 40 s to 100 s; the load is on from 60 s."""
+    records = []
+    for t in np.arange(40.0, 100.0, 0.07):
+        stepped = np.floor(t * 10) / 10
+        joules = idle_watts * min(stepped, 60.0) + watts * max(0.0, stepped - 60.0)
+        power = read_watts if read_watts is not None else (watts if t >= 60 else idle_watts)
+        records.append(gpu(float(t), source, energy_j=float(joules), power_w=power))
+    return records
+
+
+def test_700_watts_over_30_seconds() -> None:
+    """700 W × 30 s = 21,000 J; the 100 ms steps may cost 0.5 % (105 J)."""
+    total = energy(samples(), WINDOW).total_j.value
+    assert total == pytest.approx(21_000, rel=0.005)
+
+
+def test_idle_draw_is_taken_away() -> None:
+    """Idle 100 W: 21,000 − 100 × 30 = 18,000 J."""
+    found = energy(samples(), WINDOW, idle=Window(45 * S, 59 * S))
+    assert found.above_idle_j.value == pytest.approx(18_000, rel=0.01)
+
+
+def test_two_gpus_add_up() -> None:
+    both = samples(300.0) + samples(400.0, source="gpu1")
+    assert energy(both, WINDOW).total_j.value == pytest.approx(21_000, rel=0.005)
+
+
+def test_a_short_window_is_refused() -> None:
+    """In 0.05 s the counter may not step at all."""
+    found = energy(samples(), Window(60 * S, 60 * S + S // 20))
+    assert found.total_j.reason == "energy needs a window of 30 s, this one has 0.1 s"
+    assert found.above_idle_j.reason == found.total_j.reason
+
+
+def test_counter_and_power_that_disagree_are_both_doubted() -> None:
+    """Integrated 600 W against a counter of 700 W: 14 % apart."""
+    reason = energy(samples(read_watts=600.0), WINDOW).total_j.reason
+    assert reason == "gpu0: the counter says 20953 J, integrated power 18000 J: unreliable"
+
+
+@pytest.mark.parametrize("with_power", [True, False])
+def test_a_counter_that_stands_still_gives_no_energy(with_power: bool) -> None:
+    power = {"power_w": 700.0} if with_power else {}
+    stuck = [gpu(t, energy_j=5.0, **power) for t in range(50, 100)]
+    reason = energy(stuck, WINDOW).total_j.reason
+    assert reason is not None
+    assert "stands still" in reason
+
+
+def test_a_counter_without_power_readings_is_believed() -> None:
+    records = [gpu(t, energy_j=700.0 * t) for t in range(50, 100)]
+    assert energy(records, WINDOW).total_j.value == pytest.approx(21_000)
+
+
+def test_samples_must_cover_the_window() -> None:
+    late = [record for record in samples() if record.t_ns > 61 * S]
+    assert energy(late, WINDOW).total_j.reason == "gpu0: the samples do not cover the window"
+
+
+def test_idle_baseline_is_absent_with_its_reason() -> None:
+    assert energy(samples(), WINDOW).above_idle_j.reason == "no idle baseline was taken"
+    short = energy(samples(), WINDOW, idle=Window(45 * S, 46 * S))
+    assert short.total_j.value is not None
+    assert short.above_idle_j.reason == "no idle baseline: energy needs a window of 5 s, this one has 1.0 s"
+
+
+def test_no_gpu_and_no_counter() -> None:
+    assert energy([], WINDOW).total_j.reason == "no GPU was sampled"
+    blind = [gpu(t, power_w=700.0) for t in range(50, 100)]
+    assert energy(blind, WINDOW).total_j.reason == "gpu0: no energy counter"
+    told = [TelemetryRecord(t * S, "gpu0", {"energy_j": None}, {"energy_j": "not supported"}) for t in range(50, 100)]
+    assert energy(told, WINDOW).total_j.reason == "gpu0: not supported"
+
+
+def test_energy_per_token() -> None:
+    """21,000 J over 3,000 tokens: 7 J each; over none there is no such number."""
+    assert per_unit(Value(21_000.0), 3_000, "output token").value == pytest.approx(7.0)
+    assert per_unit(Value(21_000.0), 0, "output token").reason == "no output token in the window"
+    assert per_unit(Value(None, "why"), 10, "output token").reason == "why"
+
+
+def test_peak_host_memory_is_the_largest_sample_of_the_engine() -> None:
+    records = [
+        TelemetryRecord(1, "engine", {"rss_bytes": 100}),
+        TelemetryRecord(2, "engine", {"rss_bytes": 300}),
+        TelemetryRecord(3, "engine", {"rss_bytes": None}, {"rss_bytes": "gone"}),
+        TelemetryRecord(4, "client", {"rss_bytes": 900}),
+    ]
+    assert peak_host_bytes(records).value == 300.0
+    assert peak_host_bytes(records[2:]).reason == "the engine's process was not sampled"
+
+
+def test_peak_gpu_memory_is_the_largest_instant_over_all_gpus() -> None:
+    """At 1 s: 10 + 50 = 60; at 2 s: 40 + 30 = 70, although no single GPU peaks then."""
+    records = [
+        gpu(1, "gpu0", memory_used_bytes=10),
+        gpu(1, "gpu1", memory_used_bytes=50),
+        gpu(2, "gpu0", memory_used_bytes=40),
+        gpu(2, "gpu1", memory_used_bytes=30),
+    ]
+    assert peak_gpu_bytes(records).value == 70.0
+    assert peak_gpu_bytes([]).reason == "no GPU was sampled"
+    told = [TelemetryRecord(1, "sampler", {}, {"nvml": "no driver"})]
+    assert peak_gpu_bytes(told).reason == "no driver"

@@ -1,0 +1,148 @@
+"""The append-only log: cut it anywhere, damage it anywhere, and it says what it lost."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from results.errors import NotWritable, RunUnreadable
+from results.jsonl import Appender, read_log
+from results.records import TelemetryRecord
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+RECORDS = st.builds(
+    TelemetryRecord,
+    t_ns=st.integers(0, 2**62),
+    source=TEXTS,
+    values=st.dictionaries(TEXTS, st.none() | st.integers(-(2**50), 2**50) | TEXTS, max_size=3),
+    reasons=st.dictionaries(TEXTS, TEXTS, max_size=2),
+)
+
+
+def write(path: Path, records: list[TelemetryRecord]) -> None:
+    with Appender(path) as log:
+        for record in records:
+            log.append(record)
+
+
+@settings(max_examples=60, deadline=None)
+@given(records=st.lists(RECORDS, min_size=1, max_size=6), data=st.data())
+def test_cut_at_any_byte_loses_at_most_the_torn_record(
+    tmp_path_factory: pytest.TempPathFactory, records: list[TelemetryRecord], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("cut") / "log.jsonl"
+    write(path, records)
+    whole = path.read_bytes()
+    cut = data.draw(st.integers(0, len(whole)))
+    path.write_bytes(whole[:cut])
+    complete = whole[:cut].count(b"\n")
+    log = read_log(path, TelemetryRecord)
+    assert log.records == records[:complete]
+    assert log.torn_bytes == cut - (whole[:cut].rfind(b"\n") + 1)
+    assert path.read_bytes() == whole[:cut], "a reader never rewrites"
+
+
+class CrashingLog(RuleBasedStateMachine):
+    """Append, crash at any byte of what was not yet acknowledged, reopen, append on; the model is a plain list."""
+
+    folder: Path
+
+    @initialize()
+    def start(self) -> None:
+        self.path = self.folder / f"{id(self)}.jsonl"
+        self.path.unlink(missing_ok=True)
+        self.acknowledged: list[TelemetryRecord] = []
+
+    @rule(record=RECORDS)
+    def append(self, record: TelemetryRecord) -> None:
+        write(self.path, [record])
+        self.acknowledged.append(record)
+
+    @rule(record=RECORDS, data=st.data())
+    def crash_while_appending(self, record: TelemetryRecord, data: st.DataObject) -> None:
+        before = self.path.read_bytes() if self.path.exists() else b""
+        write(self.path, [record])
+        line = self.path.read_bytes()[before.rfind(b"\n") + 1 :]
+        kept = data.draw(st.integers(0, len(line) - 1))
+        self.path.write_bytes(before[: before.rfind(b"\n") + 1] + line[:kept])
+
+    @invariant()
+    def every_acknowledged_record_is_read(self) -> None:
+        assert read_log(self.path, TelemetryRecord).records == self.acknowledged
+
+
+def test_crashing_log(tmp_path: Path) -> None:
+    from hypothesis.stateful import run_state_machine_as_test  # noqa: PLC0415
+
+    CrashingLog.folder = tmp_path
+    run_state_machine_as_test(CrashingLog, settings=settings(max_examples=25, stateful_step_count=12, deadline=None))
+
+
+def test_a_long_torn_tail_is_cut_before_appending(tmp_path: Path) -> None:
+    """Longer than one block of the backward search."""
+    path = tmp_path / "log.jsonl"
+    first = TelemetryRecord(1, "host", {})
+    write(path, [first])
+    with path.open("ab") as file:
+        file.write(b'{"t_ns":2,"source":"' + b"x" * 150_000)
+    assert read_log(path, TelemetryRecord).torn_bytes > 150_000
+    write(path, [first])
+    assert read_log(path, TelemetryRecord).records == [first, first]
+
+
+def test_a_damaged_middle_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    write(path, [TelemetryRecord(i, "host", {}) for i in range(3)])
+    lines = path.read_bytes().split(b"\n")
+    lines[1] = lines[1][:-3]
+    path.write_bytes(b"\n".join(lines))
+    with pytest.raises(RunUnreadable, match=r"log\.jsonl: line 2 is damaged .* restore the file from a copy"):
+        read_log(path, TelemetryRecord)
+
+
+def test_a_damaged_last_line_counts_as_torn(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    write(path, [TelemetryRecord(1, "host", {})])
+    with path.open("ab") as file:
+        file.write(b'{"t_ns":\n')
+    log = read_log(path, TelemetryRecord)
+    assert len(log.records) == 1
+    assert log.torn_bytes == 9
+
+
+def test_a_missing_log_is_empty(tmp_path: Path) -> None:
+    log = read_log(tmp_path / "none.jsonl", TelemetryRecord)
+    assert log.records == []
+    assert log.torn_bytes == 0
+
+
+def test_an_unwritable_place_is_one_clear_line(tmp_path: Path) -> None:
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    with pytest.raises(NotWritable, match=r"cannot write .*: Not a directory; choose a folder you own with --out"):
+        Appender(blocker / "log.jsonl")
+
+
+def test_a_full_disk_says_that_earlier_records_are_safe() -> None:
+    log = Appender(Path("/dev/full"))
+    with pytest.raises(NotWritable, match=r"No space left on device; earlier records are safe"):
+        log.append(TelemetryRecord(1, "host", {}))
+
+
+def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os  # noqa: PLC0415
+
+    real = os.write
+    monkeypatch.setattr("results.jsonl.os.write", lambda handle, data: real(handle, bytes(data)[:5]))
+    path = tmp_path / "log.jsonl"
+    write(path, [TelemetryRecord(1, "host", {"a": "long enough for many writes"})])
+    monkeypatch.undo()
+    assert read_log(path, TelemetryRecord).records[0].values == {"a": "long enough for many writes"}
+
+
+def test_closing_twice_is_harmless(tmp_path: Path) -> None:
+    log = Appender(tmp_path / "log.jsonl")
+    log.close()
+    log.close()

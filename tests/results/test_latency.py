@@ -1,0 +1,84 @@
+"""Latencies of one request against numbers worked out by hand."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from results.metrics import latency
+from results.metrics.window import NS_PER_S, Window
+from tests.results.handmade import MS, request
+
+
+def test_ttft_counts_from_the_plan() -> None:
+    """Planned at 100 ms, sent at 103, first token at 150: the client's 3 ms are inside the 50, outside the 47."""
+    r = request(planned=100, sent=103, chunks=[150, 160])
+    assert latency.ttft_s(r) == pytest.approx(0.050)
+    assert latency.ttft_from_send_s(r) == pytest.approx(0.047)
+    assert latency.send_lag_s(r) == pytest.approx(0.003)
+
+
+def test_without_a_token_there_is_no_latency() -> None:
+    r = request(planned=100, sent=103)
+    assert latency.ttft_s(r) is None
+    assert latency.ttft_from_send_s(r) is None
+    assert latency.e2e_s(r) is None
+    assert latency.tpot_s(r) is None
+    assert latency.chunk_gaps_s([r]) == []
+
+
+def test_a_request_that_was_never_sent_has_no_send_times() -> None:
+    r = request(planned=100, chunks=[150])
+    assert latency.send_lag_s(r) is None
+    assert latency.ttft_from_send_s(r) is None
+
+
+def test_chunk_gap_and_itl_of_multi_token_chunks() -> None:
+    """Chunks of 1, 4 and 2 tokens at 10, 50 and 60 ms.
+
+    Gaps: 40 and 10 ms. ITL: 40 / 4 = 10 ms four times, 10 / 2 = 5 ms twice.
+    """
+    r = request(chunks=[10, 50, 60], tokens=[1, 4, 2])
+    assert latency.chunk_gaps_s([r]) == pytest.approx([0.040, 0.010])
+    assert latency.itl_s([r]) == pytest.approx([0.010] * 4 + [0.005] * 2)
+
+
+def test_a_gap_belongs_to_the_window_in_which_it_ends() -> None:
+    """Gaps end at 50 and 60 ms; the window [50, 60) holds the first only: its end is open."""
+    r = request(chunks=[10, 50, 60])
+    window = Window(50 * MS, 60 * MS)
+    assert latency.chunk_gaps_s([r], window) == pytest.approx([0.040])
+    assert latency.itl_s([r], window) == pytest.approx([0.040])
+
+
+def test_tpot_leaves_the_first_chunk_out() -> None:
+    """(60 − 10) ms over 1 + 4 + 2 − 1 = 6 tokens: 8.333 ms."""
+    r = request(chunks=[10, 50, 60], tokens=[1, 4, 2])
+    assert latency.tpot_s(r) == pytest.approx(0.050 / 6)
+
+
+def test_tpot_is_undefined_when_all_tokens_came_at_once() -> None:
+    assert latency.tpot_s(request(chunks=[10], tokens=[9])) is None
+
+
+def test_e2e_ends_at_the_last_token_not_at_the_end_of_the_stream() -> None:
+    """Last token at 60 ms, the usage chunk and the close at 75: 60 − 5 = 55 ms."""
+    assert latency.e2e_s(request(planned=5, chunks=[10, 60], ended=75)) == pytest.approx(0.055)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> tuple[list[int], list[int]]:
+    """Chunk times in ns, rising, and tokens per chunk."""
+    gaps = draw(st.lists(st.integers(0, 10**9), min_size=1, max_size=40))
+    times = [sum(gaps[: i + 1]) for i in range(len(gaps))]
+    return times, draw(st.lists(st.integers(1, 8), min_size=len(times), max_size=len(times)))
+
+
+@given(streams())
+def test_itl_sums_to_the_time_between_first_and_last_chunk(stream: tuple[list[int], list[int]]) -> None:
+    times, tokens = stream
+    r = request(chunks=[t / MS for t in times], tokens=tokens)
+    itl = latency.itl_s([r])
+    assert sum(itl) == pytest.approx((r.chunk_ns[-1] - r.chunk_ns[0]) / NS_PER_S, abs=1e-9)
+    assert len(itl) == r.total_chunk_tokens - r.chunk_tokens[0]
+    tpot = latency.tpot_s(r)
+    assert tpot is None if len(itl) == 0 else tpot == pytest.approx(sum(itl) / len(itl), abs=1e-12)

@@ -1,0 +1,57 @@
+"""Percentiles: numpy's numbers, given exactly from the count that MLPerf's early stopping asks for."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from results.metrics.percentiles import percentile, required_count
+from results.metrics.values import Value
+
+GATES = [(0.5, 3), (0.9, 64), (0.95, 130), (0.99, 662), (0.999, 6636)]
+
+
+@pytest.mark.parametrize(("q", "need"), GATES)
+def test_gate(q: float, need: int) -> None:
+    """One observation fewer than the gate is refused with the count; at the gate the number is numpy's."""
+    assert required_count(q) == need
+    rng = np.random.default_rng(3)
+    values = rng.lognormal(size=need).tolist()
+    short = percentile(values[:-1], q)
+    assert short.value is None
+    assert short.reason == f"p{q * 100:g} needs {need:,} observations, there are {need - 1:,}"
+    assert percentile(values, q).value == pytest.approx(float(np.quantile(values, q)), rel=1e-12)
+
+
+@pytest.mark.parametrize(("q", "need"), GATES[1:])
+def test_gate_is_the_smallest_count_that_satisfies_the_condition(q: float, need: int) -> None:
+    """q^n + n (1 − q) q^(n − 1) ≤ 0.01 holds at n and not at n − 1."""
+
+    def chance_of_at_most_one_miss(n: int) -> float:
+        return q**n + n * (1 - q) * q ** (n - 1)
+
+    assert chance_of_at_most_one_miss(need) <= 0.01 < chance_of_at_most_one_miss(need - 1)
+
+
+def test_median_interpolates_between_the_two_middle_values() -> None:
+    """Type 7: the median of 1, 2, 4, 9 is (2 + 4) / 2 = 3."""
+    assert percentile([9, 1, 4, 2], 0.5).value == pytest.approx(3.0)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=130, max_size=200))
+def test_percentiles_rise_with_the_quantile_and_stay_inside(values: list[float]) -> None:
+    found = [percentile(values, q).value for q in (0.5, 0.9, 0.95)]
+    assert None not in found
+    assert min(values) <= found[0] <= found[1] <= found[2] <= max(values)  # type: ignore[operator]
+
+
+@given(st.lists(st.floats(1e-6, 1e6), min_size=64, max_size=100), st.permutations(range(64)))
+def test_order_does_not_matter(values: list[float], order: list[int]) -> None:
+    shuffled = [values[i] for i in order] + values[64:]
+    assert percentile(shuffled, 0.9) == percentile(values, 0.9)
+
+
+def test_a_value_is_a_number_or_a_reason() -> None:
+    for wrong in ((None, None), (1.0, "both")):
+        with pytest.raises(ValueError, match="either a number or a reason"):
+            Value(*wrong)

@@ -1,0 +1,165 @@
+"""The page in a real browser: quiet, offline, in both themes, and hostile text stays text."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+import results
+from results.report import write_html
+from tests.results.builders import FAST, SLOW, Sheet, Texts, build_run
+from tests.results.hostile import XSS
+
+pytestmark = pytest.mark.browser
+CHROMIUM = Path("/usr/bin/chromium")
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if not CHROMIUM.exists():
+        pytest.fail(f"{CHROMIUM} is missing: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class Watched:
+    """A page whose console, requests and dialogs are written down."""
+
+    def __init__(
+        self, browser: Browser, path: Path, *, theme: str = "light", width: int = 1280, js: bool = True
+    ) -> None:
+        context = browser.new_context(
+            color_scheme=theme, viewport={"width": width, "height": 900}, java_script_enabled=js  # type: ignore[arg-type]
+        )  # fmt: skip
+        self.page: Page = context.new_page()
+        self.noise: list[str] = []
+        self.requests: list[str] = []
+        self.dialogs: list[str] = []
+        self.page.on("console", lambda message: self.noise.append(message.text))
+        self.page.on("pageerror", lambda error: self.noise.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("dialog", lambda dialog: (self.dialogs.append(dialog.message), dialog.dismiss()))
+        self.page.goto(path.as_uri())
+
+    def is_quiet(self) -> bool:
+        fetched = [url for url in self.requests if not url.startswith(("file://", "data:"))]
+        return not self.noise and not fetched and not self.dialogs and len(self.requests) <= 2
+
+
+@pytest.fixture(scope="module")
+def report(demo: results.Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_html(demo, tmp_path_factory.mktemp("page") / "report.html")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 420])
+def test_quiet_offline_and_never_wider_than_the_window(browser: Browser, report: Path, theme: str, width: int) -> None:
+    watched = Watched(browser, report, theme=theme, width=width)
+    assert watched.is_quiet(), (watched.noise, watched.requests, watched.dialogs)
+    assert watched.page.evaluate("document.documentElement.scrollWidth") <= width
+    dark = watched.page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(21, 23, 26)"
+    assert dark == (theme == "dark")
+
+
+CONTRAST = """() => {
+  const rgb = (text) => text.match(/[\\d.]+/g).slice(0, 3).map(Number);
+  const light = (c) => rgb(c).map((v) => v / 255).map((v) => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
+  const ground = light(getComputedStyle(document.documentElement).backgroundColor);
+  const probe = document.body.appendChild(document.createElement("i"));
+  return ["--ink", "--soft", "--bad", "--good", "--e0", "--e1", "--e2", "--e3", "--e4", "--e5"].map((name) => {
+    probe.style.color = `var(${name})`;
+    const c = light(getComputedStyle(probe).color);
+    return [name, (Math.max(c, ground) + .05) / (Math.min(c, ground) + .05)];
+  });
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_ink_is_readable_on_its_paper(browser: Browser, report: Path, theme: str) -> None:
+    """WCAG AA: 4.5 to 1 for text; engine colours are used for names too."""
+    for name, ratio in Watched(browser, report, theme=theme).page.evaluate(CONTRAST):
+        assert ratio >= 4.5, name
+
+
+def test_the_theme_can_be_turned(browser: Browser, report: Path) -> None:
+    page = Watched(browser, report).page
+    page.click("#theme")
+    assert page.get_attribute("html", "data-theme") == "dark"
+    assert page.inner_text("#theme") == "Light"
+    page.click("#theme")
+    assert page.get_attribute("html", "data-theme") == "light"
+
+
+def test_print_is_black_on_white_and_shows_every_level(browser: Browser, report: Path) -> None:
+    page = Watched(browser, report, theme="dark").page
+    page.emulate_media(media="print")
+    assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.locator(".panel:visible").count() == 4
+    assert page.locator("details.trial:visible").count() == 24
+
+
+def test_levels_and_trials_are_chosen(browser: Browser, report: Path) -> None:
+    watched = Watched(browser, report)
+    page = watched.page
+    assert page.locator(".panel:visible").count() == 1
+    assert page.get_attribute(".panel:visible", "data-title") == "c=8"
+    page.click(".switch button:has-text('c=1')")
+    assert page.get_attribute(".panel:visible", "data-title") == "c=1"
+    assert page.locator("details.trial:visible").count() == 1
+    page.select_option("#trial", index=5)
+    assert page.get_attribute("details.trial:visible", "id") == "trial5"
+    assert watched.is_quiet(), watched.noise
+
+
+def test_read_outs_follow_the_pointer(browser: Browser, report: Path) -> None:
+    page = Watched(browser, report).page
+    page.locator("svg.ecdf:visible").first.hover()
+    text = page.locator(".charts:visible .readout").first.inner_text()
+    assert text.startswith("at or below ")
+    assert "reference" in text
+    chart = page.locator("svg.timeline:visible")
+    left, right = page.evaluate("JSON.parse(document.getElementById('data').textContent).bars.trial2[6].slice(1, 3)")
+    box = chart.bounding_box()
+    assert box is not None
+    lane_top, step = (float(part) for part in (chart.get_attribute("data-lane") or "").split())
+    lane = page.evaluate("JSON.parse(document.getElementById('data').textContent).bars.trial2[6][0]")
+    factor = box["width"] / 1100
+    chart.scroll_into_view_if_needed()
+    box = chart.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + (left + right) / 2 * factor, box["y"] + (lane_top + (lane + 0.5) * step) * factor)
+    assert "first token" in page.locator("details.trial:visible .readout").inner_text()
+
+
+def test_complete_without_javascript(browser: Browser, report: Path) -> None:
+    page = Watched(browser, report, js=False).page
+    assert page.locator(".panel:visible").count() == 4
+    assert page.locator("details.trial:visible").count() == 24
+    assert not page.is_visible("#theme")
+
+
+@pytest.mark.parametrize(
+    "slot", ["engine", "workload", "answer", "error", "note", "reason", "warning", "name", "version"]
+)
+def test_hostile_texts_do_not_run(browser: Browser, tmp_path: Path, slot: str) -> None:
+    joined = " ".join(XSS)
+    engines = {f"a {joined}" if slot == "engine" else "a": FAST, "b": SLOW}
+    texts = Texts() if slot == "engine" else Texts(**{slot: joined})
+    sheet = Sheet(engines=engines, repeats=2, requests=12, invalid=(0,), texts=texts)
+    watched = Watched(browser, write_html(results.load(build_run(tmp_path, sheet))))
+    page = watched.page
+    page.mouse.move(200, 300)
+    time.sleep(0.05)  # an injected script or refresh would have fired by now
+    assert watched.is_quiet(), (watched.noise, watched.requests, watched.dialogs)
+    assert page.locator("script").count() == 2
+    assert page.locator("iframe, img, form, object, embed, a[href]").count() == 0
+    assert "<script" not in page.evaluate("document.getElementById('data').textContent").replace("\\u003c", "")

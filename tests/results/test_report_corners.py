@@ -1,0 +1,78 @@
+"""Corners of the page: what a run may also hold."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+import results
+from results.records import Load, Manifest, RunStatus
+from results.report import print_summary, render_html
+from results.report.verdict import verdict
+from results.store import RunFolder
+from tests.results.builders import FAST, LOADS, Sheet, build_run
+
+SMALL = Sheet(engines={"only": FAST}, loads=LOADS[:1], repeats=1, requests=6, invalid=())
+
+
+def rewritten(path: Path, change: Callable[[Manifest], Manifest]) -> results.Run:
+    folder = RunFolder.open(path)
+    folder.write_manifest(change(folder.read_manifest()))
+    return results.load(path)
+
+
+def test_equal_engines_are_not_told_apart(tmp_path: Path) -> None:
+    """The second sends two tokens per chunk at half the rate: other draws of the noise, the same speed."""
+    twins = {"a": FAST, "b": replace(FAST, tokens_per_chunk=2)}
+    sheet = Sheet(engines=twins, loads=[Load(rate_per_s=3.0, arrival="poisson")], requests=30, invalid=())
+    found = verdict(results.load(build_run(tmp_path, sheet)))
+    assert not found.decided
+    assert found.sentence.startswith("At poisson 3/s the data cannot tell ")
+    assert "TTFT p50 ratio " in found.sentence
+
+
+def test_a_failure_is_told(tmp_path: Path) -> None:
+    path = build_run(tmp_path, replace(SMALL, status=RunStatus.FAILED))
+    run = rewritten(path, lambda stored: msgspec.structs.replace(stored, failure="only, repeat 1: port 8123 is taken"))
+    assert "only, repeat 1: port 8123 is taken" in render_html(run)
+    console = Console(record=True, width=100, quiet=False, file=(tmp_path / "out").open("w"))
+    print_summary(run, console)
+    console.file.close()
+    assert "Failure: only, repeat 1: port 8123 is taken" in (tmp_path / "out").read_text()
+
+
+def test_environment_of_any_shape(tmp_path: Path) -> None:
+    shape = {
+        "gpus": [{"name": "H200", "memory_bytes": 150754820096}, {"name": "H200", "memory_bytes": None}],
+        "flags": ["--a", 1],
+        "empty": [],
+        "nothing": {},
+    }
+    run = rewritten(build_run(tmp_path, SMALL), lambda stored: msgspec.structs.replace(stored, environment=shape))
+    page = render_html(run)
+    for words in ("gpus[0].name", "140 GiB", "– (not known)", "--a 1"):
+        assert words in page
+    bare = rewritten(run.path, lambda stored: msgspec.structs.replace(stored, environment={}, git_commit=None))
+    assert "Nothing was recorded." in render_html(bare)
+    assert "– (not in a git checkout)" in render_html(bare)
+
+
+def test_a_trial_without_a_steady_window_says_so(tmp_path: Path) -> None:
+    """Four slots wanted, three requests planned: the load was never on."""
+    page = render_html(results.load(build_run(tmp_path, replace(SMALL, loads=LOADS[1:2], requests=3))))
+    assert "no steady window" in page
+    assert "– (none)" in page
+    assert "the steady window is empty" in page
+
+
+def test_a_long_trial_is_thinned_and_says_so(tmp_path: Path) -> None:
+    page = render_html(results.load(build_run(tmp_path, replace(SMALL, requests=900, tokens=4))))
+    assert "one in 3 of 902 requests is drawn" in page
+
+
+def test_the_engines_own_log_has_its_place(tmp_path: Path) -> None:
+    folder = RunFolder.open(build_run(tmp_path, SMALL))
+    assert folder.engine_log("only", 2) == folder.path / "engines" / "only-2.log"
+    assert folder.engine_log("only", 2).parent.is_dir()

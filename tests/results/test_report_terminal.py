@@ -1,0 +1,112 @@
+"""The terminal summary: whole, narrow enough, and deaf to escape sequences."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import results
+from results.metrics import CATALOGUE
+from results.records import RunStatus
+from results.report import print_comparison, print_summary
+from results.statistics import Judgement, compare_paired
+from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
+from tests.results.hostile import TERMINAL
+
+
+def printed(run: results.Run, **options: object) -> str:
+    out = io.StringIO()
+    print_summary(run, Console(file=out, **options))  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("options", [{}, {"width": 100}, {"width": 160}, {"width": 100, "force_terminal": True}])
+def test_every_engine_at_every_load(demo: results.Run, options: dict[str, object]) -> None:
+    text = printed(demo, **options)
+    for cell in demo.cells:
+        assert cell.engine in text
+        assert cell.load in text
+    assert text.count("transformers") >= 4
+    assert "TTFT p50" in text
+
+
+def test_a_row_shows_centre_interval_and_failures(demo: results.Run) -> None:
+    text = printed(demo)
+    assert "At c=8, reference delivered" in text
+    assert "bench-01 · commit 3f9a1c2e5b7d · 2026-11-20 10:15 UTC · 24 of 24 trials" in text
+    assert "2 of 3" in text
+    assert "6/72" in text
+    assert "[1.33, 1.33]" in text or "GiB" in text
+
+
+def test_a_pipe_gets_no_line_wider_than_the_table(demo: results.Run) -> None:
+    console = Console(file=io.StringIO(), width=80)
+    print_summary(demo, console)
+    assert max(len(line) for line in console.file.getvalue().splitlines()) <= 100  # type: ignore[attr-defined]
+    assert console.width == 80, "the caller's console is given back as it was"
+
+
+def test_invalid_trials_warnings_and_notes_are_listed(demo: results.Run) -> None:
+    text = printed(demo, width=160)
+    assert "INVALID trials, left out of every number above:\n  transformers, c=1, repeat 1: client saturated" in text
+    assert "Warnings:\n  reference, c=8, repeat 1: the first repeat" in text
+    assert "Declared:\n  workload scaled to 1/10" in text
+
+
+def test_absent_values_carry_a_footnote(one_trial: results.Run) -> None:
+    text = printed(one_trial)
+    assert text.count("one trial has no interval; raise repeats") == 1, "one note for all"
+    assert "(1) interval: one trial" in text
+
+
+def test_a_run_without_valid_trials_says_why(tmp_path: Path) -> None:
+    sheet = Sheet(engines={"only": FAST}, loads=LOADS[:1], repeats=1, requests=4, invalid=(0,))
+    text = printed(results.load(build_run(tmp_path, sheet)))
+    assert "– (1)" in text
+    assert "(1) TTFT p50, ITL p50, TPOT p50, output, requests and peak memory: no valid trial" in text
+
+
+@pytest.mark.parametrize("status", [RunStatus.INTERRUPTED, RunStatus.FAILED])
+def test_a_cut_off_run_gets_no_verdict(tmp_path: Path, status: RunStatus) -> None:
+    text = printed(results.load(build_run(tmp_path, Sheet(status=status, finished=3))), width=160)
+    words = "was interrupted" if status is RunStatus.INTERRUPTED else "failed"
+    assert f"No verdict: the run {words}, 3 of 24 trials ended." in text
+    assert status.value.upper() in text
+    assert "Never finished:\n  reference, poisson 2/s: repeat 1, 2 and 3" in text
+
+
+def test_control_characters_and_markup_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    nasty = "".join(TERMINAL)
+    texts = Texts(name=nasty, note=nasty, reason=nasty, warning=nasty, workload=nasty)
+    sheet = Sheet(engines={f"a{nasty}": FAST, "b": SLOW}, loads=LOADS[2:3], requests=8, texts=texts, invalid=(0,))
+    text = printed(results.load(build_run(tmp_path, sheet)), width=300)
+    assert not any(ord(c) < 0x20 and c != "\n" for c in text)
+    assert not any(c in text for c in "\x7f\x9b\u202e")
+    assert "[red]markup[/red]" in text, "rich markup of others is text"
+
+
+def test_comparison_names_direction_word_and_reason() -> None:
+    a = {1: 1.0, 2: 1.1, 3: 0.95}
+    output, ttft, itl = (CATALOGUE[name] for name in ("output_tokens_per_s", "ttft_p50_s", "itl_p50_s"))
+    compared = [
+        compare_paired(output, "c=8", a, {k: v * 5 for k, v in a.items()}),
+        compare_paired(itl, "c=8", a, {k: v * (1.2 + k / 1000) for k, v in a.items()}),
+        compare_paired(ttft, "c=1", a, {k: v * (1.001 + k / 1000) for k, v in a.items()}),
+        compare_paired(itl, "c=1", a, {}),
+    ]
+    assert [one.judgement for one in compared] == list(Judgement)
+    out = io.StringIO()
+    print_comparison(compared, "main", "branch\x1b[2J", Console(file=out, width=120))
+    text = out.getvalue()
+    assert "branch [2J against main" in text
+    for words in ("5.00× [5.00, 5.00]", "▲ better", "▼ worse", "= same", "? unclear", "(lower is better)"):
+        assert words in text
+    assert "needs 2 paired repeats, there are 0" in text
+    assert "1 better, 1 worse, 1 same, 1 unclear" in text
+
+
+def test_nothing_to_compare() -> None:
+    out = io.StringIO()
+    print_comparison([], "a", "b", Console(file=out))
+    assert "nothing to compare" in out.getvalue()

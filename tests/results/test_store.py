@@ -1,0 +1,165 @@
+"""The run folder: what is stored is read back, and every damage has a name."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import results
+from results.atomic import write_atomic
+from results.errors import NotWritable, RunNotFound, RunUnreadable
+from results.records import RunStatus, StreamRecord
+from results.store import RunFolder, TrialFolder, new_run_id
+from tests.results.builders import Sheet, build_run, manifest
+
+
+def test_a_trial_is_read_back_as_written(demo_path: Path) -> None:
+    run = RunFolder.open(demo_path)
+    trial = run.trials()[0]
+    assert trial.has_requests()
+    record = trial.read_record()
+    assert record is not None
+    assert record.planned_requests == 24
+    assert len(trial.read_requests()) == 26
+    assert trial.read_telemetry().torn_bytes == 0
+
+
+def test_raw_streams_survive_any_bytes(tmp_path: Path) -> None:
+    trial = TrialFolder(tmp_path / "t")
+    trial.create()
+    raw = bytes(range(256)).decode("latin-1")
+    record = StreamRecord(0, results.records.Phase.MEASURED, "s", 0, 1, 2, "complete", read_ns=[3], reads=[raw])
+    with trial.open_streams() as streams:
+        streams.append(record)
+    assert trial.read_streams().records == [record]
+
+
+def test_not_a_run_folder(tmp_path: Path) -> None:
+    with pytest.raises(RunNotFound, match=r"holds no manifest\.json"):
+        results.load(tmp_path)
+
+
+def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    path = build_run(tmp_path, Sheet(finished=0))
+    stored = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**stored, "schema_version": 2}))
+    with pytest.raises(RunUnreadable, match="has schema 2, newer than 1; update bakeoff to read it"):
+        results.load(path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": "x"}', '{"schema_version": 1}', "\x00\x01"])
+def test_a_damaged_manifest_is_named(tmp_path: Path, text: str) -> None:
+    path = build_run(tmp_path, Sheet(finished=0))
+    (path / "manifest.json").write_text(text)
+    with pytest.raises(RunUnreadable, match=r"manifest\.json cannot be read"):
+        results.load(path)
+
+
+def test_a_damaged_trial_is_named(tmp_path: Path) -> None:
+    path = build_run(tmp_path, Sheet(finished=1))
+    next((path / "trials").iterdir()).joinpath("trial.json").write_text('{"id": 5}')
+    with pytest.raises(RunUnreadable, match=r"trial\.json cannot be read"):
+        _ = results.load(path).finished
+
+
+def test_run_ids_collide_into_a_clear_message(tmp_path: Path) -> None:
+    build_run(tmp_path, Sheet(finished=0))
+    with pytest.raises(NotWritable, match="something is there already; choose another --out"):
+        build_run(tmp_path, Sheet(finished=0))
+
+
+def test_run_ids_sort_by_time_and_differ() -> None:
+    ids = {new_run_id("demo") for _ in range(20)}
+    assert len(ids) > 18
+    assert all(one[8] == "-" and "-demo-" in one for one in ids)
+
+
+def test_a_root_below_a_file_is_not_writable(tmp_path: Path) -> None:
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    with pytest.raises(NotWritable, match=r"cannot make the folder .*: Not a directory; choose a folder you own"):
+        build_run(blocker / "runs", Sheet(finished=0))
+
+
+def test_finished_and_unfinished_trials(tmp_path: Path) -> None:
+    run = results.load(build_run(tmp_path, Sheet(finished=5, invalid=())))
+    assert len(run.finished) == 5
+    assert len(run.unfinished) == 19
+    (run.path / "trials" / run.unfinished[0].id).mkdir()
+    assert len(results.load(run.path).finished) == 5, "a trial without its trial.json has not ended"
+
+
+class TestStatus:
+    """A run that says ``running`` is believed only while its process lives."""
+
+    def test_own_process_is_running(self, tmp_path: Path) -> None:
+        assert results.load(build_run(tmp_path, Sheet(finished=0, status=RunStatus.RUNNING))).status == "running"
+
+    def test_dead_process_is_incomplete(self, tmp_path: Path) -> None:
+        dead = subprocess.Popen(["true"])
+        dead.wait()
+        sheet = Sheet(finished=0, status=RunStatus.RUNNING, pid=dead.pid)
+        assert results.load(build_run(tmp_path, sheet)).status is RunStatus.INCOMPLETE
+
+    def test_reused_pid_is_incomplete(self, tmp_path: Path) -> None:
+        """The process that has the pid now began after the manifest was written."""
+        path = build_run(tmp_path, Sheet(finished=0, status=RunStatus.RUNNING))
+        os.utime(path / "manifest.json", (1_000_000_000, 1_000_000_000))
+        assert results.load(path).status is RunStatus.INCOMPLETE
+
+    @pytest.mark.parametrize("status", [RunStatus.COMPLETE, RunStatus.FAILED, RunStatus.INTERRUPTED])
+    def test_an_ended_run_says_how(self, tmp_path: Path, status: RunStatus) -> None:
+        assert results.load(build_run(tmp_path, Sheet(finished=0, status=status, pid=1))).status is status
+
+
+class TestAtomic:
+    """All of the new bytes, or all of the old ones, and never a temporary file."""
+
+    def test_replaces(self, tmp_path: Path) -> None:
+        path = tmp_path / "report.html"
+        write_atomic(path, b"old")
+        write_atomic(path, b"new")
+        assert path.read_bytes() == b"new"
+        assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+        assert path.stat().st_mode & 0o777 == 0o644
+
+    @pytest.mark.parametrize("step", ["fsync", "replace"])
+    def test_a_failing_write_keeps_the_old_bytes(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+    ) -> None:
+        path = tmp_path / "manifest.json"
+        write_atomic(path, b"old")
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(f"results.atomic.os.{step}", full)
+        with pytest.raises(NotWritable, match="No space left on device; free some space or choose --out"):
+            write_atomic(path, b"new")
+        monkeypatch.undo()
+        assert path.read_bytes() == b"old"
+        assert [p.name for p in tmp_path.iterdir()] == ["manifest.json"]
+
+    def test_an_interrupt_leaves_no_temporary_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("results.atomic.os.replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write_atomic(tmp_path / "manifest.json", b"new")
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_missing_folder_is_one_clear_line(self, tmp_path: Path) -> None:
+        with pytest.raises(NotWritable, match=r"cannot write .*: No such file or directory; choose a folder you own"):
+            write_atomic(tmp_path / "none" / "x", b"")
+
+
+def test_manifest_survives_a_round_trip(tmp_path: Path) -> None:
+    stored = manifest(Sheet(), [])
+    run = RunFolder.create(tmp_path, stored)
+    assert run.read_manifest() == stored
+    run.write_manifest(msgspec.structs.replace(stored, status=RunStatus.INTERRUPTED))
+    assert run.status() is RunStatus.INTERRUPTED

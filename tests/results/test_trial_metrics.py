@@ -1,0 +1,102 @@
+"""All metrics of one trial, folded from a log whose every number is known."""
+
+import pytest
+
+from results.metrics import CATALOGUE, HEADLINE, Better, Unit, trial_metrics, trial_window
+from results.records import Load, Outcome, Phase, Slo, TelemetryRecord
+from tests.results.handmade import MS, request, trial
+
+ONE = Load(concurrency=1)
+SLO = Slo(e2e_s=0.25)
+
+
+def serial(count: int) -> list:
+    """One slot: each request is planned every 200 ms, its tokens come 50, 100 and 200 ms later (1, 1 and 2)."""
+    return [
+        request(200 * i, [200 * i + 50, 200 * i + 100, 200 * i + 200], [1, 1, 2], sent=200 * i + 2, index=i,
+                prompt_tokens=10)
+        for i in range(count)
+    ]  # fmt: skip
+
+
+def test_every_name_of_the_catalogue_has_a_value_or_a_reason() -> None:
+    values = trial_metrics(trial(ONE), serial(4), [], SLO)
+    assert set(values) == set(CATALOGUE)
+    assert all((value.value is None) != (value.reason is None) for value in values.values())
+
+
+def test_worked_trial() -> None:
+    """Four requests in 0.8 s: window 0…800 ms; the last token at 800 ms falls on its open end.
+
+    Tokens inside: 4 × 4 − 2 = 14 → 17.5 tok/s. Requests: 3 end inside → 3.75 /s. Prompt: 4 × 10 / 0.8 = 50 tok/s.
+    TTFT 50 ms; TPOT (200 − 50) / 3 = 50 ms; E2E 200 ms; ITL: 50 once and 100 / 2 = 50 twice: 50 ms; gaps 50 and 100.
+    """
+    record = trial(ONE, issue_end=900)
+    requests = serial(4)
+    assert trial_window(record, requests).end_ns == 800 * MS
+    values = {name: value.value for name, value in trial_metrics(record, requests, [], SLO).items()}
+    assert values["ttft_p50_s"] == pytest.approx(0.050)
+    assert values["ttft_from_send_p50_s"] == pytest.approx(0.048)
+    assert values["send_lag_p50_s"] == pytest.approx(0.002)
+    assert values["tpot_p50_s"] == pytest.approx(0.050)
+    assert values["e2e_p50_s"] == pytest.approx(0.200)
+    assert values["itl_p50_s"] == pytest.approx(0.050)
+    assert values["chunk_gap_p50_s"] == pytest.approx(0.050)
+    assert values["output_tokens_per_s"] == pytest.approx(17.5)
+    assert values["prompt_tokens_per_s"] == pytest.approx(50.0)
+    assert values["requests_per_s"] == pytest.approx(3.75)
+    assert values["goodput_per_s"] == pytest.approx(5.0)
+    assert values["attainment"] == pytest.approx(1.0)
+    assert values["failures"] == 0.0
+    assert values["tokens_per_chunk"] == pytest.approx(4 / 3)
+    assert values["ttft_p90_s"] is None
+
+
+def test_warm_up_is_never_counted() -> None:
+    warm = [request(-500, [-100], [1000], phase=Phase.WARMUP, outcome=Outcome.TIMEOUT)]
+    record = trial(ONE, issue_end=900)
+    assert trial_metrics(record, warm + serial(4), [], SLO) == trial_metrics(record, serial(4), [], SLO)
+
+
+def test_failures_count_and_leave_the_latencies_alone() -> None:
+    broken = request(800, [801], outcome=Outcome.TRUNCATED, sent=800)
+    values = trial_metrics(trial(ONE), [*serial(4), broken], [], SLO)
+    assert values["failures"].value == 1.0
+    assert values["ttft_p50_s"].value == pytest.approx(0.050)
+    assert values["attainment"].value == pytest.approx(0.8)
+
+
+def test_nothing_arrived() -> None:
+    values = trial_metrics(trial(ONE), [], [], Slo())
+    assert values["tokens_per_chunk"].reason == "no token arrived"
+    assert values["ttft_p50_s"].reason == "p50 needs 3 observations, there are 0"
+    assert values["output_tokens_per_s"].reason == "the steady window is empty"
+
+
+def test_idle_draw_is_measured_before_the_warm_up() -> None:
+    """100 W idle for 10 s, 900 W in a 1 s warm-up, then 500 W for 40 s of load with 400 tokens.
+
+    Energy 40 × 500 = 20,000 J: 50 J per token; above idle (500 − 100) × 40 = 16,000 J: 40 J per token.
+    """
+    load = [request(11_000, range(11_100, 51_100, 100), ended=51_000.5)]
+    warm = [request(10_000, [10_900], phase=Phase.WARMUP)]
+    joules, records = 0.0, []
+    for tenth in range(530):
+        t = tenth / 10
+        records.append(TelemetryRecord(round(t * 1e9), "gpu0", {"energy_j": joules}))
+        joules += (100 if t < 10 else 900 if t < 11 else 500) / 10
+    record = trial(Load(rate_per_s=1.0, arrival="constant"), started=0, issue_start=11_000, issue_end=51_000)
+    values = trial_metrics(record, warm + load, records, Slo())
+    assert values["energy_per_output_token_j"].value == pytest.approx(20_000 / 399)
+    assert values["energy_above_idle_per_output_token_j"].value == pytest.approx(16_000 / 399, rel=1e-3)
+    assert values["energy_per_request_j"].reason == "no successful request in the window"
+
+
+def test_catalogue_is_whole() -> None:
+    assert set(HEADLINE) <= set(CATALOGUE)
+    for name, metric in CATALOGUE.items():
+        assert metric.name == name
+        assert metric.definition
+        assert metric.title
+        assert not (name.endswith("_s") and not name.endswith("per_s")) or metric.unit is Unit.SECONDS
+        assert metric.better in Better
