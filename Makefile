@@ -47,9 +47,9 @@ coverage: $(VENV)/.test model ## All tests with branch coverage of every package
 format: $(VENV)/.test ## Format the code
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-bench-%: $(VENV)/.test model ## Measure the bars of one area: client, reference_engine, demo, crash, cli, coverage
-	@set -e; for script in benchmarks/$*/*.py; do echo "== $$script"; \
-	  BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python $$script; done
+bench-%: $(VENV)/.test model ## Measure the bars of one area: client, reference_engine, demo, crash, cli, coverage, gpu
+	@set -e; for script in benchmarks/$*/*.py; do name=$${script%.py}; echo "== $$script"; \
+	  BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python -m $${name//\//.}; done
 
 clean: ## Remove the environment; runs and cached models stay
 	rm -rf $(VENV)

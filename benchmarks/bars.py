@@ -17,8 +17,8 @@ class Bars:
 
     def add(self, name: str, value: float, relation: str, goal: float) -> None:
         """``add("ttft_p50_error_ms", 0.2, "<=", 1.0)``."""
-        held = _HOLDS[relation](value, goal)
-        self._bars[name] = {"value": round(value, 4), "goal": f"{relation} {goal:g}", "pass": held}
+        held = bool(_HOLDS[relation](value, goal))
+        self._bars[name] = {"value": round(float(value), 4), "goal": f"{relation} {goal:g}", "pass": held}
 
     def finish(self) -> None:
         """Print and exit: 0 when every bar holds."""

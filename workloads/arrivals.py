@@ -1,12 +1,14 @@
 """Arrival processes: when each session of an open loop starts, in seconds from the start of the load."""
 
 import itertools
+import math
 from collections.abc import Iterator
 from typing import Protocol
 
 import msgspec
 
-from workloads.errors import UnknownWorkload
+from workloads.errors import BadOption, UnknownWorkload
+from workloads.options import nearest
 from workloads.rng import Rng
 
 
@@ -51,8 +53,11 @@ def arrival(name: str, rate_per_s: float) -> Arrival:
     """Make an arrival process by name.
 
     Raises:
-        UnknownWorkload: there is none of that name.
+        UnknownWorkload: there is none of that name; the nearest is named.
+        BadOption: the rate is not a positive number.
     """
     if name not in _PROCESSES:
-        raise UnknownWorkload(f"unknown arrival process '{name}'; known: {', '.join(_PROCESSES)}")
+        raise UnknownWorkload(f"unknown arrival process '{name}'; {nearest(name, _PROCESSES)}")
+    if not 0 < rate_per_s < math.inf:
+        raise BadOption(f"rate_per_s must be above 0, not {rate_per_s}")
     return _PROCESSES[name](rate_per_s)

@@ -11,6 +11,7 @@ from workloads.tokenizer import Tokenizer
 from workloads.types import Message, Session, Turn
 
 _MIN_CONTENT_TOKENS = 4
+_MAX_CORRECTIONS = 4
 
 
 class Chat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,6 +29,8 @@ class Chat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not 0 < self.scale <= 16:
             raise ValueError(f"scale must be above 0 and at most 16, not {self.scale}")
+        if self.max_input_tokens < 1:
+            raise ValueError(f"max_input_tokens must be at least 1, not {self.max_input_tokens}")
 
     def sessions(self, tokenizer: Tokenizer, seed: str) -> Iterator[Session]:
         """Sessions of one turn each, the chat template counted in the input length."""
@@ -38,9 +41,9 @@ class Chat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             wanted = round(AZURE_CONVERSATION_INPUT.sample(lengths) * self.scale)
             content_tokens = max(_MIN_CONTENT_TOKENS, min(wanted, self.max_input_tokens) - overhead)
             output = max(2, round(AZURE_CONVERSATION_OUTPUT.sample(lengths) * self.scale))
-            text = exact_text(tokenizer, content_tokens, Rng(seed, "chat", "text", str(number)))
-            turn = Turn(overhead + content_tokens, output, messages=(Message("user", text),))
-            yield Session(f"chat-{number}", (turn,))
+            path = (seed, "chat", "text", str(number))
+            text, input_tokens = _exact_content(tokenizer, overhead + content_tokens, overhead, path)
+            yield Session(f"chat-{number}", (Turn(input_tokens, output, messages=(Message("user", text),)),))
             number += 1
 
     def notes(self) -> list[str]:
@@ -49,3 +52,19 @@ class Chat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.scale == 1.0:
             return [source]
         return [f"{source}; every length × {self.scale:g} so that this machine can bear it"]
+
+
+def _exact_content(tokenizer: Tokenizer, tokens: int, overhead: int, path: tuple[str, ...]) -> tuple[str, int]:
+    """Text whose rendered prompt has ``tokens`` tokens, and its true count.
+
+    Where the template has no special token around the content, tokens merge across the edge and ``overhead`` is off:
+    the prompt is counted whole and corrected. The count that is returned is the prompt's, whatever it came to.
+    """
+    text, found = "", 0
+    for _ in range(_MAX_CORRECTIONS):
+        text = exact_text(tokenizer, max(1, tokens - overhead), Rng(*path))
+        found = tokenizer.count(tokenizer.render_chat([{"role": "user", "content": text}]))
+        if found == tokens:
+            break
+        overhead += found - tokens
+    return text, found

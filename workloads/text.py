@@ -84,9 +84,11 @@ def _prose_ids(tokenizer: Tokenizer, tokens: int, rng: Rng) -> list[int]:
     text = next(source)
     ids = tokenizer.encode(text)
     while len(ids) < tokens:
-        text = f"{text} {next(source)}"
-        if len(text) >= 3 * tokens:  # English has over 3 characters a token: no need to count before
-            ids = tokenizer.encode(text)
+        # English has over 3 characters a token: counting before that much has been added is in vain.
+        enough = len(text) + 3 * (tokens - len(ids))
+        while len(text) < enough:
+            text = f"{text} {next(source)}"
+        ids = tokenizer.encode(text)
     return ids
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
+from jinja2 import Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from workloads.errors import NoTokenizer
@@ -28,6 +29,8 @@ class Tokenizer:
             raise NoTokenizer(f"{folder} holds no tokenizer.json; give the model's folder with model.path")
         self._folder = folder
         self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
+        self._tokenizer.no_truncation()  # some checkpoints store how they were trained; engines do not cut prompts so
+        self._tokenizer.no_padding()
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text, special tokens neither added nor removed."""
@@ -53,10 +56,7 @@ class Tokenizer:
         Raises:
             NoTokenizer: the checkpoint has no chat template.
         """
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)  # as Transformers sets it
-        return environment.from_string(self._chat_template).render(
-            messages=list(messages), add_generation_prompt=True, **self._special_tokens
-        )
+        return self._chat_template.render(messages=list(messages), add_generation_prompt=True, **self._special_tokens)
 
     @cached_property
     def _config(self) -> dict[str, Any]:
@@ -64,12 +64,16 @@ class Tokenizer:
         return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
     @cached_property
-    def _chat_template(self) -> str:
+    def _chat_template(self) -> Template:
         separate = self._folder / "chat_template.jinja"
         template = separate.read_text(encoding="utf-8") if separate.is_file() else self._config.get("chat_template")
         if not isinstance(template, str):
             raise NoTokenizer(f"{self._folder} has no chat template; use a workload of completions, such as random")
-        return template
+        # As Transformers sets it.
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        return environment.from_string(template)
 
     @property
     def _special_tokens(self) -> dict[str, str]:

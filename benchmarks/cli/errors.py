@@ -8,8 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from bars import Bars
+from benchmarks.bars import Bars
 
 BAKEOFF = Path(sys.executable).with_name("bakeoff")
 EXPERIMENT = """

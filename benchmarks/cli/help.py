@@ -6,8 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from bars import Bars
+from benchmarks.bars import Bars
 
 
 def main() -> None:

@@ -6,14 +6,10 @@
 import asyncio
 import os
 import statistics
-import sys
-from pathlib import Path
 
 import uvloop
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from bars import Bars
-
+from benchmarks.bars import Bars
 from engines import pick_port
 from engines.dialects import ReferenceDialect
 from harness.client import Driver, HttpTransport, decode_stream

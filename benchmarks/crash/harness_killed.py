@@ -16,10 +16,8 @@ from pathlib import Path
 
 import psutil
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from bars import Bars
-
 import results
+from benchmarks.bars import Bars
 from engines import pick_port
 from harness.run import recover
 from results.records import RunStatus

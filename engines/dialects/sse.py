@@ -18,7 +18,9 @@ class SseParser:
     def feed(self, chunk: bytes) -> list[bytes]:
         """Take the bytes of one read and return the ``data`` of every event that they complete."""
         events: list[bytes] = []
-        if self._after_cr and chunk:
+        if not chunk:
+            return events
+        if self._after_cr:
             self._after_cr = False
             if chunk[0] == 0x0A:  # the second half of a CRLF that was split between two reads
                 chunk = chunk[1:]

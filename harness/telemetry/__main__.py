@@ -47,7 +47,7 @@ def main() -> int:
 
 def _process_probes(order: Order) -> list[Probe]:
     pids = (("engine", order.engine_pid), ("client", order.client_pid))
-    return [ProcessProbe(source, pid) for source, pid in pids if pid is not None]
+    return [ProcessProbe(source, pid, tree=source == "engine") for source, pid in pids if pid is not None]
 
 
 def _sample_until_line(order: Order, probes: list[Probe], no_gpu: str | None) -> str:

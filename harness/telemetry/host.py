@@ -23,23 +23,25 @@ class HostProbe:
 
 
 class ProcessProbe:
-    """Memory and CPU time of one process and everything below it.
+    """Memory and CPU time of one process, with or without everything below it.
 
     Looking for children walks all of /proc, so it is done once a second; memory and CPU time are read each tick.
 
     Args:
         source: name in the log: ``engine`` or ``client``.
         pid: root of the tree.
+        tree: whether its descendants count; the client's do not, the engine is one of them.
     """
 
-    def __init__(self, source: str, pid: int) -> None:
+    def __init__(self, source: str, pid: int, *, tree: bool) -> None:
         self._source = source
         self._pid = pid
+        self._with_children = tree
         self._tree: list[psutil.Process] = []
         self._refresh_ns = 0
 
     def read(self, t_ns: int) -> list[TelemetryRecord]:
-        """``rss_bytes``, ``cpu_s`` (user and system, since each process began) and ``processes``, over the tree."""
+        """``rss_bytes``, ``cpu_s`` (user and system, since each process began) and ``processes``, summed."""
         if t_ns >= self._refresh_ns:
             self._tree = self._walk()
             self._refresh_ns = t_ns + _CHILDREN_REFRESH_NS
@@ -63,6 +65,6 @@ class ProcessProbe:
     def _walk(self) -> list[psutil.Process]:
         try:
             root = psutil.Process(self._pid)
-            return [root, *root.children(recursive=True)]
+            return [root, *(root.children(recursive=True) if self._with_children else ())]
         except psutil.Error:
             return []

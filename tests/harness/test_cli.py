@@ -11,7 +11,7 @@ from engines import pick_port
 from harness.cli import make_app
 from harness.cli.guarded import guarded
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+ROOT = Path(__file__).parents[2]
 BAKEOFF = Path(sys.executable).with_name("bakeoff")
 
 
@@ -23,11 +23,10 @@ def in_process(*arguments: str) -> int:
     return guarded(make_app(), arguments)
 
 
-def bars_of(script: str, *arguments: str) -> dict[str, dict[str, object]]:
-    """Run a benchmark script as a stranger would and return its last line."""
-    done = subprocess.run(
-        [sys.executable, BENCHMARKS / script, *arguments], capture_output=True, text=True, check=False
-    )
+def bars_of(module: str, *arguments: str) -> dict[str, dict[str, object]]:
+    """Run a benchmark as a stranger would and return its last line."""
+    argv = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.stdout, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -96,17 +95,17 @@ def test_bench_measures_a_running_server_and_report_and_compare_read_it(tmp_path
 
 @pytest.mark.model
 def test_each_mistake_of_the_list_gets_one_line():
-    bars = bars_of("cli/errors.py", "--model", os.environ["BAKEOFF_TEST_MODEL"])
+    bars = bars_of("cli.errors", "--model", os.environ["BAKEOFF_TEST_MODEL"])
     assert [name for name, bar in bars.items() if not bar["pass"]] == []
 
 
 @pytest.mark.model
 def test_killing_the_harness_loses_nothing():
-    bars = bars_of("crash/harness_killed.py", "--instants", "3", "--model", os.environ["BAKEOFF_TEST_MODEL"])
+    bars = bars_of("crash.harness_killed", "--instants", "3", "--model", os.environ["BAKEOFF_TEST_MODEL"])
     assert [name for name, bar in bars.items() if not bar["pass"]] == []
 
 
 @pytest.mark.model
 def test_killing_the_engine_and_interrupting_leave_evidence_and_no_orphan():
-    bars = bars_of("crash/engine_killed.py", "--model", os.environ["BAKEOFF_TEST_MODEL"])
+    bars = bars_of("crash.engine_killed", "--model", os.environ["BAKEOFF_TEST_MODEL"])
     assert [name for name, bar in bars.items() if not bar["pass"]] == []

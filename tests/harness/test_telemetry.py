@@ -94,7 +94,7 @@ def test_ticks_are_absolute_and_missed_ones_counted():
 
 def test_sources_of_one_tick_share_its_time():
     records: list[TelemetryRecord] = []
-    probes = [HostProbe(), ProcessProbe("client", os.getpid())]
+    probes = [HostProbe(), ProcessProbe("client", os.getpid(), tree=False)]
     sample(probes, Ticker(100, 0), iter([42]).__next__, records.append)
     assert [(record.t_ns, record.source) for record in records] == [(42, "host"), (42, "client")]
     assert all(value is not None for record in records for value in record.values.values())
@@ -102,16 +102,18 @@ def test_sources_of_one_tick_share_its_time():
 
 def test_a_process_tree_is_summed():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        (record,) = ProcessProbe("engine", os.getpid()).read(0)
-        assert record.values["processes"] >= 2
-        assert record.values["rss_bytes"] > psutil.Process().memory_info().rss
+        (tree,) = ProcessProbe("engine", os.getpid(), tree=True).read(0)
+        (alone,) = ProcessProbe("client", os.getpid(), tree=False).read(0)
+        assert tree.values["processes"] >= 2
+        assert alone.values["processes"] == 1
+        assert tree.values["rss_bytes"] > alone.values["rss_bytes"]
         child.communicate(b"\n")
 
 
 def test_a_process_that_is_gone_is_null_with_the_reason():
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         child.wait()
-    (record,) = ProcessProbe("engine", child.pid).read(0)
+    (record,) = ProcessProbe("engine", child.pid, tree=True).read(0)
     assert record.values["rss_bytes"] is None
     assert record.reasons["rss_bytes"] == f"process {child.pid} is gone"
 

@@ -169,7 +169,7 @@ def _write_trial(run: RunFolder, sheet: Sheet, plan: TrialPlan, order: int) -> N
             workload=plan.workload,
             load=plan.load,
             repeat=plan.repeat,
-            order=order,
+            order=order + 1,
             started_ns=started,
             ended_ns=last + S,
             issue_start_ns=issue_start,

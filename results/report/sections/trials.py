@@ -85,7 +85,7 @@ def timelines(run: Run) -> list[Timeline]:
 def _row(trial: Trial, engines: list[str]) -> TrialRow:
     record = trial.record
     return TrialRow(
-        order=str(record.order + 1),
+        order=str(record.order),
         engine=record.engine,
         colour=engine_class(_position(record.engine, engines)),
         load=f"{record.workload} · {record.load.label}",

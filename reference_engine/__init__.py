@@ -1,0 +1,1 @@
+"""A small paged, continuously batching LLM engine with an OpenAI-compatible server: `python -m reference_engine`."""

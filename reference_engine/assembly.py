@@ -1,0 +1,131 @@
+"""Puts an engine together from settings and a checkpoint; the one place that decides what "auto" means."""
+
+import dataclasses
+import os
+
+import torch
+
+from reference_engine.attention.torch_backend import TorchAttention
+from reference_engine.batching_policy import make_policy
+from reference_engine.config import EngineConfig
+from reference_engine.engine import Engine
+from reference_engine.errors import ConfigError
+from reference_engine.kv_cache.block_pool import BlockPool
+from reference_engine.kv_cache.storage import allocate_storage
+from reference_engine.limits import Limits
+from reference_engine.loading.checkpoint import Checkpoint
+from reference_engine.models.config import ModelConfig
+from reference_engine.models.llama import LlamaModel
+from reference_engine.request import Request, SamplingParams
+from reference_engine.runner import ModelRunner
+from reference_engine.scheduler import Scheduler
+
+_FREE_MEMORY_SHARE = 0.25  # of what is free after the weights are loaded; the machine has other work too
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
+    """The same settings with every None and "auto" replaced by what it comes to here.
+
+    Raises:
+        ConfigError: no CUDA where it is asked for, a model shorter than the wanted length, or two cache sizes.
+    """
+    device = _resolve_device(config.device)
+    dtype = config.dtype if config.dtype != "auto" else _default_dtype(model, device)
+    length = config.max_model_len or model.max_position_embeddings
+    if length > model.max_position_embeddings:
+        raise ConfigError(
+            f"--max-model-len {length} is more than the {model.max_position_embeddings} tokens the model was made for"
+        )
+    if config.num_blocks is not None and config.kv_cache_memory_bytes is not None:
+        raise ConfigError("--num-blocks and --kv-cache-memory-bytes both set the cache size; give one of them")
+    block_bytes = model.kv_elements_per_token * _DTYPES[dtype].itemsize * config.block_size
+    num_blocks = config.num_blocks or _default_num_blocks(config, length, block_bytes, device)
+    return dataclasses.replace(
+        config,
+        device=device,
+        dtype=dtype,
+        max_model_len=length,
+        num_blocks=num_blocks,
+        kv_cache_memory_bytes=num_blocks * block_bytes,
+        threads=config.threads or torch.get_num_threads(),
+        served_model_name=config.model_name,
+    )
+
+
+def _resolve_device(wanted: str) -> str:
+    has_cuda = torch.cuda.is_available()
+    if wanted == "cuda" and not has_cuda:
+        raise ConfigError("--device cuda: torch finds no CUDA device here; use --device cpu")
+    return "cuda" if has_cuda and wanted != "cpu" else "cpu"
+
+
+def _default_dtype(model: ModelConfig, device: str) -> str:
+    """The stored dtype; on the CPU half precision becomes bf16, the only 16-bit type CPUs multiply fast."""
+    if device == "cuda" or model.dtype not in {"bfloat16", "float16"}:
+        return model.dtype if model.dtype in _DTYPES else "float32"
+    return "bfloat16" if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "float32"  # noqa: SLF001 (no public name)
+
+
+def _default_num_blocks(config: EngineConfig, length: int, block_bytes: int, device: str) -> int:
+    budget = config.kv_cache_memory_bytes
+    if budget is not None:
+        if budget < block_bytes:
+            raise ConfigError(f"--kv-cache-memory-bytes {budget} is less than one block of {block_bytes} bytes")
+        return budget // block_bytes
+    useful = config.max_num_seqs * -(-length // config.block_size)
+    return max(1, min(useful, int(_free_memory_bytes(device) * _FREE_MEMORY_SHARE) // block_bytes))
+
+
+def _free_memory_bytes(device: str) -> int:
+    if device == "cuda":
+        return torch.cuda.mem_get_info()[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def limits_of(config: EngineConfig, model: ModelConfig) -> Limits:
+    """The bounds that a resolved configuration puts on requests."""
+    if config.max_model_len is None or config.num_blocks is None:
+        raise ConfigError("limits need a configuration that resolve_config has completed")
+    return Limits(config.max_model_len, config.num_blocks, config.block_size, model.vocab_size)
+
+
+def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> Engine:
+    """A ready and warmed-up engine.
+
+    Args:
+        config: as `resolve_config` returned it.
+        checkpoint: whose weights are loaded now.
+
+    Raises:
+        CheckpointError: weights are missing or damaged.
+    """
+    limits = limits_of(config, checkpoint.config)
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    device, dtype = torch.device(config.device), _DTYPES[config.dtype]
+    model = LlamaModel(
+        checkpoint.config, checkpoint.weights, max_positions=limits.max_model_len, dtype=dtype, device=device
+    )
+    storage = allocate_storage(
+        checkpoint.config, num_blocks=limits.num_blocks, block_size=config.block_size, dtype=dtype, device=device
+    )
+    pool = BlockPool(limits.num_blocks, config.block_size)
+    scheduler = Scheduler(
+        pool,
+        make_policy(config.policy, config.max_num_seqs),
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+    )
+    engine = Engine(scheduler, ModelRunner(model, TorchAttention(storage), device), limits)
+    _warm_up(engine, limits)
+    return engine
+
+
+def _warm_up(engine: Engine, limits: Limits) -> None:
+    """One short request: the first call of each operator sets up its kernel, which no user's request should pay."""
+    prompt = [0] * min(16, limits.room_for_output(0) - 3)
+    if prompt:
+        engine.add(Request("warm-up", prompt, SamplingParams(max_tokens=3, temperature=0.0)))
+    while engine.has_work:
+        engine.step()

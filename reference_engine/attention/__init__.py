@@ -1,0 +1,1 @@
+"""One attention interface over the paged cache, its torch backend and its naive twin."""

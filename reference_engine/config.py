@@ -1,0 +1,57 @@
+"""The engine's settings: one frozen object; the same names in the flag, the field and the answer of GET /version."""
+
+import dataclasses
+from typing import Annotated, Literal
+
+from reference_engine.errors import ConfigError
+
+DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
+DeviceName = Literal["auto", "cpu", "cuda"]
+PolicyName = Literal["continuous", "static"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Everything that can be set. None and "auto" mean: decide from model and machine; `/version` shows what came out.
+
+    Each field's annotation says what it is and its unit; the command line makes its help from that.
+
+    Raises:
+        ConfigError: values that contradict each other, with the numbers.
+    """
+
+    model: Annotated[str, "Hugging Face checkpoint directory or .gguf file"]
+    host: Annotated[str, "address to listen on"] = "127.0.0.1"
+    port: Annotated[int, "TCP port to listen on; 0 takes a free one and logs it"] = 8000
+    served_model_name: Annotated[str | None, "model name in the API; default: the last part of the model path"] = None
+    dtype: Annotated[DtypeName, "type of weights, activations and KV cache; auto: as stored"] = "auto"
+    device: Annotated[DeviceName, "where the model runs; auto: cuda if there is one"] = "auto"
+    max_model_len: Annotated[int | None, "tokens, prompt and output together; default: the model's own limit"] = None
+    block_size: Annotated[int, "tokens per KV-cache block"] = 16
+    num_blocks: Annotated[int | None, "KV-cache blocks; default: from --kv-cache-memory-bytes"] = None
+    kv_cache_memory_bytes: Annotated[
+        int | None, "bytes for the KV cache; default: max-num-seqs full sequences, at most a quarter of free memory"
+    ] = None
+    max_num_seqs: Annotated[int, "requests that may run at the same time"] = 64
+    max_num_batched_tokens: Annotated[int, "tokens computed per step; longer prompts are cut into chunks"] = 512
+    policy: Annotated[PolicyName, "how requests are batched"] = "continuous"
+    threads: Annotated[int | None, "CPU threads of torch; default: torch's own choice"] = None
+    seed: Annotated[int, "seeds the requests that name no seed, in order of arrival"] = 0
+
+    def __post_init__(self) -> None:
+        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", "threads", "max_model_len", "num_blocks"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"--port must be 0 to 65535, not {self.port}")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"--max-num-batched-tokens {self.max_num_batched_tokens} is less than --max-num-seqs "
+                f"{self.max_num_seqs}: a full batch could not decode one token each; raise the first"
+            )
+
+    @property
+    def model_name(self) -> str:
+        """The name that requests use."""
+        return self.served_model_name or self.model.rstrip("/").rsplit("/", 1)[-1]

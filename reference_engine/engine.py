@@ -1,0 +1,123 @@
+"""The step loop, synchronous and single-threaded: schedule, run, sample, emit."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+from reference_engine.limits import Limits
+from reference_engine.request import Request, TokenOutput
+from reference_engine.runner import Runner
+from reference_engine.scheduler import Scheduler
+
+Clock = Callable[[], float]  # seconds from an arbitrary origin, never going back
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepReport:
+    """What one step did, and how things stand after it.
+
+    Attributes:
+        outputs: one per new token.
+        duration_s: seconds the step took.
+        computed_tokens: tokens that went through the model; 0 when there was nothing to do.
+        prompt_tokens: prompt lengths of the requests that got their first token.
+        queue_times_s: seconds from arrival to first computation, of the requests that began in this step.
+        preemptions: requests that lost their blocks in this step.
+        running: requests with blocks.
+        waiting: requests without blocks.
+        used_blocks: KV blocks in use.
+    """
+
+    outputs: list[TokenOutput]
+    duration_s: float
+    computed_tokens: int
+    prompt_tokens: int
+    queue_times_s: list[float]
+    preemptions: int
+    running: int
+    waiting: int
+    used_blocks: int
+
+
+class Engine:
+    """Requests go in by `add`, tokens come out of `step`. Not thread-safe: `EngineThread` owns one.
+
+    Args:
+        scheduler: decides what each step computes.
+        runner: computes it.
+        limits: what a request may ask for.
+        clock: for durations.
+    """
+
+    def __init__(self, scheduler: Scheduler, runner: Runner, limits: Limits, clock: Clock = time.perf_counter) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self.limits = limits
+        self._clock = clock
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would compute something."""
+        return bool(self._scheduler.num_running or self._scheduler.num_waiting)
+
+    @property
+    def preemptions(self) -> int:
+        """Times a request lost its blocks, since the start."""
+        return self._scheduler.num_preemptions
+
+    def add(self, request: Request) -> None:
+        """Queues a request.
+
+        Raises:
+            RequestError: it could never be computed here.
+        """
+        self.limits.check(request.token_ids, request.sampling.max_tokens)
+        self.stamp(request)
+        self._scheduler.add(request)
+
+    def stamp(self, request: Request) -> None:
+        """Sets the arrival time unless it is set; callable from any thread, so that waiting for `add` counts too."""
+        if request.arrival_s is None:
+            request.arrival_s = self._clock()
+
+    def cancel(self, request_id: str) -> None:
+        """Forgets a request and frees its blocks; a request that has ended already is no mistake."""
+        self._scheduler.remove(request_id)
+
+    def step(self) -> StepReport:
+        """Computes one step. Requests that end in it are forgotten and their blocks are free."""
+        began_s = self._clock()
+        preemptions_before = self._scheduler.num_preemptions
+        chunks = self._scheduler.schedule()
+        fresh = [chunk.request for chunk in chunks if chunk.request.first_scheduled_s is None]
+        for request in fresh:
+            request.first_scheduled_s = began_s
+        sampled = self._runner.run(chunks) if chunks else []
+        outputs: list[TokenOutput] = []
+        prompt_tokens = 0
+        for chunk, token in zip(chunks, sampled, strict=True):
+            request = chunk.request
+            request.num_computed = chunk.end
+            if token is None:
+                continue
+            prompt_tokens += 0 if request.num_output else request.prompt_len
+            request.token_ids.append(token.token_id)
+            reason = request.finish_reason()
+            outputs.append(TokenOutput(request.request_id, token, reason))
+            if reason is not None:
+                self._scheduler.remove(request.request_id)
+        return StepReport(
+            outputs=outputs,
+            duration_s=self._clock() - began_s,
+            computed_tokens=sum(chunk.length for chunk in chunks),
+            prompt_tokens=prompt_tokens,
+            queue_times_s=[began_s - request.arrival_s for request in fresh if request.arrival_s is not None],
+            preemptions=self._scheduler.num_preemptions - preemptions_before,
+            running=self._scheduler.num_running,
+            waiting=self._scheduler.num_waiting,
+            used_blocks=self._scheduler.pool.num_used,
+        )
+
+    def check_integrity(self) -> None:
+        """Raises BlockAccountingError if a block leaked."""
+        self._scheduler.check_integrity()

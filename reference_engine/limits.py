@@ -1,0 +1,67 @@
+"""What one request may ask for here; checked before it is queued, so that nothing waits for the impossible."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from reference_engine.errors import RequestError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Limits:
+    """Sizes that bound a request.
+
+    Attributes:
+        max_model_len: tokens of prompt and output together.
+        num_blocks: KV blocks in the pool.
+        block_size: tokens per block.
+        vocab_size: token ids are below this.
+    """
+
+    max_model_len: int
+    num_blocks: int
+    block_size: int
+    vocab_size: int
+
+    @property
+    def cache_tokens(self) -> int:
+        """Tokens the whole cache can hold."""
+        return self.num_blocks * self.block_size
+
+    def room_for_output(self, prompt_len: int) -> int:
+        """The most output tokens a prompt of this length leaves room for; 0 or less if it does not fit at all."""
+        # The last output token is never fed back, so it needs no place in the cache.
+        return min(self.max_model_len, self.cache_tokens + 1) - prompt_len
+
+    def check(self, prompt: Sequence[int], max_tokens: int) -> None:
+        """Refuses what can never be computed.
+
+        Raises:
+            RequestError: with the numbers, naming the field at fault.
+        """
+        length = len(prompt)
+        if not length:
+            raise RequestError("the prompt is empty; give at least one token", param="prompt")
+        for token in (min(prompt), max(prompt)):
+            if not 0 <= token < self.vocab_size:
+                raise RequestError(f"token id {token} is outside the vocabulary of {self.vocab_size}", param="prompt")
+        if length + 1 > self.max_model_len:
+            self._refuse(
+                f"the prompt has {length} tokens; with at least 1 output token that is more than the maximum model "
+                f"length of {self.max_model_len}; shorten the prompt",
+                "prompt",
+            )
+        if length + max_tokens > self.max_model_len:
+            self._refuse(
+                f"{length} prompt tokens and {max_tokens} output tokens are more than the maximum model length of "
+                f"{self.max_model_len}; ask for at most {self.max_model_len - length} output tokens",
+                "max_tokens",
+            )
+        if max_tokens > self.room_for_output(length):
+            self._refuse(
+                f"{length} prompt tokens and {max_tokens} output tokens need more than the {self.num_blocks} KV blocks "
+                f"of {self.block_size} tokens; shorten one of them or start the server with more --num-blocks",
+                "max_tokens",
+            )
+
+    def _refuse(self, message: str, param: str) -> None:
+        raise RequestError(message, param=param, code="context_length_exceeded")

@@ -1,0 +1,1 @@
+"""Read checkpoints: safetensors directories, GGUF files, tokenizers and chat templates."""

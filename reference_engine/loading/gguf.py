@@ -1,0 +1,177 @@
+"""Reads llama.cpp's GGUF files as if they were Hugging Face checkpoints: same tensor names, same layout.
+
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; the `gguf` library parses and dequantises.
+llama.cpp stores q and k rows in the order its interleaved RoPE wants; `_undo_rope_permutation` restores
+Hugging Face's half-split order.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import gguf
+import gguf.quants
+import numpy as np
+import torch
+
+from reference_engine.errors import CheckpointError
+from reference_engine.models.config import ModelConfig, RopeScaling
+
+_MAGIC = b"GGUF"
+_HEADER_BYTES = 24  # magic, version, tensor count, metadata count
+
+_TENSOR_NAMES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+_BLOCK_TENSOR_NAMES = {
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+class _SizeCheckingReader(gguf.GGUFReader):
+    """The library's reader, which names the size a file should have before it touches tensor data."""
+
+    def _build_tensors(self, start_offs: int, fields: list[gguf.ReaderField]) -> None:
+        expected = start_offs
+        for field in fields:
+            _, _, _, dims, raw_type, offset = field.parts
+            block_size, type_size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(int(raw_type[0]))]
+            tensor_bytes = int(np.prod(dims)) * type_size // block_size
+            expected = max(expected, start_offs + int(offset[0]) + tensor_bytes)
+        actual = int(self.data.nbytes)
+        if actual < expected:
+            raise CheckpointError(f"cut short: its header promises {expected} bytes, it has {actual}; fetch it again")
+        super()._build_tensors(start_offs, fields)
+
+
+class GgufFile:
+    """One opened GGUF file: `config`, `metadata` and a mapping from Hugging Face names to torch tensors.
+
+    Raises:
+        CheckpointError: not GGUF, cut short, or an architecture other than llama.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        reader = _open(path)
+        self.metadata: dict[str, Any] = {name: field.contents() for name, field in reader.fields.items()}
+        architecture = self.metadata.get("general.architecture")
+        if architecture != "llama":
+            raise CheckpointError(f"{path}: GGUF architecture {architecture!r} is not supported, only 'llama' is")
+        self._tensors = {_hf_name(tensor.name, path): tensor for tensor in reader.tensors}
+        self.config = _read_config(self.metadata, set(self._tensors), str(path))
+
+    def names(self) -> Sequence[str]:
+        """Hugging Face names of all tensors."""
+        return list(self._tensors)
+
+    def get(self, name: str) -> torch.Tensor:
+        """The named tensor, dequantised to float32, in Hugging Face's row order."""
+        try:
+            stored = self._tensors[name]
+        except KeyError:
+            raise CheckpointError(f"{self.path}: tensor {name} is missing; fetch the file again") from None
+        values = gguf.quants.dequantize(stored.data, stored.tensor_type)
+        tensor = torch.from_numpy(np.array(values, dtype=np.float32))
+        if name.split(".")[-2] in ("q_proj", "k_proj"):
+            is_query = "q_proj" in name
+            heads = self.config.num_attention_heads if is_query else self.config.num_key_value_heads
+            tensor = _undo_rope_permutation(tensor, heads)
+        return tensor
+
+
+def _open(path: Path) -> gguf.GGUFReader:
+    actual = path.stat().st_size
+    with path.open("rb") as file:
+        magic = file.read(4)
+    if magic != _MAGIC:
+        raise CheckpointError(f"{path}: not a GGUF file (begins with {magic!r} instead of {_MAGIC!r}, {actual} bytes)")
+    if actual < _HEADER_BYTES:
+        raise CheckpointError(f"{path}: cut short: a GGUF header has {_HEADER_BYTES} bytes, it has {actual}")
+    try:
+        return _SizeCheckingReader(path)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    except (IndexError, ValueError, KeyError, OverflowError, MemoryError) as error:
+        raise CheckpointError(
+            f"{path}: its GGUF header is cut short or damaged (expected more than the {actual} bytes it has); "
+            f"fetch it again"
+        ) from error
+
+
+def _hf_name(name: str, path: Path) -> str:
+    block = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name)
+    if block and block[2] in _BLOCK_TENSOR_NAMES:
+        return f"model.layers.{block[1]}.{_BLOCK_TENSOR_NAMES[block[2]]}.{block[3]}"
+    stem, _, kind = name.rpartition(".")
+    if stem in _TENSOR_NAMES:
+        return f"{_TENSOR_NAMES[stem]}.{kind}"
+    if name == "rope_freqs.weight":
+        raise CheckpointError(
+            f"{path}: carries llama3 rope factors, which GGUF does not name exactly; use the safetensors checkpoint"
+        )
+    raise CheckpointError(f"{path}: tensor {name} belongs to a model variant that is not supported")
+
+
+def _undo_rope_permutation(tensor: torch.Tensor, heads: int) -> torch.Tensor:
+    """[heads * head_dim, ...] from llama.cpp's interleaved pairs (x0 y0 x1 y1 …) to halves (x0 x1 … y0 y1 …)."""
+    pairs = tensor.reshape(heads, tensor.shape[0] // heads // 2, 2, *tensor.shape[1:])
+    return pairs.transpose(1, 2).reshape(tensor.shape)
+
+
+def _shortest_float(value: float) -> float:
+    """GGUF keeps float32; the shortest decimal that names it is the number the author wrote (1e-05, not 9.99…e-06)."""
+    return float(str(np.float32(value)))
+
+
+def _read_config(metadata: Mapping[str, Any], tensor_names: set[str], where: str) -> ModelConfig:
+    def need(key: str) -> Any:  # noqa: ANN401 (GGUF values have no common type)
+        if key not in metadata:
+            raise CheckpointError(f"{where}: GGUF metadata {key} is missing; fetch the file again")
+        return metadata[key]
+
+    heads = int(need("llama.attention.head_count"))
+    hidden = int(need("llama.embedding_length"))
+    head_dim = int(metadata.get("llama.attention.key_length", hidden // heads))
+    if int(metadata.get("llama.rope.dimension_count", head_dim)) != head_dim:
+        raise CheckpointError(f"{where}: partial rotary embeddings are not supported")
+    eos = cast("int | None", metadata.get("tokenizer.ggml.eos_token_id"))
+    return ModelConfig(
+        vocab_size=int(metadata.get("llama.vocab_size", len(metadata.get("tokenizer.ggml.tokens", ())))),
+        hidden_size=hidden,
+        intermediate_size=int(need("llama.feed_forward_length")),
+        num_hidden_layers=int(need("llama.block_count")),
+        num_attention_heads=heads,
+        num_key_value_heads=int(metadata.get("llama.attention.head_count_kv", heads)),
+        head_dim=head_dim,
+        max_position_embeddings=int(need("llama.context_length")),
+        rms_norm_eps=_shortest_float(need("llama.attention.layer_norm_rms_epsilon")),
+        rope_theta=_shortest_float(metadata.get("llama.rope.freq_base", 10000.0)),
+        rope_scaling=_read_rope_scaling(metadata, where),
+        tie_word_embeddings="lm_head.weight" not in tensor_names,
+        attention_bias="model.layers.0.self_attn.q_proj.bias" in tensor_names,
+        mlp_bias="model.layers.0.mlp.gate_proj.bias" in tensor_names,
+        bos_token_id=metadata.get("tokenizer.ggml.bos_token_id"),
+        eos_token_ids=() if eos is None else (eos,),
+        dtype="bfloat16",  # a quantised file has none; 16 bits lose nothing that 4 to 8 kept
+    )
+
+
+def _read_rope_scaling(metadata: Mapping[str, Any], where: str) -> RopeScaling | None:
+    kind = metadata.get("llama.rope.scaling.type", "none")
+    if kind == "none":
+        return None
+    if kind == "linear":
+        return RopeScaling(kind="linear", factor=_shortest_float(metadata["llama.rope.scaling.factor"]))
+    raise CheckpointError(f"{where}: GGUF rope scaling {kind!r} is not supported, only 'linear' is")

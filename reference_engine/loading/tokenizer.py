@@ -1,0 +1,104 @@
+"""Text to token ids and back, with the checkpoint's chat template; no torch in here."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as FastTokenizer
+
+from reference_engine.errors import CheckpointError, RequestError
+from reference_engine.loading.chat_template import ChatTemplate
+from reference_engine.loading.gguf_tokenizer import build_tokenizer, special_token_names
+
+_INLINE_CHARACTERS = 2_000  # shorter texts cost less to tokenise (about 0.2 ms) than to hand to a thread
+_SPECIAL_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token")
+
+
+class Tokenizer:
+    """One checkpoint's tokenizer. Thread-safe: nothing changes after construction.
+
+    Args:
+        backend: the `tokenizers` object that does the work.
+        special_tokens: `bos_token`, `eos_token`, … and their text.
+        chat_template: Jinja source, or None for a base model.
+    """
+
+    def __init__(self, backend: FastTokenizer, special_tokens: Mapping[str, str], chat_template: str | None) -> None:
+        self.backend = backend
+        self.special_tokens = dict(special_tokens)
+        self._template = None if chat_template is None else ChatTemplate(chat_template, special_tokens)
+
+    @property
+    def chat_template(self) -> str | None:
+        """The template's source, None for a base model."""
+        return None if self._template is None else self._template.source
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids, added tokens included."""
+        return self.backend.get_vocab_size(with_added_tokens=True)
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """Id of the end-of-sequence token, None where the checkpoint names none."""
+        text = self.special_tokens.get("eos_token")
+        return None if text is None else self.backend.token_to_id(text)
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`; holds the calling thread, not the interpreter lock, while it works."""
+        # encode_batch drops the interpreter lock in Rust, encode does not: other threads go on meanwhile.
+        return self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+
+    async def encode_off_loop(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Like `encode`, but long texts are tokenised on a worker thread so that the event loop goes on."""
+        if len(text) <= _INLINE_CHARACTERS:
+            return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        return await asyncio.to_thread(self.encode, text, add_special_tokens=add_special_tokens)
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of `token_ids`; bytes that are no valid UTF-8 become U+FFFD."""
+        return self.backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:  # noqa: ANN401 (Jinja)
+        """The prompt text of a chat.
+
+        Raises:
+            RequestError: the checkpoint has no chat template, or its template refuses the messages.
+        """
+        if self._template is None:
+            raise RequestError("this model has no chat template: use /v1/completions", param="messages")
+        return self._template.render(messages, **variables)
+
+
+def tokenizer_from_directory(directory: Path, config: Mapping[str, Any], template_file: str | None) -> Tokenizer:
+    """Reads tokenizer.json; `config` is the decoded tokenizer_config.json, `template_file` the text of *.jinja."""
+    path = directory / "tokenizer.json"
+    if not path.exists():
+        raise CheckpointError(f"{path} is missing; only checkpoints with a fast tokenizer (tokenizer.json) are read")
+    try:
+        backend = FastTokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception for every parse error
+        raise CheckpointError(f"{path} cannot be parsed ({error}); fetch it again") from error
+    backend.no_padding()
+    backend.no_truncation()
+    special = {role: _token_text(config[role]) for role in _SPECIAL_ROLES if config.get(role)}
+    return Tokenizer(backend, special, template_file or _default_template(config.get("chat_template")))
+
+
+def tokenizer_from_gguf(metadata: Mapping[str, Any], where: str) -> Tokenizer:
+    """Rebuilds the tokenizer that a GGUF file describes; raises CheckpointError where that is not possible."""
+    template = metadata.get("tokenizer.chat_template")
+    return Tokenizer(build_tokenizer(metadata, where), special_token_names(metadata), template)
+
+
+def _token_text(value: str | Mapping[str, Any]) -> str:
+    return value if isinstance(value, str) else str(value["content"])
+
+
+def _default_template(value: str | Sequence[Mapping[str, str]] | None) -> str | None:
+    """Old checkpoints list several named templates; the one for plain chat is called `default`."""
+    if value is None or isinstance(value, str):
+        return value
+    named = {entry["name"]: entry["template"] for entry in value}
+    return named.get("default")

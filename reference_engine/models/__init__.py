@@ -1,0 +1,1 @@
+"""Decoder families, one file each; no engine logic inside."""

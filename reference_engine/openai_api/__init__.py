@@ -1,0 +1,1 @@
+"""The OpenAI wire format: request parsing, answer shapes, streams, metrics."""

@@ -1,0 +1,91 @@
+"""One output sequence between the engine's token ids and the client's text."""
+
+import dataclasses
+
+from reference_engine.detokenizer import Detokenizer, StopMatcher
+from reference_engine.loading.tokenizer import Tokenizer
+from reference_engine.openai_api.fields import GenerationFields
+from reference_engine.request import FinishReason, Request, TokenOutput
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """One token as the client sees it; the text may be empty, the token id never is.
+
+    Attributes:
+        index: which choice.
+        token_id: exactly one.
+        text: what it added, held-back characters of earlier tokens included.
+        token_text: the token on its own, for log-probability lists; None where nobody asked.
+        logprob: natural logarithm; None where nobody asked.
+        finish_reason: set on the last event of the choice.
+        stop_reason: the stop string or the stop token id that ended it, as vLLM reports it; None for EOS.
+    """
+
+    index: int
+    token_id: int
+    text: str
+    token_text: str | None
+    logprob: float | None
+    finish_reason: FinishReason | None
+    stop_reason: str | int | None
+
+
+class Choice:
+    """Follows one request: detokenises, watches for stop strings, counts.
+
+    Args:
+        index: its number in the answer.
+        request: as handed to the engine.
+        fields: the HTTP request it belongs to.
+        tokenizer: the checkpoint's.
+    """
+
+    def __init__(self, index: int, request: Request, fields: GenerationFields, tokenizer: Tokenizer) -> None:
+        self.index = index
+        self.request_id = request.request_id
+        self.prompt_token_ids = request.token_ids[: request.prompt_len]
+        self.num_output = 0
+        self.num_characters = 0  # of text in the events so far
+        self.is_finished = False
+        self._tokenizer = tokenizer
+        self._params = request.sampling
+        self._own_stop_ids = frozenset(fields.stop_token_ids or ())
+        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=fields.skip_special_tokens)
+        stops = [fields.stop] if isinstance(fields.stop, str) else fields.stop or []
+        self._stops = StopMatcher(stops, include=fields.include_stop_str_in_output)
+
+    def push(self, output: TokenOutput) -> TokenEvent:
+        """The event for one token; after an event with a finish reason the choice takes no more."""
+        self.num_output += 1
+        token = output.token
+        text = self._detokenizer.push(token.token_id)
+        stopped_by: str | int | None = None
+        if self.num_output >= self._params.min_tokens:
+            text, stopped_by = self._stops.push(text)
+        reason = FinishReason.STOP if stopped_by is not None else output.finish_reason
+        if reason is not None and stopped_by is None:
+            text += self._rest()
+            stopped_by = self._stop_token(token.token_id, reason)
+        self.is_finished = reason is not None
+        self.num_characters += len(text)
+        return TokenEvent(
+            index=self.index,
+            token_id=token.token_id,
+            text=text,
+            token_text=None if token.logprob is None else self._token_text(token.token_id),
+            logprob=token.logprob,
+            finish_reason=reason,
+            stop_reason=stopped_by,
+        )
+
+    def _rest(self) -> str:
+        """What is left when the engine ends the sequence; even it may hold a stop string, whose text is then cut."""
+        text, stopped_by = self._stops.push(self._detokenizer.flush())
+        return text if stopped_by is not None else text + self._stops.flush()
+
+    def _stop_token(self, token_id: int, reason: FinishReason) -> int | None:
+        return token_id if reason is FinishReason.STOP and token_id in self._own_stop_ids else None
+
+    def _token_text(self, token_id: int) -> str:
+        return self._tokenizer.decode([token_id], skip_special_tokens=False)

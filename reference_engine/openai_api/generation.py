@@ -1,0 +1,159 @@
+"""POST /v1/completions and /v1/chat/completions: the path of one HTTP request."""
+
+import uuid
+from collections.abc import AsyncIterator, Sequence
+
+from aiohttp import web
+
+from reference_engine.engine_thread import EngineThread, TokenStream
+from reference_engine.errors import EngineUnavailableError, RequestError
+from reference_engine.openai_api.answers import DONE, encode, sse
+from reference_engine.openai_api.choices import Choice, TokenEvent
+from reference_engine.openai_api.failures import failure_answer
+from reference_engine.openai_api.fields import ChatFields, CompletionFields, GenerationFields, StreamOptions
+from reference_engine.openai_api.formats import AnswerFormat, ChatFormat, TextFormat, usage_of
+from reference_engine.openai_api.parsing import chat_prompt, completion_prompts, parse_body, sampling_params
+from reference_engine.request import FinishReason, Request
+from reference_engine.service import LoadedModel, Service
+
+_SEED_MASK = (1 << 63) - 1  # torch takes 64-bit seeds, JSON any integer
+_SSE_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+
+
+class GenerationRoutes:
+    """The two handlers.
+
+    Args:
+        service: the model being served.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def completions(self, http: web.Request) -> web.StreamResponse:
+        """POST /v1/completions."""
+        model, engine = self._service.ready()
+        fields = parse_body(await http.read(), CompletionFields)
+        self._check_model_name(fields)
+        prompts = await completion_prompts(fields, model.tokenizer)
+        answer_id = f"cmpl-{uuid.uuid4().hex}"
+        form = TextFormat(answer_id, model.config.model_name, return_token_ids=bool(fields.return_token_ids))
+        return await self._generate(http, fields, _Job(answer_id, prompts, form, model, engine))
+
+    async def chat(self, http: web.Request) -> web.StreamResponse:
+        """POST /v1/chat/completions."""
+        model, engine = self._service.ready()
+        fields = parse_body(await http.read(), ChatFields)
+        self._check_model_name(fields)
+        prompts = [await chat_prompt(fields, model.tokenizer)]
+        answer_id = f"chatcmpl-{uuid.uuid4().hex}"
+        form = ChatFormat(answer_id, model.config.model_name, return_token_ids=bool(fields.return_token_ids))
+        return await self._generate(http, fields, _Job(answer_id, prompts, form, model, engine))
+
+    def _check_model_name(self, fields: GenerationFields) -> None:
+        name = self._service.config.model_name
+        if fields.model is not None and fields.model != name:
+            raise RequestError(
+                f"the model {fields.model!r} does not exist here; this server has {name!r}",
+                status=404,
+                param="model",
+                code="model_not_found",
+            )
+
+    async def _generate(self, http: web.Request, fields: GenerationFields, job: "_Job") -> web.StreamResponse:
+        choices: list[Choice] = []
+        requests: list[Request] = []
+        for prompt in job.prompts:
+            for number in range(fields.n or 1):
+                seed = self._service.next_seed() if fields.seed is None else (fields.seed + number) & _SEED_MASK
+                request = job.request(prompt, fields, index=len(choices), seed=seed)
+                requests.append(request)
+                choices.append(Choice(len(choices), request, fields, job.model.tokenizer))
+        stream = job.engine.submit(requests)
+        try:
+            if fields.stream:
+                return await _answer_in_stream(http, fields.stream_options or StreamOptions(), job, choices, stream)
+            return await _answer_whole(job, choices, stream)
+        finally:
+            # Also reached when aiohttp cancels the handler because the client has gone.
+            metrics = self._service.metrics
+            metrics.count_finished(FinishReason.STOP, stream.num_finished_early)
+            metrics.count_finished(FinishReason.ABORT, stream.close())
+
+
+class _Job:
+    """What a request has become after parsing."""
+
+    def __init__(
+        self, answer_id: str, prompts: Sequence[list[int]], form: AnswerFormat, model: LoadedModel, engine: EngineThread
+    ) -> None:  # fmt: skip
+        self.answer_id = answer_id
+        self.prompts = prompts
+        self.form = form
+        self.model = model
+        self.engine = engine
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Over all prompts, each counted once however many choices it gets (as OpenAI and vLLM count)."""
+        return sum(len(prompt) for prompt in self.prompts)
+
+    def request(self, prompt: list[int], fields: GenerationFields, *, index: int, seed: int) -> Request:
+        params = sampling_params(
+            fields,
+            prompt_len=len(prompt),
+            seed=seed,
+            eos_token_ids=self.model.eos_token_ids,
+            limits=self.model.limits,
+        )
+        return Request(f"{self.answer_id}-{index}", prompt, params)
+
+
+async def _events(choices: Sequence[Choice], stream: TokenStream) -> AsyncIterator[tuple[Choice, TokenEvent]]:
+    """One event per token until every choice has ended; counts in a choice are those up to its yielded event."""
+    by_id = {choice.request_id: choice for choice in choices}
+    while outputs := await stream.next_outputs():
+        for output in outputs:
+            choice = by_id[output.request_id]
+            if choice.is_finished:
+                continue  # made in the step during which a stop string was found
+            event = choice.push(output)
+            if choice.is_finished:
+                stream.finish(output.request_id)
+            yield choice, event
+
+
+async def _answer_whole(job: _Job, choices: list[Choice], stream: TokenStream) -> web.Response:
+    collected: dict[int, list[TokenEvent]] = {choice.index: [] for choice in choices}
+    async for choice, event in _events(choices, stream):
+        collected[choice.index].append(event)
+    answer = job.form.whole(
+        [(choice, collected[choice.index]) for choice in choices], usage_of(choices, job.prompt_tokens)
+    )
+    return web.Response(body=encode(answer), content_type="application/json")
+
+
+async def _answer_in_stream(
+    http: web.Request, options: StreamOptions, job: _Job, choices: list[Choice], stream: TokenStream
+) -> web.StreamResponse:
+    response = web.StreamResponse(headers=_SSE_HEADERS)
+    await response.prepare(http)
+    try:
+        async for choice, event in _events(choices, stream):
+            await response.write(_chunk_bytes(job, choice, event, choices, options))
+        if options.include_usage:
+            await response.write(sse(job.form.usage(usage_of(choices, job.prompt_tokens))))
+    except EngineUnavailableError as error:
+        await response.write(sse(failure_answer(error)))
+    await response.write(DONE)
+    await response.write_eof()
+    return response
+
+
+def _chunk_bytes(job: _Job, choice: Choice, event: TokenEvent, choices: list[Choice], options: StreamOptions) -> bytes:
+    """One token's event, with what must precede it in the same write."""
+    chunk = job.form.chunk(event, choice)
+    if options.continuous_usage_stats:
+        chunk.usage = usage_of(choices, job.prompt_tokens)
+    opening = job.form.opening(choice) if choice.num_output == 1 else []
+    return b"".join(sse(part) for part in (*opening, chunk))

@@ -1,0 +1,84 @@
+"""Prometheus metrics in a registry of their own, updated once per step on the event loop."""
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from reference_engine.config import EngineConfig
+from reference_engine.request import FinishReason
+
+if TYPE_CHECKING:
+    from reference_engine.engine import StepReport  # imports torch, which the server must not wait for
+
+_STEP_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_QUEUE_BUCKETS_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
+
+
+class Metrics:
+    """What GET /metrics shows. Names begin with `reference_engine_`; times are seconds."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._running = self._gauge("requests_running", "Requests that hold KV blocks")
+        self._waiting = self._gauge("requests_waiting", "Requests that wait for their first or next turn")
+        self._used_ratio = self._gauge("kv_cache_usage_ratio", "KV blocks in use, 0 to 1")
+        self._used_blocks = self._gauge("kv_cache_used_blocks", "KV blocks in use")
+        self._total_blocks = self._gauge("kv_cache_total_blocks", "KV blocks in the pool")
+        self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of requests that got their first token")
+        self._generation_tokens = self._counter("generation_tokens", "Output tokens")
+        self._computed_tokens = self._counter("computed_tokens", "Tokens through the model, recomputed ones included")
+        self._preemptions = self._counter("preemptions", "Times a request lost its blocks and was recomputed")
+        self._finished = Counter(
+            "reference_engine_requests_finished",
+            "Requests that ended, by reason",
+            ["finished_reason"],
+            registry=self.registry,
+        )
+        self._step_s = Histogram(
+            "reference_engine_step_seconds", "Duration of a step", registry=self.registry, buckets=_STEP_BUCKETS_S
+        )
+        self._queue_s = Histogram(
+            "reference_engine_request_queue_seconds",
+            "From arrival to first computation",
+            registry=self.registry,
+            buckets=_QUEUE_BUCKETS_S,
+        )
+        self._num_blocks = 1
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"reference_engine_{name}", text, registry=self.registry)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(f"reference_engine_{name}", text, registry=self.registry)
+
+    def set_config(self, config: EngineConfig) -> None:
+        """Takes the pool size from the resolved configuration."""
+        self._num_blocks = config.num_blocks or 1
+        self._total_blocks.set(self._num_blocks)
+
+    def observe(self, report: "StepReport") -> None:
+        """Takes in one step."""
+        self._running.set(report.running)
+        self._waiting.set(report.waiting)
+        self._used_blocks.set(report.used_blocks)
+        self._used_ratio.set(report.used_blocks / self._num_blocks)
+        if not report.computed_tokens:
+            return
+        self._step_s.observe(report.duration_s)
+        self._computed_tokens.inc(report.computed_tokens)
+        self._prompt_tokens.inc(report.prompt_tokens)
+        self._generation_tokens.inc(len(report.outputs))
+        self._preemptions.inc(report.preemptions)
+        for queue_s in report.queue_times_s:
+            self._queue_s.observe(queue_s)
+        for output in report.outputs:
+            if output.finish_reason is not None:
+                self._finished.labels(output.finish_reason.value).inc()
+
+    def count_finished(self, reason: FinishReason, number: int = 1) -> None:
+        """Requests that the engine did not end itself: stop strings, clients that went away, failures."""
+        self._finished.labels(reason.value).inc(number)
+
+    def render(self) -> bytes:
+        """Prometheus text format."""
+        return generate_latest(self.registry)

@@ -1,0 +1,139 @@
+"""From the bytes of a request body to checked fields, token ids and sampling parameters."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from reference_engine.errors import RequestError
+from reference_engine.limits import Limits
+from reference_engine.loading.tokenizer import Tokenizer
+from reference_engine.openai_api.fields import NEUTRAL, ChatFields, CompletionFields, GenerationFields
+from reference_engine.request import SamplingParams
+
+FieldsT = TypeVar("FieldsT", bound=GenerationFields)
+
+_DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
+_MAX_PROMPTS = 256  # per request
+
+
+def parse_body(body: bytes, kind: type[FieldsT]) -> FieldsT:
+    """Decodes and checks one body.
+
+    Raises:
+        RequestError: 400, naming the field, for bad JSON, wrong types, unknown and unsupported fields.
+    """
+    try:
+        fields = msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise RequestError(str(error), param=_field_of(str(error))) from error
+    except msgspec.DecodeError as error:
+        raise RequestError(f"the body is not valid JSON: {error}") from error
+    for name, harmless in NEUTRAL.items():
+        value = getattr(fields, name, None)
+        if value is not None and value not in harmless:
+            raise RequestError(f"{name} is not supported here; leave it out", param=name)
+    if (fields.min_tokens or 0) > (max_tokens_of(fields) or fields.min_tokens or 0):
+        raise RequestError(f"min_tokens {fields.min_tokens} is more than max_tokens", param="min_tokens")
+    return fields
+
+
+def _field_of(message: str) -> str | None:
+    """The field that a msgspec message names: "… unknown field `x`", "… required field `x`" or "… - at `$.x[...]`"."""
+    named = re.search(r"field `(\w+)`", message) or re.search(r"`\$\.(\w+)", message)
+    return named[1] if named else None
+
+
+def max_tokens_of(fields: GenerationFields) -> int | None:
+    """The asked-for output length; chat's newer name wins."""
+    newer = fields.max_completion_tokens if isinstance(fields, ChatFields) else None
+    return newer if newer is not None else fields.max_tokens
+
+
+async def completion_prompts(fields: CompletionFields, tokenizer: Tokenizer) -> list[list[int]]:
+    """Token ids of each prompt of a completion request: text, ids, or a list of either.
+
+    Raises:
+        RequestError: the list mixes kinds, is empty, or is too long.
+    """
+    prompt = fields.prompt
+    if isinstance(prompt, str):
+        prompt = [prompt]
+    if not prompt:
+        raise RequestError("prompt is an empty list; give text or token ids", param="prompt")
+    if all(type(item) is int for item in prompt):
+        return [cast("list[int]", prompt)]
+    if len(prompt) > _MAX_PROMPTS:
+        raise RequestError(f"{len(prompt)} prompts in one request; at most {_MAX_PROMPTS}", param="prompt")
+    return [await _one_prompt(item, fields, tokenizer) for item in prompt]
+
+
+async def _one_prompt(item: object, fields: CompletionFields, tokenizer: Tokenizer) -> list[int]:
+    if isinstance(item, str):
+        return await tokenizer.encode_off_loop(item, add_special_tokens=fields.add_special_tokens)
+    if isinstance(item, list) and all(type(token) is int for token in cast("list[Any]", item)):
+        return cast("list[int]", item)
+    raise RequestError("prompt must be text, a list of token ids, or a list of either", param="prompt")
+
+
+async def chat_prompt(fields: ChatFields, tokenizer: Tokenizer) -> list[int]:
+    """Token ids of a chat, rendered with the checkpoint's template.
+
+    Raises:
+        RequestError: a message without a role, with content that is not text, or refused by the template.
+    """
+    messages = [_plain_message(message, index) for index, message in enumerate(fields.messages)]
+    variables = {"add_generation_prompt": fields.add_generation_prompt} | (fields.chat_template_kwargs or {})
+    text = tokenizer.render_chat(messages, **variables)
+    # The template writes the special tokens itself.
+    return await tokenizer.encode_off_loop(text, add_special_tokens=False)
+
+
+def _plain_message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """The message with its content as one string; OpenAI also allows a list of typed parts."""
+    where = f"messages[{index}]"
+    if not isinstance(message.get("role"), str):
+        raise RequestError(f"{where}.role must be a string", param="messages")
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "".join(_part_text(part, where) for part in cast("Sequence[Any]", content))
+    if content is not None and not isinstance(content, str):
+        raise RequestError(f"{where}.content must be a string or a list of text parts", param="messages")
+    return {**message, "content": content or ""}
+
+
+def _part_text(part: object, where: str) -> str:
+    typed = cast("Mapping[str, Any]", part) if isinstance(part, dict) else {}
+    if typed.get("type") != "text" or not isinstance(typed.get("text"), str):
+        raise RequestError(f"{where}.content may only hold parts of type text", param="messages")
+    return typed["text"]
+
+
+def sampling_params(
+    fields: GenerationFields, *, prompt_len: int, seed: int, eos_token_ids: frozenset[int], limits: Limits
+) -> SamplingParams:
+    """What the engine needs to know about one choice.
+
+    Args:
+        fields: the checked body.
+        prompt_len: tokens of its prompt, for the default output length.
+        seed: for this choice; the body's own seed is not looked at.
+        eos_token_ids: the model's.
+        limits: the engine's.
+    """
+    # OpenAI: completions default to 16 tokens, a chat may go on until there is no room.
+    default = _DEFAULT_COMPLETION_TOKENS if isinstance(fields, CompletionFields) else limits.max_model_len
+    wanted = max_tokens_of(fields) or min(default, max(1, limits.room_for_output(prompt_len)))
+    stops = frozenset(fields.stop_token_ids or ()) | (frozenset() if fields.ignore_eos else eos_token_ids)
+    return SamplingParams(
+        max_tokens=wanted,
+        min_tokens=fields.min_tokens or 0,
+        temperature=1.0 if fields.temperature is None else fields.temperature,
+        top_p=1.0 if fields.top_p is None else fields.top_p,
+        top_k=max(0, fields.top_k or 0),
+        seed=seed,
+        stop_token_ids=stops,
+        # For /v1/completions 0 means: the chosen token's, without alternatives. Only null and false mean none.
+        logprobs=fields.logprobs is not None and fields.logprobs is not False,  # type: ignore[attr-defined]
+    )

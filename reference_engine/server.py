@@ -1,0 +1,138 @@
+"""The HTTP server: routes, start and orderly stop. The port opens at once, the model loads behind it."""
+
+import asyncio
+import contextlib
+import dataclasses
+import errno
+import importlib.metadata
+import logging
+import signal
+
+from aiohttp import web
+
+from reference_engine.errors import PortInUseError, UserMistakeError
+from reference_engine.openai_api.answers import encode
+from reference_engine.openai_api.failures import errors_as_json
+from reference_engine.openai_api.generation import GenerationRoutes
+from reference_engine.service import Service, Status
+
+_log = logging.getLogger(__name__)
+
+_MAX_BODY_BYTES = 64 * 1024 * 1024
+_SHUTDOWN_S = 0.5  # seconds that open connections get to take their last bytes
+
+
+class StatusRoutes:
+    """The handlers that need no model.
+
+    Args:
+        service: what they report on.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def health(self, _: web.Request) -> web.Response:
+        """200 when requests are served, 503 with the reason otherwise. Empty body when well, like vLLM."""
+        self._service.ready()
+        return web.Response()
+
+    async def version(self, _: web.Request) -> web.Response:
+        """Versions and every setting; once loaded, with nothing left to decide."""
+        answer: dict[str, object] = {
+            "version": engine_version(),
+            "status": self._service.status.value,
+            "config": dataclasses.asdict(self._service.config),
+        }
+        if self._service.status is Status.READY:
+            model, _thread = self._service.ready()
+            answer |= {"torch": model.torch_version, "dtype": model.config.dtype, "device": model.config.device}
+        return _json(answer)
+
+    async def models(self, _: web.Request) -> web.Response:
+        """The one model, in OpenAI's list shape."""
+        config = self._service.config
+        entry = {
+            "id": config.model_name,
+            "object": "model",
+            "created": self._service.created_s,
+            "owned_by": "reference_engine",
+            "root": config.model,
+            "max_model_len": config.max_model_len,
+        }
+        return _json({"object": "list", "data": [entry]})
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        """Prometheus text format."""
+        return web.Response(
+            body=self._service.metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        )
+
+
+def engine_version() -> str:
+    """Of the distribution this package belongs to."""
+    return importlib.metadata.version("bakeoff")
+
+
+def _json(value: object) -> web.Response:
+    return web.Response(body=encode(value), content_type="application/json")
+
+
+def make_app(service: Service) -> web.Application:
+    """The routes over one service, which the caller loads and stops."""
+    app = web.Application(middlewares=[errors_as_json], client_max_size=_MAX_BODY_BYTES)
+    status, generation = StatusRoutes(service), GenerationRoutes(service)
+    app.router.add_get("/health", status.health)
+    app.router.add_get("/version", status.version)
+    app.router.add_get("/metrics", status.metrics)
+    app.router.add_get("/v1/models", status.models)
+    app.router.add_post("/v1/completions", generation.completions)
+    app.router.add_post("/v1/chat/completions", generation.chat)
+    return app
+
+
+async def serve(service: Service) -> None:
+    """Serves until SIGINT or SIGTERM, or until loading fails.
+
+    Raises:
+        PortInUseError: somebody else listens there.
+        UserMistakeError: the address cannot be used, or the model or the settings are at fault.
+    """
+    # handler_cancellation: a client that goes away must give its blocks back at once.
+    runner = web.AppRunner(make_app(service), access_log=None, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S)
+    await runner.setup()
+    try:
+        await _open_port(runner, service)
+        await _load_then_wait(service)
+    finally:
+        await service.stop()
+        await runner.cleanup()
+
+
+async def _open_port(runner: web.AppRunner, service: Service) -> None:
+    host, port = service.config.host, service.config.port
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUseError(f"{host}:{port} is in use; choose another --port (0 takes a free one)") from error
+        raise UserMistakeError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    _log.info("listening on http://%s:%s, loading %s", host, runner.addresses[0][1], service.config.model)
+
+
+async def _load_then_wait(service: Service) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    stopped = asyncio.ensure_future(stop.wait())
+    loading = asyncio.ensure_future(service.load())
+    await asyncio.wait((stopped, loading), return_when=asyncio.FIRST_COMPLETED)
+    if loading.done():
+        loading.result()
+        await stopped
+    else:
+        loading.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await loading
+    _log.info("stopping")

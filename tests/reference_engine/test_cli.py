@@ -1,0 +1,106 @@
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+import urllib.request
+
+import pytest
+
+from reference_engine.__main__ import build_parser, main
+from reference_engine.config import EngineConfig
+
+
+def test_flags_and_fields_have_the_same_names_and_defaults():
+    options = vars(build_parser().parse_args(["serve", "--model", "m"]))
+    assert options.pop("command") == "serve"
+    assert EngineConfig(**options) == EngineConfig(model="m")
+
+
+def test_flags_reach_their_fields():
+    line = "serve --model m --port 0 --max-model-len 99 --policy static --num-blocks 7 --dtype float32 --threads 1"
+    options = vars(build_parser().parse_args(line.split()))
+    del options["command"]
+    config = EngineConfig(**options)
+    assert (config.port, config.max_model_len, config.policy) == (0, 99, "static")
+    assert (config.num_blocks, config.dtype, config.threads) == (7, "float32", 1)
+
+
+def one_error_line(capsys):
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_a_model_that_is_not_there_is_status_2(capsys, tmp_path):
+    assert main(["serve", "--model", str(tmp_path / "none")]) == 2
+    assert "no such model" in one_error_line(capsys)
+
+
+def test_a_cut_gguf_is_status_2_for_both_commands(capsys, tmp_path):
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(b"GGUF\x03\0\0\0" + b"\xff" * 40)
+    assert main(["convert", str(path), str(tmp_path / "out")]) == 2
+    assert "cut short or damaged" in one_error_line(capsys)
+    assert main(["serve", "--model", str(path), "--port", "0"]) == 2
+    assert "cut short or damaged" in one_error_line(capsys)
+
+
+def test_a_taken_port_is_status_2(capsys, checkpoint_dir):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", "--model", str(checkpoint_dir), "--port", str(port)]) == 2
+    assert f"127.0.0.1:{port} is in use" in one_error_line(capsys)
+
+
+def test_an_address_that_is_not_ours_is_status_2(capsys, checkpoint_dir):
+    assert main(["serve", "--model", str(checkpoint_dir), "--host", "192.0.2.1", "--port", "0"]) == 2
+    assert "cannot listen on 192.0.2.1" in one_error_line(capsys)
+
+
+def test_contradicting_flags_are_status_2(capsys, checkpoint_dir):
+    line = ["serve", "--model", str(checkpoint_dir), "--port", "0", "--max-model-len", "9999"]
+    assert main(line) == 2
+    assert "--max-model-len 9999 is more than" in one_error_line(capsys)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_real_process_serves_and_stops_in_time(checkpoint_dir, number):
+    asyncio.run(serve_and_stop(checkpoint_dir, number))
+
+
+async def serve_and_stop(checkpoint_dir, number):
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "reference_engine", "serve", "--model", str(checkpoint_dir)),
+        *("--port", "0", "--served-model-name", "tiny", "--threads", "1", "--num-blocks", "64"),
+        stderr=asyncio.subprocess.PIPE,
+        env=os.environ | {"PYTHONWARNINGS": "error"},
+    )
+    try:
+        async with asyncio.timeout(60):
+            url = await line_with(process.stderr, "listening on ")
+            await line_with(process.stderr, "ready: ")
+        body = {"prompt": "hello", "max_tokens": 200, "ignore_eos": True, "model": "tiny"}
+        answer = await asyncio.to_thread(post, f"{url}/v1/completions", body)
+        assert answer["usage"]["completion_tokens"] == 200
+        process.send_signal(number)
+        async with asyncio.timeout(2):
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def line_with(stream, text):
+    while line := (await stream.readline()).decode():
+        if text in line:
+            return line.split(text)[1].split(",")[0].strip()
+    raise AssertionError(f"the server ended without saying {text!r}")
+
+
+def post(url, body):
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)

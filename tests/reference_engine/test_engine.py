@@ -1,0 +1,169 @@
+import dataclasses
+import random
+
+import pytest
+import torch
+
+from reference_engine.assembly import build_engine, resolve_config
+from reference_engine.config import EngineConfig
+from reference_engine.errors import ConfigError, RequestError
+from reference_engine.loading.checkpoint import open_checkpoint
+from reference_engine.models.config import config_from_hf
+from reference_engine.offline import generate
+from reference_engine.request import Request, SamplingParams
+
+GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
+
+
+def prompts(count, seed=0, longest=90):
+    rng = random.Random(seed)
+    return [[rng.randint(3, 260) for _ in range(rng.randint(1, longest))] for _ in range(count)]
+
+
+def assert_same_as_transformers(outputs, asked, model, greedy):
+    for prompt, tokens in zip(asked, outputs, strict=True):
+        expected, margins = greedy(model, prompt, len(tokens))
+        for ours, theirs, margin in zip(tokens, expected, margins, strict=True):
+            if margin <= 1e-4:
+                break  # a tie that rounding decides
+            assert ours == theirs
+
+
+def test_alone_each_prompt_continues_as_in_transformers(tiny_engine, hf_model, greedy):
+    engine, asked = tiny_engine(), prompts(5)
+    outputs = [generate(engine, [prompt], [GREEDY])[0] for prompt in asked]
+    assert_same_as_transformers(outputs, asked, hf_model, greedy)
+
+
+def test_in_a_mixed_batch_with_chunked_prefill_too(tiny_engine, hf_model, greedy):
+    engine, asked = tiny_engine(max_num_batched_tokens=16), prompts(8)
+    assert_same_as_transformers(generate(engine, asked, [GREEDY] * 8), asked, hf_model, greedy)
+
+
+def test_and_under_preemption(tiny_engine, hf_model, greedy):
+    engine, asked = tiny_engine(num_blocks=10, max_num_batched_tokens=16), prompts(8)
+    outputs = generate(engine, asked, [GREEDY] * 8)
+    assert engine.preemptions > 0
+    assert_same_as_transformers(outputs, asked, hf_model, greedy)
+    engine.check_integrity()
+
+
+def test_static_batches_say_the_same(tiny_engine, hf_model, greedy):
+    engine, asked = tiny_engine(policy="static", max_num_seqs=3), prompts(7)
+    assert_same_as_transformers(generate(engine, asked, [GREEDY] * 7), asked, hf_model, greedy)
+
+
+def test_a_seeded_request_is_the_same_alone_and_in_company(tiny_engine):
+    mine = SamplingParams(max_tokens=20, temperature=0.9, top_p=0.95, seed=5)
+    others = [SamplingParams(max_tokens=10 + i, temperature=1.0, seed=i) for i in range(6)]
+    alone = generate(tiny_engine(), [[5, 6, 7]], [mine])[0]
+    crowd = generate(tiny_engine(max_num_batched_tokens=12), [*prompts(6), [5, 6, 7]], [*others, mine])[-1]
+    assert crowd == alone
+    again = generate(tiny_engine(), [[5, 6, 7]], [dataclasses.replace(mine, seed=6)])[0]
+    assert again != alone
+
+
+def test_random_adds_cancels_and_finishes_leak_no_block_of_the_real_engine(tiny_engine):
+    engine, rng, live = tiny_engine(num_blocks=24, block_size=4, max_num_batched_tokens=12), random.Random(3), set()
+    for number in range(250):
+        if rng.random() < 0.5:
+            params = SamplingParams(max_tokens=rng.randint(1, 12), temperature=rng.choice([0.0, 1.0]), seed=number)
+            engine.add(Request(str(number), prompts(1, number, 60)[0], params))
+            live.add(str(number))
+        if live and rng.random() < 0.2:
+            live.remove(name := rng.choice(sorted(live)))
+            engine.cancel(name)
+        live -= {output.request_id for output in engine.step().outputs if output.finish_reason}
+        engine.check_integrity()
+    for name in live:
+        engine.cancel(name)
+    report = engine.step()
+    assert (report.used_blocks, report.running, report.waiting) == (0, 0, 0)
+    assert engine.preemptions > 0
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens", "message"),
+    [
+        ([], 1, "the prompt is empty"),
+        ([5] * 256, 1, "has 256 tokens; .* maximum model length of 256"),
+        ([5] * 200, 57, "200 prompt tokens and 57 output tokens are more than .* 256; ask for at most 56"),
+        ([5, 999], 1, "token id 999 is outside the vocabulary of 266"),
+        ([5, -1], 1, "token id -1 is outside"),
+    ],
+)
+def test_impossible_requests_are_refused_with_the_numbers(tiny_engine, prompt, tokens, message):
+    with pytest.raises(RequestError, match=message):
+        tiny_engine().add(Request("x", prompt, SamplingParams(max_tokens=tokens)))
+
+
+def resolved(checkpoint_dir, stored="bfloat16", **changes):
+    model = dataclasses.replace(open_checkpoint(checkpoint_dir).config, dtype=stored)
+    return resolve_config(EngineConfig(model="x/y/", **changes), model)
+
+
+def test_resolving_leaves_nothing_open(checkpoint_dir):
+    config = resolved(checkpoint_dir)
+    assert (config.device, config.max_model_len, config.served_model_name) == ("cpu", 256, "y")
+    assert config.num_blocks == 64 * 16  # 64 full sequences
+    assert config.kv_cache_memory_bytes == 64 * 16 * 16 * 2 * 2 * 2 * 16 * 2
+    assert None not in dataclasses.asdict(config).values()
+
+
+def test_auto_dtype_keeps_what_is_stored_and_makes_half_precision_bf16_on_cpus(checkpoint_dir):
+    has_bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    sixteen = "bfloat16" if has_bf16 else "float32"
+    assert [resolved(checkpoint_dir, stored).dtype for stored in ("float32", "bfloat16", "float16", "weird")] == [
+        "float32",
+        sixteen,
+        sixteen,
+        "float32",
+    ]
+
+
+def test_cache_bytes_become_whole_blocks(checkpoint_dir):
+    block = 16 * 2 * 2 * 2 * 16 * 4
+    config = resolved(checkpoint_dir, dtype="float32", kv_cache_memory_bytes=block * 5 + block // 2)
+    assert (config.num_blocks, config.kv_cache_memory_bytes) == (5, block * 5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_model_len": 300}, "--max-model-len 300 is more than the 256 tokens"),
+        ({"num_blocks": 4, "kv_cache_memory_bytes": 10**6}, "give one of them"),
+        ({"kv_cache_memory_bytes": 10}, "less than one block"),
+        ({"max_num_seqs": 9, "max_num_batched_tokens": 8}, "--max-num-batched-tokens 8 is less than"),
+        ({"block_size": 0}, "--block-size must be at least 1"),
+        ({"port": 70000}, "--port must be 0 to 65535"),
+    ],
+)
+def test_contradictory_settings_are_refused(checkpoint_dir, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        resolved(checkpoint_dir, **changes)
+
+
+def test_cuda_without_a_gpu_is_the_callers_mistake(checkpoint_dir, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="finds no CUDA device"):
+        resolved(checkpoint_dir, device="cuda")
+
+
+def test_bf16_runs_and_mostly_agrees_with_float32(tiny_config, checkpoint_dir):
+    checkpoint = open_checkpoint(checkpoint_dir)
+    config = resolve_config(tiny_config(dtype="bfloat16"), checkpoint.config)
+    bf16 = generate(build_engine(config, checkpoint), prompts(4), [SamplingParams(max_tokens=1, temperature=0.0)] * 4)
+    config = resolve_config(tiny_config(), checkpoint.config)
+    fp32 = generate(build_engine(config, checkpoint), prompts(4), [SamplingParams(max_tokens=1, temperature=0.0)] * 4)
+    assert sum(a == b for a, b in zip(bf16, fp32, strict=True)) >= 3
+
+
+def test_a_model_too_small_for_the_warm_up_still_starts(tiny_engine):
+    engine = tiny_engine(max_model_len=2, num_blocks=1, block_size=2)
+    assert len(generate(engine, [[4]], [SamplingParams(max_tokens=1)])[0]) == 1
+
+
+def test_rope_scaled_configs_keep_their_length():
+    raw = {"model_type": "llama", "vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    model = config_from_hf(raw | {"num_attention_heads": 1, "max_position_embeddings": 99}, "x")
+    assert resolve_config(EngineConfig(model="m", dtype="float32"), model).max_model_len == 99

@@ -1,0 +1,197 @@
+"""The pieces of the wire format that need no server."""
+
+import asyncio
+import json
+
+import pytest
+
+from reference_engine.errors import EngineUnavailableError, RequestError
+from reference_engine.limits import Limits
+from reference_engine.loading.checkpoint import open_checkpoint
+from reference_engine.openai_api.answers import encode, sse
+from reference_engine.openai_api.choices import Choice
+from reference_engine.openai_api.failures import failure_answer
+from reference_engine.openai_api.fields import IGNORED, NEUTRAL, ChatFields, CompletionFields
+from reference_engine.openai_api.formats import ChatFormat, TextFormat, usage_of
+from reference_engine.openai_api.parsing import chat_prompt, completion_prompts, parse_body, sampling_params
+from reference_engine.request import FinishReason, Request, SampledToken, SamplingParams, TokenOutput
+
+LIMITS = Limits(max_model_len=100, num_blocks=10, block_size=8, vocab_size=266)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(checkpoint_dir):
+    return open_checkpoint(checkpoint_dir).tokenizer
+
+
+def completion(**body):
+    return parse_body(json.dumps({"prompt": "x"} | body).encode(), CompletionFields)
+
+
+def chat(**body):
+    return parse_body(json.dumps({"messages": [{"role": "user", "content": "x"}]} | body).encode(), ChatFields)
+
+
+def params(fields, prompt_len=4):
+    return sampling_params(fields, prompt_len=prompt_len, seed=9, eos_token_ids=frozenset({2}), limits=LIMITS)
+
+
+def test_defaults_are_openais():
+    assert params(completion()) == SamplingParams(max_tokens=16, seed=9, stop_token_ids=frozenset({2}))
+    assert params(chat()).max_tokens == 81 - 4  # all that ten blocks of eight leave, and one token without a place
+    assert params(completion(), prompt_len=75).max_tokens == 6
+
+
+def test_the_newer_name_of_the_limit_wins_in_chats():
+    assert params(chat(max_tokens=5, max_completion_tokens=7)).max_tokens == 7
+    assert params(chat(max_tokens=5)).max_tokens == 5
+
+
+@pytest.mark.parametrize(
+    ("body", "stops"),
+    [
+        ({}, {2}),
+        ({"ignore_eos": True}, set()),
+        ({"stop_token_ids": [7]}, {2, 7}),
+        ({"ignore_eos": True, "stop_token_ids": [7]}, {7}),
+    ],
+)
+def test_stop_tokens_are_the_models_and_the_callers(body, stops):
+    assert params(completion(**body)).stop_token_ids == stops
+
+
+@pytest.mark.parametrize(("value", "wanted"), [(None, False), (0, True), (1, True)])
+def test_completions_want_logprobs_for_any_number(value, wanted):
+    assert params(completion(logprobs=value)).logprobs is wanted
+
+
+@pytest.mark.parametrize(("value", "wanted"), [(None, False), (False, False), (True, True)])
+def test_chats_want_logprobs_when_they_say_so(value, wanted):
+    assert params(chat(logprobs=value)).logprobs is wanted
+
+
+@pytest.mark.parametrize(("given", "meant"), [(-1, 0), (0, 0), (5, 5), (None, 0)])
+def test_top_k_minus_one_means_all(given, meant):
+    assert params(completion(top_k=given)).top_k == meant
+
+
+@pytest.mark.parametrize("name", sorted(NEUTRAL))
+def test_each_unsupported_field_is_named_when_it_would_matter(name):
+    make = chat if hasattr(ChatFields, name) else completion
+    with pytest.raises(RequestError, match=f"{name} is not supported") as caught:
+        make(**{name: "surely not harmless"})
+    assert caught.value.param == name
+    make(**{name: None})
+
+
+@pytest.mark.parametrize("name", IGNORED)
+def test_each_ignored_field_takes_anything(name):
+    chat(**{name: {"any": ["thing"]}})
+
+
+@pytest.mark.parametrize(
+    ("prompt", "ids"),
+    [
+        ("hello", [[262]]),
+        ([5, 6], [[5, 6]]),
+        (["hello", "hello"], [[262], [262]]),
+        ([[5], [6, 7]], [[5], [6, 7]]),
+        (["hello", [5]], [[262], [5]]),
+    ],
+)
+def test_prompts_come_in_five_shapes(tokenizer, prompt, ids):
+    assert asyncio.run(completion_prompts(completion(prompt=prompt), tokenizer)) == ids
+
+
+@pytest.mark.parametrize("prompt", [[True], [1.5], [[1, "x"]], [None], [[True]]])
+def test_other_shapes_are_refused(tokenizer, prompt):
+    with pytest.raises(RequestError, match="prompt must be text"):
+        asyncio.run(completion_prompts(completion(prompt=prompt), tokenizer))
+
+
+def test_long_texts_take_the_other_way_to_the_same_ids(tokenizer):
+    text = "hello world " * 500
+    assert asyncio.run(tokenizer.encode_off_loop(text)) == tokenizer.encode(text) == tokenizer.backend.encode(text).ids
+
+
+def test_chat_template_variables_reach_the_template(tokenizer):
+    with_prompt = asyncio.run(chat_prompt(chat(), tokenizer))
+    without = asyncio.run(chat_prompt(chat(add_generation_prompt=False), tokenizer))
+    assert with_prompt[: len(without)] == without
+    assert asyncio.run(chat_prompt(chat(chat_template_kwargs={"add_generation_prompt": False}), tokenizer)) == without
+
+
+def choice_of(tokenizer, text="hello", fields=None, **sampling):
+    request = Request("id-0", [5, 6], SamplingParams(max_tokens=99, **sampling))
+    choice = Choice(0, request, fields or completion(), tokenizer)
+    return choice, tokenizer.encode(text)
+
+
+def push_all(choice, ids, logprob=None):
+    last = len(ids) - 1
+    return [
+        choice.push(TokenOutput("id-0", SampledToken(token, logprob), FinishReason.LENGTH if i == last else None))
+        for i, token in enumerate(ids)
+    ]
+
+
+def test_held_text_comes_out_with_the_last_token(tokenizer):
+    choice, ids = choice_of(tokenizer, "a w", completion(stop="world"))
+    events = push_all(choice, ids)
+    assert "".join(event.text for event in events) == "a w"
+    assert events[-1].text.endswith("w")
+    assert choice.num_characters == 3
+
+
+def test_stop_strings_wait_for_min_tokens(tokenizer):
+    choice, ids = choice_of(tokenizer, "hello hello hello", completion(stop="hello"), min_tokens=2)
+    texts, event = [], None
+    for token in ids:
+        event = choice.push(TokenOutput("id-0", SampledToken(token), None))
+        texts.append(event.text)
+        if event.finish_reason:
+            break
+    assert "".join(texts).strip() == "hello"
+    assert event.stop_reason == "hello"
+
+
+def test_offsets_in_streamed_logprobs_go_on_from_chunk_to_chunk(tokenizer):
+    choice, ids = choice_of(tokenizer, "hello world")
+    form = TextFormat("id", "tiny", return_token_ids=False)
+    offsets = []
+    for token in ids:
+        event = choice.push(TokenOutput("id-0", SampledToken(token, -0.5), None))
+        offsets += form.chunk(event, choice).choices[0].logprobs.text_offset
+    assert offsets[:2] == [0, 5]
+    assert offsets == sorted(offsets)
+
+
+def test_whole_and_streamed_chats_have_their_own_shapes(tokenizer):
+    choice, ids = choice_of(tokenizer)
+    events = push_all(choice, ids, logprob=-1.0)
+    form = ChatFormat("id", "tiny", return_token_ids=True)
+    whole = json.loads(encode(form.whole([(choice, events)], usage_of([choice], 2))))
+    assert whole["object"] == "chat.completion"
+    assert whole["choices"][0]["message"] == {"role": "assistant", "content": "hello"}
+    assert whole["prompt_token_ids"] == [5, 6]
+    assert whole["usage"] == {"prompt_tokens": 2, "completion_tokens": 1, "total_tokens": 3}
+    (opening,) = form.opening(choice)
+    assert json.loads(encode(opening))["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    chunk = json.loads(sse(form.chunk(events[0], choice)).removeprefix(b"data: "))
+    assert chunk["choices"][0]["delta"] == {"content": "hello"}
+    assert chunk["choices"][0]["logprobs"]["content"][0]["bytes"] == list(b"hello")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (RequestError("wrong", param="n", code="c"), "invalid_request_error", "wrong"),
+        (RequestError("gone", status=404), "not_found_error", "gone"),
+        (EngineUnavailableError("later"), "unavailable_error", "later"),
+        (ValueError("a secret path"), "server_error", "an error inside the server; its log has the details"),
+    ],
+)
+def test_errors_have_openais_shape_and_hide_what_is_not_ours(error, kind, text):
+    body = json.loads(encode(failure_answer(error)))["error"]
+    assert (body["type"], body["message"]) == (kind, text)
+    assert set(body) == {"message", "type", "param", "code"}

@@ -1,0 +1,103 @@
+"""The real SmolLM2 weights: what a tiny random model cannot show."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from reference_engine.config import EngineConfig
+from reference_engine.loading.checkpoint import open_checkpoint
+from reference_engine.offline import generate, load_engine
+from reference_engine.request import SamplingParams
+
+pytestmark = pytest.mark.model
+PROMPTS = Path(__file__).parents[2] / "benchmarks" / "reference_engine" / "prompts.json"
+LENGTH = 24
+
+
+@pytest.fixture(scope="module")
+def asked(real_model_dir):
+    tokenizer = open_checkpoint(real_model_dir).tokenizer
+    entries = json.loads(PROMPTS.read_text(encoding="utf-8"))
+    chosen = [entries[index] for index in (0, 3, 7, 12, 24, 28)]
+    return [
+        tokenizer.encode(tokenizer.render_chat([{"role": "user", "content": entry["text"]}]))
+        if entry["kind"] == "chat"
+        else tokenizer.encode(entry["text"])
+        for entry in chosen
+    ]
+
+
+@pytest.fixture(scope="module")
+def truths(real_model_dir, asked, greedy):
+    model = AutoModelForCausalLM.from_pretrained(real_model_dir, dtype=torch.float32)
+    return [greedy(model, prompt, LENGTH) for prompt in asked]
+
+
+@pytest.mark.parametrize(
+    ("settings", "together"),
+    [
+        ({}, 1),
+        ({"max_num_batched_tokens": 24, "max_num_seqs": 6}, 6),
+        ({"num_blocks": 100, "block_size": 4, "max_num_seqs": 6}, 6),
+    ],
+    ids=["alone", "mixed with chunks", "under preemption"],
+)
+def test_greedy_says_what_transformers_says(real_model_dir, asked, truths, settings, together):
+    config = EngineConfig(model=str(real_model_dir), dtype="float32", **({"num_blocks": 256} | settings))
+    engine = load_engine(config)
+    params = SamplingParams(max_tokens=LENGTH, temperature=0.0)
+    outputs = []
+    for group in chunks(asked, together):
+        outputs += generate(engine, group, [params] * len(group))
+    for ours, (theirs, margins) in zip(outputs, truths, strict=True):
+        for mine, expected, margin in zip(ours, theirs, margins, strict=True):
+            if mine != expected:
+                assert margin <= 1e-4, "differs where Transformers was sure"
+                break
+    engine.check_integrity()
+    if "num_blocks" in settings:
+        assert engine.preemptions > 0
+
+
+def chunks(items, size):
+    return [items[first : first + size] for first in range(0, len(items), size)]
+
+
+def test_the_tokenizer_agrees_with_transformers(real_model_dir):
+    ours, theirs = open_checkpoint(real_model_dir).tokenizer, AutoTokenizer.from_pretrained(real_model_dir)
+    messages = [{"role": "user", "content": "How much is 123 + 4567?\n\n Größe 😀"}]
+    text = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert ours.render_chat(messages) == text
+    assert ours.encode(text) == theirs.encode(text)
+
+
+def test_it_knows_the_capital_of_france_over_http_and_the_loop_stays_free(serve, real_model_dir):
+    async def test():
+        config = EngineConfig(model=str(real_model_dir), served_model_name="smol", num_blocks=256)
+        async with serve(config=config) as s:
+            body = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
+            answer = await s.post("/v1/chat/completions", body)
+            assert answer["choices"][0]["message"]["content"] == "The capital of France is Paris."
+            assert answer["choices"][0]["finish_reason"] == "stop"
+            lags = await lags_during(
+                asyncio.gather(*(s.stream("/v1/chat/completions", body | {"max_tokens": 20}) for _ in range(4)))
+            )
+        # A step takes 10 ms and more; a loop that waited for steps would lag by that much most of the time.
+        assert sorted(lags)[len(lags) // 2] < 0.005
+
+    asyncio.run(test())
+
+
+async def lags_during(work):
+    lags = []
+    while not work.done():
+        before = time.perf_counter()
+        await asyncio.sleep(0.001)
+        lags.append(time.perf_counter() - before - 0.001)
+    await work
+    return lags

@@ -1,0 +1,213 @@
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from reference_engine.batching_policy import make_policy
+from reference_engine.engine import Engine
+from reference_engine.errors import EngineBugError, RequestError
+from reference_engine.kv_cache.block_pool import BlockPool
+from reference_engine.limits import Limits
+from reference_engine.request import FinishReason, Request, SamplingParams
+from reference_engine.scheduler import Scheduler
+
+
+def request(name, prompt=4, output=3, **sampling):
+    return Request(name, [1] * prompt, SamplingParams(max_tokens=output, **sampling))
+
+
+class Bench:
+    """An engine around a fake runner, with what each step computed."""
+
+    def __init__(self, runner, *, blocks=64, size=4, seqs=8, tokens=16, policy="continuous"):
+        self.now = 0.0
+        self.pool = BlockPool(blocks, size)
+        self.runner = runner
+        self.scheduler = Scheduler(
+            self.pool, make_policy(policy, seqs), max_num_seqs=seqs, max_num_batched_tokens=tokens
+        )
+        self.engine = Engine(self.scheduler, runner, Limits(1000, blocks, size, 10_000), clock=lambda: self.now)
+
+    def add(self, *requests):
+        for one in requests:
+            self.engine.add(one)
+
+    def step(self):
+        report = self.engine.step()
+        self.engine.check_integrity()
+        return report
+
+    def steps(self, count):
+        for _ in range(count):
+            self.step()
+        return self.runner.steps[-count:]
+
+
+@pytest.fixture
+def bench(fake_runner):
+    return lambda script=(), **settings: Bench(fake_runner(script), **settings)
+
+
+def test_a_request_is_prefilled_once_and_then_decodes_one_token_a_step(bench):
+    b = bench()
+    b.add(request("a", prompt=5, output=3))
+    assert b.steps(3) == [[("a", 0, 5)], [("a", 5, 1)], [("a", 6, 1)]]
+    assert not b.engine.has_work
+    assert b.pool.num_used == 0
+
+
+def test_a_long_prompt_is_cut_into_chunks_that_fill_what_the_decodes_leave(bench):
+    b = bench(tokens=8)
+    b.add(request("short", prompt=2, output=9))
+    b.step()
+    b.add(request("long", prompt=20, output=2))
+    assert b.steps(4) == [
+        [("short", 2, 1), ("long", 0, 7)],
+        [("short", 3, 1), ("long", 7, 7)],
+        [("short", 4, 1), ("long", 14, 6)],
+        [("short", 5, 1), ("long", 20, 1)],
+    ]
+
+
+def test_newcomers_are_admitted_in_order_and_only_up_to_max_num_seqs(bench):
+    b = bench(seqs=2)
+    b.add(request("a"), request("b"), request("c"))
+    report = b.step()
+    assert [name for name, _, _ in b.runner.steps[-1]] == ["a", "b"]
+    assert (report.running, report.waiting) == (2, 1)
+
+
+def test_the_youngest_is_preempted_recomputed_and_loses_no_token(bench):
+    b = bench(blocks=4, size=4, tokens=32)
+    old, young = request("old", prompt=8, output=6), request("young", prompt=7, output=6)
+    b.add(old, young)
+    b.step()
+    assert b.pool.num_free == 0
+    report = b.step()  # old needs a third block and takes young's
+    assert report.preemptions == 1
+    assert b.runner.steps[-1] == [("old", 8, 1)]
+    assert young.num_computed == 0
+    while b.engine.has_work:
+        b.step()
+    assert (old.num_output, young.num_output) == (6, 6)
+    # Young's two prompt blocks were computed again together with the token it had already made.
+    assert ("young", 0, 8) in [chunk for step in b.runner.steps for chunk in step]
+    assert young.token_ids[7:] == list(range(7, 13))
+
+
+def test_a_victim_that_was_planned_already_gives_its_budget_back(bench):
+    b = bench(blocks=6, size=4, tokens=12)
+    first = request("prefilling", prompt=16, output=4)
+    b.add(first)
+    b.step()
+    b.add(request("decoding", prompt=4, output=9))
+    b.steps(2)
+    while b.engine.has_work:
+        b.step()
+        assert sum(length for _, _, length in b.runner.steps[-1]) <= 12
+
+
+def test_static_batching_closes_the_batch_until_its_last_member_has_finished(bench):
+    b = bench(policy="static", seqs=2)
+    b.add(request("a", output=2), request("b", output=4), request("c", output=1))
+    names = [[name for name, _, _ in step] for step in b.steps(5)]
+    assert names == [["a", "b"], ["a", "b"], ["b"], ["b"], ["c"]]
+
+
+def test_continuous_batching_fills_the_free_place_at_once(bench):
+    b = bench(policy="continuous", seqs=2)
+    b.add(request("a", output=2), request("b", output=4), request("c", output=1))
+    names = [[name for name, _, _ in step] for step in b.steps(4)]
+    assert names == [["a", "b"], ["a", "b"], ["b", "c"], ["b"]]
+
+
+def test_a_preempted_member_may_return_to_its_static_batch(bench):
+    b = bench(policy="static", blocks=4, size=4, seqs=2, tokens=32)
+    b.add(request("old", prompt=8, output=6), request("young", prompt=7, output=6), request("later", output=1))
+    while b.engine.has_work:
+        b.step()
+    order = [name for step in b.runner.steps for name, _, _ in step]
+    assert order.index("later") > max(i for i, name in enumerate(order) if name in {"old", "young"})
+
+
+def test_cancelling_frees_waiting_and_running_requests(bench):
+    b = bench(seqs=1)
+    b.add(request("running"), request("waiting"))
+    b.step()
+    b.engine.cancel("waiting")
+    b.engine.cancel("running")
+    b.engine.cancel("never heard of")
+    assert not b.engine.has_work
+    assert b.pool.num_used == 0
+
+
+def test_a_stop_token_ends_a_request_but_not_before_min_tokens(bench):
+    b = bench(script=[9, 5, 9])
+    b.add(request("a", output=8, min_tokens=2, stop_token_ids=frozenset({9})))
+    reasons = [b.step().outputs[0].finish_reason for _ in range(3)]
+    assert reasons == [None, None, FinishReason.STOP]
+
+
+def test_reports_carry_times_and_token_counts(bench):
+    b = bench(tokens=8)
+    b.add(request("a", prompt=12, output=2))
+    b.now = 2.5
+    first, second = b.step(), b.step()
+    assert (first.queue_times_s, first.prompt_tokens, first.computed_tokens) == ([2.5], 0, 8)
+    assert (second.queue_times_s, second.prompt_tokens, second.computed_tokens) == ([], 12, 4)
+
+
+def test_what_can_never_fit_is_refused_with_the_numbers(bench):
+    b = bench(blocks=4, size=4)
+    with pytest.raises(RequestError, match=r"10 prompt tokens and 8 output tokens .* 4 KV blocks of 4 tokens"):
+        b.add(request("a", prompt=10, output=8))
+    b.add(request("exactly", prompt=10, output=7))  # the last token needs no place
+    while b.engine.has_work:
+        b.step()
+
+
+def test_waiting_forever_is_a_bug_that_speaks_up(bench):
+    b = bench(blocks=1, size=4)
+    b.scheduler.add(request("too long", prompt=5))
+    with pytest.raises(EngineBugError, match="can never be admitted"):
+        b.engine.step()
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 2**32),
+    blocks=st.integers(6, 20),
+    size=st.sampled_from([1, 4, 16]),
+    seqs=st.integers(1, 6),
+    policy=st.sampled_from(["continuous", "static"]),
+)
+def test_a_thousand_random_steps_leak_no_block(bench, seed, blocks, size, seqs, policy):
+    check_random_life(bench(blocks=blocks, size=size, seqs=seqs, tokens=8, policy=policy), seed, 1000)
+
+
+def check_random_life(b, seed, steps):
+    rng = random.Random(seed)
+    room = b.pool.num_blocks * b.pool.block_size
+    live, made = {}, 0
+    for _ in range(steps):
+        if rng.random() < 0.4:
+            prompt = rng.randint(1, max(1, room // 2))
+            one = request(str(made), prompt=prompt, output=rng.randint(1, max(1, room - prompt)))
+            made += 1
+            live[one.request_id] = one
+            b.add(one)
+        if live and rng.random() < 0.15:
+            name = rng.choice(list(live))
+            b.engine.cancel(name)
+            del live[name]
+        report = b.step()
+        assert report.computed_tokens <= 8
+        for output in report.outputs:
+            if output.finish_reason:
+                del live[output.request_id]
+        assert report.running + report.waiting == len(live)
+    for name in live:
+        b.engine.cancel(name)
+    b.engine.check_integrity()
+    assert b.pool.num_used == 0

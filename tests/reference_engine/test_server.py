@@ -1,0 +1,225 @@
+import asyncio
+import math
+
+import pytest
+
+from reference_engine.loading.checkpoint import open_checkpoint
+from reference_engine.request import SampledToken
+from reference_engine.service import load_model
+
+TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "hello"}]
+LONG = {"prompt": [5], "max_tokens": 200, "ignore_eos": True, "temperature": 0, "stream": True}
+
+
+def run(coroutine):
+    asyncio.run(coroutine)
+
+
+def with_server(serve, test, **settings):
+    async def main():
+        async with serve(**settings) as served:
+            await test(served)
+
+    run(main())
+
+
+async def is_idle(s):
+    return await s.metric("requests_running") == 0 and await s.metric("kv_cache_used_blocks") == 0
+
+
+def scripted(tokens):
+    """A loader whose model says these tokens, whoever asks."""
+
+    def load(config):
+        loaded = load_model(config)
+        left = list(tokens)
+
+        class Script:
+            def run(self, chunks):
+                return [SampledToken(left.pop(0)) if chunk.is_sampled else None for chunk in chunks]
+
+        loaded.engine._runner = Script()
+        return loaded
+
+    return load
+
+
+def test_completion_and_usage(serve):
+    async def test(s):
+        body = {"model": "tiny", "prompt": "hello world", "max_tokens": 5, "temperature": 0, "ignore_eos": True}
+        answer = await s.post(TEXT, body | {"return_token_ids": True})
+        choice = answer["choices"][0]
+        assert (answer["object"], answer["model"], choice["index"]) == ("text_completion", "tiny", 0)
+        assert answer["usage"] == {"prompt_tokens": 4, "completion_tokens": 5, "total_tokens": 9}
+        assert (len(choice["token_ids"]), len(choice["prompt_token_ids"])) == (5, 4)
+        assert choice["finish_reason"] == "length"
+        # Text and its ids are the same prompt.
+        again = await s.post(TEXT, body | {"prompt": choice["prompt_token_ids"]})
+        assert again["choices"][0]["text"] == choice["text"]
+        assert "token_ids" not in again["choices"][0]
+
+    with_server(serve, test)
+
+
+def test_streamed_completion_is_one_event_per_token_and_says_the_same(serve):
+    async def test(s):
+        body = {"prompt": "hello", "max_tokens": 12, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+        whole = (await s.post(TEXT, body))["choices"][0]
+        events = await s.stream(TEXT, body | {"stream_options": {"include_usage": True}})
+        *tokens, usage = events
+        choices = [event["choices"][0] for event in tokens]
+        assert [len(choice["token_ids"]) for choice in choices] == [1] * 12
+        assert [t for choice in choices for t in choice["token_ids"]] == whole["token_ids"]
+        assert "".join(choice["text"] for choice in choices) == whole["text"]
+        assert choices[0]["prompt_token_ids"] == whole["prompt_token_ids"]
+        assert all("prompt_token_ids" not in choice for choice in choices[1:])
+        assert [choice["finish_reason"] for choice in choices] == [None] * 11 + ["length"]
+        assert usage["choices"] == []
+        assert usage["usage"]["completion_tokens"] == 12
+        assert all("usage" not in event for event in tokens)
+        assert len({event["id"] for event in events}) == 1
+
+    with_server(serve, test)
+
+
+def test_continuous_usage_counts_up(serve):
+    async def test(s):
+        body = {"prompt": [5, 6], "max_tokens": 4, "ignore_eos": True}
+        events = await s.stream(TEXT, body | {"stream_options": {"continuous_usage_stats": True}})
+        assert [event["usage"]["completion_tokens"] for event in events] == [1, 2, 3, 4]
+        assert {event["usage"]["prompt_tokens"] for event in events} == {2}
+
+    with_server(serve, test)
+
+
+def test_chat_sends_the_role_with_the_first_token(serve):
+    async def test(s):
+        body = {"messages": HELLO, "max_completion_tokens": 3, "temperature": 0, "ignore_eos": True}
+        role, *tokens = await s.stream(CHAT, body | {"return_token_ids": True})
+        assert role["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+        assert "token_ids" not in role["choices"][0]
+        assert len(role["prompt_token_ids"]) > 5
+        assert role["object"] == "chat.completion.chunk"
+        assert [len(event["choices"][0]["token_ids"]) for event in tokens] == [1, 1, 1]
+        whole = await s.post(CHAT, body)
+        content = whole["choices"][0]["message"]
+        assert content == {
+            "role": "assistant",
+            "content": "".join(event["choices"][0]["delta"]["content"] for event in tokens),
+        }
+        assert whole["object"] == "chat.completion"
+
+    with_server(serve, test)
+
+
+def test_chat_renders_the_template_and_joins_text_parts(serve, checkpoint_dir):
+    tokenizer = open_checkpoint(checkpoint_dir).tokenizer
+
+    async def test(s):
+        parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
+        body = {"messages": [{"role": "user", "content": parts}], "max_tokens": 1, "return_token_ids": True}
+        answer = await s.post(CHAT, body)
+        text = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+        assert answer["prompt_token_ids"] == tokenizer.encode(text)
+
+    with_server(serve, test)
+
+
+def test_several_prompts_and_choices_keep_their_index(serve):
+    async def test(s):
+        body = {"prompt": ["hello", [7, 8]], "n": 2, "max_tokens": 3, "seed": 4, "ignore_eos": True}
+        body["return_token_ids"] = True
+        answer = await s.post(TEXT, body)
+        assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
+        assert answer["choices"][3]["prompt_token_ids"] == [7, 8]
+        assert answer["usage"]["completion_tokens"] == 12
+        streamed = [[], [], [], []]
+        for event in await s.stream(TEXT, body):
+            streamed[event["choices"][0]["index"]] += event["choices"][0]["token_ids"]
+        assert streamed == [choice["token_ids"] for choice in answer["choices"]]
+
+    with_server(serve, test)
+
+
+def test_seeds_repeat_and_their_absence_does_not(serve):
+    async def test(s):
+        body = {"prompt": [9], "max_tokens": 12, "temperature": 1.5, "return_token_ids": True, "ignore_eos": True}
+
+        async def ids(**more):
+            return (await s.post(TEXT, body | more))["choices"][0]["token_ids"]
+
+        assert await ids(seed=1) == await ids(seed=1)
+        assert await ids(seed=-(2**70)) == await ids(seed=-(2**70))
+        assert await ids() != await ids()
+
+    with_server(serve, test)
+
+
+def test_end_of_sequence_ends_with_its_id_and_no_text(serve):
+    async def test(s):
+        events = await s.stream(TEXT, {"prompt": "hello", "max_tokens": 9, "return_token_ids": True})
+        last = events[-1]["choices"][0]
+        assert (last["token_ids"], last["text"], last["finish_reason"], last["stop_reason"]) == ([2], "", "stop", None)
+        assert len(events) == 3
+
+    with_server(serve, test, loader=scripted([70, 71, 2]))
+
+
+def test_ignore_eos_goes_on(serve):
+    async def test(s):
+        answer = await s.post(TEXT, {"prompt": "x", "max_tokens": 3, "ignore_eos": True, "return_token_ids": True})
+        assert answer["choices"][0]["token_ids"] == [2, 70, 2]
+        assert answer["choices"][0]["finish_reason"] == "length"
+
+    with_server(serve, test, loader=scripted([2, 70, 2]))
+
+
+def hello_world(checkpoint_dir):
+    return open_checkpoint(checkpoint_dir).tokenizer.encode("hello world hello") * 3
+
+
+@pytest.mark.parametrize(("extra", "text"), [({}, "hello "), ({"include_stop_str_in_output": True}, "hello wor")])
+def test_a_stop_string_ends_the_choice_and_frees_its_blocks(serve, checkpoint_dir, extra, text):
+    async def test(s):
+        body = {"prompt": "x", "max_tokens": 12, "stop": ["nope", "wor"]} | extra
+        answer = await s.post(TEXT, body)
+        choice = answer["choices"][0]
+        assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == (text, "stop", "wor")
+        assert answer["usage"]["completion_tokens"] == 2
+        await s.until(lambda: is_idle(s))
+
+    with_server(serve, test, loader=scripted(hello_world(checkpoint_dir)))
+
+
+def test_a_stop_token_is_reported_by_its_id(serve):
+    async def test(s):
+        answer = await s.post(TEXT, {"prompt": "x", "max_tokens": 9, "stop_token_ids": [70]})
+        assert (answer["choices"][0]["finish_reason"], answer["choices"][0]["stop_reason"]) == ("stop", 70)
+
+    with_server(serve, test, loader=scripted([71, 70]))
+
+
+def test_half_a_character_is_an_event_without_text(serve, checkpoint_dir):
+    ids = open_checkpoint(checkpoint_dir).tokenizer.encode("😀")
+
+    async def test(s):
+        events = await s.stream(TEXT, {"prompt": "x", "max_tokens": 4})
+        assert [event["choices"][0]["text"] for event in events] == ["", "", "", "😀"]
+
+    with_server(serve, test, loader=scripted(ids))
+
+
+def test_logprobs_of_the_chosen_tokens(serve):
+    async def test(s):
+        body = {"prompt": "x", "max_tokens": 3, "temperature": 0, "ignore_eos": True}
+        logprobs = (await s.post(TEXT, body | {"logprobs": 0}))["choices"][0]["logprobs"]
+        assert len(logprobs["tokens"]) == len(logprobs["token_logprobs"]) == len(logprobs["text_offset"]) == 3
+        assert all(math.log(1 / 266) < value <= 0 for value in logprobs["token_logprobs"])
+        chat = await s.post(CHAT, {"messages": HELLO, "max_tokens": 2, "logprobs": True, "ignore_eos": True})
+        assert [set(entry) for entry in chat["choices"][0]["logprobs"]["content"]] == [
+            {"token", "logprob", "bytes", "top_logprobs"}
+        ] * 2
+        assert (await s.post(CHAT, {"messages": HELLO, "max_tokens": 1}))["choices"][0]["logprobs"] is None
+
+    with_server(serve, test)

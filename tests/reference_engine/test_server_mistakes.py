@@ -1,0 +1,105 @@
+import asyncio
+
+import pytest
+
+from reference_engine.openai_api import fields
+
+TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "hello"}]
+LONG = {"prompt": [5], "max_tokens": 200, "ignore_eos": True, "temperature": 0, "stream": True}
+
+
+def run(coroutine):
+    asyncio.run(coroutine)
+
+
+def with_server(serve, test, **settings):
+    async def main():
+        async with serve(**settings) as served:
+            await test(served)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param", "message"),
+    [
+        (TEXT, {}, 400, "prompt", "missing required field"),
+        (TEXT, {"prompt": "x", "max_tokens": "3"}, 400, "max_tokens", "Expected `int"),
+        (TEXT, {"prompt": "x", "max_tokens": 0}, 400, "max_tokens", ">= 1"),
+        (TEXT, {"prompt": "x", "temperature": -1}, 400, "temperature", ">= 0"),
+        (TEXT, {"prompt": "x", "stop": [3]}, 400, "stop", "Expected `str`"),
+        (TEXT, {"prompt": "x", "max_tokns": 3}, 400, "max_tokns", "unknown field `max_tokns`"),
+        (TEXT, {"prompt": "x", "stream_options": {"usage": 1}}, 400, "usage", "unknown field"),
+        (TEXT, {"prompt": "x", "frequency_penalty": 0.5}, 400, "frequency_penalty", "not supported"),
+        (TEXT, {"prompt": "x", "echo": True}, 400, "echo", "not supported"),
+        (TEXT, {"prompt": "x", "logprobs": 5}, 400, "logprobs", "<= 1"),
+        (TEXT, {"prompt": "x", "min_tokens": 5, "max_tokens": 4}, 400, "min_tokens", "more than max_tokens"),
+        (TEXT, {"prompt": []}, 400, "prompt", "empty list"),
+        (TEXT, {"prompt": ""}, 400, "prompt", "prompt is empty"),
+        (TEXT, {"prompt": ["a", 3]}, 400, "prompt", "text, a list of token ids"),
+        (TEXT, {"prompt": ["a"] * 300}, 400, "prompt", "300 prompts"),
+        (TEXT, {"prompt": [9999]}, 400, "prompt", "token id 9999 is outside the vocabulary of 266"),
+        (TEXT, {"prompt": [5] * 256, "max_tokens": 1}, 400, "prompt", "256 tokens"),
+        (TEXT, {"prompt": [5] * 200, "max_tokens": 57}, 400, "max_tokens", "at most 56"),
+        (TEXT, {"prompt": "x", "model": "gpt"}, 404, "model", "'gpt' does not exist here; this server has 'tiny'"),
+        (CHAT, {"messages": []}, 400, "messages", "length >= 1"),
+        (CHAT, {"messages": [{"content": "x"}]}, 400, "messages", "role must be a string"),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages", "type text"),
+        (CHAT, {"messages": [{"role": "user", "content": 5}]}, 400, "messages", "must be a string"),
+        (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, 400, "messages", "no robots"),
+        (CHAT, {"messages": HELLO, "tools": [{"type": "function"}]}, 400, "tools", "not supported"),
+    ],
+)
+def test_each_mistake_gets_its_own_answer(serve, path, body, status, param, message):
+    async def test(s):
+        error = (await s.post(path, body, status=status))["error"]
+        assert error["param"] == param
+        assert message in error["message"]
+        assert set(error) == {"message", "type", "param", "code"}
+
+    with_server(serve, test)
+
+
+def test_more_than_the_pool_holds_is_refused(serve):
+    async def test(s):
+        error = (await s.post(TEXT, {"prompt": [5] * 60, "max_tokens": 6}, status=400))["error"]
+        assert "60 prompt tokens and 6 output tokens need more than the 4 KV blocks of 16 tokens" in error["message"]
+        assert error["code"] == "context_length_exceeded"
+        await s.post(TEXT, {"prompt": [5] * 60, "max_tokens": 5})
+
+    with_server(serve, test, num_blocks=4)
+
+
+def test_a_chat_without_a_limit_may_use_the_rest(serve):
+    async def test(s):
+        answer = await s.post(CHAT, {"messages": HELLO, "ignore_eos": True})
+        assert answer["usage"]["total_tokens"] == 65  # 4 blocks of 16, and the last token needs no place
+        assert answer["choices"][0]["finish_reason"] == "length"
+
+    with_server(serve, test, num_blocks=4)
+
+
+def test_fields_without_effect_and_harmless_values_are_accepted(serve):
+    async def test(s):
+        ignored = {name: "anything" for name in fields.IGNORED if hasattr(fields.ChatFields, name)}
+        neutral = {k: v[0] for k, v in fields.NEUTRAL.items() if hasattr(fields.ChatFields, k)}
+        await s.post(CHAT, {"messages": HELLO, "max_tokens": 1} | ignored | neutral | {"stop": None, "seed": None})
+        neutral = {k: v[0] for k, v in fields.NEUTRAL.items() if hasattr(fields.CompletionFields, k)}
+        await s.post(TEXT, {"prompt": "x", "max_tokens": 1} | neutral)
+
+    assert all(hasattr(fields.ChatFields, name) for name in fields.IGNORED)
+    with_server(serve, test)
+
+
+def test_bad_json_wrong_paths_and_methods_are_openai_errors_too(serve):
+    async def test(s):
+        async with s.client.post(TEXT, data=b"{") as answer:
+            assert answer.status == 400
+            assert "not valid JSON" in (await answer.json())["error"]["message"]
+        for method, path, status in (("get", "/nope", 404), ("get", TEXT, 405)):
+            async with s.client.request(method, path) as answer:
+                assert answer.status == status
+                assert "error" in await answer.json()
+
+    with_server(serve, test)

@@ -1,0 +1,36 @@
+"""Fixtures of the workloads' tests: three kinds of small tokenizer, and the real one."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.workloads.small_tokenizers import PLAIN, checkpoint
+from workloads import Tokenizer
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """Byte-level BPE with a ChatML template."""
+    return Tokenizer(checkpoint(tmp_path_factory.mktemp("small")))
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """The same with one token for each digit, as SmolLM2 has it."""
+    return Tokenizer(checkpoint(tmp_path_factory.mktemp("digits"), digits=True))
+
+
+@pytest.fixture(scope="session")
+def merging(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """The same with a template of plain words, over whose edges tokens merge."""
+    return Tokenizer(checkpoint(tmp_path_factory.mktemp("merging"), template=PLAIN))
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Tokenizer:
+    """The real SmolLM2 tokenizer."""
+    folder = os.environ.get("BAKEOFF_TEST_MODEL")
+    if not folder:
+        pytest.fail("BAKEOFF_TEST_MODEL names no model folder: run 'make model'", pytrace=False)
+    return Tokenizer(Path(folder))

@@ -1,0 +1,20 @@
+"""The bytes of a session are what the fingerprint is made of: pinned."""
+
+import msgspec
+
+from workloads import Message, Session, Turn
+
+
+def test_a_session_has_one_encoding_without_what_is_not_set() -> None:
+    chat = Turn(12, 3, messages=(Message("user", "Why?"),))
+    follow_up = Turn(4, 2, prompt="And", think_s=1.5)
+    assert msgspec.json.encode(Session("chat-0", (chat, follow_up))) == (
+        b'{"id":"chat-0","turns":['
+        b'{"input_tokens":12,"output_tokens":3,"messages":[{"role":"user","content":"Why?"}]},'
+        b'{"input_tokens":4,"output_tokens":2,"prompt":"And","think_s":1.5}]}'
+    )
+
+
+def test_a_session_survives_being_stored() -> None:
+    session = Session("s", (Turn(1, 2, prompt="x"), Turn(3, 4, messages=(Message("user", "y"),))))
+    assert msgspec.json.decode(msgspec.json.encode(session), type=Session) == session
