@@ -47,7 +47,7 @@ coverage: $(VENV)/.test model ## All tests with branch coverage of every package
 format: $(VENV)/.test ## Format the code
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-bench-%: $(VENV)/.test model ## Measure the bars of one area: client, reference_engine, demo, crash, cli, coverage, gpu
+bench-%: $(VENV)/.test model ## Measure the bars of one area: client, reference_engine, demo, crash, cli, suite, gpu
 	@set -e; for script in benchmarks/$*/*.py; do name=$${script%.py}; echo "== $$script"; \
 	  BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python -m $${name//\//.}; done
 
@@ -55,6 +55,8 @@ clean: ## Remove the environment; runs and cached models stay
 	rm -rf $(VENV)
 
 $(VENV)/.demo: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  (echo "Bakeoff needs Python 3.11 or newer; say which: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[engine,hf]'
 	@touch $@

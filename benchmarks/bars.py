@@ -1,12 +1,20 @@
 """How every benchmark script ends: a table, then one JSON line, then an exit status that says whether all bars hold."""
 
+import argparse
 import json
 import operator
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
 _HOLDS: dict[str, Callable[[Any, Any], bool]] = {"<=": operator.le, ">=": operator.ge, "==": operator.eq}
+
+
+def model_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--model``: the converted SmolLM2 checkpoint, by default the one that the Makefile names."""
+    default = os.environ.get("BAKEOFF_TEST_MODEL")
+    parser.add_argument("--model", default=default, required=default is None, help="checkpoint folder (make model)")
 
 
 class Bars:

@@ -1,14 +1,13 @@
 """Bar 7: each mistake gives one clear line and a non-zero exit. Run by ``make bench-cli``."""
 
 import argparse
-import os
 import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.bars import Bars
+from benchmarks.bars import Bars, model_argument
 
 BAKEOFF = Path(sys.executable).with_name("bakeoff")
 EXPERIMENT = """
@@ -69,10 +68,8 @@ def mistakes(folder: Path, model: str) -> dict[str, tuple[subprocess.CompletedPr
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--model", default=os.environ.get("BAKEOFF_TEST_MODEL"))
+    model_argument(parser)
     options = parser.parse_args()
-    if not options.model:
-        sys.exit("give --model, or run 'make bench-cli'")
     bars = Bars()
     with tempfile.TemporaryDirectory() as name:
         for mistake, (done, words) in mistakes(Path(name), options.model).items():

@@ -5,7 +5,6 @@ non-zero exit; after Ctrl-C it must be interrupted with its requests readable; n
 """
 
 import argparse
-import os
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from pathlib import Path
 import psutil
 
 import results
-from benchmarks.bars import Bars
+from benchmarks.bars import Bars, model_argument
 from results.records import RunStatus, Verdict
 
 EXPERIMENT = """
@@ -77,10 +76,8 @@ def kill_engine(harness: psutil.Process) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--model", default=os.environ.get("BAKEOFF_TEST_MODEL"))
+    model_argument(parser)
     options = parser.parse_args()
-    if not options.model:
-        sys.exit("give --model, or run 'make bench-crash'")
     killed = Ended(options.model, kill_engine)
     print(f"engine killed: exit {killed.code} after {killed.seconds:.1f} s\n{killed.stderr}")
     interrupted = Ended(options.model, lambda harness: harness.send_signal(signal.SIGINT))

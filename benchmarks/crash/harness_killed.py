@@ -6,7 +6,6 @@ started is gone, every request that had ended is readable, at most one line is t
 
 import argparse
 import json
-import os
 import random
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from pathlib import Path
 import psutil
 
 import results
-from benchmarks.bars import Bars
+from benchmarks.bars import Bars, model_argument
 from engines import pick_port
 from harness.run import recover
 from results.records import RunStatus
@@ -102,10 +101,8 @@ def _read_back(folder: Path, whole: int, *, complete: bool) -> dict[str, int]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--instants", type=int, default=20)
-    parser.add_argument("--model", default=os.environ.get("BAKEOFF_TEST_MODEL"), help="folder with tokenizer.json")
+    model_argument(parser)
     options = parser.parse_args()
-    if not options.model:
-        sys.exit("give --model, or run 'make bench-crash'")
     rng = random.Random(6)
     truth = Truth()
     total: dict[str, int] = {}

@@ -1,6 +1,6 @@
 """Does the reference engine say, token for token, what Transformers says? Greedy, float32, real prompts.
 
-    .venv/bin/python benchmarks/reference_engine/parity.py --model CHECKPOINT_DIR
+    python -m benchmarks.reference_engine.parity [--device cuda]
 
 Transformers runs each prompt alone in a greedy loop with its own cache. The engine runs the same prompts alone, in
 mixed batches of 8 with chunked prefill, and once more with so few KV blocks that requests are preempted. A difference
@@ -12,13 +12,13 @@ The last line of the output is one JSON object; the exit status is 0 if every go
 import argparse
 import dataclasses
 import json
-import sys
 import time
 from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from benchmarks.bars import Bars, model_argument
 from reference_engine.config import EngineConfig
 from reference_engine.engine import Engine
 from reference_engine.loading.checkpoint import open_checkpoint
@@ -52,7 +52,7 @@ class Tally:
 
 @torch.inference_mode()
 def transformers_greedy(model: PreTrainedModel, prompt: list[int], length: int) -> Truth:
-    ids, cache = torch.tensor([prompt]), None
+    ids, cache = torch.tensor([prompt], device=model.device), None
     tokens, margins = [], []
     for _ in range(length):
         answer = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
@@ -88,59 +88,57 @@ def run(engine: Engine, prompts: list[list[int]], truths: list[Truth], batch: in
     return tally
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="converted checkpoint directory")
-    parser.add_argument("--prompts", type=int, default=32)
-    parser.add_argument("--tokens", type=int, default=64)
-    options = parser.parse_args()
-
-    tokenizer = open_checkpoint(Path(options.model)).tokenizer
-    texts = json.loads(PROMPTS.read_text(encoding="utf-8"))[: options.prompts]
+def read_prompts(model: str, count: int) -> list[list[int]]:
+    """Token ids, long and short prompts side by side, so that every batch mixes prefill chunks with decodes."""
+    tokenizer = open_checkpoint(Path(model)).tokenizer
+    texts = json.loads(PROMPTS.read_text(encoding="utf-8"))[:count]
     prompts = [
         tokenizer.encode(tokenizer.render_chat([{"role": "user", "content": entry["text"]}]))
         if entry["kind"] == "chat"
         else tokenizer.encode(entry["text"])
         for entry in texts
     ]
-    # Long and short ones side by side, so that every batch mixes prefill chunks with decodes.
     prompts = sorted(prompts, key=len)
-    prompts = [prompt for start in range(4) for prompt in prompts[start::4]]
-    began = time.perf_counter()
-    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
-    truths = [transformers_greedy(model, prompt, options.tokens) for prompt in prompts]
-    del model
-    print(f"transformers: {len(prompts)} prompts of {min(map(len, prompts))} to {max(map(len, prompts))} tokens, "
-          f"{options.tokens} tokens each, {time.perf_counter() - began:.1f} s")  # fmt: skip
+    return [prompt for start in range(4) for prompt in prompts[start::4]]
 
-    common = EngineConfig(model=options.model, dtype="float32", max_model_len=2048, num_blocks=1024)
+
+def truths_of(model_path: str, device: str, prompts: list[list[int]], tokens: int) -> list[Truth]:
+    began = time.perf_counter()
+    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32).to(device)
+    truths = [transformers_greedy(model, prompt, tokens) for prompt in prompts]
+    lengths = f"{min(map(len, prompts))} to {max(map(len, prompts))} tokens"
+    print(f"transformers: {len(prompts)} prompts of {lengths}, {tokens} more each, {time.perf_counter() - began:.1f} s")
+    return truths
+
+
+def cases_of(model: str, device: str, longest: int) -> dict[str, tuple[EngineConfig, int]]:
+    common = EngineConfig(model=model, dtype="float32", device=device, max_model_len=2048, num_blocks=1024)
     mixed = dataclasses.replace(common, max_num_seqs=BATCH, max_num_batched_tokens=48)
-    longest = max(map(len, prompts)) + options.tokens
-    cases = {
-        "alone": (common, 1),
-        "batched": (mixed, BATCH),
-        # Room for one and a half of the longest sequences: eight of them must push each other out.
-        "preempted": (dataclasses.replace(mixed, num_blocks=int(1.5 * longest / 16)), BATCH),
-    }
-    verdicts, ok = {}, True
+    # Room for one and a half of the longest sequences: eight of them must push each other out.
+    tight = dataclasses.replace(mixed, num_blocks=int(1.5 * longest / 16))
+    return {"alone": (common, 1), "batched": (mixed, BATCH), "preempted": (tight, BATCH)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    model_argument(parser)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--prompts", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=64)
+    options = parser.parse_args()
+    prompts = read_prompts(options.model, options.prompts)
+    truths = truths_of(options.model, options.device, prompts, options.tokens)
+    bars = Bars()
     print(f"{'case':<12}{'equal':>7}{'excused':>9}{'different':>11}{'preemptions':>13}{'seconds':>9}")
-    for name, (config, batch) in cases.items():
+    longest = max(map(len, prompts)) + options.tokens
+    for name, (config, batch) in cases_of(options.model, options.device, longest).items():
         tally = run(load_engine(config), prompts, truths, batch)
-        print(
-            f"{name:<12}{tally.equal:>7}{tally.excused:>9}{tally.different:>11}{tally.preemptions:>13}{tally.seconds:>9.1f}"
-        )
-        passed = tally.different == 0 and (name != "preempted" or tally.preemptions > 0)
-        ok &= passed
-        verdicts[f"parity_{name}"] = {
-            "value": tally.equal + tally.excused,
-            "goal": len(prompts),
-            "pass": passed,
-            "excused": tally.excused,
-            "preemptions": tally.preemptions,
-        }
-    print(json.dumps(verdicts))
-    return 0 if ok else 1
+        counts = f"{tally.equal:>7}{tally.excused:>9}{tally.different:>11}{tally.preemptions:>13}{tally.seconds:>9.1f}"
+        print(f"{name:<12}{counts}")
+        bars.add(f"parity_{name}", tally.equal + tally.excused, "==", len(prompts))
+    bars.add("preemptions_forced", tally.preemptions, ">=", 1)
+    bars.finish()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,22 +1,20 @@
 """How fast is the reference engine beside Transformers on this machine? Same weights, same dtype, same run.
 
-    .venv/bin/python benchmarks/reference_engine/throughput.py --model CHECKPOINT_DIR
+    python -m benchmarks.reference_engine.throughput [--device cuda]
 
 Decoding: 200 prompt tokens, then 64 tokens each, at batch 1 and 8; only the time after the first token counts.
 Prefill: one prompt of 512 tokens. Each number is the median of three runs, the two engines taking turns.
-The last line of the output is one JSON object; the exit status is 0 if every goal is met.
 """
 
 import argparse
 import dataclasses
-import json
 import statistics
-import sys
 import time
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from benchmarks.bars import Bars, model_argument
 from reference_engine.config import EngineConfig
 from reference_engine.engine import Engine
 from reference_engine.offline import load_engine
@@ -56,7 +54,7 @@ def time_engine(engine: Engine, batch: int, length: int, new_tokens: int) -> Pac
 
 @torch.inference_mode()
 def time_transformers(model: PreTrainedModel, length: int, new_tokens: int) -> Pace:
-    ids = torch.tensor([prompt(length, 0)])
+    ids = torch.tensor([prompt(length, 0)], device=model.device)
     options = {"attention_mask": torch.ones_like(ids), "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     began = time.perf_counter()
     model.generate(ids, max_new_tokens=1, **options)
@@ -69,43 +67,42 @@ def time_transformers(model: PreTrainedModel, length: int, new_tokens: int) -> P
     return Pace(length / first, (new_tokens - 1) / rest)
 
 
-def main() -> int:
+def one_round(engine: Engine, model: PreTrainedModel) -> dict[str, float]:
+    return {
+        "transformers_decode_1": time_transformers(model, CONTEXT_TOKENS, NEW_TOKENS).decode,
+        "reference_decode_1": time_engine(engine, 1, CONTEXT_TOKENS, NEW_TOKENS).decode,
+        "reference_decode_8": time_engine(engine, 8, CONTEXT_TOKENS, NEW_TOKENS).decode,
+        "transformers_prefill": time_transformers(model, PREFILL_TOKENS, 1).prefill,
+        "reference_prefill": time_engine(engine, 1, PREFILL_TOKENS, 1).prefill,
+    }
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="converted checkpoint directory")
+    model_argument(parser)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     options = parser.parse_args()
-    engine = load_engine(EngineConfig(model=options.model, dtype=options.dtype, num_blocks=512, max_model_len=2048))
-    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=getattr(torch, options.dtype))
-    runs: dict[str, list[float]] = {}
-    for repeat in range(REPEATS + 1):  # the first round warms up
-        measured = {
-            "transformers_decode_1": time_transformers(model, CONTEXT_TOKENS, NEW_TOKENS).decode,
-            "reference_decode_1": time_engine(engine, 1, CONTEXT_TOKENS, NEW_TOKENS).decode,
-            "reference_decode_8": time_engine(engine, 8, CONTEXT_TOKENS, NEW_TOKENS).decode,
-            "transformers_prefill": time_transformers(model, PREFILL_TOKENS, 1).prefill,
-            "reference_prefill": time_engine(engine, 1, PREFILL_TOKENS, 1).prefill,
-        }
-        for name, value in measured.items():
-            if repeat:
-                runs.setdefault(name, []).append(value)
-    median = {name: statistics.median(values) for name, values in runs.items()}
-    print(
-        f"{options.dtype}, {torch.get_num_threads()} threads; tokens per second, median of {REPEATS} (lowest, highest)"
+    config = EngineConfig(
+        model=options.model, dtype=options.dtype, device=options.device, num_blocks=512, max_model_len=2048
     )
-    for name, values in runs.items():
+    engine = load_engine(config)
+    dtype = getattr(torch, options.dtype)
+    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype).to(options.device)
+    one_round(engine, model)  # warms up
+    rounds = [one_round(engine, model) for _ in range(REPEATS)]
+    print(f"{options.dtype}, {torch.get_num_threads()} threads; tokens/s, median of {REPEATS} (lowest, highest)")
+    median: dict[str, float] = {}
+    for name in rounds[0]:
+        values = [values[name] for values in rounds]
+        median[name] = statistics.median(values)
         print(f"{name:<24}{median[name]:>9.1f}   ({min(values):.1f}, {max(values):.1f})")
-    goals = {
-        "reference_decode_1": median["transformers_decode_1"],
-        "reference_decode_8": 4 * median["transformers_decode_1"],
-        "reference_prefill": median["transformers_prefill"],
-    }
-    verdicts = {
-        name: {"value": round(median[name], 1), "goal": round(goal, 1), "pass": median[name] >= goal}
-        for name, goal in goals.items()
-    }
-    print(json.dumps(verdicts))
-    return 0 if all(verdict["pass"] for verdict in verdicts.values()) else 1
+    bars = Bars()
+    bars.add("decode_1_over_transformers", median["reference_decode_1"] / median["transformers_decode_1"], ">=", 1)
+    bars.add("decode_8_over_transformers", median["reference_decode_8"] / median["transformers_decode_1"], ">=", 4)
+    bars.add("prefill_over_transformers", median["reference_prefill"] / median["transformers_prefill"], ">=", 1)
+    bars.finish()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

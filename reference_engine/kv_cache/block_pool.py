@@ -3,7 +3,6 @@
 Pure Python: it hands out block numbers and knows nothing of tensors.
 """
 
-from collections import deque
 from collections.abc import Iterable
 
 from reference_engine.errors import BlockAccountingError
@@ -22,7 +21,7 @@ class BlockPool:
             raise BlockAccountingError(f"a pool needs blocks and tokens, not {num_blocks} blocks of {block_size}")
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._free: deque[int] = deque(range(num_blocks))
+        self._free = list(range(num_blocks - 1, -1, -1))  # a stack
         self._references = [0] * num_blocks
 
     @property
@@ -43,7 +42,7 @@ class BlockPool:
         """`count` blocks with one reference each, or None (and nothing changed) if fewer are free."""
         if count > len(self._free):
             return None
-        blocks = [self._free.popleft() for _ in range(count)]
+        blocks = [self._free.pop() for _ in range(count)]  # the last freed first: still in cache, and already resident
         for block in blocks:
             self._references[block] = 1
         return blocks

@@ -1,6 +1,5 @@
 """The page in a real browser: quiet, offline, in both themes, and hostile text stays text."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -158,7 +157,7 @@ def test_hostile_texts_do_not_run(browser: Browser, tmp_path: Path, slot: str) -
     watched = Watched(browser, write_html(results.load(build_run(tmp_path, sheet))))
     page = watched.page
     page.mouse.move(200, 300)
-    time.sleep(0.05)  # an injected script or refresh would have fired by now
+    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")  # two frames drawn
     assert watched.is_quiet(), (watched.noise, watched.requests, watched.dialogs)
     assert page.locator("script").count() == 2
     assert page.locator("iframe, img, form, object, embed, a[href]").count() == 0

@@ -1,0 +1,99 @@
+"""Bars 1 and 4: `make demo` in a fresh clone without any cache, and its numbers. Run by ``make bench-demo``."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+import results
+from benchmarks.bars import Bars
+from benchmarks.clone import fresh_clone
+from results.metrics import CATALOGUE, HEADLINE
+from results.run import Cell, Run
+from results.statistics import compare_paired
+
+
+def open_page(page_path: Path) -> tuple[list[str], list[str], str]:
+    """Open the report in Chromium; returns console messages, requests beyond the page itself, and its table's text."""
+    console: list[str] = []
+    requests: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        page = browser.new_page()
+        page.on("console", lambda message: console.append(message.text))
+        page.on("pageerror", lambda error: console.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(page_path.as_uri())
+        table = page.locator("main").inner_text()
+        browser.close()
+    return console, requests[1:], table
+
+
+def missing(run: Run, cells: list[Cell]) -> list[str]:
+    """Engine × level × headline metric without a 95 % interval."""
+    found: list[str] = []
+    for cell in cells:
+        for name in HEADLINE:
+            interval = cell.intervals.get(name)
+            if interval is None or interval.low is None:
+                found.append(f"{cell.engine} {cell.load} {name}: {cell.reasons.get(name)}")
+    expected = len(run.manifest.experiment["engines"]) * len(run.manifest.experiment["loads"])
+    return found + ["a cell is missing"] * (expected - len(cells))
+
+
+def ratio_at(run: Run, level: str) -> tuple[float, str]:
+    """Output tokens/s of the reference engine over Transformers, paired by repeat."""
+
+    def values(engine: str) -> dict[int, float]:
+        return {
+            trial.record.repeat: value
+            for trial in run.finished
+            if (trial.record.engine, trial.record.load.label) == (engine, level)
+            and (value := trial.metrics["output_tokens_per_s"].value) is not None
+        }
+
+    compared = compare_paired(
+        CATALOGUE["output_tokens_per_s"], level, values("transformers"), values("reference"), confidence=0.95
+    )
+    if compared.ratio is None:
+        return 0.0, "no pair"
+    low, high = compared.ratio.low, compared.ratio.high
+    return compared.ratio.centre, f"[{low:.2f}, {high:.2f}]" if low and high else "no interval"
+
+
+def main() -> None:
+    with fresh_clone() as (folder, environment):
+        started = time.monotonic()
+        done = subprocess.run(
+            ["make", "demo"], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        minutes = (time.monotonic() - started) / 60
+        print(done.stdout[-6000:], done.stderr[-3000:], sep="\n")
+        runs = sorted(folder.glob("runs/*/manifest.json"))
+        if not runs:
+            sys.exit("make demo left no run")
+        run = results.load(runs[-1].parent)
+        absent = missing(run, run.cells)
+        console, requests, table = open_page(run.path / "report.html")
+        shown = all(cell.engine in table and cell.load in table for cell in run.cells)
+        (at_1, interval_1), (at_8, interval_8) = ratio_at(run, "c=1"), ratio_at(run, "c=8")
+    print(
+        "without interval:", absent or "nothing", "\nconsole:", console or "silent", "\nrequests:", requests or "none"
+    )
+    print(f"output tokens/s, reference over transformers: c=1 {at_1:.2f} {interval_1}, c=8 {at_8:.2f} {interval_8}")
+    bars = Bars()
+    bars.add("demo_exit_code", done.returncode, "==", 0)
+    bars.add("demo_minutes", minutes, "<=", 8)
+    bars.add("cells_without_interval", len(absent), "==", 0)
+    bars.add("cells_shown_in_page", shown, "==", 1)
+    bars.add("console_messages", len(console), "==", 0)
+    bars.add("network_requests", len(requests), "==", 0)
+    bars.add("tokens_ratio_c1", at_1, ">=", 1.0)
+    bars.add("tokens_ratio_c8", at_8, ">=", 4.0)
+    bars.finish()
+
+
+if __name__ == "__main__":
+    main()

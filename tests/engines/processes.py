@@ -1,0 +1,120 @@
+"""A small engine that behaves badly on request, and ways to await the end of processes without sleeping."""
+
+import os
+import select
+import sys
+import time
+from pathlib import Path
+
+from engines import Launch, pick_port
+
+FAKE_ENGINE = r'''
+"""Usage: fake_engine.py PORT FOLDER [BEHAVIOUR…]. Answers /health; /die and /exit end it; each signal is noted."""
+import os, signal, socket, sys
+
+port, folder, behaviours = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
+
+
+def note(name, text):
+    with open(f"{folder}/{name}", "a") as file:
+        file.write(text)
+
+
+def heard(number, frame):
+    name = signal.Signals(number).name
+    note("signals", name + "\n")
+    if f"ignore-{name}" not in behaviours:
+        print("bye", flush=True)
+        os._exit(0)
+
+
+def orphan():
+    """A daemon as they are made: own session, parent gone, deaf to everything that can be ignored."""
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
+            os.write(write, f"{os.getpid()}".encode())
+            while True:
+                signal.pause()
+        os._exit(0)
+    os.wait()
+    note("orphan", os.read(read, 32).decode())
+
+
+signal.signal(signal.SIGINT, heard)
+signal.signal(signal.SIGTERM, heard)
+print("loading", os.environ.get("BAKEOFF_MARK"), os.environ.get("PYTHONUNBUFFERED"), flush=True)
+if "announce" in behaviours:
+    note("announced", "loading")  # a FIFO, whose reader waits for this
+if "orphan" in behaviours:
+    orphan()
+for behaviour in behaviours:
+    if behaviour.startswith("exit="):
+        print("no such model", flush=True)
+        sys.exit(int(behaviour[5:]))
+    if behaviour.startswith("signal="):
+        os.kill(os.getpid(), int(behaviour[7:]))
+listener = socket.create_server(("127.0.0.1", port))
+refusals = 2 if "slow" in behaviours else 10**9 if "never-ready" in behaviours else 0
+held = []
+while True:
+    connection, _ = listener.accept()
+    if "hang" in behaviours:
+        held.append(connection)
+        continue
+    path = connection.recv(65536).split(b" ")[1]
+    if path == b"/die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if path == b"/exit":
+        print("assertion failed", flush=True)
+        os._exit(5)
+    status = b"503 Service Unavailable" if refusals > 0 else b"200 OK" if path == b"/health" else b"404 Not Found"
+    refusals -= 1
+    connection.sendall(b"HTTP/1.1 " + status + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+    connection.close()
+'''
+
+
+def fake_engine(folder: Path, *behaviours: str, **changes: object) -> Launch:
+    """How to start a fake engine whose notes go to ``folder``; ``changes`` are further fields of the launch."""
+    script = folder / "fake_engine.py"
+    script.write_text(FAKE_ENGINE)
+    port = pick_port()
+    argv = (sys.executable, "-S", str(script), str(port), str(folder), *behaviours)
+    return Launch(**{"argv": argv, "port": port, "ready_timeout_s": 20.0, "stop_grace_s": (10.0, 10.0), **changes})
+
+
+class Held:
+    """Processes held by pidfd, so that a number that is used again is not mistaken for them."""
+
+    def __init__(self, *pids: int) -> None:
+        self._fds = {os.pidfd_open(pid) for pid in pids}
+
+    def __enter__(self) -> "Held":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for fd in self._fds:
+            os.close(fd)
+
+    def alive(self) -> int:
+        """How many still run."""
+        return len(self._fds) - len(self._ended(self._fds, 0))
+
+    def gone_within(self, seconds: float) -> bool:
+        """Wait for the end of all of them, up to a deadline."""
+        deadline = time.monotonic() + seconds
+        left = set(self._fds)
+        while left and (wait_s := deadline - time.monotonic()) > 0:
+            left -= self._ended(left, wait_s)
+        return not left
+
+    @staticmethod
+    def _ended(fds: set[int], wait_s: float) -> set[int]:
+        poll = select.poll()
+        for fd in fds:
+            poll.register(fd, select.POLLIN)
+        return {fd for fd, _ in poll.poll(wait_s * 1000)}

@@ -1,0 +1,132 @@
+"""The guard on its own, and under a harness that is killed: no exit of anybody leaves a process behind."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from engines import guard
+from tests.engines.processes import Held, fake_engine
+
+GRACES_S = (0.3, 0.3)
+SOON_S = 5.0
+
+HARNESS = """
+import asyncio, pathlib, sys
+from engines import launched
+from tests.engines.processes import fake_engine
+
+async def main(folder, *behaviours):
+    launch = fake_engine(folder, "orphan", *behaviours, stop_grace_s=(0.3, 0.3))
+    async with launched(launch, folder / "log") as server:
+        print(server.pid, (folder / "orphan").read_text(), flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main(pathlib.Path(sys.argv[1]), *sys.argv[2:]))
+"""
+
+
+@contextmanager
+def guarded(*argv: str) -> Iterator["subprocess.Popen[str]"]:
+    """A guard with a program, its stdin held open."""
+    graces = [str(seconds) for seconds in GRACES_S]
+    with subprocess.Popen(
+        [sys.executable, "-I", guard.__file__, *graces, "--", *argv],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        yield process
+
+
+@contextmanager
+def harness(folder: Path, *behaviours: str) -> Iterator[tuple["subprocess.Popen[str]", Held]]:
+    """A process that launched an engine with a daemon, and hold of both of these."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HARNESS, str(folder), *behaviours],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None
+            with Held(*(int(pid) for pid in process.stdout.readline().split())) as held:
+                assert held.alive() == 2
+                yield process, held
+        finally:
+            process.kill()
+
+
+def python(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-S", "-c", code)
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [("pass", 0), ("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 15)", 128 + 15)],
+)
+def test_the_engines_exit_status_becomes_the_guards(code: str, status: int) -> None:
+    with guarded(*python(code)) as process:
+        assert process.wait(SOON_S) == status
+
+
+def test_stdout_is_the_pid_alone_and_the_engines_output_goes_to_the_log() -> None:
+    code = "import os, sys; print(os.getpid(), sys.stdin.read() == '')"
+    with guarded(*python(code)) as process:
+        assert process.wait(SOON_S) == 0
+        assert process.stdout is not None
+        assert process.stderr is not None
+        pid = process.stdout.read()
+        assert process.stderr.read() == f"{int(pid)} True\n"
+
+
+@pytest.mark.parametrize(("mode", "reason"), [(None, "No such file or directory"), (0o644, "Permission denied")])
+def test_a_program_that_cannot_be_executed_has_its_reason_in_the_log(
+    tmp_path: Path, mode: int | None, reason: str
+) -> None:
+    program = tmp_path / "engine"
+    if mode is not None:
+        program.touch(mode)
+    with guarded(str(program)) as process:
+        out, log = process.communicate(timeout=SOON_S)
+    assert (process.returncode, out, log) == (guard.EXIT_CANNOT_START, "", f"cannot start {program}: {reason}\n")
+
+
+def test_closing_stdin_asks_for_a_stop(tmp_path: Path) -> None:
+    with guarded(*fake_engine(tmp_path, "ignore-SIGINT").argv) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("loading"), "its handlers are in place"
+        process.stdin.close()
+        assert process.wait(SOON_S) == 0
+    assert (tmp_path / "signals").read_text() == "SIGINT\nSIGTERM\n"
+
+
+def test_a_guard_that_is_killed_takes_the_engine_along(tmp_path: Path) -> None:
+    with guarded(*fake_engine(tmp_path).argv) as process:
+        assert process.stdout is not None
+        with Held(int(process.stdout.readline())) as held:
+            process.kill()
+            assert held.gone_within(SOON_S)
+
+
+@pytest.mark.parametrize(
+    "behaviours", [(), ("ignore-SIGINT",), ("ignore-SIGINT", "ignore-SIGTERM")], ids=["orderly", "slow", "deaf"]
+)
+def test_when_the_harness_is_killed_the_engine_and_its_daemon_follow_within_the_graces(
+    tmp_path: Path, behaviours: tuple[str, ...]
+) -> None:
+    with harness(tmp_path, *behaviours) as (process, held):
+        process.kill()
+        assert held.gone_within(sum(GRACES_S) + 1.0)
+        assert process.wait(SOON_S) == -signal.SIGKILL
+
+
+def test_ctrl_c_reaches_the_engine_once_and_through_the_guard(tmp_path: Path) -> None:
+    """The terminal signals the harness's whole group; the engine is in another one."""
+    with harness(tmp_path) as (process, held):
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(SOON_S) != 0
+        assert held.alive() == 0, "the harness ends after them"
+    assert (tmp_path / "signals").read_text() == "SIGINT\n"

@@ -1,0 +1,293 @@
+"""The launcher with real processes: ready means ready, every failure tells why, and nothing is left behind."""
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+
+import aiohttp
+import psutil
+import pytest
+
+from engines import EngineError, Launch, Server, attached, launched, launcher, pick_port
+from engines.errors import EngineDied, NotReady, PortInUse
+from engines.launcher import tail
+from tests.engines.processes import Held, fake_engine
+
+SOON_S = 5.0
+"""Longer than anything here takes on a busy machine, shorter than any grace that must not be used up."""
+
+
+async def visit(launch: Launch, log: Path) -> Server:
+    """Start and stop."""
+    async with launched(launch, log) as server:
+        return server
+
+
+async def get(server: Server, path: str) -> None:
+    """Ask an engine that may die of it."""
+    async with aiohttp.ClientSession() as session:
+        try:
+            async with session.get(server.base_url + path):
+                pass
+        except aiohttp.ClientError:
+            return
+
+
+def failure(story: Coroutine[object, object, object]) -> EngineError:
+    with pytest.raises(EngineError) as caught:
+        asyncio.run(story)
+    return caught.value
+
+
+class TestReady:
+    def test_it_is_yielded_once_it_answers_200_and_gone_afterwards(self, tmp_path: Path) -> None:
+        launch = fake_engine(tmp_path, "slow", env={"BAKEOFF_MARK": "marked"})
+
+        async def story() -> None:
+            async with launched(launch, tmp_path / "log") as server:
+                assert server.base_url == f"http://127.0.0.1:{launch.port}"
+                assert server.pid is not None
+                held = Held(server.pid)
+                assert held.alive() == 1
+                assert server.start_s is not None
+                assert 0.1 < server.start_s < 20, "two refusals at a poll of 50 ms"
+                assert (server.exit_status, server.ended.is_set(), server.died()) == (None, False, None)
+                assert os.getpgid(server.pid) == os.getsid(server.pid) == server.pid, "a group of its own"
+                assert server.log_tail() == ["loading marked 1"]
+            with held:
+                assert held.alive() == 0, "when the block is left, it is gone already"
+            assert server.exit_status is None, "an end that was asked for is no death"
+
+        asyncio.run(story())
+
+    def test_another_readiness_path_counts_where_the_launch_says_so(self, tmp_path: Path) -> None:
+        error = failure(visit(fake_engine(tmp_path, ready_path="/v2/health", ready_timeout_s=0.5), tmp_path / "log"))
+        assert isinstance(error, NotReady)
+        assert "/v2/health did not answer 200 within 0.5 s (last: HTTP 404)" in str(error)
+
+    def test_an_engine_that_never_gets_ready_leaves_its_last_lines(self, tmp_path: Path) -> None:
+        launch = fake_engine(tmp_path, "never-ready", ready_timeout_s=0.5)
+        error = failure(visit(launch, tmp_path / "log"))
+        assert isinstance(error, NotReady)
+        assert str(error) == (
+            f"http://127.0.0.1:{launch.port}/health did not answer 200 within 0.5 s (last: HTTP 503); "
+            f"see {tmp_path / 'log'}"
+        )
+        assert error.log_tail == ("loading None 1",)
+        assert (tmp_path / "signals").read_text() == "SIGINT\n", "it was stopped in good order"
+
+    def test_an_engine_that_never_listens_is_told_apart(self, tmp_path: Path) -> None:
+        launch = fake_engine(tmp_path, ready_timeout_s=0.3)
+        error = failure(visit(Launch((*launch.argv[:3], "0", *launch.argv[4:]), launch.port, ready_timeout_s=0.3),
+                              tmp_path / "log"))  # fmt: skip
+        assert isinstance(error, NotReady)
+        assert "(last: ClientConnectorError)" in str(error)
+
+    def test_a_server_that_accepts_but_never_answers_does_not_stretch_the_timeout(self, tmp_path: Path) -> None:
+        started = time.monotonic()
+        error = failure(visit(fake_engine(tmp_path, "hang", ready_timeout_s=0.5), tmp_path / "log"))
+        assert time.monotonic() - started < 4.0
+        assert "did not answer 200 within 0.5 s" in str(error)
+
+    def test_the_log_of_a_second_launch_follows_the_first(self, tmp_path: Path) -> None:
+        for _ in range(2):
+            server = asyncio.run(visit(fake_engine(tmp_path), tmp_path / "log"))
+        assert server.log_tail() == ["loading None 1", "bye"] * 2
+        assert server.log_tail(lines=1) == ["bye"]
+
+
+class TestDeath:
+    @pytest.mark.parametrize(
+        ("behaviour", "status", "last"),
+        [
+            ("exit=3", "exit status 3", "no such model"),
+            ("exit=0", "exit status 0", "no such model"),
+            ("exit=255", "exit status 255", "no such model"),
+            ("signal=11", "signal 11", "loading None 1"),
+            ("signal=9", "signal 9", "loading None 1"),
+        ],
+    )
+    def test_ending_before_ready_tells_status_and_last_words(
+        self, tmp_path: Path, behaviour: str, status: str, last: str
+    ) -> None:
+        error = failure(visit(fake_engine(tmp_path, behaviour), tmp_path / "log"))
+        assert isinstance(error, EngineDied)
+        assert f"({status})" in str(error)
+        assert last in str(error)
+        assert error.log_tail[-1] == last
+
+    def test_ending_before_ready_without_a_word_points_to_the_log(self, tmp_path: Path) -> None:
+        error = failure(visit(Launch(("false",), pick_port()), tmp_path / "log"))
+        assert isinstance(error, EngineDied)
+        assert str(error).endswith(f"did not start (exit status 1): no output in {tmp_path / 'log'}")
+        assert error.log_tail == ()
+
+    @pytest.mark.parametrize(
+        ("path", "status", "text", "last"),
+        [("/die", 137, "signal 9", "loading None 1"), ("/exit", 5, "exit status 5", "assertion failed")],
+    )
+    def test_dying_while_it_runs_is_noticed_at_once(
+        self, tmp_path: Path, path: str, status: int, text: str, last: str
+    ) -> None:
+        async def story() -> None:
+            async with launched(fake_engine(tmp_path), tmp_path / "log") as server:
+                await get(server, path)
+                await asyncio.wait_for(server.ended.wait(), SOON_S)
+                assert server.exit_status == status
+                died = server.died()
+                assert isinstance(died, EngineDied)
+                assert str(died) == f"the engine's process ended by itself ({text})"
+                assert died.log_tail[-1] == last
+
+        asyncio.run(story())
+
+    def test_a_daemon_of_an_engine_that_died_by_itself_dies_too(self, tmp_path: Path) -> None:
+        async def story() -> None:
+            async with launched(fake_engine(tmp_path, "orphan"), tmp_path / "log") as server:
+                with Held(int((tmp_path / "orphan").read_text())) as held:
+                    assert held.alive() == 1
+                    await get(server, "/die")
+                    await asyncio.wait_for(server.ended.wait(), SOON_S)
+                    assert held.gone_within(SOON_S)
+
+        asyncio.run(story())
+
+    def test_a_program_that_does_not_exist_is_one_clear_error(self, tmp_path: Path) -> None:
+        error = failure(visit(Launch(("/nowhere/vllm", "serve"), pick_port()), tmp_path / "log"))
+        assert isinstance(error, EngineDied)
+        assert str(error) == f"cannot start /nowhere/vllm; is it installed? See {tmp_path / 'log'}"
+        assert error.log_tail == ("cannot start /nowhere/vllm: No such file or directory",)
+
+
+class TestStop:
+    def test_sigint_comes_first_and_is_enough_for_an_orderly_engine(self, tmp_path: Path) -> None:
+        started = time.monotonic()
+        asyncio.run(visit(fake_engine(tmp_path), tmp_path / "log"))
+        assert time.monotonic() - started < SOON_S, "no grace is waited for in vain"
+        assert (tmp_path / "signals").read_text() == "SIGINT\n"
+        assert tail(tmp_path / "log", 1) == ["bye"]
+
+    def test_sigterm_follows_when_sigint_is_ignored(self, tmp_path: Path) -> None:
+        asyncio.run(visit(fake_engine(tmp_path, "ignore-SIGINT", stop_grace_s=(0.2, 10.0)), tmp_path / "log"))
+        assert (tmp_path / "signals").read_text() == "SIGINT\nSIGTERM\n"
+        assert tail(tmp_path / "log", 1) == ["bye"]
+
+    def test_an_engine_that_ignores_both_is_killed_after_its_graces(self, tmp_path: Path) -> None:
+        launch = fake_engine(tmp_path, "ignore-SIGINT", "ignore-SIGTERM", stop_grace_s=(0.2, 0.3))
+
+        async def story() -> float:
+            async with launched(launch, tmp_path / "log") as server:
+                assert server.pid is not None
+                held = Held(server.pid)
+                leaving = time.monotonic()
+            with held:
+                assert held.alive() == 0
+            return time.monotonic() - leaving
+
+        assert 0.5 <= asyncio.run(story()) < SOON_S
+        assert (tmp_path / "signals").read_text() == "SIGINT\nSIGTERM\n"
+
+    def test_a_daemon_that_left_the_group_and_ignores_signals_is_found(self, tmp_path: Path) -> None:
+        async def story() -> None:
+            async with launched(fake_engine(tmp_path, "orphan"), tmp_path / "log") as server:
+                orphan = int((tmp_path / "orphan").read_text())
+                assert os.getsid(orphan) != server.pid
+                held = Held(orphan)
+            with held:
+                assert held.alive() == 0
+
+        asyncio.run(story())
+
+    def test_an_exception_in_the_block_stops_it_and_goes_on_its_way(self, tmp_path: Path) -> None:
+        held: list[Held] = []
+
+        async def story() -> None:
+            async with launched(fake_engine(tmp_path), tmp_path / "log") as server:
+                assert server.pid is not None
+                held.append(Held(server.pid))
+                raise KeyError("ours")
+
+        with pytest.raises(KeyError, match="ours"):
+            asyncio.run(story())
+        with held[0]:
+            assert held[0].alive() == 0
+
+    @pytest.mark.parametrize("behaviours", [(), ("never-ready",)], ids=["while it runs", "while it loads"])
+    def test_cancelling_stops_it(self, tmp_path: Path, behaviours: tuple[str, ...]) -> None:
+        """As Ctrl-C does. What is left is looked for among all descendants of this process."""
+
+        async def story() -> None:
+            os.mkfifo(tmp_path / "announced")
+            task = asyncio.ensure_future(forever(fake_engine(tmp_path, "announce", *behaviours), tmp_path / "log"))
+            assert await asyncio.to_thread((tmp_path / "announced").read_text) == "loading"
+            with Held(*(child.pid for child in psutil.Process().children(recursive=True))) as held:
+                assert held.alive() >= 2, "the guard and the engine"
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await asyncio.wait_for(task, SOON_S)
+                assert held.gone_within(SOON_S)
+
+        asyncio.run(story())
+
+    def test_a_guard_that_does_not_answer_is_killed_and_the_engine_with_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(launcher, "_GUARD_MARGIN_S", 0.1)
+
+        async def story() -> None:
+            async with launched(fake_engine(tmp_path, stop_grace_s=(0.1, 0.1)), tmp_path / "log") as server:
+                assert server.pid is not None
+                held = Held(server.pid)
+                os.kill(psutil.Process(server.pid).ppid(), signal.SIGSTOP)
+            with held:
+                assert held.gone_within(SOON_S)
+
+        asyncio.run(story())
+
+
+class TestAttached:
+    def test_somebody_elses_server_is_neither_watched_nor_stopped(self) -> None:
+        server = attached("http://127.0.0.1:8000")
+        assert server.base_url == "http://127.0.0.1:8000"
+        assert (server.pid, server.start_s, server.exit_status, server.died()) == (None, None, None, None)
+        assert server.log_tail() == []
+
+
+class TestTail:
+    def test_the_last_lines_with_undecodable_bytes_replaced(self, tmp_path: Path) -> None:
+        (tmp_path / "log").write_bytes(b"one\ntwo\xff\n\nfour")
+        assert tail(tmp_path / "log", 3) == ["two\ufffd", "", "four"]
+        assert tail(tmp_path / "log", 99) == ["one", "two\ufffd", "", "four"]
+
+    def test_no_file_has_no_lines(self, tmp_path: Path) -> None:
+        assert tail(tmp_path / "log", 3) == []
+
+
+class TestPort:
+    def test_a_free_port_is_found_and_a_wanted_one_kept(self) -> None:
+        found = pick_port()
+        assert 1024 < found < 65536
+        assert pick_port(found) == found
+
+    @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+    def test_a_port_that_is_listened_on_is_refused(self, address: str) -> None:
+        with socket.create_server((address, 0)) as busy:
+            port = busy.getsockname()[1]
+            with pytest.raises(PortInUse) as caught:
+                pick_port(port)
+        assert str(caught.value) == (
+            f"port {port} cannot be used (Address already in use); choose another or leave it out"
+        )
+
+    def test_a_number_that_is_no_port_is_refused(self) -> None:
+        with pytest.raises(PortInUse, match=r"^port 70000 cannot be used \(not in 0-65535\)"):
+            pick_port(70000)
+
+
+async def forever(launch: Launch, log: Path) -> None:
+    async with launched(launch, log):
+        await asyncio.Event().wait()
