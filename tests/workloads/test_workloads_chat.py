@@ -37,6 +37,17 @@ def test_input_lengths_are_exact_with_the_template_counted(
     assert [rendered_tokens(tokenizer, turn) for turn in planned] == [turn.input_tokens for turn in planned]
 
 
+@pytest.mark.parametrize("kind", ["digits", "merging", pytest.param("smollm2", marks=pytest.mark.model)])
+def test_the_wanted_length_is_met_with_every_tokenizer_and_template(
+    request: pytest.FixtureRequest, small: Tokenizer, kind: str
+) -> None:
+    """Apart from prompts that the template alone fills, every model is asked for the same lengths."""
+    pairs = zip(turns(Chat(), small, count=60), turns(Chat(), request.getfixturevalue(kind), count=60), strict=True)
+    same = [ours.input_tokens == theirs.input_tokens for ours, theirs in pairs if ours.input_tokens > 50]
+    assert len(same) > 50
+    assert all(same)
+
+
 def test_lengths_are_the_traces_times_the_scale(small: Tokenizer) -> None:
     planned = turns(Chat(scale=0.5), small)
     for table, lengths in (

@@ -1,0 +1,64 @@
+"""The documents stay true: links resolve, every key and command is described, and described ones exist."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engines import ADAPTERS
+from harness.cli import make_app
+from harness.experiment import EngineConfig, Experiment, ModelConfig, TrialConfig, WorkloadConfig
+from results.records import Load, Slo
+from workloads import ARRIVALS, WORKLOADS, Chat, Random
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+_LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_resolve(document: Path):
+    links = _LINK.findall(document.read_text(encoding="utf-8"))
+    assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+def test_every_key_of_the_experiment_file_is_described():
+    text = (ROOT / "docs/experiment.md").read_text(encoding="utf-8")
+    kinds: tuple[type[msgspec.Struct], ...] = (
+        Experiment, EngineConfig, ModelConfig, WorkloadConfig, TrialConfig, Load, Slo, Chat, Random,
+    )  # fmt: skip
+    keys = {key for kind in kinds for key in kind.__struct_fields__}
+    assert {key for key in keys if f"`{key}`" not in text and f"[{key}]" not in text} == set()
+    for name in (*ADAPTERS, *WORKLOADS, *ARRIVALS):
+        assert f"`{name}`" in text
+
+
+def test_defaults_in_the_experiment_page_are_those_of_the_code():
+    text = (ROOT / "docs/experiment.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", text, flags=re.MULTILINE))
+    trial, experiment = TrialConfig(), {"repeats": 3, "seed": 1}
+    fields = {**msgspec.structs.asdict(trial), **experiment}
+    assert {name: float(value) for name, value in rows.items()} == {name: float(fields[name]) for name in rows}
+    assert set(msgspec.structs.asdict(trial)) <= set(rows)
+
+
+def test_architecture_names_every_package_of_the_reference_engine_and_every_seam():
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    folders = {path.parent.name for path in (ROOT / "reference_engine").glob("*/__init__.py")}
+    assert {name for name in folders if f"`{name}/`" not in text} == set()
+    for path in re.findall(r"`((?:engines|harness|workloads)(?:\.\w+)+)`", text):
+        module, _, name = path.rpartition(".")
+        imported = __import__(module, fromlist=[name])
+        assert hasattr(imported, name), path
+
+
+def test_commands_of_the_readme_exist():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    known = set(make_app().resolved_commands())
+    for command in re.findall(r"bakeoff (\w+)", readme):
+        assert command in known
+    targets = subprocess.run(["make", "-qp"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    for target in re.findall(r"make ([a-z]+)\b", readme):
+        assert f"\n{target}:" in targets or target == "bench"
