@@ -10,7 +10,8 @@ from workloads.text import exact_text
 from workloads.tokenizer import Tokenizer
 from workloads.types import Message, Session, Turn
 
-_MIN_CONTENT_TOKENS = 4
+_MIN_CONTENT_TOKENS = 12
+"""Room for the number that each prompt begins with: without it short prompts repeat and a cache answers them."""
 _MAX_CORRECTIONS = 4
 
 
@@ -18,7 +19,9 @@ class Chat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Single-turn chat.
 
     Input and output lengths are drawn independently (their rank correlation in the trace is 0.07) from the Azure
-    conversation trace of 2023: input p50 about 1,015, p99 about 4,120 tokens; output bimodal at 100 and 400.
+    conversation trace of 2023: input p50 about 1,015, p99 about 4,120 tokens; output bimodal at 100 and 400. Each
+    prompt begins with a number of its own, so no two share more than the template and a few tokens; inputs
+    shorter than the template and 12 tokens are drawn out to that.
     """
 
     scale: float = 1.0
@@ -41,8 +44,7 @@ class Chat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             wanted = round(AZURE_CONVERSATION_INPUT.sample(lengths) * self.scale)
             content_tokens = max(_MIN_CONTENT_TOKENS, min(wanted, self.max_input_tokens) - overhead)
             output = max(2, round(AZURE_CONVERSATION_OUTPUT.sample(lengths) * self.scale))
-            path = (seed, "chat", "text", str(number))
-            text, input_tokens = _exact_content(tokenizer, overhead + content_tokens, overhead, path)
+            text, input_tokens = _exact_content(tokenizer, overhead + content_tokens, overhead, (seed, str(number)))
             yield Session(f"chat-{number}", (Turn(input_tokens, output, messages=(Message("user", text),)),))
             number += 1
 
@@ -54,7 +56,7 @@ class Chat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [f"{source}; every length × {self.scale:g} so that this machine can bear it"]
 
 
-def _exact_content(tokenizer: Tokenizer, tokens: int, overhead: int, path: tuple[str, ...]) -> tuple[str, int]:
+def _exact_content(tokenizer: Tokenizer, tokens: int, overhead: int, path: tuple[str, str]) -> tuple[str, int]:
     """Text whose rendered prompt has ``tokens`` tokens, and its true count.
 
     Where the template has no special token around the content, tokens merge across the edge and ``overhead`` is off:
@@ -62,7 +64,9 @@ def _exact_content(tokenizer: Tokenizer, tokens: int, overhead: int, path: tuple
     """
     text, found = "", 0
     for _ in range(_MAX_CORRECTIONS):
-        text = exact_text(tokenizer, max(1, tokens - overhead), Rng(*path))
+        rng = Rng(path[0], "chat", "text", path[1])
+        opening = f"Q{path[1]}-{rng.below(1000):03d}: "  # unique within a plan, different between seeds
+        text = exact_text(tokenizer, max(1, tokens - overhead), rng, opening)
         found = tokenizer.count(tokenizer.render_chat([{"role": "user", "content": text}]))
         if found == tokens:
             break

@@ -53,8 +53,8 @@ def sentences(rng: Rng) -> Iterator[str]:
         yield f"{clause[0].upper()}{clause[1:]}{'?' if rng.uniform() < 0.1 else '.'}"
 
 
-def exact_text(tokenizer: Tokenizer, tokens: int, rng: Rng) -> str:
-    """Prose of exactly ``tokens`` tokens (at least 1) as ``tokenizer`` counts them.
+def exact_text(tokenizer: Tokenizer, tokens: int, rng: Rng, opening: str = "") -> str:
+    """Prose of exactly ``tokens`` tokens (at least 1) as ``tokenizer`` counts them, behind ``opening``.
 
     The text is cut in token space, decoded and counted again; where a cut changes the count (half a character, a
     merge over the edge) single-token words are added or tokens dropped until it fits.
@@ -62,7 +62,7 @@ def exact_text(tokenizer: Tokenizer, tokens: int, rng: Rng) -> str:
     Raises:
         WorkloadError: the tokenizer has no single-token words to repair with.
     """
-    return _fit(tokenizer, _prose_ids(tokenizer, tokens, rng), tokens, rng)
+    return _fit(tokenizer, _prose_ids(tokenizer, tokens, rng, opening), tokens, rng)
 
 
 def random_words(tokenizer: Tokenizer, tokens: int, rng: Rng) -> str:
@@ -78,10 +78,10 @@ def _clause(rng: Rng) -> str:
     return " ".join(parts)
 
 
-def _prose_ids(tokenizer: Tokenizer, tokens: int, rng: Rng) -> list[int]:
+def _prose_ids(tokenizer: Tokenizer, tokens: int, rng: Rng, opening: str) -> list[int]:
     """Ids of at least ``tokens`` tokens of prose."""
     source = sentences(rng)
-    text = next(source)
+    text = opening + next(source)
     ids = tokenizer.encode(text)
     while len(ids) < tokens:
         # English has over 3 characters a token: counting before that much has been added is in vain.

@@ -61,6 +61,10 @@ class HttpRequest(msgspec.Struct, frozen=True):
     headers: dict[str, str]
     body: bytes
 
+    def __repr__(self) -> str:
+        """Without the values of headers: one of them may be a key."""
+        return f"HttpRequest({self.path!r}, headers={sorted(self.headers)}, body={self.body!r})"
+
 
 class Dialect(Protocol):
     """How one engine wants to be asked, and what its stream means.

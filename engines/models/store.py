@@ -44,7 +44,7 @@ KNOWN_MODELS = {
     ),
 }
 """Models that ``pull`` can make without a hub."""
-_HASHED = ("*.safetensors", "*.gguf", "config.json", "tokenizer.json")
+_HASHED = ("*.safetensors", "*.gguf", "config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
 def cache_folder() -> Path:
