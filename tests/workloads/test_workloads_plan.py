@@ -12,9 +12,9 @@ import pytest
 from workloads import Chat, Constant, Poisson, Random, Tokenizer, TrafficPlan, plan_closed, plan_open
 
 # Change these only with a reason to tell everyone that old and new runs are no longer comparable.
-CHAT_SHA256 = "3db0b0e39b1c8ed4ee1bd98e03fe0514886f973b6bd0df19269d97e304428c63"
+CHAT_SHA256 = "12d38bc675d6b62a4e88b1b23c335fac6d16d80aa6f92c6c60db4d9547fc044c"
 RANDOM_SHA256 = "e2c41e40b4805845bbaccd728e9cbca1fbfd380ce74ccf760a0f576b6d0356f5"
-REAL_CHAT_SHA256 = "ce4fe5d697c77e510f8c5605c581549ab874b7c748895c63befcd83f288902f6"
+REAL_CHAT_SHA256 = "e4541446326d8df249e23a9efab293413d4f07d28a5cf72f0bdbb8d87fa42e86"
 
 IN_ANOTHER_PROCESS = """
 import pathlib, sys
