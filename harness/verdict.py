@@ -123,3 +123,5 @@ def _warnings(measured: Sequence[RequestRecord]) -> Iterator[str]:
             f"token counts: in {sources['apportioned']} of {len(done)} answers only the sum is known; "
             "their ITL is apportioned over the chunks"
         )
+    if sources.get("assumed"):
+        yield f"token counts: in {sources['assumed']} of {len(done)} answers one token per chunk is a guess"

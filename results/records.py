@@ -48,6 +48,8 @@ class TokenSource(StrEnum):
     """The model's tokenizer on the text of each chunk; the sum equals the engine's usage."""
     APPORTIONED = "apportioned"
     """Only the sum is known (usage); it is spread over the chunks in proportion to their gaps."""
+    ASSUMED = "assumed"
+    """Neither ids nor usage nor a tokenizer: one token for each chunk is a guess."""
 
 
 class Verdict(StrEnum):

@@ -1,15 +1,13 @@
 """Bars 1 and 4: `make demo` in a fresh clone without any cache, and its numbers. Run by ``make bench-demo``."""
 
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
 import results
 from benchmarks.bars import Bars
-from benchmarks.clone import fresh_clone
+from benchmarks.clone import fresh_clone, timed_make
 from results.metrics import CATALOGUE, HEADLINE
 from results.run import Cell, Run
 from results.statistics import compare_paired
@@ -65,12 +63,7 @@ def ratio_at(run: Run, level: str) -> tuple[float, str]:
 
 def main() -> None:
     with fresh_clone() as (folder, environment):
-        started = time.monotonic()
-        done = subprocess.run(
-            ["make", "demo"], cwd=folder, env=environment, capture_output=True, text=True, check=False
-        )
-        minutes = (time.monotonic() - started) / 60
-        print(done.stdout[-6000:], done.stderr[-3000:], sep="\n")
+        status, minutes = timed_make("demo", folder, environment)
         runs = sorted(folder.glob("runs/*/manifest.json"))
         if not runs:
             sys.exit("make demo left no run")
@@ -84,7 +77,7 @@ def main() -> None:
     )
     print(f"output tokens/s, reference over transformers: c=1 {at_1:.2f} {interval_1}, c=8 {at_8:.2f} {interval_8}")
     bars = Bars()
-    bars.add("demo_exit_code", done.returncode, "==", 0)
+    bars.add("demo_exit_code", status, "==", 0)
     bars.add("demo_minutes", minutes, "<=", 8)
     bars.add("cells_without_interval", len(absent), "==", 0)
     bars.add("cells_shown_in_page", shown, "==", 1)

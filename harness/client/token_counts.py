@@ -6,7 +6,8 @@ A chunk is not a token: engines group tokens, speculate several at once, and hol
 2. one token each, when the engine's usage says that there were as many tokens as chunks;
 3. the model's tokenizer on each chunk's text, when that adds up to the usage (or there is no usage);
 4. the usage, spread over the chunks: one each, the rest in proportion to the gaps (highest averages, D'Hondt), since
-   a token without text of its own, such as a special one, lengthens the gap before the next visible chunk.
+   a token without text of its own, such as a special one, lengthens the gap before the next visible chunk;
+5. with none of these, one token each, and a warning.
 """
 
 import heapq
@@ -42,7 +43,7 @@ def token_counts(
         if usage_tokens is None or sum(counts) == usage_tokens:
             return counts, TokenSource.TOKENIZER
     if usage_tokens is None:
-        return [1] * len(deltas), TokenSource.CHUNKS
+        return [1] * len(deltas), TokenSource.ASSUMED
     return apportion([t_ns for t_ns, _ in deltas], max(usage_tokens, len(deltas))), TokenSource.APPORTIONED
 
 

@@ -1,15 +1,14 @@
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tiny import tiny_tokenizer
 
 from engines import pick_port
 from harness.cli import make_app
 from harness.cli.guarded import guarded
+from tests.workloads.small_tokenizers import checkpoint
 
 ROOT = Path(__file__).parents[2]
 BAKEOFF = Path(sys.executable).with_name("bakeoff")
@@ -77,7 +76,7 @@ def test_bench_measures_a_running_server_and_report_and_compare_read_it(tmp_path
         truth.stdout.readline()
         done = bakeoff(
             "bench", "--engine", "reference", "--url", f"http://127.0.0.1:{port}/v1", "--model", "truth",
-            "--tokenizer", tiny_tokenizer(tmp_path / "tok"), "--workload", "random", "--concurrency", 2,
+            "--tokenizer", checkpoint(tmp_path / "tok"), "--workload", "random", "--concurrency", 2,
             "--duration", 1.2, "--repeats", 3, "--out", tmp_path / "runs", "--json",
         )  # fmt: skip
         truth.communicate()
@@ -94,18 +93,18 @@ def test_bench_measures_a_running_server_and_report_and_compare_read_it(tmp_path
 
 
 @pytest.mark.model
-def test_each_mistake_of_the_list_gets_one_line():
-    bars = bars_of("cli.errors", "--model", os.environ["BAKEOFF_TEST_MODEL"])
+def test_each_mistake_of_the_list_gets_one_line(model_folder: Path):
+    bars = bars_of("cli.errors", "--model", str(model_folder))
     assert [name for name, bar in bars.items() if not bar["pass"]] == []
 
 
 @pytest.mark.model
-def test_killing_the_harness_loses_nothing():
-    bars = bars_of("crash.harness_killed", "--instants", "3", "--model", os.environ["BAKEOFF_TEST_MODEL"])
+def test_killing_the_harness_loses_nothing(model_folder: Path):
+    bars = bars_of("crash.harness_killed", "--instants", "3", "--model", str(model_folder))
     assert [name for name, bar in bars.items() if not bar["pass"]] == []
 
 
 @pytest.mark.model
-def test_killing_the_engine_and_interrupting_leave_evidence_and_no_orphan():
-    bars = bars_of("crash.engine_killed", "--model", os.environ["BAKEOFF_TEST_MODEL"])
+def test_killing_the_engine_and_interrupting_leave_evidence_and_no_orphan(model_folder: Path):
+    bars = bars_of("crash.engine_killed", "--model", str(model_folder))
     assert [name for name, bar in bars.items() if not bar["pass"]] == []

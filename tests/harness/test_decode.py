@@ -1,11 +1,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import DONE, FINISH, TOKEN, event, stream
 
 from engines.dialects import ReferenceDialect, TokenDelta, TransformersDialect
 from harness.client import decode_stream
 from harness.client.token_counts import apportion, token_counts
 from results.records import Outcome, TokenSource
+from tests.harness.samples import DONE, FINISH, TOKEN, event, stream
 
 REFERENCE, TRANSFORMERS = ReferenceDialect(), TransformersDialect()
 
@@ -91,6 +91,10 @@ def test_silent_tokens_go_to_the_longest_gap():
     """Usage says 5, three chunks were seen: the gap of 40 gets two more, so its pace is that of the others."""
     deltas = [(100, TokenDelta("a")), (110, TokenDelta("b")), (150, TokenDelta("c"))]
     assert token_counts(deltas, 5, Words()) == ([1, 1, 3], TokenSource.APPORTIONED)
+
+
+def test_one_token_per_chunk_is_only_a_guess_when_nothing_tells():
+    assert token_counts([(10, TokenDelta("a")), (20, TokenDelta("b"))], None, None) == ([1, 1], TokenSource.ASSUMED)
 
 
 def test_no_chunk_has_no_source():

@@ -5,13 +5,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from samples import DONE, FINISH, TOKEN, closed, opened, session
 
 from engines.dialects import ReferenceDialect
 from harness.client import Driver, Issue
 from harness.client.fake import ScriptedTransport
 from harness.clock import LoopClock, run_virtual
 from results.records import Phase, StreamRecord
+from tests.harness.samples import DONE, FINISH, TOKEN, closed, opened, session
 from workloads import PlannedSession
 
 ANSWER = [(0.1, TOKEN), (0.1, TOKEN), (0.0, FINISH + DONE)]

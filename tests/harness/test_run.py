@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from tiny import tiny_tokenizer
 
 import results
 from engines import pick_port
@@ -20,13 +19,14 @@ from harness.truth import Schedule, truth_process
 from results.errors import NotWritable
 from results.records import Outcome, Phase, RunStatus, Verdict
 from results.store import RunFolder
+from tests.workloads.small_tokenizers import checkpoint
 
 
 def experiment(tmp_path: Path, url: str, **changes: Any) -> Experiment:
     data: dict[str, Any] = {
         "name": "t",
         "repeats": 2,
-        "model": {"name": "truth", "tokenizer": str(tiny_tokenizer(tmp_path / "tok"))},
+        "model": {"name": "truth", "tokenizer": str(checkpoint(tmp_path / "tok"))},
         "engines": [{"adapter": "reference", "options": {"url": url}}],
         "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": 5}},
         "loads": [{"concurrency": 3}, {"rate_per_s": 20.0, "arrival": "poisson"}],
@@ -130,9 +130,9 @@ def test_an_address_where_nothing_listens_gives_invalid_trials(tmp_path: Path):
 
 
 def test_an_engine_that_does_not_start_fails_the_run_with_its_last_words(tmp_path: Path):
-    checkpoint = tiny_tokenizer(tmp_path / "tok")
-    (checkpoint / "config.json").write_text("{}", encoding="utf-8")
-    found = run(tmp_path, engines=[{"adapter": "reference"}], model={"path": str(checkpoint)}, repeats=2)
+    folder = checkpoint(tmp_path / "tok")
+    (folder / "config.json").write_text("{}", encoding="utf-8")
+    found = run(tmp_path, engines=[{"adapter": "reference"}], model={"path": str(folder)}, repeats=2)
     assert found.status is RunStatus.FAILED
     assert found.manifest.failure is not None
     assert found.manifest.failure.startswith("reference, repeat 1: it did not start")

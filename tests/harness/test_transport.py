@@ -5,12 +5,12 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
-from samples import DONE, FINISH, TOKEN
 
 from engines import pick_port
 from engines.dialects import HttpRequest, ReferenceDialect, SseParser
 from harness.client import HttpTransport, StreamLog
 from harness.client import transport as transport_module
+from tests.harness.samples import DONE, FINISH, TOKEN
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 REQUEST = HttpRequest("/v1/completions", {"content-type": "application/json"}, b'{"stream": true}')
@@ -88,32 +88,27 @@ def test_a_whole_answer_is_logged_with_rising_times():
     assert times == sorted(times)
 
 
-def test_one_connection_serves_requests_in_turn():
-    connections = 0
+def connections_for(count: int) -> int:
+    """How many connections ``count`` exchanges in turn open."""
+    opened = 0
     plain = answering(CHUNKED + chunk(BODY) + b"0\r\n\r\n")
 
     async def counting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal connections
-        connections += 1
+        nonlocal opened
+        opened += 1
         await plain(reader, writer)
 
-    logs = exchange(counting, count=5)
-    assert [log.end for log in logs] == ["complete"] * 5
-    assert connections == 1
+    assert [log.end for log in exchange(counting, count=count)] == ["complete"] * count
+    return opened
+
+
+def test_one_connection_serves_requests_in_turn():
+    assert connections_for(5) == 1
 
 
 def test_an_idle_connection_is_not_used_again_after_its_time(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(transport_module, "MAX_IDLE_S", 0.0)
-    connections = 0
-    plain = answering(CHUNKED + chunk(BODY) + b"0\r\n\r\n")
-
-    async def counting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal connections
-        connections += 1
-        await plain(reader, writer)
-
-    exchange(counting, count=3)
-    assert connections == 3
+    assert connections_for(3) == 3
 
 
 def test_the_request_reaches_the_server_byte_for_byte():

@@ -1,12 +1,12 @@
 from typing import Any
 
 import pytest
-from samples import request
 
 from harness.telemetry.gpu import THERMAL_REASONS
 from harness.verdict import Evidence, judge, warnings
 from results.metrics.window import Window
 from results.records import Load, Outcome, Phase, TelemetryRecord, TokenSource, Verdict
+from tests.harness.samples import request
 
 S = 1_000_000_000
 GOOD = [request(i) for i in range(10)]
@@ -89,9 +89,11 @@ def test_warnings_name_what_was_seen():
         request(1, prompt_tokens=4),
         request(2, cached_tokens=2),
         request(3, token_source=TokenSource.APPORTIONED),
+        request(4, token_source=TokenSource.ASSUMED),
     ]
     found = " | ".join(warnings(evidence(odd)))
-    assert "1 of 4 answers are not as long as asked (first: 5 instead of 2 tokens)" in found
-    assert "counted 4 prompt tokens where 3 were meant, in 1 of 4" in found
-    assert "2 of 13 prompt tokens came from a prefix cache" in found
-    assert "in 1 of 4 answers only the sum is known" in found
+    assert "1 of 5 answers are not as long as asked (first: 5 instead of 2 tokens)" in found
+    assert "counted 4 prompt tokens where 3 were meant, in 1 of 5" in found
+    assert "2 of 16 prompt tokens came from a prefix cache" in found
+    assert "in 1 of 5 answers only the sum is known" in found
+    assert "in 1 of 5 answers one token per chunk is a guess" in found

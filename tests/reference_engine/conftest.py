@@ -3,9 +3,7 @@
 import asyncio
 import contextlib
 import json
-import os
 from collections import deque
-from pathlib import Path
 
 import pytest
 import torch
@@ -84,14 +82,6 @@ def hf_model():
 @pytest.fixture(scope="session")
 def checkpoint_dir(tmp_path_factory, hf_model):
     return write_checkpoint(tmp_path_factory.mktemp("tiny"), hf_model)
-
-
-@pytest.fixture(scope="session")
-def real_model_dir():
-    path = os.environ.get("BAKEOFF_TEST_MODEL")
-    if not path or not (Path(path) / "config.json").exists():
-        pytest.fail(f"BAKEOFF_TEST_MODEL={path!r} is no converted checkpoint: run 'make model'", pytrace=False)
-    return Path(path)
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ LENGTH = 24
 
 
 @pytest.fixture(scope="module")
-def asked(real_model_dir):
-    tokenizer = open_checkpoint(real_model_dir).tokenizer
+def asked(model_folder):
+    tokenizer = open_checkpoint(model_folder).tokenizer
     entries = json.loads(PROMPTS.read_text(encoding="utf-8"))
     chosen = [entries[index] for index in (0, 3, 7, 12, 24, 28)]
     return [
@@ -33,8 +33,8 @@ def asked(real_model_dir):
 
 
 @pytest.fixture(scope="module")
-def truths(real_model_dir, asked, greedy):
-    model = AutoModelForCausalLM.from_pretrained(real_model_dir, dtype=torch.float32)
+def truths(model_folder, asked, greedy):
+    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
     return [greedy(model, prompt, LENGTH) for prompt in asked]
 
 
@@ -47,8 +47,8 @@ def truths(real_model_dir, asked, greedy):
     ],
     ids=["alone", "mixed with chunks", "under preemption"],
 )
-def test_greedy_says_what_transformers_says(real_model_dir, asked, truths, settings, together):
-    config = EngineConfig(model=str(real_model_dir), dtype="float32", **({"num_blocks": 256} | settings))
+def test_greedy_says_what_transformers_says(model_folder, asked, truths, settings, together):
+    config = EngineConfig(model=str(model_folder), dtype="float32", **({"num_blocks": 256} | settings))
     engine = load_engine(config)
     params = SamplingParams(max_tokens=LENGTH, temperature=0.0)
     outputs = []
@@ -68,17 +68,17 @@ def chunks(items, size):
     return [items[first : first + size] for first in range(0, len(items), size)]
 
 
-def test_the_tokenizer_agrees_with_transformers(real_model_dir):
-    ours, theirs = open_checkpoint(real_model_dir).tokenizer, AutoTokenizer.from_pretrained(real_model_dir)
+def test_the_tokenizer_agrees_with_transformers(model_folder):
+    ours, theirs = open_checkpoint(model_folder).tokenizer, AutoTokenizer.from_pretrained(model_folder)
     messages = [{"role": "user", "content": "How much is 123 + 4567?\n\n Größe 😀"}]
     text = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert ours.render_chat(messages) == text
     assert ours.encode(text) == theirs.encode(text)
 
 
-def test_it_knows_the_capital_of_france_over_http_and_the_loop_stays_free(serve, real_model_dir):
+def test_it_knows_the_capital_of_france_over_http_and_the_loop_stays_free(serve, model_folder):
     async def test():
-        config = EngineConfig(model=str(real_model_dir), served_model_name="smol", num_blocks=256)
+        config = EngineConfig(model=str(model_folder), served_model_name="smol", num_blocks=256)
         async with serve(config=config) as s:
             body = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
             answer = await s.post("/v1/chat/completions", body)

@@ -1,4 +1,3 @@
-import asyncio
 import math
 
 import pytest
@@ -6,26 +5,7 @@ import pytest
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.request import SampledToken
 from reference_engine.service import load_model
-
-TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
-HELLO = [{"role": "user", "content": "hello"}]
-LONG = {"prompt": [5], "max_tokens": 200, "ignore_eos": True, "temperature": 0, "stream": True}
-
-
-def run(coroutine):
-    asyncio.run(coroutine)
-
-
-def with_server(serve, test, **settings):
-    async def main():
-        async with serve(**settings) as served:
-            await test(served)
-
-    run(main())
-
-
-async def is_idle(s):
-    return await s.metric("requests_running") == 0 and await s.metric("kv_cache_used_blocks") == 0
+from tests.reference_engine.serving import CHAT, HELLO, TEXT, is_idle, with_server
 
 
 def scripted(tokens):

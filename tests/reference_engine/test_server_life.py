@@ -5,22 +5,7 @@ import time
 import pytest
 
 from reference_engine.errors import CheckpointError, EngineUnavailableError
-
-TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
-HELLO = [{"role": "user", "content": "hello"}]
-LONG = {"prompt": [5], "max_tokens": 200, "ignore_eos": True, "temperature": 0, "stream": True}
-
-
-def run(coroutine):
-    asyncio.run(coroutine)
-
-
-def with_server(serve, test, **settings):
-    async def main():
-        async with serve(**settings) as served:
-            await test(served)
-
-    run(main())
+from tests.reference_engine.serving import CHAT, HELLO, LONG, TEXT, is_idle, run, with_server
 
 
 def test_the_role_waits_for_prefill(serve):
@@ -44,10 +29,6 @@ def test_the_role_waits_for_prefill(serve):
             assert b'"role":"assistant"' in await first
 
     with_server(serve, test)
-
-
-async def is_idle(s):
-    return await s.metric("requests_running") == 0 and await s.metric("kv_cache_used_blocks") == 0
 
 
 @pytest.mark.parametrize("stream", [True, False])

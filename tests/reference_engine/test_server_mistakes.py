@@ -1,24 +1,7 @@
-import asyncio
-
 import pytest
 
 from reference_engine.openai_api import fields
-
-TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
-HELLO = [{"role": "user", "content": "hello"}]
-LONG = {"prompt": [5], "max_tokens": 200, "ignore_eos": True, "temperature": 0, "stream": True}
-
-
-def run(coroutine):
-    asyncio.run(coroutine)
-
-
-def with_server(serve, test, **settings):
-    async def main():
-        async with serve(**settings) as served:
-            await test(served)
-
-    run(main())
+from tests.reference_engine.serving import CHAT, HELLO, TEXT, with_server
 
 
 @pytest.mark.parametrize(

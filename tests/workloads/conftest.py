@@ -1,6 +1,5 @@
 """Fixtures of the workloads' tests: three kinds of small tokenizer, and the real one."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -28,9 +27,6 @@ def merging(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 
 @pytest.fixture(scope="session")
-def smollm2() -> Tokenizer:
+def smollm2(model_folder: Path) -> Tokenizer:
     """The real SmolLM2 tokenizer."""
-    folder = os.environ.get("BAKEOFF_TEST_MODEL")
-    if not folder:
-        pytest.fail("BAKEOFF_TEST_MODEL names no model folder: run 'make model'", pytrace=False)
-    return Tokenizer(Path(folder))
+    return Tokenizer(model_folder)

@@ -213,13 +213,10 @@ def test_every_known_model_is_pinned() -> None:
 
 
 @pytest.mark.model
-def test_the_real_model_is_a_checkpoint() -> None:
-    folder = os.environ.get("BAKEOFF_TEST_MODEL")
-    if not folder:
-        pytest.fail("BAKEOFF_TEST_MODEL names no model folder: run 'make model'", pytrace=False)
-    model = resolve("smollm2-135m-instruct", folder, ignore)
-    assert model.path == str(Path(folder).resolve())
-    assert model.sha256 == checkpoint_sha256(Path(folder))
+def test_the_real_model_is_a_checkpoint(model_folder: Path) -> None:
+    model = resolve("smollm2-135m-instruct", str(model_folder), ignore)
+    assert model.path == str(model_folder.resolve())
+    assert model.sha256 == checkpoint_sha256(model_folder)
 
 
 def sha256_name() -> str:

@@ -1,0 +1,15 @@
+"""What tests of several packages need."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def model_folder() -> Path:
+    """The converted SmolLM2 checkpoint; tests that ask for it carry the marker ``model``."""
+    folder = os.environ.get("BAKEOFF_TEST_MODEL")
+    if not folder or not Path(folder, "config.json").is_file():
+        pytest.fail(f"BAKEOFF_TEST_MODEL={folder!r} is no converted checkpoint: run 'make model'", pytrace=False)
+    return Path(folder)
