@@ -1,5 +1,6 @@
 """The in-repo reference engine, as one more server over HTTP."""
 
+import importlib.util
 import sys
 from typing import Any
 
@@ -8,8 +9,11 @@ import msgspec
 
 from engines.dialects import ReferenceDialect
 from engines.engine import Model, base_url
-from engines.errors import ModelNotFound
+from engines.errors import ModelNotFound, NotInstalled
 from engines.launcher import Launch, Server
+
+_PACKAGES = ("torch", "safetensors", "prometheus_client", "gguf")
+"""What the extra ``engine`` adds; looked for, not imported."""
 
 
 class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -57,6 +61,8 @@ class ReferenceEngine:
             return None
         if self._path is None:
             raise ModelNotFound("the reference engine needs a model folder; set path in [model]")
+        if not all(importlib.util.find_spec(package) for package in _PACKAGES):
+            raise NotInstalled("the reference engine is not installed here; run: pip install 'bakeoff[engine]'")
         argv = [sys.executable, "-m", "reference_engine", "serve", "--model", self._path]
         argv += ["--served-model-name", self.model_id, "--host", "127.0.0.1", "--port", str(port)]
         flags = msgspec.to_builtins(msgspec.structs.replace(self._options, url=None))

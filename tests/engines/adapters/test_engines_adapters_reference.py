@@ -1,6 +1,7 @@
 """The reference engine's command line, option by option."""
 
 import asyncio
+import importlib.util
 import sys
 
 import msgspec
@@ -10,7 +11,7 @@ from aiohttp.test_utils import TestServer
 
 from engines import Launch, Model, attached
 from engines.adapters.reference import ReferenceEngine, ReferenceOptions
-from engines.errors import ModelNotFound
+from engines.errors import ModelNotFound, NotInstalled
 from reference_engine.__main__ import build_parser
 
 MODEL = Model("smol", "/models/smol", "0" * 64)
@@ -86,3 +87,10 @@ def test_it_is_described_by_its_own_version_endpoint() -> None:
             )
 
     assert asyncio.run(ask()) == told
+
+
+def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else object())
+    with pytest.raises(NotInstalled) as caught:
+        launch()
+    assert str(caught.value) == "the reference engine is not installed here; run: pip install 'bakeoff[engine]'"
