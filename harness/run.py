@@ -45,7 +45,8 @@ async def run_experiment(experiment: Experiment, root: Path, observer: Observer)
     run = RunFolder.create(root, _manifest(experiment))
     task = asyncio.current_task()
     assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # as Ctrl-C
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     try:
         failure = await _measure(experiment, run, observer)
     except asyncio.CancelledError:

@@ -1,7 +1,6 @@
 """Compare two sides, each a run or one engine of a run, after checking that they may be compared."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -20,12 +19,12 @@ class SideOfRun(msgspec.Struct, frozen=True):
     """One side of a comparison.
 
     Attributes:
-        label: for headings.
+        engine: label of the engine.
         run: where it comes from.
         trials: its valid trials, of one engine.
     """
 
-    label: str
+    engine: str
     run: Run
     trials: list[Trial]
 
@@ -48,7 +47,14 @@ def select(text: str) -> SideOfRun:
     valid = [t for t in run.finished if t.record.engine == engine and t.record.verdict is Verdict.VALID]
     if not valid:
         raise NotComparable(f"{path} has no valid trial of {engine}; see: bakeoff report {path}")
-    return SideOfRun(f"{engine} ({Path(path).name})", run, valid)
+    return SideOfRun(engine, run, valid)
+
+
+def labels(a: SideOfRun, b: SideOfRun) -> tuple[str, str]:
+    """Headings of two sides: the engines where they differ, else the engines with their runs."""
+    if a.engine != b.engine:
+        return a.engine, b.engine
+    return f"{a.engine} ({a.run.path.name})", f"{b.engine} ({b.run.path.name})"
 
 
 def compare_sides(a: SideOfRun, b: SideOfRun, metrics: Sequence[str] | None = None) -> list[Comparison]:

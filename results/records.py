@@ -72,8 +72,8 @@ class RunStatus(StrEnum):
     """Never stored: what a reader calls a run that says ``running`` and whose process is gone."""
 
 
-class StreamRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One finished request as the client saw it: the raw log, written before anything is parsed."""
+class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known of a planned request whether or not its answer has been decoded."""
 
     index: int
     """Position in the trial's plan, warm-up and measured requests counted together."""
@@ -82,13 +82,19 @@ class StreamRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     turn: int
     planned_ns: int
     ended_ns: int
-    end: str
-    """How the transport ended: ``complete``, ``refused``, ``reset``, ``timeout`` or ``cancelled``."""
     wanted_input_tokens: int | None = None
     wanted_output_tokens: int | None = None
     sent_ns: int | None = None
     """When the first byte of the request was handed to the socket."""
     status: int | None = None
+    """HTTP status."""
+
+
+class StreamRecord(Exchange, frozen=True, kw_only=True, omit_defaults=True):
+    """One finished request as the client saw it: the raw log, written before anything is parsed."""
+
+    end: str
+    """How the transport ended: ``complete``, ``refused``, ``reset``, ``timeout`` or ``cancelled``."""
     read_ns: list[int] = []
     """When each read arrived, stamped before any other work."""
     reads: list[str] = []
@@ -97,33 +103,23 @@ class StreamRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The transport's own words when ``end`` is not ``complete``."""
 
 
-class RequestRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+class RequestRecord(Exchange, frozen=True, kw_only=True, omit_defaults=True):
     """One request decoded: the input of every metric.
 
     ``chunk_ns[i]`` is when the i-th token-bearing chunk arrived, ``chunk_tokens[i]`` how many tokens it carried.
     """
 
-    index: int
-    phase: Phase
-    session: str
-    turn: int
-    planned_ns: int
-    ended_ns: int
     outcome: Outcome
-    sent_ns: int | None = None
     first_byte_ns: int | None = None
     chunk_ns: list[int] = []
     chunk_tokens: list[int] = []
     token_source: TokenSource | None = None
-    wanted_input_tokens: int | None = None
-    wanted_output_tokens: int | None = None
     prompt_tokens: int | None = None
     """As the engine counted them."""
     output_tokens: int | None = None
     """As the engine counted them."""
     cached_tokens: int | None = None
     finish_reason: str | None = None
-    status: int | None = None
     error: str | None = None
     text: str = ""
 

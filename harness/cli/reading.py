@@ -41,7 +41,7 @@ def compare(a: str, b: str, *, metric: list[str] | None = None, json: Json = Fal
     import msgspec
     from rich.console import Console
 
-    from results.comparing import compare_sides, select
+    from results.comparing import compare_sides, labels, select
     from results.report import print_comparison
 
     side_a, side_b = select(a), select(b)
@@ -49,7 +49,7 @@ def compare(a: str, b: str, *, metric: list[str] | None = None, json: Json = Fal
     if json:
         _print_json([msgspec.to_builtins(comparison) for comparison in comparisons])
     else:
-        print_comparison(comparisons, side_a.label, side_b.label, Console())
+        print_comparison(comparisons, *labels(side_a, side_b), Console())
     return EXIT_OK
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from engines.dialects import Dialect, Event, Finish, SseParser, StreamFault, TokenDelta, Usage
 from harness.client.token_counts import token_counts
-from results.records import Outcome, RequestRecord, StreamRecord
+from results.records import Exchange, Outcome, RequestRecord, StreamRecord
 from workloads import Tokenizer
 
 _TRANSPORT_OUTCOMES = {
@@ -35,8 +35,8 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
         tokenizer: the model's, for engines that send neither ids nor one token per chunk.
 
     Returns:
-        the record; its outcome is the first class that applies: what the transport saw, the HTTP status, a fault in
-        the stream, a missing finish reason, else ok.
+        the record; its outcome is the first class that applies: an HTTP status other than 200, a fault in the stream,
+        what the transport saw, a missing finish reason, else ok.
     """
     answer = _Answer()
     refusal = None
@@ -48,26 +48,18 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
             _take(answer, t_ns, event)
     outcome, error = _outcome(stream, answer, refusal)
     counts, source = token_counts(answer.deltas, answer.usage.output_tokens, tokenizer)
+    usage = answer.usage
     return RequestRecord(
-        index=stream.index,
-        phase=stream.phase,
-        session=stream.session,
-        turn=stream.turn,
-        planned_ns=stream.planned_ns,
-        ended_ns=stream.ended_ns,
+        **{name: getattr(stream, name) for name in Exchange.__struct_fields__},
         outcome=outcome,
-        sent_ns=stream.sent_ns,
         first_byte_ns=stream.read_ns[0] if stream.read_ns else None,
         chunk_ns=[t_ns for t_ns, _ in answer.deltas],
         chunk_tokens=counts,
         token_source=source,
-        wanted_input_tokens=stream.wanted_input_tokens,
-        wanted_output_tokens=stream.wanted_output_tokens,
-        prompt_tokens=answer.usage.prompt_tokens,
-        output_tokens=answer.usage.output_tokens if answer.usage.output_tokens is not None else (sum(counts) or None),
-        cached_tokens=answer.usage.cached_tokens,
+        prompt_tokens=usage.prompt_tokens,
+        output_tokens=usage.output_tokens if usage.output_tokens is not None else (sum(counts) or None),
+        cached_tokens=usage.cached_tokens,
         finish_reason=answer.finish,
-        status=stream.status,
         error=error,
         text="".join(delta.text for _, delta in answer.deltas),
     )

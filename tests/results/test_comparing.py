@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from results.comparing import compare_sides, select
+from results.comparing import compare_sides, labels, select
 from results.errors import NotComparable
 from results.statistics import Judgement
 from tests.results.builders import FAST, LOADS, Sheet, build_run
@@ -22,7 +22,7 @@ def changed(path: Path, file: str, **changes: object) -> Path:
 
 def test_two_engines_of_one_run(demo_path: Path) -> None:
     a, b = select(f"{demo_path}@transformers"), select(f"{demo_path}@reference")
-    assert a.label == f"transformers ({demo_path.name})"
+    assert a.engine == "transformers"
     compared = compare_sides(a, b)
     assert {one.level for one in compared} == {"c=1", "c=4", "c=8", "poisson 2/s"}
     assert "failures" not in {one.metric for one in compared}
@@ -30,6 +30,12 @@ def test_two_engines_of_one_run(demo_path: Path) -> None:
     assert ttft.judgement is Judgement.BETTER
     assert ttft.ratio is not None
     assert ttft.ratio.centre < 0.2
+
+
+def test_headings_name_the_runs_only_where_the_engine_is_the_same(demo_path: Path) -> None:
+    a, b = select(f"{demo_path}@transformers"), select(f"{demo_path}@reference")
+    assert labels(a, b) == ("transformers", "reference")
+    assert labels(a, a) == (f"transformers ({demo_path.name})",) * 2
 
 
 def test_an_engine_must_be_named_when_there_are_several(demo_path: Path) -> None:

@@ -31,7 +31,10 @@ def test_raw_streams_survive_any_bytes(tmp_path: Path) -> None:
     trial = TrialFolder(tmp_path / "t")
     trial.create()
     raw = bytes(range(256)).decode("latin-1")
-    record = StreamRecord(0, results.records.Phase.MEASURED, "s", 0, 1, 2, "complete", read_ns=[3], reads=[raw])
+    record = StreamRecord(
+        index=0, phase=results.records.Phase.MEASURED, session="s", turn=0, planned_ns=1, ended_ns=2, end="complete",
+        read_ns=[3], reads=[raw],
+    )  # fmt: skip
     with trial.open_streams() as streams:
         streams.append(record)
     assert trial.read_streams().records == [record]
