@@ -11,6 +11,7 @@ from datetime import datetime
 import msgspec
 
 from results.metrics.catalogue import Metric, Unit
+from results.records import Manifest
 from results.statistics.interval import Interval
 
 ABSENT = "–"
@@ -160,3 +161,13 @@ def _decimals(scaled: float) -> int:
     if scaled == 0 or not math.isfinite(scaled):
         return 0
     return min(3, max(0, 2 - math.floor(math.log10(scaled * 1.0005))))
+
+
+def machine_text(manifest: Manifest) -> str:
+    """Where a run was measured: ``AMD EPYC, 2 cores (bench-01)``; the host's name alone where nothing else is known."""
+    environment = manifest.environment
+    cores = environment.get("cores")
+    gpus = [str(gpu.get("name")) for gpu in environment.get("gpus") or []]
+    parts = [environment.get("cpu"), f"{cores} cores" if cores else None, *gpus]
+    known = ", ".join(str(part) for part in parts if part)
+    return f"{known} ({manifest.host})" if known else manifest.host

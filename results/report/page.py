@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from results.records import RunStatus
-from results.report.format import listed, moment_text
+from results.report.format import listed, machine_text, moment_text
 from results.report.levels import engines_of
 from results.report.sections import background, curves, failures, instrument, summary, trials
 from results.report.verdict import VerdictLine, verdict
@@ -93,7 +93,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     manifest = run.manifest
     return [
         ("engines", listed(engines_of(run))),
-        ("machine", manifest.host),
+        ("machine", machine_text(manifest)),
         ("commit", manifest.git_commit or "– (not in a git checkout)"),
         ("started", moment_text(manifest.created_utc)),
         ("ended", moment_text(manifest.ended_utc) if manifest.ended_utc else "– (it never said so)"),

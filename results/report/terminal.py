@@ -15,7 +15,7 @@ from rich.text import Text
 from results.metrics import CATALOGUE, HEADLINE
 from results.records import RunStatus, TrialPlan, TrialRecord, Verdict
 from results.report.footnotes import Footnotes
-from results.report.format import ABSENT, interval_parts, listed, moment_text, plain
+from results.report.format import ABSENT, interval_parts, listed, machine_text, moment_text, plain
 from results.report.levels import levels_of
 from results.report.verdict import verdict
 from results.run import Cell, Run
@@ -53,7 +53,8 @@ def _print_head(run: Run, console: Console) -> None:
         console.print(_line(f"Failure: {manifest.failure}", "red"))
     runs = f"{len(run.finished)} of {len(manifest.trials)} trials"
     commit = f"commit {manifest.git_commit[:12]}" if manifest.git_commit else "no git checkout"
-    console.print(_line(f"{manifest.host} · {commit} · {moment_text(manifest.created_utc)} · {runs}", "dim"))
+    where = machine_text(manifest)
+    console.print(_line(f"{where} · {commit} · {moment_text(manifest.created_utc)} · {runs}", "dim"))
 
 
 def _table(run: Run, notes: Footnotes) -> Table:

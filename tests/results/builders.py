@@ -127,7 +127,10 @@ def manifest(sheet: Sheet, plans: Sequence[TrialPlan]) -> Manifest:
         git_commit="3f9a1c2e5b7d",
         experiment={"name": sheet.texts.name, "repeats": sheet.repeats, "workload": [{"name": sheet.texts.workload}]},
         environment={
-            "cpu": {"model": "Xeon 8468", "cores": 2, "governor": "performance"},
+            "cpu": "Xeon 8468",
+            "cores": 2,
+            "gpus": None,
+            "gpus_reason": "NVML is not available: NVML Shared Library Not Found",
             "memory_bytes": 16 * 1024**3,
             "kernel": "6.1.0-29-amd64",
             "python": "3.11.9",

@@ -34,7 +34,7 @@ def test_every_engine_at_every_load(demo: results.Run, options: dict[str, object
 def test_a_row_shows_centre_interval_and_failures(demo: results.Run) -> None:
     text = printed(demo)
     assert "At c=8, reference delivered" in text
-    assert "bench-01 · commit 3f9a1c2e5b7d · 2026-11-20 10:15 UTC · 24 of 24 trials" in text
+    assert "Xeon 8468, 2 cores (bench-01) · commit 3f9a1c2e5b7d · 2026-11-20 10:15 UTC · 24 of 24 trials" in text
     assert "2 of 3" in text
     assert "6/72" in text
     assert "[1.33, 1.33]" in text or "GiB" in text
