@@ -31,18 +31,24 @@ from results.store import RunFolder, new_run_id
 from workloads import NoTokenizer, Tokenizer, workload
 
 
-async def run_experiment(experiment: Experiment, root: Path, observer: Observer) -> RunFolder:
-    """Run every trial of ``experiment`` into a new folder below ``root``.
-
-    Returns:
-        the run folder; its status is ``complete``, or ``failed`` when an engine did not start or died.
+def create_run(experiment: Experiment, root: Path) -> RunFolder:
+    """Make the run's folder below ``root``, before anything is fetched or started.
 
     Raises:
-        NotWritable: the folder cannot be made; raised before anything is fetched or started.
+        NotWritable: the folder cannot be made.
+    """
+    return RunFolder.create(root, _manifest(experiment))
+
+
+async def run_experiment(experiment: Experiment, run: RunFolder, observer: Observer) -> None:
+    """Run every trial of ``experiment`` into ``run``.
+
+    Afterwards its status is ``complete``, or ``failed`` when an engine did not start or died.
+
+    Raises:
         EngineError, WorkloadError: the model or an engine's options are wrong.
         CancelledError: interrupted; what was measured is kept and marked.
     """
-    run = RunFolder.create(root, _manifest(experiment))
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C
@@ -58,7 +64,6 @@ async def run_experiment(experiment: Experiment, root: Path, observer: Observer)
         _end(run, RunStatus.FAILED, f"{type(cause).__name__}: {cause}")
         raise
     _end(run, RunStatus.FAILED if failure else RunStatus.COMPLETE, failure)
-    return run
 
 
 def recover(run: RunFolder) -> int:

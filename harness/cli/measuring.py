@@ -129,19 +129,18 @@ def _measure(experiment: "Experiment", out: Path, *, json: bool) -> int:
 
     from harness.cli.reading import show
     from harness.observer import observer
-    from harness.run import run_experiment
+    from harness.run import create_run, run_experiment
     from results.records import RunStatus
 
     console = Console(stderr=True)
     interrupted = False
-    folder = None
+    folder = create_run(experiment, out)
     with observer(console, experiment) as watcher, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            folder = runner.run(run_experiment(experiment, out, watcher)).path
+            runner.run(run_experiment(experiment, folder, watcher))
         except (KeyboardInterrupt, asyncio.CancelledError):
             interrupted = True
-    folder = folder or _newest(out)
-    run = show(folder, json=json)
+    run = show(folder.path, json=json)
     if interrupted:
         console.print(f"interrupted: {len(run.finished)} of {len(run.manifest.trials)} trials are whole", markup=False)
         return EXIT_INTERRUPTED
@@ -157,8 +156,3 @@ def _first_reason(run: "Run") -> str:
     from results.records import Verdict
 
     return next(trial_line(trial.record) for trial in run.finished if trial.record.verdict is Verdict.INVALID)
-
-
-def _newest(out: Path) -> Path:
-    """The run that was just interrupted: ids sort by time."""
-    return max(path.parent for path in out.glob("*/manifest.json"))

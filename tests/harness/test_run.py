@@ -14,7 +14,7 @@ from engines import pick_port
 from engines.errors import EngineError
 from harness.experiment import Experiment, experiment_from
 from harness.observer import Estimate, PlainObserver
-from harness.run import recover, run_experiment
+from harness.run import create_run, recover, run_experiment
 from harness.truth import Schedule, truth_process
 from results.errors import NotWritable
 from results.records import Outcome, Phase, RunStatus, Verdict
@@ -42,14 +42,14 @@ async def truth() -> AsyncGenerator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
-def run(tmp_path: Path, during: Callable[[asyncio.Task[RunFolder]], Any] | None = None, **changes: Any) -> results.Run:
+def run(tmp_path: Path, during: Callable[[asyncio.Task[None]], Any] | None = None, **changes: Any) -> results.Run:
     """Run an experiment to its end, or strike it with ``during``."""
 
     async def scene() -> None:
         async with truth() as url:
             made = experiment(tmp_path, url, **changes)
             observer = PlainObserver(Console(quiet=True), made)
-            task = asyncio.create_task(run_experiment(made, tmp_path / "runs", observer))
+            task = asyncio.create_task(run_experiment(made, create_run(made, tmp_path / "runs"), observer))
             if during:
                 await during(task)
             await asyncio.gather(task, return_exceptions=during is not None)
@@ -83,7 +83,7 @@ def test_repeats_send_the_same_bytes_and_levels_do_not(tmp_path: Path):
 
 
 def test_an_interrupt_keeps_what_was_measured(tmp_path: Path):
-    async def strike(task: asyncio.Task[RunFolder]) -> None:
+    async def strike(task: asyncio.Task[None]) -> None:
         pattern = "runs/*/trials/r1-reference-2/streams.jsonl"
         while not any(path.stat().st_size for path in tmp_path.glob(pattern)):  # noqa: ASYNC110, ASYNC240
             await asyncio.sleep(0)
@@ -117,7 +117,7 @@ def test_a_folder_that_cannot_be_made_fails_before_anything_starts(tmp_path: Pat
     (tmp_path / "runs").write_text("in the way", encoding="utf-8")
     made = experiment(tmp_path, "http://127.0.0.1:9")
     with pytest.raises(NotWritable, match="choose"):
-        asyncio.run(run_experiment(made, tmp_path / "runs", PlainObserver(Console(quiet=True), made)))
+        create_run(made, tmp_path / "runs")
 
 
 def test_an_address_where_nothing_listens_gives_invalid_trials(tmp_path: Path):
@@ -142,7 +142,7 @@ def test_an_engine_that_does_not_start_fails_the_run_with_its_last_words(tmp_pat
 def test_a_wrong_model_fails_with_one_line(tmp_path: Path):
     made = experiment(tmp_path, "", engines=[{"adapter": "reference"}], model={"path": str(tmp_path / "none")})
     with pytest.raises(EngineError, match="does not exist"):
-        asyncio.run(run_experiment(made, tmp_path / "runs", PlainObserver(Console(quiet=True), made)))
+        asyncio.run(run_experiment(made, create_run(made, tmp_path / "runs"), PlainObserver(Console(quiet=True), made)))
     assert results.load(next((tmp_path / "runs").iterdir())).status is RunStatus.FAILED
 
 
