@@ -76,8 +76,7 @@ class PlainObserver:
         """Every 20 MB."""
         if have_bytes // 20_000_000 != self._megabytes:
             self._megabytes = have_bytes // 20_000_000
-            total = f" of {total_bytes / 1e6:.0f}" if total_bytes else ""
-            self._say(f"model: {have_bytes / 1e6:.0f}{total} MB")
+            self._say(f"model: {megabytes_text(have_bytes, total_bytes)}")
 
     def starting(self, label: str, repeat: int) -> None:
         """Which engine."""
@@ -107,8 +106,7 @@ class LiveObserver:
 
     def fetching(self, have_bytes: int, total_bytes: int | None) -> None:
         """Bytes so far."""
-        total = f" of {total_bytes / 1e6:.0f}" if total_bytes else ""
-        self._progress.update(self._task, description=f"model {have_bytes / 1e6:.0f}{total} MB")
+        self._progress.update(self._task, description=f"model {megabytes_text(have_bytes, total_bytes)}")
 
     def starting(self, label: str, repeat: int) -> None:
         """Which engine."""
@@ -153,3 +151,9 @@ def trial_line(record: TrialRecord) -> str:
 def clock_text(seconds: float) -> str:
     """``3:05``."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def megabytes_text(have_bytes: int, total_bytes: int | None) -> str:
+    """``21 of 93 MB``, or ``21 MB`` when the whole is not known."""
+    total = f" of {total_bytes / 1e6:.0f}" if total_bytes else ""
+    return f"{have_bytes / 1e6:.0f}{total} MB"

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from harness.telemetry.gpu import THERMAL_REASONS
-from results.metrics import latency
+from results.metrics import latency, measured_only
 from results.metrics.percentiles import percentile
 from results.metrics.window import Window
-from results.records import Load, Outcome, Phase, RequestRecord, TelemetryRecord, Verdict
+from results.records import Load, Outcome, RequestRecord, TelemetryRecord, Verdict
 
 MIN_WINDOW_S = 1.0
 MAX_SEND_LAG_S = 0.020
@@ -37,15 +37,11 @@ def judge(evidence: Evidence) -> tuple[Verdict, list[str]]:
 
 def warnings(evidence: Evidence) -> list[str]:
     """What a reader should know of a trial that may still be valid; each says what was seen and what to do."""
-    return list(_warnings(_measured(evidence)))
-
-
-def _measured(evidence: Evidence) -> list[RequestRecord]:
-    return [request for request in evidence.requests if request.phase is Phase.MEASURED]
+    return list(_warnings(measured_only(evidence.requests)))
 
 
 def _reasons(evidence: Evidence) -> Iterator[str]:
-    measured = _measured(evidence)
+    measured = measured_only(evidence.requests)
     if evidence.engine_death:
         yield f"engine died: {evidence.engine_death}"
     if evidence.planned is not None and evidence.planned != len(measured):
@@ -77,17 +73,16 @@ def _saturated(measured: Sequence[RequestRecord]) -> Iterator[str]:
 
 def _queue_grew(measured: Sequence[RequestRecord], window: Window) -> bool:
     """Whether the mean number in flight of the last third exceeds twice that of the first third, by 4 or more."""
-    third = window.length_s / 3
-    if third <= 0:
+    third_ns = (window.end_ns - window.start_ns) / 3
+    if third_ns <= 0:
         return False
 
     def mean_in_flight(start_ns: float, end_ns: float) -> float:
         busy = sum(max(0.0, min(r.ended_ns, end_ns) - max(r.planned_ns, start_ns)) for r in measured)
         return busy / (end_ns - start_ns)
 
-    step = (window.end_ns - window.start_ns) / 3
-    first = mean_in_flight(window.start_ns, window.start_ns + step)
-    last = mean_in_flight(window.end_ns - step, window.end_ns)
+    first = mean_in_flight(window.start_ns, window.start_ns + third_ns)
+    last = mean_in_flight(window.end_ns - third_ns, window.end_ns)
     return last > 2 * first and last - first >= 4
 
 

@@ -7,7 +7,7 @@ import msgspec
 from results.errors import NotComparable
 from results.metrics import CATALOGUE, HEADLINE
 from results.records import TrialRecord, Verdict
-from results.run import Run, Trial, load
+from results.run import Run, Trial, by_repeat, load
 from results.statistics import Comparison, compare_paired
 
 _MACHINE = ("cpu", "cores", "memory_bytes", "gpus")
@@ -72,7 +72,7 @@ def compare_sides(a: SideOfRun, b: SideOfRun, metrics: Sequence[str] | None = No
     if not levels:
         raise NotComparable("the two have no load level in common")
     return [
-        compare_paired(CATALOGUE[name], level, _by_repeat(a, level, name), _by_repeat(b, level, name))
+        compare_paired(CATALOGUE[name], level, by_repeat(a.trials, level, name), by_repeat(b.trials, level, name))
         for level in levels
         for name in names
     ]
@@ -100,8 +100,3 @@ def _traffic(record: TrialRecord) -> tuple[str, str]:
 
 def _levels(side: SideOfRun) -> list[str]:
     return list(dict.fromkeys(trial.record.load.label for trial in side.trials))
-
-
-def _by_repeat(side: SideOfRun, level: str, name: str) -> dict[int, float]:
-    values = {t.record.repeat: t.metrics[name].value for t in side.trials if t.record.load.label == level}
-    return {repeat: value for repeat, value in values.items() if value is not None}

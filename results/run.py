@@ -4,6 +4,7 @@
 >>> run.requests.groupby(["engine", "load"]).ttft_s.median()
 """
 
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -177,6 +178,23 @@ class Run:
         failed = int(sum(trial.metrics["failures"].value or 0 for trial in done))
         requests = sum(trial.record.planned_requests for trial in done)
         return Cell(engine, workload, load, len(valid), len(planned), (failed, requests), intervals, reasons)
+
+
+def by_repeat(trials: Iterable[Trial], load: str, metric: str) -> dict[int, float]:
+    """What comparisons pair: repeat → value of a metric, over the VALID trials at one load that have it.
+
+    Args:
+        trials: of one engine and one workload.
+        load: label of the load level.
+        metric: name in the catalogue.
+    """
+    return {
+        trial.record.repeat: value
+        for trial in trials
+        if trial.record.verdict is Verdict.VALID
+        and trial.record.load.label == load
+        and (value := trial.metrics[metric].value) is not None
+    }
 
 
 def load(path: str | Path) -> Run:

@@ -9,7 +9,7 @@ import results
 from benchmarks.bars import Bars
 from benchmarks.clone import fresh_clone, timed_make
 from results.metrics import CATALOGUE, HEADLINE
-from results.run import Cell, Run
+from results.run import Cell, Run, by_repeat
 from results.statistics import compare_paired
 
 
@@ -45,12 +45,8 @@ def ratio_at(run: Run, level: str) -> tuple[float, str]:
     """Output tokens/s of the reference engine over Transformers, paired by repeat."""
 
     def values(engine: str) -> dict[int, float]:
-        return {
-            trial.record.repeat: value
-            for trial in run.finished
-            if (trial.record.engine, trial.record.load.label) == (engine, level)
-            and (value := trial.metrics["output_tokens_per_s"].value) is not None
-        }
+        trials = (trial for trial in run.finished if trial.record.engine == engine)
+        return by_repeat(trials, level, "output_tokens_per_s")
 
     compared = compare_paired(
         CATALOGUE["output_tokens_per_s"], level, values("transformers"), values("reference"), confidence=0.95

@@ -43,11 +43,11 @@ def pull_model(name: str) -> int:
         As in bakeoff models list.
     """
     from engines.models import pull
+    from harness.observer import megabytes_text
 
     def progress(have_bytes: int, total_bytes: int | None) -> None:
         if sys.stderr.isatty():
-            total = f" of {total_bytes / 1e6:.0f}" if total_bytes else ""
-            sys.stderr.write(f"\r{have_bytes / 1e6:.0f}{total} MB")
+            sys.stderr.write(f"\r{megabytes_text(have_bytes, total_bytes)}")
 
     folder = pull(name, progress)
     if sys.stderr.isatty():

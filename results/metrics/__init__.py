@@ -4,7 +4,18 @@
 """
 
 from results.metrics.catalogue import CATALOGUE, HEADLINE, Better, Metric, Unit
-from results.metrics.trial import trial_metrics, trial_window
+from results.metrics.trial import measured_only, trial_metrics, trial_window
 from results.metrics.values import Value, absent
 
-__all__ = ["CATALOGUE", "HEADLINE", "Better", "Metric", "Unit", "Value", "absent", "trial_metrics", "trial_window"]
+__all__ = [
+    "CATALOGUE",
+    "HEADLINE",
+    "Better",
+    "Metric",
+    "Unit",
+    "Value",
+    "absent",
+    "measured_only",
+    "trial_metrics",
+    "trial_window",
+]

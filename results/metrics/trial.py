@@ -11,9 +11,14 @@ from results.metrics.window import Window, steady_window
 from results.records import Outcome, Phase, RequestRecord, Slo, TelemetryRecord, TrialRecord
 
 
+def measured_only(requests: Sequence[RequestRecord]) -> list[RequestRecord]:
+    """The requests that count: warm-up left out."""
+    return [request for request in requests if request.phase is Phase.MEASURED]
+
+
 def trial_window(trial: TrialRecord, requests: Sequence[RequestRecord]) -> Window:
     """The steady window of a trial, from its measured requests."""
-    return steady_window(_measured(requests), trial.load, trial.issue_start_ns, trial.issue_end_ns)
+    return steady_window(measured_only(requests), trial.load, trial.issue_start_ns, trial.issue_end_ns)
 
 
 def trial_metrics(
@@ -30,7 +35,7 @@ def trial_metrics(
     Returns:
         one value for each name of the catalogue.
     """
-    measured = _measured(requests)
+    measured = measured_only(requests)
     window = steady_window(measured, trial.load, trial.issue_start_ns, trial.issue_end_ns)
     values = _latencies(measured, window)
     values["output_tokens_per_s"] = throughput.output_tokens_per_s(measured, window)
@@ -44,10 +49,6 @@ def trial_metrics(
     values["peak_gpu_bytes"] = memory.peak_gpu_bytes(telemetry)
     values.update(_energies(values, telemetry, window, _idle_window(trial, requests)))
     return values
-
-
-def _measured(requests: Sequence[RequestRecord]) -> list[RequestRecord]:
-    return [request for request in requests if request.phase is Phase.MEASURED]
 
 
 def _latencies(measured: Sequence[RequestRecord], window: Window) -> dict[str, Value]:

@@ -8,10 +8,10 @@ compared with the next best, repeat by repeat; where the interval holds 1 the se
 import msgspec
 
 from results.metrics import CATALOGUE, Better, Metric
-from results.records import RunStatus, Verdict
+from results.records import RunStatus
 from results.report.format import ratio_text
 from results.report.levels import Level, levels_of
-from results.run import Run
+from results.run import Run, by_repeat
 from results.statistics.compare import Comparison, compare_paired
 
 CONFIDENCE = 0.95
@@ -51,9 +51,13 @@ def verdict(run: Run) -> VerdictLine:
 
 def paired(run: Run, level: Level, metric: Metric, a: str, b: str) -> Comparison:
     """B over A at one level, paired by repeat, valid trials only."""
-    return compare_paired(
-        metric, level.title, _by_repeat(run, level, metric, a), _by_repeat(run, level, metric, b), confidence=CONFIDENCE
-    )
+
+    def values(engine: str) -> dict[int, float]:
+        key = (engine, level.workload)
+        trials = (trial for trial in run.finished if (trial.record.engine, trial.record.workload) == key)
+        return by_repeat(trials, level.load.label, metric.name)
+
+    return compare_paired(metric, level.title, values(a), values(b), confidence=CONFIDENCE)
 
 
 def primary_level(levels: list[Level]) -> Level | None:
@@ -62,17 +66,6 @@ def primary_level(levels: list[Level]) -> Level | None:
     if closed:
         return max(closed, key=lambda level: level.load.concurrency or 0)
     return levels[-1] if levels else None
-
-
-def _by_repeat(run: Run, level: Level, metric: Metric, engine: str) -> dict[int, float]:
-    key = (engine, level.workload, level.load.label)
-    return {
-        trial.record.repeat: value
-        for trial in run.finished
-        if trial.record.verdict is Verdict.VALID
-        and (trial.record.engine, trial.record.workload, trial.record.load.label) == key
-        and (value := trial.metrics[metric.name].value) is not None
-    }
 
 
 def _sentence(run: Run, level: Level, metric: Metric, best: str, next_best: str) -> VerdictLine:
