@@ -1,28 +1,41 @@
-"""The truth server's process; ends when stdin closes. A line on stdin is answered by the true times so far."""
+"""The truth server's process: ``python -m harness.truth ORDER``; see :class:`harness.truth.process.Order`.
 
-import asyncio
-import json
+Prints ``ready PORT``, or one line that says why not. Then each line on stdin is answered by one line: ``answered`` by
+the true times so far as JSON, ``reset`` by ``reset`` after they are forgotten. The end of stdin ends it.
+"""
+
+import os
 import sys
 
 import msgspec
-import uvloop
 
-from harness.realtime import claim_core
-from harness.truth.schedule import Schedule
+from harness.errors import BadSchedule, TruthFailed
+from harness.truth.process import Order
 from harness.truth.server import TruthServer
+from harness.truth.undisturbed import stay_on, without_collections
+
+_READ_BYTES = 1 << 16
 
 
-async def _serve(schedule: Schedule, port: int) -> None:
-    server = TruthServer(schedule)
-    ready = asyncio.Event()
-    pump = asyncio.create_task(server.run(port, ready))
-    await ready.wait()
-    _say(b"ready")
-    orders = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
-    while await orders.readline():
-        _say(msgspec.json.encode(server.answered))
-    pump.cancel()
+class _Orders:
+    """Lines on stdin."""
+
+    def __init__(self, server: TruthServer) -> None:
+        self._server = server
+        self._line = b""
+
+    def read(self, _mask: int) -> None:
+        """Take what is there."""
+        data = os.read(sys.stdin.fileno(), _READ_BYTES)
+        *lines, self._line = (self._line + data).split(b"\n")
+        for line in lines:
+            if line == b"answered":
+                _say(msgspec.json.encode(self._server.answered))
+            elif line == b"reset":
+                self._server.reset()
+                _say(line)
+        if not data:
+            self._server.stop()
 
 
 def _say(line: bytes) -> None:
@@ -30,14 +43,22 @@ def _say(line: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def main() -> None:
-    """Serve what ``argv[1]`` (JSON: schedule, port, core) says."""
-    order = json.loads(sys.argv[1])
-    if order["core"] is not None:
-        claim_core(order["core"], realtime=True)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(msgspec.convert(order["schedule"], Schedule), order["port"]))
+def main() -> int:
+    """Serve what the argument says."""
+    try:
+        order = msgspec.json.decode(sys.argv[1], type=Order)
+        if order.core is not None:
+            stay_on(order.core)
+        server = TruthServer(order.schedule, order.port, host=order.host, model=order.model)
+    except (BadSchedule, TruthFailed, msgspec.ValidationError) as error:
+        _say(str(error).encode())
+        return 2
+    server.watch(sys.stdin.fileno(), _Orders(server).read)
+    without_collections()
+    _say(b"ready %d" % server.port)
+    server.serve()
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,44 +1,159 @@
-"""When the truth server answers, and with what."""
+"""When the truth server answers, with what, and what goes wrong on purpose."""
 
-import functools
+import itertools
+import math
+import random
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Literal
 
 import msgspec
 
+from harness.errors import BadSchedule
 
-class Schedule(msgspec.Struct, frozen=True):
-    """One answer's timetable, counted from the read that completed its request.
+NS_PER_S = 1_000_000_000
 
-    Attributes:
-        ttft_s: delay of the first chunk.
-        itl_s: gap between two chunks.
-        tokens_per_chunk: tokens in each chunk; the last one carries what is left.
+
+class Fault(StrEnum):
+    """A way in which an answer goes wrong. *Half* is half of its chunks, at least one."""
+
+    HTTP_429 = "http_429"
+    """Status 429 with a ``retry-after`` header, at once."""
+    HTTP_500 = "http_500"
+    HTTP_503 = "http_503"
+    RESET = "reset"
+    """Half of the tokens; the connection is reset when the next ones are due."""
+    TRUNCATED = "truncated"
+    """Half of the tokens; then the connection closes in the middle of the chunked body."""
+    STALL = "stall"
+    """Half of the tokens, then nothing; the connection stays open."""
+    ERROR_EVENT = "error_event"
+    """Half of the tokens, then an error event and an orderly end under status 200."""
+    NO_FINISH = "no_finish"
+    """All tokens and an orderly end of the body, without finish reason, usage or ``[DONE]``."""
+
+
+class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One timetable for every answer, counted from the read that completed its request.
+
+    Times are taken to the nearest nanosecond. Being late with one write does not make the next one late.
+
+    Raises:
+        BadSchedule: a value is out of range, or two contradict each other.
     """
 
     ttft_s: float = 0.05
+    """Delay of the first chunk of tokens, in seconds."""
     itl_s: float = 0.01
+    """Gap between two chunks of tokens, in seconds."""
     tokens_per_chunk: int = 1
+    """Tokens in each chunk (one server-sent event); the last one carries what is left."""
+    events_per_write: int = 1
+    """Chunks of tokens in each write. A write is due when its last chunk is: the earlier ones wait, as in a server
+    that flushes every n-th token, so its first write is ``(n - 1) * itl_s`` later than ``ttft_s``."""
+    jitter: Literal["none", "exponential"] = "none"
+    """Whether each gap is ``itl_s`` or drawn from an exponential distribution with that mean."""
+    seed: int = 0
+    """Of gaps and faults, together with the number of the request."""
+    role_chunk: Literal["with_first", "early"] | None = None
+    """Chat only: an empty chunk with the role, in a write of its own right before the first tokens or at arrival."""
+    finish_chunk: bool = True
+    """Whether the finish reason comes in an empty chunk after the last token, or on the last token's chunk."""
+    comments: bool = False
+    """Whether a comment (``: ping``) is written half-way between two writes of tokens."""
+    crlf: bool = False
+    """Whether the lines of events end in CRLF instead of LF."""
+    write_bytes: int | None = None
+    """The body is sent in pieces of at most so many bytes, each handed to the kernel by itself; None: whole writes."""
+    multibyte: bool = False
+    """Whether tokens are ``é``, ``漢`` and ``🙂`` in turn instead of `` a``."""
+    usage: Literal["exact", "absent", "lying"] = "exact"
+    """The usage that a request asks for: right, left out, or with twice the output tokens."""
+    done: bool = True
+    """Whether a stream ends with ``data: [DONE]``."""
+    token_ids: bool = True
+    """Whether chunks carry ``token_ids``."""
+    faults: Mapping[Fault, float] = {}
+    """Share of the requests that each fault befalls, 0 to 1, independently of each other; the sum is at most 1."""
+    stalls: tuple[tuple[float, float], ...] = ()
+    """Pauses ``(at_s, length_s)`` in seconds after the first request: nothing is written inside, what was due is
+    written at the end."""
+    restart: tuple[float, float] | None = None
+    """``(at_s, down_s)``: so long after the first request every connection is reset and nothing listens, for
+    ``down_s``."""
+
+    def __post_init__(self) -> None:
+        complaint = next((words for good, words in _checks(self) if not good), None)
+        if complaint:
+            raise BadSchedule(f"schedule: {complaint}")
 
     def due_ns(self, start_ns: int, chunk: int) -> int:
-        """When chunk number ``chunk`` (from 0) of an answer whose request arrived at ``start_ns`` is due."""
-        return start_ns + round((self.ttft_s + chunk * self.itl_s) * 1e9)
+        """When chunk ``chunk`` (from 0) of an answer whose request came at ``start_ns`` is due, jitter left out."""
+        return start_ns + to_ns(self.ttft_s) + chunk * to_ns(self.itl_s)
 
-    @functools.cache  # noqa: B019  (frozen and few: what an answer costs the server must not depend on its length)
-    def chunks(self, tokens: int) -> tuple[bytes, ...]:
-        """The HTTP chunks of an answer of ``tokens`` tokens: token-bearing ones, then usage, finish and the end."""
-        pieces: list[bytes] = []
-        for first in range(0, tokens, self.tokens_per_chunk):
-            ids = list(range(first, min(first + self.tokens_per_chunk, tokens)))
-            pieces.append(_event({"choices": [{"index": 0, "text": " a" * len(ids), "token_ids": ids}]}))
-        usage = {"prompt_tokens": 1, "completion_tokens": tokens, "total_tokens": tokens + 1}
-        end = _event({"choices": [{"index": 0, "text": "", "finish_reason": "length"}], "usage": usage})
-        pieces.append(end + _framed(b"data: [DONE]\n\n") + b"0\r\n\r\n")
-        return tuple(pieces)
+    def dues_ns(self, start_ns: int, number: int, chunks: int) -> list[int]:
+        """When each of the ``chunks`` chunks of request ``number`` is due by itself, jitter included."""
+        gaps = itertools.islice(self.gaps_ns(number), max(0, chunks - 1))
+        return list(itertools.accumulate(gaps, initial=start_ns + to_ns(self.ttft_s)))
+
+    def gaps_ns(self, number: int) -> Iterator[int]:
+        """The gaps between chunks of request ``number`` (from 0), without end."""
+        itl_ns = to_ns(self.itl_s)
+        if self.jitter == "none" or not itl_ns:
+            return itertools.repeat(itl_ns)
+        draw = random.Random(f"{self.seed}/gaps/{number}").expovariate  # noqa: S311  (no secret)
+        return (round(draw(1 / itl_ns)) for _ in itertools.repeat(None))
+
+    def fault(self, number: int) -> Fault | None:
+        """What befalls request ``number`` (from 0)."""
+        if not self.faults:
+            return None
+        drawn = random.Random(f"{self.seed}/fault/{number}").random()  # noqa: S311  (no secret)
+        for fault in Fault:  # in this order, so that the order of the mapping does not matter
+            drawn -= self.faults.get(fault, 0)
+            if drawn < 0:
+                return fault
+        return None
 
 
-def _event(payload: dict[str, object]) -> bytes:
-    return _framed(b"data: " + msgspec.json.encode(payload) + b"\n\n")
+def to_ns(seconds: float) -> int:
+    """Nanoseconds."""
+    return round(seconds * NS_PER_S)
 
 
-def _framed(body: bytes) -> bytes:
-    """One chunk of HTTP's chunked transfer coding."""
-    return f"{len(body):x}\r\n".encode() + body + b"\r\n"
+def _checks(schedule: Schedule) -> Iterator[tuple[bool, str]]:
+    """Every rule with what to say when it is broken."""
+    for name in ("ttft_s", "itl_s"):
+        value = getattr(schedule, name)
+        yield _length(value), f"{name} must be 0 or more seconds, not {value}"
+    for name in ("tokens_per_chunk", "events_per_write"):
+        value = getattr(schedule, name)
+        yield value >= 1, f"{name} must be at least 1, not {value}"
+    yield schedule.write_bytes is None or schedule.write_bytes >= 1, "write_bytes must be at least 1, or left out"
+    for name, known in (
+        ("jitter", ("none", "exponential")),
+        ("role_chunk", (None, "with_first", "early")),
+        ("usage", ("exact", "absent", "lying")),
+    ):
+        value = getattr(schedule, name)
+        yield value in known, f"{name} must be one of {', '.join(map(str, known)).lower()}, not {value!r}"
+    yield from _fault_checks(schedule.faults)
+    ends_s = 0.0
+    for at_s, length_s in schedule.stalls:
+        yield _length(at_s) and _length(length_s), f"stall {at_s}:{length_s} must be two numbers of seconds, 0 or more"
+        yield at_s >= ends_s, f"stall {at_s}:{length_s} begins before the one before it ends; give them in order"
+        ends_s = at_s + length_s
+    at_s, down_s = schedule.restart or (0, 0)
+    yield _length(at_s) and _length(down_s), f"restart {at_s}:{down_s} must be two numbers of seconds, 0 or more"
+
+
+def _fault_checks(faults: Mapping[Fault, float]) -> Iterator[tuple[bool, str]]:
+    for name, share in faults.items():
+        yield name in list(Fault), f"no fault '{name}'; known: {', '.join(Fault)}"
+        yield 0 <= share <= 1, f"the share of {name} must be between 0 and 1, not {share}"
+    total = sum(faults.values())
+    yield total <= 1 + 1e-9, f"the shares of the faults add up to {total:g}; they may not exceed 1"
+
+
+def _length(seconds: float) -> bool:
+    return math.isfinite(seconds) and seconds >= 0

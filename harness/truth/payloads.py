@@ -1,0 +1,131 @@
+"""The bytes that answers are made of: server-sent events in HTTP's chunked coding, and whole replies."""
+
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from harness.truth.answered import Asked
+from harness.truth.schedule import Fault, Schedule
+
+VOCABULARY = 960
+"""Token ids count the tokens of an answer modulo this, so a chunk can be told from its neighbours, and there are no
+more different chunks than this to make."""
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\nserver: truth\r\ncache-control: no-cache\r\n"
+    b"content-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+END = b"0\r\n\r\n"
+_PLAIN_TEXT = " a"
+_MULTIBYTE_TEXTS = ("é", "漢", "🙂")
+_CREATED = 1_735_689_600
+_ERROR = {"message": "the schedule wants this", "type": "server_error", "param": None}
+
+
+class Payloads:
+    """Events of answers to one kind of request.
+
+    Args:
+        schedule: what they look like.
+        chat: whether they are those of the chat path.
+        model: echoed in each.
+    """
+
+    def __init__(self, schedule: Schedule, *, chat: bool, model: str) -> None:
+        self._schedule = schedule
+        self._chat = chat
+        self._line_end = b"\r\n" if schedule.crlf else b"\n"
+        kind = {"id": "chatcmpl-" + "0" * 32, "object": "chat.completion.chunk"}
+        kind = kind if chat else {"id": "cmpl-" + "0" * 32, "object": "text_completion"}
+        self._envelope: dict[str, Any] = {**kind, "created": _CREATED, "model": model}
+        self._opening = msgspec.json.encode(self._envelope)[:-1] + b',"choices":[{"index":0,'
+        self.ping = framed(b": ping" + 2 * self._line_end)
+        self.done = self._event(b"[DONE]") if schedule.done else b""
+
+    def tokens(self, first: int, count: int, finish: bytes = b"null") -> bytes:
+        """The chunk with tokens ``first`` to ``first + count`` of an answer; ``finish`` is its finish reason's JSON."""
+        return self._choice(self._text(first, count).encode(), finish, self._ids(first, count))
+
+    def role(self) -> bytes:
+        """The empty chunk with which chat streams begin."""
+        return self._event(self._opening + b'"delta":{"role":"assistant","content":""},"finish_reason":null}]}')
+
+    def finish(self) -> bytes:
+        """The empty chunk with the finish reason."""
+        return self._choice(b"", b'"length"', b"")
+
+    def usage(self, asked: Asked) -> bytes:
+        """The chunk without choices that carries the usage; no byte when there is none."""
+        if self._schedule.usage == "absent" or not asked.usage_asked:
+            return b""
+        return self._event(msgspec.json.encode({**self._envelope, "choices": [], "usage": self._usage(asked)}))
+
+    def error(self) -> bytes:
+        """An error event."""
+        return self._event(msgspec.json.encode({"error": {**_ERROR, "code": 500}}))
+
+    def whole(self, asked: Asked) -> bytes:
+        """The reply to a request that wants no stream."""
+        if asked.fault is Fault.ERROR_EVENT:
+            return reply(200, {"error": {**_ERROR, "code": 500}})
+        finish = None if asked.fault is Fault.NO_FINISH else "length"
+        text = self._text(0, asked.tokens)
+        said = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
+        choice: dict[str, Any] = {"index": 0, **said, "logprobs": None, "finish_reason": finish}
+        if self._schedule.token_ids:
+            choice["token_ids"] = [token % VOCABULARY for token in range(asked.tokens)]
+        body = {**self._envelope, "choices": [choice]}
+        body["object"] = "chat.completion" if self._chat else "text_completion"
+        if finish and self._schedule.usage != "absent":
+            body["usage"] = self._usage(asked)
+        return reply(200, body)
+
+    def _text(self, first: int, count: int) -> str:
+        if not self._schedule.multibyte:
+            return _PLAIN_TEXT * count
+        texts = len(_MULTIBYTE_TEXTS)
+        return "".join(_MULTIBYTE_TEXTS[token % texts] for token in range(first, first + count))
+
+    def _ids(self, first: int, count: int) -> bytes:
+        if not self._schedule.token_ids:
+            return b""
+        return b',"token_ids":[%b]' % b",".join(b"%d" % (i % VOCABULARY) for i in range(first, first + count))
+
+    def _usage(self, asked: Asked) -> dict[str, int]:
+        tokens = asked.tokens * (2 if self._schedule.usage == "lying" else 1)
+        prompt = asked.prompt_tokens
+        return {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
+
+    def _choice(self, text: bytes, finish: bytes, ids: bytes) -> bytes:
+        said = b'"delta":{"content":"%b"}' if self._chat else b'"text":"%b"'
+        rest = b',"logprobs":null,"finish_reason":%b%b}]}' % (finish, ids)
+        return self._event(self._opening + said % text + rest)
+
+    def _event(self, data: bytes) -> bytes:
+        return framed(b"data: " + data + 2 * self._line_end)
+
+
+def framed(body: bytes) -> bytes:
+    """One chunk of HTTP's chunked transfer coding."""
+    return b"%x\r\n%b\r\n" % (len(body), body)
+
+
+def reply(status: int, body: object, *, content_type: str = "application/json", header: str = "") -> bytes:
+    """A whole reply; ``body`` is bytes or anything that JSON can say, ``header`` one more header line."""
+    content = body if isinstance(body, bytes) else msgspec.json.encode(body)
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", "server: truth", f"content-type: {content_type}"]
+    lines += [f"content-length: {len(content)}"] + ([header] if header else [])
+    return "\r\n".join([*lines, "", ""]).encode() + content
+
+
+def error_reply(status: int, message: str, *, header: str = "") -> bytes:
+    """A reply in the error shape of the OpenAI API."""
+    kind = "invalid_request_error" if status < 429 else "server_error"
+    return reply(status, {"error": {"message": message, "type": kind, "param": None, "code": status}}, header=header)
+
+
+def fault_reply(fault: Fault) -> bytes:
+    """What a request gets whose fault is an HTTP status."""
+    status = int(fault.value.removeprefix("http_"))
+    header = "retry-after: 1" if status == HTTPStatus.TOO_MANY_REQUESTS else ""
+    return error_reply(status, _ERROR["message"] or "", header=header)
