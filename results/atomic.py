@@ -8,13 +8,14 @@ Accepted cost: two fsyncs (about 12 ms on a virtual disk), so it is for manifest
 import contextlib
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from results.errors import NotWritable
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Replace ``path`` by ``data``.
+def write_atomic(path: Path, data: bytes | Iterable[bytes]) -> None:
+    """Replace ``path`` by ``data``, whole or in pieces.
 
     Raises:
         NotWritable: the folder is missing, read-only or full.
@@ -25,7 +26,7 @@ def write_atomic(path: Path, data: bytes) -> None:
         raise NotWritable(f"cannot write {path}: {error.strerror}; choose a folder you own with --out") from error
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             os.fsync(file.fileno())
         Path(name).chmod(0o644)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class Outcome(StrEnum):
@@ -81,6 +81,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     session: str
     turn: int
     planned_ns: int
+    due_ns: int | None = None
+    """When it could first be sent, where a cap on the requests in flight made it wait after its plan."""
     ended_ns: int
     wanted_input_tokens: int | None = None
     wanted_output_tokens: int | None = None
@@ -97,8 +99,8 @@ class StreamRecord(Exchange, frozen=True, kw_only=True, omit_defaults=True):
     """How the transport ended: ``complete``, ``refused``, ``reset``, ``timeout`` or ``cancelled``."""
     read_ns: list[int] = []
     """When each read arrived, stamped before any other work."""
-    reads: list[str] = []
-    """The body bytes of each read, one character per byte (Latin-1), so that any bytes survive JSON."""
+    reads: list[bytes] = []
+    """The body bytes of each read, HTTP framing removed."""
     detail: str | None = None
     """The transport's own words when ``end`` is not ``complete``."""
 
@@ -113,6 +115,18 @@ class RequestRecord(Exchange, frozen=True, kw_only=True, omit_defaults=True):
     first_byte_ns: int | None = None
     chunk_ns: list[int] = []
     chunk_tokens: list[int] = []
+    silent_chunks: list[int] = []
+    """Which of these chunks brought token ids but no text, by position: clients that look for text do not see them."""
+    empty_chunk_ns: list[int] = []
+    """When each chunk with choices but without a token arrived: a role, an empty piece, a finish reason of its own."""
+    usage_ns: int | None = None
+    """When the last usage arrived."""
+    usage_in_choice: bool = False
+    """Whether that usage came in a chunk that had choices too."""
+    last_event_ns: int | None = None
+    """When the last event arrived, the mark of the end included."""
+    end: str | None = None
+    """How the transport ended, as in the raw log."""
     token_source: TokenSource | None = None
     prompt_tokens: int | None = None
     """As the engine counted them."""
@@ -152,13 +166,18 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     """Open loop: mean arrivals per second."""
     arrival: str | None = None
     """Open loop: the arrival process, ``poisson`` or ``constant``."""
+    ramp_s: float | None = None
+    """Closed loop: seconds over which the slots start, evenly; the default is 0.25 ms for each slot."""
+    max_in_flight: int | None = None
+    """Open loop: requests above this number wait inside the client; they are timed from the plan all the same."""
 
     @property
     def label(self) -> str:
-        """Short text for tables: ``c=8``, ``poisson 0.8/s``."""
+        """Short text for tables: ``c=8``, ``poisson 0.8/s``, ``poisson 50/s ≤16``."""
         if self.concurrency is not None:
-            return f"c={self.concurrency}"
-        return f"{self.arrival} {self.rate_per_s:g}/s"
+            return f"c={self.concurrency}" + (f" ramp {self.ramp_s:g}s" if self.ramp_s is not None else "")
+        cap = f" ≤{self.max_in_flight}" if self.max_in_flight is not None else ""
+        return f"{self.arrival} {self.rate_per_s:g}/s{cap}"
 
 
 class Slo(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -180,6 +199,37 @@ class EngineDescription(msgspec.Struct, frozen=True, omit_defaults=True):
     model: str | None = None
     model_sha256: str | None = None
     details: dict[str, Any] = {}
+
+
+class ClientError(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How wrong the measuring client was against a server of known truth, under one load."""
+
+    requests: int
+    chunks_per_s: float
+    """Reached over all streams; an error that was found at fewer than a trial had says too little."""
+    ttft_s: float
+    """99 % of the requests had a TTFT within this of the truth."""
+    itl_s: float | None
+    """99 % of the gaps between chunks were within this of the truth; None when answers had one chunk."""
+    send_lag_s: float
+    """99 % of the requests were sent no later than this after their plan."""
+    cpu_s: float
+    """What it cost the client."""
+
+
+class ClientRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one worker of the measuring client did in a trial."""
+
+    host: str
+    planned_requests: int
+    cpu_s: float
+    """CPU time of the worker while the load was on."""
+    rss_bytes: int
+    """Its peak memory."""
+    clock_offset_ns: int = 0
+    """Its monotonic clock minus the harness's; already taken out of every stored time."""
+    clock_uncertainty_ns: int = 0
+    """The offset is known to within this, up or down; 0 on the harness's own host."""
 
 
 class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -206,6 +256,12 @@ class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     engine_log_tail: list[str] = []
     start_s: float | None = None
     """How long the engine took from launch to ready."""
+    clients: list[ClientRecord] = []
+    """The workers of the measuring client."""
+    client_error: ClientError | None = None
+    """The client's error under the shape that this load had; measured once for each engine and level."""
+    uncalibrated: str | None = None
+    """Why ``client_error`` is None."""
 
 
 class TrialPlan(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -6,17 +6,18 @@
         manifest.json            the plan, the machine, the status         (atomic)
         engines/<label>-<n>.log  what the engine printed after its n-th start
         trials/<trial_id>/
-            streams.jsonl        raw reads with their times                (append-only: the truth)
+            streams-<n>.frames   raw reads with their times, by worker     (append-only: the truth)
             telemetry.jsonl      samples of host, engine, client and GPU   (append-only)
             requests.jsonl       the streams decoded                       (derived, atomic)
             trial.json           verdict, counts, engine description       (atomic, last)
 
 A trial counts as finished when ``trial.json`` is there; a run is complete when the manifest says so. Whatever the
-crash, records already appended stay readable (see :mod:`results.jsonl`).
+crash, records already appended stay readable (see :mod:`results.jsonl` and :mod:`results.frames`).
 """
 
+import itertools
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -26,7 +27,8 @@ import psutil
 
 from results.atomic import write_atomic
 from results.errors import NotWritable, RunNotFound, RunUnreadable
-from results.jsonl import Appender, Log, read_log
+from results.frames import FrameLog
+from results.jsonl import Log, read_log
 from results.records import (
     SCHEMA_VERSION,
     Manifest,
@@ -52,7 +54,6 @@ class TrialFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.telemetry_log = path / "telemetry.jsonl"
-        self.stream_log = path / "streams.jsonl"
         self._requests = path / "requests.jsonl"
         self._record = path / "trial.json"
 
@@ -60,13 +61,17 @@ class TrialFolder:
         """Make the folder."""
         _make_folder(self.path)
 
-    def open_streams(self) -> Appender:
-        """Open the raw log for appending."""
-        return Appender(self.stream_log)
+    def stream_log(self, worker: int) -> Path:
+        """The raw log of one worker of the client."""
+        return self.path / f"streams-{worker}.frames"
 
-    def read_streams(self) -> Log[StreamRecord]:
-        """Every finished request, raw."""
-        return read_log(self.stream_log, StreamRecord)
+    def stream_logs(self) -> list[FrameLog[StreamRecord]]:
+        """The raw logs: every exchange that ended, each worker's in the order in which they did."""
+        return [FrameLog(path, StreamRecord) for path in sorted(self.path.glob("streams-*.frames"))]
+
+    def read_streams(self) -> Iterator[StreamRecord]:
+        """Every exchange that ended, one at a time."""
+        return itertools.chain.from_iterable(self.stream_logs())
 
     def read_telemetry(self) -> Log[TelemetryRecord]:
         """Every sample."""
@@ -75,15 +80,15 @@ class TrialFolder:
     def write_requests(self, records: Iterable[RequestRecord]) -> None:
         """Replace the decoded requests."""
         encode = msgspec.json.Encoder().encode
-        write_atomic(self._requests, b"".join(encode(record) + b"\n" for record in records))
+        write_atomic(self._requests, (encode(record) + b"\n" for record in records))
 
     def has_requests(self) -> bool:
         """Whether the raw log has been decoded."""
         return self._requests.exists()
 
     def read_requests(self) -> list[RequestRecord]:
-        """The decoded requests; empty when the trial was cut off before decoding."""
-        return read_log(self._requests, RequestRecord).records
+        """The decoded requests in the order of the plan; empty when the trial was cut off before decoding."""
+        return sorted(read_log(self._requests, RequestRecord).records, key=_plan_order)
 
     def finish(self, record: TrialRecord) -> None:
         """Write ``trial.json``: from here on the trial counts."""
@@ -166,6 +171,10 @@ def new_run_id(name: str) -> str:
     """A run id that sorts by time and does not collide: ``20261120-101500-demo-3f9a``."""
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     return f"{stamp}-{name}-{secrets.token_hex(2)}"
+
+
+def _plan_order(request: RequestRecord) -> int:
+    return request.index
 
 
 def _alive(pid: int, run: Path) -> bool:

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
+from results.frames import FrameAppender
 from results.records import (
     SCHEMA_VERSION,
+    ClientError,
+    ClientRecord,
     EngineDescription,
     Load,
     Manifest,
@@ -99,6 +102,10 @@ class Sheet:
     texts: Texts = Texts()
     slo: Slo = field(default_factory=lambda: Slo(ttft_s=0.2, tpot_s=0.05))
     seed: int = 7
+    error_s: float | None = 0.000_12
+    """The client's error for a gap, TTFT three times that; both grow with the load. None: not calibrated."""
+    hosts: tuple[str, ...] = ("bench-01",)
+    """Of the client's workers; the clock of every host but the first is off by 1.5 s ± 85 µs."""
     run_id: str = "20261120-101500-demo-3f9a"
     pid: int = field(default_factory=os.getpid)
 
@@ -160,7 +167,7 @@ def _write_trial(run: RunFolder, sheet: Sheet, plan: TrialPlan, order: int) -> N
     issue_end = max(request.planned_ns for request in requests) + MS
     trial = run.trial(plan.id)
     trial.create()
-    with trial.open_streams():
+    with FrameAppender(trial.stream_log(0)):
         pass
     trial.write_requests(requests)
     _write_telemetry(trial.telemetry_log, telemetry(speed, requests, issue_start - S, last))
@@ -184,7 +191,31 @@ def _write_trial(run: RunFolder, sheet: Sheet, plan: TrialPlan, order: int) -> N
             warnings=[sheet.texts.warning] if plan.repeat == 1 and plan.load.concurrency == 8 else [],
             engine_description=describe(sheet, plan.engine),
             start_s=7.4 if plan.engine == next(iter(sheet.engines)) else 11.9,
+            clients=[client(host, i, sheet) for i, host in enumerate(sheet.hosts)],
+            client_error=client_error(sheet.error_s, plan) if sheet.error_s is not None else None,
+            uncalibrated="client.calibrate is off" if sheet.error_s is None else None,
         )
+    )
+
+
+def client_error(error_s: float, plan: TrialPlan) -> ClientError:
+    """What a calibration would have found: more streams, more error; the same for every engine."""
+    found_s = error_s * (1 + (plan.load.concurrency or 3) / 16) * (1 + plan.repeat / 100)
+    return ClientError(
+        requests=80, chunks_per_s=5_000.0, ttft_s=3 * found_s, itl_s=found_s, send_lag_s=found_s, cpu_s=0.05
+    )
+
+
+def client(host: str, number: int, sheet: Sheet) -> ClientRecord:
+    """One worker of the client."""
+    far = host != sheet.hosts[0]
+    return ClientRecord(
+        host=host,
+        planned_requests=sheet.requests // len(sheet.hosts),
+        cpu_s=0.25,
+        rss_bytes=(40 + number) * 1024**2,
+        clock_offset_ns=1_500_000_000 if far else 0,
+        clock_uncertainty_ns=85_000 if far else 0,
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 import results
 from results.atomic import write_atomic
 from results.errors import NotWritable, RunNotFound, RunUnreadable
+from results.frames import FrameAppender
 from results.records import RunStatus, StreamRecord
 from results.store import RunFolder, TrialFolder, new_run_id
 from tests.results.builders import Sheet, build_run, manifest
@@ -30,14 +31,15 @@ def test_a_trial_is_read_back_as_written(demo_path: Path) -> None:
 def test_raw_streams_survive_any_bytes(tmp_path: Path) -> None:
     trial = TrialFolder(tmp_path / "t")
     trial.create()
-    raw = bytes(range(256)).decode("latin-1")
+    raw = bytes(range(256))
     record = StreamRecord(
         index=0, phase=results.records.Phase.MEASURED, session="s", turn=0, planned_ns=1, ended_ns=2, end="complete",
         read_ns=[3], reads=[raw],
     )  # fmt: skip
-    with trial.open_streams() as streams:
-        streams.append(record)
-    assert trial.read_streams().records == [record]
+    for worker in (0, 1):
+        with FrameAppender(trial.stream_log(worker)) as streams:
+            streams.append(record)
+    assert list(trial.read_streams()) == [record, record]
 
 
 def test_not_a_run_folder(tmp_path: Path) -> None:
@@ -48,8 +50,8 @@ def test_not_a_run_folder(tmp_path: Path) -> None:
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     path = build_run(tmp_path, Sheet(finished=0))
     stored = json.loads((path / "manifest.json").read_text())
-    (path / "manifest.json").write_text(json.dumps({**stored, "schema_version": 2}))
-    with pytest.raises(RunUnreadable, match="has schema 2, newer than 1; update bakeoff to read it"):
+    (path / "manifest.json").write_text(json.dumps({**stored, "schema_version": results.records.SCHEMA_VERSION + 1}))
+    with pytest.raises(RunUnreadable, match="has schema 3, newer than 2; update bakeoff to read it"):
         results.load(path)
 
 

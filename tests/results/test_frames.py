@@ -1,0 +1,75 @@
+"""Binary logs: every record survives, a torn tail is left out, damage is not."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from results.errors import NotWritable, RunUnreadable
+from results.frames import FrameAppender, FrameLog
+
+
+class Item(msgspec.Struct):
+    number: int
+    data: bytes
+
+
+ITEMS = [Item(i, bytes([i]) * i) for i in range(5)]
+
+
+def write(path: Path, items: list[Item]) -> None:
+    with FrameAppender(path) as log:
+        for item in items:
+            log.append(item)
+
+
+def test_what_is_written_is_read(tmp_path: Path):
+    write(tmp_path / "log", ITEMS[:3])
+    write(tmp_path / "log", ITEMS[3:])
+    log = FrameLog(tmp_path / "log", Item)
+    assert list(log) == list(log) == ITEMS
+    assert log.torn_bytes == 0
+
+
+def test_a_missing_file_is_an_empty_log(tmp_path: Path):
+    assert list(FrameLog(tmp_path / "none", Item)) == []
+
+
+def test_only_flushed_records_are_in_the_file(tmp_path: Path):
+    log = FrameAppender(tmp_path / "log")
+    log.append(ITEMS[1])
+    assert list(FrameLog(tmp_path / "log", Item)) == []
+    log.flush()
+    assert list(FrameLog(tmp_path / "log", Item)) == [ITEMS[1]]
+    log.close()
+    log.close()
+
+
+@given(cut=st.integers(1, 60))
+def test_a_torn_tail_is_left_out_and_cut_off_before_the_next_record(tmp_path_factory: pytest.TempPathFactory, cut: int):
+    path = tmp_path_factory.mktemp("frames") / "log"
+    write(path, ITEMS)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: max(0, len(whole) - cut)])
+    log = FrameLog(path, Item)
+    kept = list(log)
+    assert kept == ITEMS[: len(kept)]
+    assert log.torn_bytes == len(path.read_bytes()) - sum(4 + len(msgspec.msgpack.encode(item)) for item in kept)
+    write(path, [ITEMS[4]])
+    assert list(FrameLog(path, Item)) == [*kept, ITEMS[4]]
+
+
+def test_damage_is_not_a_torn_tail(tmp_path: Path):
+    write(tmp_path / "log", ITEMS)
+    data = bytearray((tmp_path / "log").read_bytes())
+    data[5] = 0xC1  # the one byte that msgpack never uses
+    (tmp_path / "log").write_bytes(data)
+    with pytest.raises(RunUnreadable, match="frame at byte 4 is damaged"):
+        list(FrameLog(tmp_path / "log", Item))
+
+
+def test_a_folder_that_is_missing_is_one_clear_line(tmp_path: Path):
+    with pytest.raises(NotWritable, match="choose a folder"):
+        FrameAppender(tmp_path / "none" / "log")
