@@ -4,15 +4,18 @@ Durations come from the monotonic clock of this host, which is one for all its p
 """
 
 import asyncio
+import heapq
+import itertools
 import selectors
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
+
+from harness.timerfd import Timer
 
 T = TypeVar("T")
 
 NS_PER_S = 1_000_000_000
-_SPIN_NS = 1_500_000
 
 
 class Clock(Protocol):
@@ -22,29 +25,49 @@ class Clock(Protocol):
         """Monotonic nanoseconds."""
         ...
 
-    async def sleep_until_ns(self, deadline_ns: int) -> None:
-        """Return at ``deadline_ns`` or, if that has passed, at once."""
+    def call_at_ns(self, deadline_ns: int, callback: Callable[[], None]) -> None:
+        """Call ``callback`` on the running loop at ``deadline_ns``, or soon if that has passed; never from within."""
         ...
 
 
 class MonotonicClock:
-    """The real clock.
+    """The real clock; one for each event loop.
 
-    Event-loop timers are late by up to a millisecond (libuv counts in them), so the last 1.5 ms before a deadline are
-    spent yielding to the loop instead of sleeping: reads are still served and stamped, and the send is on time.
+    Event-loop timers are late by up to a millisecond (libuv counts in them). Deadlines here are those of a kernel
+    timer that the loop watches like a socket: about 50 µs late, and no CPU is spent waiting.
     """
+
+    def __init__(self) -> None:
+        self._alarms: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._timer: Timer | None = None
 
     def now_ns(self) -> int:
         """``time.monotonic_ns()``."""
         return time.monotonic_ns()
 
-    async def sleep_until_ns(self, deadline_ns: int) -> None:
-        """Sleep to just before the deadline, then yield until it."""
-        remaining = deadline_ns - time.monotonic_ns()
-        if remaining > _SPIN_NS:
-            await asyncio.sleep((remaining - _SPIN_NS) / NS_PER_S)
-        while time.monotonic_ns() < deadline_ns:  # noqa: ASYNC110  (there is no event: time itself is waited for)
-            await asyncio.sleep(0)
+    def call_at_ns(self, deadline_ns: int, callback: Callable[[], None]) -> None:
+        """See :class:`Clock`."""
+        alarm = (deadline_ns, next(self._order), callback)
+        heapq.heappush(self._alarms, alarm)
+        if self._alarms[0] is alarm:
+            if self._timer is None:
+                self._timer = Timer(asyncio.get_running_loop(), self._ring)
+            self._timer.set(deadline_ns)
+
+    def close(self) -> None:
+        """Forget every alarm."""
+        self._alarms.clear()
+        if self._timer is not None:
+            self._timer.close()
+            self._timer = None
+
+    def _ring(self) -> None:
+        now_ns = time.monotonic_ns()
+        while self._alarms and self._alarms[0][0] <= now_ns:
+            heapq.heappop(self._alarms)[2]()
+        if self._alarms and self._timer is not None:
+            self._timer.set(self._alarms[0][0])
 
 
 class LoopClock:
@@ -54,9 +77,21 @@ class LoopClock:
         """Loop time in nanoseconds."""
         return round(asyncio.get_running_loop().time() * NS_PER_S)
 
-    async def sleep_until_ns(self, deadline_ns: int) -> None:
-        """An ordinary sleep of the loop."""
-        await asyncio.sleep(max(0, deadline_ns - self.now_ns()) / NS_PER_S)
+    def call_at_ns(self, deadline_ns: int, callback: Callable[[], None]) -> None:
+        """An ordinary timer of the loop."""
+        asyncio.get_running_loop().call_at(deadline_ns / NS_PER_S, callback)
+
+
+async def sleep_until_ns(clock: Clock, deadline_ns: int) -> None:
+    """Return at ``deadline_ns`` of ``clock`` or, if that has passed, soon."""
+    passed = asyncio.get_running_loop().create_future()
+
+    def wake() -> None:
+        if not passed.done():
+            passed.set_result(None)
+
+    clock.call_at_ns(deadline_ns, wake)
+    await passed
 
 
 class _JumpingSelector(selectors.DefaultSelector):

@@ -12,6 +12,8 @@ from results.records import Load, Slo, TrialPlan
 from workloads import arrival, workload
 from workloads.options import typed_options
 
+_TRANSPORTS = ("http", "aiohttp")
+
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The model that every engine serves."""
@@ -70,6 +72,23 @@ class TrialConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """A trial with a larger share of failed requests is INVALID."""
 
 
+class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The measuring client."""
+
+    workers: int = 1
+    """Processes that send; more than one only where the report says that one is saturated."""
+    ray: str | None = None
+    """Address of a Ray cluster on whose nodes the workers run: ``auto`` or ``host:port``; without, this machine."""
+    cores: list[int] = []
+    """A core for each worker to be pinned to, at real-time priority where the user may; empty leaves it to Linux."""
+    transport: str = "http"
+    """``http``, the raw one, or ``aiohttp``, to compare with."""
+    calibrate: bool = True
+    """Measure the client's own error after the first trial of each engine and level, at its pace: two seconds each."""
+    max_error_share: float = 0.1
+    """A trial whose client error exceeds this share of its median TTFT or mean chunk gap is INVALID."""
+
+
 class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A whole experiment; its TOML file has the same names."""
 
@@ -84,6 +103,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """Trials of each engine at each level; each repeat starts the engine afresh."""
     seed: int = 1
     trial: TrialConfig = TrialConfig()
+    client: ClientConfig = ClientConfig()
     slo: Slo = Slo()
 
     def plan(self) -> list[TrialPlan]:
@@ -147,6 +167,19 @@ def experiment_from(data: dict[str, Any], owner: str) -> Experiment:
     return experiment
 
 
+def with_client(experiment: Experiment, workers: int | None, ray: str | None) -> Experiment:
+    """The experiment with another client; None leaves a value as it is.
+
+    Raises:
+        BadExperiment: the two contradict the rest.
+    """
+    wanted = {name: value for name, value in (("workers", workers), ("ray", ray)) if value is not None}
+    changed = msgspec.structs.replace(experiment, client=msgspec.structs.replace(experiment.client, **wanted))
+    if problem := _problem(changed):
+        raise BadExperiment(problem)
+    return changed
+
+
 def _problem(experiment: Experiment) -> str | None:
     """The first thing that is wrong, or None."""
     for load in experiment.loads:
@@ -161,6 +194,13 @@ def _problem(experiment: Experiment) -> str | None:
         (bool(experiment.loads), "loads is empty; give at least one [[loads]]"),
         (experiment.repeats >= 1, "repeats must be at least 1"),
         (experiment.trial.duration_s > 0, "trial.duration_s must be above 0"),
+        (experiment.client.workers >= 1, "client.workers must be at least 1"),
+        (_is_cluster(experiment.client.ray), "client.ray must be 'auto' or the host:port of a Ray cluster's head"),
+        (experiment.client.transport in _TRANSPORTS, f"client.transport must be one of {', '.join(_TRANSPORTS)}"),
+        (
+            len(experiment.client.cores) in {0, experiment.client.workers},
+            "client.cores must name one core for each of client.workers",
+        ),
         (experiment.trial.max_requests >= 1, "trial.max_requests must be at least 1"),
         (len({load.label for load in experiment.loads}) == len(experiment.loads), "two loads are the same"),
     )
@@ -168,15 +208,23 @@ def _problem(experiment: Experiment) -> str | None:
 
 
 def _load_problem(load: Load) -> str | None:
-    if (load.concurrency is None) == (load.rate_per_s is None):
-        return "a load has either concurrency or rate_per_s"
-    if load.concurrency is not None and load.concurrency < 1:
-        return f"concurrency must be at least 1, not {load.concurrency}"
-    if load.rate_per_s is not None and load.rate_per_s <= 0:
-        return f"rate_per_s must be above 0, not {load.rate_per_s}"
-    if load.rate_per_s is not None and load.arrival is None:
-        return "a load with rate_per_s needs arrival = 'poisson' or 'constant'"
-    return None
+    slots, rate, cap = load.concurrency, load.rate_per_s, load.max_in_flight
+    checks = (
+        ((slots is None) != (rate is None), "a load has either concurrency or rate_per_s"),
+        (slots is None or slots >= 1, f"concurrency must be at least 1, not {slots}"),
+        (rate is None or rate > 0, f"rate_per_s must be above 0, not {rate}"),
+        (rate is None or load.arrival is not None, "a load with rate_per_s needs arrival = 'poisson' or 'constant'"),
+        (load.ramp_s is None or slots is not None, "ramp_s belongs to a load with concurrency"),
+        (load.ramp_s is None or load.ramp_s >= 0, f"ramp_s must not be negative, not {load.ramp_s}"),
+        (cap is None or rate is not None, "max_in_flight belongs to a load with rate_per_s"),
+        (cap is None or cap >= 1, f"max_in_flight must be at least 1, not {cap}"),
+    )
+    return next((complaint for good, complaint in checks if not good), None)
+
+
+def _is_cluster(address: str | None) -> bool:
+    host, _, port = (address or "auto").rpartition(":")
+    return address in {None, "", "auto"} or (bool(host) and "/" not in host and port.isdecimal())
 
 
 def _is_name(text: str) -> bool:

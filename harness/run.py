@@ -19,10 +19,11 @@ import msgspec
 
 from engines import Engine, EngineError, Model, attached, engine, launched, pick_port
 from engines.models import resolve
-from harness.client import decode_stream
+from harness.client import Fleet, decode_stream, local_fleet
+from harness.client.ray_fleet import ray_fleet
 from harness.environment import VERSION, environment, git_commit
 from harness.errors import first_leaf
-from harness.experiment import Experiment, experiment_from
+from harness.experiment import ClientConfig, Experiment, experiment_from
 from harness.observer import Observer
 from harness.telemetry import sampler
 from harness.trial import Side, Traffic, TrialRunner, make_traffic
@@ -69,7 +70,7 @@ async def run_experiment(experiment: Experiment, run: RunFolder, observer: Obser
 def recover(run: RunFolder) -> int:
     """Decode the streams of trials that were cut off, so that their requests can be read; returns how many trials."""
     manifest = run.read_manifest()
-    with_streams = [(plan, run.trial(plan.id)) for plan in manifest.trials if run.trial(plan.id).stream_log.exists()]
+    with_streams = [(plan, run.trial(plan.id)) for plan in manifest.trials if run.trial(plan.id).stream_logs()]
     cut_off = [(plan, folder) for plan, folder in with_streams if not folder.has_requests()]
     if not cut_off:
         return 0
@@ -77,7 +78,7 @@ def recover(run: RunFolder) -> int:
     for plan, folder in cut_off:
         side = next(side for side in experiment.engines if side.shown == plan.engine)
         dialect = engine(side.adapter, Model(plan.engine), side.options).dialect
-        folder.write_requests(decode_stream(stream, dialect, None) for stream in folder.read_streams().records)
+        folder.write_requests(decode_stream(stream, dialect, None) for stream in folder.read_streams())
     return len(cut_off)
 
 
@@ -89,8 +90,8 @@ async def _measure(experiment: Experiment, run: RunFolder, observer: Observer) -
     traffic = await asyncio.to_thread(_all_traffic, experiment, tokenizer)
     ports = {side.shown: side.port for side in experiment.engines}
     failures: dict[str, str] = {}
-    async with sampler() as telemetry:
-        runner = TrialRunner(experiment, run, telemetry, tokenizer)
+    async with sampler() as telemetry, _fleet(experiment.client) as fleet:
+        runner = TrialRunner(experiment, run, fleet, telemetry, tokenizer)
         plan = list(enumerate(experiment.plan(), start=1))
         for (repeat, label), group in itertools.groupby(plan, key=lambda item: (item[1].repeat, item[1].engine)):
             if label in failures:
@@ -103,6 +104,13 @@ async def _measure(experiment: Experiment, run: RunFolder, observer: Observer) -
             except EngineError as error:
                 failures[label] = _failure(label, repeat, error)
     return "; ".join(failures.values()) or None
+
+
+def _fleet(client: ClientConfig) -> contextlib.AbstractAsyncContextManager[Fleet]:
+    """The client's workers, on this machine or on a cluster's."""
+    return (
+        ray_fleet(client.ray, client.workers, client.cores) if client.ray else local_fleet(client.workers, client.cores)
+    )
 
 
 async def _trials(

@@ -1,22 +1,37 @@
 """One trial: warm up, put the load on, wait, decode, judge, store."""
 
 import asyncio
+import functools
+import math
+import statistics
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import msgspec
 
 from engines import Engine, Server
-from harness.client import Driver, HttpTransport, Issue, decode_stream
-from harness.client.loop_lag import measured_loop_lag
-from harness.clock import MonotonicClock
-from harness.experiment import Experiment
+from harness.calibration import Shape, calibrate, median_of
+from harness.client import Closed, Fleet, Issue, LoadResult, Open, decode_stream
+from harness.client.fleet import LoadOrder
+from harness.client.wire import wire_sessions
+from harness.errors import ClientFailed, TruthFailed
+from harness.experiment import Experiment, TrialConfig
 from harness.telemetry import Sampler
-from harness.verdict import Evidence, judge, warnings
+from harness.verdict import Evidence, client_faults, judge, warnings
 from results.jsonl import Appender
-from results.metrics import trial_window
-from results.records import EngineDescription, Load, TelemetryRecord, TrialPlan, TrialRecord, Verdict
+from results.metrics import latency, measured_only, trial_window
+from results.records import (
+    ClientError,
+    EngineDescription,
+    Load,
+    Phase,
+    RequestRecord,
+    TelemetryRecord,
+    TrialPlan,
+    TrialRecord,
+    Verdict,
+)
 from results.store import RunFolder, TrialFolder
 from workloads import PlannedSession, Tokenizer, TrafficPlan, arrival, plan_closed, plan_open, workload
 
@@ -52,19 +67,55 @@ def make_traffic(experiment: Experiment, load: Load, tokenizer: Tokenizer) -> Tr
     return Traffic(warmup.sessions, plan)
 
 
+def share_of(load: Load, limits: TrialConfig) -> Closed | Open:
+    """What the client keeps up at one load level."""
+    if load.concurrency is None:
+        return Open(limits.duration_s, load.max_in_flight)
+    return Closed(load.concurrency, limits.duration_s, limits.min_requests, load.ramp_s)
+
+
+def shape_of(load: Load, requests: Sequence[RequestRecord]) -> Shape:
+    """The shape that a trial's load had to the client: the streams it asked for, at the pace at which chunks came."""
+    answers = [request for request in measured_only(requests) if request.chunk_ns]
+    rate = None if load.rate_per_s is None else min(load.rate_per_s, _sent_per_s(answers))  # a cap may hold some back
+    shape = Shape(concurrency=load.concurrency, rate_per_s=rate)
+    if not answers:
+        return shape
+    gaps_s = latency.chunk_gaps_s(answers)
+    ttfts_s = [ttft_s for request in answers if (ttft_s := latency.ttft_from_send_s(request)) is not None]
+    return msgspec.structs.replace(
+        shape,
+        gap_s=statistics.fmean(gaps_s) if gaps_s else shape.gap_s,
+        chunks=max(1, round(statistics.fmean(len(request.chunk_ns) for request in answers))),
+        ttft_s=statistics.median(ttfts_s) if ttfts_s else shape.ttft_s,
+    )
+
+
+def _sent_per_s(requests: Sequence[RequestRecord]) -> float:
+    sent_ns = [request.sent_ns for request in requests if request.sent_ns is not None]
+    if len(sent_ns) < 2:
+        return math.inf
+    return (len(sent_ns) - 1) / max(1e-9, (max(sent_ns) - min(sent_ns)) / 1e9)
+
+
 class TrialRunner:
     """Runs trials of one experiment into one run folder.
 
     Args:
         experiment: limits and seeds.
         run: where to.
+        fleet: the client's workers.
         sampler: telemetry.
         tokenizer: for engines whose chunks must be counted by it.
     """
 
-    def __init__(self, experiment: Experiment, run: RunFolder, sampler: Sampler, tokenizer: Tokenizer | None) -> None:
+    def __init__(
+        self, experiment: Experiment, run: RunFolder, fleet: Fleet, sampler: Sampler, tokenizer: Tokenizer | None
+    ) -> None:
         self._experiment = experiment
         self._run = run
+        self._fleet = fleet
+        self._client_errors: dict[tuple[str, str], ClientError] = {}
         self._sampler = sampler
         self._tokenizer = tokenizer
 
@@ -73,17 +124,13 @@ class TrialRunner:
         folder = self._run.trial(plan.id)
         folder.create()
         started_ns = time.monotonic_ns()
-        with folder.open_streams() as streams:
-            driver, transport = self._driver(side, streams)
-            try:
-                async with self._sampler.into(folder.telemetry_log, side.server.pid), measured_loop_lag() as lag:
-                    issue = await self._unless_death(side.server, self._drive(driver, plan.load, traffic))
-            finally:
-                await transport.close()
+        async with self._sampler.into(folder.telemetry_log, side.server.pid, self._fleet.pids):
+            result = await self._unless_death(side.server, self._drive(side, plan.load, traffic, folder))
         ended_ns = time.monotonic_ns()
-        with Appender(folder.telemetry_log) as telemetry:
-            telemetry.append(lag.summary(ended_ns))
-        issue = issue or Issue(started_ns, ended_ns)
+        if result and result.loop_lag:
+            with Appender(folder.telemetry_log) as telemetry:
+                telemetry.append(result.loop_lag)
+        issue = result.issue if result else Issue(started_ns, ended_ns)
         death = side.server.died()
         record = TrialRecord(
             id=plan.id,
@@ -96,36 +143,36 @@ class TrialRunner:
             ended_ns=ended_ns,
             issue_start_ns=issue.start_ns,
             issue_end_ns=issue.end_ns,
-            planned_requests=driver.planned,
+            planned_requests=result.planned if result else _measured(folder),
             workload_sha256=traffic.plan.sha256,
             verdict=Verdict.INVALID,
             engine_description=side.description,
             engine_log_tail=list(death.log_tail) if death else [],
             start_s=side.server.start_s,
+            clients=result.clients if result else [],
         )
-        record = self._judged(record, folder, side, str(death) if death else None)
+        record = await self._judged(record, folder, side, str(death) if death else None)
         folder.finish(record)
         return record
 
-    def _driver(self, side: Side, streams: Appender) -> tuple[Driver, HttpTransport]:
-        transport = HttpTransport(side.server.base_url)
-        timeout_s = self._experiment.trial.timeout_s
-        driver = Driver(
-            transport, side.engine.dialect, side.engine.model_id,
-            clock=MonotonicClock(), record=streams.append, timeout_s=timeout_s,
-        )  # fmt: skip
-        return driver, transport
-
-    async def _drive(self, driver: Driver, load: Load, traffic: Traffic) -> Issue:
+    async def _drive(self, side: Side, load: Load, traffic: Traffic, folder: TrialFolder) -> LoadResult:
         limits = self._experiment.trial
         await asyncio.sleep(limits.idle_s)
-        await driver.warm_up(traffic.warmup, min(2, len(traffic.warmup)) or 1)
-        sessions = traffic.plan.sessions
-        if load.concurrency is None:
-            return await driver.open_loop(sessions, limits.duration_s)
-        return await driver.closed_loop(sessions, load.concurrency, limits.duration_s, limits.min_requests)
+        encode = functools.partial(wire_sessions, dialect=side.engine.dialect, model=side.engine.model_id)
+        order = LoadOrder(
+            base_url=side.server.base_url,
+            share=Closed(min(2, len(traffic.warmup)), limits.timeout_s * max(1, len(traffic.warmup))),
+            timeout_s=limits.timeout_s,
+            phase=Phase.WARMUP,
+            transport=self._experiment.client.transport,
+        )
+        if traffic.warmup:
+            await self._fleet.load(order, encode(traffic.warmup), folder)
+        order = msgspec.structs.replace(order, share=share_of(load, limits), phase=Phase.MEASURED)
+        first = sum(len(planned.session.turns) for planned in traffic.warmup)
+        return await self._fleet.load(order, encode(traffic.plan.sessions, first_index=first), folder)
 
-    async def _unless_death(self, server: Server, work: Coroutine[Any, Any, Issue]) -> Issue | None:
+    async def _unless_death(self, server: Server, work: Coroutine[Any, Any, LoadResult]) -> LoadResult | None:
         """The work's result; None, and the work cancelled, when the engine ends first."""
         tasks = (asyncio.ensure_future(work), asyncio.ensure_future(server.ended.wait()))
         try:
@@ -136,11 +183,9 @@ class TrialRunner:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _judged(self, record: TrialRecord, folder: TrialFolder, side: Side, death: str | None) -> TrialRecord:
-        """Decode the log, store the requests, and fill in verdict and warnings."""
-        requests = [
-            decode_stream(stream, side.engine.dialect, self._tokenizer) for stream in folder.read_streams().records
-        ]
+    async def _judged(self, record: TrialRecord, folder: TrialFolder, side: Side, death: str | None) -> TrialRecord:
+        """Decode the log, store the requests, and fill in the client's error, verdict and warnings."""
+        requests = [decode_stream(stream, side.engine.dialect, self._tokenizer) for stream in folder.read_streams()]
         folder.write_requests(requests)
         telemetry: list[TelemetryRecord] = folder.read_telemetry().records
         evidence = Evidence(
@@ -151,6 +196,41 @@ class TrialRunner:
             max_failure_share=self._experiment.trial.max_failure_share,
             engine_death=death,
             planned=record.planned_requests,
+            max_error_share=self._experiment.client.max_error_share,
         )
+        error, why = await self._client_error(record, evidence)
+        evidence = msgspec.structs.replace(evidence, client_error=error)
         verdict, reasons = judge(evidence)
-        return msgspec.structs.replace(record, verdict=verdict, reasons=reasons, warnings=warnings(evidence))
+        return msgspec.structs.replace(
+            record, verdict=verdict, reasons=reasons, warnings=warnings(evidence), client_error=error, uncalibrated=why
+        )
+
+    async def _client_error(self, record: TrialRecord, evidence: Evidence) -> tuple[ClientError | None, str | None]:
+        """The client's error at this engine's pace under this load, or why it is not known; found once for each."""
+        if not self._experiment.client.calibrate:
+            return None, "client.calibrate is off"
+        if not self._fleet.is_local:
+            return None, "a worker is on another host, and the truth server on this one"
+        if evidence.engine_death:
+            return None, "the engine died"
+        key = (record.engine, record.load.label)
+        try:
+            if key not in self._client_errors:
+                self._client_errors[key] = await self._calibrated(evidence)
+        except (ClientFailed, TruthFailed) as error:
+            return None, str(error)
+        return self._client_errors[key], None
+
+    async def _calibrated(self, evidence: Evidence) -> ClientError:
+        """One calibration; where it would void the trial, the median of three."""
+        shape = shape_of(evidence.load, evidence.requests)
+        transport = self._experiment.client.transport
+        error = await calibrate(self._fleet, shape, transport)
+        if not client_faults(msgspec.structs.replace(evidence, client_error=error)):
+            return error
+        return median_of([error, *[await calibrate(self._fleet, shape, transport) for _ in range(2)]])
+
+
+def _measured(folder: TrialFolder) -> int:
+    """Measured requests of a trial that was cut off: those that were under way are recorded as cancelled."""
+    return sum(stream.phase is Phase.MEASURED for stream in folder.read_streams())

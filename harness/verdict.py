@@ -1,5 +1,6 @@
 """Whether a trial may be used as evidence: VALID, or INVALID with named reasons. Pure functions over its log."""
 
+import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -9,11 +10,19 @@ from harness.telemetry.gpu import THERMAL_REASONS
 from results.metrics import latency, measured_only
 from results.metrics.percentiles import percentile
 from results.metrics.window import Window
-from results.records import Load, Outcome, RequestRecord, TelemetryRecord, Verdict
+from results.records import ClientError, Load, Outcome, RequestRecord, TelemetryRecord, Verdict
 
 MIN_WINDOW_S = 1.0
 MAX_SEND_LAG_S = 0.020
 """A client that sends its 90th-percentile request later than this, and later than a tenth of the TTFT, is saturated."""
+
+
+MAX_OPEN_LAG_S = 0.005
+"""An open loop whose 99th-percentile request is later than this did not keep its schedule."""
+MAX_RATE_ERROR = 0.005
+"""Nor did one whose rate is off by more than this share."""
+_CALIBRATED_UP_TO = 1.5
+"""A trial may have this many times the chunks per second at which the client's error was measured."""
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -27,6 +36,10 @@ class Evidence(msgspec.Struct, frozen=True):
     engine_death: str | None = None
     planned: int | None = None
     """Measured requests that the driver planned; they must all be in the log."""
+    client_error: ClientError | None = None
+    """The client's own error under this shape of load."""
+    max_error_share: float = 0.1
+    """Of the median TTFT, and of the mean gap between chunks, that it may reach."""
 
 
 def judge(evidence: Evidence) -> tuple[Verdict, list[str]]:
@@ -37,7 +50,8 @@ def judge(evidence: Evidence) -> tuple[Verdict, list[str]]:
 
 def warnings(evidence: Evidence) -> list[str]:
     """What a reader should know of a trial that may still be valid; each says what was seen and what to do."""
-    return list(_warnings(measured_only(evidence.requests)))
+    measured = measured_only(evidence.requests)
+    return [*_warnings(measured), *_uncalibrated(evidence, measured)]
 
 
 def _reasons(evidence: Evidence) -> Iterator[str]:
@@ -54,6 +68,9 @@ def _reasons(evidence: Evidence) -> Iterator[str]:
     if evidence.window.length_s < MIN_WINDOW_S:
         yield f"too short: the steady window is {evidence.window.length_s:.2f} s, needed is {MIN_WINDOW_S:g} s"
     yield from _saturated(measured)
+    if evidence.load.concurrency is None:
+        yield from _off_schedule(measured)
+    yield from client_faults(evidence)
     if evidence.load.concurrency is None and _queue_grew(measured, evidence.window):
         yield "not steady: the queue was still growing when the arrivals ended; lower rate_per_s"
     if _throttled(evidence):
@@ -69,6 +86,48 @@ def _saturated(measured: Sequence[RequestRecord]) -> Iterator[str]:
     ttft = percentile(ttfts, 0.5).value or max(ttfts)
     if lag > MAX_SEND_LAG_S and lag > 0.1 * ttft:
         yield f"client saturated: 10 % of the requests were sent over {lag * 1000:.0f} ms late; use a faster client"
+
+
+def _off_schedule(measured: Sequence[RequestRecord]) -> Iterator[str]:
+    """An open loop keeps its schedule, or it is none; both rules need enough requests to tell."""
+    sent = [request for request in measured if request.sent_ns is not None]
+    lag = percentile([latency.send_lag_s(request) or 0.0 for request in sent], 0.99).value
+    if lag is None:
+        return
+    if lag > MAX_OPEN_LAG_S:
+        yield f"client saturated: 1 % of the requests were sent over {lag * 1000:.1f} ms late; add client.workers"
+    due_ns = sorted(request.planned_ns if request.due_ns is None else request.due_ns for request in sent)
+    sent_ns = sorted(request.sent_ns or 0 for request in sent)
+    share = (due_ns[-1] - due_ns[0]) / max(1, sent_ns[-1] - sent_ns[0])
+    if abs(share - 1) > MAX_RATE_ERROR:
+        yield f"client saturated: requests were sent at {share:.2%} of the planned rate; add client.workers"
+
+
+def client_faults(evidence: Evidence) -> list[str]:
+    """A figure that is as small as the error of the client that measured it is no figure.
+
+    The pace is judged by the mean gap: an engine whose chunks come in bursts has a median gap of nothing.
+    """
+    error = evidence.client_error
+    if error is None:
+        return []
+    measured = measured_only(evidence.requests)
+    ttfts_s = [ttft for request in measured if (ttft := latency.ttft_s(request)) is not None]
+    gaps_s = latency.chunk_gaps_s(measured, evidence.window)
+    pairs = (
+        ("TTFT", error.ttft_s, "median", statistics.median(ttfts_s) if ttfts_s else None),
+        ("the gap between chunks", error.itl_s, "mean", statistics.fmean(gaps_s) if gaps_s else None),
+    )
+    return [
+        f"client error: {name} is known to ± {_ms(error_s)} ms, more than {evidence.max_error_share:.0%} of its "
+        f"{centre} {_ms(typical_s)} ms; give the client a core of its own (client.cores) or more client.workers"
+        for name, error_s, centre, typical_s in pairs
+        if error_s is not None and typical_s is not None and error_s > evidence.max_error_share * typical_s
+    ]
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g}" if seconds < 1 else f"{seconds * 1e3:,.0f}"
 
 
 def _queue_grew(measured: Sequence[RequestRecord], window: Window) -> bool:
@@ -120,3 +179,17 @@ def _warnings(measured: Sequence[RequestRecord]) -> Iterator[str]:
         )
     if sources.get("assumed"):
         yield f"token counts: in {sources['assumed']} of {len(done)} answers one token per chunk is a guess"
+
+
+def _uncalibrated(evidence: Evidence, measured: Sequence[RequestRecord]) -> Iterator[str]:
+    """The error was found at one pace; a trial that was much faster may have a larger one."""
+    error = evidence.client_error
+    if error is None or evidence.window.length_s <= 0:
+        return
+    chunks = sum(evidence.window.holds(t_ns) for request in measured for t_ns in request.chunk_ns)
+    rate = chunks / evidence.window.length_s
+    if rate > _CALIBRATED_UP_TO * error.chunks_per_s:
+        yield (
+            f"client error: found at {error.chunks_per_s:.0f} chunks/s, the trial had {rate:.0f}; "
+            "what is printed as ± may be too small"
+        )

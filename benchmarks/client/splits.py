@@ -1,61 +1,53 @@
-"""Bar 5, second half: the same bytes cut anywhere decode to the same record. Run by ``make bench-client``.
+"""Bar 4, first half: 10,000 random cuts of recorded streams decode alike. Run by ``make bench-client``.
 
-Streams in the shape of each dialect, with CRLF, comments and characters of several bytes, cut at every offset, at
-every pair of neighbouring offsets, and into single bytes.
+Streams recorded from real engines (``tests/harness/recordings``, and any ``*.http`` captures in ``--captures``), with
+their HTTP chunks and their reads cut at random, and the same streams with CRLF line ends and comments between the
+events, pass the client's receiving end and its decoder.
 """
 
+import argparse
+import random
+from pathlib import Path
+
 from benchmarks.bars import Bars
-from engines.dialects import Dialect, OpenAiDialect, ReferenceDialect, TransformersDialect
-from harness.client import decode_stream
-from results.records import Outcome, Phase, RequestRecord, StreamRecord
+from benchmarks.cutting import HEAD, chunked, decoded, random_cuts, received
+from engines.dialects import ReferenceDialect
+from results.records import Outcome
 
-_CHAT = '{{"choices":[{{"index":0,"delta":{{"content":"{}"}}}}]}}'
-_IDS = '{{"choices":[{{"index":0,"text":"{}","token_ids":[{}]}}]}}'
-_END = '{"choices":[{"index":0,"delta":{},"finish_reason":"length"}],"usage":{"prompt_tokens":5,"completion_tokens":3}}'
-_WORDS = (" Zürich", " 東京", " 🚆")
+RECORDINGS = Path(__file__).parents[2] / "tests" / "harness" / "recordings"
 
 
-def body(payloads: list[str], end: str) -> bytes:
-    return "".join(f": beat{end}data: {payload}{end}{end}" for payload in payloads).encode()
-
-
-STREAMS: dict[str, tuple[Dialect, bytes]] = {
-    "openai, LF": (OpenAiDialect(), body([*map(_CHAT.format, _WORDS), _END, "[DONE]"], "\n")),
-    "openai, CRLF": (OpenAiDialect(), body([*map(_CHAT.format, _WORDS), _END, "[DONE]"], "\r\n")),
-    "reference": (ReferenceDialect(), body([*(_IDS.format(w, i) for i, w in enumerate(_WORDS)), _END, "[DONE]"], "\n")),
-    "transformers": (TransformersDialect(), body([*map(_CHAT.format, _WORDS), _END], "\n")),
-}
-
-
-def decoded(dialect: Dialect, reads: list[bytes]) -> RequestRecord:
-    """The whole record of reads that all arrived at once, so that only the cuts differ."""
-    record = StreamRecord(
-        index=0, phase=Phase.MEASURED, session="s", turn=0, planned_ns=0, ended_ns=9, end="complete", sent_ns=1,
-        status=200, read_ns=[5] * len(reads), reads=[read.decode("latin-1") for read in reads],
-    )  # fmt: skip
-    return decode_stream(record, dialect, None)
-
-
-def cuts(data: bytes) -> list[list[bytes]]:
-    """Every way that is tried."""
-    ones = [[data[:i], data[i:]] for i in range(len(data) + 1)]
-    twos = [[data[:i], data[i : i + 1], data[i + 1 :]] for i in range(len(data))]
-    return [*ones, *twos, [data[i : i + 1] for i in range(len(data))]]
+def bodies(captures: Path | None) -> dict[str, bytes]:
+    found = {path.name: path.read_bytes() for path in sorted(RECORDINGS.glob("*.sse"))}
+    for path in sorted(captures.glob("*stream*.http")) if captures else ():
+        _, _, body = path.read_bytes().replace(b"\r\n", b"\n").partition(b"\n\ndata:")
+        if body:
+            found[path.name] = b"data:" + body
+    for name, body in list(found.items()):
+        found[f"{name}, CRLF"] = body.replace(b"\n", b"\r\n")
+        found[f"{name}, comments"] = body.replace(b"\n\n", b"\n\n: ping\n\n")
+    return found
 
 
 def main() -> None:
-    different = tried = 0
-    for name, (dialect, data) in STREAMS.items():
-        whole = decoded(dialect, [data])
-        assert whole.outcome is Outcome.OK, name
-        assert whole.total_chunk_tokens == 3, name
-        ways = cuts(data)
-        tried += len(ways)
-        different += sum(decoded(dialect, reads) != whole for reads in ways)
-        print(f"{name}: {len(data)} bytes, {len(ways)} ways to cut")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--splits", type=int, default=10_000)
+    parser.add_argument("--captures", type=Path, help="a folder of *.http captures (request, blank line, answer)")
+    options = parser.parse_args()
+    streams = bodies(options.captures)
+    rng, dialect, different, tried, answers = random.Random(4), ReferenceDialect(), 0, 0, 0
+    for name, body in streams.items():
+        whole = decoded(received(HEAD + chunked(body, []), []), dialect)
+        answers += whole.outcome is Outcome.OK and whole.total_chunk_tokens > 0
+        for _ in range(-(-options.splits // len(streams))):
+            wire = HEAD + chunked(body, random_cuts(len(body), rng))
+            different += decoded(received(wire, random_cuts(len(wire), rng)), dialect) != whole
+            tried += 1
+        print(f"{name}: {len(body)} bytes, {whole.outcome.value}, {whole.total_chunk_tokens} tokens")
     bars = Bars()
     bars.add("cuts_decoded_differently", different, "==", 0)
-    bars.add("cuts_tried", tried, ">=", 1000)
+    bars.add("cuts_tried", tried, ">=", 10_000)
+    bars.add("recorded_answers", answers, ">=", 3)
     bars.finish()
 
 

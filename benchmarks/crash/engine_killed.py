@@ -17,7 +17,8 @@ import psutil
 
 import results
 from benchmarks.bars import Bars, model_argument
-from results.records import RunStatus, Verdict
+from results.frames import FrameLog
+from results.records import RunStatus, StreamRecord, Verdict
 
 EXPERIMENT = """
 name = "killed"
@@ -59,11 +60,11 @@ class Ended:
 
 
 def _await_requests(folder: Path, count: int) -> None:
-    """Until the raw log holds ``count`` lines."""
+    """Until the raw log holds ``count`` exchanges."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        logs = list(folder.glob("*/trials/*/streams.jsonl"))
-        if logs and logs[0].read_bytes().count(b"\n") >= count:
+        logs = list(folder.glob("*/trials/*/streams-0.frames"))
+        if logs and len(list(FrameLog(logs[0], StreamRecord))) >= count:
             return
         time.sleep(0.02)
     sys.exit("the run did not get going within 60 s")

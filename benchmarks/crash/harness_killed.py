@@ -86,8 +86,8 @@ def _read_back(folder: Path, whole: int, *, complete: bool) -> dict[str, int]:
     recover(run_folder)
     run = results.load(run_folder.path)
     expected = RunStatus.COMPLETE if complete else RunStatus.INCOMPLETE
-    logs = [run_folder.trial(plan.id).read_streams() for plan in run.manifest.trials]
-    saved = sum(len(log.records) for log in logs)
+    logs = [log for plan in run.manifest.trials for log in run_folder.trial(plan.id).stream_logs()]
+    saved = sum(len(list(log)) for log in logs)
     # An answer that had just been written may not have reached the harness when it was killed: one per slot.
     lost = max(0, whole - CONCURRENCY - saved)
     unreadable = saved - len(run.requests)

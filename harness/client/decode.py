@@ -1,10 +1,8 @@
 """From raw reads to a request record: a pure function, run when the trial is over."""
 
-from collections.abc import Iterable
-
 import msgspec
 
-from engines.dialects import Dialect, Event, Finish, SseParser, StreamFault, TokenDelta, Usage
+from engines.dialects import Dialect, EmptyChunk, Event, Finish, SseParser, StreamFault, TokenDelta, Usage
 from harness.client.token_counts import token_counts
 from results.records import Exchange, Outcome, RequestRecord, StreamRecord
 from workloads import Tokenizer
@@ -21,7 +19,10 @@ class _Answer(msgspec.Struct):
     """What the events of one stream add up to."""
 
     deltas: list[tuple[int, TokenDelta]] = []
+    empty_chunk_ns: list[int] = []
     usage: Usage = Usage()
+    usage_ns: int | None = None
+    last_event_ns: int | None = None
     finish: str | None = None
     fault: str | None = None
 
@@ -38,14 +39,13 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
         the record; its outcome is the first class that applies: an HTTP status other than 200, a fault in the stream,
         what the transport saw, a missing finish reason, else ok.
     """
-    answer = _Answer()
     refusal = None
     if stream.status not in {None, 200}:
-        body = "".join(stream.reads).encode("latin-1")
+        answer = _Answer()
+        body = b"".join(stream.reads)
         refusal = dialect.refusal(stream.status or 0, body)
     else:
-        for t_ns, event in stream_events(stream, dialect):
-            _take(answer, t_ns, event)
+        answer = _answer(stream, dialect)
     outcome, error = _outcome(stream, answer, refusal)
     counts, source = token_counts(answer.deltas, answer.usage.output_tokens, tokenizer)
     usage = answer.usage
@@ -55,6 +55,12 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
         first_byte_ns=stream.read_ns[0] if stream.read_ns else None,
         chunk_ns=[t_ns for t_ns, _ in answer.deltas],
         chunk_tokens=counts,
+        silent_chunks=[i for i, (_, delta) in enumerate(answer.deltas) if not delta.text],
+        empty_chunk_ns=answer.empty_chunk_ns,
+        usage_ns=answer.usage_ns,
+        usage_in_choice=usage.in_choice,
+        last_event_ns=answer.last_event_ns,
+        end=stream.end,
         token_source=source,
         prompt_tokens=usage.prompt_tokens,
         output_tokens=usage.output_tokens if usage.output_tokens is not None else (sum(counts) or None),
@@ -65,21 +71,28 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
     )
 
 
-def stream_events(stream: StreamRecord, dialect: Dialect) -> Iterable[tuple[int, Event]]:
-    """Every event with the time of the read that completed it."""
+def _answer(stream: StreamRecord, dialect: Dialect) -> _Answer:
+    """Every event with the time of the read that completed it, summed up."""
+    answer = _Answer()
     parser = SseParser()
-    for t_ns, text in zip(stream.read_ns, stream.reads, strict=True):
-        for data in parser.feed(text.encode("latin-1")):
+    for t_ns, read in zip(stream.read_ns, stream.reads, strict=True):
+        payloads = parser.feed(read)
+        for data in payloads:
             for event in dialect.events(data):
-                yield t_ns, event
+                _take(answer, t_ns, event)
+        if payloads:
+            answer.last_event_ns = t_ns
+    return answer
 
 
 def _take(answer: _Answer, t_ns: int, event: Event) -> None:
     match event:
         case TokenDelta():
             answer.deltas.append((t_ns, event))
+        case EmptyChunk():
+            answer.empty_chunk_ns.append(t_ns)
         case Usage():
-            answer.usage = event
+            answer.usage, answer.usage_ns = event, t_ns
         case Finish():
             answer.finish = event.reason
         case StreamFault():

@@ -1,22 +1,28 @@
-"""The driver: fires turns at their planned times and records each exchange when it ends.
+"""The driver: fires sessions at their planned times and records each exchange when it ends.
 
 Open loop: absolute deadlines, whatever the engine does; closed loop: a fixed number of slots, each planning its next
 session at the instant the last one ended. Latency counts from the plan in both, so waiting inside the client shows.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
-from engines.dialects import Dialect, HttpRequest
-from harness.client.transport import StreamLog, Transport
-from harness.clock import NS_PER_S, Clock
-from results.records import Phase, StreamRecord
-from workloads import PlannedSession, Session, Turn
+from harness.client.flights import Feed, Flights, Prepared, Recorder
+from harness.client.transport import Transport
+from harness.client.wire import WireSession
+from harness.clock import NS_PER_S, Clock, sleep_until_ns
+from results.records import Phase
 
 REFUSED_PAUSE_NS = 100_000_000
 """How long a slot of a closed loop rests after a refused connection."""
+SPREAD_S = 0.000_25
+"""Without a ramp, the slots of a closed loop start this far apart: one burst of all of them would measure how fast
+the client can send, and keep the streams in step for the rest of the trial."""
+SPARE_CONNECTIONS = 16
+"""An open loop does not know how many requests will be in flight; this many connections are ready when it begins."""
 
 
 class Issue(msgspec.Struct, frozen=True):
@@ -32,144 +38,209 @@ class Issue(msgspec.Struct, frozen=True):
 
 
 class Driver:
-    """Sends sessions through one transport in one engine's dialect.
+    """Sends sessions through one transport.
 
     Args:
         transport: where bytes go.
-        dialect: makes the bytes.
-        model: name that requests use.
         clock: time.
-        record: called with each exchange as soon as it has ended.
+        recorder: takes each exchange soon after it has ended.
         timeout_s: longest exchange.
+        phase: how the requests are recorded.
+        begin: awaited when everything is prepared; returns when the load begins. The default begins at once.
     """
 
     def __init__(
         self,
         transport: Transport,
-        dialect: Dialect,
-        model: str,
         *,
         clock: Clock,
-        record: Callable[[StreamRecord], None],
+        recorder: Recorder,
         timeout_s: float,
+        phase: Phase = Phase.MEASURED,
+        begin: Callable[[], Awaitable[int]] | None = None,
     ) -> None:
         self._transport = transport
-        self._dialect = dialect
-        self._model = model
         self._clock = clock
-        self._record = record
-        self._timeout_s = timeout_s
-        self._index = 0
-        self.planned = 0
-        """Measured requests planned so far; each is recorded exactly once, whatever happens to it."""
+        self._flights = Flights(transport, clock, recorder, timeout_s, phase)
+        self._begin = begin or self._now
 
-    async def warm_up(self, sessions: Sequence[PlannedSession], concurrency: int) -> None:
-        """Send ``sessions``, recorded as warm-up."""
-        await self._closed(sessions, concurrency, deadline_ns=None, minimum=0, phase=Phase.WARMUP)
+    @property
+    def planned(self) -> int:
+        """Requests planned so far; each is recorded exactly once, whatever happens to it."""
+        return self._flights.planned
 
     async def closed_loop(
-        self, sessions: Sequence[PlannedSession], concurrency: int, duration_s: float, minimum: int
+        self,
+        sessions: Iterable[WireSession],
+        concurrency: int,
+        *,
+        duration_s: float,
+        minimum: int = 0,
+        ramp_s: float | None = None,
     ) -> Issue:
         """Keep ``concurrency`` sessions in flight until ``duration_s`` has passed and ``minimum`` have been started.
 
         Stops earlier when ``sessions`` run out.
+
+        Args:
+            sessions: what to send, in order.
+            concurrency: slots.
+            duration_s: how long, from the start.
+            minimum: sessions to start at least.
+            ramp_s: the slots start evenly over this time; the default is 0.25 ms for each.
         """
-        start_ns = self._clock.now_ns()
-        deadline_ns = start_ns + round(duration_s * NS_PER_S)
-        end_ns = await self._closed(sessions, concurrency, deadline_ns, minimum, Phase.MEASURED)
+        await self._transport.open(concurrency)
+        loop = _ClosedLoop(self._flights, self._clock, self._feed(sessions))
+        loop.minimum = minimum
+        start_ns = await self._begin()
+        loop.deadline_ns = start_ns + round(duration_s * NS_PER_S)
+        end_ns = await self._run(loop, concurrency, start_ns, ramp_s)
         return Issue(start_ns, end_ns)
 
-    async def open_loop(self, sessions: Sequence[PlannedSession], duration_s: float) -> Issue:
-        """Start every session at its offset, then wait for the answers."""
-        prepared = [self._prepare(planned.session) for planned in sessions]
-        start_ns = self._clock.now_ns()
-        async with asyncio.TaskGroup() as tasks:
-            for planned, requests in zip(sessions, prepared, strict=True):
-                assert planned.offset_s is not None, "an open loop needs offsets"
-                due_ns = start_ns + round(planned.offset_s * NS_PER_S)
-                await self._clock.sleep_until_ns(due_ns)
-                tasks.create_task(self._session(planned.session, requests, due_ns, Phase.MEASURED))
-            end_ns = start_ns + round(duration_s * NS_PER_S)
-            await self._clock.sleep_until_ns(end_ns)
-        return Issue(start_ns, end_ns)
+    async def open_loop(
+        self, sessions: Iterable[WireSession], *, duration_s: float, max_in_flight: int | None = None
+    ) -> Issue:
+        """Start every session at its offset, then wait for the answers.
 
-    async def _closed(
-        self,
-        sessions: Sequence[PlannedSession],
-        concurrency: int,
-        deadline_ns: int | None,
-        minimum: int,
-        phase: Phase,
-    ) -> int:
-        """Run the slots; returns when the first of them found nothing more to start."""
-        queue = iter([(planned.session, self._prepare(planned.session)) for planned in sessions])
-        started = 0
-        ends: list[int] = []
-
-        async def slot(free_ns: int) -> None:
-            nonlocal started
-            while deadline_ns is None or free_ns < deadline_ns or started < minimum:
-                item = next(queue, None)
-                if item is None:
-                    break
-                started += 1
-                free_ns, end = await self._session(*item, free_ns, phase)
-                if end == "refused":  # nothing listens: do not spend the plan on it in a millisecond
-                    free_ns += REFUSED_PAUSE_NS
-                    await self._clock.sleep_until_ns(free_ns)
-            ends.append(free_ns)
-
-        start_ns = self._clock.now_ns()
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(concurrency):
-                tasks.create_task(slot(start_ns))
-        return min(ends)
-
-    def _prepare(self, session: Session) -> list[HttpRequest]:
-        """Encode before the load is on: nothing is serialised between a deadline and its send."""
-        return [self._dialect.request(turn, self._model) for turn in session.turns]
-
-    async def _session(
-        self, session: Session, requests: Sequence[HttpRequest], due_ns: int, phase: Phase
-    ) -> tuple[int, str]:
-        """Send the turns of one session, each after the answer to the last and its think time.
-
-        Returns:
-            when and how the last exchange ended.
+        Args:
+            sessions: what to send; their offsets rise.
+            duration_s: length of the arrival process.
+            max_in_flight: sessions above this number wait inside the client, in order, and are timed from their plan
+                all the same.
         """
-        end = "complete"
-        for number, (turn, request) in enumerate(zip(session.turns, requests, strict=True)):
-            if turn.think_s:
-                due_ns += round(turn.think_s * NS_PER_S)
-                await self._clock.sleep_until_ns(due_ns)
-            due_ns, end = await self._turn(session.id, number, turn, request, due_ns=due_ns, phase=phase)
-        return due_ns, end
-
-    async def _turn(
-        self, session: str, number: int, turn: Turn, request: HttpRequest, *, due_ns: int, phase: Phase
-    ) -> tuple[int, str]:
-        index, self._index = self._index, self._index + 1
-        self.planned += phase is Phase.MEASURED
-        log = StreamLog()
+        await self._transport.open(min(SPARE_CONNECTIONS, max_in_flight or SPARE_CONNECTIONS))
+        feed = self._feed(sessions)
+        start_ns = await self._begin()
+        end_ns = start_ns + round(duration_s * NS_PER_S)
+        loop = _OpenLoop(self._flights, self._clock, feed, start_ns, max_in_flight)
         try:
-            await self._transport.exchange(request, log, self._timeout_s)
-        finally:  # an exchange that Ctrl-C cuts off is recorded as cancelled
-            self._record(
-                StreamRecord(
-                    index=index,
-                    phase=phase,
-                    session=session,
-                    turn=number,
-                    planned_ns=due_ns,
-                    ended_ns=log.ended_ns,
-                    end=log.end,
-                    wanted_input_tokens=turn.input_tokens,
-                    wanted_output_tokens=turn.output_tokens,
-                    sent_ns=log.sent_ns,
-                    status=log.status,
-                    read_ns=log.read_ns,
-                    reads=[body.decode("latin-1") for body in log.reads],
-                    detail=log.detail,
-                )
-            )
-        return log.ended_ns, log.end
+            await loop.arrived()
+            await sleep_until_ns(self._clock, end_ns)
+            await loop.emptied()
+            await self._flights.landing()
+        except asyncio.CancelledError:
+            loop.stop()
+            self._flights.cancel()
+            raise
+        self._flights.flush()
+        return Issue(start_ns, end_ns)
+
+    async def _now(self) -> int:
+        return self._clock.now_ns()
+
+    def _feed(self, sessions: Iterable[WireSession]) -> Feed:
+        return Feed(sessions, self._transport)
+
+    async def _run(
+        self, loop: "_ClosedLoop", concurrency: int, start_ns: int | None = None, ramp_s: float | None = None
+    ) -> int:
+        """Run a closed loop to its end; returns when the first slot found nothing more to start."""
+        start_ns = self._clock.now_ns() if start_ns is None else start_ns
+        spacing_ns = SPREAD_S * NS_PER_S if ramp_s is None else ramp_s * NS_PER_S / concurrency
+        try:
+            return await loop.run([start_ns + round(slot * spacing_ns) for slot in range(concurrency)])
+        except asyncio.CancelledError:
+            loop.stopped = True
+            self._flights.cancel()
+            raise
+        finally:
+            self._flights.flush()
+
+
+class _ClosedLoop:
+    """Slots that each plan their next session at the instant the last one ended."""
+
+    def __init__(self, flights: Flights, clock: Clock, feed: Feed) -> None:
+        self._flights = flights
+        self._clock = clock
+        self._feed = feed
+        self._started = 0
+        self._slots = 0
+        self._end_ns: int | None = None
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.deadline_ns: int | None = None
+        self.minimum = 0
+        self.stopped = False
+
+    async def run(self, starts_ns: list[int]) -> int:
+        """Start the slots at their times; returns when the first of them found nothing more to start."""
+        self._slots = len(starts_ns)
+        for start_ns in starts_ns:
+            self._clock.call_at_ns(start_ns, lambda start_ns=start_ns: self._next(start_ns))
+        await self._done
+        assert self._end_ns is not None
+        return self._end_ns
+
+    def _next(self, free_ns: int) -> None:
+        wanted = self.deadline_ns is None or free_ns < self.deadline_ns or self._started < self.minimum
+        session = self._feed.next() if wanted and not self.stopped else None
+        if session is None:
+            self._end_ns = free_ns if self._end_ns is None else min(self._end_ns, free_ns)
+            self._slots -= 1
+            if not self._slots and not self._done.done():
+                self._done.set_result(None)
+            return
+        self._started += 1
+        self._flights.start(session, free_ns, self._landed)
+        self._feed.refill()
+
+    def _landed(self, ended_ns: int, end: str) -> None:
+        if end == "refused":  # nothing listens: do not spend the plan on it in a millisecond
+            free_ns = ended_ns + REFUSED_PAUSE_NS
+            self._clock.call_at_ns(free_ns, lambda: self._next(free_ns))
+        else:
+            self._next(ended_ns)
+
+
+class _OpenLoop:
+    """One alarm at a time, for the next arrival; arrivals above the cap wait in order."""
+
+    def __init__(self, flights: Flights, clock: Clock, feed: Feed, start_ns: int, cap: int | None) -> None:
+        self._flights = flights
+        self._clock = clock
+        self._feed = feed
+        self._start_ns = start_ns
+        self._cap = cap
+        self._waiting: deque[tuple[Prepared, int]] = deque()
+        self._arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._emptied: asyncio.Future[None] | None = None
+        self._stopped = False
+
+    async def arrived(self) -> None:
+        """Return when every session has arrived, started or not."""
+        self._arrive()
+        await self._arrived
+
+    async def emptied(self) -> None:
+        """Return when no session waits for a place under the cap."""
+        if self._waiting:
+            self._emptied = asyncio.get_running_loop().create_future()
+            await self._emptied
+
+    def stop(self) -> None:
+        """Start nothing more."""
+        self._stopped = True
+
+    def _arrive(self) -> None:
+        """Start what is due, then set the alarm for the next."""
+        while not self._stopped and (offset_ns := self._feed.peek_offset_ns()) is not None:
+            due_ns = self._start_ns + offset_ns
+            if due_ns > self._clock.now_ns():
+                self._clock.call_at_ns(due_ns, self._arrive)
+                return
+            session = self._feed.next()
+            assert session is not None
+            if self._cap is not None and self._flights.live >= self._cap:
+                self._waiting.append((session, due_ns))
+            else:
+                self._flights.start(session, due_ns, self._landed)
+            self._feed.refill()
+        if not self._arrived.done():
+            self._arrived.set_result(None)
+
+    def _landed(self, ended_ns: int, end: str) -> None:  # noqa: ARG002  (an open loop does not react to failures)
+        if self._waiting and not self._stopped:
+            session, planned_ns = self._waiting.popleft()
+            self._flights.start(session, planned_ns, self._landed, due_ns=ended_ns)
+            if not self._waiting and self._emptied is not None and not self._emptied.done():
+                self._emptied.set_result(None)

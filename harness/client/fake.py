@@ -1,11 +1,12 @@
 """A transport that replays a script: for tests of anything above the socket, in virtual time."""
 
 import asyncio
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 
 from engines.dialects import HttpRequest
-from harness.client.transport import StreamLog
-from harness.clock import LoopClock
+from harness.client.transport import Ended, StreamLog
+from harness.clock import NS_PER_S, LoopClock
 
 
 class ScriptedTransport:
@@ -14,6 +15,8 @@ class ScriptedTransport:
     Args:
         reads: pairs of delay in seconds after the last one, and body bytes.
         servers: how many requests are answered at a time; the others wait their turn. None for no limit.
+        pauses: start and end, in seconds of the loop's time, of stretches in which nothing arrives: what is due in one
+            arrives at its end.
         status: HTTP status.
         end: how the exchange ends.
     """
@@ -23,48 +26,80 @@ class ScriptedTransport:
         reads: Sequence[tuple[float, bytes]],
         *,
         servers: int | None = None,
+        pauses: Sequence[tuple[float, float]] = (),
         status: int = 200,
         end: str = "complete",
     ) -> None:
-        self._reads = reads
+        self._reads = [(round(delay_s * NS_PER_S), body) for delay_s, body in reads]
+        self._free = servers
+        self._pauses = [(round(start_s * NS_PER_S), round(end_s * NS_PER_S)) for start_s, end_s in pauses]
         self._status = status
         self._end = end
-        self._slots = asyncio.Semaphore(servers) if servers else None
         self._clock = LoopClock()
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._live: set[StreamLog] = set()
         self.sent: list[HttpRequest] = []
         """Every request, in the order in which they came."""
+        self.keep_sent = True
         self.in_flight = 0
         self.max_in_flight = 0
 
-    async def exchange(self, request: HttpRequest, log: StreamLog, timeout_s: float) -> None:
+    async def open(self, connections: int) -> None:
+        """Nothing to open."""
+
+    def prepare(self, request: HttpRequest) -> HttpRequest:
+        """The request itself."""
+        return request
+
+    def start(self, prepared: HttpRequest, log: StreamLog, ended: Ended) -> None:
         """Replay the script; see :class:`~harness.client.transport.Transport`."""
         log.sent_ns = self._clock.now_ns()
-        self.sent.append(request)
+        if self.keep_sent:
+            self.sent.append(prepared)
+        self._live.add(log)
         self.in_flight += 1
         self.max_in_flight = max(self.max_in_flight, self.in_flight)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._answer(log)
-            log.end = self._end
-        except TimeoutError:
-            log.end = "timeout"
-        finally:
+        log.status = self._status
+        if self._free == 0:
+            self._waiting.append(lambda: self._wait(log, ended, 0, self._clock.now_ns()))
+            return
+        if self._free is not None:
+            self._free -= 1
+        self._wait(log, ended, 0, log.sent_ns)
+
+    def drop(self, log: StreamLog) -> None:
+        """Forget the exchange; its turn at a server passes on."""
+        if log in self._live:
+            self._live.remove(log)
             self.in_flight -= 1
-            log.ended_ns = self._clock.now_ns()
 
     async def close(self) -> None:
         """Nothing is open."""
 
-    async def _answer(self, log: StreamLog) -> None:
-        if self._slots is None:
-            await self._replay(log)
-            return
-        async with self._slots:
-            await self._replay(log)
+    def _wait(self, log: StreamLog, ended: Ended, number: int, now_ns: int) -> None:
+        """Schedule the next read, or the end when there is none; reads that are due together arrive together."""
+        due_ns = now_ns + (self._reads[number][0] if number < len(self._reads) else 0)
+        due_ns = next((end_ns for start_ns, end_ns in self._pauses if start_ns <= due_ns < end_ns), due_ns)
+        asyncio.get_running_loop().call_at(due_ns / NS_PER_S, self._read, log, ended, number, due_ns)
 
-    async def _replay(self, log: StreamLog) -> None:
-        log.status = self._status
-        for delay_s, body in self._reads:
-            await asyncio.sleep(delay_s)
-            log.read_ns.append(self._clock.now_ns())
-            log.reads.append(body)
+    def _read(self, log: StreamLog, ended: Ended, number: int, now_ns: int) -> None:
+        if log not in self._live:
+            self._pass_on()
+            return
+        while number < len(self._reads):
+            log.read_ns.append(now_ns)
+            log.reads.append(self._reads[number][1])
+            number += 1
+            if number < len(self._reads) and self._reads[number][0] > 0:
+                self._wait(log, ended, number, now_ns)
+                return
+        self.drop(log)
+        self._pass_on()
+        log.end, log.ended_ns = self._end, now_ns
+        ended(log)
+
+    def _pass_on(self) -> None:
+        if self._waiting:
+            self._waiting.popleft()()
+        elif self._free is not None:
+            self._free += 1

@@ -1,6 +1,6 @@
 """The sampler's process. Orders come as JSON lines on stdin; it ends when stdin closes, so it is never orphaned.
 
-Orders: ``{"log": "/path/telemetry.jsonl", "engine_pid": 123, "client_pid": 45}`` starts sampling into that file,
+Orders: ``{"log": "/path/telemetry.jsonl", "engine_pid": 123, "client_pids": [45]}`` starts sampling into that file,
 ``{"log": null}`` stops it. Each order is answered by one line on stdout once it holds.
 """
 
@@ -26,7 +26,7 @@ class Order(msgspec.Struct, frozen=True):
 
     log: str | None
     engine_pid: int | None = None
-    client_pid: int | None = None
+    client_pids: list[int] = []
 
 
 def main() -> int:
@@ -46,8 +46,9 @@ def main() -> int:
 
 
 def _process_probes(order: Order) -> list[Probe]:
-    pids = (("engine", order.engine_pid), ("client", order.client_pid))
-    return [ProcessProbe(source, pid, tree=source == "engine") for source, pid in pids if pid is not None]
+    client: list[Probe] = [ProcessProbe("client", order.client_pids)] if order.client_pids else []
+    engine: list[Probe] = [ProcessProbe("engine", [order.engine_pid])] if order.engine_pid is not None else []
+    return [*engine, *client]
 
 
 def _sample_until_line(order: Order, probes: list[Probe], no_gpu: str | None) -> str:

@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
-import os
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -17,15 +17,15 @@ class Sampler:
         self._process = process
 
     @contextlib.asynccontextmanager
-    async def into(self, log: Path, engine_pid: int | None) -> AsyncGenerator[None]:
+    async def into(self, log: Path, engine_pid: int | None, client_pids: Sequence[int]) -> AsyncGenerator[None]:
         """Sample into ``log`` while the block runs."""
-        await self._order({"log": str(log), "engine_pid": engine_pid, "client_pid": os.getpid()})
+        await self._order({"log": str(log), "engine_pid": engine_pid, "client_pids": list(client_pids)})
         try:
             yield
         finally:
             await self._order({"log": None})
 
-    async def _order(self, order: dict[str, str | int | None]) -> None:
+    async def _order(self, order: dict[str, Any]) -> None:
         """Send one order and wait until it holds. A sampler that died costs its log, not the trial."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None

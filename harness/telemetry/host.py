@@ -1,5 +1,8 @@
 """Readings of the host and of process trees, through psutil."""
 
+import contextlib
+from collections.abc import Sequence
+
 import psutil
 
 from results.records import TelemetryRecord
@@ -23,20 +26,18 @@ class HostProbe:
 
 
 class ProcessProbe:
-    """Memory and CPU time of one process, with or without everything below it.
+    """Memory and CPU time of processes and everything below them.
 
     Looking for children walks all of /proc, so it is done once a second; memory and CPU time are read each tick.
 
     Args:
         source: name in the log: ``engine`` or ``client``.
-        pid: root of the tree.
-        tree: whether its descendants count; the client's do not, the engine is one of them.
+        pids: roots of the trees.
     """
 
-    def __init__(self, source: str, pid: int, *, tree: bool) -> None:
+    def __init__(self, source: str, pids: Sequence[int]) -> None:
         self._source = source
-        self._pid = pid
-        self._with_children = tree
+        self._pids = pids
         self._tree: list[psutil.Process] = []
         self._refresh_ns = 0
 
@@ -56,15 +57,16 @@ class ProcessProbe:
             except psutil.Error:
                 self._refresh_ns = 0  # it ended: look again at the next tick
         if not alive:
-            reason = f"process {self._pid} is gone"
+            reason = f"process {', '.join(map(str, self._pids))} is gone"
             values: dict[str, float | int | str | None] = {"rss_bytes": None, "cpu_s": None, "processes": 0}
             return [TelemetryRecord(t_ns, self._source, values, {"rss_bytes": reason, "cpu_s": reason})]
         values = {"rss_bytes": rss_bytes, "cpu_s": round(cpu_s, 3), "processes": alive}
         return [TelemetryRecord(t_ns, self._source, values)]
 
     def _walk(self) -> list[psutil.Process]:
-        try:
-            root = psutil.Process(self._pid)
-            return [root, *(root.children(recursive=True) if self._with_children else ())]
-        except psutil.Error:
-            return []
+        found: list[psutil.Process] = []
+        for pid in self._pids:
+            with contextlib.suppress(psutil.Error):
+                root = psutil.Process(pid)
+                found += [root, *root.children(recursive=True)]
+        return found

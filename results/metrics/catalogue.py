@@ -49,7 +49,11 @@ _LATENCIES = (
     ("chunk_gap", "chunk gap", "aᵢ − aᵢ₋₁ between token-bearing chunks, in the window, whatever they carry"),
     ("tpot", "TPOT", "(a_k − a₁) / (N − n₁): mean pace of one request after its first chunk"),
     ("e2e", "E2E", "a_k − p: planned start to last token"),
-    ("send_lag", "send lag", "s − p: how late this client sent, its own error"),
+    (
+        "send_lag",
+        "send lag",
+        "s − p: how late this client sent, its own error; a wait under max_in_flight is not counted",
+    ),
 )
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99))
 

@@ -39,8 +39,10 @@ def tpot_s(request: RequestRecord) -> float | None:
 
 
 def send_lag_s(request: RequestRecord) -> float | None:
-    """How late the client sent: the first byte's time minus the planned time."""
-    return None if request.sent_ns is None else (request.sent_ns - request.planned_ns) / NS_PER_S
+    """How late the client sent: the first byte's time minus the planned one, or minus the end of a cap's wait."""
+    if request.sent_ns is None:
+        return None
+    return (request.sent_ns - (request.planned_ns if request.due_ns is None else request.due_ns)) / NS_PER_S
 
 
 def chunk_gaps_s(requests: Iterable[RequestRecord], window: Window | None = None) -> list[float]:

@@ -6,6 +6,21 @@ from results.records import Outcome, Phase, RequestRecord, StreamRecord
 from workloads import PlannedSession, Session, Turn
 
 
+class MemoryRecorder:
+    """Keeps records in memory."""
+
+    def __init__(self) -> None:
+        self.records: list[StreamRecord] = []
+        self.unflushed = 0
+
+    def append(self, record: StreamRecord) -> None:
+        self.records.append(record)
+        self.unflushed += 1
+
+    def flush(self) -> None:
+        self.unflushed = 0
+
+
 def session(name: str, *, turns: int = 1, output_tokens: int = 2, think_s: float = 0.0) -> Session:
     first = Turn(3, output_tokens, prompt="a b c")
     later = Turn(3, output_tokens, prompt="a b c", think_s=think_s)
@@ -48,7 +63,7 @@ def stream(
         sent_ns=1,
         status=status,
         read_ns=[t for t, _ in reads],
-        reads=[body.decode("latin-1") for _, body in reads],
+        reads=[body for _, body in reads],
         detail=detail,
     )
 

@@ -3,13 +3,13 @@ import time
 
 import pytest
 
-from harness.clock import LoopClock, MonotonicClock, run_virtual
+from harness.clock import LoopClock, MonotonicClock, run_virtual, sleep_until_ns
 
 
 def test_an_hour_of_virtual_time_takes_no_time():
     async def wait() -> int:
         clock = LoopClock()
-        await clock.sleep_until_ns(3_600_000_000_000)
+        await sleep_until_ns(clock, 3_600_000_000_000)
         return clock.now_ns()
 
     started = time.monotonic()
@@ -42,7 +42,7 @@ def test_virtual_time_refuses_to_wait_for_ever():
 def test_a_deadline_that_has_passed_returns_at_once():
     async def late() -> int:
         clock = LoopClock()
-        await clock.sleep_until_ns(-1)
+        await sleep_until_ns(clock, -1)
         return clock.now_ns()
 
     assert run_virtual(late()) == 0
@@ -54,10 +54,52 @@ def test_the_real_clock_never_wakes_early():
         late = []
         for _ in range(20):
             deadline = clock.now_ns() + 3_000_000
-            await clock.sleep_until_ns(deadline)
+            await sleep_until_ns(clock, deadline)
             late.append(clock.now_ns() - deadline)
+        clock.close()
         return late
 
     late_ns = asyncio.run(wake_times())
     assert min(late_ns) >= 0
     assert sorted(late_ns)[10] < 2_000_000
+
+
+def test_alarms_ring_in_the_order_of_their_deadlines():
+    async def rings() -> list[str]:
+        clock = MonotonicClock()
+        rung: list[str] = []
+        done = asyncio.Event()
+        now_ns = clock.now_ns()
+        clock.call_at_ns(now_ns + 9_000_000, lambda: (rung.append("last"), done.set()))
+        clock.call_at_ns(now_ns + 4_000_000, lambda: rung.append("second"))
+        clock.call_at_ns(now_ns - 1, lambda: clock.call_at_ns(now_ns, lambda: rung.append("set by the first")))
+        await asyncio.wait_for(done.wait(), 5)
+        clock.close()
+        return rung
+
+    assert asyncio.run(rings()) == ["set by the first", "second", "last"]
+
+
+def test_a_closed_clock_rings_no_more():
+    async def rings() -> list[str]:
+        clock = MonotonicClock()
+        rung: list[str] = []
+        clock.call_at_ns(clock.now_ns(), lambda: rung.append("too late"))
+        clock.close()
+        await asyncio.sleep(0)
+        return rung
+
+    assert asyncio.run(rings()) == []
+
+
+def test_without_a_kernel_timer_the_loop_keeps_time(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sys.platform", "plan9")
+
+    async def late_ns() -> int:
+        clock = MonotonicClock()
+        deadline_ns = clock.now_ns() + 2_000_000
+        await sleep_until_ns(clock, deadline_ns)
+        clock.close()
+        return clock.now_ns() - deadline_ns
+
+    assert asyncio.run(late_ns()) >= 0

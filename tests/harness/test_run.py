@@ -31,6 +31,7 @@ def experiment(tmp_path: Path, url: str, **changes: Any) -> Experiment:
         "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": 5}},
         "loads": [{"concurrency": 3}, {"rate_per_s": 20.0, "arrival": "poisson"}],
         "trial": {"duration_s": 1.2, "warmup_requests": 1},
+        "client": {"calibrate": False},
     }
     return experiment_from({**data, **changes}, "t")
 
@@ -75,6 +76,38 @@ def test_a_run_holds_every_trial_with_all_its_requests(tmp_path: Path):
     assert found.manifest.environment["cores"] >= 1
 
 
+def test_the_clients_error_is_found_once_for_each_level_and_stored(tmp_path: Path):
+    found = run(tmp_path, client={"max_error_share": 1000.0})  # whatever else this machine is doing
+    errors = [trial.record.client_error for trial in found.finished]
+    assert not any("client error" in reason for trial in found.finished for reason in trial.record.reasons)
+    assert errors[:2] == errors[2:]
+    assert errors[0] != errors[1]
+    for cell, error in zip(found.cells, errors, strict=False):
+        assert error is not None
+        assert cell.client_error == error
+        assert error.itl_s is not None
+        assert 0 < error.itl_s < 1
+        assert 0 < error.ttft_s < 1
+        assert error.requests >= 5
+    assert all(len(trial.record.clients) == 1 for trial in found.finished)
+
+
+def test_a_client_that_errs_too_much_is_measured_thrice_and_voids_its_trials(tmp_path: Path):
+    found = run(tmp_path, loads=[{"rate_per_s": 20.0, "arrival": "constant"}], client={"max_error_share": 1e-6})
+    for trial in found.finished:
+        assert trial.record.verdict is Verdict.INVALID
+        blamed = {reason.split(" is known")[0] for reason in trial.record.reasons}
+        assert {"client error: TTFT", "client error: the gap between chunks"} <= blamed
+        assert trial.record.client_error is not None
+        assert trial.record.client_error.requests > 2 * 20
+
+
+def test_why_the_error_is_not_known_is_stored(tmp_path: Path):
+    found = run(tmp_path, repeats=1)
+    assert [trial.record.uncalibrated for trial in found.finished] == ["client.calibrate is off"] * 2
+    assert {cell.uncalibrated for cell in found.cells} == {"client.calibrate is off"}
+
+
 def test_repeats_send_the_same_bytes_and_levels_do_not(tmp_path: Path):
     hashes = [(trial.record.load.label, trial.record.workload_sha256) for trial in run(tmp_path).finished]
     assert hashes[0] == hashes[2]
@@ -84,7 +117,7 @@ def test_repeats_send_the_same_bytes_and_levels_do_not(tmp_path: Path):
 
 def test_an_interrupt_keeps_what_was_measured(tmp_path: Path):
     async def strike(task: asyncio.Task[None]) -> None:
-        pattern = "runs/*/trials/r1-reference-2/streams.jsonl"
+        pattern = "runs/*/trials/r1-reference-2/streams-0.frames"
         while not any(path.stat().st_size for path in tmp_path.glob(pattern)):  # noqa: ASYNC110, ASYNC240
             await asyncio.sleep(0)
         task.cancel()

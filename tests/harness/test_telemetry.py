@@ -94,7 +94,7 @@ def test_ticks_are_absolute_and_missed_ones_counted():
 
 def test_sources_of_one_tick_share_its_time():
     records: list[TelemetryRecord] = []
-    probes = [HostProbe(), ProcessProbe("client", os.getpid(), tree=False)]
+    probes = [HostProbe(), ProcessProbe("client", [os.getpid()])]
     sample(probes, Ticker(100, 0), iter([42]).__next__, records.append)
     assert [(record.t_ns, record.source) for record in records] == [(42, "host"), (42, "client")]
     assert all(value is not None for record in records for value in record.values.values())
@@ -102,18 +102,27 @@ def test_sources_of_one_tick_share_its_time():
 
 def test_a_process_tree_is_summed():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        (tree,) = ProcessProbe("engine", os.getpid(), tree=True).read(0)
-        (alone,) = ProcessProbe("client", os.getpid(), tree=False).read(0)
+        (tree,) = ProcessProbe("engine", [os.getpid()]).read(0)
+        (alone,) = ProcessProbe("client", [child.pid]).read(0)
         assert tree.values["processes"] >= 2
         assert alone.values["processes"] == 1
-        assert tree.values["rss_bytes"] > alone.values["rss_bytes"]
+        assert tree.values["rss_bytes"] > alone.values["rss_bytes"] > 0
+
+
+def test_several_processes_are_summed():
+    pipe = {"stdin": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", "input()"], **pipe) as child:
+        with subprocess.Popen([sys.executable, "-c", "input()"], **pipe) as other:
+            (both,) = ProcessProbe("client", [child.pid, other.pid]).read(0)
+            assert both.values["processes"] == 2
+            other.communicate(b"\n")
         child.communicate(b"\n")
 
 
 def test_a_process_that_is_gone_is_null_with_the_reason():
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         child.wait()
-    (record,) = ProcessProbe("engine", child.pid, tree=True).read(0)
+    (record,) = ProcessProbe("engine", [child.pid]).read(0)
     assert record.values["rss_bytes"] is None
     assert record.reasons["rss_bytes"] == f"process {child.pid} is gone"
 
@@ -158,11 +167,11 @@ def test_the_sampler_process_writes_while_its_block_runs_and_then_ends(tmp_path:
 
     async def scene() -> int:
         async with sampler() as running:
-            async with running.into(folder.telemetry_log, os.getpid()):
+            async with running.into(folder.telemetry_log, os.getpid(), [os.getpid()]):
                 while len(folder.read_telemetry().records) < 9:
                     await asyncio.to_thread(psutil.cpu_percent, 0.05)
             size = folder.telemetry_log.stat().st_size
-            async with running.into(tmp_path / "second.jsonl", None):
+            async with running.into(tmp_path / "second.jsonl", None, []):
                 pass
             assert folder.telemetry_log.stat().st_size == size
             return running._process.pid
@@ -183,7 +192,7 @@ def test_the_sampler_ends_when_its_parent_is_gone(tmp_path: Path):
         "import asyncio, os, pathlib, sys\n"
         "from harness.telemetry import sampler\n"
         "async def main():\n"
-        "    async with sampler() as s, s.into(pathlib.Path(sys.argv[1]), os.getpid()):\n"
+        "    async with sampler() as s, s.into(pathlib.Path(sys.argv[1]), os.getpid(), []):\n"
         "        print(s._process.pid, flush=True)\n"
         "        await asyncio.Event().wait()\n"
         "asyncio.run(main())\n"

@@ -5,7 +5,7 @@ import pytest
 from harness.telemetry.gpu import THERMAL_REASONS
 from harness.verdict import Evidence, judge, warnings
 from results.metrics.window import Window
-from results.records import Load, Outcome, Phase, TelemetryRecord, TokenSource, Verdict
+from results.records import ClientError, Load, Outcome, Phase, TelemetryRecord, TokenSource, Verdict
 from tests.harness.samples import request
 
 S = 1_000_000_000
@@ -97,3 +97,44 @@ def test_warnings_name_what_was_seen():
     assert "2 of 16 prompt tokens came from a prefix cache" in found
     assert "in 1 of 5 answers only the sum is known" in found
     assert "in 1 of 5 answers one token per chunk is a guess" in found
+
+
+def error(ttft_s: float = 0.001, itl_s: float | None = 0.001, chunks_per_s: float = 10.0) -> ClientError:
+    return ClientError(20, chunks_per_s, ttft_s, itl_s, send_lag_s=0.0, cpu_s=0.1)
+
+
+def test_a_client_that_errs_by_more_than_a_tenth_voids_the_trial():
+    """TTFT is 100 ms in the samples, the gap too."""
+    assert reasons(client_error=error(0.009, 0.009)) == []
+    (found,) = reasons(client_error=error(0.012))
+    assert found.startswith("client error: TTFT is known to ± 12 ms, more than 10% of its median 100 ms; give")
+    (found,) = reasons(client_error=error(itl_s=0.03))
+    assert found.startswith(
+        "client error: the gap between chunks is known to ± 30 ms, more than 10% of its mean 100 ms"
+    )
+    assert reasons(client_error=error(0.03, 0.03), max_error_share=0.5) == []
+
+
+def test_an_error_of_gaps_is_compared_with_gaps_not_with_tokens():
+    """Four tokens in each chunk: a gap of 100 ms is an ITL of 25 ms, and its error is spread like it."""
+    grouped = [request(i, chunk_tokens=[4, 4], output_tokens=8, wanted_output_tokens=8) for i in range(10)]
+    assert reasons(grouped, client_error=error(itl_s=0.009)) == []
+
+
+def test_chunks_that_come_in_bursts_are_judged_by_their_pace():
+    start = 5 * S
+    burst = request(5, chunk_ns=[start + t * S // 100 for t in (10, 10, 10, 40)], chunk_tokens=[1] * 4)
+    assert reasons([burst], client_error=error(itl_s=0.009)) == []  # the median gap is 0, the mean 100 ms
+
+
+def test_answers_of_one_chunk_and_failures_have_no_gap_to_judge():
+    assert reasons(client_error=error(itl_s=None)) == []
+    nothing = [request(i, chunk_ns=[], chunk_tokens=[]) for i in range(10)]
+    assert reasons(nothing, client_error=error(9.0, 9.0)) == []
+
+
+def test_an_error_found_at_a_slower_pace_is_a_warning():
+    """20 chunks in the window of 10 s."""
+    assert warnings(evidence(client_error=error(chunks_per_s=1.4))) == []
+    (warning,) = warnings(evidence(client_error=error(chunks_per_s=1.2)))
+    assert warning == "client error: found at 1 chunks/s, the trial had 2; what is printed as ± may be too small"

@@ -1,0 +1,110 @@
+"""Bar 6: a run of 600 s and 100,000 requests on a virtual clock. Run by ``make bench-client``.
+
+All that a run does but the network and the engine: the plan is made and fingerprinted, encoded in a dialect, dealt to
+the driver, fired at its deadlines, answered by a script, recorded on disk, decoded and stored. Each round is a process
+of its own, whose whole life and peak memory count.
+"""
+
+import argparse
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.bars import Bars
+from engines.dialects import ReferenceDialect
+from harness.client import Driver, Issue, decode_stream
+from harness.client.fake import ScriptedTransport
+from harness.client.wire import read_wire, wire_sessions, write_wire
+from harness.client.worker import peak_rss_bytes
+from harness.clock import LoopClock, run_virtual
+from results.frames import FrameAppender
+from results.records import Outcome
+from results.store import TrialFolder
+from workloads import Poisson, Session, Turn, plan_open
+
+DURATION_S, REQUESTS, ROUNDS = 600.0, 100_000, 3
+TOKEN = b'data: {"choices":[{"index":0,"text":" a","token_ids":[7]}]}\n\n'
+END = (
+    b'data: {"choices":[{"index":0,"text":"","finish_reason":"length"}],'
+    b'"usage":{"prompt_tokens":64,"completion_tokens":4}}\n\ndata: [DONE]\n\n'
+)
+ANSWER = [(0.2, TOKEN), (0.02, TOKEN), (0.02, TOKEN), (0.02, TOKEN + END)]
+
+
+class Constant:
+    """Sessions of one turn and one length: what is measured is the run, not the making of text."""
+
+    def sessions(self, tokenizer: object, seed: str) -> Iterator[Session]:
+        """See :class:`workloads.Workload`."""
+        del tokenizer, seed
+        return (Session(f"s{i}", (Turn(64, 4, prompt=f"{i} {'word ' * 64}"),)) for i in itertools.count())
+
+    def notes(self) -> list[str]:
+        """None."""
+        return []
+
+
+def one_run(folder: TrialFolder) -> int:
+    """Returns how many requests are stored as they should be."""
+    plan = plan_open(Constant(), Poisson(REQUESTS / DURATION_S), None, "6", duration_s=DURATION_S, count=2 * REQUESTS)
+    wire = folder.path / "wire"
+    write_wire([wire], wire_sessions(plan.sessions, ReferenceDialect(), "m"))
+
+    async def drive() -> Issue:
+        transport = ScriptedTransport(ANSWER)
+        transport.keep_sent = False
+        with FrameAppender(folder.stream_log(0)) as log:
+            driver = Driver(transport, clock=LoopClock(), recorder=log, timeout_s=60)
+            return await driver.open_loop(read_wire(wire), duration_s=DURATION_S)
+
+    issue = run_virtual(drive())
+    assert issue.end_ns == DURATION_S * 1e9
+    dialect = ReferenceDialect()
+    good = 0
+
+    def decoded() -> Iterator[object]:
+        nonlocal good
+        for stream in folder.read_streams():
+            request = decode_stream(stream, dialect, None)
+            good += request.outcome is Outcome.OK and request.chunk_tokens == [1] * 4
+            yield request
+
+    folder.write_requests(decoded())
+    return good - abs(len(plan.sessions) - good)
+
+
+def child() -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        print(json.dumps({"requests": one_run(TrialFolder(Path(scratch))), "rss_bytes": peak_rss_bytes()}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--child", action="store_true")
+    if parser.parse_args().child:
+        child()
+        return
+    walls_s, peaks_mb, requests = [], [], 0
+    for number in range(ROUNDS):
+        started = time.monotonic()
+        out = subprocess.run([sys.executable, "-m", "benchmarks.client.virtual", "--child"], check=True, stdout=-1)
+        walls_s.append(time.monotonic() - started)
+        found = json.loads(out.stdout)
+        peaks_mb.append(found["rss_bytes"] / 1e6)
+        requests = found["requests"]
+        print(f"round {number + 1}: {requests} requests in {walls_s[-1]:.1f} s, peak {peaks_mb[-1]:.0f} MB")
+    bars = Bars()
+    bars.add("virtual_run_wall_s", statistics.median(walls_s), "<=", 10)
+    bars.add("virtual_run_peak_mb", statistics.median(peaks_mb), "<=", 200)
+    bars.add("virtual_run_requests", requests, ">=", 0.99 * REQUESTS)
+    bars.finish()
+
+
+if __name__ == "__main__":
+    main()

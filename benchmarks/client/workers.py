@@ -1,0 +1,146 @@
+"""Bar 3: more workers send more, and Ray's nodes send what one process sends. Run by ``make bench-client``.
+
+Part one: one worker, then two, take in as many chunks as they can, each from a truth server of its own that writes as
+fast as it can; every process has a core to itself, so four are needed. Part two: the same plan through one process and
+through two nodes of a Ray cluster on this machine, record by record. ``--only`` picks one.
+"""
+
+import argparse
+import contextlib
+import itertools
+import os
+import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from benchmarks.bars import Bars
+from benchmarks.essence import essence
+from benchmarks.ray_nodes import ray_nodes
+from engines.dialects import ReferenceDialect
+from harness.client import Closed, Fleet, LoadResult, Open, local_fleet
+from harness.client.fleet import LoadOrder
+from harness.client.local_worker import LocalWorker
+from harness.client.orders import Order, Prepare
+from harness.client.ray_fleet import ray_fleet
+from harness.client.wire import WireSession, wire_sessions
+from harness.truth import Schedule, truth_process
+from results.records import StreamRecord
+from results.store import TrialFolder
+from workloads import PlannedSession, Poisson, Session, Turn
+
+STREAMS, TOKENS, DURATION_S, ROUNDS = 64, 512, 3.0, 3
+"""For each worker."""
+RATE, OPEN_S, CLOSED, SLOTS = 200.0, 5.0, 1000, 32
+"""Part two: an open loop, and a closed one of so many sessions."""
+
+
+class Aimed(LocalWorker):
+    """A worker with an engine of its own."""
+
+    url = ""
+
+    async def send(self, order: Order) -> None:
+        """See :class:`~harness.client.station.Station`."""
+        await super().send(msgspec.structs.replace(order, base_url=self.url) if isinstance(order, Prepare) else order)
+
+
+async def loaded(
+    fleet: Fleet, url: str, share: Closed | Open, sessions: Iterator[WireSession]
+) -> tuple[LoadResult, list[StreamRecord]]:
+    """One load and its records in the order of the plan."""
+    with tempfile.TemporaryDirectory(prefix="bakeoff-") as scratch:
+        folder = TrialFolder(Path(scratch))
+        result = await fleet.load(LoadOrder(url, share, timeout_s=60), sessions, folder)
+        return result, sorted(folder.read_streams(), key=lambda record: record.index)
+
+
+def sessions(count: int, tokens: Sequence[int], offsets_s: Iterator[float] | None = None) -> Iterator[WireSession]:
+    planned = (
+        PlannedSession(
+            Session(str(i), (Turn(1, tokens[i % len(tokens)], prompt="a"),)), next(offsets_s) if offsets_s else None
+        )
+        for i in range(count)
+    )
+    return wire_sessions(planned, ReferenceDialect(), "truth")
+
+
+async def chunks_per_s(workers: int, cores: Sequence[int]) -> float:
+    """How many chunks so many workers take in; the first cores are theirs, the next the servers'."""
+    async with contextlib.AsyncExitStack() as stack:
+        stations = []
+        for number in range(workers):
+            server = await stack.enter_async_context(
+                truth_process(Schedule(ttft_s=0.0, itl_s=0.0), core=cores[workers + number])
+            )
+            station = await stack.enter_async_context(Aimed.started(cores[number]))
+            station.url = server.url
+            stations.append(station)
+        share = Closed(STREAMS * workers, DURATION_S)
+        result, records = await loaded(Fleet(stations), "", share, sessions(20_000 * workers, [TOKENS]))
+    whole = [record for record in records if record.end == "complete"]
+    elapsed_s = (max(r.ended_ns for r in whole) - min(r.planned_ns for r in whole)) / 1e9
+    busy = [client.cpu_s / elapsed_s for client in result.clients]
+    rate = len(whole) * TOKENS / elapsed_s
+    print(f"{workers} worker(s): {rate:,.0f} chunks/s, cores {', '.join(f'{share:.0%}' for share in busy)} busy")
+    return rate
+
+
+def scaling(bars: Bars) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, set(cores[4:] or cores))
+    ratios = []
+    for _ in range(ROUNDS):
+        one = uvloop.run(chunks_per_s(1, cores))
+        ratios.append(uvloop.run(chunks_per_s(2, cores)) / one)
+    os.sched_setaffinity(0, cores)
+    bars.add("chunks_per_s_two_workers_over_one", statistics.median(ratios), ">=", 1.7)
+
+
+async def both_loads(fleet: Fleet) -> list[list[tuple[object, ...]]]:
+    """The records of an open and a closed loop, as far as they may not depend on the sender."""
+    offsets = list(itertools.takewhile(lambda offset_s: offset_s < OPEN_S, Poisson(RATE).offsets_s("3")))
+    tokens = [3, 17, 64]
+    found = []
+    async with truth_process(Schedule(ttft_s=0.01, itl_s=0.001)) as server:
+        for share, plan in (
+            (Open(OPEN_S), sessions(len(offsets), tokens, iter(offsets))),
+            (Closed(SLOTS, 60.0), sessions(CLOSED, tokens)),
+        ):
+            result, records = await loaded(fleet, server.url, share, plan)
+            found.append(essence(result, records, is_open=isinstance(share, Open)))
+    return found
+
+
+async def nodes(bars: Bars) -> None:
+    async with local_fleet(1) as fleet:
+        one = await both_loads(fleet)
+    with ray_nodes(2) as address:
+        async with ray_fleet(address, 2) as fleet:
+            two = await both_loads(fleet)
+    for name, ours, theirs in zip(("open", "closed"), one, two, strict=True):
+        different = sum(mine != other for mine, other in itertools.zip_longest(ours, theirs))
+        print(f"{name} loop: {len(ours)} records of one process, {len(theirs)} of two Ray nodes, {different} different")
+        bars.add(f"records_that_differ_on_two_ray_nodes_{name}", different, "==", 0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=("scaling", "ray"), help="one part")
+    only = parser.parse_args().only
+    bars = Bars()
+    cores = len(os.sched_getaffinity(0))
+    if only != "ray" and cores >= 4:
+        scaling(bars)
+    elif only != "ray":
+        print(f"two workers and two servers need 4 cores, this machine has {cores}: their scaling is not measured")
+    if only != "scaling" or cores < 4:
+        uvloop.run(nodes(bars))
+    bars.finish()
+
+
+if __name__ == "__main__":
+    main()

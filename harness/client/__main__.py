@@ -1,0 +1,5 @@
+"""``python -m harness.client [CORE]``: one worker."""
+
+from harness.client.worker import main
+
+main()

@@ -1,0 +1,72 @@
+"""The same seam on aiohttp: slower, and written by others, so that the raw transport can be compared with it."""
+
+import asyncio
+import time
+
+import aiohttp
+
+from engines.dialects import HttpRequest
+from harness.client.transport import Ended, StreamLog
+
+
+class AiohttpTransport:
+    """One aiohttp session without limits on connections; stamps each read of its stream reader.
+
+    Args:
+        base_url: ``http://host:port`` or ``https://host``, with an optional path prefix.
+    """
+
+    def __init__(self, base_url: str) -> None:
+        self._base_url = base_url.rstrip("/")
+        self._session: aiohttp.ClientSession | None = None
+        self._tasks: dict[StreamLog, asyncio.Task[None]] = {}
+
+    async def open(self, connections: int) -> None:  # noqa: ARG002  (aiohttp opens them when they are needed)
+        """Make the session."""
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0)
+            self._session = aiohttp.ClientSession(
+                connector=connector, timeout=aiohttp.ClientTimeout(total=None), trust_env=False
+            )
+
+    def prepare(self, request: HttpRequest) -> HttpRequest:
+        """The request itself: aiohttp encodes it at the send."""
+        return request
+
+    def start(self, prepared: HttpRequest, log: StreamLog, ended: Ended) -> None:
+        """See :class:`~harness.client.transport.Transport`."""
+        self._tasks[log] = asyncio.get_running_loop().create_task(self._exchange(prepared, log, ended))
+
+    def drop(self, log: StreamLog) -> None:
+        """See :class:`~harness.client.transport.Transport`."""
+        task = self._tasks.pop(log, None)
+        if task is not None:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for log in list(self._tasks):
+            self.drop(log)
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _exchange(self, request: HttpRequest, log: StreamLog, ended: Ended) -> None:
+        await self.open(0)
+        assert self._session is not None
+        log.sent_ns = time.monotonic_ns()
+        try:
+            url = f"{self._base_url}{request.path}"
+            async with self._session.post(url, data=request.body, headers=request.headers) as response:
+                log.status = response.status
+                async for data in response.content.iter_any():
+                    log.read_ns.append(time.monotonic_ns())
+                    log.reads.append(data)
+            log.end = "complete"
+        except aiohttp.ClientConnectorError as error:
+            log.end, log.detail, log.sent_ns = "refused", str(error), None
+        except (aiohttp.ClientError, ConnectionError) as error:
+            log.end, log.detail = "reset", str(error) or type(error).__name__
+        log.ended_ns = time.monotonic_ns()
+        self._tasks.pop(log, None)
+        ended(log)

@@ -1,0 +1,289 @@
+"""HTTP/1.1 straight on an asyncio protocol: each read is stamped before anything else looks at it.
+
+Nothing on this path parses JSON, splits events, tokenises or logs: a read costs a clock read, the HTTP framing
+(httptools, in C) and two appends. What the bytes mean is decided after the trial (:mod:`harness.client.decode`).
+
+A request is handed to the kernel by the very call that stamps it: uvloop's ``transport.write`` would keep it until the
+end of the loop's iteration, behind the reads of all other streams. TLS goes through the transport, which encrypts.
+"""
+
+import asyncio
+import socket
+import ssl
+import time
+import urllib.parse
+from typing import cast
+
+import httptools
+
+from engines.dialects import HttpRequest
+from harness.client.transport import Ended, StreamLog
+
+MAX_IDLE_S = 2.0
+"""An idle connection older than this is not used again: servers close theirs after 5 s or more, and a request sent
+into a closing connection would look like a failure of the engine."""
+DENSE_PER_MS = 100
+REST_S = 0.000_05
+_WINDOW_NS = 1_000_000
+
+
+class _Moderator:
+    """Lets chunks gather when they come so densely that waking for each would cost more than it tells.
+
+    A wake-up and a read cost the kernel about 4 µs however little there is to read, so one worker would end at some
+    200,000 chunks a second. Above :data:`DENSE_PER_MS` the loop rests for 50 µs between two rounds: stamps are late by
+    at most that, and several chunks share one read. Network cards moderate their interrupts for the same reason.
+    """
+
+    def __init__(self) -> None:
+        self._chunks = 0
+        self._window_end_ns = 0
+        self._dense = False
+        self._resting = False
+
+    def count(self, chunks: int, now_ns: int) -> None:
+        """So many chunks came in a read."""
+        self._chunks += chunks
+        if now_ns >= self._window_end_ns:
+            self._dense = self._chunks >= DENSE_PER_MS and now_ns < self._window_end_ns + _WINDOW_NS
+            self._window_end_ns = now_ns + _WINDOW_NS
+            self._chunks = 0
+        if self._dense and not self._resting:
+            self._resting = True
+            asyncio.get_running_loop().call_soon(self._rest)
+
+    def _rest(self) -> None:
+        time.sleep(REST_S)
+        self._resting = False
+
+
+class HttpTransport:
+    """Keep-alive connections to one origin, as many as there are requests in flight. Proxies are not used.
+
+    Args:
+        base_url: ``http://host:port`` or ``https://host``, with an optional path prefix. Certificates are checked
+            against the system's authorities, or those that ``SSL_CERT_FILE`` names.
+    """
+
+    def __init__(self, base_url: str) -> None:
+        parts = urllib.parse.urlsplit(base_url)
+        assert parts.hostname is not None, f"no host in {base_url}"
+        self._host = parts.hostname
+        self._port = parts.port or (443 if parts.scheme == "https" else 80)
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._prefix = parts.path.rstrip("/")
+        self._host_header = parts.netloc.rpartition("@")[2]
+        self.moderator = _Moderator()
+        self._idle: list[Connection] = []
+        self._carrying: dict[StreamLog, Connection | asyncio.Task[None]] = {}
+
+    async def open(self, connections: int) -> None:
+        """See :class:`~harness.client.transport.Transport`."""
+        for _ in range(connections - len(self._idle)):
+            try:
+                self._idle.append(await self._connect())
+            except OSError:
+                return
+
+    def prepare(self, request: HttpRequest) -> bytes:
+        """The request as it goes over the wire."""
+        lines = [f"POST {self._prefix}{request.path} HTTP/1.1", f"host: {self._host_header}"]
+        lines += [f"{name}: {value}" for name, value in request.headers.items()]
+        lines += [f"content-length: {len(request.body)}", "", ""]
+        return "\r\n".join(lines).encode("latin-1") + request.body
+
+    def start(self, prepared: bytes, log: StreamLog, ended: Ended) -> None:
+        """See :class:`~harness.client.transport.Transport`."""
+        connection = self._idle_connection()
+        if connection is None:
+            self._carrying[log] = asyncio.get_running_loop().create_task(self._dial(prepared, log, ended))
+            return
+        self._carrying[log] = connection
+        connection.exchange(prepared, log, ended)
+
+    def drop(self, log: StreamLog) -> None:
+        """See :class:`~harness.client.transport.Transport`."""
+        carrier = self._carrying.pop(log, None)
+        if isinstance(carrier, Connection):
+            carrier.abandon()
+        elif carrier is not None:
+            carrier.cancel()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for log in list(self._carrying):
+            self.drop(log)
+        for connection in self._idle:
+            connection.abandon()
+        self._idle.clear()
+
+    def release(self, connection: "Connection", log: StreamLog) -> None:
+        """An exchange has ended: keep the connection if it can carry another."""
+        self._carrying.pop(log, None)
+        if connection.reusable:
+            self._idle.append(connection)
+        else:
+            connection.abandon()
+
+    async def _dial(self, prepared: bytes, log: StreamLog, ended: Ended) -> None:
+        try:
+            connection = await self._connect()
+        except OSError as error:
+            log.end, log.detail, log.ended_ns = "refused", str(error), time.monotonic_ns()
+            self._carrying.pop(log, None)
+            ended(log)
+            return
+        self._carrying[log] = connection
+        connection.exchange(prepared, log, ended)
+
+    def _idle_connection(self) -> "Connection | None":
+        oldest_ns = time.monotonic_ns() - int(MAX_IDLE_S * 1e9)
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.reusable and connection.free_since_ns > oldest_ns:
+                return connection
+            connection.abandon()
+        return None
+
+    async def _connect(self) -> "Connection":
+        loop = asyncio.get_running_loop()
+        if self._tls is not None:
+            made = await loop.create_connection(lambda: Connection(self, None), self._host, self._port, ssl=self._tls)
+            return made[1]
+        infos = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        refusal = OSError(f"{self._host} has no address")
+        for family, _, _, _, address in infos:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                await loop.sock_connect(sock, address)
+                return (await loop.create_connection(lambda: Connection(self, sock), sock=sock))[1]  # noqa: B023
+            except OSError as error:
+                refusal = error
+                sock.close()
+            except asyncio.CancelledError:
+                sock.close()
+                raise
+        raise refusal
+
+
+class Connection(asyncio.Protocol):
+    """One TCP connection, one exchange at a time.
+
+    Args:
+        owner: where it goes back to.
+        sock: for sending directly; None when bytes must pass the transport (TLS).
+    """
+
+    def __init__(self, owner: HttpTransport, sock: socket.socket | None) -> None:
+        self._owner = owner
+        self._count = owner.moderator.count
+        self._sock = sock
+        self._transport: asyncio.Transport | None = None
+        self._log: StreamLog | None = None
+        self._ended: Ended | None = None
+        self._now_ns = 0
+        self._bodies: list[bytes] = []
+        self.on_body = self._bodies.append  # httptools calls it for every chunk: no Python frame in between
+        self._parser = httptools.HttpResponseParser(self)
+        self._framed = self._headers_done = self._whole = False
+        self.reusable = True
+        self.free_since_ns = time.monotonic_ns()
+
+    def exchange(self, data: bytes, log: StreamLog, ended: Ended) -> None:
+        """Send ``data`` and log reads until the answer is whole or the connection ends."""
+        assert self._transport is not None
+        self._log, self._ended = log, ended
+        self._framed = self._headers_done = self._whole = self.reusable = False
+        log.sent_ns = time.monotonic_ns()
+        if self._sock is None:
+            self._transport.write(data)
+            return
+        try:
+            sent = self._sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._transport.abort()  # connection_lost follows and ends the exchange
+            return
+        if sent < len(data):
+            self._transport.write(data[sent:])
+
+    def abandon(self) -> None:
+        """Drop the connection and whatever it carries; harmless when it is gone."""
+        self._log = self._ended = None
+        self.reusable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection stands."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's does not derive from it
+
+    def data_received(self, data: bytes) -> None:
+        """Stamp, then log what is body, then see whether that was all."""
+        now_ns = time.monotonic_ns()
+        log = self._log
+        if log is None:  # bytes that nobody asked for: the server broke the protocol
+            self.abandon()
+            return
+        self._now_ns = now_ns
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._take_bodies(log)
+            self._finish("reset", f"not HTTP/1.1: {error}")
+            return
+        self._take_bodies(log)
+        if self._whole:
+            self._finish("complete", None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """An answer without a length ends here; any other has been cut off."""
+        self._now_ns = time.monotonic_ns()
+        self.reusable = False
+        if self._headers_done and not self._framed and exc is None:
+            self._finish("complete", None)  # an answer without length ends with its connection
+        else:
+            self._finish("reset", str(exc) if exc else "the server closed the connection before the answer was whole")
+
+    # httptools callbacks
+
+    def on_header(self, name: bytes, value: bytes) -> None:  # noqa: ARG002  (httptools names it)
+        """See whether the answer says how long it is."""
+        if name.lower() in {b"content-length", b"transfer-encoding"}:
+            self._framed = True
+
+    def on_headers_complete(self) -> None:
+        """Keep the status."""
+        if self._log is not None:
+            self._log.status = self._parser.get_status_code()
+        self._headers_done = True
+
+    def on_message_complete(self) -> None:
+        """The answer is whole, and the connection may carry another."""
+        if self._parser.get_status_code() < 200:
+            return  # an interim answer (100, 103): the real one follows
+        self._whole = True
+        self.reusable = self._framed and self._parser.should_keep_alive()
+        self.free_since_ns = self._now_ns
+
+    def _take_bodies(self, log: StreamLog) -> None:
+        bodies = self._bodies
+        if bodies:
+            log.read_ns.append(self._now_ns)
+            log.reads.append(bodies[0] if len(bodies) == 1 else b"".join(bodies))
+            self._count(len(bodies), self._now_ns)
+            bodies.clear()
+
+    def _finish(self, end: str, detail: str | None) -> None:
+        log, ended = self._log, self._ended
+        if log is None or ended is None:
+            return
+        self._log = self._ended = None
+        log.end, log.detail, log.ended_ns = end, detail, self._now_ns
+        self._owner.release(self, log)
+        ended(log)

@@ -1,0 +1,76 @@
+"""Traffic as the client sends it: encoded requests and their times, in files that each worker reads as it goes.
+
+Everything that depends on the engine or the workload is decided before the load is on; what a worker holds in memory
+does not grow with the length of the plan.
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from engines.dialects import Dialect, HttpRequest
+from results.frames import FrameAppender, FrameLog
+from workloads import PlannedSession
+
+NS_PER_S = 1_000_000_000
+_FLUSH_EVERY = 256
+
+
+class WireTurn(msgspec.Struct, frozen=True, array_like=True):
+    """One request as bytes, with what a record of it must say."""
+
+    request: HttpRequest
+    think_ns: int
+    wanted_input_tokens: int
+    wanted_output_tokens: int
+
+
+class WireSession(msgspec.Struct, frozen=True, array_like=True):
+    """Turns that follow one another.
+
+    Attributes:
+        index: position of the first turn in the trial's plan; the others follow it.
+        id: the session's name.
+        offset_ns: start, counted from the start of an open loop; None in a closed one.
+        turns: what is sent.
+    """
+
+    index: int
+    id: str
+    offset_ns: int | None
+    turns: tuple[WireTurn, ...]
+
+
+def wire_sessions(
+    sessions: Iterable[PlannedSession], dialect: Dialect, model: str, *, first_index: int = 0
+) -> Iterator[WireSession]:
+    """Encode a plan in one engine's dialect, numbering its requests from ``first_index``."""
+    index = first_index
+    for planned in sessions:
+        turns = tuple(
+            WireTurn(
+                dialect.request(turn, model), round(turn.think_s * NS_PER_S), turn.input_tokens, turn.output_tokens
+            )
+            for turn in planned.session.turns
+        )
+        offset_ns = None if planned.offset_s is None else round(planned.offset_s * NS_PER_S)
+        yield WireSession(index, planned.session.id, offset_ns, turns)
+        index += len(turns)
+
+
+def write_wire(paths: Sequence[Path], sessions: Iterable[WireSession]) -> None:
+    """Deal sessions out to one file per worker, in turn: disjoint shards of one schedule."""
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(FrameAppender(path)) for path in paths]
+        for number, session in enumerate(sessions):
+            file = files[number % len(files)]
+            file.append(session)
+            if number % _FLUSH_EVERY == 0:
+                file.flush()
+
+
+def read_wire(path: Path) -> FrameLog[WireSession]:
+    """The sessions of one file, one at a time."""
+    return FrameLog(path, WireSession)
