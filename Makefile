@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 RUN_PACKAGES := harness engines workloads reference_engine results
 MODEL := smollm2-135m-instruct
 
-.PHONY: help demo test install model browser check lint types layers unit format clean
+.PHONY: help demo test install model browser peers check lint types layers unit format clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ model: $(VENV)/.demo ## Fetch and convert the small model (cached)
 
 browser: ## Chromium from Debian's packages, for the tests that look at the HTML report
 	@command -v chromium > /dev/null || (apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium > /dev/null)
+
+peers: $(VENV)/.test ## Other load generators, for make bench-client: four environments of their own, about 6 GB, cached
+	$(BIN)/python -m benchmarks.peers.install
 
 check: lint types layers ## Lint, types and layers, without tests
 

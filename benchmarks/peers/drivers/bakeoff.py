@@ -1,0 +1,99 @@
+"""Our own client from the outside: one load, then the figures that the other clients report too, as JSON.
+
+The worker process measures; this one makes the traffic before and decodes after, and sleeps in between.
+"""
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from engines.dialects import ReferenceDialect
+from harness.client import Closed, Open, decode_stream, local_fleet
+from harness.client.fleet import LoadOrder
+from harness.client.wire import wire_sessions
+from results.metrics import latency
+from results.records import Outcome, RequestRecord
+from results.store import TrialFolder
+from workloads import Message, PlannedSession, Poisson, Random, Session, Tokenizer, Turn
+
+_LONG_S = 600.0
+
+
+def planned(options: argparse.Namespace) -> list[PlannedSession]:
+    """Random words as prompts, or as the one message of a chat; with start times when a rate is asked for."""
+    words = Random(input_tokens=options.input_tokens, output_tokens=options.output_tokens)
+    sessions = itertools.islice(words.sessions(Tokenizer(options.tokenizer), "peers"), options.requests)
+    if options.endpoint == "chat":
+        sessions = (Session(session.id, tuple(map(_as_chat, session.turns))) for session in sessions)
+    offsets = Poisson(options.rate).offsets_s("peers") if options.rate else itertools.repeat(None)
+    return [PlannedSession(session, offset) for session, offset in zip(sessions, offsets, strict=False)]
+
+
+def _as_chat(turn: Turn) -> Turn:
+    return Turn(turn.input_tokens, turn.output_tokens, messages=(Message("user", turn.prompt or ""),))
+
+
+async def drive(options: argparse.Namespace, sessions: list[PlannedSession]) -> list[RequestRecord]:
+    """Put the load on from a worker on the one core that this process may use; decode when it is over."""
+    dialect = ReferenceDialect()
+    folder = TrialFolder(options.folder / "trial")
+    folder.create()
+    share = Closed(options.concurrency, _LONG_S) if options.concurrency else Open(sessions[-1].offset_s or 0.0)
+    async with local_fleet(1, cores=tuple(os.sched_getaffinity(0))[:1]) as fleet:
+        order = LoadOrder(base_url=options.base_url, share=share, timeout_s=_LONG_S)
+        result = await fleet.load(order, wire_sessions(sessions, dialect, "truth"), folder)
+    (options.folder / "load.json").write_bytes(msgspec.json.encode(result))
+    return [decode_stream(stream, dialect, None) for stream in folder.read_streams()]
+
+
+def figures(requests: list[RequestRecord], sessions: list[PlannedSession]) -> dict[str, float | int | None]:
+    """As :class:`benchmarks.peers.protocol.Figures`; latencies of requests that ended ok, timed from their plan."""
+    good = [request for request in requests if request.outcome is Outcome.OK]
+    ttft_ms = [value * 1e3 for request in good if (value := latency.ttft_s(request)) is not None]
+    tpot_ms = [value * 1e3 for request in good if (value := latency.tpot_s(request)) is not None]
+    gap_ms = [gap * 1e3 for gap in latency.chunk_gaps_s(good)]
+    last_s = sessions[-1].offset_s
+    return {
+        "ttft_mean_ms": _mean(ttft_ms),
+        "ttft_p50_ms": float(np.quantile(ttft_ms, 0.50)) if ttft_ms else None,
+        "ttft_p99_ms": float(np.quantile(ttft_ms, 0.99)) if ttft_ms else None,
+        "itl_mean_ms": _mean(gap_ms),
+        "itl_p99_ms": float(np.quantile(gap_ms, 0.99)) if gap_ms else None,
+        "tpot_mean_ms": _mean(tpot_ms),
+        "ok": len(good),
+        "failed": len(requests) - len(good),
+        "duration_s": (max(r.ended_ns for r in requests) - min(r.planned_ns for r in requests)) / 1e9,
+        "output_tokens": sum(request.total_chunk_tokens for request in good),
+        "planned_rate_per_s": (len(sessions) - 1) / (last_s - (sessions[0].offset_s or 0)) if last_s else None,
+    }
+
+
+def _mean(values: list[float]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--base-url", required=True)
+    parser.add_argument("--tokenizer", required=True, type=Path)
+    parser.add_argument("--folder", required=True, type=Path)
+    parser.add_argument("--endpoint", choices=["completions", "chat"], required=True)
+    for name in ("requests", "input-tokens", "output-tokens"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    shape = parser.add_mutually_exclusive_group(required=True)
+    shape.add_argument("--concurrency", type=int)
+    shape.add_argument("--rate", type=float)
+    options = parser.parse_args()
+    sessions = planned(options)
+    requests = asyncio.run(drive(options, sessions))
+    (options.folder / "result.json").write_text(json.dumps(figures(requests, sessions)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""The loads that every client is put to, and the traps that it is led into."""
+
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.peers.protocol import Client, Load
+from harness.truth import Fault, Schedule
+
+LEVELS = (8, 64, 256, 512)
+"""Streams of the paced loads."""
+
+
+class Scenario(msgspec.Struct, frozen=True):
+    """One load on one schedule.
+
+    Attributes:
+        slow_requests: what a slow client is asked for instead, where only a rate is wanted.
+    """
+
+    name: str
+    schedule: Schedule
+    load: Load
+    slow_requests: int | None = None
+
+    def load_of(self, client: Client) -> Load:
+        """The load with this client's number of requests."""
+        if not client.slow or self.slow_requests is None:
+            return self.load
+        return msgspec.structs.replace(self.load, requests=self.slow_requests)
+
+
+def measured(tokenizer: Path) -> list[Scenario]:
+    """Paced streams, capacity, one-token answers and an open loop."""
+    return [*(_paced(tokenizer, streams) for streams in LEVELS), *_capacity(tokenizer), _poisson(tokenizer)]
+
+
+def _paced(tokenizer: Path, streams: int) -> Scenario:
+    schedule = _schedule(ttft_s=0.05, itl_s=0.01 if streams == LEVELS[0] else 0.02)
+    load = Load("", tokenizer, requests=8 * streams, output_tokens=64, concurrency=streams)
+    return Scenario(f"paced-{streams}", schedule, load)
+
+
+def _capacity(tokenizer: Path) -> list[Scenario]:
+    """As fast as the server and the client can."""
+    at_once = _schedule(ttft_s=0, itl_s=0)
+    bundled = _schedule(ttft_s=0, itl_s=0, events_per_write=8)
+    at_64 = Load("", tokenizer, requests=4096, output_tokens=128, concurrency=64)
+    at_256 = msgspec.structs.replace(at_64, concurrency=256)
+    more = msgspec.structs.replace(at_64, requests=8192)
+    short = msgspec.structs.replace(at_64, requests=16384, output_tokens=1)
+    return [
+        Scenario("capacity-64", at_once, at_64, 512),
+        Scenario("capacity-256", at_once, at_256, 1024),
+        Scenario("capacity-64-by-8", bundled, more, 512),
+        Scenario("one-token", at_once, short, 2048),
+    ]
+
+
+def _poisson(tokenizer: Path) -> Scenario:
+    load = Load("", tokenizer, requests=2000, output_tokens=4, rate_per_s=500)
+    return Scenario("poisson-500", _schedule(ttft_s=0.05, itl_s=0.005), load)
+
+
+def traps(tokenizer: Path) -> list[Scenario]:
+    """Chat answers that are correct by the protocol, or fail as real servers do, and that clients misread."""
+    chat = Load("", tokenizer, requests=64, output_tokens=16, concurrency=8, endpoint="chat")
+    many = msgspec.structs.replace(chat, requests=200)
+    plain = _schedule(ttft_s=0.2, itl_s=0.01)
+    return [
+        Scenario("plain", plain, chat),
+        Scenario("early role chunk", msgspec.structs.replace(plain, role_chunk="early"), chat),
+        Scenario("empty finish chunk", msgspec.structs.replace(plain, finish_chunk=True), chat),
+        Scenario("lone comments", msgspec.structs.replace(plain, comments=True), chat),
+        Scenario("error events", msgspec.structs.replace(plain, faults={Fault.ERROR_EVENT: 0.1}), many),
+    ]
+
+
+def _schedule(ttft_s: float, itl_s: float, events_per_write: int = 1) -> Schedule:
+    """Without the empty finish chunk, which is one of the traps."""
+    return Schedule(ttft_s=ttft_s, itl_s=itl_s, events_per_write=events_per_write, finish_chunk=False)
