@@ -9,7 +9,7 @@ import pytest
 
 from engines import ADAPTERS
 from harness.cli import make_app
-from harness.experiment import EngineConfig, Experiment, ModelConfig, TrialConfig, WorkloadConfig
+from harness.experiment import ClientConfig, EngineConfig, Experiment, ModelConfig, TrialConfig, WorkloadConfig
 from results.records import Load, Slo
 from workloads import ARRIVALS, WORKLOADS, Chat, Random
 
@@ -27,7 +27,7 @@ def test_links_resolve(document: Path):
 def test_every_key_of_the_experiment_file_is_described():
     text = (ROOT / "docs/experiment.md").read_text(encoding="utf-8")
     kinds: tuple[type[msgspec.Struct], ...] = (
-        Experiment, EngineConfig, ModelConfig, WorkloadConfig, TrialConfig, Load, Slo, Chat, Random,
+        Experiment, EngineConfig, ModelConfig, WorkloadConfig, TrialConfig, ClientConfig, Load, Slo, Chat, Random,
     )  # fmt: skip
     keys = {key for kind in kinds for key in kind.__struct_fields__}
     assert {key for key in keys if f"`{key}`" not in text and f"[{key}]" not in text} == set()
@@ -39,9 +39,9 @@ def test_defaults_in_the_experiment_page_are_those_of_the_code():
     text = (ROOT / "docs/experiment.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", text, flags=re.MULTILINE))
     trial, experiment = TrialConfig(), {"repeats": 3, "seed": 1}
-    fields = {**msgspec.structs.asdict(trial), **experiment}
+    fields = {**msgspec.structs.asdict(trial), **msgspec.structs.asdict(ClientConfig()), **experiment}
     assert {name: float(value) for name, value in rows.items()} == {name: float(fields[name]) for name in rows}
-    assert set(msgspec.structs.asdict(trial)) <= set(rows)
+    assert {*msgspec.structs.asdict(trial), "workers", "max_error_share"} <= set(rows)
 
 
 def test_architecture_names_every_package_of_the_reference_engine_and_every_seam():

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.options import DEFAULT_OUT, EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, Json, Out
+from harness.cli.options import DEFAULT_OUT, EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, Json, Out, Ray, Workers
 
 if TYPE_CHECKING:
     from harness.experiment import Experiment
@@ -29,21 +29,27 @@ def demo(*, out: Out = DEFAULT_OUT, json: Json = False) -> int:
     return _measure(load_experiment(Path(__file__).parents[1] / "demo.toml"), out, json=json)
 
 
-def run(experiment: Path, *, out: Out = DEFAULT_OUT, json: Json = False) -> int:
+def run(
+    experiment: Path, *, workers: Workers = None, ray: Ray = None, out: Out = DEFAULT_OUT, json: Json = False
+) -> int:
     """Run an experiment file.
 
     Parameters
     ----------
     experiment
         TOML file; docs/experiment.md describes every key.
+    workers
+        Processes that send, instead of the file's client.workers.
+    ray
+        Ray cluster on whose nodes they run (auto, or host:port of its head), instead of the file's client.ray.
     out
         Folder in which the run's folder is made.
     json
         Print the summary as JSON on stdout.
     """
-    from harness.experiment import load_experiment
+    from harness.experiment import load_experiment, with_client
 
-    return _measure(load_experiment(experiment), out, json=json)
+    return _measure(with_client(load_experiment(experiment), workers, ray), out, json=json)
 
 
 def bench(
@@ -60,6 +66,9 @@ def bench(
     duration: float = 30.0,
     repeats: int = 1,
     seed: int = 1,
+    calibrate: bool = True,
+    workers: Workers = None,
+    ray: Ray = None,
     out: Out = DEFAULT_OUT,
     json: Json = False,
 ) -> int:
@@ -91,12 +100,18 @@ def bench(
         Trials; an interval needs at least 2.
     seed
         Of the traffic.
+    calibrate
+        Measure the client's own error too, after the first trial; without it nothing is printed as ±.
+    workers
+        Processes that send.
+    ray
+        Ray cluster on whose nodes they run: auto, or host:port of its head.
     out
         Folder in which the run's folder is made.
     json
         Print the summary as JSON on stdout.
     """
-    from harness.experiment import experiment_from
+    from harness.experiment import experiment_from, with_client
 
     load: dict[str, Any] = {"concurrency": concurrency} if concurrency is not None else {}
     if rate is not None:
@@ -110,8 +125,9 @@ def bench(
         "workload": {"name": workload, "options": {} if scale is None else {"scale": scale}},
         "loads": [load],
         "trial": {"duration_s": duration},
+        "client": {"calibrate": calibrate},
     }
-    return _measure(experiment_from(data, "bench"), out, json=json)
+    return _measure(with_client(experiment_from(data, "bench"), workers, ray), out, json=json)
 
 
 def serve(*arguments: str) -> int:

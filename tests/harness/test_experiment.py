@@ -6,7 +6,7 @@ import pytest
 from engines.errors import BadOption as BadEngineOption
 from engines.errors import UnknownEngine
 from harness.errors import BadExperiment
-from harness.experiment import Experiment, experiment_from, load_experiment
+from harness.experiment import Experiment, experiment_from, load_experiment, with_client
 from results.records import Load
 from workloads import UnknownWorkload
 
@@ -89,3 +89,25 @@ def test_a_missing_file_and_a_torn_one(tmp_path: Path):
         load_experiment(torn)
     with pytest.raises(BadExperiment, match="cannot be read"):
         load_experiment(tmp_path)
+
+
+@pytest.mark.parametrize("address", ["auto", "head:6379", "10.0.0.1:6379", "[fd00::1]:6379", ""])
+def test_a_cluster_is_auto_or_a_host_and_a_port(address: str):
+    assert made(client={"ray": address}).client.ray == address
+
+
+@pytest.mark.parametrize("address", ["head", ":6379", "head:", "ray://head:10001", "head:port"])
+def test_anything_else_is_no_cluster(address: str):
+    with pytest.raises(BadExperiment, match=r"client\.ray must be 'auto' or the host:port"):
+        made(client={"ray": address})
+
+
+def test_the_client_of_the_command_line_stands_above_the_files():
+    experiment = made(client={"workers": 2, "cores": [0, 1], "transport": "aiohttp"})
+    assert with_client(experiment, None, None) == experiment
+    changed = with_client(experiment, None, "head:6379")
+    assert (changed.client.ray, changed.client.workers, changed.client.transport) == ("head:6379", 2, "aiohttp")
+    with pytest.raises(BadExperiment, match=r"client\.cores must name one core"):
+        with_client(experiment, 3, None)
+    with pytest.raises(BadExperiment, match=r"client\.workers must be at least 1"):
+        with_client(made(), 0, None)

@@ -1,0 +1,19 @@
+"""What of a load's records must be the same whoever sent it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from harness.client import LoadResult
+from results.records import StreamRecord
+
+
+def essence(result: LoadResult, records: Sequence[StreamRecord], *, is_open: bool) -> list[tuple[Any, ...]]:
+    """All but the times, in the order of ``records``; in an open loop also where the plan put each first turn."""
+    return [
+        (
+            record.index, record.phase, record.session, record.turn, record.end, record.status,
+            record.wanted_input_tokens, record.wanted_output_tokens, b"".join(record.reads),
+            record.planned_ns - result.issue.start_ns if is_open and record.turn == 0 else None,
+        )
+        for record in records
+    ]  # fmt: skip

@@ -1,0 +1,68 @@
+"""Loads for fleets of any kind, against the truth server, and what must be the same whoever sent them."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import uvloop
+
+from engines.dialects import ReferenceDialect
+from harness.client import Closed, Fleet, LoadResult, Open
+from harness.client.fleet import LoadOrder
+from harness.client.wire import WireSession, wire_sessions
+from harness.truth import Schedule, Truth, truth_process
+from results.records import StreamRecord
+from results.store import TrialFolder
+from workloads import PlannedSession, Session, Turn
+
+T = TypeVar("T")
+
+SCHEDULE = Schedule(ttft_s=0.01, itl_s=0.002)
+
+
+def play(scene: Coroutine[Any, Any, T]) -> T:
+    """Run a scene on the event loop that the harness uses."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(scene)
+
+
+@asynccontextmanager
+async def truth(schedule: Schedule = SCHEDULE) -> AsyncGenerator[tuple[str, Truth]]:
+    """A truth server's URL and handle."""
+    async with truth_process(schedule) as server:
+        yield server.url, server
+
+
+def planned(
+    count: int, *, gap_s: float | None = None, turns: int = 1, tokens: Sequence[int] = (3, 4, 5)
+) -> list[PlannedSession]:
+    """Sessions of ``turns`` turns whose lengths go round ``tokens``; ``gap_s`` apart, or for a closed loop."""
+    return [
+        PlannedSession(
+            Session(f"s{i}", tuple(Turn(2, tokens[i % len(tokens)], prompt=f"p{i}") for _ in range(turns))),
+            None if gap_s is None else i * gap_s,
+        )
+        for i in range(count)
+    ]
+
+
+def wire(sessions: Sequence[PlannedSession]) -> Iterator[WireSession]:
+    return wire_sessions(sessions, ReferenceDialect(), "truth")
+
+
+async def put_on(
+    fleet: Fleet, url: str, share: Closed | Open, sessions: Sequence[PlannedSession], folder: Path
+) -> tuple[LoadResult, list[StreamRecord]]:
+    """One load; returns what the fleet says of it and its records in the order of the plan."""
+    trial = TrialFolder(folder)
+    trial.create()
+    result = await fleet.load(LoadOrder(url, share, timeout_s=20), wire(sessions), trial)
+    return result, sorted(trial.read_streams(), key=lambda record: record.index)
+
+
+async def under_way(server: Truth, count: int) -> None:
+    """Return when the server has been sent ``count`` requests."""
+    while len(await server.answered()) < count:
+        pass

@@ -1,0 +1,148 @@
+"""One load over several worker processes of this machine."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.essence import essence
+from harness.client import Closed, Open, local_fleet
+from harness.client.fleet import LoadOrder, dealt
+from harness.errors import ClientFailed
+from results.frames import FrameLog
+from results.records import StreamRecord
+from results.store import TrialFolder
+from tests.harness.fleet_scenes import planned, play, put_on, truth, under_way, wire
+
+OPEN = Open(duration_s=0.3)
+NS = 1_000_000_000
+
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["open", "closed"])
+def test_two_workers_send_what_one_sends(tmp_path: Path, is_open: bool):
+    sessions = planned(31, gap_s=0.01 if is_open else None, turns=2)
+    share = OPEN if is_open else Closed(4, duration_s=30)
+
+    async def scene(workers: int):
+        async with truth() as (url, _), local_fleet(workers) as fleet:
+            return await put_on(fleet, url, share, sessions, tmp_path / str(workers))
+
+    (one, ones), (two, twos) = play(scene(1)), play(scene(2))
+    assert len(ones) == one.planned == two.planned == 62
+    assert essence(one, ones, is_open=is_open) == essence(two, twos, is_open=is_open)
+    assert [client.planned_requests for client in two.clients] == [32, 30]
+    assert all(client.cpu_s > 0 and client.rss_bytes > 1 << 20 for client in two.clients)
+    assert two.loop_lag is not None
+
+
+def test_an_open_loop_has_one_start_for_all_and_records_in_the_order_of_the_plan(tmp_path: Path):
+    async def scene():
+        async with truth() as (url, _), local_fleet(3) as fleet:
+            return await put_on(fleet, url, OPEN, planned(7, gap_s=0.04), tmp_path / "t")
+
+    result, records = play(scene())
+    assert [record.planned_ns - result.issue.start_ns for record in records] == [i * NS // 25 for i in range(7)]
+    assert result.issue.end_ns - result.issue.start_ns == 0.3 * NS
+    assert all(record.planned_ns <= record.sent_ns < record.read_ns[0] <= record.ended_ns for record in records)
+    assert [record.session for record in records] == [f"s{i}" for i in range(7)]
+    logs = TrialFolder(tmp_path / "t").stream_logs()
+    assert [sorted(record.session for record in log) for log in logs] == [
+        ["s0", "s3", "s6"],
+        ["s1", "s4"],
+        ["s2", "s5"],
+    ]
+
+
+def test_a_cancelled_load_leaves_every_record_and_a_fleet_for_the_next(tmp_path: Path):
+    # the second worker has nothing left to do when the blow falls: its own end must not be taken for the next load's
+    sessions = planned(8, tokens=(2000, 2))
+
+    async def scene() -> list[StreamRecord]:
+        async with truth() as (url, _), local_fleet(2) as fleet:
+            load = asyncio.create_task(put_on(fleet, url, Closed(4, duration_s=30), sessions, tmp_path / "cut"))
+            while len(list(FrameLog(tmp_path / "cut" / "streams-1.frames", StreamRecord))) < 4:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            load.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await load
+            again, records = await put_on(fleet, url, OPEN, planned(5, gap_s=0.01), tmp_path / "next")
+            assert again.planned == len(records) == 5
+        return list(TrialFolder(tmp_path / "cut").read_streams())
+
+    ends = {record.session: record.end for record in play(scene())}
+    assert ends == {"s0": "cancelled", "s2": "cancelled", **dict.fromkeys(("s1", "s3", "s5", "s7"), "complete")}
+
+
+def test_a_load_can_be_cancelled_before_it_has_begun(tmp_path: Path):
+    async def scene() -> int:
+        async with truth() as (url, _), local_fleet(2) as fleet:
+            load = asyncio.create_task(put_on(fleet, url, OPEN, planned(500, gap_s=0.01), tmp_path / "cut"))
+            while not (tmp_path / "cut" / "streams-0.frames").exists():  # noqa: ASYNC110  (the first has been told)
+                await asyncio.sleep(0)
+            load.cancel()
+            await asyncio.wait([load])
+            return (await put_on(fleet, url, OPEN, planned(3, gap_s=0.01), tmp_path / "next"))[0].planned
+
+    assert play(scene()) == 3
+
+
+def test_a_worker_that_is_killed_ends_the_load_with_one_line(tmp_path: Path):
+    async def scene() -> str:
+        async with truth() as (url, server), local_fleet(2) as fleet:
+            sessions = planned(4, tokens=(5000,))  # twenty seconds: the first worker's end is not waited for
+            load = asyncio.create_task(put_on(fleet, url, Closed(2, duration_s=30), sessions, tmp_path / "cut"))
+            await under_way(server, 2)
+            os.kill(fleet.pids[1], signal.SIGKILL)
+            with pytest.raises(ClientFailed, match="ended with status -9") as failure:
+                async with asyncio.timeout(10):
+                    await load
+        return str(failure.value)
+
+    assert "\n" not in play(scene())
+    (survivor,) = TrialFolder(tmp_path / "cut").read_streams()
+    assert (survivor.session, survivor.end) == ("s0", "cancelled")
+
+
+def test_what_breaks_inside_a_worker_is_named(tmp_path: Path):
+    async def scene() -> None:
+        async with local_fleet(1) as fleet:
+            order = LoadOrder("http://127.0.0.1:9", OPEN, timeout_s=1, transport="pigeon")
+            await fleet.load(order, wire(planned(1, gap_s=0.0)), TrialFolder(tmp_path))
+
+    with pytest.raises(ClientFailed, match="KeyError: 'pigeon'"):
+        play(scene())
+
+
+def test_workers_are_here_and_end_with_their_block():
+    async def scene() -> list[psutil.Process]:
+        async with local_fleet(2) as fleet:
+            assert fleet.is_local
+            return [psutil.Process(pid) for pid in fleet.pids]
+
+    assert [process.is_running() for process in play(scene())] == [False, False]
+
+
+@given(st.integers(1, 300), st.integers(0, 300), st.integers(1, 20))
+def test_shares_of_a_closed_loop_are_whole_and_near_equal(concurrency: int, minimum: int, workers: int):
+    shares = [share for share in dealt(Closed(concurrency, 1.0, minimum), workers) if isinstance(share, Closed)]
+    slots = [share.concurrency for share in shares]
+    assert sum(slots) == concurrency
+    assert len(slots) == min(workers, concurrency)
+    assert max(slots) - min(slots) <= 1
+    assert sum(share.minimum for share in shares) == minimum
+
+
+@given(st.integers(1, 300), st.integers(1, 20))
+def test_shares_of_a_cap_are_whole(cap: int, workers: int):
+    shares = [share.max_in_flight for share in dealt(Open(1.0, cap), workers) if isinstance(share, Open)]
+    assert sum(share or 0 for share in shares) == cap
+    assert min(share or 0 for share in shares) >= 1
+
+
+def test_an_open_loop_without_a_cap_is_the_same_for_all():
+    assert dealt(OPEN, 3) == [OPEN] * 3
