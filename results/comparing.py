@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from results.client_error import largest_error_s
 from results.errors import NotComparable
 from results.metrics import CATALOGUE, HEADLINE
 from results.records import TrialRecord, Verdict
@@ -71,11 +72,13 @@ def compare_sides(a: SideOfRun, b: SideOfRun, metrics: Sequence[str] | None = No
     levels = [level for level in _levels(a) if level in _levels(b)]
     if not levels:
         raise NotComparable("the two have no load level in common")
-    return [
-        compare_paired(CATALOGUE[name], level, by_repeat(a.trials, level, name), by_repeat(b.trials, level, name))
-        for level in levels
-        for name in names
-    ]
+    return [_compared(a, b, level, name) for level in levels for name in names]
+
+
+def _compared(a: SideOfRun, b: SideOfRun, level: str, name: str) -> Comparison:
+    trials = [trial for trial in (*a.trials, *b.trials) if trial.record.load.label == level]
+    values_a, values_b = (by_repeat(side.trials, level, name) for side in (a, b))
+    return compare_paired(CATALOGUE[name], level, values_a, values_b, error=largest_error_s(name, trials))
 
 
 def _check(a: SideOfRun, b: SideOfRun) -> None:

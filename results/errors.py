@@ -6,7 +6,9 @@
     ├── RunNotFound       the user's mistake: no run folder at that path
     ├── RunUnreadable     a file of the run is damaged beyond its torn last line, or of a newer schema
     ├── NotWritable       the results folder cannot be written
-    └── NotComparable     two runs differ in what must be equal before they may be compared
+    ├── NotComparable     two runs differ in what must be equal before they may be compared
+    ├── NotImportable     another tool's result file is damaged, or holds too little to make a run of it
+    └── NotCalibrated     the client's error on this machine was asked for before it was measured
 
 Each message is one line that says what to do next.
 """
@@ -30,3 +32,15 @@ class NotWritable(ResultsError):
 
 class NotComparable(ResultsError):
     """The runs differ in workload, model or machine."""
+
+
+class NotExportable(ResultsError):
+    """A run has nothing for another tool's result file."""
+
+
+class NotImportable(ResultsError):
+    """Another tool's result file cannot become a run."""
+
+
+class NotCalibrated(ResultsError):
+    """No calibration is stored."""

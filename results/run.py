@@ -4,16 +4,26 @@
 >>> run.requests.groupby(["engine", "load"]).ttft_s.median()
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from results import client_error
 from results.metrics import CATALOGUE, Value, latency, trial_metrics, trial_window
 from results.metrics.window import Window
-from results.records import Manifest, RequestRecord, RunStatus, TelemetryRecord, TrialPlan, TrialRecord, Verdict
+from results.records import (
+    ClientError,
+    Manifest,
+    RequestRecord,
+    RunStatus,
+    TelemetryRecord,
+    TrialPlan,
+    TrialRecord,
+    Verdict,
+)
 from results.statistics.interval import Interval, log_t_interval
 from results.store import RunFolder, TrialFolder
 
@@ -51,6 +61,8 @@ class Cell(msgspec.Struct, frozen=True):
         failures: failed requests and requests planned, over all finished trials.
         intervals: metric → 95 % interval over the valid trials; absent metrics have no entry.
         reasons: why a metric has no entry.
+        client_error: the measuring client's own error, the largest over all finished trials.
+        uncalibrated: why ``client_error`` is None.
     """
 
     engine: str
@@ -61,6 +73,13 @@ class Cell(msgspec.Struct, frozen=True):
     failures: tuple[int, int]
     intervals: dict[str, Interval]
     reasons: dict[str, str]
+    client_error: ClientError | None = None
+    uncalibrated: str | None = None
+
+    def error_s(self, metric: str) -> float | None:
+        """The ± of a latency metric in seconds; None where it is not known, or the metric is none."""
+        tokens = self.intervals.get("tokens_per_chunk")
+        return client_error.error_s(metric, self.client_error, tokens.centre if tokens else None)
 
 
 class Run:
@@ -177,7 +196,19 @@ class Run:
                 reasons[name] = next((v.reason for v in values if v.reason), "no valid trial")
         failed = int(sum(trial.metrics["failures"].value or 0 for trial in done))
         requests = sum(trial.record.planned_requests for trial in done)
-        return Cell(engine, workload, load, len(valid), len(planned), (failed, requests), intervals, reasons)
+        error = client_error.largest([e for trial in done if (e := trial.record.client_error) is not None])
+        return Cell(
+            engine,
+            workload,
+            load,
+            valid=len(valid),
+            planned=len(planned),
+            failures=(failed, requests),
+            intervals=intervals,
+            reasons=reasons,
+            client_error=error,
+            uncalibrated=_why_uncalibrated(done) if error is None else None,
+        )
 
 
 def by_repeat(trials: Iterable[Trial], load: str, metric: str) -> dict[int, float]:
@@ -207,8 +238,15 @@ def load(path: str | Path) -> Run:
     return Run(RunFolder.open(Path(path)))
 
 
+def _why_uncalibrated(trials: Sequence[Trial]) -> str:
+    if not trials:
+        return "no trial ended"
+    return next((trial.record.uncalibrated for trial in trials if trial.record.uncalibrated), "it was not measured")
+
+
 def _trial_row(trial: Trial) -> dict[str, Any]:
     record = trial.record
+    error = record.client_error
     return {
         "trial": record.id,
         "engine": record.engine,
@@ -219,6 +257,8 @@ def _trial_row(trial: Trial) -> dict[str, Any]:
         "verdict": record.verdict.value,
         "planned_requests": record.planned_requests,
         "window_s": trial.window.length_s,
+        "client_ttft_error_s": error.ttft_s if error else None,
+        "client_gap_error_s": error.itl_s if error else None,
         **{name: value.value for name, value in trial.metrics.items()},
     }
 

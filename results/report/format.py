@@ -5,8 +5,9 @@ Three significant digits, and a bound never shows finer steps than its centre. A
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -99,6 +100,13 @@ def ratio_text(ratio: Interval | None) -> str:
     return f"{scale.number(ratio.centre)}× {bounds_text(ratio, scale)}".rstrip()
 
 
+def error_text(seconds: float) -> str:
+    """A client's error: ``± 0.13 ms``, always in milliseconds, since it is read beside latencies; two digits."""
+    scaled = seconds * 1e3
+    decimals = min(3, max(0, 1 - math.floor(math.log10(scaled)))) if scaled > 0 else 0
+    return f"± {Scale(1e-3, 'ms', decimals).text(seconds)}"
+
+
 def duration_text(seconds: float | None) -> str:
     """A length of time: ``830 ms``, ``34.1 s``, ``12 min 05 s``."""
     if seconds is None:
@@ -164,10 +172,14 @@ def _decimals(scaled: float) -> int:
 
 
 def machine_text(manifest: Manifest) -> str:
-    """Where a run was measured: ``AMD EPYC, 2 cores (bench-01)``; the host's name alone where nothing else is known."""
-    environment = manifest.environment
+    """Where a run was measured."""
+    return place_text(manifest.environment, manifest.host)
+
+
+def place_text(environment: Mapping[str, Any], host: str) -> str:
+    """A machine: ``AMD EPYC, 2 cores (bench-01)``; the host's name alone where nothing else is known."""
     cores = environment.get("cores")
     gpus = [str(gpu.get("name")) for gpu in environment.get("gpus") or []]
     parts = [environment.get("cpu"), f"{cores} cores" if cores else None, *gpus]
     known = ", ".join(str(part) for part in parts if part)
-    return f"{known} ({manifest.host})" if known else manifest.host
+    return f"{known} ({host})" if known else host

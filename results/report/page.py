@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from results.records import RunStatus
+from results.report import clients
 from results.report.format import listed, machine_text, moment_text
 from results.report.levels import engines_of
 from results.report.sections import background, curves, failures, instrument, summary, trials
@@ -32,6 +33,7 @@ class Page(msgspec.Struct, frozen=True):
     facts: list[tuple[str, str]]
     notes: list[str]
     columns: list[str]
+    uncalibrated: str
     summary: list[summary.Group]
     metric_tables: list[background.MetricTable]
     frontiers: list[curves.Frontier]
@@ -44,6 +46,7 @@ class Page(msgspec.Struct, frozen=True):
     lag_rows: list[instrument.LagRow]
     engines: list[background.EngineCard]
     environment: list[tuple[str, str]]
+    clients: list[clients.ClientRow]
     definitions: list[background.Definition]
     configuration: str
     reproduction: list[str]
@@ -64,6 +67,7 @@ def page_of(run: Run) -> Page:
         facts=_facts(run),
         notes=list(manifest.notes),
         columns=[metric.title for metric in summary.COLUMNS],
+        uncalibrated=clients.uncalibrated_text(run),
         summary=summary.summary(run),
         metric_tables=background.metric_tables(run),
         frontiers=curves.frontiers(run),
@@ -76,6 +80,7 @@ def page_of(run: Run) -> Page:
         lag_rows=instrument.lag_rows(run),
         engines=background.engine_cards(run),
         environment=background.environment(run),
+        clients=clients.client_rows(run),
         definitions=background.definitions(),
         configuration=background.configuration(run),
         reproduction=background.reproduction(run),

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from results.metrics import CATALOGUE, HEADLINE
 from results.records import RunStatus, TrialPlan, TrialRecord, Verdict
+from results.report.clients import WITH_ERROR, clients_text, error_of, uncalibrated_text
 from results.report.footnotes import Footnotes
 from results.report.format import ABSENT, interval_parts, listed, machine_text, moment_text, plain
 from results.report.levels import levels_of
@@ -35,7 +36,10 @@ def print_summary(run: Run, console: Console) -> None:
     with _wide_enough(console):
         _print_head(run, console)
         notes = Footnotes()
-        console.print(_table(run, notes))
+        uncalibrated = uncalibrated_text(run)
+        console.print(_table(run, notes, with_errors=not uncalibrated))
+        if uncalibrated:
+            console.print(_line(f"±: {uncalibrated}", "dim"))
         for line in notes.lines():
             console.print(_line(line, "dim"))
         _print_list(console, "INVALID trials, left out of every number above:", _invalid(run), "red")
@@ -55,9 +59,12 @@ def _print_head(run: Run, console: Console) -> None:
     commit = f"commit {manifest.git_commit[:12]}" if manifest.git_commit else "no git checkout"
     where = machine_text(manifest)
     console.print(_line(f"{where} · {commit} · {moment_text(manifest.created_utc)} · {runs}", "dim"))
+    workers = clients_text(run)
+    if workers:
+        console.print(_line(workers, "dim"))
 
 
-def _table(run: Run, notes: Footnotes) -> Table:
+def _table(run: Run, notes: Footnotes, *, with_errors: bool) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
     table.add_column("engine\nvalid runs", overflow="fold", min_width=12)
     for name in HEADLINE:
@@ -67,13 +74,15 @@ def _table(run: Run, notes: Footnotes) -> Table:
     for level in levels_of(run):
         table.add_row(Text(plain(level.title), style="bold"))
         for cell in level.cells:
-            table.add_row(*_row(cell, notes), end_section=cell is level.cells[-1])
+            table.add_row(*_row(cell, notes, with_errors=with_errors), end_section=cell is level.cells[-1])
     table.caption = "centre [95 % interval over valid runs]"
+    if with_errors:
+        table.caption += "; ±: the client's own error for 99 % of requests or gaps"
     table.caption_justify = "left"
     return table
 
 
-def _row(cell: Cell, notes: Footnotes) -> Iterator[Text]:
+def _row(cell: Cell, notes: Footnotes, *, with_errors: bool) -> Iterator[Text]:
     yield Text.assemble(plain(cell.engine), "\n", (f"{cell.valid} of {cell.planned}", "dim"))
     for name in HEADLINE:
         if name == "failures":
@@ -85,7 +94,14 @@ def _row(cell: Cell, notes: Footnotes) -> Iterator[Text]:
             continue
         centre, bounds = interval_parts(CATALOGUE[name], interval)
         mark = notes.mark("interval", interval.reason) if interval.reason else ""
-        yield Text.assemble(centre, "\n", (bounds or mark, "dim"))
+        error = _error(cell, name, notes) if with_errors and name in WITH_ERROR else ""
+        yield Text.assemble(centre, "\n", (bounds or mark, "dim"), (error, "dim"))
+
+
+def _error(cell: Cell, name: str, notes: Footnotes) -> str:
+    """A third line: the client's own error, or a mark for the reason why it is not known."""
+    error = error_of(cell, name)
+    return f"\n{error.text} {notes.mark('±', error.why) if error.why else ''}".rstrip()
 
 
 def _failures(cell: Cell) -> Text:

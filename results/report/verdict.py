@@ -2,17 +2,19 @@
 
 The metric is fixed beforehand: output tokens per second at the highest closed-loop level, or, when every level is
 open loop (where the schedule and not the engine sets the rate), the median TTFT at the last one. The best engine is
-compared with the next best, repeat by repeat; where the interval holds 1 the sentence says so.
+compared with the next best, repeat by repeat; where the interval holds 1, or the difference is within the client's own
+error, the sentence says so.
 """
 
 import msgspec
 
+from results.client_error import largest_error_s
 from results.metrics import CATALOGUE, Better, Metric
-from results.records import RunStatus
+from results.records import RunStatus, Verdict
 from results.report.format import ratio_text
 from results.report.levels import Level, levels_of
-from results.run import Run, by_repeat
-from results.statistics.compare import Comparison, compare_paired
+from results.run import Run, Trial, by_repeat
+from results.statistics.compare import Comparison, Judgement, compare_paired
 
 CONFIDENCE = 0.95
 _STATE = {
@@ -52,12 +54,13 @@ def verdict(run: Run) -> VerdictLine:
 def paired(run: Run, level: Level, metric: Metric, a: str, b: str) -> Comparison:
     """B over A at one level, paired by repeat, valid trials only."""
 
-    def values(engine: str) -> dict[int, float]:
-        key = (engine, level.workload)
-        trials = (trial for trial in run.finished if (trial.record.engine, trial.record.workload) == key)
-        return by_repeat(trials, level.load.label, metric.name)
+    def valid(engine: str) -> list[Trial]:
+        key = (engine, level.workload, level.load, Verdict.VALID)
+        return [t for t in run.finished if (t.record.engine, t.record.workload, t.record.load, t.record.verdict) == key]
 
-    return compare_paired(metric, level.title, values(a), values(b), confidence=CONFIDENCE)
+    values_a, values_b = (by_repeat(valid(side), level.load.label, metric.name) for side in (a, b))
+    error = largest_error_s(metric.name, (*valid(a), *valid(b)))
+    return compare_paired(metric, level.title, values_a, values_b, confidence=CONFIDENCE, error=error)
 
 
 def primary_level(levels: list[Level]) -> Level | None:
@@ -75,8 +78,9 @@ def _sentence(run: Run, level: Level, metric: Metric, best: str, next_best: str)
     if ratio is None or ratio.low is None or ratio.high is None:
         return VerdictLine(f"No verdict at {level.title}: {comparison.why}.", decided=False)
     evidence = f"{ratio_text(ratio)} (95 % interval, {ratio.n} paired runs)"
-    if ratio.low <= 1 <= ratio.high:
-        sentence = f"At {level.title} the data cannot tell {best} from {next_best}: {what} ratio {evidence}."
+    if ratio.low <= 1 <= ratio.high or comparison.judgement is Judgement.UNCLEAR:
+        but = "" if ratio.low <= 1 <= ratio.high else f", but {comparison.why}"
+        sentence = f"At {level.title} the data cannot tell {best} from {next_best}: {what} ratio {evidence}{but}."
         return VerdictLine(sentence, decided=False)
     if metric.better is Better.HIGHER:
         return VerdictLine(f"At {level.title}, {best} delivered {evidence} the {what} of {next_best}.", decided=True)

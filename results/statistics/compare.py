@@ -4,12 +4,13 @@ Trials are paired by load level and repeat (both sides were sent the same bytes)
 The ratio is exp(mean of log B - log A) with Student's t interval on those differences.
 """
 
+import statistics
 from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
 
-from results.metrics.catalogue import Better, Metric
+from results.metrics.catalogue import Better, Metric, Unit
 from results.statistics.interval import Interval, log_t_interval
 
 
@@ -49,6 +50,7 @@ def compare_paired(
     *,
     confidence: float = 0.99,
     band: float = 0.03,
+    error: float = 0.0,
 ) -> Comparison:
     """Compare one metric of B with that of A.
 
@@ -59,13 +61,19 @@ def compare_paired(
         b: the same for the candidate.
         confidence: of the interval.
         band: half-width of the equivalence band as a share: ``same`` means within ± band.
+        error: of the instrument, in the metric's unit: a difference of the centres within it is none.
     """
     shared = sorted(repeat for repeat in a.keys() & b.keys() if a[repeat] > 0 and b[repeat] > 0)
     ratio = log_t_interval([b[repeat] / a[repeat] for repeat in shared], confidence)
     if ratio is None or ratio.low is None or ratio.high is None:
         why = f"needs 2 paired repeats, there are {len(shared)}"
         return Comparison(metric.name, level, ratio, Judgement.UNCLEAR, why)
-    return Comparison(metric.name, level, ratio, *_judge(metric, ratio, confidence, band))
+    word, why = _judge(metric, ratio, confidence, band)
+    difference = abs(ratio.centre - 1) * statistics.geometric_mean(a[repeat] for repeat in shared)
+    if word in {Judgement.BETTER, Judgement.WORSE} and difference <= error:
+        shown, known = _quantity(metric, difference), _quantity(metric, error)
+        word, why = Judgement.UNCLEAR, f"the difference of {shown} is within the client's own error of ± {known}"
+    return Comparison(metric.name, level, ratio, word, why)
 
 
 def _judge(metric: Metric, ratio: Interval, confidence: float, band: float) -> tuple[Judgement, str]:
@@ -79,3 +87,9 @@ def _judge(metric: Metric, ratio: Interval, confidence: float, band: float) -> t
     improved = higher == (metric.better is Better.HIGHER)
     word = Judgement.BETTER if improved else Judgement.WORSE
     return word, f"the {confidence:.0%} interval of {ratio.n} pairs leaves 1 out"
+
+
+def _quantity(metric: Metric, value: float) -> str:
+    if metric.unit is not Unit.SECONDS:
+        return f"{value:.3g} {metric.unit.value}".rstrip()
+    return f"{value * 1e3:.2g} ms" if value < 0.1 else f"{value * 1e3:,.0f} ms"

@@ -32,8 +32,10 @@ def bars_of(module: str, *arguments: str) -> dict[str, dict[str, object]]:
 
 def test_help_names_every_command_and_imports_nothing_heavy():
     done = bakeoff("--help")
-    for command in ("demo", "run", "bench", "report", "compare", "engines", "models", "workloads", "serve"):
+    for command in ("demo", "run", "bench", "report", "compare", "calibrate", "serve"):
         assert command in done.stdout
+    for group in ("engines", "models", "workloads"):
+        assert group in done.stdout
     code = "import sys, harness.cli; print([m for m in ('pandas', 'torch', 'numpy', 'aiohttp') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
@@ -77,7 +79,7 @@ def test_bench_measures_a_running_server_and_report_and_compare_read_it(tmp_path
         done = bakeoff(
             "bench", "--engine", "reference", "--url", f"http://127.0.0.1:{port}/v1", "--model", "truth",
             "--tokenizer", checkpoint(tmp_path / "tok"), "--workload", "random", "--concurrency", 2,
-            "--duration", 1.2, "--repeats", 3, "--out", tmp_path / "runs", "--json",
+            "--duration", 1.2, "--repeats", 3, "--no-calibrate", "--out", tmp_path / "runs", "--json",
         )  # fmt: skip
         truth.communicate()
     assert done.returncode == 0, done.stderr
@@ -85,6 +87,7 @@ def test_bench_measures_a_running_server_and_report_and_compare_read_it(tmp_path
     assert summary["status"] == "complete"
     assert summary["cells"][0]["intervals"]["ttft_p50_s"]["n"] == 3
     assert Path(summary["report"]).read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert summary["cells"][0]["uncalibrated"] == "client.calibrate is off"
     assert "c=2" in bakeoff("report", summary["run"]).stdout
     same = bakeoff("compare", summary["run"], summary["run"], "--json")
     judged = {comparison["metric"]: comparison["judgement"] for comparison in json.loads(same.stdout)}

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import results
 from results.metrics import CATALOGUE
 from results.records import RunStatus
 from results.report import render_html, write_html
+from results.report.format import error_text
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
 from tests.results.hostile import XSS
 
@@ -198,3 +200,42 @@ def test_hostile_texts_are_only_text(tmp_path: Path) -> None:
     assert "<script" not in island(page)
     assert "{{ 7*7 }}" in outline.text
     assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202e]", page)
+
+
+def test_the_clients_error_stands_beside_each_ttft_and_itl(demo: results.Run, page: str, outline: Outline) -> None:
+    assert len(re.findall(r'<span class="bounds">± [\d.]+ ms</span>', page)) == 2 * len(demo.cells)
+    for cell in demo.cells:
+        assert error_text(cell.error_s("ttft_p50_s") or 0) in outline.text
+    instrument = outline.text[outline.text.index("Error of the instrument") : outline.text.index("Environment")]
+    assert instrument.count("± ") == 2 * len(demo.cells)
+    assert "± is the client’s own error: 99\xa0% of the requests" in outline.text
+    assert "not calibrated" not in outline.text
+
+
+def test_an_uncalibrated_run_says_why(tmp_path: Path) -> None:
+    text = Outline(render_html(results.load(build_run(tmp_path, Sheet(error_s=None, loads=LOADS[:1]))))).text
+    assert "± is missing: not calibrated: client.calibrate is off." in text
+    assert "in this run not calibrated: client.calibrate is off." in text
+    assert "± –" in text[text.index("Error of the instrument") :]
+    assert "± –" not in text[: text.index("Error of the instrument")]
+
+
+def test_bold_needs_a_difference_beyond_the_error(tmp_path: Path) -> None:
+    sheet = Sheet(engines={"a": FAST, "b": replace(FAST, ttft_s=0.05)}, loads=LOADS[:1], requests=40, invalid=())
+    bold = [
+        re.search(r'<td class="number( best)?" data-label="TTFT p50">', render_html(results.load(path)))
+        for path in (
+            build_run(tmp_path / "1", replace(sheet, error_s=0.000_1)),
+            build_run(tmp_path / "2", replace(sheet, error_s=0.1)),
+        )
+    ]
+    assert [found and found[1] for found in bold] == [" best", None]
+
+
+def test_the_clients_workers_are_listed_when_there_are_several(tmp_path: Path, outline: Outline) -> None:
+    sheet = Sheet(loads=LOADS[:1], hosts=("near", "far"), requests=6)
+    text = Outline(render_html(results.load(build_run(tmp_path, sheet)))).text
+    table = text[text.index("Workers of the client") : text.index("Definitions")]
+    for words in ("near", "the harness’s own", "far", "1.50 s ± 0.085 ms", "41.0 MiB"):
+        assert words in table
+    assert "Workers of the client" not in outline.text

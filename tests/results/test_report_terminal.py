@@ -1,15 +1,19 @@
 """The terminal summary: whole, narrow enough, and deaf to escape sequences."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
 import results
+from results.calibration import Calibration, GridCell
 from results.metrics import CATALOGUE
-from results.records import RunStatus
-from results.report import print_comparison, print_summary
+from results.records import SCHEMA_VERSION, ClientError, RunStatus
+from results.report import print_calibration, print_comparison, print_summary
+from results.report.format import error_text
 from results.statistics import Judgement, compare_paired
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
 from tests.results.hostile import TERMINAL
@@ -110,3 +114,63 @@ def test_nothing_to_compare() -> None:
     out = io.StringIO()
     print_comparison([], "a", "b", Console(file=out))
     assert "nothing to compare" in out.getvalue()
+
+
+def test_the_clients_error_stands_below_ttft_and_itl(demo: results.Run) -> None:
+    text = printed(demo)
+    cell = next(cell for cell in demo.cells if (cell.engine, cell.load) == ("reference", "c=8"))
+    ttft, itl = (error_text(cell.error_s(name) or 0) for name in ("ttft_p50_s", "itl_p50_s"))
+    assert (ttft, itl) == ("± 0.56 ms", "± 0.19 ms")
+    line = next(line for line in text.splitlines() if ttft in line)
+    assert line.split() == [*ttft.split(), *itl.split()], "below their columns, and nowhere else"
+    assert text.count("± ") == 2 * len(demo.cells)
+    assert "±: the client's own error" in text
+    assert "not calibrated" not in text
+
+
+def test_an_uncalibrated_run_says_why_once(tmp_path: Path) -> None:
+    text = printed(results.load(build_run(tmp_path, Sheet(loads=LOADS[:2], requests=8, error_s=None))))
+    assert text.count("±") == 1
+    assert "±: not calibrated: client.calibrate is off" in text
+
+
+def test_one_uncalibrated_engine_gets_a_footnote(tmp_path: Path) -> None:
+    run = results.load(build_run(tmp_path, Sheet(loads=LOADS[:1], requests=8, invalid=())))
+    for trial in run.finished:
+        if trial.record.engine == "transformers":
+            record = msgspec.structs.replace(trial.record, client_error=None, uncalibrated="the engine died")
+            run.folder.trial(record.id).finish(record)
+    text = printed(results.load(run.path))
+    assert text.count("± – (1)") == 2
+    assert "(1) ±: not calibrated: the engine died" in text
+
+
+def test_workers_are_named_when_there_are_several(tmp_path: Path) -> None:
+    sheet = Sheet(loads=LOADS[:1], requests=6, hosts=("near", "near", "far"))
+    text = printed(results.load(build_run(tmp_path / "1", sheet)), width=160)
+    assert "client: 3 workers on near and far, CPU 4.50 s, largest 42.0 MiB, clocks known to ± 0.085 ms" in text
+    local = printed(results.load(build_run(tmp_path / "2", replace(sheet, hosts=("near", "near")))), width=160)
+    assert "client: 2 workers on near, CPU 3.00 s, largest 41.0 MiB\n" in local
+    assert "client: " not in printed(results.load(build_run(tmp_path / "3", replace(sheet, hosts=("near",)))))
+
+
+def test_a_calibration_is_a_table_with_its_machine() -> None:
+    error = ClientError(requests=10, chunks_per_s=900.0, ttft_s=0.0015, itl_s=None, send_lag_s=0.0001, cpu_s=0.1)
+    cells = [
+        GridCell(64, 0.01, 1_000.0, 0.000_02, error),
+        GridCell(512, 0.005, 901.0, 0.000_02, msgspec.structs.replace(error, itl_s=0.0123)),
+    ]
+    calibration = Calibration(
+        SCHEMA_VERSION, "2026-11-20T10:15:00+00:00", "0.1.0", "vm\x1b[2J", {"cpu": "Xeon", "cores": 2},
+        workers=2, cores=[0, 1], transport="aiohttp", repeats=3, cells=cells,
+    )  # fmt: skip
+    out = io.StringIO()
+    print_calibration(calibration, Console(file=out, width=80))
+    head, how, *rest = out.getvalue().splitlines()
+    assert head == "Xeon, 2 cores (vm [2J)"
+    assert "bakeoff 0.1.0 · 2026-11-20 10:15 UTC · 2 client workers on cores 0 and 1 · transport aiohttp" in how
+    rows = [line.split() for line in rest if line.split()[:1] in (["64"], ["512"])]
+    assert rows == [
+        ["64", "10", "1.50", "–", "0.10", "900", "90", "%", "20.0", "saturated"],
+        ["512", "5", "1.50", "12.30", "0.10", "900", "99.9", "%", "20.0"],
+    ]

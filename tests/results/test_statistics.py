@@ -133,3 +133,15 @@ def test_wide_intervals_and_single_pairs_are_unclear() -> None:
     assert single.judgement is Judgement.UNCLEAR
     assert single.why == "needs 2 paired repeats, there are 1"
     assert compare_paired(TTFT, "c=1", {0: 0.0}, {0: 1.0}).ratio is None
+
+
+def test_a_difference_within_the_instruments_error_is_none() -> None:
+    """20.0 against 20.3 ms, repeatable to a tenth of that: told apart by an error of 0.2 ms, not by one of 0.5 ms."""
+    a = {1: 0.0200, 2: 0.0201, 3: 0.0199}
+    b = {repeat: value * 1.015 for repeat, value in a.items()}
+    assert compare_paired(TTFT, "c=8", a, b, band=0.01, error=0.0002).judgement is Judgement.WORSE
+    found = compare_paired(TTFT, "c=8", a, b, band=0.01, error=0.0005)
+    assert found.judgement is Judgement.UNCLEAR
+    assert found.why == "the difference of 0.3 ms is within the client's own error of ± 0.5 ms"
+    assert compare_paired(TTFT, "c=8", b, a, band=0.01, error=0.0005).judgement is Judgement.UNCLEAR
+    assert compare_paired(TTFT, "c=8", a, a, error=0.0005).judgement is Judgement.SAME

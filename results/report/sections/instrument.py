@@ -8,6 +8,7 @@ from results.metrics import Unit, latency
 from results.metrics.percentiles import percentile
 from results.records import Phase, Verdict
 from results.report.charts.svg import engine_class
+from results.report.clients import error_of
 from results.report.format import ABSENT, share_text, value_text
 from results.report.levels import engines_of, levels_of
 from results.report.sections.summary import trials_of
@@ -15,7 +16,10 @@ from results.run import Run, Trial
 
 
 class LagRow(msgspec.Struct, frozen=True):
-    """Send lag of one engine at one level, pooled over its valid trials; each absent value carries its reason."""
+    """Send lag of one engine at one level, pooled over its valid trials, and the client's error there.
+
+    Each absent value carries its reason.
+    """
 
     engine: str
     colour: str
@@ -27,6 +31,9 @@ class LagRow(msgspec.Struct, frozen=True):
     largest: str
     loop_lag: str
     share_of_ttft: str
+    ttft_error: str
+    gap_error: str
+    error_why: str
 
 
 def lag_rows(run: Run) -> list[LagRow]:
@@ -41,7 +48,16 @@ def lag_rows(run: Run) -> list[LagRow]:
             ttft = cell.intervals.get("ttft_p50_s")
             colour = engine_class(engines.index(cell.engine))
             row = _row(cell.engine, colour, level.title, lags, ttft.centre if ttft else None)
-            rows.append(msgspec.structs.replace(row, loop_lag=_loop_lag(valid)))
+            errors = [error_of(cell, name) for name in ("ttft_p50_s", "chunk_gap_p50_s")]
+            rows.append(
+                msgspec.structs.replace(
+                    row,
+                    loop_lag=_loop_lag(valid),
+                    ttft_error=errors[0].text,
+                    gap_error=errors[1].text,
+                    error_why=errors[0].why or errors[1].why,
+                )
+            )
     return rows
 
 
@@ -58,6 +74,9 @@ def _row(engine: str, colour: str, level: str, lags: Sequence[float], ttft_s: fl
         loop_lag="",
         largest=value_text(Unit.SECONDS, max(lags)) if lags else ABSENT,
         share_of_ttft=share_text(p50.value, ttft_s) if p50.value is not None and ttft_s is not None else ABSENT,
+        ttft_error="",
+        gap_error="",
+        error_why="",
     )
 
 

@@ -10,6 +10,7 @@ from results.records import Verdict
 from results.report.charts.dots import dot_strip, strip_axis
 from results.report.charts.scales import Axis
 from results.report.charts.svg import engine_class
+from results.report.clients import WITH_ERROR, ErrorText, error_of
 from results.report.format import ABSENT, interval_parts, share_text, value_text
 from results.report.levels import Level, engines_of, levels_of
 from results.run import Cell, Run, Trial
@@ -25,7 +26,8 @@ class Figure(msgspec.Struct, frozen=True):
         title: the column's heading, repeated on narrow screens.
         centre: with unit, or the mark of absence.
         bounds: the 95 % interval, empty where there is none.
-        note: why the number, its bounds or some of its trials are missing; empty otherwise.
+        error: the client's own error, ``± 0.13 ms``; empty where it does not belong or no engine has one.
+        note: why the number, its bounds, its error or some of its trials are missing; empty otherwise.
         strip: its trials as dots.
         best: whether its interval lies clear of every other engine's, on the good side.
     """
@@ -33,6 +35,7 @@ class Figure(msgspec.Struct, frozen=True):
     title: str
     centre: str
     bounds: str
+    error: str
     note: str
     strip: Markup
     best: bool
@@ -120,14 +123,23 @@ def _figure(metric: Metric, level: Level, cell: Cell, *, done: Sequence[Trial], 
     if invalid:
         words += f"; INVALID: {', '.join(value_text(metric.unit, value) for value in invalid)}"
     title = f"{metric.title} of each trial: {words}"
+    error = _error(metric, level, cell) if interval is not None else None
+    notes = (_note(metric, cell, interval), error.why if error else "")
     return Figure(
         title=metric.title,
         centre=centre,
         bounds=bounds,
-        note=_note(metric, cell, interval),
+        error=error.text if error else "",
+        note="; ".join(note for note in notes if note),
         strip=dot_strip(title, axis, valid, invalid=invalid, interval=interval, colour=colour),
         best=interval is not None and _clear_of_others(metric, level, cell, interval),
     )
+
+
+def _error(metric: Metric, level: Level, cell: Cell) -> ErrorText | None:
+    """The client's own error, where the metric has one and any engine at this level was calibrated."""
+    known = metric.name in WITH_ERROR and any(other.client_error for other in level.cells)
+    return error_of(cell, metric.name) if known else None
 
 
 def _note(metric: Metric, cell: Cell, interval: Interval | None) -> str:
@@ -139,10 +151,16 @@ def _note(metric: Metric, cell: Cell, interval: Interval | None) -> str:
 
 
 def _clear_of_others(metric: Metric, level: Level, cell: Cell, mine: Interval) -> bool:
-    """Whether this interval overlaps no other engine's and lies on the good side of each."""
+    """Whether this interval overlaps no other engine's, lies on the good side of each, and is told apart by the client.
+
+    A difference that is no larger than the client's own error is none.
+    """
     others = [other.intervals.get(metric.name) for other in level.cells if other.engine != cell.engine]
     known = [other for other in others if other is not None]
     if mine.low is None or mine.high is None or not known:
+        return False
+    error_s = max((other.error_s(metric.name) or 0.0 for other in level.cells), default=0.0)
+    if any(abs(other.centre - mine.centre) <= error_s for other in known):
         return False
     if metric.better is Better.HIGHER:
         return all(other.high is not None and mine.low > other.high for other in known)

@@ -1,0 +1,103 @@
+"""The command that measures the client itself: calibrate."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import cyclopts
+
+from harness.cli.options import EXIT_OK, Json
+
+if TYPE_CHECKING:
+    from results.calibration import Calibration
+
+Several = cyclopts.Parameter(consume_multiple=True, negative="")
+
+
+def calibrate(
+    *,
+    streams: Annotated[list[int] | None, Several] = None,
+    gaps_ms: Annotated[list[float] | None, Several] = None,
+    workers: int = 1,
+    cores: Annotated[list[int] | None, Several] = None,
+    transport: Literal["http", "aiohttp"] = "http",
+    repeats: int = 3,
+    show: Annotated[bool, cyclopts.Parameter(negative="")] = False,
+    json: Json = False,
+) -> int:
+    """Measure how wrong the measuring client is on this machine, over a grid of loads, against a server of known truth.
+
+    The default grid takes about a minute and a half, in which nothing else should run. The result is stored.
+
+    Parameters
+    ----------
+    streams
+        Numbers of streams to keep in flight; the default is 1 8 64 256 512.
+    gaps_ms
+        Milliseconds between two chunks of a stream, 1 to 100; the default is 50 20 10 5.
+    workers
+        Processes of the client.
+    cores
+        A core for each worker to be pinned to; the default leaves it to Linux.
+    transport
+        The client's: http, the raw one, or aiohttp, to compare with.
+    repeats
+        Calibrations of each pair; the median counts.
+    show
+        Print what was stored before and measure nothing.
+    json
+        Print the calibration as JSON on stdout.
+    """
+    import msgspec
+    from rich.console import Console
+
+    from harness.cli.reading import print_json
+    from harness.grid import GAPS_S, STREAMS, calibration_path
+    from results.calibration import read_calibration, write_calibration
+    from results.report import print_calibration
+
+    path = calibration_path()
+    if show:
+        calibration = read_calibration(path)
+    else:
+        calibration = _measured(
+            STREAMS if streams is None else streams,
+            GAPS_S if gaps_ms is None else [gap_ms / 1e3 for gap_ms in gaps_ms],
+            workers=workers,
+            cores=cores or [],
+            transport=transport,
+            repeats=repeats,
+        )
+        write_calibration(path, calibration)
+    if json:
+        print_json(msgspec.to_builtins(calibration))
+    else:
+        console = Console()
+        print_calibration(calibration, console)
+        console.print(f"stored: {path}", markup=False, highlight=False, soft_wrap=True)
+    return EXIT_OK
+
+
+def _measured(
+    streams: Sequence[int], gaps_s: Sequence[float], *, workers: int, cores: Sequence[int], transport: str, repeats: int
+) -> "Calibration":
+    """Measure, with a bar on a terminal."""
+    import asyncio
+
+    import uvloop
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from harness.grid import calibrate_grid
+
+    console = Console(stderr=True)
+    with (
+        Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        task = progress.add_task("calibrating", total=len(streams) * len(gaps_s))
+        return runner.run(
+            calibrate_grid(
+                streams, gaps_s, workers=workers, cores=cores, transport=transport, repeats=repeats,
+                done=lambda _: progress.advance(task),
+            )
+        )  # fmt: skip

@@ -1,0 +1,93 @@
+"""The measuring client itself: its error beside each latency, and its workers where a run has more than one."""
+
+import msgspec
+
+from results.metrics import Unit
+from results.records import ClientRecord
+from results.report.format import ABSENT, error_text, listed, value_text
+from results.run import Cell, Run
+
+WITH_ERROR = ("ttft_p50_s", "itl_p50_s")
+"""Columns beside which the client's own error is printed."""
+
+
+class ErrorText(msgspec.Struct, frozen=True):
+    """``± 0.31 ms``, or ``± –`` with the reason; the reason is empty where there is a number."""
+
+    text: str
+    why: str
+
+
+class ClientRow(msgspec.Struct, frozen=True):
+    """One worker over all finished trials."""
+
+    number: str
+    host: str
+    requests: str
+    cpu: str
+    memory: str
+    clock: str
+
+
+def error_of(cell: Cell, metric: str) -> ErrorText:
+    """The client's own error of a latency metric in one cell."""
+    error_s = cell.error_s(metric)
+    if error_s is not None:
+        return ErrorText(error_text(error_s), "")
+    reason = f"not calibrated: {cell.uncalibrated}" if cell.client_error is None else "each answer was one chunk"
+    return ErrorText(f"± {ABSENT}", reason)
+
+
+def uncalibrated_text(run: Run) -> str:
+    """Why no cell of a run has a client error; empty when one has."""
+    if any(cell.client_error for cell in run.cells):
+        return ""
+    reasons = dict.fromkeys(cell.uncalibrated or "it was not measured" for cell in run.cells)
+    return f"not calibrated: {'; '.join(reasons)}" if reasons else ""
+
+
+def client_rows(run: Run) -> list[ClientRow]:
+    """One row per worker; none where there is only one."""
+    workers = _workers(run)
+    return [_row(i, records) for i, records in enumerate(workers, start=1)] if len(workers) > 1 else []
+
+
+def clients_text(run: Run) -> str:
+    """``client: 2 workers on a and b, CPU 3.12 s, largest 45.1 MiB, clocks known to ± 0.085 ms``; empty for one."""
+    workers = _workers(run)
+    if len(workers) < 2:
+        return ""
+    every = [record for records in workers for record in records]
+    hosts = listed(list(dict.fromkeys(record.host for record in every)))
+    text = (
+        f"client: {len(workers)} workers on {hosts}, CPU {value_text(Unit.SECONDS, sum(r.cpu_s for r in every))}, "
+        f"largest {value_text(Unit.BYTES, max(r.rss_bytes for r in every))}"
+    )
+    uncertainty_ns = max(record.clock_uncertainty_ns for record in every)
+    known = f", clocks known to {error_text(uncertainty_ns / 1e9)}" if uncertainty_ns else ""
+    return text + known
+
+
+def _workers(run: Run) -> list[list[ClientRecord]]:
+    """The records of each worker: a trial lists them in one order, and a low concurrency leaves the last ones out."""
+    most = max((len(trial.record.clients) for trial in run.finished), default=0)
+    return [[trial.record.clients[i] for trial in run.finished if i < len(trial.record.clients)] for i in range(most)]
+
+
+def _row(number: int, records: list[ClientRecord]) -> ClientRow:
+    worst = max(records, key=lambda record: record.clock_uncertainty_ns)
+    return ClientRow(
+        number=str(number),
+        host=listed(list(dict.fromkeys(record.host for record in records))),
+        requests=f"{sum(record.planned_requests for record in records):,}",
+        cpu=value_text(Unit.SECONDS, sum(record.cpu_s for record in records)),
+        memory=value_text(Unit.BYTES, max(record.rss_bytes for record in records)),
+        clock=_clock(worst),
+    )
+
+
+def _clock(record: ClientRecord) -> str:
+    if not record.clock_uncertainty_ns:
+        return "the harness’s own"
+    offset = value_text(Unit.SECONDS, record.clock_offset_ns / 1e9)
+    return f"{offset} {error_text(record.clock_uncertainty_ns / 1e9)}"
