@@ -1,8 +1,8 @@
-"""Bar 7: our client beside those of vLLM, AIPerf, GuideLLM and SGLang, each on one core, against one truth server.
+"""Bar 1: our client beside those of vLLM, AIPerf, GuideLLM and SGLang, each on one core, against one truth server.
 
 Needs ``make peers``. In each round the clients take turns, scenario by scenario; figures are medians over the rounds.
-An hour, in which the machine must do nothing else; ``--quick`` is one round, ``--peers`` picks clients and
-``--scenarios`` loads.
+The traps, which a client falls into or does not, are laid once. Half an hour, in which the machine must do nothing
+else; ``--quick`` is one round, ``--peers`` picks clients and ``--scenarios`` loads.
 """
 
 import argparse
@@ -48,7 +48,8 @@ def main() -> None:
         sys.exit(f"no scenario is called {' or '.join(options.scenarios)}…")
     results = Results()
     for number in range(1 if options.quick else options.rounds):
-        asyncio.run(one_round(folder / f"round-{number + 1}", [*loads, *tricks], clients, results))
+        todo = [*loads, *(tricks if number == 0 else [])]
+        asyncio.run(one_round(folder / f"round-{number + 1}", todo, clients, results))
     names = [client.name for client in clients]
     print(f"\n{headline(results, names)}\n")
     if tricks:

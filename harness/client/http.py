@@ -17,44 +17,12 @@ from typing import cast
 import httptools
 
 from engines.dialects import HttpRequest
+from harness.client.moderator import Moderator
 from harness.client.transport import Ended, StreamLog
 
 MAX_IDLE_S = 2.0
 """An idle connection older than this is not used again: servers close theirs after 5 s or more, and a request sent
 into a closing connection would look like a failure of the engine."""
-DENSE_PER_MS = 100
-REST_S = 0.000_05
-_WINDOW_NS = 1_000_000
-
-
-class _Moderator:
-    """Lets chunks gather when they come so densely that waking for each would cost more than it tells.
-
-    A wake-up and a read cost the kernel about 4 µs however little there is to read, so one worker would end at some
-    200,000 chunks a second. Above :data:`DENSE_PER_MS` the loop rests for 50 µs between two rounds: stamps are late by
-    at most that, and several chunks share one read. Network cards moderate their interrupts for the same reason.
-    """
-
-    def __init__(self) -> None:
-        self._chunks = 0
-        self._window_end_ns = 0
-        self._dense = False
-        self._resting = False
-
-    def count(self, chunks: int, now_ns: int) -> None:
-        """So many chunks came in a read."""
-        self._chunks += chunks
-        if now_ns >= self._window_end_ns:
-            self._dense = self._chunks >= DENSE_PER_MS and now_ns < self._window_end_ns + _WINDOW_NS
-            self._window_end_ns = now_ns + _WINDOW_NS
-            self._chunks = 0
-        if self._dense and not self._resting:
-            self._resting = True
-            asyncio.get_running_loop().call_soon(self._rest)
-
-    def _rest(self) -> None:
-        time.sleep(REST_S)
-        self._resting = False
 
 
 class HttpTransport:
@@ -73,7 +41,7 @@ class HttpTransport:
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._prefix = parts.path.rstrip("/")
         self._host_header = parts.netloc.rpartition("@")[2]
-        self.moderator = _Moderator()
+        self.moderator = Moderator()
         self._idle: list[Connection] = []
         self._carrying: dict[StreamLog, Connection | asyncio.Task[None]] = {}
 
@@ -146,7 +114,7 @@ class HttpTransport:
         return None
 
     async def _connect(self) -> "Connection":
-        loop = asyncio.get_running_loop()
+        loop = self.moderator.loop = asyncio.get_running_loop()
         if self._tls is not None:
             made = await loop.create_connection(lambda: Connection(self, None), self._host, self._port, ssl=self._tls)
             return made[1]
