@@ -1,6 +1,16 @@
 """Wire formats: a turn becomes bytes, stream payloads become events. No I/O."""
 
-from engines.dialects.base import Dialect, Event, Finish, HttpRequest, StreamFault, TokenDelta, TokenKind, Usage
+from engines.dialects.base import (
+    Dialect,
+    EmptyChunk,
+    Event,
+    Finish,
+    HttpRequest,
+    StreamFault,
+    TokenDelta,
+    TokenKind,
+    Usage,
+)
 from engines.dialects.openai import OpenAiDialect
 from engines.dialects.reference import ReferenceDialect
 from engines.dialects.sse import SseParser
@@ -8,6 +18,7 @@ from engines.dialects.transformers import TransformersDialect
 
 __all__ = [
     "Dialect",
+    "EmptyChunk",
     "Event",
     "Finish",
     "HttpRequest",

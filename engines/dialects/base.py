@@ -31,6 +31,15 @@ class Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
+    in_choice: bool = False
+    """Whether its chunk had choices too; some clients read usage only where it comes alone."""
+
+
+class EmptyChunk(msgspec.Struct, frozen=True):
+    """A chunk with choices but no token: a role, an empty piece, a finish reason of its own.
+
+    It is no token; other benchmark clients take some of them for one (:mod:`results.views`).
+    """
 
 
 class Finish(msgspec.Struct, frozen=True):
@@ -45,7 +54,7 @@ class StreamFault(msgspec.Struct, frozen=True):
     message: str
 
 
-Event = TokenDelta | Usage | Finish | StreamFault
+Event = TokenDelta | EmptyChunk | Usage | Finish | StreamFault
 
 
 class HttpRequest(msgspec.Struct, frozen=True):

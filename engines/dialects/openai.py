@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from engines.dialects.base import Event, Finish, HttpRequest, StreamFault, TokenDelta, TokenKind, Usage
+from engines.dialects.base import EmptyChunk, Event, Finish, HttpRequest, StreamFault, TokenDelta, TokenKind, Usage
 from workloads.types import Turn
 
 _MAX_ERROR_CHARS = 500
@@ -104,7 +104,7 @@ def _chunk_events(chunk: _Chunk, data: bytes) -> list[Event]:
     if chunk.usage is not None:
         details = chunk.usage.prompt_tokens_details
         cached = details.cached_tokens if details else None
-        events.append(Usage(chunk.usage.prompt_tokens, chunk.usage.completion_tokens, cached))
+        events.append(Usage(chunk.usage.prompt_tokens, chunk.usage.completion_tokens, cached, bool(chunk.choices)))
     return events
 
 
@@ -121,6 +121,8 @@ def _choice_events(choice: _Choice) -> list[Event]:
     events: list[Event] = [
         TokenDelta(text, ids if i == len(said) else None, kind) for i, (kind, text) in enumerate(said, start=1)
     ]
+    if not said:
+        events.append(EmptyChunk())
     if choice.finish_reason is not None:
         events.append(Finish(choice.finish_reason))
     return events

@@ -7,7 +7,7 @@ import sys
 
 import cyclopts
 
-from harness.cli import listing, measuring, reading
+from harness.cli import calibrating, exchanging, listing, measuring, reading, truth
 from harness.cli.guarded import guarded
 
 
@@ -19,9 +19,11 @@ def make_app() -> cyclopts.App:
         "which one is better.",
         version_flags=["--version"],
     )
-    for command in (measuring.demo, measuring.run, measuring.bench, reading.report, reading.compare, measuring.serve):
+    measured = (measuring.demo, measuring.run, measuring.bench, reading.report, reading.compare)
+    for command in (*measured, exchanging.views, exchanging.export, calibrating.calibrate, measuring.serve):
         app.command(command)
-    for group in (listing.engines_app, listing.models_app, listing.workloads_app):
+    app.command(truth.serve_truth, name="truth")
+    for group in (exchanging.import_app, listing.engines_app, listing.models_app, listing.workloads_app):
         app.command(group)
     return app
 

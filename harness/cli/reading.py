@@ -47,27 +47,32 @@ def compare(a: str, b: str, *, metric: list[str] | None = None, json: Json = Fal
     side_a, side_b = select(a), select(b)
     comparisons = compare_sides(side_a, side_b, metric)
     if json:
-        _print_json([msgspec.to_builtins(comparison) for comparison in comparisons])
+        print_json([msgspec.to_builtins(comparison) for comparison in comparisons])
     else:
         print_comparison(comparisons, *labels(side_a, side_b), Console())
     return EXIT_OK
+
+
+def read(path: Path) -> "Run":
+    """The run at ``path``, with what a crash left salvaged."""
+    import results
+    from harness.run import recover
+    from results.store import RunFolder
+
+    recover(RunFolder.open(path))
+    return results.load(path)
 
 
 def show(path: Path, *, json: bool) -> "Run":
     """Salvage what a crash left, print the table (or JSON) and write the page."""
     from rich.console import Console
 
-    import results
-    from harness.run import recover
     from results.report import print_summary, write_html
-    from results.store import RunFolder
 
-    folder = RunFolder.open(path)
-    recover(folder)
-    run = results.load(path)
+    run = read(path)
     page = write_html(run)
     if json:
-        _print_json(_summary(run, page))
+        print_json(_summary(run, page))
     else:
         console = Console()
         print_summary(run, console)
@@ -87,7 +92,8 @@ def _summary(run: "Run", page: Path) -> dict[str, Any]:
     }
 
 
-def _print_json(value: Any) -> None:  # noqa: ANN401  (anything that JSON holds)
+def print_json(value: Any) -> None:  # noqa: ANN401  (anything that JSON holds)
+    """Print ``value`` as indented JSON on stdout."""
     import msgspec
 
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value)).decode() + "\n")

@@ -46,6 +46,22 @@ def test_a_role_chunk_is_not_a_token():
     finish = event('{"choices":[{"delta":{},"index":0,"finish_reason":"length"}],"usage":{"completion_tokens":1}}')
     record = decode_stream(stream([(1, role), (50, word), (51, finish)]), TRANSFORMERS, None)
     assert (record.chunk_ns, record.outcome) == ([50], Outcome.OK)
+    assert record.empty_chunk_ns == [1, 51]  # what other clients may take for tokens is kept apart
+
+
+def test_the_times_of_the_end_are_kept():
+    usage = event('{"choices":[],"usage":{"completion_tokens":1}}')
+    word = event('{"choices":[{"text":"Hi","index":0,"finish_reason":"length"}]}')
+    record = decode_stream(stream([(10, word), (20, usage), (30, DONE)]), TRANSFORMERS, None)
+    assert (record.usage_ns, record.usage_in_choice, record.last_event_ns, record.end) == (20, False, 30, "complete")
+    together = decode_stream(stream([(10, TOKEN), (20, FINISH), (30, b": still here\n\n")]), REFERENCE, None)
+    assert (together.usage_ns, together.usage_in_choice, together.last_event_ns) == (20, True, 20)
+
+
+def test_a_chunk_of_ids_without_text_is_marked():
+    silent = event('{"choices":[{"index":0,"text":"","token_ids":[7]}]}')
+    record = decode_stream(stream([(10, TOKEN), (20, silent), (30, TOKEN + FINISH)]), REFERENCE, None)
+    assert (record.chunk_tokens, record.silent_chunks) == ([1, 1, 1], [1])
 
 
 def test_a_stream_without_a_finish_reason_is_truncated_even_with_done():

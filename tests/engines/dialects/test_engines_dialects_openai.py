@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from engines.dialects import (
     Dialect,
+    EmptyChunk,
     Event,
     Finish,
     OpenAiDialect,
@@ -26,6 +27,7 @@ from workloads import Message, Turn
 
 CHAT = Turn(12, 3, messages=(Message("system", "Be short."), Message("user", "Größe?")))
 COMPLETION = Turn(5, 4, prompt='The "capital"\nof')
+EMPTY = EmptyChunk()
 DIALECTS = [OpenAiDialect(), ReferenceDialect(), TransformersDialect()]
 KEYS = ("choices", "usage", "error", "object", "message", "delta", "text", "content", "token_ids", "finish_reason",
         "tool_calls", "reasoning", "prompt_tokens", "prompt_tokens_details", "cached_tokens", "detail")  # fmt: skip
@@ -90,15 +92,15 @@ class TestRequests:
 
 class TestEvents:
     def test_a_chunk_that_only_names_the_role_is_no_token(self) -> None:
-        assert events(choice(delta={"role": "assistant"}, finish_reason=None)) == []
-        assert events(choice(delta={"role": "assistant", "content": ""}, finish_reason=None)) == []
-        assert events(choice(delta={"role": "assistant", "content": None})) == []
+        assert events(choice(delta={"role": "assistant"}, finish_reason=None)) == [EMPTY]
+        assert events(choice(delta={"role": "assistant", "content": ""}, finish_reason=None)) == [EMPTY]
+        assert events(choice(delta={"role": "assistant", "content": None})) == [EMPTY]
 
     def test_an_empty_delta_is_no_token(self) -> None:
-        assert events(choice(delta={})) == []
-        assert events(choice(delta=None)) == []
-        assert events(choice()) == []
-        assert events(choice(text="")) == []
+        assert events(choice(delta={})) == [EMPTY]
+        assert events(choice(delta=None)) == [EMPTY]
+        assert events(choice()) == [EMPTY]
+        assert events(choice(text="")) == [EMPTY]
 
     def test_text_of_chat_and_of_completions(self) -> None:
         assert events(choice(delta={"content": "Hel"})) == [TokenDelta("Hel")]
@@ -113,7 +115,7 @@ class TestEvents:
         """Half a character: the engine holds the text back, the token was made."""
         assert events(choice(delta={"content": ""}, token_ids=[7])) == [TokenDelta("", (7,))]
         assert events(choice(text="", token_ids=[7])) == [TokenDelta("", (7,))]
-        assert events(choice(text="", token_ids=[])) == []
+        assert events(choice(text="", token_ids=[])) == [EMPTY]
         assert events(choice(text="a", token_ids=None)) == [TokenDelta("a")]
 
     @pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
@@ -126,7 +128,7 @@ class TestEvents:
         (delta,) = events(choice(delta={"tool_calls": calls}, token_ids=[5]))
         assert isinstance(delta, TokenDelta)
         assert (delta.kind, delta.token_ids, json.loads(delta.text)) == (TokenKind.TOOL, (5,), calls)
-        assert events(choice(delta={"tool_calls": []})) == []
+        assert events(choice(delta={"tool_calls": []})) == [EMPTY]
 
     def test_a_chunk_that_says_several_things_loses_none_and_counts_its_ids_once(self) -> None:
         """Which ids belong to which part is not said, so the last part carries them all."""
@@ -139,7 +141,7 @@ class TestEvents:
 
     @pytest.mark.parametrize("reason", ["stop", "length", "tool_calls", "content_filter"])
     def test_a_finish_reason_ends_the_answer_after_its_last_token(self, reason: str) -> None:
-        assert events(choice(delta={}, finish_reason=reason)) == [Finish(reason)]
+        assert events(choice(delta={}, finish_reason=reason)) == [EMPTY, Finish(reason)]
         assert events(choice(text="x", finish_reason=reason)) == [TokenDelta("x"), Finish(reason)]
 
     def test_usage_with_empty_choices(self) -> None:
@@ -150,7 +152,7 @@ class TestEvents:
 
     def test_usage_together_with_the_finish(self) -> None:
         payload = choice(text="", finish_reason="length") | {"usage": {"prompt_tokens": 5, "completion_tokens": 1}}
-        assert events(payload) == [Finish("length"), Usage(5, 1)]
+        assert events(payload) == [EMPTY, Finish("length"), Usage(5, 1, in_choice=True)]
 
     def test_cached_tokens_are_kept_and_zero_is_not_missing(self) -> None:
         for details, cached in (({"cached_tokens": 16}, 16), ({"cached_tokens": 0}, 0), ({}, None), (None, None)):
@@ -269,13 +271,14 @@ class TestWholeStreams:
     @pytest.mark.parametrize(
         ("stream", "expected"),
         [
-            (VLLM_CHAT, [TokenDelta("Grüß", (11, 12)), TokenDelta("e 🌍", (13,)), Finish("length"), Usage(29, 3, 16)]),
-            (TRANSFORMERS_CHAT, [TokenDelta("Hel"), Finish("length"), Usage(31, 1)]),
-            (TRANSFORMERS_COMPLETION, [TokenDelta(" Par"), Finish("length"), Usage(5, 1)]),
-            (LLAMA_SERVER_CHAT, [TokenDelta("Hi"), StreamFault("context is full")]),
+            (VLLM_CHAT, [EMPTY, TokenDelta("Grüß", (11, 12)), TokenDelta("e 🌍", (13,)), Finish("length"),
+                         Usage(29, 3, 16)]),
+            (TRANSFORMERS_CHAT, [EMPTY, TokenDelta("Hel"), EMPTY, Finish("length"), Usage(31, 1, in_choice=True)]),
+            (TRANSFORMERS_COMPLETION, [TokenDelta(" Par"), EMPTY, Finish("length"), Usage(5, 1, in_choice=True)]),
+            (LLAMA_SERVER_CHAT, [EMPTY, TokenDelta("Hi"), StreamFault("context is full")]),
         ],
         ids=["vllm", "transformers-chat", "transformers-completion", "llama-server"],
-    )
+    )  # fmt: skip
     @pytest.mark.parametrize("dialect", DIALECTS)
     def test_events_are_the_same_at_every_cut(
         self, dialect: OpenAiDialect, stream: bytes, expected: list[Event]
@@ -293,4 +296,4 @@ class TestWholeStreams:
 
     def test_a_connection_that_breaks_loses_the_torn_event_and_the_finish(self) -> None:
         torn = VLLM_CHAT[: VLLM_CHAT.index(b'"finish_reason":"length"') + 10]
-        assert decode(OpenAiDialect(), [torn]) == [TokenDelta("Grüß", (11, 12))]
+        assert decode(OpenAiDialect(), [torn]) == [EMPTY, TokenDelta("Grüß", (11, 12))]

@@ -1,0 +1,195 @@
+"""Bar: our views print what the real tools print. Run by ``make bench-views``; needs ``make peers``.
+
+vLLM bench, AIPerf and GuideLLM are run against the truth server. The server's own record of the very same answers,
+decoded as ours are, goes through our view: the figures must agree within 1 %, which is the tools' own error. Then the
+tools' own stamps go through the view: the figures must be the same number. Last, a run is exported to each tool's
+files, and the tool's own reader reads them.
+"""
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.bars import Bars, model_argument
+from benchmarks.peers.install import install, is_installed
+from benchmarks.peers.protocol import Endpoint, Load
+from benchmarks.real.readers import read_back
+from benchmarks.real.tools import TOOLS, key_paths
+from engines.dialects import OpenAiDialect
+from harness.client import decode_stream
+from harness.truth import Schedule, truth_process
+from harness.truth.record import stream_records
+from results.records import Load as Level
+from results.records import RequestRecord
+from results.views import VIEWS, Concept, Figure, Log
+
+CONCURRENCY, REQUESTS, TOKENS = 4, 24, 32
+MAX_APART_PCT = 1.0
+_NOISE = ("std", "min", "max")
+"""Statistics of the tools' own error rather than of the server: compared by the tools' own stamps only."""
+
+
+_RATES = (Concept.REQUEST_RATE, Concept.OUTPUT_RATE)
+_UNSTAMPED = {"vllm": (Concept.DURATION, *_RATES), "aiperf": _RATES}
+"""What rests on the beginning and end of a whole run, which these tools' files do not say."""
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One way in which a server answers."""
+
+    endpoint: Endpoint
+    schedule: Schedule
+
+
+_PACE = Schedule(ttft_s=0.8, itl_s=0.04, jitter="exponential", finish_chunk=False)
+"""Slow enough that a tool's own lateness is small beside it."""
+CASES: dict[str, Case] = {
+    "completions": Case("completions", _PACE),
+    "chat": Case("chat", msgspec.structs.replace(_PACE, role_chunk="with_first", finish_chunk=True)),
+    "4 tokens a chunk": Case("completions", msgspec.structs.replace(_PACE, tokens_per_chunk=4, finish_chunk=True)),
+}
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """One run of one tool.
+
+    Attributes:
+        tool: name of the view.
+        case: name of the case.
+        true: the server's record, decoded.
+        stamped: the same requests by the tool's clock.
+        printed: what the tool said.
+    """
+
+    tool: str
+    case: str
+    true: list[RequestRecord]
+    stamped: list[RequestRecord]
+    printed: dict[str, float]
+
+
+async def run(name: str, case: str, model: Path, folder: Path) -> Outcome:
+    """One tool against one truth server."""
+    real, what = TOOLS[name], CASES[case]
+    tokens = TOKENS * what.schedule.tokens_per_chunk
+    async with truth_process(what.schedule, core=0) as truth:
+        load = Load(truth.url, model, REQUESTS, tokens, CONCURRENCY, endpoint=what.endpoint)
+        await asyncio.to_thread(real.start, load, folder)
+        streams = stream_records(await truth.answered(), what.schedule)
+    requests = [decode_stream(stream, OpenAiDialect(), None) for stream in streams]
+    # Whatever was sent before is the tool's warm-up.
+    true = sorted(requests, key=lambda request: request.planned_ns)[-REQUESTS:]
+    return Outcome(name, case, true, real.stamped(folder), real.printed(folder))
+
+
+def figures_of(tool: str, requests: list[RequestRecord]) -> dict[str, Figure]:
+    """The figures that our view gives for ``requests``."""
+    start_ns = min(request.planned_ns for request in requests)
+    return VIEWS[tool].look(Log(requests, start_ns, Level(concurrency=CONCURRENCY))).figures
+
+
+def differences(outcome: Outcome) -> dict[str, tuple[float, float, float]]:
+    """Figure → what the tool said, what our view of the server's record says, and how far apart in per cent."""
+    ours = figures_of(outcome.tool, outcome.true)
+    compared = {
+        name: ours[name].value.value or 0.0
+        for name in outcome.printed
+        if ours[name].stat not in _NOISE and ours[name].concept is not Concept.OTHER
+    }
+    return {name: (said := outcome.printed[name], value, _apart_pct(said, value)) for name, value in compared.items()}
+
+
+def own_stamps(outcome: Outcome) -> dict[str, float]:
+    """Figure → difference in per cent between what the tool said and our view of its own stamps."""
+    ours = figures_of(outcome.tool, outcome.stamped)
+    unstamped = _UNSTAMPED.get(outcome.tool, ())
+    return {
+        name: _apart_pct(said, ours[name].value.value or 0.0)
+        for name, said in outcome.printed.items()
+        if ours[name].concept not in unstamped
+    }
+
+
+def _apart_pct(said: float, ours: float) -> float:
+    return 100 * abs(said - ours) / abs(ours) if ours else 100 * abs(said)
+
+
+def _table(outcome: Outcome, apart: dict[str, tuple[float, float, float]]) -> None:
+    print(f"\n{VIEWS[outcome.tool].title}, {outcome.case}: {len(outcome.true)} requests")
+    width = max(map(len, apart))
+    print(f"  {'figure':<{width}} {'the tool':>12} {'our view':>12} {'apart':>9}")
+    for name, (said, ours, pct) in apart.items():
+        print(f"  {name:<{width}} {said:>12.4f} {ours:>12.4f} {pct:>7.3f} %")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    model_argument(parser)
+    parser.add_argument("--tools", nargs="+", choices=[*TOOLS], default=[*TOOLS])
+    parser.add_argument("--cases", nargs="+", choices=[*CASES], default=[*CASES])
+    parser.add_argument("--rounds", type=int, default=3, help="the median difference of each figure counts")
+    parser.add_argument("--fixtures", type=Path, help="write what was seen here, for the suite")
+    parser.add_argument("--keep", type=Path, help="keep the tools' own files here")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = _options()
+    for name in options.tools:
+        if not is_installed(name):
+            install(name)
+    bars = Bars()
+    folder = options.keep or Path(tempfile.mkdtemp(prefix="bakeoff-views-"))
+    for tool in options.tools:
+        worst, exact = 0.0, 0.0
+        for case in options.cases:
+            place = folder / tool / case.replace(" ", "-")
+            outcomes = [
+                asyncio.run(run(tool, case, Path(options.model), place / str(number)))
+                for number in range(options.rounds)
+            ]
+            found = [differences(outcome) for outcome in outcomes]
+            _table(outcomes[-1], found[-1])
+            worst = max(worst, *(statistics.median(one[name][2] for one in found) for name in found[0]))
+            exact = max(exact, *(pct for outcome in outcomes for pct in own_stamps(outcome).values()))
+            if options.fixtures and max(pct for _, _, pct in found[-1].values()) <= MAX_APART_PCT:
+                write_fixture(options.fixtures, outcomes[-1])
+                write_keys(options.fixtures, tool, place / "0")
+        bars.add(f"{tool}_apart_pct", worst, "<=", MAX_APART_PCT)
+        bars.add(f"{tool}_own_stamps_apart_pct", exact, "<=", 0.001)
+    for name, held in read_back(folder, options.tools).items():
+        bars.add(name, held, "==", 1)
+    bars.finish()
+
+
+def write_fixture(folder: Path, outcome: Outcome) -> None:
+    """What was seen, with times counted from the first request and without texts."""
+    first_ns = {id(some): min(r.planned_ns for r in some) for some in (outcome.true, outcome.stamped)}
+    moved = {
+        kind: [_moved(request, -first_ns[id(some)]) for request in some]
+        for kind, some in (("true", outcome.true), ("stamped", outcome.stamped))
+    }
+    path = folder / f"{outcome.tool}-{outcome.case.replace(' ', '-')}.json"
+    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(outcome, **moved)) + b"\n")
+
+
+def write_keys(folder: Path, tool: str, place: Path) -> None:
+    """The keys of the tool's result file, to which our export is held."""
+    keys = sorted(key_paths(msgspec.json.decode((place / TOOLS[tool].file).read_bytes())))
+    (folder / f"{tool}.keys").write_text("\n".join(keys) + "\n", encoding="utf-8")
+
+
+def _moved(request: RequestRecord, by_ns: int) -> RequestRecord:
+    """A request at another time."""
+    lists = {name: [t + by_ns for t in getattr(request, name)] for name in ("chunk_ns", "empty_chunk_ns")}
+    names = ("planned_ns", "sent_ns", "ended_ns", "first_byte_ns", "usage_ns", "last_event_ns")
+    times = {name: None if (t := getattr(request, name)) is None else t + by_ns for name in names}
+    return msgspec.structs.replace(request, **lists, **times, text="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Other tools' result files as runs of ours: shown, compared and judged like any other, and marked as imported."""
+
+import hashlib
+import os
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from harness.client.token_counts import apportion
+from harness.environment import VERSION
+from harness.experiment import TrialConfig
+from harness.verdict import Evidence, judge
+from results.metrics import trial_window
+from results.records import (
+    SCHEMA_VERSION,
+    EngineDescription,
+    Manifest,
+    RequestRecord,
+    RunStatus,
+    TokenSource,
+    TrialPlan,
+    TrialRecord,
+    Verdict,
+)
+from results.store import RunFolder, new_run_id
+from results.views.import_vllm import VllmResult, read_vllm, requests_of
+
+WORKLOAD = "imported"
+NOTE = "imported from vllm bench serve: its client's stamps, whose error was not measured; no telemetry"
+
+
+def import_vllm(file: Path, root: Path) -> RunFolder:
+    """Make a run below ``root`` of a detailed result file of ``vllm bench serve``.
+
+    Several results in one file at the same load are its repeats. Latencies are those of the file's own times; where it
+    had a rate, they count from the planned arrival as ours do, which its own table leaves out.
+
+    Raises:
+        NotImportable: the file is damaged, or holds no times of single requests.
+        NotWritable: the folder cannot be made.
+    """
+    found = read_vllm(file)
+    plans = _plans(found)
+    run = RunFolder.create(root, _manifest(file, found, plans))
+    for order, (plan, result) in enumerate(zip(plans, found, strict=True), start=1):
+        folder = run.trial(plan.id)
+        folder.create()
+        requests = requests_of(result, apportion)
+        folder.write_requests(requests)
+        folder.finish(_judged(_record(plan, order, result, requests), requests))
+    return run
+
+
+def _plans(found: list[VllmResult]) -> list[TrialPlan]:
+    """One trial per result; those of one engine at one load are repeats."""
+    plans: list[TrialPlan] = []
+    for number, result in enumerate(found, start=1):
+        earlier = sum((plan.engine, plan.load) == (result.engine, result.load) for plan in plans)
+        plans.append(TrialPlan(f"r{earlier + 1}-import-{number}", result.engine, WORKLOAD, result.load, earlier + 1))
+    return plans
+
+
+def _record(plan: TrialPlan, order: int, result: VllmResult, requests: list[RequestRecord]) -> TrialRecord:
+    start_ns = min(request.planned_ns for request in requests)
+    end_ns = max(request.ended_ns for request in requests)
+    last_planned_ns = max(request.planned_ns for request in requests)
+    return TrialRecord(
+        id=plan.id,
+        engine=plan.engine,
+        workload=plan.workload,
+        load=plan.load,
+        repeat=plan.repeat,
+        order=order,
+        started_ns=start_ns,
+        ended_ns=end_ns,
+        issue_start_ns=start_ns,
+        issue_end_ns=end_ns if plan.load.rate_per_s is None else last_planned_ns,
+        planned_requests=len(requests),
+        workload_sha256=_fingerprint(result),
+        verdict=Verdict.INVALID,
+        engine_description=EngineDescription(result.engine, "vllm bench serve", model=result.model_id),
+    )
+
+
+def _judged(record: TrialRecord, requests: list[RequestRecord]) -> TrialRecord:
+    evidence = Evidence(
+        requests=requests,
+        telemetry=[],
+        load=record.load,
+        window=trial_window(record, requests),
+        max_failure_share=TrialConfig().max_failure_share,
+        planned=record.planned_requests,
+    )
+    verdict, reasons = judge(evidence)
+    guessed = sum(request.token_source is TokenSource.ASSUMED for request in requests)
+    guess = f"{guessed} answers have more chunks than tokens plus two; each chunk is taken for one token"
+    return msgspec.structs.replace(
+        record, verdict=verdict, reasons=reasons, warnings=[NOTE, *([guess] if guessed else [])]
+    )
+
+
+def _fingerprint(result: VllmResult) -> str:
+    """What the file tells of the traffic: the lengths of the prompts in order. Equal seeds give equal ones."""
+    return hashlib.sha256(msgspec.json.encode(result.input_lens)).hexdigest()
+
+
+def _manifest(file: Path, found: list[VllmResult], plans: list[TrialPlan]) -> Manifest:
+    created = _created(found[0].date)
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        run_id=new_run_id("import"),
+        name="import",
+        status=RunStatus.COMPLETE,
+        created_utc=created,
+        pid=os.getpid(),
+        host="unknown",
+        bakeoff_version=VERSION,
+        git_commit=None,
+        experiment={"imported_from": str(file), "tool": "vllm bench serve", "backends": [r.backend for r in found]},
+        environment={},
+        trials=plans,
+        notes=[NOTE],
+        ended_utc=created,
+    )
+
+
+def _created(date: str) -> str:
+    """The file's date, ``20261120-101500`` in its own time zone, as ISO 8601; its text where it is another."""
+    try:
+        return datetime.strptime(date, "%Y%m%d-%H%M%S").isoformat()  # noqa: DTZ007  (the file names no zone)
+    except ValueError:
+        return date

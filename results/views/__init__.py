@@ -1,0 +1,27 @@
+"""Definition views: from one log, the numbers that other benchmark clients would have printed, and why they differ.
+
+>>> from results import load
+>>> from results.views import views
+>>> views(load("runs/RUN").finished[0])["vllm"].figures["Mean TTFT (ms)"].value
+"""
+
+from results.run import Trial
+from results.views import aiperf, genai_bench, guidellm, inference_perf, mlperf, sglang, vllm
+from results.views.base import Concept, Definition, Figure, Habits, Log, Tool, View
+
+VIEWS: dict[str, Tool] = {
+    tool.name: tool
+    for tool in (
+        vllm.TOOL, aiperf.TOOL, guidellm.TOOL, sglang.TOOL, genai_bench.TOOL, inference_perf.TOOL, mlperf.TOOL,
+    )
+}  # fmt: skip
+"""Every tool by name."""
+
+
+def views(trial: Trial) -> dict[str, View]:
+    """What each tool would have printed for ``trial``."""
+    log = Log.of(trial)
+    return {name: tool.look(log) for name, tool in VIEWS.items()}
+
+
+__all__ = ["VIEWS", "Concept", "Definition", "Figure", "Habits", "Log", "Tool", "View", "views"]

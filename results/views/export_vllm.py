@@ -1,0 +1,103 @@
+"""A trial as the result file of ``vllm bench serve --save-result --save-detailed``: one JSON object, the same keys.
+
+What reads such files: its own sweep plots and timelines, and the comparison scripts of vLLM's performance CI.
+"""
+
+from typing import Any
+
+import msgspec
+
+from results.run import Run, Trial
+from results.views.base import Log, until_closed_s
+from results.views.statistics import rate, stat_of
+from results.views.vllm import Call, calls, peaks, tpots_s
+from results.views.wall_clock import WallClock
+
+PERCENTILES = (50, 90, 95, 99)
+
+
+def encode(run: Run, trial: Trial) -> bytes:
+    """The file of one trial."""
+    return msgspec.json.encode(result(run, trial))
+
+
+def result(run: Run, trial: Trial) -> dict[str, Any]:
+    """Its object; latencies in seconds, percentiles in milliseconds, failed requests as 0, as the tool has them."""
+    record, log = trial.record, Log.of(trial)
+    made = calls(log)
+    description = record.engine_description
+    return {
+        "date": WallClock(run).started(trial).strftime("%Y%m%d-%H%M%S"),
+        "endpoint_type": "openai",
+        "backend": "openai",
+        "label": record.engine,
+        "model_id": (description.model if description else None) or record.engine,
+        "tokenizer_id": None,
+        "num_prompts": len(made),
+        "exported_by": f"bakeoff {run.manifest.bakeoff_version}",
+        "bakeoff_run": run.manifest.run_id,
+        "bakeoff_trial": record.id,
+        "request_rate": "inf" if record.load.rate_per_s is None else record.load.rate_per_s,
+        "burstiness": 1.0,
+        "max_concurrency": record.load.concurrency,
+        **_totals(log, made),
+        **_per_request(made),
+        **_peaks(made),
+        **_latencies(made),
+    }
+
+
+def _totals(log: Log, made: list[Call]) -> dict[str, Any]:
+    good = [call for call in made if call.success]
+    length_s = until_closed_s(log)
+    prompt, output = sum(_prompt_tokens(call) for call in good), sum(call.output_tokens for call in good)
+    return {
+        "duration": length_s,
+        "completed": len(good),
+        "failed": len(made) - len(good),
+        "total_input_tokens": prompt,
+        "total_output_tokens": output,
+        "request_throughput": rate(len(good), length_s) or 0.0,
+        "request_goodput": None,
+        "output_throughput": rate(output, length_s) or 0.0,
+        "total_token_throughput": rate(prompt + output, length_s) or 0.0,
+    }
+
+
+def _per_request(made: list[Call]) -> dict[str, Any]:
+    return {
+        "input_lens": [_prompt_tokens(call) for call in made],
+        "output_lens": [call.output_tokens for call in made],
+        "ttfts": [call.ttft_s for call in made],
+        "itls": [call.itl_s for call in made],
+        "latencies": [call.latency_s for call in made],
+        "start_times": [call.start_s for call in made],
+        "queue_times": [call.start_s - call.record.planned_ns / 1e9 for call in made],
+        "generated_texts": [call.record.text for call in made],
+        "errors": ["" if call.success else call.record.error or call.record.outcome.value for call in made],
+    }
+
+
+def _peaks(made: list[Call]) -> dict[str, Any]:
+    busiest, fullest = peaks(made)
+    return {"max_output_tokens_per_s": busiest, "max_concurrent_requests": fullest, "rtfx": 0.0}
+
+
+def _latencies(made: list[Call]) -> dict[str, float]:
+    good = [call for call in made if call.success]
+    samples = {
+        "ttft": [call.ttft_s for call in good],
+        "tpot": tpots_s(good),
+        "itl": [gap for call in good for gap in call.itl_s],
+        "e2el": [call.latency_s for call in good],
+    }
+    stats = {"mean": "mean", "median": "p50", "std": "std", **{f"p{q}": f"p{q}" for q in PERCENTILES}}
+    return {
+        f"{word}_{name}_ms": stat_of(values or [0.0], stat) * 1e3
+        for name, values in samples.items()
+        for word, stat in stats.items()
+    }
+
+
+def _prompt_tokens(call: Call) -> int:
+    return call.record.prompt_tokens or call.record.wanted_input_tokens or 0

@@ -1,0 +1,63 @@
+"""A run in the result files of other tools, so that what reads theirs can read ours: ``bakeoff export``."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from results.atomic import write_atomic
+from results.errors import NotExportable, NotWritable
+from results.run import Run
+from results.views import export_aiperf, export_guidellm, export_vllm
+
+Files = dict[str, bytes]
+"""Relative path → contents."""
+
+
+def _vllm(run: Run) -> Files:
+    return {f"{trial.record.id}.json": export_vllm.encode(run, trial) for trial in run.finished}
+
+
+def _aiperf(run: Run) -> Files:
+    return {
+        f"{trial.record.id}/{name}": data
+        for trial in run.finished
+        for name, data in export_aiperf.encode(run, trial).items()
+    }
+
+
+def _guidellm(run: Run) -> Files:
+    return {"benchmarks.json": export_guidellm.encode(run, run.finished)}
+
+
+EXPORTS: dict[str, Callable[[Run], Files]] = {"vllm": _vllm, "guidellm": _guidellm, "aiperf": _aiperf}
+"""Every format by the tool's name: a file for each trial, but GuideLLM's, which holds a benchmark for each."""
+
+
+def export(run: Run, tool: str, out: Path) -> list[Path]:
+    """Write the finished trials of ``run``, valid or not, below ``out``.
+
+    Args:
+        run: as ``results.load`` gives it.
+        tool: name in :data:`EXPORTS`.
+        out: folder; made when it is not there.
+
+    Returns:
+        the files.
+
+    Raises:
+        NotExportable: there is no finished trial.
+        NotWritable: the folder cannot be made or written.
+    """
+    if not run.finished:
+        raise NotExportable(f"{run.path} has no finished trial to export; see: bakeoff report {run.path}")
+    paths: list[Path] = []
+    for name, data in EXPORTS[tool](run).items():
+        path = out / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise NotWritable(
+                f"cannot make the folder {path.parent}: {error.strerror}; choose another --out"
+            ) from error
+        write_atomic(path, data)
+        paths.append(path)
+    return paths

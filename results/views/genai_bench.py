@@ -1,0 +1,108 @@
+"""genai-bench: end to end goes to the usage chunk, TPOT is what is left of it after the first token.
+
+Source read: genai_bench/user/openai_user.py, metrics/request_metrics_collector.py, aggregated_metrics_collector.py.
+"""
+
+from collections.abc import Sequence
+
+from results.records import Outcome, RequestRecord
+from results.views.base import (
+    Concept,
+    Definition,
+    Figure,
+    Habits,
+    Log,
+    Tool,
+    View,
+    engine_tokens,
+    last_event_ns,
+    seconds_between,
+    sent_ns,
+    text_chunk_ns,
+    unstamped,
+    until_closed_s,
+    whole,
+)
+from results.views.statistics import rate, single, spread
+
+VERSION = "0.0.5"
+STATS = ("mean", "p50", "p90", "p95", "p99", "std")
+MIN_OUTPUT_S = 1e-3
+"""It leaves out the pace of an answer that took less than this after its first token."""
+
+OWN_CLOCK = (
+    "its run_duration also covers starting and stopping its load generator (0.6 to 1.7 s, measured), which lowers "
+    "its rates; the log does not know that time"
+)
+
+
+def look(log: Log) -> View:
+    """The figures, under the names of its result file, in seconds."""
+    good = [request for request in log.requests if _success(request)]
+    ttfts = [seconds_between(sent_ns(request), text_chunk_ns(request)[0]) for request in good]
+    latencies = [seconds_between(sent_ns(request), _end_ns(request)) for request in good]
+    tpots = [
+        (latency - ttft) / (engine_tokens(request) - 1)
+        for request, ttft, latency in zip(good, ttfts, latencies, strict=True)
+        if engine_tokens(request) > 1 and latency - ttft >= MIN_OUTPUT_S
+    ]
+    length_s = until_closed_s(log)
+    output = sum(engine_tokens(request) for request in good)
+    figures = {
+        "num_completed_requests": single(Concept.COUNT, "", len(good)),
+        "num_error_requests": single(Concept.COUNT, "", len(log.requests) - len(good)),
+        "run_duration": single(Concept.DURATION, "s", length_s),
+        "requests_per_second": single(Concept.REQUEST_RATE, "/s", rate(len(good), length_s)),
+        "mean_output_throughput_tokens_per_s": single(Concept.OUTPUT_RATE, "tok/s", rate(output, length_s)),
+        **_stats("ttft", Concept.TTFT, ttfts),
+        **_stats("tpot", Concept.TPOT, tpots),
+        **_stats("e2e_latency", Concept.E2E, latencies),
+    }
+    return View("genai-bench", figures, (*unstamped(log.requests), OWN_CLOCK))
+
+
+def _success(request: RequestRecord) -> bool:
+    """It reads error events; an answer without a first token stops it."""
+    return whole(request) and request.outcome is not Outcome.STREAM_ERROR and bool(text_chunk_ns(request))
+
+
+def _end_ns(request: RequestRecord) -> int:
+    return last_event_ns(request) if request.usage_ns is None else request.usage_ns
+
+
+def _stats(name: str, concept: Concept, values_s: Sequence[float]) -> dict[str, Figure]:
+    names = {stat: f"{name} {'stddev' if stat == 'std' else stat}" for stat in STATS}
+    return spread(concept, "s", values_s, names)
+
+
+TOOL = Tool(
+    name="genai-bench",
+    title="genai-bench",
+    version=VERSION,
+    habits=Habits(
+        percentiles="numpy's linear",
+        std="n",
+        duration="start to stop of its load generator",
+        failures="left out; a stream without finish reason counts as success",
+    ),
+    definitions=(
+        Definition(Concept.TTFT, "ttft", "a₁ − s", "from the send, not the plan"),
+        Definition(
+            Concept.TPOT, "tpot", "(u − a₁) / (N − 1)",
+            "ends at the usage chunk, not at the last token; takes one token for the first chunk",
+        ),
+        Definition(
+            Concept.E2E, "e2e_latency", "u − s",
+            "from the send, not the plan; to the usage chunk, not to the last token",
+        ),
+        Definition(
+            Concept.OUTPUT_RATE, "mean_output_throughput", "Σ N / run_duration",
+            "over the whole run with ramp, drain and its own start and stop, of successful requests only",
+        ),
+        Definition(
+            Concept.REQUEST_RATE, "requests_per_second", "successful requests / run_duration",
+            "over the whole run with ramp, drain and its own start and stop",
+        ),
+    ),
+    look=look,
+)  # fmt: skip

@@ -1,0 +1,208 @@
+"""GuideLLM: keeps first and last token time and counts of each request, so its ITL is a mean per request.
+
+Source read: guidellm/schemas/base/request_stats.py, schemas/base/statistics.py, benchmark/schemas/metrics.py.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from results.metrics import Value, absent
+from results.records import Outcome, RequestRecord
+from results.views.base import (
+    Concept,
+    Definition,
+    Figure,
+    Habits,
+    Log,
+    Tool,
+    View,
+    last_event_ns,
+    sent_ns,
+    text_chunk_ns,
+    unstamped,
+    whole,
+)
+from results.views.distribution import Summary, in_flight, plain, rates, summary
+from results.views.statistics import NOTHING, single
+
+VERSION = "0.8.1"
+STATS = {"mean": "Mean", "p50": "Mdn", "p95": "p95", "p99": "p99", "std": "std"}
+"""Statistics by its column; p99 and the standard deviation are in its files only."""
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One request as the tool saw it; times in seconds on the log's clock.
+
+    Attributes:
+        record: the request.
+        success: no error event, no broken connection, some text.
+        start_s: when the headers were written.
+        first_s: first chunk with text; None without one.
+        last_s: last chunk with text.
+        end_s: the mark of the end was read.
+        iterations: chunks with text.
+        prompt_tokens: by usage; None where the engine sends none.
+        output_tokens: by usage, else one for each chunk with text; None without any.
+    """
+
+    record: RequestRecord
+    success: bool
+    start_s: float
+    first_s: float | None
+    last_s: float | None
+    end_s: float
+    iterations: int
+    prompt_tokens: int | None
+    output_tokens: int | None
+
+    @property
+    def latency_s(self) -> float:
+        """Request latency."""
+        return self.end_s - self.start_s
+
+    @property
+    def ttft_ms(self) -> float:
+        """Time to first token; 0 without one, as the tool has it."""
+        return 0.0 if self.first_s is None else 1e3 * (self.first_s - self.start_s)
+
+    @property
+    def tpot_ms(self) -> float:
+        """Time per output token, the wait for the first one included; 0 without tokens."""
+        if not self.output_tokens:
+            return 0.0
+        return 1e3 * ((self.end_s if self.last_s is None else self.last_s) - self.start_s) / self.output_tokens
+
+    @property
+    def itl_ms(self) -> float:
+        """Mean pace after the first token; 0 for one token."""
+        if self.first_s is None or self.last_s is None or (self.output_tokens or 0) <= 1:
+            return 0.0
+        return 1e3 * (self.last_s - self.first_s) / ((self.output_tokens or 0) - 1)
+
+    @property
+    def token_events(self) -> list[tuple[float, float]]:
+        """When the tool thinks that tokens came: one at first, the rest evenly over the iterations to the last."""
+        tokens = float(self.output_tokens or 0)
+        if self.first_s is None or self.last_s is None or self.iterations <= 1:
+            return [(self.end_s if self.last_s is None else self.last_s, tokens)]
+        if tokens <= 1:
+            return [(self.first_s, tokens)]
+        step = (self.last_s - self.first_s) / (self.iterations - 1)
+        share = (tokens - 1) / (self.iterations - 1)
+        return [(self.first_s, 1.0), *((self.first_s + step * i, share) for i in range(1, self.iterations))]
+
+
+def calls(log: Log) -> list[Call]:
+    """Every measured request."""
+    return [_call(request) for request in log.requests]
+
+
+def window(made: Sequence[Call]) -> tuple[float, float]:
+    """The tool's measured period: first request started to last one ended."""
+    return min(call.start_s for call in made), max(call.end_s for call in made)
+
+
+def look(log: Log) -> View:
+    """The figures, under the headings of its tables."""
+    made = calls(log)
+    if not made:
+        return View("guidellm", {})
+    good = [call for call in made if call.success]
+    ends = window(made)
+    tokens = [event for call in made for event in call.token_events]
+    figures = {
+        "Requests Comp": single(Concept.COUNT, "", len(good)),
+        "Requests Err": single(Concept.COUNT, "", len(made) - len(good)),
+        "Dur Sec": single(Concept.DURATION, "s", ends[1] - ends[0]),
+        "Output Tokens Comp": single(Concept.COUNT, "", sum(call.output_tokens or 0 for call in good)),
+        **_columns("Request Latency Sec", Concept.E2E, "s", plain(call.latency_s for call in good)),
+        **_columns("TTFT ms", Concept.TTFT, "ms", plain(call.ttft_ms for call in good)),
+        **_columns("ITL ms", Concept.ITL, "ms", itl_summary(good)),
+        **_columns("TPOT ms", Concept.TPOT, "ms", tpot_summary(good)),
+        "Requests Per Sec Mean": _mean(Concept.REQUEST_RATE, "/s", rates([(c.end_s, 1.0) for c in made], ends)),
+        "Output Tokens Per Sec Mean": _mean(Concept.OUTPUT_RATE, "tok/s", rates(tokens, ends)),
+        "Requests Concurrency Mean": _mean(
+            Concept.OTHER, "", in_flight([(call.start_s, call.end_s, 1.0) for call in made], ends)
+        ),
+    }
+    return View("guidellm", figures, unstamped(log.requests))
+
+
+def itl_summary(some: Sequence[Call]) -> Summary:
+    """Inter-token latencies, each weighing as many tokens as it stands for."""
+    return summary([(call.itl_ms, float(max(0, (call.output_tokens or 1) - 1))) for call in some])
+
+
+def tpot_summary(some: Sequence[Call]) -> Summary:
+    """Times per output token, each weighing its tokens."""
+    return summary([(call.tpot_ms, float(call.output_tokens or 0)) for call in some])
+
+
+def _call(request: RequestRecord) -> Call:
+    arrivals = text_chunk_ns(request)
+    ended_ns = last_event_ns(request) if whole(request) else request.ended_ns
+    counted = request.usage_ns is not None or request.last_event_ns is None  # or it is not known whether usage came
+    return Call(
+        record=request,
+        success=whole(request) and request.outcome is not Outcome.STREAM_ERROR and bool(arrivals),
+        start_s=sent_ns(request) / 1e9,
+        first_s=arrivals[0] / 1e9 if arrivals else None,
+        last_s=arrivals[-1] / 1e9 if arrivals else None,
+        end_s=ended_ns / 1e9,
+        iterations=len(arrivals),
+        prompt_tokens=request.prompt_tokens,
+        output_tokens=request.output_tokens if counted else (len(arrivals) or None),
+    )
+
+
+def _columns(name: str, concept: Concept, unit: str, found: Summary) -> dict[str, Figure]:
+    values = {"mean": found.mean, "std": found.std_dev, **found.percentiles}
+    return {
+        f"{name} {column}": Figure(concept, stat, unit, Value(values[stat]) if found.count else absent(NOTHING))
+        for stat, column in STATS.items()
+    }
+
+
+def _mean(concept: Concept, unit: str, found: Summary) -> Figure:
+    return single(concept, unit, found.mean if found.count else None)
+
+
+TOOL = Tool(
+    name="guidellm",
+    title="GuideLLM",
+    version=VERSION,
+    habits=Habits(
+        percentiles="inverse of the empirical distribution; ITL and TPOT weighted by tokens",
+        std="n (weighted)",
+        duration="first send to end of the last request, failed ones too",
+        failures="left out of latencies, counted in rates; a stream without finish reason counts as success",
+    ),
+    definitions=(
+        Definition(
+            Concept.TTFT, "TTFT", "a₁ − s",
+            "from the send, not the plan; waiting for its own workers is a delay of its own, in open loop only",
+        ),
+        Definition(
+            Concept.ITL, "ITL", "(a_k − a₁) / (N − 1), one value per request, weighted by N − 1",
+            "a mean per request: its percentiles show no single long gap; what others call TPOT",
+        ),
+        Definition(
+            Concept.TPOT, "TPOT", "(a_k − s) / N, weighted by N",
+            "includes the time to the first token, so it grows when answers get shorter",
+        ),
+        Definition(
+            Concept.E2E, "Request Latency", "e − s",
+            "from the send, not the plan; to the last event, usage and [DONE] included, not to the last token",
+        ),
+        Definition(
+            Concept.OUTPUT_RATE, "Output Tokens Per Sec", "Σ N / duration",
+            "over the whole run with ramp and drain; tokens of failed requests count in both",
+        ),
+        Definition(
+            Concept.REQUEST_RATE, "Requests Per Sec", "requests / duration",
+            "failed requests count too; over the whole run with ramp and drain",
+        ),
+    ),
+    look=look,
+)  # fmt: skip

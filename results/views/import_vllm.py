@@ -1,0 +1,190 @@
+"""Result files of ``vllm bench serve`` as request records.
+
+The file gives, for each request, when it was sent, the time to its first chunk with ``choices``, the gaps between
+such chunks, and how many tokens they were. A chunk without a token is one of them: where there are more chunks than
+tokens, chat's first is taken for the role, and the last for the finish reason.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from results.errors import NotImportable
+from results.metrics.window import NS_PER_S
+from results.records import Load, Outcome, Phase, RequestRecord, TokenSource
+
+Spread = Callable[[Sequence[int], int], list[int]]
+"""Arrival times and a number of tokens → how many each chunk carried."""
+
+_LISTS = ("start_times", "ttfts", "itls", "output_lens", "input_lens", "errors")
+_MAX_ERROR_CHARS = 300
+
+
+class VllmResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One result; what ``--save-detailed`` adds is None without it."""
+
+    duration: float
+    completed: int
+    date: str = ""
+    backend: str = "openai"
+    label: str | None = None
+    model_id: str = "unknown"
+    request_rate: float | str = "inf"
+    burstiness: float = 1.0
+    max_concurrency: int | None = None
+    start_times: list[float] | None = None
+    ttfts: list[float] | None = None
+    itls: list[list[float]] | None = None
+    output_lens: list[int] | None = None
+    input_lens: list[int] | None = None
+    errors: list[str] | None = None
+    queue_times: list[float] | None = None
+    generated_texts: list[str] | None = None
+
+    @property
+    def engine(self) -> str:
+        """How tables call it: the label that was given, else the backend."""
+        return self.label or self.backend
+
+    @property
+    def load(self) -> Load:
+        """The load level; without rate and limit all requests were sent at once."""
+        if isinstance(self.request_rate, str):
+            return Load(concurrency=self.max_concurrency or len(self.start_times or ()))
+        arrival = "poisson" if self.burstiness == 1 else f"gamma {self.burstiness:g}"
+        return Load(rate_per_s=self.request_rate, arrival=arrival, max_in_flight=self.max_concurrency)
+
+    @property
+    def chat(self) -> bool:
+        """Whether the chat endpoint was used."""
+        return "chat" in self.backend
+
+    def column(self, name: str) -> list[Any]:
+        """One of the lists that :func:`read_vllm` has checked."""
+        found: list[Any] = getattr(self, name)
+        return found
+
+
+def read_vllm(path: Path) -> list[VllmResult]:
+    """The results in a file: one, or one per line where ``--append-result`` was used.
+
+    Raises:
+        NotImportable: it cannot be read, is no such file, or holds no times of single requests.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise NotImportable(f"{path} cannot be read: {error.strerror}") from error
+    lines = [line for line in data.splitlines() if line.strip()]
+    try:
+        found = msgspec.json.decode(b"[" + b",".join(lines) + b"]", type=list[VllmResult])
+    except msgspec.MsgspecError:
+        found = _whole(path, data)
+    if not found:
+        raise NotImportable(f"{path} is empty: no result of vllm bench serve")
+    for result in found:
+        _check(path, result)
+    return found
+
+
+def requests_of(result: VllmResult, spread: Spread) -> list[RequestRecord]:
+    """The requests of one result, on the clock of its client (Linux: the host's monotonic clock).
+
+    Args:
+        result: as :func:`read_vllm` gives it.
+        spread: gives tokens to chunks where there are fewer chunks than tokens.
+    """
+    return [_request(result, i, spread) for i in range(len(result.column("start_times")))]
+
+
+def _whole(path: Path, data: bytes) -> list[VllmResult]:
+    try:
+        return [msgspec.json.decode(data, type=VllmResult)]
+    except msgspec.MsgspecError as error:
+        raise NotImportable(f"{path} is no result file of vllm bench serve ({error})") from error
+
+
+def _check(path: Path, result: VllmResult) -> None:
+    missing = [name for name in _LISTS if getattr(result, name) is None]
+    if missing:
+        raise NotImportable(
+            f"{path} holds only the summary of vllm bench serve, without {', '.join(missing)}; "
+            "measure again with --save-detailed"
+        )
+    if len({len(result.column(name)) for name in _LISTS}) != 1 or not result.column("start_times"):
+        raise NotImportable(f"{path} is damaged: its lists of requests are empty or differ in length")
+
+
+def _request(result: VllmResult, i: int, spread: Spread) -> RequestRecord:
+    sent_s: float = result.column("start_times")[i]
+    sent_ns = round(sent_s * NS_PER_S)
+    # With a rate, the time in the queue is part of what the plan asked for; without one, the queue is the closed loop.
+    queued_s = result.queue_times[i] if result.queue_times and result.load.rate_per_s is not None else 0.0
+    tokens, error = result.column("output_lens")[i], result.column("errors")[i]
+    times = [] if error else _arrivals_ns(sent_s, result.column("ttfts")[i], result.column("itls")[i])
+    first, last = _token_chunks(len(times), tokens, chat=result.chat)
+    chunks = times[first:last]
+    counts, source = _counts(chunks, tokens, spread)
+    return RequestRecord(
+        index=i,
+        phase=Phase.MEASURED,
+        session=str(i),
+        turn=0,
+        planned_ns=sent_ns - round(queued_s * NS_PER_S),
+        sent_ns=sent_ns,
+        ended_ns=times[-1] if times else sent_ns,
+        outcome=_outcome(error),
+        status=None if error else 200,
+        end=None if error else "complete",
+        first_byte_ns=times[0] if times else None,
+        chunk_ns=chunks,
+        chunk_tokens=counts,
+        empty_chunk_ns=times[:first] + times[last:],
+        token_source=source,
+        prompt_tokens=result.column("input_lens")[i] or None,
+        output_tokens=tokens or None,
+        error=_last_line(error) or None,
+        text=result.generated_texts[i] if result.generated_texts else "",
+    )
+
+
+def _arrivals_ns(sent_s: float, ttft_s: float, gaps_s: Sequence[float]) -> list[int]:
+    return [round((sent_s + after_s) * NS_PER_S) for after_s in itertools.accumulate((ttft_s, *gaps_s))]
+
+
+def _token_chunks(chunks: int, tokens: int, *, chat: bool) -> tuple[int, int]:
+    """First and one past the last of the chunks that are taken to carry tokens."""
+    spare = min(2, max(0, chunks - tokens)) if tokens else 0
+    first = 1 if spare == 2 or (spare == 1 and chat) else 0
+    return first, chunks - (spare - first)
+
+
+def _counts(chunks: Sequence[int], tokens: int, spread: Spread) -> tuple[list[int], TokenSource | None]:
+    if not chunks:
+        return [], None
+    if len(chunks) == tokens:
+        return [1] * tokens, TokenSource.CHUNKS
+    if len(chunks) > tokens:
+        return [1] * len(chunks), TokenSource.ASSUMED
+    return spread(chunks, tokens), TokenSource.APPORTIONED
+
+
+def _outcome(error: str) -> Outcome:
+    """From the tool's own words: a traceback, its complaint about an empty answer, or the reason of an HTTP status."""
+    if not error:
+        return Outcome.OK
+    if "Cannot connect" in error or "ConnectionRefused" in error:
+        return Outcome.REFUSED
+    if "TimeoutError" in error:
+        return Outcome.TIMEOUT
+    if "Never received a valid chunk" in error:
+        return Outcome.TRUNCATED
+    return Outcome.STREAM_ERROR if "Traceback" in error else Outcome.HTTP_ERROR
+
+
+def _last_line(error: str) -> str:
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    return lines[-1][:_MAX_ERROR_CHARS] if lines else ""

@@ -1,0 +1,112 @@
+"""MLPerf LoadGen, Server scenario with token latencies: the only other one that counts from the plan.
+
+Source read: loadgen/results.cc and loadgen.cc of mlcommons/inference. It is linked into the system under test, which
+tells it of first and last tokens; here those of the stream are taken.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from results.metrics import Value, absent
+from results.records import Outcome, RequestRecord
+from results.views.base import (
+    Concept,
+    Definition,
+    Figure,
+    Habits,
+    Log,
+    Tool,
+    View,
+    engine_tokens,
+    last_event_ns,
+    seconds_between,
+    sent_ns,
+    unstamped,
+)
+from results.views.statistics import NOTHING, mean, rank_of, rate, single
+
+VERSION = "6.0.17"
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p97": 0.97, "p99": 0.99, "p99.9": 0.999}
+
+CLOSED_LOOP = (
+    "LoadGen has no closed loop at this concurrency: shown as its Server scenario, planned when a slot is free"
+)
+UNANSWERED = "LoadGen waits for every query and knows no failure: failed requests are left out here"
+
+
+def look(log: Log) -> View:
+    """The figures, under the names of its summary, in nanoseconds."""
+    good = [request for request in log.requests if request.outcome is Outcome.OK and request.chunk_ns]
+    ttfts = [float(request.chunk_ns[0] - request.planned_ns) for request in good]
+    latencies = [float(last_event_ns(request) - request.planned_ns) for request in good]
+    tpots = [
+        (latency - ttft) / (engine_tokens(request) - 1)
+        for request, ttft, latency in zip(good, ttfts, latencies, strict=True)
+        if engine_tokens(request) > 1
+    ]
+    length_s = _until_last_issued_s(log, good)
+    tokens = sum(engine_tokens(request) for request in good)
+    figures = {
+        "Completed samples per second": single(Concept.REQUEST_RATE, "/s", rate(len(good) - 1, length_s)),
+        "Completed tokens per second": single(Concept.OUTPUT_RATE, "tok/s", rate(tokens, length_s)),
+        **_nanoseconds("latency (ns)", Concept.E2E, latencies),
+        **_nanoseconds("First Token latency (ns)", Concept.TTFT, ttfts),
+        **_nanoseconds("Time to Output Token (ns)", Concept.TPOT, tpots),
+    }
+    closed = (CLOSED_LOOP,) if log.load.concurrency is not None else ()
+    failed = (UNANSWERED,) if len(good) < len(log.requests) else ()
+    return View("mlperf", figures, (*unstamped(log.requests), *closed, *failed))
+
+
+def _until_last_issued_s(log: Log, good: Sequence[RequestRecord]) -> float:
+    """From the start to the completion of the query that was issued last, not of the one that ended last."""
+    if not good:
+        return 0.0
+    return seconds_between(log.start_ns, last_event_ns(max(good, key=sent_ns)))
+
+
+def _nanoseconds(name: str, concept: Concept, values: Sequence[float]) -> dict[str, Figure]:
+    found: Mapping[str, float] = {}
+    if values:
+        found = {"mean": mean(values), **{stat: rank_of(values, q) for stat, q in QUANTILES.items()}}
+    return {
+        f"Mean {name}" if stat == "mean" else f"{float(stat[1:]):.2f} percentile {name}": Figure(
+            concept, stat, "ns", Value(found[stat]) if found else absent(NOTHING)
+        )
+        for stat in ("mean", *QUANTILES)
+    }
+
+
+TOOL = Tool(
+    name="mlperf",
+    title="MLPerf LoadGen (Server)",
+    version=VERSION,
+    habits=Habits(
+        percentiles="the value at position floor(n q) of the sorted sample",
+        std="none",
+        duration="start to the completion of the query issued last",
+        failures="it has none: every query must be answered",
+    ),
+    definitions=(
+        Definition(
+            Concept.TTFT, "First Token latency", "a₁ − p",
+            "the same, but for its percentiles; printed whatever the sample's size, with a test beside it",
+        ),
+        Definition(
+            Concept.TPOT, "Time to Output Token", "(e − a₁) / (N − 1)",
+            "to the completion, not to the last token; takes one token for the first chunk",
+        ),
+        Definition(
+            Concept.E2E, "latency", "e − p",
+            "to the completion, not to the last token",
+        ),
+        Definition(
+            Concept.OUTPUT_RATE, "Completed tokens per second", "Σ N / duration",
+            "from the start to the completion of the query issued last; ours over the steady window",
+        ),
+        Definition(
+            Concept.REQUEST_RATE, "Completed samples per second", "(queries − 1) / duration",
+            "one query less, since the last one opens an interval; ours over the steady window",
+        ),
+    ),
+    look=look,
+)  # fmt: skip

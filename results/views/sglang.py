@@ -1,0 +1,124 @@
+"""SGLang's ``bench_serving``, OpenAI-compatible backends: gaps between chunks of text, tokens as requested.
+
+Source read: sglang/benchmark/serving.py. Its Rust twin prints the same table.
+"""
+
+from collections.abc import Sequence
+
+from results.records import Outcome, RequestRecord
+from results.views.base import (
+    Concept,
+    Definition,
+    Figure,
+    Habits,
+    Log,
+    Tool,
+    View,
+    engine_tokens,
+    gaps_s,
+    last_event_ns,
+    seconds_between,
+    sent_ns,
+    text_chunk_ns,
+    unstamped,
+    until_closed_s,
+    whole,
+)
+from results.views.statistics import rate, single, spread
+
+VERSION = "0.5.23"
+STATS = ("mean", "p50", "std", "p90", "p95", "p99")
+
+
+def look(log: Log) -> View:
+    """The figures, under the names that the tool prints."""
+    good = [request for request in log.requests if _success(request)]
+    length_s = until_closed_s(log)
+    output = sum(_tokens(request) for request in good)
+    latencies = [seconds_between(sent_ns(request), last_event_ns(request)) for request in good]
+    tpots = [
+        (latency - _ttft_s(request)) / (_tokens(request) - 1)
+        for request, latency in zip(good, latencies, strict=True)
+        if _tokens(request) > 1
+    ]
+    figures = {
+        "Successful requests": single(Concept.COUNT, "", len(good)),
+        "Benchmark duration (s)": single(Concept.DURATION, "s", length_s),
+        "Total generated tokens": single(Concept.COUNT, "", output),
+        "Request throughput (req/s)": single(Concept.REQUEST_RATE, "/s", rate(len(good), length_s)),
+        "Output token throughput (tok/s)": single(Concept.OUTPUT_RATE, "tok/s", rate(output, length_s)),
+        "Concurrency": single(Concept.OTHER, "", rate(sum(latencies), length_s)),
+        **_latencies("E2E Latency", Concept.E2E, latencies),
+        **_latencies("TTFT", Concept.TTFT, [_ttft_s(request) for request in good]),
+        **_latencies("TPOT", Concept.TPOT, tpots),
+        **_latencies("ITL", Concept.ITL, [gap for request in good for gap in gaps_s(text_chunk_ns(request))]),
+    }
+    return View("sglang", figures, (*unstamped(log.requests), *_counts_unknown(good)))
+
+
+def _success(request: RequestRecord) -> bool:
+    """An error event has no ``choices``, which the completions backend trips over; an answer must have one line."""
+    return whole(request) and request.outcome is not Outcome.STREAM_ERROR
+
+
+def _ttft_s(request: RequestRecord) -> float:
+    """The tool's TTFT stays 0 where no text came."""
+    arrivals = text_chunk_ns(request)
+    return seconds_between(sent_ns(request), arrivals[0]) if arrivals else 0.0
+
+
+def _tokens(request: RequestRecord) -> int:
+    """The length that was asked for: the tool does not ask for usage."""
+    return request.wanted_output_tokens or engine_tokens(request)
+
+
+def _counts_unknown(good: Sequence[RequestRecord]) -> tuple[str, ...]:
+    if all(request.wanted_output_tokens is not None for request in good):
+        return ()
+    return ("the log does not say how many tokens were asked for, which is what the tool counts: taken as delivered",)
+
+
+def _latencies(name: str, concept: Concept, values_s: Sequence[float]) -> dict[str, Figure]:
+    words = {"mean": "Mean", "p50": "Median", "std": "Std"}
+    names = {stat: f"{words.get(stat, stat.upper())} {name} (ms)" for stat in STATS}
+    return spread(concept, "ms", values_s, names, 1e3)
+
+
+TOOL = Tool(
+    name="sglang",
+    title="SGLang bench_serving",
+    version=VERSION,
+    habits=Habits(
+        percentiles="numpy's linear",
+        std="n",
+        duration="first request made to last answer closed, ramp and drain included",
+        failures="left out; a stream without finish reason counts as success with the full requested length",
+    ),
+    definitions=(
+        Definition(
+            Concept.TTFT, "TTFT", "a₁ − s",
+            "from the send, not the plan; an answer without any text counts as 0",
+        ),
+        Definition(
+            Concept.ITL, "ITL", "aᵢ − aᵢ₋₁, pooled over all requests",
+            "a gap is one value however many tokens it delivered",
+        ),
+        Definition(
+            Concept.TPOT, "TPOT", "(e − a₁) / (requested − 1)",
+            "divides by the length that was requested, not delivered; ends at the last event; one token for chunk 1",
+        ),
+        Definition(
+            Concept.E2E, "E2E Latency", "e − s",
+            "from the send, not the plan; to the last event, usage and [DONE] included, not to the last token",
+        ),
+        Definition(
+            Concept.OUTPUT_RATE, "Output token throughput", "Σ requested / duration",
+            "counts the tokens requested, delivered or not; over the whole run with ramp and drain",
+        ),
+        Definition(
+            Concept.REQUEST_RATE, "Request throughput", "successful requests / duration",
+            "over the whole run with ramp and drain; ours over the steady window",
+        ),
+    ),
+    look=look,
+)  # fmt: skip

@@ -1,0 +1,69 @@
+"""Percentiles and spreads as other tools take them; none refuses a small sample, as ours do."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from results.metrics import Value, absent
+from results.views.base import Concept, Figure
+
+NOTHING = "no request that the tool would have counted"
+
+
+def linear(values: Sequence[float], q: float) -> float:
+    """Linear interpolation between order statistics: numpy's default."""
+    return float(np.quantile(np.asarray(values, dtype=np.float64), q))
+
+
+def rank_of(values: Sequence[float], q: float) -> float:
+    """The value at position ``floor(n q)`` of the sorted sample, counted from 0, and the last one at most."""
+    return sorted(values)[min(len(values) - 1, math.floor(len(values) * q))]
+
+
+def standard_deviation(values: Sequence[float]) -> float:
+    """With divisor n: numpy's default."""
+    return float(np.std(np.asarray(values, dtype=np.float64)))
+
+
+def mean(values: Sequence[float]) -> float:
+    """Arithmetic mean."""
+    return float(np.mean(np.asarray(values, dtype=np.float64)))
+
+
+def stat_of(values: Sequence[float], stat: str) -> float:
+    """One statistic by its name: ``mean``, ``std``, ``min``, ``max``, or ``p50``, ``p99``… (linear).
+
+    Raises:
+        ValueError: the sample is empty.
+    """
+    simple = {"mean": mean, "std": standard_deviation, "min": min, "max": max}
+    return float(simple[stat](values)) if stat in simple else linear(values, float(stat[1:]) / 100)
+
+
+def spread(
+    concept: Concept, unit: str, values: Sequence[float], names: Mapping[str, str], factor: float = 1.0
+) -> dict[str, Figure]:
+    """Figures of one distribution with numpy's statistics.
+
+    Args:
+        concept: what it is about.
+        unit: of the figures.
+        values: observations.
+        names: statistic → what the tool calls it.
+        factor: from the unit of ``values`` to ``unit``.
+    """
+    return {
+        name: Figure(concept, stat, unit, Value(stat_of(values, stat) * factor) if values else absent(NOTHING))
+        for stat, name in names.items()
+    }
+
+
+def single(concept: Concept, unit: str, value: float | None, reason: str = NOTHING) -> Figure:
+    """A figure that is no distribution; absent with ``reason`` when there is no value."""
+    return Figure(concept, "", unit, absent(reason) if value is None else Value(float(value)))
+
+
+def rate(count: float, duration_s: float) -> float | None:
+    """Count over duration; None when that has no length."""
+    return count / duration_s if duration_s > 0 else None

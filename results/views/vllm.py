@@ -1,0 +1,182 @@
+"""``vllm bench serve``: every chunk that has ``choices`` is a token to it, whether or not it carries one.
+
+Source read: vllm/benchmarks/serve.py and lib/endpoint_request_func.py.
+"""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from results.records import RequestRecord
+from results.views.base import (
+    Concept,
+    Definition,
+    Figure,
+    Habits,
+    Log,
+    Tool,
+    View,
+    engine_tokens,
+    gaps_s,
+    seconds_between,
+    sent_ns,
+    unstamped,
+    until_closed_s,
+    whole,
+)
+from results.views.statistics import rate, single, spread
+
+VERSION = "0.32.0"
+STATS = ("mean", "p50", "std", "p90", "p95", "p99")
+"""What is shown; the tool prints mean, median and the percentiles asked for, and stores the standard deviation."""
+
+USAGE_UNSEEN = (
+    "usage came in a chunk that had choices, where vLLM bench does not look: it counts output tokens with its own "
+    "tokenizer then; taken here as the engine counted them"
+)
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One request as the tool saw it; seconds, and ``start_s`` on the log's clock.
+
+    Attributes:
+        record: the request.
+        success: status 200, read to its end, at least one chunk with choices.
+        start_s: when it was sent.
+        ttft_s: to the first chunk with choices.
+        itl_s: between every two of them.
+        latency_s: to the last of them.
+        output_tokens: by usage.
+    """
+
+    record: RequestRecord
+    success: bool
+    start_s: float
+    ttft_s: float
+    itl_s: list[float]
+    latency_s: float
+    output_tokens: int
+
+
+def calls(log: Log) -> list[Call]:
+    """Every measured request, in the order in which they were made."""
+    return [_call(request) for request in log.requests]
+
+
+def peaks(made: Sequence[Call]) -> tuple[float, int]:
+    """The fullest second: chunks that arrived in one, and requests open in one (seconds from the first start)."""
+    good = [call for call in made if call.success]
+    if not good:
+        return 0.0, 0
+    zero = min(call.start_s for call in good)
+    seconds = math.ceil(max(call.start_s + call.latency_s for call in good) - zero) + 1
+    chunks, requests = [0] * seconds, [0] * seconds
+    for call in good:
+        t_s = call.start_s - zero + call.ttft_s
+        for gap_s in (0.0, *call.itl_s):
+            t_s += gap_s
+            chunks[int(t_s)] += 1
+        for second in range(int(call.start_s - zero), int(call.start_s - zero + call.latency_s) + 1):
+            requests[second] += 1
+    return float(max(chunks)), max(requests)
+
+
+def look(log: Log) -> View:
+    """The figures, under the names that the tool prints."""
+    made = calls(log)
+    good = [call for call in made if call.success]
+    length_s = until_closed_s(log)
+    output = sum(call.output_tokens for call in good)
+    prompt = sum(call.record.prompt_tokens or call.record.wanted_input_tokens or 0 for call in good)
+    busiest, fullest = peaks(made)
+    figures = {
+        "Successful requests": single(Concept.COUNT, "", len(good)),
+        "Failed requests": single(Concept.COUNT, "", len(made) - len(good)),
+        "Benchmark duration (s)": single(Concept.DURATION, "s", length_s),
+        "Total input tokens": single(Concept.COUNT, "", prompt),
+        "Total generated tokens": single(Concept.COUNT, "", output),
+        "Request throughput (req/s)": single(Concept.REQUEST_RATE, "/s", rate(len(good), length_s)),
+        "Output token throughput (tok/s)": single(Concept.OUTPUT_RATE, "tok/s", rate(output, length_s)),
+        "Peak output token throughput (tok/s)": single(Concept.OTHER, "tok/s", busiest),
+        "Peak concurrent requests": single(Concept.OTHER, "", fullest),
+        "Total token throughput (tok/s)": single(Concept.OTHER, "tok/s", rate(prompt + output, length_s)),
+        **_latencies("TTFT", Concept.TTFT, [call.ttft_s for call in good]),
+        **_latencies("TPOT", Concept.TPOT, tpots_s(good)),
+        **_latencies("ITL", Concept.ITL, [gap for call in good for gap in call.itl_s]),
+        **_latencies("E2EL", Concept.E2E, [call.latency_s for call in good]),
+    }
+    unseen = any(call.record.usage_in_choice for call in good)
+    return View("vllm", figures, (*_unstamped(log), *((USAGE_UNSEEN,) if unseen else ())))
+
+
+def _unstamped(log: Log) -> tuple[str, ...]:
+    """An import of the tool's own file holds all that it stamped."""
+    return unstamped([request for request in log.requests if request.end is None])
+
+
+def tpots_s(good: Sequence[Call]) -> list[float]:
+    """Time per output token of each request that has more than one."""
+    return [(call.latency_s - call.ttft_s) / (call.output_tokens - 1) for call in good if call.output_tokens > 1]
+
+
+def _call(request: RequestRecord) -> Call:
+    arrivals = sorted((*request.chunk_ns, *request.empty_chunk_ns))
+    success = whole(request) and bool(arrivals)
+    start_ns = sent_ns(request)
+    seen = arrivals if success else []
+    return Call(
+        record=request,
+        success=success,
+        start_s=start_ns / 1e9,
+        ttft_s=seconds_between(start_ns, seen[0]) if seen else 0.0,
+        itl_s=gaps_s(seen),
+        latency_s=seconds_between(start_ns, seen[-1]) if seen else 0.0,
+        output_tokens=engine_tokens(request) if success else 0,
+    )
+
+
+def _latencies(name: str, concept: Concept, values_s: Sequence[float]) -> dict[str, Figure]:
+    words = {"mean": "Mean", "p50": "Median", "std": "Std"}
+    names = {stat: f"{words.get(stat, stat.upper())} {name} (ms)" for stat in STATS}
+    return spread(concept, "ms", values_s, names, 1e3)
+
+
+TOOL = Tool(
+    name="vllm",
+    title="vLLM bench serve",
+    version=VERSION,
+    habits=Habits(
+        percentiles="numpy's linear",
+        std="n",
+        duration="first request made to last answer closed, ramp and drain included",
+        failures="left out; an error event inside a stream and a stream without finish reason count as success",
+    ),
+    definitions=(
+        Definition(
+            Concept.TTFT, "TTFT", "c₁ − s",
+            "from the send, not the plan; a role-only chunk counts as the first token (in chat 0.33 waits for content)",
+        ),
+        Definition(
+            Concept.ITL, "ITL", "cᵢ − cᵢ₋₁, pooled over all requests",
+            "a gap is one value however many tokens it delivered; an empty finish chunk adds a false gap near 0",
+        ),
+        Definition(
+            Concept.TPOT, "TPOT", "(c_m − c₁) / (N − 1)",
+            "takes one token for the first chunk; ours takes away as many as it carried",
+        ),
+        Definition(
+            Concept.E2E, "E2EL", "c_m − s",
+            "from the send, not the plan; to the last chunk with choices, an empty finish chunk included",
+        ),
+        Definition(
+            Concept.OUTPUT_RATE, "Output token throughput", "Σ N / duration",
+            "over the whole run with ramp and drain, of successful requests only; ours over the steady window",
+        ),
+        Definition(
+            Concept.REQUEST_RATE, "Request throughput", "successful requests / duration",
+            "over the whole run with ramp and drain; ours over the steady window",
+        ),
+    ),
+    look=look,
+)  # fmt: skip

@@ -1,0 +1,37 @@
+"""docs/views.md says what the code does: its tables are made of the tools' definitions."""
+
+import re
+from pathlib import Path
+
+from results.views import VIEWS
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs" / "views.md"
+BLOCK = re.compile(r"<!-- (\w+): [^\n]* -->\n(.*?)<!-- end -->", re.DOTALL)
+
+
+def definitions() -> str:
+    lines = ["| tool | metric | definition | why it differs from ours |", "|---|---|---|---|"]
+    for tool in VIEWS.values():
+        for number, one in enumerate(tool.definitions):
+            name = f"**{tool.title}** {tool.version}" if number == 0 else ""
+            lines.append(f"| {name} | {one.name} | {one.formula} | {one.why} |")
+    return "\n".join(lines) + "\n"
+
+
+def habits() -> str:
+    lines = ["| tool | percentiles | std divides by | duration | failed requests |", "|---|---|---|---|---|"]
+    for tool in VIEWS.values():
+        one = tool.habits
+        lines.append(f"| {tool.title} | {one.percentiles} | {one.std} | {one.duration} | {one.failures} |")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_tables_are_the_codes() -> None:
+    found = dict(BLOCK.findall(DOCUMENT.read_text(encoding="utf-8")))
+    for name, table in {"definitions": definitions(), "habits": habits()}.items():
+        assert found[name] == table, f"put this between the two comments of docs/views.md:\n{table}"
+
+
+def test_it_is_linked_from_the_definitions() -> None:
+    assert "(views.md)" in (ROOT / "docs" / "definitions.md").read_text(encoding="utf-8")

@@ -1,0 +1,177 @@
+"""Result files of vllm bench serve become runs that can be shown, judged and compared."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from harness.importing import NOTE, import_vllm
+from results import NotImportable, Run, load
+from results.comparing import compare_sides, select
+from results.records import Outcome, RequestRecord, RunStatus, TokenSource, Verdict
+from results.views import VIEWS, Log
+
+SUMMARY = {
+    "date": "20261120-101500", "endpoint_type": "openai", "backend": "openai", "label": None, "model_id": "m",
+    "tokenizer_id": "m", "num_prompts": 8, "request_rate": "inf", "burstiness": 1.0, "max_concurrency": 2,
+    "duration": 4.4, "completed": 8, "failed": 0, "mean_ttft_ms": 100.0,
+}  # fmt: skip
+
+
+def result(requests: int = 8, gaps: int = 4, **changes: Any) -> dict[str, Any]:
+    """Two slots; each answer takes 100 ms to its first token and 200 ms for each further one."""
+    starts = [100.0 + 0.9 * (i // 2) for i in range(requests)]
+    details = {
+        "start_times": starts,
+        "queue_times": [start - 100.0 for start in starts],
+        "ttfts": [0.1] * requests,
+        "itls": [[0.2] * gaps for _ in range(requests)],
+        "latencies": [0.1 + 0.2 * gaps] * requests,
+        "input_lens": [64] * requests,
+        "output_lens": [gaps + 1] * requests,
+        "generated_texts": ["a b c"] * requests,
+        "errors": [""] * requests,
+    }
+    return {**SUMMARY, **details, **changes}
+
+
+def write(path: Path, *results: dict[str, Any]) -> Path:
+    path.write_bytes(b"\n".join(map(msgspec.json.encode, results)))
+    return path
+
+
+def imported(folder: Path, *results: dict[str, Any]) -> Run:
+    return load(import_vllm(write(folder / "r.json", *results), folder / "runs").path)
+
+
+def requests_of(folder: Path, **changes: Any) -> list[RequestRecord]:
+    return imported(folder, result(**changes)).finished[0].requests
+
+
+def test_a_detailed_file_becomes_a_valid_run(tmp_path: Path) -> None:
+    run = imported(tmp_path, result())
+    (trial,) = run.finished
+    assert (run.status, trial.record.verdict) == (RunStatus.COMPLETE, Verdict.VALID)
+    assert (trial.record.load.label, trial.record.engine) == ("c=2", "openai")
+    assert trial.metrics["ttft_p50_s"].value == pytest.approx(0.1)
+    assert trial.metrics["itl_p50_s"].value == pytest.approx(0.2)
+    assert trial.requests[0].token_source is TokenSource.CHUNKS
+    assert trial.record.warnings == [NOTE]
+    assert run.manifest.notes == [NOTE]
+
+
+def test_its_own_view_says_what_the_file_says(tmp_path: Path) -> None:
+    (trial,) = imported(tmp_path, result()).finished
+    view = VIEWS["vllm"].look(Log.of(trial))
+    assert view.figures["Mean TTFT (ms)"].value.value == pytest.approx(100)
+    assert view.figures["P99 E2EL (ms)"].value.value == pytest.approx(900)
+    assert view.cannot == ()
+
+
+def test_without_details_one_line_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(NotImportable, match="measure again with --save-detailed") as raised:
+        import_vllm(write(tmp_path / "r.json", SUMMARY), tmp_path / "runs")
+    assert "\n" not in str(raised.value)
+    assert "start_times, ttfts, itls" in str(raised.value)
+    assert not (tmp_path / "runs").exists(), "nothing was made"
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"nonsense", b'{"duration": "long"}', b"\xff"])
+def test_another_file_is_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "r.json").write_bytes(data)
+    with pytest.raises(NotImportable, match=r"r\.json"):
+        import_vllm(tmp_path / "r.json", tmp_path / "runs")
+
+
+def test_lists_of_different_lengths_are_damage(tmp_path: Path) -> None:
+    with pytest.raises(NotImportable, match="differ in length"):
+        import_vllm(write(tmp_path / "r.json", result(ttfts=[0.1])), tmp_path / "runs")
+
+
+def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(NotImportable, match="cannot be read"):
+        import_vllm(tmp_path / "no.json", tmp_path / "runs")
+
+
+def test_several_results_of_one_load_are_repeats(tmp_path: Path) -> None:
+    run = imported(tmp_path, result(), result(), result(max_concurrency=4))
+    assert [(t.record.load.label, t.record.repeat) for t in run.finished] == [("c=2", 1), ("c=2", 2), ("c=4", 1)]
+    assert run.cells[0].intervals["ttft_p50_s"].n == 2
+
+
+def test_a_file_that_was_laid_out_by_hand_is_read_too(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_bytes(msgspec.json.format(msgspec.json.encode(result())))
+    assert len(load(import_vllm(tmp_path / "r.json", tmp_path / "runs").path).finished[0].requests) == 8
+
+
+@pytest.mark.parametrize(
+    ("backend", "spare", "kept", "empty"),
+    [
+        ("openai", 0, (0, 5), []),
+        ("openai", 1, (0, 4), [4]),  # a finish chunk
+        ("openai-chat", 1, (1, 5), [0]),  # a role chunk
+        ("openai-chat", 2, (1, 4), [0, 4]),
+        ("openai", 2, (1, 4), [0, 4]),
+    ],
+)
+def test_chunks_without_tokens_are_told_apart(
+    tmp_path: Path, backend: str, spare: int, kept: tuple[int, int], empty: list[int]
+) -> None:
+    record = requests_of(tmp_path, backend=backend, output_lens=[5 - spare] * 8)[0]
+    arrivals = [round((100.1 + 0.2 * i) * 1e9) for i in range(5)]
+    assert record.chunk_ns == arrivals[slice(*kept)]
+    assert record.empty_chunk_ns == [arrivals[i] for i in empty]
+    assert record.chunk_tokens == [1] * (5 - spare)
+
+
+def test_tokens_in_groups_are_spread_over_the_chunks(tmp_path: Path) -> None:
+    record = requests_of(tmp_path, output_lens=[17] * 8)[0]
+    assert (sum(record.chunk_tokens), record.token_source) == (17, TokenSource.APPORTIONED)
+
+
+def test_more_chunks_than_tokens_and_two_is_a_guess_that_is_said(tmp_path: Path) -> None:
+    run = imported(tmp_path, result(output_lens=[1] * 8))
+    assert run.finished[0].requests[0].token_source is TokenSource.ASSUMED
+    assert any("8 answers have more chunks than tokens" in warning for warning in run.finished[0].record.warnings)
+
+
+def test_an_open_loop_counts_from_the_planned_arrival(tmp_path: Path) -> None:
+    """vLLM's own TTFT leaves the time in its queue out."""
+    run = imported(tmp_path, result(request_rate=4.0, queue_times=[0.05] * 8))
+    (trial,) = run.finished
+    assert trial.record.load.label == "poisson 4/s ≤2"
+    assert trial.metrics["ttft_p50_s"].value == pytest.approx(0.15)
+    assert trial.metrics["send_lag_p50_s"].value == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        ("Bad Request", Outcome.HTTP_ERROR),
+        ("Traceback (most recent call last):\n  File\naiohttp.ClientPayloadError: broken", Outcome.STREAM_ERROR),
+        ("Traceback (most recent call last):\nClientConnectorError: Cannot connect to host", Outcome.REFUSED),
+        ("Traceback (most recent call last):\nasyncio.exceptions.TimeoutError", Outcome.TIMEOUT),
+        ("Never received a valid chunk to calculate TTFT.This response will be marked as failed!", Outcome.TRUNCATED),
+    ],
+)
+def test_failures_keep_their_kind_and_their_last_line(tmp_path: Path, error: str, outcome: Outcome) -> None:
+    run = imported(tmp_path, result(errors=[error] + [""] * 7, output_lens=[0] + [5] * 7))
+    record = run.finished[0].requests[0]
+    assert (record.outcome, record.error, record.chunk_ns) == (outcome, error.splitlines()[-1], [])
+    assert run.finished[0].record.verdict is Verdict.INVALID, "one of eight is too many"
+
+
+def test_two_imports_are_compared_and_an_import_is_not_compared_with_a_run(tmp_path: Path) -> None:
+    sides = []
+    for name, ttft in (("a", 0.1), ("b", 0.2)):
+        (tmp_path / name).mkdir()
+        runs = [result(label=name, ttfts=[ttft + 0.001 * i] * 8) for i in range(3)]
+        sides.append(select(str(imported(tmp_path / name, *runs).path)))
+    judged = {one.metric: one.judgement.value for one in compare_sides(*sides)}
+    assert judged["ttft_p50_s"] == "worse"
+
+
+def test_other_prompts_are_other_traffic(tmp_path: Path) -> None:
+    a = imported(tmp_path, result()).finished[0].record.workload_sha256
+    assert imported(tmp_path, result(input_lens=[65] * 8)).finished[0].record.workload_sha256 != a

@@ -1,0 +1,66 @@
+"""Runs of the real tools, kept: what they printed, what the server that they measured had really done, and when they
+themselves say that it happened. ``make bench-views`` makes such runs anew; its ``--fixtures`` writes these files.
+"""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from results.records import Load, RequestRecord
+from results.views import VIEWS, Concept, Figure, Log
+
+FOLDER = Path(__file__).parent / "views"
+NOISE = {"std", "min", "max"}
+RATES = {Concept.REQUEST_RATE, Concept.OUTPUT_RATE}
+UNSTAMPED = {"vllm": RATES | {Concept.DURATION}, "aiperf": RATES}
+"""What rests on the beginning and end of a whole run, which these tools' files do not say."""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """One run of one tool, as benchmarks/views/real_tools.py writes it."""
+
+    tool: str
+    case: str
+    true: list[RequestRecord]
+    stamped: list[RequestRecord]
+    printed: dict[str, float]
+
+
+def kept() -> list[Kept]:
+    return [msgspec.json.decode(path.read_bytes(), type=Kept) for path in sorted(FOLDER.glob("*-*.json"))]
+
+
+def figures(tool: str, requests: list[RequestRecord]) -> dict[str, Figure]:
+    return VIEWS[tool].look(Log(requests, 0, Load(concurrency=4))).figures
+
+
+def test_every_tool_is_kept_in_every_case() -> None:
+    cases = {"completions", "chat", "4 tokens a chunk"}
+    assert {(one.tool, one.case) for one in kept()} == {(t, c) for t in ("vllm", "aiperf", "guidellm") for c in cases}
+
+
+@pytest.mark.parametrize("run", kept(), ids=lambda run: f"{run.tool}, {run.case}")
+def test_the_servers_own_record_gives_what_the_tool_printed_within_one_per_cent(run: Kept) -> None:
+    found = figures(run.tool, run.true)
+    compared = {
+        name: said
+        for name, said in run.printed.items()
+        if found[name].concept is not Concept.OTHER and found[name].stat not in NOISE
+    }
+    assert {figure.concept for name, figure in found.items() if name in compared} >= {
+        Concept.TTFT, Concept.ITL, Concept.E2E, Concept.OUTPUT_RATE, Concept.REQUEST_RATE, Concept.DURATION,
+    }  # fmt: skip
+    assert {name: found[name].value.value for name in compared} == pytest.approx(compared, rel=0.01)
+
+
+@pytest.mark.parametrize("run", kept(), ids=lambda run: f"{run.tool}, {run.case}")
+def test_the_tools_own_stamps_give_the_same_numbers(run: Kept) -> None:
+    """Nothing is left to the clocks here: formula, percentiles and spread are the tool's.
+
+    GuideLLM stamps to a quarter of a microsecond (seconds since 1970 as a float), which shows in its spread of 0.5 ms.
+    """
+    found = figures(run.tool, run.stamped)
+    compared = {n: said for n, said in run.printed.items() if found[n].concept not in UNSTAMPED.get(run.tool, set())}
+    assert len(compared) >= 15
+    assert {name: found[name].value.value for name in compared} == pytest.approx(compared, rel=1e-4, abs=1e-6)
