@@ -1,5 +1,6 @@
 """The truth server: one thread, one epoll loop, no framework between a time stamp and its system call."""
 
+import contextlib
 import functools
 import os
 import select
@@ -242,6 +243,8 @@ class TruthServer:
                 listener = socket.create_server((self._host, self.port), backlog=_BACKLOG)
                 listener.setblocking(False)
                 listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # Linux hands it on to what it accepts
+                with contextlib.suppress(OSError):  # BBR would hold back what is to leave now, by how fast ACKs come
+                    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
                 self.port = listener.getsockname()[1]
                 return listener
         except OSError as error:
