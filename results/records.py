@@ -167,7 +167,7 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     arrival: str | None = None
     """Open loop: the arrival process, ``poisson`` or ``constant``."""
     ramp_s: float | None = None
-    """Closed loop: seconds over which the slots start, evenly; the default is 0.25 ms for each slot."""
+    """Closed loop: seconds over which the slots start, evenly; the default is four each millisecond."""
     max_in_flight: int | None = None
     """Open loop: requests above this number wait inside the client; they are timed from the plan all the same."""
 

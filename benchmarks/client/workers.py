@@ -1,10 +1,10 @@
 """Bar 3: more workers send more, and Ray's nodes send what one process sends. Run by ``make bench-client``.
 
 Part one: one worker, then two, take in as many chunks as they can, each from a truth server of its own that writes as
-fast as it can. With four cores every process has one to itself; with fewer, each worker is held to a twenty-fifth of a core by
-a control group (root), so that two workers and two servers fit on two cores and nothing but the workers is short. Part
-two: the same plan through one process and
-through two nodes of a Ray cluster on this machine, record by record. ``--only`` picks one.
+fast as it can. With four cores every process has one to itself; with fewer, each worker is held to a twenty-fifth of a
+core by a control group (root), so that two workers and two servers fit on two cores and nothing but the workers is
+short. Part two: the same plan through one process and through two nodes of a Ray cluster on this machine, record by
+record. ``--only`` picks one.
 """
 
 import argparse

@@ -37,7 +37,9 @@ def measured(tokenizer: Path) -> list[Scenario]:
 
 def _paced(tokenizer: Path, streams: int) -> Scenario:
     schedule = _schedule(ttft_s=0.05, itl_s=0.01 if streams == LEVELS[0] else 0.02)
-    load = Load("", tokenizer, requests=8 * streams, output_tokens=64, concurrency=streams)
+    load = Load(
+        "", tokenizer, requests=6 * streams if streams > LEVELS[0] else 64, output_tokens=64, concurrency=streams
+    )
     return Scenario(f"paced-{streams}", schedule, load)
 
 

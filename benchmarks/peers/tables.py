@@ -47,7 +47,8 @@ def _cell(form: str, *readings: tuple[str, Read]) -> Callable[[Results, str], st
         values = [results.median(scenario, client, read) for scenario, read in readings]
         if set(values) == {None}:
             return "–"
-        return " / ".join("–" if value is None else format(value, form) for value in values)
+        whole = form.endswith("d")  # the median of an even number of rounds is no integer
+        return " / ".join("–" if v is None else format(round(v) if whole else v, form) for v in values)
 
     return cell
 

@@ -18,9 +18,9 @@ from results.records import Phase
 
 REFUSED_PAUSE_NS = 100_000_000
 """How long a slot of a closed loop rests after a refused connection."""
-SPREAD_S = 0.000_25
-"""Without a ramp, the slots of a closed loop start this far apart: one burst of all of them would measure how fast
-the client can send, and keep the streams in step for the rest of the trial."""
+STEP_NS, STEP_SLOTS = 1_000_000, 4
+"""Without a ramp, so many slots of a closed loop start at a time, so far apart: one burst of all of them would measure
+how fast the client can send, and keep the streams in step for the rest of the trial."""
 SPARE_CONNECTIONS = 16
 """An open loop does not know how many requests will be in flight; this many connections are ready when it begins."""
 
@@ -87,7 +87,7 @@ class Driver:
             concurrency: slots.
             duration_s: how long, from the start.
             minimum: sessions to start at least.
-            ramp_s: the slots start evenly over this time; the default is 0.25 ms for each.
+            ramp_s: the slots start evenly over this time; the default is four each millisecond.
         """
         await self._transport.open(concurrency)
         loop = _ClosedLoop(self._flights, self._clock, self._feed(sessions))
@@ -136,9 +136,12 @@ class Driver:
     ) -> int:
         """Run a closed loop to its end; returns when the first slot found nothing more to start."""
         start_ns = self._clock.now_ns() if start_ns is None else start_ns
-        spacing_ns = SPREAD_S * NS_PER_S if ramp_s is None else ramp_s * NS_PER_S / concurrency
+        if ramp_s is None:
+            offsets_ns = [slot // STEP_SLOTS * STEP_NS for slot in range(concurrency)]
+        else:
+            offsets_ns = [round(slot * ramp_s * NS_PER_S / concurrency) for slot in range(concurrency)]
         try:
-            return await loop.run([start_ns + round(slot * spacing_ns) for slot in range(concurrency)])
+            return await loop.run([start_ns + offset_ns for offset_ns in offsets_ns])
         except asyncio.CancelledError:
             loop.stopped = True
             self._flights.cancel()

@@ -207,8 +207,8 @@ class Flights:
         self._clock.call_at_ns(flight.planned_ns, go)
 
     def _record_some(self) -> None:
-        """Record one exchange, or more when many wait, and come back after the loop has served its reads."""
-        for _ in range(1 + len(self._landed) // 8):
+        """Record a few exchanges, or more when many wait, and come back after the loop has served its reads."""
+        for _ in range(2 + len(self._landed) // 8):
             if self._landed:
                 self._recorder.append(self._landed.popleft().record(self._phase))
         self._recorder.flush()

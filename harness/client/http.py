@@ -155,6 +155,7 @@ class Connection(asyncio.Protocol):
         self._bodies: list[bytes] = []
         self.on_body = self._bodies.append  # httptools calls it for every chunk: no Python frame in between
         self._parser = httptools.HttpResponseParser(self)
+        self._feed = self._parser.feed_data
         self._framed = self._headers_done = self._whole = False
         self.reusable = True
         self.free_since_ns = time.monotonic_ns()
@@ -199,14 +200,20 @@ class Connection(asyncio.Protocol):
             self.abandon()
             return
         self._now_ns = now_ns
+        broken = None
         try:
-            self._parser.feed_data(data)
+            self._feed(data)
         except httptools.HttpParserError as error:
-            self._take_bodies(log)
-            self._finish("reset", f"not HTTP/1.1: {error}")
-            return
-        self._take_bodies(log)
-        if self._whole:
+            broken = f"not HTTP/1.1: {error}"
+        bodies = self._bodies
+        if bodies:
+            log.read_ns.append(now_ns)
+            self._count(len(bodies), now_ns)
+            log.reads.append(bodies.pop() if len(bodies) == 1 else b"".join(bodies))
+            bodies.clear()
+        if broken:
+            self._finish("reset", broken)
+        elif self._whole:
             self._finish("complete", None)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -238,14 +245,6 @@ class Connection(asyncio.Protocol):
         self._whole = True
         self.reusable = self._framed and self._parser.should_keep_alive()
         self.free_since_ns = self._now_ns
-
-    def _take_bodies(self, log: StreamLog) -> None:
-        bodies = self._bodies
-        if bodies:
-            log.read_ns.append(self._now_ns)
-            log.reads.append(bodies[0] if len(bodies) == 1 else b"".join(bodies))
-            self._count(len(bodies), self._now_ns)
-            bodies.clear()
 
     def _finish(self, end: str, detail: str | None) -> None:
         log, ended = self._log, self._ended

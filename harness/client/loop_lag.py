@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncGenerator
+from collections.abc import Generator
 
 import numpy as np
 
@@ -28,20 +27,19 @@ class LoopLag:
         return TelemetryRecord(t_ns, "client_loop", {n: float(v) for n, v in zip(names, values, strict=True)})
 
 
-@contextlib.asynccontextmanager
-async def measured_loop_lag() -> AsyncGenerator[LoopLag]:
-    """Measure while the block runs."""
-    lag = LoopLag()
-    task = asyncio.create_task(_beat(lag))
+@contextlib.contextmanager
+def measured_loop_lag() -> Generator[LoopLag]:
+    """Measure while the block runs on the running loop; plain callbacks, because the heart beats beside the load."""
+    loop, lag = asyncio.get_running_loop(), LoopLag()
+
+    def beat(due_s: float) -> None:
+        nonlocal handle
+        now_s = loop.time()
+        lag.late_ns.append(max(0, round((now_s - due_s) * 1e9)))
+        handle = loop.call_later(_TICK_S, beat, now_s + _TICK_S)
+
+    handle = loop.call_later(_TICK_S, beat, loop.time() + _TICK_S)
     try:
         yield lag
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def _beat(lag: LoopLag) -> None:
-    while True:
-        due_ns = time.monotonic_ns() + int(_TICK_S * 1e9)
-        await asyncio.sleep(_TICK_S)
-        lag.late_ns.append(max(0, time.monotonic_ns() - due_ns))
+        handle.cancel()

@@ -34,8 +34,7 @@ class Moderator:
         """So many chunks came in the read at ``now_ns``."""
         self._chunks += chunks
         if now_ns >= self._window_end_ns:
-            recent = now_ns < self._window_end_ns + _WINDOW_NS
-            self._dense = recent and self._chunks >= DENSE_PER_MS
+            self._dense = self._chunks >= DENSE_PER_MS and now_ns < self._window_end_ns + _WINDOW_NS
             self._window_end_ns = now_ns + _WINDOW_NS
             self._chunks = 0
         if self._dense and not self._resting and self.loop is not None:

@@ -93,7 +93,7 @@ class Worker:
                 transport, clock=clock, recorder=log, timeout_s=order.timeout_s, phase=order.phase, begin=load.begin
             )  # fmt: skip
             try:
-                async with measured_loop_lag() as lag:
+                with measured_loop_lag() as lag:
                     issue = await _drive(driver, order)
                 return load.done(driver, issue, lag)
             except asyncio.CancelledError:
