@@ -73,6 +73,8 @@ def _options() -> argparse.Namespace:
 async def one_round(folder: Path, scenarios: Sequence[Scenario], clients: Sequence[Client], results: Results) -> None:
     for scenario in scenarios:
         for client in clients:
+            if client.slow and scenario.only_fast:
+                continue
             place = folder / scenario.name.replace(" ", "-") / client.name
             try:
                 trial = await measure(client, scenario.schedule, scenario.load_of(client), place)
