@@ -8,18 +8,18 @@ leaves it out and says how many bytes that were.
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
-from results.errors import NotWritable, RunUnreadable
+from results.append_only import AppendOnlyFile
+from results.errors import RunUnreadable
 
 R = TypeVar("R", bound=msgspec.Struct)
 _LENGTH_BYTES = 4
 
 
-class FrameAppender:
+class FrameAppender(AppendOnlyFile):
     """Appends records to one file.
 
     Records are safe from a crash of this process when :meth:`flush` returns, and from a power cut after :meth:`close`.
@@ -30,14 +30,9 @@ class FrameAppender:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        super().__init__(path, _whole_bytes)
         self._encode = msgspec.msgpack.Encoder().encode
         self._waiting: list[bytes] = []
-        try:
-            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-            _cut_torn_tail(self._handle)
-        except OSError as error:
-            raise NotWritable(f"cannot write {path}: {error.strerror}; choose a folder you own with --out") from error
 
     def append(self, record: msgspec.Struct) -> None:
         """Encode one record; it is written at the next :meth:`flush`."""
@@ -47,32 +42,10 @@ class FrameAppender:
 
     def flush(self) -> None:
         """Write what was appended."""
-        if not self._waiting:
-            return
-        data = b"".join(self._waiting)
-        self._waiting.clear()
-        try:
-            written = os.write(self._handle, data)
-            while written < len(data):  # a full disk or a signal may cut a write short
-                written += os.write(self._handle, data[written:])
-        except OSError as error:
-            raise NotWritable(f"cannot write {self._path}: {error.strerror}; earlier records are safe") from error
-
-    def close(self) -> None:
-        """Flush, sync and close; closing twice is harmless."""
-        if self._handle >= 0:
-            self.flush()
-            os.fsync(self._handle)
-            os.close(self._handle)
-            self._handle = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        if self._waiting:
+            data = b"".join(self._waiting)
+            self._waiting.clear()
+            self.write(data)
 
 
 class FrameLog(Generic[R]):
@@ -111,14 +84,12 @@ class FrameLog(Generic[R]):
                     ) from error
 
 
-def _cut_torn_tail(handle: int) -> None:
-    """Shorten a file to its last whole frame."""
-    end = os.lseek(handle, 0, os.SEEK_END)
+def _whole_bytes(handle: int, end: int) -> int:
+    """End of the last whole frame of a file of ``end`` bytes."""
     whole = 0
     while whole + _LENGTH_BYTES <= end:
         after = whole + _LENGTH_BYTES + int.from_bytes(os.pread(handle, _LENGTH_BYTES, whole), "big")
         if after > end:
             break
         whole = after
-    if whole < end:
-        os.ftruncate(handle, whole)
+    return whole

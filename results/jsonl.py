@@ -6,12 +6,12 @@ line, says how many bytes it left out, and never rewrites the file; a bad line b
 
 import os
 from pathlib import Path
-from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
-from results.errors import NotWritable, RunUnreadable
+from results.append_only import AppendOnlyFile
+from results.errors import RunUnreadable
 
 R = TypeVar("R", bound=msgspec.Struct)
 _BLOCK = 1 << 16
@@ -24,65 +24,35 @@ class Log(msgspec.Struct, Generic[R], frozen=True):
     torn_bytes: int = 0
 
 
-class Appender:
+class Appender(AppendOnlyFile):
     """Appends records to one file, unbuffered.
 
-    A torn last line that a crash left is cut off first: the next record would be glued to it and both be lost.
-    A record is safe from a crash of this process when :meth:`append` returns, and from a power cut after
-    :meth:`close`, which syncs.
+    A torn last line that a crash left is cut off first. A record is safe from a crash of this process when
+    :meth:`append` returns, and from a power cut after :meth:`close`, which syncs.
 
     Raises:
         NotWritable: the file cannot be opened or written.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        super().__init__(path, _whole_bytes)
         self._encoder = msgspec.json.Encoder()
-        try:
-            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-            _cut_torn_tail(self._handle)
-        except OSError as error:
-            raise NotWritable(f"cannot write {path}: {error.strerror}; choose a folder you own with --out") from error
 
     def append(self, record: msgspec.Struct) -> None:
         """Write one record as one line."""
-        line = self._encoder.encode(record) + b"\n"
-        try:
-            written = os.write(self._handle, line)
-            while written < len(line):  # a full disk or a signal may cut a write short
-                written += os.write(self._handle, line[written:])
-        except OSError as error:
-            raise NotWritable(f"cannot write {self._path}: {error.strerror}; earlier records are safe") from error
-
-    def close(self) -> None:
-        """Sync and close; closing twice is harmless."""
-        if self._handle >= 0:
-            os.fsync(self._handle)
-            os.close(self._handle)
-            self._handle = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        self.write(self._encoder.encode(record) + b"\n")
 
 
-def _cut_torn_tail(handle: int) -> None:
-    """Shorten a file to its last newline."""
-    end = os.lseek(handle, 0, os.SEEK_END)
+def _whole_bytes(handle: int, end: int) -> int:
+    """End of the last line of a file of ``end`` bytes."""
     start = end
     while start > 0:
         block = max(0, start - _BLOCK)
         newline = os.pread(handle, start - block, block).rfind(b"\n")
         if newline >= 0:
-            start = block + newline + 1
-            break
+            return block + newline + 1
         start = block
-    if start < end:
-        os.ftruncate(handle, start)
+    return 0
 
 
 def read_log(path: Path, record: type[R]) -> Log[R]:
