@@ -5,6 +5,7 @@
     WorkloadError
     ├── UnknownWorkload    the user's mistake: no workload or arrival process of that name
     ├── BadOption          the user's mistake: an option is unknown or out of range
+    ├── BadTrace           the user's file: a row cannot be read
     └── NoTokenizer        token-exact prompts need the model's tokenizer, and there is none
 """
 
@@ -19,6 +20,10 @@ class UnknownWorkload(WorkloadError):
 
 class BadOption(WorkloadError):
     """An option is unknown or out of range."""
+
+
+class BadTrace(WorkloadError):
+    """A trace's file is missing, broken, or holds a row that cannot be right; the message names file and row."""
 
 
 class NoTokenizer(WorkloadError):

@@ -9,6 +9,8 @@ import random
 from collections.abc import Sequence
 from typing import TypeVar
 
+import msgspec
+
 T = TypeVar("T")
 
 
@@ -33,3 +35,28 @@ class Rng:
     def exponential(self, mean: float) -> float:
         """An exponential draw."""
         return -mean * math.log1p(-self.uniform())
+
+
+class Seed(msgspec.Struct, frozen=True):
+    """Two seeds of one plan, so that a trial can ask for the same traffic in words that no cache has seen.
+
+    Attributes:
+        traffic: of lengths, times and order.
+        words: of the text.
+    """
+
+    traffic: str
+    words: str
+
+    @classmethod
+    def of(cls, seed: str) -> "Seed":
+        """Both seeds alike."""
+        return cls(seed, seed)
+
+    def draws(self, *path: str) -> Rng:
+        """A stream of draws for lengths, times and order."""
+        return Rng(self.traffic, *path)
+
+    def wording(self, *path: str) -> Rng:
+        """A stream of draws for text."""
+        return Rng(self.words, *path)
