@@ -61,6 +61,10 @@ class Engine(Protocol):
         """How to start it on ``port``; None when it runs already."""
         ...
 
+    async def reset_cache(self, server: Server) -> bool:
+        """Empty the prefix cache of a ready server; False where it has no call for that."""
+        ...
+
     async def describe(self, server: Server) -> dict[str, Any]:
         """Ask a ready server (or its package) what it is: ``version`` and whatever else identifies it."""
         ...

@@ -8,7 +8,7 @@ import msgspec
 
 from engines import check_options
 from harness.errors import BadExperiment
-from results.records import Load, Slo, TrialPlan
+from results.records import Cache, Load, Slo, TrialPlan
 from workloads import arrival, workload
 from workloads.options import typed_options
 
@@ -70,6 +70,8 @@ class TrialConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """A request that has not ended after this many seconds counts as failed."""
     max_failure_share: float = 0.01
     """A trial with a larger share of failed requests is INVALID."""
+    cache: Cache = Cache.COLD
+    """What a prefix cache may hold when the load begins: ``cold``, ``primed`` (shared system prompts) or ``warm``."""
 
 
 class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -122,11 +124,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         return trials
 
     def traffic_seed(self, load: Load) -> str:
-        """Seed of one level's traffic: the same for every engine and repeat, different between levels.
-
-        So engines are sent the same bytes, no level finds another's prompts in a cache, and the spread between
-        repeats is the noise of machine and engine alone.
-        """
+        """Seed of one level's lengths and times: the same for every engine and repeat, different between levels."""
         return f"{self.seed}/{load.label}"
 
 
@@ -162,8 +160,8 @@ def experiment_from(data: dict[str, Any], owner: str) -> Experiment:
         check_options(side.adapter, side.options)
     workload(experiment.workload.name, experiment.workload.options)
     for load in experiment.loads:
-        if load.rate_per_s is not None:
-            arrival(load.arrival or "", load.rate_per_s)
+        if load.arrival not in {None, "workload"}:
+            arrival(load.arrival or "", load.rate_per_s or 0.0, load.arrival_options)
     return experiment
 
 
@@ -209,14 +207,21 @@ def _problem(experiment: Experiment) -> str | None:
 
 def _load_problem(load: Load) -> str | None:
     slots, rate, cap = load.concurrency, load.rate_per_s, load.max_in_flight
+    as_recorded = load.arrival == "workload"
     checks = (
-        ((slots is None) != (rate is None), "a load has either concurrency or rate_per_s"),
-        (slots is None or slots >= 1, f"concurrency must be at least 1, not {slots}"),
         (rate is None or rate > 0, f"rate_per_s must be above 0, not {rate}"),
-        (rate is None or load.arrival is not None, "a load with rate_per_s needs arrival = 'poisson' or 'constant'"),
+        (slots is not None or load.arrival or rate is None, "a load with rate_per_s needs arrival, such as 'poisson'"),
+        ((slots is None) != (load.arrival is None), "a load has either concurrency or rate_per_s with arrival"),
+        (slots is None or slots >= 1, f"concurrency must be at least 1, not {slots}"),
+        (slots is None or rate is None, "rate_per_s belongs to a load with arrival, not to one with concurrency"),
+        (slots is not None or as_recorded or rate is not None, f"arrival '{load.arrival}' needs rate_per_s"),
+        (load.time_warp is None or as_recorded, "time_warp belongs to a load with arrival = 'workload'"),
+        (load.time_warp is None or rate is None, "a load has either time_warp or rate_per_s"),
+        (load.time_warp is None or load.time_warp > 0, f"time_warp must be above 0, not {load.time_warp}"),
+        (not load.arrival_options or not (as_recorded or slots), "arrival_options belong to a named arrival process"),
         (load.ramp_s is None or slots is not None, "ramp_s belongs to a load with concurrency"),
         (load.ramp_s is None or load.ramp_s >= 0, f"ramp_s must not be negative, not {load.ramp_s}"),
-        (cap is None or rate is not None, "max_in_flight belongs to a load with rate_per_s"),
+        (cap is None or slots is None, "max_in_flight belongs to a load with arrival"),
         (cap is None or cap >= 1, f"max_in_flight must be at least 1, not {cap}"),
     )
     return next((complaint for good, complaint in checks if not good), None)

@@ -26,7 +26,8 @@ from harness.errors import first_leaf
 from harness.experiment import ClientConfig, Experiment, experiment_from
 from harness.observer import Observer
 from harness.telemetry import sampler
-from harness.trial import Side, Traffic, TrialRunner, make_traffic
+from harness.traffic import TrafficPlanner, traffic_planner
+from harness.trial import Side, TrialRunner
 from results.records import SCHEMA_VERSION, EngineDescription, Manifest, RunStatus, TrialPlan, TrialRecord
 from results.store import RunFolder, new_run_id
 from workloads import NoTokenizer, Tokenizer, workload
@@ -87,20 +88,38 @@ async def _measure(experiment: Experiment, run: RunFolder, observer: Observer) -
     model = await _resolve_model(experiment, observer)
     tokenizer = _tokenizer(experiment, model)
     engines = {side.shown: engine(side.adapter, model, side.options) for side in experiment.engines}
-    traffic = await asyncio.to_thread(_all_traffic, experiment, tokenizer)
+    with traffic_planner(experiment, tokenizer) as planner:
+        await _plan_repeat(experiment, planner, 1)  # what is wrong with the traffic shows before anything is started
+        return await _run_trials(_Prepared(experiment, model, tokenizer, engines, planner), run, observer)
+
+
+class _Prepared(msgspec.Struct, frozen=True):
+    """All that is known before the first engine starts."""
+
+    experiment: Experiment
+    model: Model
+    tokenizer: Tokenizer
+    engines: dict[str, Engine]
+    planner: TrafficPlanner
+
+
+async def _run_trials(prepared: _Prepared, run: RunFolder, observer: Observer) -> str | None:
+    """Start engine after engine and run its trials; returns what went wrong with engines, or None."""
+    experiment, planner = prepared.experiment, prepared.planner
     ports = {side.shown: side.port for side in experiment.engines}
     failures: dict[str, str] = {}
     async with sampler() as telemetry, _fleet(experiment.client) as fleet:
-        runner = TrialRunner(experiment, run, fleet, telemetry, tokenizer)
+        runner = TrialRunner(experiment, run, fleet, telemetry, prepared.tokenizer)
         plan = list(enumerate(experiment.plan(), start=1))
         for (repeat, label), group in itertools.groupby(plan, key=lambda item: (item[1].repeat, item[1].engine)):
             if label in failures:
                 continue  # an engine that failed once is given up; the others go on
+            await _plan_repeat(experiment, planner, repeat)
             observer.starting(label, repeat)
             log = run.engine_log(label, repeat)
             try:
-                async with _side(engines[label], label, model, pick_port(ports[label]), log) as side:
-                    await _trials(list(group), side, runner, traffic, observer)
+                async with _side(prepared.engines[label], label, prepared.model, pick_port(ports[label]), log) as side:
+                    await _trials(list(group), side, runner, planner, observer)
             except EngineError as error:
                 failures[label] = _failure(label, repeat, error)
     return "; ".join(failures.values()) or None
@@ -117,13 +136,13 @@ async def _trials(
     group: Sequence[tuple[int, TrialPlan]],
     side: Side,
     runner: TrialRunner,
-    traffic: dict[str, Traffic],
+    planner: TrafficPlanner,
     observer: Observer,
 ) -> None:
     """The trials of one start of one engine; those after its death are left undone."""
     for order, plan in group:
         observer.trial_started(plan)
-        record: TrialRecord = await runner.run(plan, order, side, traffic[plan.load.label])
+        record: TrialRecord = await runner.run(plan, order, side, planner.traffic(plan.load, plan.repeat, plan.engine))
         observer.trial_finished(record)
         death = side.server.died()
         if death:
@@ -165,8 +184,11 @@ def _tokenizer(experiment: Experiment, model: Model) -> Tokenizer:
     return Tokenizer(Path(place).expanduser())
 
 
-def _all_traffic(experiment: Experiment, tokenizer: Tokenizer) -> dict[str, Traffic]:
-    return {load.label: make_traffic(experiment, load, tokenizer) for load in experiment.loads}
+async def _plan_repeat(experiment: Experiment, planner: TrafficPlanner, repeat: int) -> None:
+    """Make the traffic of one repeat while no engine runs; what is made already costs nothing."""
+    for plan in experiment.plan():
+        if plan.repeat == repeat:
+            await asyncio.to_thread(planner.traffic, plan.load, repeat, plan.engine)
 
 
 def _failure(label: str, repeat: int, error: EngineError) -> str:

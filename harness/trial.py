@@ -1,11 +1,9 @@
 """One trial: warm up, put the load on, wait, decode, judge, store."""
 
 import asyncio
-import functools
-import math
 import statistics
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -14,14 +12,16 @@ from engines import Engine, Server
 from harness.calibration import Shape, calibrate, median_of
 from harness.client import Closed, Fleet, Issue, LoadResult, Open, decode_stream
 from harness.client.fleet import LoadOrder
-from harness.client.wire import wire_sessions
+from harness.client.wire import WireSession, wire_sessions
 from harness.errors import ClientFailed, TruthFailed
 from harness.experiment import Experiment, TrialConfig
 from harness.telemetry import Sampler
+from harness.traffic import Traffic
 from harness.verdict import Evidence, client_faults, judge, warnings
 from results.jsonl import Appender
 from results.metrics import latency, measured_only, trial_window
 from results.records import (
+    Cache,
     ClientError,
     EngineDescription,
     Load,
@@ -33,7 +33,7 @@ from results.records import (
     Verdict,
 )
 from results.store import RunFolder, TrialFolder
-from workloads import PlannedSession, Tokenizer, TrafficPlan, arrival, plan_closed, plan_open, workload
+from workloads import PlannedSession, Tokenizer
 
 
 class Side(msgspec.Struct, frozen=True):
@@ -42,29 +42,6 @@ class Side(msgspec.Struct, frozen=True):
     engine: Engine
     server: Server
     description: EngineDescription
-
-
-class Traffic(msgspec.Struct, frozen=True):
-    """What one load level sends, made before any trial: the same for every engine and repeat."""
-
-    warmup: tuple[PlannedSession, ...]
-    plan: TrafficPlan
-
-
-def make_traffic(experiment: Experiment, load: Load, tokenizer: Tokenizer) -> Traffic:
-    """Warm-up sessions and the measured plan of one level, from seeds of their own."""
-    source = workload(experiment.workload.name, experiment.workload.options)
-    seed = experiment.traffic_seed(load)
-    limits = experiment.trial
-    warmup = plan_closed(source, tokenizer, f"{seed}/warmup", limits.warmup_requests)
-    if load.rate_per_s is None:
-        plan = plan_closed(source, tokenizer, seed, limits.max_requests)
-    else:
-        process = arrival(load.arrival or "poisson", load.rate_per_s)
-        plan = plan_open(
-            source, process, tokenizer, seed, duration_s=limits.duration_s, count=limits.max_requests
-        )  # fmt: skip
-    return Traffic(warmup.sessions, plan)
 
 
 def share_of(load: Load, limits: TrialConfig) -> Closed | Open:
@@ -77,7 +54,7 @@ def share_of(load: Load, limits: TrialConfig) -> Closed | Open:
 def shape_of(load: Load, requests: Sequence[RequestRecord]) -> Shape:
     """The shape that a trial's load had to the client: the streams it asked for, at the pace at which chunks came."""
     answers = [request for request in measured_only(requests) if request.chunk_ns]
-    rate = None if load.rate_per_s is None else min(load.rate_per_s, _sent_per_s(answers))  # a cap may hold some back
+    rate = None if load.concurrency is not None else _sent_per_s(answers, load.rate_per_s)
     shape = Shape(concurrency=load.concurrency, rate_per_s=rate)
     if not answers:
         return shape
@@ -91,10 +68,11 @@ def shape_of(load: Load, requests: Sequence[RequestRecord]) -> Shape:
     )
 
 
-def _sent_per_s(requests: Sequence[RequestRecord]) -> float:
+def _sent_per_s(requests: Sequence[RequestRecord], planned: float | None) -> float:
+    """Turns of sessions counted, and those left out that a cap held back; as planned where too few were sent."""
     sent_ns = [request.sent_ns for request in requests if request.sent_ns is not None]
     if len(sent_ns) < 2:
-        return math.inf
+        return planned or 1.0
     return (len(sent_ns) - 1) / max(1e-9, (max(sent_ns) - min(sent_ns)) / 1e9)
 
 
@@ -118,6 +96,7 @@ class TrialRunner:
         self._client_errors: dict[tuple[str, str], ClientError] = {}
         self._sampler = sampler
         self._tokenizer = tokenizer
+        self._was_reset = False
 
     async def run(self, plan: TrialPlan, order: int, side: Side, traffic: Traffic) -> TrialRecord:
         """Run one trial and store it; an engine that dies makes it INVALID, it does not raise."""
@@ -144,12 +123,13 @@ class TrialRunner:
             issue_start_ns=issue.start_ns,
             issue_end_ns=issue.end_ns,
             planned_requests=result.planned if result else _measured(folder),
-            workload_sha256=traffic.plan.sha256,
+            workload_sha256=traffic.shape_sha256,
             verdict=Verdict.INVALID,
             engine_description=side.description,
             engine_log_tail=list(death.log_tail) if death else [],
             start_s=side.server.start_s,
             clients=result.clients if result else [],
+            traffic=msgspec.structs.replace(traffic.record, cache_reset=self._was_reset),
         )
         record = await self._judged(record, folder, side, str(death) if death else None)
         folder.finish(record)
@@ -158,19 +138,29 @@ class TrialRunner:
     async def _drive(self, side: Side, load: Load, traffic: Traffic, folder: TrialFolder) -> LoadResult:
         limits = self._experiment.trial
         await asyncio.sleep(limits.idle_s)
-        encode = functools.partial(wire_sessions, dialect=side.engine.dialect, model=side.engine.model_id)
-        order = LoadOrder(
+        self._was_reset = limits.cache is not Cache.WARM and await side.engine.reset_cache(side.server)
+        first = 0
+        for sessions in (traffic.warmup, tuple(traffic.primers())):
+            first += await self._warm_up(side, sessions, first, folder)
+        order = self._order(side, share_of(load, limits), Phase.MEASURED)
+        return await self._fleet.load(order, _encoded(side, traffic.sessions(), first), folder)
+
+    async def _warm_up(self, side: Side, sessions: Sequence[PlannedSession], first: int, folder: TrialFolder) -> int:
+        """Send what is never counted, two at a time; returns how many requests that were."""
+        if not sessions:
+            return 0
+        share = Closed(min(2, len(sessions)), self._experiment.trial.timeout_s * len(sessions))
+        await self._fleet.load(self._order(side, share, Phase.WARMUP), _encoded(side, sessions, first), folder)
+        return sum(len(planned.session.turns) for planned in sessions)
+
+    def _order(self, side: Side, share: Closed | Open, phase: Phase) -> LoadOrder:
+        return LoadOrder(
             base_url=side.server.base_url,
-            share=Closed(min(2, len(traffic.warmup)), limits.timeout_s * max(1, len(traffic.warmup))),
-            timeout_s=limits.timeout_s,
-            phase=Phase.WARMUP,
+            share=share,
+            timeout_s=self._experiment.trial.timeout_s,
+            phase=phase,
             transport=self._experiment.client.transport,
         )
-        if traffic.warmup:
-            await self._fleet.load(order, encode(traffic.warmup), folder)
-        order = msgspec.structs.replace(order, share=share_of(load, limits), phase=Phase.MEASURED)
-        first = sum(len(planned.session.turns) for planned in traffic.warmup)
-        return await self._fleet.load(order, encode(traffic.plan.sessions, first_index=first), folder)
 
     async def _unless_death(self, server: Server, work: Coroutine[Any, Any, LoadResult]) -> LoadResult | None:
         """The work's result; None, and the work cancelled, when the engine ends first."""
@@ -197,6 +187,7 @@ class TrialRunner:
             engine_death=death,
             planned=record.planned_requests,
             max_error_share=self._experiment.client.max_error_share,
+            traffic=record.traffic,
         )
         error, why = await self._client_error(record, evidence)
         evidence = msgspec.structs.replace(evidence, client_error=error)
@@ -229,6 +220,10 @@ class TrialRunner:
         if not client_faults(msgspec.structs.replace(evidence, client_error=error)):
             return error
         return median_of([error, *[await calibrate(self._fleet, shape, transport) for _ in range(2)]])
+
+
+def _encoded(side: Side, sessions: Iterable[PlannedSession], first_index: int) -> Iterator[WireSession]:
+    return wire_sessions(sessions, side.engine.dialect, side.engine.model_id, first_index=first_index)
 
 
 def _measured(folder: TrialFolder) -> int:

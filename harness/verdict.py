@@ -10,7 +10,7 @@ from harness.telemetry.gpu import THERMAL_REASONS
 from results.metrics import latency, measured_only
 from results.metrics.percentiles import percentile
 from results.metrics.window import Window
-from results.records import ClientError, Load, Outcome, RequestRecord, TelemetryRecord, Verdict
+from results.records import Cache, ClientError, Load, Outcome, RequestRecord, TelemetryRecord, TrafficRecord, Verdict
 
 MIN_WINDOW_S = 1.0
 MAX_SEND_LAG_S = 0.020
@@ -23,6 +23,10 @@ MAX_RATE_ERROR = 0.005
 """Nor did one whose rate is off by more than this share."""
 _CALIBRATED_UP_TO = 1.5
 """A trial may have this many times the chunks per second at which the client's error was measured."""
+
+
+_WARM_SHARE = 0.5
+"""A cache that hits less than this share of prompts that it has seen before is not warm."""
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -40,6 +44,8 @@ class Evidence(msgspec.Struct, frozen=True):
     """The client's own error under this shape of load."""
     max_error_share: float = 0.1
     """Of the median TTFT, and of the mean gap between chunks, that it may reach."""
+    traffic: TrafficRecord | None = None
+    """What was to be sent, and what the cache was declared to hold."""
 
 
 def judge(evidence: Evidence) -> tuple[Verdict, list[str]]:
@@ -51,7 +57,8 @@ def judge(evidence: Evidence) -> tuple[Verdict, list[str]]:
 def warnings(evidence: Evidence) -> list[str]:
     """What a reader should know of a trial that may still be valid; each says what was seen and what to do."""
     measured = measured_only(evidence.requests)
-    return [*_warnings(measured), *_uncalibrated(evidence, measured)]
+    traffic = [*_off_length(evidence.traffic), *_unfilled(evidence.traffic, measured)]
+    return [*_warnings(measured), *traffic, *_uncalibrated(evidence, measured)]
 
 
 def _reasons(evidence: Evidence) -> Iterator[str]:
@@ -71,6 +78,7 @@ def _reasons(evidence: Evidence) -> Iterator[str]:
     if evidence.load.concurrency is None:
         yield from _off_schedule(measured)
     yield from client_faults(evidence)
+    yield from _not_cold(evidence.traffic, measured)
     if evidence.load.concurrency is None and _queue_grew(measured, evidence.window):
         yield "not steady: the queue was still growing when the arrivals ended; lower rate_per_s"
     if _throttled(evidence):
@@ -130,6 +138,51 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.3g}" if seconds < 1 else f"{seconds * 1e3:,.0f}"
 
 
+def _hits(measured: Sequence[RequestRecord]) -> tuple[int, int] | None:
+    """Prompt tokens that came from the engine's prefix cache, and all of them; None where it does not count."""
+    counted = [request for request in measured if request.cached_tokens is not None]
+    if not counted:
+        return None
+    return sum(request.cached_tokens or 0 for request in counted), sum(
+        request.prompt_tokens or 0 for request in counted
+    )
+
+
+def _not_cold(traffic: TrafficRecord | None, measured: Sequence[RequestRecord]) -> Iterator[str]:
+    """A cold trial may hit what it repeats itself, in blocks of any size, and nothing else."""
+    hits = _hits(measured)
+    if traffic is None or traffic.cache is not Cache.COLD or hits is None:
+        return
+    allowed = traffic.repeated_tokens + traffic.block_tokens * len(measured)
+    if hits[0] > allowed:
+        yield (
+            f"cache not cold: {hits[0]} of {hits[1]} prompt tokens came from the prefix cache, but the trial itself "
+            f"repeats at most {allowed}; restart the engine or change seed"
+        )
+
+
+def _unfilled(traffic: TrafficRecord | None, measured: Sequence[RequestRecord]) -> Iterator[str]:
+    """Whether a cache that was filled on purpose was hit."""
+    if traffic is None or traffic.cache is Cache.COLD:
+        return
+    hits = _hits(measured)
+    if hits is None:
+        yield f"cache: {traffic.cache.value} as asked, but the engine does not say what it hit"
+    elif not hits[0] or (traffic.cache is Cache.WARM and hits[0] < _WARM_SHARE * hits[1]):
+        yield (
+            f"cache: {traffic.cache.value} as asked, but only {hits[0]} of {hits[1]} prompt tokens came from the "
+            "prefix cache; it is switched off or too small"
+        )
+
+
+def _off_length(traffic: TrafficRecord | None) -> Iterator[str]:
+    if traffic is not None and traffic.off_length:
+        yield (
+            f"prompts: {traffic.off_length} of {traffic.requests} planned prompts are not as long as the workload says "
+            f"(first: {traffic.off_example})"
+        )
+
+
 def _queue_grew(measured: Sequence[RequestRecord], window: Window) -> bool:
     """Whether the mean number in flight of the last third exceeds twice that of the first third, by 4 or more."""
     third_ns = (window.end_ns - window.start_ns) / 3
@@ -167,10 +220,6 @@ def _warnings(measured: Sequence[RequestRecord]) -> Iterator[str]:
             f"input length: the engine counted {off[0].prompt_tokens} prompt tokens where {off[0].wanted_input_tokens} "
             f"were meant, in {len(off)} of {len(done)} requests; check that tokenizer and template are the model's own"
         )
-    cached = sum(request.cached_tokens or 0 for request in done)
-    if cached:
-        total = sum(request.prompt_tokens or 0 for request in done)
-        yield f"cache: {cached} of {total} prompt tokens came from a prefix cache although prompts are unique"
     sources = Counter(request.token_source.value for request in done if request.token_source)
     if sources.get("apportioned"):
         yield (

@@ -34,13 +34,18 @@ def _add_flag(parser: argparse.ArgumentParser, field: "dataclasses.Field[object]
     kind, text = get_args(get_type_hints(EngineConfig, include_extras=True)[field.name])
     is_required = field.default is dataclasses.MISSING
     has_default = not is_required and field.default is not None
+    flag = f"--{field.name.replace('_', '-')}"
+    described = f"{text} (default: %(default)s)" if has_default else text
+    if kind is bool:
+        parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=field.default, help=described)
+        return
     parser.add_argument(
-        f"--{field.name.replace('_', '-')}",
+        flag,
         required=is_required,
         type=int if int in (kind, *get_args(kind)) else str,
         choices=get_args(kind) if get_origin(kind) is Literal else None,
         default=None if is_required else field.default,
-        help=f"{text} (default: %(default)s)" if has_default else text,
+        help=described,
     )
 
 

@@ -116,6 +116,7 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> Engine:
         make_policy(config.policy, config.max_num_seqs),
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
+        enable_prefix_caching=config.enable_prefix_caching,
     )
     engine = Engine(scheduler, ModelRunner(model, TorchAttention(storage), device), limits)
     _warm_up(engine, limits)
@@ -129,3 +130,4 @@ def _warm_up(engine: Engine, limits: Limits) -> None:
         engine.add(Request("warm-up", prompt, SamplingParams(max_tokens=3, temperature=0.0)))
     while engine.has_work:
         engine.step()
+    engine.reset_prefix_cache()

@@ -35,6 +35,7 @@ class EngineConfig:
     max_num_seqs: Annotated[int, "requests that may run at the same time"] = 64
     max_num_batched_tokens: Annotated[int, "tokens computed per step; longer prompts are cut into chunks"] = 512
     policy: Annotated[PolicyName, "how requests are batched"] = "continuous"
+    enable_prefix_caching: Annotated[bool, "compute what prompts have in common at their beginning once"] = True
     threads: Annotated[int | None, "CPU threads of torch; default: torch's own choice"] = None
     seed: Annotated[int, "seeds the requests that name no seed, in order of arrival"] = 0
 

@@ -23,6 +23,9 @@ class StepReport:
         prompt_tokens: prompt lengths of the requests that got their first token.
         queue_times_s: seconds from arrival to first computation, of the requests that began in this step.
         preemptions: requests that lost their blocks in this step.
+        looked_up_tokens: prompt lengths of the requests that were looked up in the prefix cache for the first time.
+        cached_tokens: how many of those were found there and need not be computed.
+        evicted_blocks: blocks that could have been found and were taken for something else.
         running: requests with blocks.
         waiting: requests without blocks.
         used_blocks: KV blocks in use.
@@ -34,6 +37,9 @@ class StepReport:
     prompt_tokens: int
     queue_times_s: list[float]
     preemptions: int
+    looked_up_tokens: int
+    cached_tokens: int
+    evicted_blocks: int
     running: int
     waiting: int
     used_blocks: int
@@ -84,10 +90,14 @@ class Engine:
         """Forgets a request and frees its blocks; a request that has ended already is no mistake."""
         self._scheduler.remove(request_id)
 
+    def reset_prefix_cache(self) -> None:
+        """Makes sure that no later request finds what was computed so far; requests under way go on."""
+        self._scheduler.pool.forget_all()
+
     def step(self) -> StepReport:
         """Computes one step. Requests that end in it are forgotten and their blocks are free."""
         began_s = self._clock()
-        preemptions_before = self._scheduler.num_preemptions
+        preemptions_before, evicted_before = self._scheduler.num_preemptions, self._scheduler.pool.num_evicted
         chunks = self._scheduler.schedule()
         fresh = [chunk.request for chunk in chunks if chunk.request.first_scheduled_s is None]
         for request in fresh:
@@ -97,13 +107,13 @@ class Engine:
         prompt_tokens = 0
         for chunk, token in zip(chunks, sampled, strict=True):
             request = chunk.request
-            request.num_computed = chunk.end
+            self._scheduler.complete(chunk)
             if token is None:
                 continue
             prompt_tokens += 0 if request.num_output else request.prompt_len
             request.token_ids.append(token.token_id)
             reason = request.finish_reason()
-            outputs.append(TokenOutput(request.request_id, token, reason))
+            outputs.append(TokenOutput(request.request_id, token, reason, request.num_cached_tokens))
             if reason is not None:
                 self._scheduler.remove(request.request_id)
         return StepReport(
@@ -113,11 +123,14 @@ class Engine:
             prompt_tokens=prompt_tokens,
             queue_times_s=[began_s - request.arrival_s for request in fresh if request.arrival_s is not None],
             preemptions=self._scheduler.num_preemptions - preemptions_before,
+            looked_up_tokens=sum(request.prompt_len for request in fresh if request.num_cached_tokens is not None),
+            cached_tokens=sum(request.num_cached_tokens or 0 for request in fresh),
+            evicted_blocks=self._scheduler.pool.num_evicted - evicted_before,
             running=self._scheduler.num_running,
             waiting=self._scheduler.num_waiting,
             used_blocks=self._scheduler.pool.num_used,
         )
 
     def check_integrity(self) -> None:
-        """Raises BlockAccountingError if a block leaked."""
+        """Raises BlockAccountingError if a block leaked or the prefix cache finds what it should not."""
         self._scheduler.check_integrity()

@@ -93,6 +93,7 @@ class EngineThread:
         self._wake = threading.Condition()
         self._added: list[Request] = []  # under _wake
         self._cancelled: list[str] = []  # under _wake
+        self._resetting = False  # under _wake
         self._stopping = False  # under _wake
         self.failure: EngineUnavailableError | None = None
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
@@ -126,6 +127,18 @@ class EngineThread:
             self._cancelled.extend(request_ids)
             self._wake.notify()
 
+    def reset_prefix_cache(self) -> None:
+        """Empties the prefix cache before the next step: a request submitted from now on finds nothing of before.
+
+        Raises:
+            EngineUnavailableError: the engine crashed or stops.
+        """
+        if self.failure is not None:
+            raise self.failure
+        with self._wake:
+            self._resetting = True
+            self._wake.notify()
+
     async def stop(self) -> None:
         """Fails what is in flight and waits for the thread, which ends after the step it is in."""
         self._fail(EngineUnavailableError("the server is stopping"))
@@ -146,17 +159,23 @@ class EngineThread:
     def _take_commands(self) -> bool:
         """Waits until there is work, then applies what came in; False when it is time to end."""
         with self._wake:
-            while not (self._added or self._cancelled or self._stopping or self._engine.has_work):
+            while not (self._has_commands() or self._engine.has_work):
                 self._wake.wait()
             added, self._added = self._added, []
             cancelled, self._cancelled = self._cancelled, []
+            resetting, self._resetting = self._resetting, False
             if self._stopping:
                 return False
         for request in added:
             self._engine.add(request)
         for request_id in cancelled:
             self._engine.cancel(request_id)
+        if resetting:
+            self._engine.reset_prefix_cache()
         return True
+
+    def _has_commands(self) -> bool:
+        return bool(self._added or self._cancelled or self._resetting or self._stopping)
 
     def _report_crash(self, error: Exception) -> None:
         failure = EngineUnavailableError(f"the engine crashed ({type(error).__name__}: {error}); restart the server")

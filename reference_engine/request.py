@@ -52,6 +52,9 @@ class Request:
         token_ids: prompt and output so far.
         num_computed: leading tokens whose keys and values are cached.
         table: the blocks that hold them; None until the scheduler takes the request in.
+        cache_salt: only requests with the same salt find each other's blocks in the prefix cache.
+        num_cached_tokens: prompt tokens found in the prefix cache when the request was first admitted; None before,
+            and without prefix caching.
         arrival_s: when it was handed in, by the engine's clock; None before.
         first_scheduled_s: when its first token was computed first; None while it waits.
         random_state: the sampler's generator for this request.
@@ -59,7 +62,9 @@ class Request:
 
     __slots__ = (
         "arrival_s",
+        "cache_salt",
         "first_scheduled_s",
+        "num_cached_tokens",
         "num_computed",
         "prompt_len",
         "random_state",
@@ -69,12 +74,16 @@ class Request:
         "token_ids",
     )
 
-    def __init__(self, request_id: str, prompt_token_ids: list[int], sampling: SamplingParams) -> None:
+    def __init__(
+        self, request_id: str, prompt_token_ids: list[int], sampling: SamplingParams, cache_salt: str | None = None
+    ) -> None:
         self.request_id = request_id
         self.token_ids = list(prompt_token_ids)
         self.prompt_len = len(prompt_token_ids)
         self.sampling = sampling
+        self.cache_salt = cache_salt
         self.num_computed = 0
+        self.num_cached_tokens: int | None = None
         self.table: BlockTable | None = None
         self.arrival_s: float | None = None
         self.first_scheduled_s: float | None = None
@@ -136,8 +145,9 @@ class SampledToken:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenOutput:
-    """One new token of one request, as the engine hands it out."""
+    """One new token of one request, as the engine hands it out; `num_cached_tokens` as in `Request`."""
 
     request_id: str
     token: SampledToken
     finish_reason: FinishReason | None
+    num_cached_tokens: int | None = None

@@ -3,7 +3,8 @@
 Continuous batching at the granularity of one step (Orca, OSDI'22); prompts are cut into chunks that fill what the
 decodes leave of a token budget, so that decodes never wait for a long prompt (Sarathi-Serve, OSDI'24). When blocks run
 out, the request admitted last gives its blocks back and is computed again later (vLLM's recompute preemption, SOSP'23
-§4.5). The oldest request therefore always makes progress. Pure Python, no torch.
+§4.5). The oldest request therefore always makes progress. What is computed stays findable for later requests with the
+same beginning (`kv_cache/prefix_index.py`). Pure Python, no torch.
 """
 
 from collections import deque
@@ -24,16 +25,24 @@ class Scheduler:
         policy: who may join the running requests.
         max_num_seqs: requests that may run at the same time.
         max_num_batched_tokens: tokens per step, at least max_num_seqs.
+        enable_prefix_caching: whether requests begin with the blocks that hold their beginning already.
     """
 
     def __init__(
-        self, pool: BlockPool, policy: BatchingPolicy, *, max_num_seqs: int, max_num_batched_tokens: int
+        self,
+        pool: BlockPool,
+        policy: BatchingPolicy,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        enable_prefix_caching: bool,
     ) -> None:
         self.pool = pool
         self.num_preemptions = 0
         self._policy = policy
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
+        self._enable_prefix_caching = enable_prefix_caching
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []  # in order of admission
         self._planned: dict[str, Chunk] = {}
@@ -51,7 +60,7 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """Queues a request; it must fit into the pool when alone."""
-        request.table = BlockTable(self.pool)
+        request.table = BlockTable(self.pool, request.cache_salt)
         self._waiting.append(request)
 
     def remove(self, request_id: str) -> Request | None:
@@ -81,6 +90,13 @@ class Scheduler:
             raise EngineBugError(f"request {self._waiting[0].request_id} can never be admitted")
         return list(self._planned.values())
 
+    def complete(self, chunk: Chunk) -> None:
+        """Takes note that a planned chunk has been computed: its full blocks can be found from now on."""
+        request = chunk.request
+        request.num_computed = chunk.end
+        if self._enable_prefix_caching:
+            _table(request).publish(request.token_ids, chunk.end)
+
     def check_integrity(self) -> None:
         """Raises BlockAccountingError unless every block is either free or held by exactly these requests."""
         self.pool.check_integrity(_table(request).blocks for request in (*self._running, *self._waiting))
@@ -93,6 +109,7 @@ class Scheduler:
     def _plan(self, request: Request) -> None:
         length = min(request.num_uncomputed, self._budget)
         if length and self._make_room(request, request.num_computed + length):
+            _table(request).check_writable(request.num_computed, request.num_computed + length)
             self._planned[request.request_id] = Chunk(request, request.num_computed, length)
             self._budget -= length
 
@@ -121,10 +138,22 @@ class Scheduler:
             request = self._waiting[0]
             # Blocks for the whole prompt are taken at once: chunks of two half-admitted prompts would otherwise
             # compete for the same last blocks and preempt each other in turn.
-            if not self._policy.may_join(request) or not _table(request).grow_to(request.num_tokens):
+            if not self._policy.may_join(request) or not self._take_blocks(request):
                 return
             self._running.append(self._waiting.popleft())
             self._plan(request)
+
+    def _take_blocks(self, request: Request) -> bool:
+        """Gives a request the blocks of all its tokens; False (and nothing changed) if the pool has too few."""
+        if not self._enable_prefix_caching:
+            return _table(request).grow_to(request.num_tokens)
+        num_found = _table(request).open(request.token_ids)
+        if num_found is None:
+            return False
+        request.num_computed = num_found
+        if request.num_cached_tokens is None:  # not when it finds its own blocks again after a preemption
+            request.num_cached_tokens = num_found
+        return True
 
 
 def _table(request: Request) -> BlockTable:

@@ -23,10 +23,10 @@ _SHUTDOWN_S = 0.5  # seconds that open connections get to take their last bytes
 
 
 class StatusRoutes:
-    """The handlers that need no model.
+    """The handlers that generate nothing.
 
     Args:
-        service: what they report on.
+        service: what they report on and act on.
     """
 
     def __init__(self, service: Service) -> None:
@@ -62,6 +62,12 @@ class StatusRoutes:
         }
         return _json({"object": "list", "data": [entry]})
 
+    async def reset_prefix_cache(self, _: web.Request) -> web.Response:
+        """Forgets all cached prompts, as in vLLM: requests sent after the answer find none of them."""
+        _model, engine = self._service.ready()
+        engine.reset_prefix_cache()
+        return _json({})
+
     async def metrics(self, _: web.Request) -> web.Response:
         """Prometheus text format."""
         return web.Response(
@@ -85,6 +91,7 @@ def make_app(service: Service) -> web.Application:
     app.router.add_get("/health", status.health)
     app.router.add_get("/version", status.version)
     app.router.add_get("/metrics", status.metrics)
+    app.router.add_post("/reset_prefix_cache", status.reset_prefix_cache)
     app.router.add_get("/v1/models", status.models)
     app.router.add_post("/v1/completions", generation.completions)
     app.router.add_post("/v1/chat/completions", generation.chat)

@@ -158,14 +158,18 @@ class TelemetryRecord(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One load level: exactly one of the two is set."""
+    """One load level: a closed loop (``concurrency``) or an open one (``arrival``)."""
 
     concurrency: int | None = None
     """Closed loop: requests kept in flight."""
     rate_per_s: float | None = None
     """Open loop: mean arrivals per second."""
     arrival: str | None = None
-    """Open loop: the arrival process, ``poisson`` or ``constant``."""
+    """Open loop: an arrival process by name, or ``workload``: as the trace has it, or as the preset's own process."""
+    arrival_options: dict[str, Any] = {}
+    """Open loop: the arrival process's own options, such as ``burstiness``."""
+    time_warp: float | None = None
+    """With ``arrival = "workload"``: how many times faster than recorded, think times included."""
     ramp_s: float | None = None
     """Closed loop: seconds over which the slots start, evenly; the default is four each millisecond."""
     max_in_flight: int | None = None
@@ -176,8 +180,58 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
         """Short text for tables: ``c=8``, ``poisson 0.8/s``, ``poisson 50/s ≤16``."""
         if self.concurrency is not None:
             return f"c={self.concurrency}" + (f" ramp {self.ramp_s:g}s" if self.ramp_s is not None else "")
-        cap = f" ≤{self.max_in_flight}" if self.max_in_flight is not None else ""
-        return f"{self.arrival} {self.rate_per_s:g}/s{cap}"
+        parts = [self.arrival or "poisson"]
+        if self.rate_per_s is not None:
+            parts.append(f"{self.rate_per_s:g}/s")
+        if self.time_warp is not None:
+            parts.append(f"×{self.time_warp:g}")
+        parts += [f"{name}={_brief(value)}" for name, value in self.arrival_options.items()]
+        if self.max_in_flight is not None:
+            parts.append(f"≤{self.max_in_flight}")
+        return " ".join(parts)
+
+
+def _brief(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value).replace(" ", "")
+
+
+class Cache(StrEnum):
+    """What a prefix cache may hold when the measured load begins."""
+
+    COLD = "cold"
+    """Nothing of this trial: its words are new, and the engine's cache is emptied where it has a call for that."""
+    PRIMED = "primed"
+    """The system prompts that the workload's sessions share, sent once each before."""
+    WARM = "warm"
+    """Every prompt of the trial, sent once before."""
+
+
+class TrafficRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one trial was to send, counted by encoding every prompt once more."""
+
+    sha256: str
+    """Over the bytes of the plan, words included."""
+    sessions: int
+    requests: int
+    prompt_tokens: int
+    output_tokens: int
+    """As asked for."""
+    repeated_tokens: int
+    """Leading prompt tokens that an endless prefix cache would have had from the trial's own earlier prompts."""
+    block_tokens: int
+    """The block size of that count."""
+    off_length: int = 0
+    """Prompts that are not as long as the workload says."""
+    off_example: str | None = None
+    """The first of them, in words."""
+    cache: Cache = Cache.COLD
+    cache_reset: bool = False
+    """Whether the engine was told to empty its prefix cache, and did."""
+
+    @property
+    def repeated_share(self) -> float:
+        """The bound of the token hit ratio."""
+        return self.repeated_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
 
 class Slo(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -249,6 +303,7 @@ class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Between the two the driver kept the load on; after it only waited for answers."""
     planned_requests: int
     workload_sha256: str
+    """Over lengths, order and times: the same for every engine and repeat, whatever their words."""
     verdict: Verdict
     reasons: list[str] = []
     warnings: list[str] = []
@@ -262,6 +317,8 @@ class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The client's error under the shape that this load had; measured once for each engine and level."""
     uncalibrated: str | None = None
     """Why ``client_error`` is None."""
+    traffic: TrafficRecord | None = None
+    """What was to be sent; None in runs of other tools."""
 
 
 class TrialPlan(msgspec.Struct, frozen=True, omit_defaults=True):

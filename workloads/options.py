@@ -35,21 +35,35 @@ def typed_options(kind: type[S], options: Mapping[str, Any], owner: str, error: 
 
 def _check_names(kind: type[msgspec.Struct], data: Mapping[str, Any], owner: str, error: type[Exception]) -> None:
     hints = get_type_hints(kind)
+    attributes = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
     for name, value in data.items():
-        if name not in hints:
-            raise error(f"{owner} has no option '{name}'; {nearest(name, kind.__struct_fields__)}")
-        inner = _struct_in(hints[name])
-        if inner is None:
+        if name == kind.__struct_config__.tag_field:
             continue
+        if name not in attributes:
+            raise error(f"{owner} has no option '{name}'; {nearest(name, attributes)}")
+        candidates = _structs_in(hints[attributes[name]])
         for i, item in enumerate(value if isinstance(value, list) else [value]):
-            if isinstance(item, Mapping):
-                place = f"{name}[{i}]" if isinstance(value, list) else name
-                _check_names(inner, item, f"{owner}: {place}", error)
+            if candidates and isinstance(item, Mapping):
+                place = f"{owner}: {name}[{i}]" if isinstance(value, list) else f"{owner}: {name}"
+                _check_names(_chosen(candidates, item, place, error), item, place, error)
 
 
-def _struct_in(hint: Any) -> type[msgspec.Struct] | None:  # noqa: ANN401  (any annotation)
-    """The struct inside ``Struct``, ``Struct | None`` or ``list[Struct]``."""
-    for candidate in (hint, *get_args(hint)):
-        if isinstance(candidate, type) and issubclass(candidate, msgspec.Struct):
-            return candidate
-    return None
+def _structs_in(hint: Any) -> list[type[msgspec.Struct]]:  # noqa: ANN401  (any annotation)
+    """The structs inside ``Struct``, ``Struct | None``, ``list[Struct]`` or a union of them."""
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return [hint]
+    return [struct for inner in get_args(hint) for struct in _structs_in(inner)]
+
+
+def _chosen(
+    candidates: list[type[msgspec.Struct]], data: Mapping[str, Any], place: str, error: type[Exception]
+) -> type[msgspec.Struct]:
+    """The struct that ``data`` is meant to be: of several, the one that it names."""
+    if len(candidates) == 1:
+        return candidates[0]
+    field = candidates[0].__struct_config__.tag_field or "type"
+    by_tag = {str(candidate.__struct_config__.tag): candidate for candidate in candidates}
+    tag = data.get(field)
+    if tag not in by_tag:
+        raise error(f"{place} needs {field}, one of {', '.join(by_tag)}, not {tag!r}")
+    return by_tag[str(tag)]

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from workloads.rng import Rng
-from workloads.text import random_words
+from workloads.prompts import prompt_reader
+from workloads.rng import Rng, Seed
+from workloads.text import MARKS, writer
 from workloads.tokenizer import Tokenizer
 from workloads.types import Session, Turn
 
@@ -14,7 +15,7 @@ class Random(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Completions of random single-token words, without a chat template."""
 
     input_tokens: int = 128
-    """Mean prompt length in tokens."""
+    """Mean prompt length in tokens, with what the model puts before every text."""
     output_tokens: int = 32
     """Mean answer length in tokens."""
     spread: float = 0.0
@@ -26,14 +27,20 @@ class Random(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not 0 <= self.spread < 1:
             raise ValueError(f"spread must be at least 0 and below 1, not {self.spread}")
 
-    def sessions(self, tokenizer: Tokenizer, seed: str) -> Iterator[Session]:
+    def sessions(self, tokenizer: Tokenizer, seed: Seed) -> Iterator[Session]:
         """Sessions of one turn each."""
-        lengths = Rng(seed, "random", "lengths")
+        lengths, base = seed.draws("random", "lengths"), seed.wording("marks").below(MARKS)
+        words, reader = writer(tokenizer), prompt_reader(tokenizer)
+        before = len(tokenizer.encode_prompt(""))
         number = 0
         while True:
-            tokens = self._spread(self.input_tokens, lengths)
+            tokens = max(self._spread(self.input_tokens, lengths), before + 1)
             output = self._spread(self.output_tokens, lengths)
-            prompt = random_words(tokenizer, tokens, Rng(seed, "random", "text", str(number)))
+            rng = seed.wording("random", "text", str(number))
+            head = "".join(words.head(base + number, rng)[: tokens - before])
+            prompt = words.more(head, 0, rng).lstrip()
+            missing = tokens - reader.count(Turn(tokens, output, prompt=prompt))
+            prompt = words.more(prompt, missing, rng)
             yield Session(f"random-{number}", (Turn(tokens, output, prompt=prompt),))
             number += 1
 

@@ -1,17 +1,51 @@
-"""Workloads by name."""
+"""Workloads by name: the presets, the replays, and whatever other packages add."""
 
+import functools
 from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
-from workloads.chat import Chat
+import msgspec
+
+from workloads.conversation import Api
 from workloads.errors import BadOption, UnknownWorkload
 from workloads.options import nearest, typed_options
+from workloads.presets import PresetTraffic, built_in, preset_names
+from workloads.presets.preset import read_preset
 from workloads.random import Random
+from workloads.sample import Sessions
+from workloads.traces.replay import Replay
 from workloads.types import Workload
 
-_WORKLOADS: dict[str, type[Chat] | type[Random]] = {"chat": Chat, "random": Random}
-WORKLOADS = tuple(_WORKLOADS)
-"""Names of the workloads."""
+ENTRY_POINTS = "bakeoff.workloads"
+"""The group under which a package names its own workloads: structs whose fields are the options."""
+
+
+class PresetOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What can be set of a preset that comes with Bakeoff."""
+
+    scale: float = 1.0
+    """Every length is multiplied by this before rounding; below 1 for machines that cannot bear the real ones."""
+    max_input_tokens: int | None = None
+    """The longest prompt, in tokens after scaling; the default is the preset's, scaled."""
+    api: Api = "chat"
+    """``chat``, or ``completions`` for a base model."""
+
+
+class FileOptions(PresetOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What can be set of a preset of one's own."""
+
+    path: str
+    """Its file, as ``bakeoff workloads fit`` writes it."""
+
+
+_KINDS: dict[str, type[msgspec.Struct]] = {"random": Random, "sessions": Sessions, "trace": Replay}
+
+
+def workload_names() -> tuple[str, ...]:
+    """Everything that :func:`workload` knows, presets first."""
+    return (*preset_names(), *_KINDS, "preset", *sorted(_others()))
 
 
 def workload(name: str, options: Mapping[str, Any]) -> Workload:
@@ -21,6 +55,38 @@ def workload(name: str, options: Mapping[str, Any]) -> Workload:
         UnknownWorkload: there is none of that name; the nearest is named.
         BadOption: an option is unknown (the nearest is named), of the wrong type or out of range.
     """
-    if name not in _WORKLOADS:
-        raise UnknownWorkload(f"unknown workload '{name}'; {nearest(name, _WORKLOADS)}")
-    return typed_options(_WORKLOADS[name], options, f"workload '{name}'", BadOption)
+    owner = f"workload '{name}'"
+    if name in preset_names():
+        return _preset_traffic(name, typed_options(PresetOptions, options, owner, BadOption), owner)
+    if name == "preset":
+        return _preset_traffic("", typed_options(FileOptions, options, owner, BadOption), owner)
+    kind = _KINDS.get(name) or _other(name)
+    made: Any = typed_options(kind, options, owner, BadOption)
+    return made
+
+
+def _preset_traffic(name: str, options: PresetOptions, owner: str) -> PresetTraffic:
+    preset = built_in(name) if not isinstance(options, FileOptions) else read_preset(Path(options.path))
+    shown = name if not isinstance(options, FileOptions) else Path(options.path).stem
+    try:
+        return PresetTraffic(shown, preset, options.scale, options.max_input_tokens, options.api)
+    except ValueError as error:
+        raise BadOption(f"{owner}: {error}") from error
+
+
+@functools.cache
+def _others() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+
+
+def _other(name: str) -> type[msgspec.Struct]:
+    point = _others().get(name)
+    if point is None:
+        raise UnknownWorkload(f"unknown workload '{name}'; {nearest(name, workload_names())}")
+    try:
+        kind = point.load()
+    except Exception as error:
+        raise UnknownWorkload(f"workload '{name}' of {point.value} cannot be loaded: {error}") from error
+    if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+        raise UnknownWorkload(f"workload '{name}' of {point.value} is no msgspec.Struct whose fields are its options")
+    return kind

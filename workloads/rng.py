@@ -36,6 +36,31 @@ class Rng:
         """An exponential draw."""
         return -mean * math.log1p(-self.uniform())
 
+    def normal(self) -> float:
+        """A standard normal draw, from two uniform ones (Box and Muller 1958, one of its pair)."""
+        radius = math.sqrt(-2 * math.log1p(-self.uniform()))
+        return radius * math.cos(2 * math.pi * self.uniform())
+
+    def gamma(self, shape: float) -> float:
+        """A Gamma draw of unit scale: mean and variance are both ``shape``.
+
+        Marsaglia and Tsang, "A simple method for generating gamma variables", ACM TOMS 26 (2000), with their boost
+        for shapes below 1: Gamma(shape) = Gamma(shape + 1) · U^(1/shape).
+        """
+        if shape < 1:
+            return self.gamma(shape + 1) * (1 - self.uniform()) ** (1 / shape)
+        d = shape - 1 / 3
+        c = 1 / math.sqrt(9 * d)
+        while True:
+            x = self.normal()
+            v = (1 + c * x) ** 3
+            if v > 0 and math.log1p(-self.uniform()) < x * x / 2 + d - d * v + d * math.log(v):
+                return d * v
+
+    def weibull(self, shape: float) -> float:
+        """A Weibull draw of unit scale, by inversion: an exponential draw to the power of 1/shape."""
+        return self.exponential(1.0) ** (1 / shape)
+
 
 class Seed(msgspec.Struct, frozen=True):
     """Two seeds of one plan, so that a trial can ask for the same traffic in words that no cache has seen.

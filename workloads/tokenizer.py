@@ -36,6 +36,10 @@ class Tokenizer:
         """Token ids of plain text, special tokens neither added nor removed."""
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
+    def encode_prompt(self, text: str) -> list[int]:
+        """Token ids of a completion's prompt: with what the model puts before every text, as engines do."""
+        return self._tokenizer.encode(text, add_special_tokens=True).ids
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of token ids, special tokens kept."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
@@ -43,6 +47,26 @@ class Tokenizer:
     def count(self, text: str) -> int:
         """Tokens in plain text."""
         return len(self.encode(text))
+
+    @cached_property
+    def special_tokens(self) -> tuple[str, ...]:
+        """Tokens that stand for themselves wherever they appear in a text, longest first.
+
+        Empty where one of them also takes in the space beside it, or is looked for in text that was changed before:
+        they then are no wall for what stands there.
+        """
+        tokens = list(self._tokenizer.get_added_tokens_decoder().values())
+        plain = str(self._tokenizer.normalizer) in {"None", "Sequence(normalizers=[])"}
+        if any(
+            token.lstrip or token.rstrip or token.single_word or (token.normalized and not plain) for token in tokens
+        ):
+            return ()
+        return tuple(sorted((str(token.content) for token in tokens), key=lambda text: (-len(text), text)))
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """Ids of :attr:`special_tokens`."""
+        return frozenset(i for token in self.special_tokens if (i := self._tokenizer.token_to_id(token)) is not None)
 
     @property
     def vocabulary(self) -> dict[str, int]:

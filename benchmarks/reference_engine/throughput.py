@@ -84,8 +84,9 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     options = parser.parse_args()
     config = EngineConfig(
-        model=options.model, dtype=options.dtype, device=options.device, num_blocks=512, max_model_len=2048
-    )
+        model=options.model, dtype=options.dtype, device=options.device, num_blocks=512, max_model_len=2048,
+        enable_prefix_caching=False,  # every round sends the same prompts
+    )  # fmt: skip
     engine = load_engine(config)
     dtype = getattr(torch, options.dtype)
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype).to(options.device)

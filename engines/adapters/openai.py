@@ -41,6 +41,10 @@ class OpenAiEngine:
         """It runs already."""
         return
 
+    async def reset_cache(self, server: Server) -> bool:  # noqa: ARG002
+        """The format has no such call."""
+        return False
+
     async def describe(self, server: Server) -> dict[str, Any]:  # noqa: ARG002
         """The format has no version endpoint."""
         return {}

@@ -37,6 +37,8 @@ class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """Size of the pool in bytes, instead of ``num_blocks``."""
     policy: str | None = None
     """``continuous`` or ``static`` batching."""
+    enable_prefix_caching: bool | None = None
+    """Whether what prompts have in common at their beginning is computed once; the default is yes."""
     threads: int | None = None
     """CPU threads; the default is all cores."""
     url: str | None = None
@@ -67,8 +69,23 @@ class ReferenceEngine:
         argv += ["--served-model-name", self.model_id, "--host", "127.0.0.1", "--port", str(port)]
         flags = msgspec.to_builtins(msgspec.structs.replace(self._options, url=None))
         for name, value in flags.items():
-            argv += [f"--{name.replace('_', '-')}", str(value)]
+            flag = name.replace("_", "-")
+            if isinstance(value, bool):
+                argv.append(f"--{flag}" if value else f"--no-{flag}")
+            else:
+                argv += [f"--{flag}", str(value)]
         return Launch(tuple(argv), port, stop_grace_s=(5.0, 2.0))
+
+    async def reset_cache(self, server: Server) -> bool:
+        """Empty its prefix cache."""
+        try:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.post(f"{server.base_url}/reset_prefix_cache") as answer,
+            ):
+                return answer.status == 200
+        except aiohttp.ClientError:  # what is wrong with the server shows in the trial
+            return False
 
     async def describe(self, server: Server) -> dict[str, Any]:
         """What ``/version`` says: versions and every resolved setting."""

@@ -56,6 +56,10 @@ class TransformersEngine:
             argv += [flag] if value is True else [flag, str(value)]
         return Launch(tuple(argv), port, env={"HF_HUB_OFFLINE": "1"}, stop_grace_s=(6.0, 2.0))
 
+    async def reset_cache(self, server: Server) -> bool:  # noqa: ARG002
+        """It keeps no cache between requests."""
+        return False
+
     async def describe(self, server: Server) -> dict[str, Any]:  # noqa: ARG002  (it has no version endpoint)
         """Versions of the packages in the environment that it was started from; nothing when somebody else did."""
         if self.url:

@@ -64,7 +64,7 @@ class OpenAiDialect:
 
     def request(self, turn: Turn, model: str) -> HttpRequest:
         """A streamed, greedy request; see :class:`~engines.dialects.base.Dialect`."""
-        body: dict[str, Any] = {"model": model, "stream": True, **self.sampling(turn)}
+        body: dict[str, Any] = {"model": model, "stream": True, **self.sampling(turn), **self.answer_format(turn)}
         if turn.messages is not None:
             body["messages"] = [{"role": message.role, "content": message.content} for message in turn.messages]
             return HttpRequest("/v1/chat/completions", self._headers, msgspec.json.encode(body))
@@ -74,6 +74,13 @@ class OpenAiDialect:
     def sampling(self, turn: Turn) -> dict[str, Any]:
         """Fields that ask for greedy decoding and bound the length."""
         return {"max_tokens": turn.output_tokens, "temperature": 0, "stream_options": {"include_usage": True}}
+
+    def answer_format(self, turn: Turn) -> dict[str, Any]:
+        """Fields that hold the answer to the turn's JSON schema, where it has one."""
+        if turn.json_schema is None:
+            return {}
+        schema = {"name": "answer", "schema": msgspec.Raw(turn.json_schema.encode()), "strict": True}
+        return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
     def events(self, data: bytes) -> list[Event]:
         """Decode one payload; see :class:`~engines.dialects.base.Dialect`."""

@@ -15,3 +15,7 @@ class ReferenceDialect(OpenAiDialect):
         """Greedy decoding of exactly ``output_tokens`` tokens, with their ids."""
         forced = {"ignore_eos": True, "min_tokens": turn.output_tokens, "return_token_ids": True}
         return {**super().sampling(turn), **forced}
+
+    def answer_format(self, turn: Turn) -> dict[str, Any]:  # noqa: ARG002
+        """Nothing: the engine cannot hold answers to a schema, and their length is forced."""
+        return {}

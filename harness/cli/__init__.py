@@ -7,7 +7,7 @@ import sys
 
 import cyclopts
 
-from harness.cli import calibrating, exchanging, listing, measuring, reading, truth
+from harness.cli import calibrating, exchanging, fitting, listing, measuring, reading, truth
 from harness.cli.guarded import guarded
 
 
@@ -23,7 +23,8 @@ def make_app() -> cyclopts.App:
     for command in (*measured, exchanging.views, exchanging.export, calibrating.calibrate, measuring.serve):
         app.command(command)
     app.command(truth.serve_truth, name="truth")
-    for group in (exchanging.import_app, listing.engines_app, listing.models_app, listing.workloads_app):
+    # fitting.workloads_app is traffic's group, to which fitting has added its command
+    for group in (exchanging.import_app, listing.engines_app, listing.models_app, fitting.workloads_app):
         app.command(group)
     return app
 

@@ -1,4 +1,4 @@
-"""Commands that list what there is: engines, models, workloads; and fetch a model."""
+"""Commands that list what there is: engines and models; and fetch a model."""
 
 import sys
 
@@ -8,7 +8,6 @@ from harness.cli.options import EXIT_OK
 
 engines_app = cyclopts.App(name="engines", help="Engines that can be measured.")
 models_app = cyclopts.App(name="models", help="Models that can be served.")
-workloads_app = cyclopts.App(name="workloads", help="Traffic that can be sent.")
 
 
 @engines_app.command(name="list")
@@ -53,17 +52,6 @@ def pull_model(name: str) -> int:
     if sys.stderr.isatty():
         sys.stderr.write("\n")
     _say(str(folder))
-    return EXIT_OK
-
-
-@workloads_app.command(name="list")
-def list_workloads() -> int:
-    """List the workloads with what they are."""
-    from workloads import WORKLOADS, workload
-
-    for name in WORKLOADS:
-        for note in workload(name, {}).notes():
-            _say(note)
     return EXIT_OK
 
 

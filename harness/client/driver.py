@@ -78,29 +78,32 @@ class Driver:
         minimum: int = 0,
         ramp_s: float | None = None,
     ) -> Issue:
-        """Keep ``concurrency`` sessions in flight until ``duration_s`` has passed and ``minimum`` have been started.
+        """Keep ``concurrency`` sessions in flight until ``duration_s`` is over and ``minimum`` requests were planned.
 
-        Stops earlier when ``sessions`` run out.
+        Stops earlier when ``sessions`` run out. Turns of sessions that would come later are not planned any more.
 
         Args:
             sessions: what to send, in order.
             concurrency: slots.
             duration_s: how long, from the start.
-            minimum: sessions to start at least.
+            minimum: requests to plan at least.
             ramp_s: the slots start evenly over this time; the default is four each millisecond.
         """
         await self._transport.open(concurrency)
         loop = _ClosedLoop(self._flights, self._clock, self._feed(sessions))
-        loop.minimum = minimum
         start_ns = await self._begin()
-        loop.deadline_ns = start_ns + round(duration_s * NS_PER_S)
+        self._flights.until_ns = start_ns + round(duration_s * NS_PER_S)
+        self._flights.minimum = minimum
         end_ns = await self._run(loop, concurrency, start_ns, ramp_s)
+        await sleep_until_ns(self._clock, end_ns)  # whose users all think longer than that is over before its time
         return Issue(start_ns, end_ns)
 
     async def open_loop(
         self, sessions: Iterable[WireSession], *, duration_s: float, max_in_flight: int | None = None
     ) -> Issue:
         """Start every session at its offset, then wait for the answers.
+
+        Turns of sessions that would come after ``duration_s`` are not planned any more.
 
         Args:
             sessions: what to send; their offsets rise.
@@ -112,6 +115,7 @@ class Driver:
         feed = self._feed(sessions)
         start_ns = await self._begin()
         end_ns = start_ns + round(duration_s * NS_PER_S)
+        self._flights.until_ns = end_ns
         loop = _OpenLoop(self._flights, self._clock, feed, start_ns, max_in_flight)
         try:
             await loop.arrived()
@@ -157,12 +161,9 @@ class _ClosedLoop:
         self._flights = flights
         self._clock = clock
         self._feed = feed
-        self._started = 0
         self._slots = 0
         self._end_ns: int | None = None
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.deadline_ns: int | None = None
-        self.minimum = 0
         self.stopped = False
 
     async def run(self, starts_ns: list[int]) -> int:
@@ -175,15 +176,13 @@ class _ClosedLoop:
         return self._end_ns
 
     def _next(self, free_ns: int) -> None:
-        wanted = self.deadline_ns is None or free_ns < self.deadline_ns or self._started < self.minimum
-        session = self._feed.next() if wanted and not self.stopped else None
+        session = None if self.stopped or not self._flights.go_on(free_ns) else self._feed.next()
         if session is None:
             self._end_ns = free_ns if self._end_ns is None else min(self._end_ns, free_ns)
             self._slots -= 1
             if not self._slots and not self._done.done():
                 self._done.set_result(None)
             return
-        self._started += 1
         self._flights.start(session, free_ns, self._landed)
         self._feed.refill()
 

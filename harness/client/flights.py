@@ -129,6 +129,10 @@ class Flights:
         """Sessions under way."""
         self.planned = 0
         """Requests planned so far; each is recorded exactly once, whatever happens to it."""
+        self.until_ns: int | None = None
+        """Nothing is planned at this time or later; users who have more to say are cut short."""
+        self.minimum = 0
+        """Unless fewer requests than this have been planned."""
 
     def start(self, session: Prepared, planned_ns: int, landed: Landed, due_ns: int | None = None) -> None:
         """Send the session's first turn now.
@@ -143,6 +147,10 @@ class Flights:
         flight = Flight(session, 0, planned_ns, landed)
         flight.due_ns = due_ns
         self._send(flight)
+
+    def go_on(self, planned_ns: int) -> bool:
+        """Whether a request of that time is still to be planned."""
+        return self.until_ns is None or planned_ns < self.until_ns or self.planned < self.minimum
 
     async def landing(self) -> None:
         """Return when no session is under way."""
@@ -184,11 +192,19 @@ class Flights:
             asyncio.get_running_loop().call_soon(self._record_some)
         number = flight.number + 1
         turns = flight.session.wire.turns
-        if number < len(turns):
-            self._think(Flight(flight.session, number, flight.ended_ns, flight.landed), turns[number].think_ns)
+        if number == len(turns):
+            self._over(flight, flight.ended_ns)
             return
+        think_ns = turns[number].think_ns
+        if self.go_on(flight.ended_ns + think_ns):
+            self._think(Flight(flight.session, number, flight.ended_ns + think_ns, flight.landed), think_ns)
+        else:
+            self._over(flight, max(flight.ended_ns, self.until_ns or 0))
+
+    def _over(self, flight: Flight, free_ns: int) -> None:
+        """A session has had its last turn; whoever takes its place may do so from ``free_ns``."""
         self.live -= 1
-        flight.landed(flight.ended_ns, flight.end)
+        flight.landed(free_ns, flight.end)
         if not self.live and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
@@ -196,7 +212,6 @@ class Flights:
         if not think_ns:
             self._send(flight)
             return
-        flight.planned_ns += think_ns
         self._thinking.add(flight)
 
         def go() -> None:

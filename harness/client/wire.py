@@ -15,7 +15,7 @@ from results.frames import FrameAppender, FrameLog
 from workloads import PlannedSession
 
 NS_PER_S = 1_000_000_000
-_FLUSH_EVERY = 256
+_FLUSH_BYTES = 1 << 22
 
 
 class WireTurn(msgspec.Struct, frozen=True, array_like=True):
@@ -64,11 +64,14 @@ def write_wire(paths: Sequence[Path], sessions: Iterable[WireSession]) -> None:
     """Deal sessions out to one file per worker, in turn: disjoint shards of one schedule."""
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(FrameAppender(path)) for path in paths]
+        waiting = 0
         for number, session in enumerate(sessions):
-            file = files[number % len(files)]
-            file.append(session)
-            if number % _FLUSH_EVERY == 0:
-                file.flush()
+            files[number % len(files)].append(session)
+            waiting += sum(len(turn.request.body) for turn in session.turns)
+            if waiting > _FLUSH_BYTES:
+                for file in files:
+                    file.flush()
+                waiting = 0
 
 
 def read_wire(path: Path) -> FrameLog[WireSession]:

@@ -1,11 +1,17 @@
 """Who owns which block of the KV cache: a free list with reference counts (PagedAttention, SOSP'23, §4.3).
 
+A block that nobody holds any more but that the prefix index knows is free and findable at once: it can be taken back
+with its contents until `allocate` needs it for something else. Such blocks are used up last, those first that have
+been free for longest (LRU, as in vLLM's automatic prefix caching).
+
 Pure Python: it hands out block numbers and knows nothing of tensors.
 """
 
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 
 from reference_engine.errors import BlockAccountingError
+from reference_engine.kv_cache.prefix_index import BlockName, PrefixIndex
 
 
 class BlockPool:
@@ -14,6 +20,9 @@ class BlockPool:
     Args:
         num_blocks: how many there are; block ids are 0 … num_blocks - 1.
         block_size: tokens per block.
+
+    Attributes:
+        num_evicted: findable blocks that `allocate` took for something else, since the start.
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
@@ -21,44 +30,64 @@ class BlockPool:
             raise BlockAccountingError(f"a pool needs blocks and tokens, not {num_blocks} blocks of {block_size}")
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._free = list(range(num_blocks - 1, -1, -1))  # a stack
+        self.num_evicted = 0
+        self._empty = list(range(num_blocks - 1, -1, -1))  # free, not in the index; a stack
+        self._cached: OrderedDict[int, None] = OrderedDict()  # free, in the index; the first is the longest free
         self._references = [0] * num_blocks
+        self._index = PrefixIndex()
 
     @property
     def num_free(self) -> int:
         """Blocks that `allocate` can still give."""
-        return len(self._free)
+        return len(self._empty) + len(self._cached)
 
     @property
     def num_used(self) -> int:
         """Blocks that somebody holds."""
-        return self.num_blocks - len(self._free)
+        return self.num_blocks - self.num_free
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that `num_tokens` tokens fill, the last one perhaps in part."""
         return -(-num_tokens // self.block_size)
 
-    def allocate(self, count: int) -> list[int] | None:
-        """`count` blocks with one reference each, or None (and nothing changed) if fewer are free."""
-        if count > len(self._free):
+    def allocate(self, count: int, beside: Sequence[int] = ()) -> list[int] | None:
+        """`count` blocks with one reference each, or None (and nothing changed) if fewer are free.
+
+        Args:
+            count: how many.
+            beside: findable blocks that get one more reference at the same time and are therefore not given away.
+        """
+        if count + sum(block in self._cached for block in beside) > self.num_free:
             return None
-        blocks = [self._free.pop() for _ in range(count)]  # the last freed first: still in cache, and already resident
+        for block in beside:
+            self.share(block)
+        blocks = [self._empty.pop() if self._empty else self._evict() for _ in range(count)]
         for block in blocks:
             self._references[block] = 1
         return blocks
 
+    def _evict(self) -> int:
+        block, _ = self._cached.popitem(last=False)
+        self._index.remove(block)
+        self.num_evicted += 1
+        return block
+
     def share(self, block: int) -> None:
-        """Adds a reference to a block in use.
+        """Adds a reference to a block that is in use, or free but findable.
 
         Raises:
-            BlockAccountingError: the block is free.
+            BlockAccountingError: the block is free and its contents are lost.
         """
-        if self._references[block] < 1:
+        if block in self._cached:
+            del self._cached[block]
+        elif self._references[block] < 1:
             raise BlockAccountingError(f"block {block} is free and cannot be shared")
         self._references[block] += 1
 
     def release(self, blocks: Iterable[int]) -> None:
         """Drops one reference of each block; a block without references is free again.
+
+        Of findable blocks, those named first are used up first.
 
         Raises:
             BlockAccountingError: a block is free already.
@@ -67,24 +96,65 @@ class BlockPool:
             if self._references[block] < 1:
                 raise BlockAccountingError(f"block {block} is freed twice")
             self._references[block] -= 1
-            if not self._references[block]:
-                self._free.append(block)
+            if self._references[block]:
+                continue
+            if block in self._index:
+                self._cached[block] = None
+            else:
+                self._empty.append(block)  # the last freed is the next used: still in the CPU's caches, and resident
 
-    def check_integrity(self, holders: Iterable[Iterable[int]]) -> None:
-        """Compares the counts with the block lists of all holders.
+    def publish(self, block: int, name: BlockName) -> None:
+        """Makes a block in use findable. It must be full and computed; from now on nobody may write into it.
 
         Raises:
-            BlockAccountingError: a block leaked, is free while held, or appears twice in the free list.
+            BlockAccountingError: the block is free, or has another name already.
+        """
+        if self._references[block] < 1:
+            raise BlockAccountingError(f"block {block} is free and cannot become findable")
+        self._index.enter(name, block)
+
+    def find(self, name: BlockName) -> int | None:
+        """The block of that name, in use or free; None if there is none."""
+        return self._index.find(name)
+
+    def forget_all(self) -> None:
+        """Makes every block unfindable; those in use stay in use."""
+        self._empty.extend(self._cached)
+        self._cached.clear()
+        self._index.clear()
+
+    def check_writable(self, blocks: Iterable[int]) -> None:
+        """Guards what makes copies on write needless: only full blocks are shared.
+
+        Raises:
+            BlockAccountingError: somebody else holds one of the blocks, or may find it.
+        """
+        for block in blocks:
+            if self._references[block] != 1 or block in self._index:
+                raise BlockAccountingError(
+                    f"block {block} is about to be written but has {self._references[block]} references"
+                    + (" and can be found" if block in self._index else "")
+                )
+
+    def check_integrity(self, holders: Iterable[Iterable[int]]) -> None:
+        """Compares the counts with the block lists of all holders, and the free blocks with the index.
+
+        Raises:
+            BlockAccountingError: a block leaked, is free while held, appears twice among the free ones, or stands on
+                the wrong side of them.
         """
         held = [0] * self.num_blocks
         for blocks in holders:
             for block in blocks:
                 held[block] += 1
-        free = set(self._free)
-        if len(free) != len(self._free):
+        free = {*self._empty, *self._cached}
+        if len(free) != self.num_free:
             raise BlockAccountingError("the free list names a block twice")
         for block, (references, holding) in enumerate(zip(self._references, held, strict=True)):
             if references != holding:
                 raise BlockAccountingError(f"block {block} has {references} references but {holding} holders")
             if (block in free) != (references == 0):
                 raise BlockAccountingError(f"block {block} has {references} references and the free list disagrees")
+            if not references and (block in self._cached) != (block in self._index):
+                raise BlockAccountingError(f"block {block} is free and the prefix index disagrees with the free list")
+        self._index.check_integrity()

@@ -8,12 +8,19 @@ from msgspec import UNSET, UnsetType
 from reference_engine.openai_api.choices import TokenEvent
 
 
+class PromptTokensDetails(msgspec.Struct):
+    """What became of the prompt tokens: those found in the prefix cache were not computed."""
+
+    cached_tokens: int
+
+
 class Usage(msgspec.Struct):
-    """Token counts; sums over all choices."""
+    """Token counts; sums over all choices. Without prefix caching there are no details."""
 
     prompt_tokens: int
     total_tokens: int
     completion_tokens: int
+    prompt_tokens_details: PromptTokensDetails | UnsetType = UNSET
 
 
 class TextLogprobs(msgspec.Struct):

@@ -47,6 +47,7 @@ class Choice:
         self.prompt_token_ids = request.token_ids[: request.prompt_len]
         self.num_output = 0
         self.num_characters = 0  # of text in the events so far
+        self.num_cached_tokens: int | None = None  # of the prompt; None before the first token, and without caching
         self.is_finished = False
         self._tokenizer = tokenizer
         self._params = request.sampling
@@ -58,6 +59,7 @@ class Choice:
     def push(self, output: TokenOutput) -> TokenEvent:
         """The event for one token; after an event with a finish reason the choice takes no more."""
         self.num_output += 1
+        self.num_cached_tokens = output.num_cached_tokens
         token = output.token
         text = self._detokenizer.push(token.token_id)
         stopped_by: str | int | None = None

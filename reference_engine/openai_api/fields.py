@@ -28,7 +28,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 """Fields that are not implemented, and their harmless values; null is harmless too."""
 
 IGNORED = (
-    "cache_salt",
     "metadata",
     "modalities",
     "parallel_tool_calls",
@@ -76,6 +75,7 @@ class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
+    cache_salt: Annotated[str, msgspec.Meta(min_length=1)] | None = None
     # NEUTRAL
     frequency_penalty: Any = None
     logit_bias: Any = None
@@ -85,7 +85,6 @@ class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     response_format: Any = None
     stream_interval: Any = None
     # IGNORED
-    cache_salt: Any = None
     metadata: Any = None
     priority: Any = None
     prompt_cache_key: Any = None

@@ -1,6 +1,7 @@
 """How tokens are written on each of the two routes: whole answers and stream chunks."""
 
 import time
+from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec import UNSET, UnsetType
@@ -10,6 +11,7 @@ from reference_engine.openai_api.answers import (
     ChatChoice,
     ChatChunkChoice,
     Message,
+    PromptTokensDetails,
     TextChoice,
     Usage,
     chat_logprobs,
@@ -38,10 +40,26 @@ class AnswerFormat(Protocol):
         ...
 
 
-def usage_of(choices: list[Choice], prompt_tokens: int) -> Usage:
-    """Counts up to now."""
+def usage_of(choices: Sequence[Choice], prompts: Sequence[Sequence[int]]) -> Usage:
+    """Counts up to now.
+
+    Each prompt is counted once however many choices it gets (as OpenAI and vLLM count), and of what the prefix cache
+    had of it, what its first choice found.
+
+    Args:
+        choices: of all prompts, in order of prompts, equally many for each.
+        prompts: token ids.
+    """
+    prompt_tokens = sum(len(prompt) for prompt in prompts)
     completion = sum(choice.num_output for choice in choices)
-    return Usage(prompt_tokens=prompt_tokens, completion_tokens=completion, total_tokens=prompt_tokens + completion)
+    firsts = choices[:: len(choices) // len(prompts)]
+    cached = [choice.num_cached_tokens for choice in firsts if choice.num_cached_tokens is not None]
+    return Usage(
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion,
+        total_tokens=prompt_tokens + completion,
+        prompt_tokens_details=PromptTokensDetails(sum(cached)) if cached else UNSET,
+    )
 
 
 class TextFormat:

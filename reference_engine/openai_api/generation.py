@@ -93,11 +93,6 @@ class _Job:
         self.model = model
         self.engine = engine
 
-    @property
-    def prompt_tokens(self) -> int:
-        """Over all prompts, each counted once however many choices it gets (as OpenAI and vLLM count)."""
-        return sum(len(prompt) for prompt in self.prompts)
-
     def request(self, prompt: list[int], fields: GenerationFields, *, index: int, seed: int) -> Request:
         params = sampling_params(
             fields,
@@ -106,7 +101,7 @@ class _Job:
             eos_token_ids=self.model.eos_token_ids,
             limits=self.model.limits,
         )
-        return Request(f"{self.answer_id}-{index}", prompt, params)
+        return Request(f"{self.answer_id}-{index}", prompt, params, fields.cache_salt)
 
 
 async def _events(choices: Sequence[Choice], stream: TokenStream) -> AsyncIterator[tuple[Choice, TokenEvent]]:
@@ -127,9 +122,7 @@ async def _answer_whole(job: _Job, choices: list[Choice], stream: TokenStream) -
     collected: dict[int, list[TokenEvent]] = {choice.index: [] for choice in choices}
     async for choice, event in _events(choices, stream):
         collected[choice.index].append(event)
-    answer = job.form.whole(
-        [(choice, collected[choice.index]) for choice in choices], usage_of(choices, job.prompt_tokens)
-    )
+    answer = job.form.whole([(choice, collected[choice.index]) for choice in choices], usage_of(choices, job.prompts))
     return web.Response(body=encode(answer), content_type="application/json")
 
 
@@ -142,7 +135,7 @@ async def _answer_in_stream(
         async for choice, event in _events(choices, stream):
             await response.write(_chunk_bytes(job, choice, event, choices, options))
         if options.include_usage:
-            await response.write(sse(job.form.usage(usage_of(choices, job.prompt_tokens))))
+            await response.write(sse(job.form.usage(usage_of(choices, job.prompts))))
     except EngineUnavailableError as error:
         await response.write(sse(failure_answer(error)))
     await response.write(DONE)
@@ -154,6 +147,6 @@ def _chunk_bytes(job: _Job, choice: Choice, event: TokenEvent, choices: list[Cho
     """One token's event, with what must precede it in the same write."""
     chunk = job.form.chunk(event, choice)
     if options.continuous_usage_stats:
-        chunk.usage = usage_of(choices, job.prompt_tokens)
+        chunk.usage = usage_of(choices, job.prompts)
     opening = job.form.opening(choice) if choice.num_output == 1 else []
     return b"".join(sse(part) for part in (*opening, chunk))

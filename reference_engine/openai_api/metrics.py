@@ -28,6 +28,13 @@ class Metrics:
         self._generation_tokens = self._counter("generation_tokens", "Output tokens")
         self._computed_tokens = self._counter("computed_tokens", "Tokens through the model, recomputed ones included")
         self._preemptions = self._counter("preemptions", "Times a request lost its blocks and was recomputed")
+        self._looked_up_tokens = self._counter(
+            "prefix_cache_queries_tokens", "Prompt tokens looked up in the prefix cache, once per request"
+        )
+        self._cached_tokens = self._counter("prefix_cache_hit_tokens", "Prompt tokens found there, not computed again")
+        self._evicted_blocks = self._counter(
+            "prefix_cache_evicted_blocks", "Blocks that could be found until they were taken for something else"
+        )
         self._finished = Counter(
             "reference_engine_requests_finished",
             "Requests that ended, by reason",
@@ -69,6 +76,9 @@ class Metrics:
         self._prompt_tokens.inc(report.prompt_tokens)
         self._generation_tokens.inc(len(report.outputs))
         self._preemptions.inc(report.preemptions)
+        self._looked_up_tokens.inc(report.looked_up_tokens)
+        self._cached_tokens.inc(report.cached_tokens)
+        self._evicted_blocks.inc(report.evicted_blocks)
         for queue_s in report.queue_times_s:
             self._queue_s.observe(queue_s)
         for output in report.outputs:

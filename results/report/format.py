@@ -19,6 +19,8 @@ ABSENT = "–"
 HOPELESS = 10.0
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 _BYTES = ((1024.0**3, "GiB"), (1024.0**2, "MiB"), (1024.0, "KiB"))
+_COUNTS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+_CLOCKS = ((86_400, 3_600, ("d", "h")), (3_600, 60, ("h", "min")), (60, 1, ("min", "s")))
 _SUFFIXES = {
     Unit.PER_SECOND: "/s",
     Unit.TOKENS_PER_SECOND: "tok/s",
@@ -108,13 +110,22 @@ def error_text(seconds: float) -> str:
 
 
 def duration_text(seconds: float | None) -> str:
-    """A length of time: ``830 ms``, ``34.1 s``, ``12 min 05 s``."""
+    """A length of time: ``830 ms``, ``34.1 s``, ``12 min 05 s``, ``10 h 54 min``, ``46 d 12 h``."""
     if seconds is None:
         return ABSENT
     if seconds < 120:
         return value_text(Unit.SECONDS, seconds)
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s"
+    unit_s, smaller_s, units = next(clock for clock in _CLOCKS if seconds >= 2 * clock[0])
+    whole, rest = divmod(round(seconds / smaller_s), unit_s // smaller_s)
+    return f"{whole} {units[0]} {rest:02d} {units[1]}"
+
+
+def short_text(value: float) -> str:
+    """A count in little room: ``0.05``, ``85``, ``1.2k``, ``131k``, ``9.8M``."""
+    factor, suffix = _first_that_fits(_COUNTS, abs(value), (1.0, ""))
+    scaled = value / factor
+    digits = f"{scaled:.2g}" if abs(scaled) < 9.95 else f"{scaled:.0f}"
+    return f"{digits}{suffix}"
 
 
 def moment_text(iso: str) -> str:

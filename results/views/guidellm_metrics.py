@@ -40,7 +40,7 @@ def metrics(groups: Groups, load: Load) -> dict[str, Any]:
     table = _Table(groups, window(groups["total"]))
     return {
         "request_totals": {status: len(some) for status, some in groups.items()},
-        **_latencies(table, scheduled=load.rate_per_s is not None),
+        **_latencies(table, scheduled=load.concurrency is None),
         **_counts(table),
         **_flows(table),
         **{kind: {name: dict.fromkeys(_SIDES) for name in names} for kind, names in _KINDS.items()},

@@ -21,3 +21,22 @@ def with_server(serve, test, **settings):
 
 async def is_idle(s):
     return await s.metric("requests_running") == 0 and await s.metric("kv_cache_used_blocks") == 0
+
+
+def slow_down(s):
+    """Lets the event loop go round several times between steps, so that a test can act in the middle of a request."""
+    engine, loop = s.service.ready()[1]._engine, asyncio.get_running_loop()
+    original = engine.step
+
+    async def rounds():
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    def step():
+        step.called += 1
+        asyncio.run_coroutine_threadsafe(rounds(), loop).result(10)
+        return original()
+
+    step.called = 0
+    engine.step = step
+    return step

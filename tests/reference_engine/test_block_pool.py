@@ -52,10 +52,10 @@ def test_integrity_sees_leaks_and_ghosts():
         pool.check_integrity([])
     with pytest.raises(BlockAccountingError, match="0 references but 1 holders"):
         pool.check_integrity([held, [2]])
-    pool._free.append(0)
+    pool._empty.append(0)
     with pytest.raises(BlockAccountingError, match="free list disagrees"):
         pool.check_integrity([held])
-    pool._free.append(0)
+    pool._empty.append(0)
     with pytest.raises(BlockAccountingError, match="twice"):
         pool.check_integrity([held])
 

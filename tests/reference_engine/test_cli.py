@@ -19,12 +19,23 @@ def test_flags_and_fields_have_the_same_names_and_defaults():
 
 
 def test_flags_reach_their_fields():
-    line = "serve --model m --port 0 --max-model-len 99 --policy static --num-blocks 7 --dtype float32 --threads 1"
-    options = vars(build_parser().parse_args(line.split()))
-    del options["command"]
-    config = EngineConfig(**options)
+    line = "--port 0 --max-model-len 99 --policy static --num-blocks 7 --dtype float32 --threads 1"
+    config = config_of(line)
     assert (config.port, config.max_model_len, config.policy) == (0, 99, "static")
     assert (config.num_blocks, config.dtype, config.threads) == (7, "float32", 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"), [("", True), ("--enable-prefix-caching", True), ("--no-enable-prefix-caching", False)]
+)
+def test_a_switch_is_a_flag_and_its_opposite(line, wanted):
+    assert config_of(line).enable_prefix_caching is wanted
+
+
+def config_of(line):
+    options = vars(build_parser().parse_args(["serve", "--model", "m", *line.split()]))
+    del options["command"]
+    return EngineConfig(**options)
 
 
 def one_error_line(capsys):

@@ -20,7 +20,13 @@ def with_thread(fake_runner):
     def start(test, runner=None):
         async def main():
             pool = BlockPool(64, 4)
-            scheduler = Scheduler(pool, make_policy("continuous", 8), max_num_seqs=8, max_num_batched_tokens=16)
+            scheduler = Scheduler(
+                pool,
+                make_policy("continuous", 8),
+                max_num_seqs=8,
+                max_num_batched_tokens=16,
+                enable_prefix_caching=True,
+            )
             engine = Engine(scheduler, runner or fake_runner(), Limits(100, 64, 4, 1000))
             reports = []
             thread = EngineThread(engine, asyncio.get_running_loop(), reports.append)
@@ -121,6 +127,33 @@ def test_closing_a_stream_in_the_middle_of_a_step_drops_its_tokens_and_frees_its
     with_thread(test, gate)
 
 
+def test_a_reset_waits_for_the_step_under_way_and_comes_before_the_next_request(with_thread, fake_runner):
+    gate = Gate(fake_runner())
+
+    async def test(thread, reports):
+        async def cached():
+            outputs = await collect(thread.submit([Request("again", [1] * 9, SamplingParams(max_tokens=1))]))
+            return outputs[-1].num_cached_tokens
+
+        gate.go.set()
+        assert [await cached(), await cached()] == [0, 8]
+        gate.go.clear()
+        gate.entered.clear()
+        during = asyncio.ensure_future(cached())  # its blocks are entered after the reset was asked for
+        await asyncio.to_thread(gate.entered.wait)
+        thread.reset_prefix_cache()
+        gate.go.set()
+        assert await during == 8
+        assert [await cached(), await cached()] == [0, 8]
+        before = len(reports)
+        thread.reset_prefix_cache()  # while idle: it must wake the thread
+        while len(reports) == before:  # noqa: ASYNC110 (what changes it is a thread)
+            await asyncio.sleep(0)
+        assert await cached() == 0
+
+    with_thread(test, gate)
+
+
 def test_a_crash_reaches_every_stream_and_later_callers(with_thread, caplog):
     class Broken:
         def run(self, chunks):
@@ -133,6 +166,8 @@ def test_a_crash_reaches_every_stream_and_later_callers(with_thread, caplog):
                 await collect(stream)
         with pytest.raises(EngineUnavailableError, match="crashed"):
             thread.submit([request("c")])
+        with pytest.raises(EngineUnavailableError, match="crashed"):
+            thread.reset_prefix_cache()
 
     with_thread(test, Broken())
     assert "step loop crashed" in caplog.text

@@ -170,7 +170,7 @@ def test_whole_and_streamed_chats_have_their_own_shapes(tokenizer):
     choice, ids = choice_of(tokenizer)
     events = push_all(choice, ids, logprob=-1.0)
     form = ChatFormat("id", "tiny", return_token_ids=True)
-    whole = json.loads(encode(form.whole([(choice, events)], usage_of([choice], 2))))
+    whole = json.loads(encode(form.whole([(choice, events)], usage_of([choice], [[5, 6]]))))
     assert whole["object"] == "chat.completion"
     assert whole["choices"][0]["message"] == {"role": "assistant", "content": "hello"}
     assert whole["prompt_token_ids"] == [5, 6]

@@ -1,6 +1,7 @@
 """The real SmolLM2 weights: what a tiny random model cannot show."""
 
 import asyncio
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -62,6 +63,15 @@ def test_greedy_says_what_transformers_says(model_folder, asked, truths, setting
     engine.check_integrity()
     if "num_blocks" in settings:
         assert engine.preemptions > 0
+
+
+def test_cached_prompts_continue_as_computed_ones(model_folder, asked):
+    config = EngineConfig(model=str(model_folder), dtype="float32", num_blocks=256)
+    with_cache, without = load_engine(config), load_engine(dataclasses.replace(config, enable_prefix_caching=False))
+    params = [SamplingParams(max_tokens=12, temperature=0.0)]
+    first, second = sorted(asked, key=len)[1:3]
+    for prompt in (first, first[: len(first) // 2] + second, first):
+        assert generate(with_cache, [prompt], params) == generate(without, [prompt], params)
 
 
 def chunks(items, size):

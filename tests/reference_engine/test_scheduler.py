@@ -4,44 +4,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reference_engine.batching_policy import make_policy
-from reference_engine.engine import Engine
 from reference_engine.errors import EngineBugError, RequestError
-from reference_engine.kv_cache.block_pool import BlockPool
-from reference_engine.limits import Limits
-from reference_engine.request import FinishReason, Request, SamplingParams
-from reference_engine.scheduler import Scheduler
-
-
-def request(name, prompt=4, output=3, **sampling):
-    return Request(name, [1] * prompt, SamplingParams(max_tokens=output, **sampling))
-
-
-class Bench:
-    """An engine around a fake runner, with what each step computed."""
-
-    def __init__(self, runner, *, blocks=64, size=4, seqs=8, tokens=16, policy="continuous"):
-        self.now = 0.0
-        self.pool = BlockPool(blocks, size)
-        self.runner = runner
-        self.scheduler = Scheduler(
-            self.pool, make_policy(policy, seqs), max_num_seqs=seqs, max_num_batched_tokens=tokens
-        )
-        self.engine = Engine(self.scheduler, runner, Limits(1000, blocks, size, 10_000), clock=lambda: self.now)
-
-    def add(self, *requests):
-        for one in requests:
-            self.engine.add(one)
-
-    def step(self):
-        report = self.engine.step()
-        self.engine.check_integrity()
-        return report
-
-    def steps(self, count):
-        for _ in range(count):
-            self.step()
-        return self.runner.steps[-count:]
+from reference_engine.request import FinishReason
+from tests.reference_engine.stepping import Bench, RememberingRunner, beginnings, next_token, request
 
 
 @pytest.fixture
@@ -174,26 +139,41 @@ def test_waiting_forever_is_a_bug_that_speaks_up(bench):
         b.engine.step()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**32),
     blocks=st.integers(6, 20),
     size=st.sampled_from([1, 4, 16]),
     seqs=st.integers(1, 6),
     policy=st.sampled_from(["continuous", "static"]),
+    caching=st.booleans(),
 )
-def test_a_thousand_random_steps_leak_no_block(bench, seed, blocks, size, seqs, policy):
-    check_random_life(bench(blocks=blocks, size=size, seqs=seqs, tokens=8, policy=policy), seed, 1000)
+def test_a_thousand_random_steps_leak_no_block_and_mix_up_no_contents(seed, blocks, size, seqs, policy, caching):
+    runner = RememberingRunner(size, VOCABULARY)
+    b = Bench(runner, blocks=blocks, size=size, seqs=seqs, tokens=8, policy=policy, caching=caching)
+    check_random_life(b, seed)
 
 
-def check_random_life(b, seed, steps):
+def test_a_random_life_reaches_hits_evictions_and_preemptions():
+    b = Bench(RememberingRunner(2, VOCABULARY), blocks=12, size=2, seqs=4, tokens=8, caching=True)
+    totals = check_random_life(b, seed=1)
+    assert min(totals.values()) > 50, totals
+
+
+VOCABULARY = 2  # few tokens, so that prompts often begin alike
+
+
+def check_random_life(b, seed, steps=1000):
     rng = random.Random(seed)
     room = b.pool.num_blocks * b.pool.block_size
     live, made = {}, 0
+    totals = {"cached_tokens": 0, "evicted_blocks": 0, "preemptions": 0}
     for _ in range(steps):
         if rng.random() < 0.4:
-            prompt = rng.randint(1, max(1, room // 2))
-            one = request(str(made), prompt=prompt, output=rng.randint(1, max(1, room - prompt)))
+            prompt = [rng.randrange(VOCABULARY) for _ in range(rng.randint(1, max(1, room // 2)))]
+            if made % 2:
+                prompt = [1] * len(prompt)  # all of one family
+            one = request(str(made), prompt=prompt, output=rng.randint(1, max(1, room - len(prompt))))
             made += 1
             live[one.request_id] = one
             b.add(one)
@@ -201,9 +181,15 @@ def check_random_life(b, seed, steps):
             name = rng.choice(list(live))
             b.engine.cancel(name)
             del live[name]
+        if rng.random() < 0.01:
+            b.engine.reset_prefix_cache()
         report = b.step()
         assert report.computed_tokens <= 8
+        for name in totals:
+            totals[name] += getattr(report, name)
         for output in report.outputs:
+            one = live[output.request_id]
+            assert output.token.token_id == next_token(beginnings(one.token_ids[:-1]), VOCABULARY)
             if output.finish_reason:
                 del live[output.request_id]
         assert report.running + report.waiting == len(live)
@@ -211,3 +197,4 @@ def check_random_life(b, seed, steps):
         b.engine.cancel(name)
     b.engine.check_integrity()
     assert b.pool.num_used == 0
+    return totals

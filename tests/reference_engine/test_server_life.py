@@ -5,7 +5,7 @@ import time
 import pytest
 
 from reference_engine.errors import CheckpointError, EngineUnavailableError
-from tests.reference_engine.serving import CHAT, HELLO, LONG, TEXT, is_idle, run, with_server
+from tests.reference_engine.serving import CHAT, HELLO, LONG, TEXT, is_idle, run, slow_down, with_server
 
 
 def test_the_role_waits_for_prefill(serve):
@@ -52,25 +52,6 @@ def test_a_client_that_goes_away_frees_its_blocks(serve, stream):
             assert 'requests_finished_total{finished_reason="abort"} 1.0' in await metrics.text()
 
     with_server(serve, test)
-
-
-def slow_down(s):
-    """Lets the event loop go round several times between steps, so that a test can act in the middle of a request."""
-    engine, loop = s.service.ready()[1]._engine, asyncio.get_running_loop()
-    original = engine.step
-
-    async def rounds():
-        for _ in range(20):
-            await asyncio.sleep(0)
-
-    def step():
-        step.called += 1
-        asyncio.run_coroutine_threadsafe(rounds(), loop).result(10)
-        return original()
-
-    step.called = 0
-    engine.step = step
-    return step
 
 
 def test_everything_is_503_while_loading_and_well_after(serve):

@@ -60,6 +60,8 @@ def test_small_texts() -> None:
     assert fmt.duration_text(None) == "–"
     assert fmt.duration_text(34.1) == "34.1 s"
     assert fmt.duration_text(725.2) == "12 min 05 s"
+    assert fmt.duration_text(39_255.0) == "10 h 54 min"
+    assert fmt.duration_text(4_018_000.0) == "46 d 12 h"
     assert fmt.share_text(27, 1000) == "2.7 %"
     assert fmt.share_text(1, 0) == "–"
     assert fmt.listed([]) == ""
@@ -69,6 +71,14 @@ def test_small_texts() -> None:
     assert fmt.moment_text("2026-11-20T10:15:00") == "2026-11-20 10:15"
     assert fmt.moment_text("yesterday") == "yesterday"
     assert fmt.plain_block("a\tb\nc\x1b[0m") == "a    b\nc [0m"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (0.05, "0.05"), (8.4, "8.4"), (99.6, "100"), (1234.0, "1.2k"), (131_072.0, "131k"), (999_960.0, "1M")],
+)
+def test_counts_in_little_room(value: float, text: str) -> None:
+    assert fmt.short_text(value) == text
 
 
 @given(st.text())

@@ -1,4 +1,4 @@
-"""Fixtures of the workloads' tests: three kinds of small tokenizer, and the real one."""
+"""Fixtures of the workloads' tests: four kinds of small tokenizer, and the real one."""
 
 from pathlib import Path
 
@@ -24,6 +24,12 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 def merging(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     """The same with a template of plain words, over whose edges tokens merge."""
     return Tokenizer(checkpoint(tmp_path_factory.mktemp("merging"), template=PLAIN))
+
+
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """The same that knows words without the space before them, as every large vocabulary does."""
+    return Tokenizer(checkpoint(tmp_path_factory.mktemp("bare"), bare=True, merges=800))
 
 
 @pytest.fixture(scope="session")

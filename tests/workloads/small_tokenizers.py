@@ -28,19 +28,26 @@ spare parts list. If the weather allows it, a visiting scientist can explain the
 
 
 def checkpoint(
-    folder: Path, *, digits: bool = False, template: str | None = CHATML, merges: int = 400, **config: object
+    folder: Path,
+    *,
+    digits: bool = False,
+    bare: bool = False,
+    template: str | None = CHATML,
+    merges: int = 400,
+    **config: object,
 ) -> Path:
     """A folder with tokenizer.json and tokenizer_config.json.
 
     Args:
         folder: made if needed.
         digits: every digit is a token of its own, as in SmolLM2.
+        bare: words are tokens without the space before them too, as in every large vocabulary.
         template: the chat template; None for a base model.
         merges: learned pairs; 0 leaves bytes only, without any single-token word.
         config: further entries of tokenizer_config.json.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    trained(digits=digits, merges=merges).save(str(folder / "tokenizer.json"))
+    trained(digits=digits, bare=bare, merges=merges).save(str(folder / "tokenizer.json"))
     entries = {"bos_token": "<|im_start|>", "eos_token": {"content": "<|im_end|>"}, **config}
     if template is not None:
         entries["chat_template"] = template
@@ -48,7 +55,7 @@ def checkpoint(
     return folder
 
 
-def trained(*, digits: bool = False, merges: int = 400) -> tokenizers.Tokenizer:
+def trained(*, digits: bool = False, bare: bool = False, merges: int = 400) -> tokenizers.Tokenizer:
     """Byte-level BPE of ``LESSON``; it puts a special token before each text unless told otherwise."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -62,7 +69,8 @@ def trained(*, digits: bool = False, merges: int = 400) -> tokenizers.Tokenizer:
         special_tokens=[AddedToken(token, special=True) for token in SPECIAL],
         show_progress=False,
     )
-    tokenizer.train_from_iterator([LESSON], trainer)
+    words = "\n".join(LESSON.split())
+    tokenizer.train_from_iterator([LESSON, words] if bare else [LESSON], trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", tokenizer.token_to_id("<|endoftext|>"))]
     )

@@ -7,7 +7,7 @@ import pytest
 
 from workloads.options import nearest, typed_options
 
-ALL = "known: scale, label, slo, main, levels"
+ALL = "known: scale, label, slo, main, levels, shape, shapes"
 
 
 class Mistake(Exception):
@@ -22,12 +22,23 @@ class Level(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     concurrency: int = 1
 
 
+class Circle(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="circle"):
+    radius: float = 1.0
+
+
+class Square(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="square"):
+    side: float = 1.0
+    inner: Circle | None = None
+
+
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scale: float = 1.0
     label: str | None = None
     slo: Slo | None = None
     main: Slo = Slo()
     levels: list[Level] = []
+    shape: Circle | Square | None = None
+    shapes: list[Circle | Square] = []
 
     def __post_init__(self) -> None:
         if self.scale <= 0:
@@ -44,6 +55,14 @@ def test_plain_data_becomes_the_typed_object_with_nested_ones() -> None:
     assert read({}) == Options()
 
 
+def test_of_several_kinds_the_one_that_is_named_is_meant() -> None:
+    data = {
+        "shape": {"kind": "square", "side": 2, "inner": {"kind": "circle", "radius": 3}},
+        "shapes": [{"kind": "circle"}, {"kind": "square"}],
+    }
+    assert read(data) == Options(shape=Square(2, Circle(3)), shapes=[Circle(), Square()])
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -58,6 +77,16 @@ def test_plain_data_becomes_the_typed_object_with_nested_ones() -> None:
         ({"scale": -1}, "workload 'test': scale must be above 0"),
         ({"levels": 3}, "workload 'test': Expected `array`, got `int` - at `$.levels`"),
         ({"levels": [3]}, "workload 'test': Expected `object`, got `int` - at `$.levels[0]`"),
+        ({"shape": {"side": 1}}, "workload 'test': shape needs kind, one of circle, square, not None"),
+        ({"shape": {"kind": "cube"}}, "workload 'test': shape needs kind, one of circle, square, not 'cube'"),
+        ({"shape": {"kind": "circle", "side": 1}}, "workload 'test': shape has no option 'side'; known: radius"),
+        ({"shapes": [{"kind": "circle"}, {"kind": "square", "sid": 1}]}, (
+            "workload 'test': shapes[1] has no option 'sid'; did you mean 'side'? known: side, inner"
+        )),
+        ({"shape": {"kind": "square", "inner": {"radus": 1}}}, (
+            "workload 'test': shape: inner has no option 'radus'; did you mean 'radius'? known: radius"
+        )),
+        ({"shapes": [1]}, "workload 'test': Expected `object`, got `int` - at `$.shapes[0]`"),
         ({"slo": 3}, "workload 'test': Expected `object | null`, got `int` - at `$.slo`"),
     ],
 )  # fmt: skip

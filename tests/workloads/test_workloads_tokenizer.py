@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import tokenizers
 from jinja2.exceptions import SecurityError
+from tokenizers import AddedToken
 
 from tests.workloads.small_tokenizers import CHATML, LESSON, SPECIAL, checkpoint, trained
 from workloads import NoTokenizer, Tokenizer
@@ -17,6 +18,36 @@ def test_plain_text_is_counted_without_the_special_tokens_that_the_file_would_ad
     assert len(trained().encode(text).ids) == small.count(text) + 1, "the file's post-processor adds one"
     assert small.decode(small.encode(text)) == text
     assert small.count("") == 0
+
+
+def test_a_prompt_begins_with_what_the_model_puts_before_every_text(small: Tokenizer) -> None:
+    assert small.encode_prompt("the") == trained().encode("the").ids
+    assert small.decode(small.encode_prompt("the")) == "<|endoftext|>the"
+    assert small.encode_prompt("") == small.encode("<|endoftext|>")
+
+
+def test_special_tokens_stand_for_themselves_longest_first(small: Tokenizer) -> None:
+    assert small.special_tokens == ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+    assert {small.decode([token]) for token in small.special_ids} == set(small.special_tokens)
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        AddedToken("<|im_end|>", special=True, rstrip=True),
+        AddedToken("<|im_end|>", special=True, lstrip=True),
+        AddedToken("<|im_end|>", special=True, single_word=True),
+    ],
+    ids=["rstrip", "lstrip", "single_word"],
+)
+def test_special_tokens_that_look_at_their_neighbours_are_none_to_rely_on(tmp_path: Path, token: AddedToken) -> None:
+    inner = trained()
+    inner.add_special_tokens([token])
+    inner.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer(tmp_path)
+    assert tokenizer.special_tokens == ()
+    assert tokenizer.special_ids == frozenset()
+    assert tokenizer.count("<|im_start|>") == 1, "they are tokens all the same"
 
 
 def test_special_tokens_in_a_text_are_single_tokens_and_survive_decoding(small: Tokenizer) -> None:

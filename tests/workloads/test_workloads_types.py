@@ -15,6 +15,13 @@ def test_a_session_has_one_encoding_without_what_is_not_set() -> None:
     )
 
 
+def test_what_is_not_usual_is_written_at_its_end() -> None:
+    schema = Turn(1, 2, prompt="x", json_schema="{}")
+    assert msgspec.json.encode(Session("s", (schema,), start_s=0.5)) == (
+        b'{"id":"s","turns":[{"input_tokens":1,"output_tokens":2,"prompt":"x","json_schema":"{}"}],"start_s":0.5}'
+    )
+
+
 def test_a_session_survives_being_stored() -> None:
-    session = Session("s", (Turn(1, 2, prompt="x"), Turn(3, 4, messages=(Message("user", "y"),))))
+    session = Session("s", (Turn(1, 2, prompt="x"), Turn(3, 4, messages=(Message("user", "y"),))), 1.25)
     assert msgspec.json.decode(msgspec.json.encode(session), type=Session) == session

@@ -1,1 +1,1 @@
-"""Recorded traffic: readers of the public traces' formats, all of which yield :class:`~workloads.traces.row.TraceRow`."""
+"""Recorded traffic: a reader for each public format, all of which yield :class:`~workloads.traces.row.TraceRow`."""

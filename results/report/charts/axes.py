@@ -22,11 +22,16 @@ def tick_text(unit: Unit, value: float, axis: Axis) -> str:
 
 def x_axis(axis: Axis, unit: Unit, top: float, bottom: float, title: str) -> Markup:
     """Ticks below the plot, grid lines through it, the title under the ticks."""
+    return x_axis_at(axis, [(value, tick_text(unit, value, axis)) for value in axis.ticks()], top, bottom, title)
+
+
+def x_axis_at(axis: Axis, ticks: Sequence[tuple[float, str]], top: float, bottom: float, title: str) -> Markup:
+    """The same with ticks of one's own."""
     parts: list[Markup] = []
-    for value in axis.ticks():
+    for value, text in ticks:
         x = axis.at(value)
         parts.append(line(x, top, x, bottom, "grid"))
-        parts.append(label(x, bottom + 16, tick_text(unit, value, axis), "tick", "middle"))
+        parts.append(label(x, bottom + 16, text, "tick", "middle"))
     parts.append(label(axis.end, bottom + 34, title, "axis", "end"))
     return tag("g", *parts)
 

@@ -1,7 +1,7 @@
 """From values to pixels: linear and logarithmic axes with ticks at round numbers."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -29,6 +29,28 @@ class Axis(msgspec.Struct, frozen=True):
 
     def _bend(self, value: float) -> float:
         return math.log10(max(value, self.low)) if self.log else value
+
+
+class Scale(msgspec.Struct, frozen=True):
+    """An x axis whose maker knows its ticks and not its pixels.
+
+    Attributes:
+        low: left end.
+        high: right end.
+        ticks: values, and what stands below each.
+        title: what the axis shows.
+        log: whether it is logarithmic.
+    """
+
+    low: float
+    high: float
+    ticks: Sequence[tuple[float, str]]
+    title: str
+    log: bool = False
+
+    def axis(self, start: float, end: float) -> Axis:
+        """The axis on pixels."""
+        return Axis(self.low, self.high, start, end, self.log)
 
 
 def zero_axis(values: Iterable[float], start: float, end: float) -> Axis:

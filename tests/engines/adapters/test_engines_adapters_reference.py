@@ -26,6 +26,7 @@ VALUES = {
     "num_blocks": 100,
     "kv_cache_memory_bytes": 1 << 20,
     "policy": "static",
+    "enable_prefix_caching": False,
     "threads": 2,
 }
 
@@ -44,7 +45,13 @@ def test_without_options_only_what_it_must_know() -> None:
 
 @pytest.mark.parametrize(("name", "value"), VALUES.items())
 def test_each_option_is_one_flag_with_its_value(name: str, value: object) -> None:
-    assert launch(**{name: value}).argv[3:] == (*FIXED, f"--{name.replace('_', '-')}", str(value))
+    flag = name.replace("_", "-")
+    shown = (f"--no-{flag}",) if value is False else (f"--{flag}", str(value))
+    assert launch(**{name: value}).argv[3:] == (*FIXED, *shown)
+
+
+def test_a_switch_that_is_on_is_a_flag_without_a_value() -> None:
+    assert launch(enable_prefix_caching=True).argv[3:] == (*FIXED, "--enable-prefix-caching")
 
 
 def test_every_option_but_the_address_is_a_flag_that_the_engine_knows() -> None:

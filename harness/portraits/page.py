@@ -1,0 +1,135 @@
+"""A portrait as one offline page in the report's style; :mod:`results.report.offline` says what is guaranteed."""
+
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+from markupsafe import Markup
+
+from harness.portraits.charts import distribution, hits, over_time
+from harness.portraits.figures import (
+    LENGTH_COLUMNS,
+    Line,
+    anchor_texts,
+    anchors_text,
+    arrival_lines,
+    arrival_views,
+    curve_notes,
+    in_a_sentence,
+    length_rows,
+    other_lines,
+    prefix_lines,
+    sample_text,
+    session_lines,
+    why_no_arrivals,
+)
+from harness.portraits.spreads import length_spreads, session_spreads
+from harness.portraits.subject import Subject
+from results.atomic import write_atomic
+from results.report.offline import SHELL, asset, rendered
+
+_HERE = "harness.portraits"
+_MARKS = {True: ("✓", "met"), False: ("✗", "missed"), None: ("–", "not judged")}
+
+
+class AnchorRow(msgspec.Struct, frozen=True):
+    """One line of the table of anchors; ``word`` says its mark in words."""
+
+    metric: str
+    value: str
+    wanted: str
+    mark: str
+    word: str
+    source: str
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Everything on the page, in its order."""
+
+    name: str
+    sentence: str
+    facts: list[tuple[str, str]]
+    notes: list[str]
+    arrivals: list[Markup]
+    arrival_lines: list[Line]
+    no_arrivals: str
+    lengths: list[Markup]
+    length_columns: list[str]
+    length_rows: list[tuple[str, list[str]]]
+    sessions: list[Markup]
+    session_lines: list[Line]
+    hits: Markup
+    prefix_lines: list[Line]
+    prefix_notes: list[str]
+    others: list[Line]
+    anchors: list[AnchorRow]
+    anchors_text: str
+    command: str
+    version: str
+
+
+def render_page(subject: Subject) -> str:
+    """The page of a drawn workload."""
+    style = asset("page.css") + asset("portrait.css", _HERE)
+    packages = [_HERE, SHELL]
+    return rendered("portrait.html", _page(subject), packages=packages, style=style, script=asset("theme.js"))
+
+
+def write_page(subject: Subject, path: Path) -> None:
+    """Write the page, whole or not at all.
+
+    Raises:
+        NotWritable: the folder is missing, read-only or full.
+    """
+    write_atomic(path, render_page(subject).encode("utf-8", errors="replace"))
+
+
+def _page(subject: Subject) -> Page:
+    portrait = subject.portrait
+    sessions = session_spreads(portrait)
+    return Page(
+        name=portrait.name,
+        sentence=f"{in_a_sentence(portrait)}.",
+        facts=_facts(subject),
+        notes=list(portrait.notes),
+        arrivals=[over_time(view) for view in arrival_views(portrait)],
+        arrival_lines=list(arrival_lines(portrait)),
+        no_arrivals=why_no_arrivals(portrait),
+        lengths=[distribution(spread, i) for i, spread in enumerate(length_spreads(portrait))],
+        length_columns=list(LENGTH_COLUMNS),
+        length_rows=length_rows(portrait),
+        sessions=[distribution(spread, 2) for spread in sessions],
+        session_lines=list(session_lines(portrait)) if sessions else [],
+        hits=hits(portrait),
+        prefix_lines=list(prefix_lines(portrait)),
+        prefix_notes=curve_notes(portrait),
+        others=other_lines(portrait),
+        anchors=_anchors(subject),
+        anchors_text=anchors_text(subject),
+        command=subject.command,
+        version=version("bakeoff"),
+    )
+
+
+def _facts(subject: Subject) -> list[tuple[str, str]]:
+    facts = [("sample", sample_text(subject))]
+    if subject.given:
+        facts.append(("options", ", ".join(subject.given)))
+    if subject.tokenizer:
+        facts.append(("counted by", subject.tokenizer))
+    if subject.portrait.anchors:
+        facts.append(("anchors", anchors_text(subject)))
+    return facts
+
+
+def _anchors(subject: Subject) -> list[AnchorRow]:
+    figures = subject.portrait.figures
+    return [
+        AnchorRow(
+            anchor.metric,
+            *anchor_texts(anchor, figures.get(anchor.metric)),
+            *_MARKS[subject.met(anchor)],
+            anchor.source,
+        )
+        for anchor in subject.portrait.anchors
+    ]

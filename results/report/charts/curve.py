@@ -1,0 +1,65 @@
+"""One quantity against another: a line through a few points, below a limit that it nears."""
+
+from collections.abc import Sequence
+
+import msgspec
+from markupsafe import Markup
+
+from results.metrics import Unit
+from results.report.charts.axes import heading, tick_text, x_axis_at, y_axis
+from results.report.charts.marks import mark
+from results.report.charts.scales import Axis, Scale
+from results.report.charts.svg import chart, engine_class, label, line, polyline, tag
+
+WIDTH, HEIGHT = 640, 300
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 626, 40, 252
+_HEADROOM = 18
+"""Pixels that the limit's name needs above it, so that it does not meet the axis' title."""
+
+
+class Point(msgspec.Struct, frozen=True):
+    """A place on the line; ``hint`` is what a pointer on its mark reads."""
+
+    x: float
+    share: float
+    hint: str
+
+
+def curve(
+    title: str,
+    words: str,
+    points: Sequence[Point],
+    x: Scale,
+    y_title: str,
+    *,
+    limit: tuple[float, str],
+    position: int = 0,
+) -> Markup:
+    """Draw shares against the x axis; empty when there is none.
+
+    Args:
+        title: what they are of.
+        words: what a screen reader says after it.
+        points: from left to right.
+        x: below them.
+        y_title: what the share is of.
+        limit: a share with its name.
+        position: chooses colour and marks.
+    """
+    if not points:
+        return Markup("")
+    top = max(limit[0], *(point.share for point in points))
+    y = Axis(0.0, min(1.0, top * 1.15) or 1.0, _BOTTOM, _TOP)
+    axis = x.axis(_LEFT, _RIGHT)
+    places = [(axis.at(point.x), y.at(point.share)) for point in points]
+    at = y.at(limit[0])
+    parts = [
+        x_axis_at(axis, x.ticks, _TOP, _BOTTOM, x.title),
+        y_axis(y, [(value, tick_text(Unit.SHARE, value, y)) for value in y.ticks()], _LEFT, _RIGHT, y_title),
+        heading(_TOP, _RIGHT, title),
+        line(_LEFT, at, _RIGHT, at, "limit"),
+        label(_LEFT + 6, at - 5 if at - _TOP > _HEADROOM else at + 14, limit[1], "level"),
+        polyline(places, "curve"),
+        *(mark(px, py, position, 4, point.hint) for (px, py), point in zip(places, points, strict=True)),
+    ]
+    return chart(title, words, WIDTH, HEIGHT, tag("g", *parts), class_=f"limited {engine_class(position)}")

@@ -1,0 +1,80 @@
+"""One offline HTML page out of templates, one style and one script.
+
+This module owns the rendering of HTML. It guarantees: one file; no request to any network; a content security policy
+that lets only this page's own style and script run, by their hashes; every text autoescaped; data for the script only
+in ``application/json`` islands in which ``<``, ``>``, ``&`` and the line separators are escaped.
+"""
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from importlib import resources
+
+import jinja2
+import msgspec
+from markupsafe import Markup
+
+from results.report.format import plain_block
+
+SHELL = "results.report"
+"""The package whose ``shell.html`` holds what every page begins with, and whose style and theme switch it shares."""
+_ISLAND_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+def rendered(template: str, page: object, *, packages: Sequence[str], style: str, script: str) -> str:
+    """A page.
+
+    Args:
+        template: one that extends ``shell.html``.
+        page: what it shows, as ``page`` in the template.
+        packages: whose ``templates`` folders are searched, in this order.
+        style: the whole of the page's CSS.
+        script: the whole of its JavaScript, comfort only: the page must be complete without it.
+    """
+    return (
+        _environment(packages)
+        .get_template(template)
+        .render(page=page, policy=Markup(_policy(style, script)), style=Markup(style), script=Markup(script))  # noqa: S704  (our own files)
+    )
+
+
+def asset(name: str, package: str = SHELL) -> str:
+    """The text of a file in a package's ``templates`` folder."""
+    return (resources.files(package) / "templates" / name).read_text(encoding="utf-8")
+
+
+def _environment(packages: Sequence[str]) -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader(package) for package in packages]),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_finalize,
+    )
+    environment.filters["island"] = _island
+    return environment
+
+
+def _finalize(value: object) -> object:
+    """Control characters never reach the page; what is already markup was made by us."""
+    return plain_block(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _island(value: object) -> Markup:
+    """JSON that may stand inside a script element."""
+    text = msgspec.json.encode(value).decode()
+    for character, escaped in _ISLAND_ESCAPES.items():
+        text = text.replace(character, escaped)
+    return Markup(text)  # noqa: S704  (nothing in it can end the element)
+
+
+def _policy(style: str, script: str) -> str:
+    return (
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,224 @@
+"""Names of blocks, the index over them, and what the pool does with blocks that can be found."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from reference_engine.errors import BlockAccountingError, EngineBugError
+from reference_engine.kv_cache.block_pool import BlockPool
+from reference_engine.kv_cache.block_table import BlockTable
+from reference_engine.kv_cache.prefix_index import PrefixIndex, block_name, root_name
+
+ROOT = root_name(None)
+TOKENS = [3, 1, 4, 1]
+
+
+def test_a_name_stands_for_the_whole_beginning():
+    first, other_first = block_name(ROOT, TOKENS), block_name(ROOT, [3, 1, 4, 2])
+    names = [first, other_first, block_name(first, TOKENS), block_name(other_first, TOKENS)]
+    names += [block_name(root_name("salt"), TOKENS), block_name(root_name("pepper"), TOKENS)]
+    assert len(set(names)) == 6
+    assert block_name(ROOT, tuple(TOKENS)) == first
+    assert {len(name) for name in (ROOT, *names)} == {16}
+
+
+def test_names_do_not_depend_on_the_process():
+    assert block_name(ROOT, TOKENS).hex() == "21026e9670b809efa614400fdb39ffad"
+
+
+def test_of_two_equal_blocks_the_first_is_found():
+    index = PrefixIndex()
+    index.enter(b"name", 1)
+    index.enter(b"name", 2)
+    assert (index.find(b"name"), 1 in index, 2 in index) == (1, True, False)
+    index.remove(1)
+    assert (index.find(b"name"), 1 in index) == (None, False)
+
+
+def test_a_block_has_one_name():
+    index = PrefixIndex()
+    index.enter(b"name", 1)
+    index.enter(b"name", 1)
+    with pytest.raises(BlockAccountingError, match="second name"):
+        index.enter(b"other", 1)
+
+
+def pool_with_free_findable(count, blocks=4):
+    """A pool whose blocks 0 … count - 1 are free and findable as b"0", b"1" …, freed in that order."""
+    pool = BlockPool(blocks, 16)
+    held = pool.allocate(blocks)
+    for block in range(count):
+        pool.publish(block, str(block).encode())
+    pool.release(held)
+    return pool
+
+
+def test_blocks_without_contents_are_used_first_and_then_those_that_are_free_for_longest():
+    pool = pool_with_free_findable(3)
+    assert (pool.num_free, pool.num_used) == (4, 0)
+    assert [pool.allocate(1) for _ in range(4)] == [[3], [0], [1], [2]]
+    assert pool.num_evicted == 3
+    assert [pool.find(name) for name in (b"0", b"1", b"2")] == [None] * 3
+
+
+def test_a_found_block_is_taken_back_and_becomes_the_last_to_go():
+    pool = pool_with_free_findable(3)
+    pool.share(0)
+    pool.share(0)
+    assert (pool.num_free, pool.find(b"0")) == (3, 0)
+    pool.release([0, 0])
+    assert [pool.allocate(1) for _ in range(4)] == [[3], [1], [2], [0]]
+
+
+def test_what_is_shared_beside_an_allocation_is_not_given_away_by_it():
+    pool = pool_with_free_findable(3)
+    assert pool.allocate(2, beside=[1, 0]) == [3, 2]
+    pool.check_integrity([[0, 1, 2, 3]])
+
+
+def test_nothing_changes_when_too_few_are_free_beside_what_is_shared():
+    pool = pool_with_free_findable(3)
+    assert pool.allocate(3, beside=[1, 0]) is None
+    pool.check_integrity([])
+    assert [pool.allocate(1) for _ in range(4)] == [[3], [0], [1], [2]]  # in the same order as before
+
+
+def test_forgotten_blocks_stay_with_their_holders_and_cannot_be_found():
+    pool = pool_with_free_findable(2)
+    pool.share(0)
+    pool.forget_all()
+    assert (pool.find(b"0"), pool.find(b"1"), pool.num_used) == (None, None, 1)
+    pool.check_integrity([[0]])
+    pool.release([0])
+    assert sorted(pool.allocate(4)) == [0, 1, 2, 3]
+    assert pool.num_evicted == 0  # nobody could have found them
+
+
+def test_a_free_block_without_contents_can_be_neither_shared_nor_published():
+    pool = BlockPool(1, 16)
+    for act in (pool.share, lambda block: pool.publish(block, b"name")):
+        with pytest.raises(BlockAccountingError, match="block 0 is free"):
+            act(0)
+
+
+def test_a_block_that_others_hold_or_may_find_must_not_be_written():
+    pool = BlockPool(2, 16)
+    mine, shared = pool.allocate(2)
+    pool.check_writable([mine, shared])
+    pool.share(shared)
+    with pytest.raises(EngineBugError, match=r"about to be written but has 2 references$"):
+        pool.check_writable([mine, shared])
+    pool.publish(mine, b"name")
+    with pytest.raises(EngineBugError, match="has 1 references and can be found"):
+        pool.check_writable([mine])
+
+
+def test_integrity_sees_an_index_that_disagrees():
+    pool = pool_with_free_findable(1)
+    pool._index.remove(0)
+    with pytest.raises(BlockAccountingError, match="block 0 is free and the prefix index disagrees"):
+        pool.check_integrity([])
+    pool = pool_with_free_findable(2)
+    pool._index._blocks[b"0"] = 1
+    with pytest.raises(BlockAccountingError, match="bears another name"):
+        pool.check_integrity([])
+    pool = pool_with_free_findable(2)
+    pool._index._names[1] = b"0"
+    with pytest.raises(BlockAccountingError, match="bears another name"):
+        pool.check_integrity([])
+
+
+sequences = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=12), min_size=1, max_size=6)
+
+
+@given(computed=sequences, asked=sequences, size=st.integers(1, 4))
+def test_exactly_the_longest_common_beginning_in_whole_blocks_is_found(computed, asked, size):
+    pool = BlockPool(400, size)
+    known = set()
+    for tokens in computed:
+        table = BlockTable(pool)
+        found = table.open(tokens)
+        assert found == longest(known, tokens, size)
+        table.publish(tokens, len(tokens))
+        known |= {tuple(tokens[:end]) for end in range(size, len(tokens) + 1, size)}
+        table.clear()
+    for tokens in asked:
+        table = BlockTable(pool)
+        assert table.open(tokens) == longest(known, tokens, size)
+        assert BlockTable(pool, "salt").open(tokens) == 0
+
+
+def longest(known, tokens, size):
+    end = 0
+    while end + size < len(tokens) and tuple(tokens[: end + size]) in known:
+        end += size
+    return end
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """The pool does what a plain list of blocks with counts and names would do."""
+
+    @initialize(blocks=st.integers(1, 10))
+    def start(self, blocks):
+        self.pool = BlockPool(blocks, 4)
+        self.held = Counter()  # references by block
+        self.names = {}  # findable blocks by name
+        self.findable_free = []  # the longest free first
+        self.evicted = 0
+
+    @rule(data=st.data(), count=st.integers(0, 5))
+    def allocate(self, data, count):
+        beside = data.draw(st.lists(st.sampled_from(sorted(self.names.values())), unique=True)) if self.names else []
+        empty = self.pool.num_blocks - len(+self.held) - len(self.findable_free)
+        left = [block for block in self.findable_free if block not in beside]
+        taken = self.pool.allocate(count, beside)
+        if count > empty + len(left):
+            assert taken is None
+            return
+        gone = left[: max(0, count - empty)]
+        assert len(set(taken)) == count
+        assert not set(taken) & (set(+self.held) | set(beside))
+        assert set(taken) & set(self.findable_free) == set(gone)
+        self.names = {name: block for name, block in self.names.items() if block not in gone}
+        self.findable_free = left[len(gone) :]
+        self.evicted += len(gone)
+        self.held.update([*taken, *beside])
+
+    @precondition(lambda self: +self.held)
+    @rule(data=st.data())
+    def release(self, data):
+        blocks = data.draw(st.lists(st.sampled_from(sorted(+self.held)), unique=True))
+        self.pool.release(blocks)
+        self.held.subtract(blocks)
+        self.findable_free += [block for block in blocks if not self.held[block] and block in self.names.values()]
+
+    @precondition(lambda self: +self.held)
+    @rule(data=st.data(), name=st.sampled_from([b"a", b"b", b"c", b"d"]))
+    def publish(self, data, name):
+        block = data.draw(st.sampled_from(sorted(+self.held)))
+        if block in self.names.values():
+            return
+        self.pool.publish(block, name)
+        self.names.setdefault(name, block)
+
+    @rule()
+    def forget_all(self):
+        self.pool.forget_all()
+        self.names, self.findable_free = {}, []
+
+    @invariant()
+    def same_as_the_model(self):
+        if not hasattr(self, "pool"):
+            return
+        self.pool.check_integrity([self.held.elements()])
+        assert self.pool.num_used == len(+self.held)
+        assert self.pool.num_evicted == self.evicted
+        assert {name: self.pool.find(name) for name in self.names} == self.names
+        assert all(self.pool.find(name) is None for name in {b"a", b"b", b"c", b"d"} - set(self.names))
+
+
+TestCacheMachine = CacheMachine.TestCase
+TestCacheMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,0 +1,150 @@
+"""A replayed trace has its lengths and its pauses, in words of its own or in the recorded ones."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workloads.replays import SEED, common_tokens, replay, sessions, table, written
+from workloads import BadOption, NoTokenizer, PromptReader, Tokenizer, workload
+
+KINDS = ["small", "digits", pytest.param("smollm2", marks=pytest.mark.model)]
+HEADER = "at_s,input_tokens,output_tokens,session"
+CHAT = ("0,60,10,a", "5,40,10,b", "30,110,20,a", "31,150,10,", "42,300,5,a", "50,30,5,a")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("api", ["completions", "chat"])
+def test_sessions_of_lengths_grow_their_own_prompt_and_no_other(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, api: str
+) -> None:
+    tokenizer = request.getfixturevalue(kind)
+    made = replay(table(tmp_path, HEADER, *CHAT), api=api)
+    reader = PromptReader(tokenizer)
+    found = {session.id: session for session in sessions(made, tokenizer)}
+    assert list(found) == ["a", "b", "trace-2"]
+    assert [found[name].start_s for name in found] == [0.0, 5.0, 31.0]
+    ids = {name: [list(reader.ids(turn)) for turn in session.turns] for name, session in found.items()}
+    assert {name: [len(prompt) for prompt in prompts] for name, prompts in ids.items()} == {
+        "a": [60, 110, 300, 32 if (api, kind) == ("chat", "smollm2") else 30], "b": [40], "trace-2": [150],
+    }  # fmt: skip
+    first, second, third, shrunk = ids["a"]
+    assert second[:60] == first
+    assert third[:110] == second
+    assert shrunk[: len(second)] != second[: len(shrunk)], "a recorded prompt that shrinks begins afresh"
+    head = common_tokens(*(reader.ids(turn).copy() for turn in (found["b"].turns[0], found["trace-2"].turns[0])))
+    template = tokenizer.count(tokenizer.render_chat([{"role": "user", "content": ""}])) if api == "chat" else 1
+    assert common_tokens(first, ids["b"][0]) <= template + 4
+    assert head <= template + 4
+
+
+def test_think_times_are_the_recorded_ones_or_the_time_between_arrivals(small: Tokenizer, tmp_path: Path) -> None:
+    (a, b, _) = sessions(replay(table(tmp_path, HEADER, *CHAT)), small)
+    assert [turn.think_s for turn in a.turns] == [0.0, 30.0, 12.0, 8.0]
+    assert [turn.think_s for turn in b.turns] == [0.0]
+    timed = table(tmp_path, "at_s,input_tokens,output_tokens,session,think_s", "0,60,10,a,", "9,90,10,a,2.5")
+    assert [turn.think_s for session in sessions(replay(timed), small) for turn in session.turns] == [0.0, 2.5]
+    clockless = table(tmp_path, "input_tokens,output_tokens,session", "60,10,a", "90,10,a")
+    (session,) = sessions(replay(clockless), small)
+    assert (session.start_s, [turn.think_s for turn in session.turns]) == (None, [0.0, 0.0])
+
+
+def test_requests_above_the_limit_are_left_out(small: Tokenizer, tmp_path: Path) -> None:
+    path = table(tmp_path, HEADER, *CHAT)
+    lengths = {
+        limit: [
+            [turn.input_tokens for turn in session.turns]
+            for session in sessions(replay(path, max_input_tokens=limit), small)
+        ]
+        for limit in (None, 299, 149, 35)
+    }
+    assert lengths == {
+        None: [[60, 110, 300, 30], [40], [150]],
+        299: [[60, 110, 30], [40], [150]],
+        149: [[60, 110, 30], [40]],
+        35: [[30]],
+    }
+    for limit in (299, 149, 35):
+        outlined = replay(path, max_input_tokens=limit).outlines(SEED)
+        assert [[turn.input_tokens for turn in session.turns] for session in outlined] == lengths[limit]
+
+
+def test_the_limit_is_looked_at_after_scaling(small: Tokenizer, tmp_path: Path) -> None:
+    made = replay(table(tmp_path, HEADER, *CHAT), scale=0.5, max_input_tokens=149)
+    lengths = [[(turn.input_tokens, turn.output_tokens) for turn in session.turns] for session in sessions(made, small)]
+    assert lengths == [[(30, 5), (55, 10), (15, 2)], [(20, 5)], [(75, 5)]]
+
+
+def test_only_the_first_rows_are_read_where_that_is_asked(small: Tokenizer, tmp_path: Path) -> None:
+    made = replay(table(tmp_path, HEADER, *CHAT), max_rows=3)
+    assert [len(session.turns) for session in sessions(made, small)] == [2, 1]
+
+
+def test_outlines_of_lengths_say_what_the_prompts_share(small: Tokenizer, tmp_path: Path) -> None:
+    made = replay(table(tmp_path, HEADER, *CHAT))
+    (a, *_) = made.outlines(SEED)
+    assert [turn.input_tokens for turn in a.turns] == [60, 110, 300, 30]
+    assert [turn.segments for turn in a.turns] == [
+        (("new 0.0", 60),),
+        (("new 0.0", 60), ("answer 0.0", 10), ("new 0.1", 40)),
+        (("new 0.0", 60), ("answer 0.0", 10), ("new 0.1", 40), ("answer 0.1", 20), ("new 0.2", 170)),
+        (("new 0.3", 30),),
+    ]
+    assert not made.has_words
+
+
+REAL: list[Mapping[str, Any]] = [
+    {"messages": [{"role": "system", "content": "Be  brief."}, {"role": "user", "content": "Why? "}], "max_tokens": 7},
+    {"prompt": " Once upon a time", "max_tokens": 9},
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{}, {"api": "chat"}, {"scale": 0.5}])
+def test_real_text_passes_through_and_is_counted(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, options: dict[str, Any]
+) -> None:
+    tokenizer = request.getfixturevalue(kind)
+    made = replay(written(tmp_path / "t.jsonl", "\n".join(map(json.dumps, REAL))), **options)
+    chat, completion = (session.turns[0] for session in sessions(made, tokenizer))
+    assert [(message.role, message.content) for message in chat.messages or ()] == [
+        ("system", "Be  brief."),
+        ("user", "Why? "),
+    ]
+    assert (completion.prompt, completion.messages, chat.prompt) == (" Once upon a time", None, None)
+    assert (chat.output_tokens, completion.output_tokens) == (7, 9)
+    reader = PromptReader(tokenizer)
+    assert [turn.input_tokens for turn in (chat, completion)] == [reader.count(turn) for turn in (chat, completion)]
+    assert made.has_words
+    with pytest.raises(NoTokenizer, match="the trace has words and no lengths; give the folder of a tokenizer"):
+        next(made.outlines(SEED))
+
+
+def test_a_recorded_answer_says_how_long_it_is(small: Tokenizer, tmp_path: Path) -> None:
+    talk = {"id": "a", "conversations": [{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "the keeper"}]}
+    (session,) = sessions(replay(written(tmp_path / "t.json", json.dumps([talk]))), small)
+    assert [turn.output_tokens for turn in session.turns] == [small.count("the keeper")]
+
+
+def test_starts_are_those_of_the_sessions_and_need_no_grouping(small: Tokenizer, tmp_path: Path) -> None:
+    made = replay(table(tmp_path, HEADER, *CHAT))
+    assert list(made.starts(SEED)) == [0.0, 5.0, 31.0]
+    assert list(replay(table(tmp_path, "input_tokens,output_tokens", "60,10")).starts(SEED)) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scale": 0}, "workload 'trace': scale must be above 0 and at most 16, not 0.0"),
+        ({"format": "azur"}, "workload 'trace': format must be one of "),
+        ({"max_rows": 0}, "workload 'trace': max_rows must be at least 1, not 0"),
+        ({"formt": "csv"}, "workload 'trace' has no option 'formt'; did you mean 'format'?"),
+    ],
+)
+def test_options_out_of_range_are_refused_in_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadOption) as caught:
+        workload("trace", {"path": "x.csv", **options})
+    assert str(caught.value).startswith(message)
+    assert len(str(caught.value).splitlines()) == 1

@@ -1,0 +1,90 @@
+"""Small traces in each format, and the ways to read and to refuse them that the tests share."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workloads.errors import BadTrace
+from workloads.rng import Seed
+from workloads.traces.formats import trace_format
+from workloads.traces.row import TraceRow
+
+SHARED_DATA = Path(__file__).parents[3].parent / "shared" / "data"
+with_shared_data = pytest.mark.skipif(
+    not SHARED_DATA.is_dir(), reason="the published traces are not beside this checkout; samples.py has their forms"
+)
+
+SESSION: dict[str, Any] = {
+    "id": "s1",
+    "block_size": 64,
+    "hash_id_scope": "local",
+    "tool_tokens": 100,
+    "system_tokens": 20,
+    "requests": [
+        {"t": 0.0, "type": "n", "in": 130, "out": 5, "hash_ids": [1, 2], "think_time": 0.0},
+        {"t": 4.0, "type": "s", "in": 200, "out": 6, "hash_ids": [1, 2, 3], "think_time": 2.5, "ttft": 0.4},
+    ],
+}
+SAMPLES = {
+    "azure": "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    "2023-11-16 18:17:03.9799600,4808,10\n"
+    "2023-11-16 18:17:04.0319600,3180,8\n",
+    "burstgpt": "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    "5,ChatGPT,472,18,490,Conversation log\n"
+    "45,GPT-4,1087,230,1317,Conversation log\n",
+    "mooncake": '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]}\n'
+    '{"timestamp": 40, "input_length": 512, "output_length": 3, "hash_ids": [0]}\n',
+    "claude-code": json.dumps(SESSION),
+    "claude-code-flat": "trace_id,req_index,t_s,kind,input_tokens,output_tokens,prefix_hit_blocks,think_time_s\n"
+    "s1,0,0.0,n,130,5,0,0.0\n"
+    "s1,1,4.0,s,200,6,2,2.5\n",
+    "sharegpt": json.dumps(
+        [{"id": "a", "conversations": [{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Hi"}]}]
+    ),
+    "openai-jsonl": '{"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 7}\n'
+    '{"prompt": "Once", "max_tokens": 9}\n',
+    "questions": '{"question_id": 81, "turns": ["First?", "Second?"]}\n{"prompt": "Alone?"}\n',
+    "csv": "at_s,input_tokens,output_tokens\n0.5,100,10\n0.75,200,20\n",
+}
+"""One file of each format that has one; ServeGen has a folder, see :func:`write_servegen`."""
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    """Write a trace, in gzip where its name says so."""
+    data = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    return path
+
+
+def write_servegen(folder: Path, trace: str, dataset: dict[str, Any], name: str = "1", suffix: str = "") -> Path:
+    """One client of ServeGen; tables are given as dictionaries."""
+    folder.mkdir(exist_ok=True)
+    texts = {key: {field: str(table) for field, table in tables.items()} for key, tables in dataset.items()}
+    write(folder / f"chunk-{name}-trace.csv{suffix}", trace)
+    write(folder / f"chunk-{name}-dataset.json{suffix}", json.dumps(texts))
+    return folder
+
+
+def read(name: str, path: Path, seed: str = "1", **options: Any) -> list[TraceRow]:
+    """All rows of a trace."""
+    return list(trace_format(name, {"path": str(path), **options}).rows(Seed.of(seed)))
+
+
+def times_s(rows: list[TraceRow]) -> list[float]:
+    """Arrivals of rows that all have one."""
+    return [row.at_s for row in rows if row.at_s is not None]
+
+
+def refusal(name: str, path: Path, **options: Any) -> str:
+    """The message with which a trace is refused: one line, with the file's name, and nothing written beside it."""
+    before = sorted(path.parent.rglob("*"))
+    with pytest.raises(BadTrace) as caught:
+        read(name, path, **options)
+    assert sorted(path.parent.rglob("*")) == before
+    message = str(caught.value)
+    assert message.startswith(f"{path}")
+    assert len(message.splitlines()) == 1
+    return message.removeprefix(str(path))

@@ -1,0 +1,120 @@
+"""Formats by name, their options, and the format of a file by its looks."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workloads.traces.samples import SAMPLES, write, write_servegen
+from workloads.errors import BadOption, BadTrace
+from workloads.traces.formats import TRACE_FORMATS, detect, trace_format
+
+LENGTHS = {"0": {"input_tokens": {5: 1.0}, "output_tokens": {5: 1.0}}}
+
+
+def test_every_format_has_a_description_a_sample_and_notes_that_begin_with_its_name() -> None:
+    assert list(TRACE_FORMATS) == [
+        "azure", "burstgpt", "mooncake", "claude-code", "claude-code-flat", "servegen", "sharegpt", "openai-jsonl",
+        "questions", "csv",
+    ]  # fmt: skip
+    assert {*SAMPLES, "servegen"} == {*TRACE_FORMATS}
+    for name, description in TRACE_FORMATS.items():
+        assert 20 < len(description) < 100
+        notes = trace_format(name, {"path": "x"}).notes()
+        assert notes
+        assert all(note.startswith(f"{name}: ") and len(note.splitlines()) == 1 for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("azur", {}, f"unknown trace format 'azur'; did you mean 'azure'? known: {', '.join(TRACE_FORMATS)}"),
+        ("azure", {}, "trace format 'azure': Object missing required field `path`"),
+        ("azure", {"path": 3}, "trace format 'azure': Expected `str`, got `int` - at `$.path`"),
+        ("azure", {"pth": "x"}, "trace format 'azure' has no option 'pth'; did you mean 'path'? known: path"),
+        ("mooncake", {"path": "x", "block_token": 16}, (
+            "trace format 'mooncake' has no option 'block_token'; did you mean 'block_tokens'? known: path, "
+            "block_tokens, time_unit_s, ticks"
+        )),
+        ("mooncake", {"path": "x", "block_tokens": 0}, (
+            "trace format 'mooncake': block_tokens must be from 1 to 1000000, not 0"
+        )),
+        ("mooncake", {"path": "x", "time_unit_s": 0}, (
+            "trace format 'mooncake': time_unit_s must be above 0 and at most 86400, not 0.0"
+        )),
+        ("mooncake", {"path": "x", "ticks": "no"}, "trace format 'mooncake': Invalid enum value 'no' - at `$.ticks`"),
+        ("claude-code-flat", {"path": "x", "block_tokens": -1}, (
+            "trace format 'claude-code-flat': block_tokens must be from 1 to 1000000, not -1"
+        )),
+        ("servegen", {"path": "x", "clients": 0}, "trace format 'servegen': clients must be at least 1, not 0"),
+        ("servegen", {"path": "x", "start_s": -1}, "trace format 'servegen': start_s must be at least 0, not -1.0"),
+        ("servegen", {"path": "x", "duration_s": 0}, "trace format 'servegen': duration_s must be above 0, not 0.0"),
+        ("questions", {"path": "x", "output_tokens": 0}, (
+            "trace format 'questions': output_tokens must be from 1 to 100000000, not 0"
+        )),
+        ("openai-jsonl", {"path": "x", "output_tokens": 0}, (
+            "trace format 'openai-jsonl': output_tokens must be from 1 to 100000000, not 0"
+        )),
+        ("csv", {"path": "x", "columns": {"input_token": "a"}}, (
+            "trace format 'csv': columns has no 'input_token'; did you mean 'input_tokens'? known: at_s, input_tokens, "
+            "output_tokens, session, think_s"
+        )),
+        ("csv", {"path": "x", "time_unit_s": -1}, (
+            "trace format 'csv': time_unit_s must be above 0 and at most 86400, not -1.0"
+        )),
+    ],
+)  # fmt: skip
+def test_a_wrong_option_is_one_line(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadOption) as caught:
+        trace_format(name, options)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_file_is_known_by_its_looks(name: str, suffix: str, tmp_path: Path) -> None:
+    assert detect(str(write(tmp_path / f"trace{suffix}", SAMPLES[name]))) == name
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (json.dumps(json.loads(SAMPLES["claude-code"]), indent=1), "claude-code"),
+        (json.dumps({**json.loads(SAMPLES["claude-code"]), "models": ["m" * 300_000]}), "claude-code"),
+        ('\n\n{"custom_id": "1", "method": "POST", "url": "/v1", "body": {}}\n', "openai-jsonl"),
+        ('{"prompt": "a", "max_tokens": 3}', "openai-jsonl"),
+        ('{"question": "a", "answer": "b"}', "questions"),
+        ("\ufeffTIMESTAMP,ContextTokens,GeneratedTokens\r\n", "azure"),
+        ('"input_tokens","output_tokens"\n', "csv"),
+    ],
+)
+def test_other_forms_are_known_too(content: str, name: str, tmp_path: Path) -> None:
+    assert detect(str(write(tmp_path / "trace", content))) == name
+
+
+def test_folders_are_known_by_what_they_hold(tmp_path: Path) -> None:
+    tables = write_servegen(tmp_path / "tables", "0,1,1,Gamma,1,1\n", LENGTHS)
+    assert detect(str(tables)) == "servegen"
+    sessions = tmp_path / "sessions"
+    sessions.mkdir()
+    write(sessions / "a.json.gz", SAMPLES["claude-code"])
+    assert detect(str(sessions)) == "claude-code"
+
+
+@pytest.mark.parametrize("content", ["a,b\n1,2\n", '{"a": 1}\n', "[1, 2]", "\x01\x02"])
+def test_a_file_that_looks_like_nothing_known_lists_the_formats(content: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "trace", content)
+    with pytest.raises(BadTrace) as caught:
+        detect(str(path))
+    known = ", ".join(sorted(TRACE_FORMATS))
+    assert str(caught.value) == f"{path}: looks like no known trace; say its format: {known}"
+
+
+def test_what_cannot_be_read_cannot_be_known(tmp_path: Path) -> None:
+    with pytest.raises(BadTrace, match="absent: does not exist"):
+        detect(str(tmp_path / "absent"))
+    with pytest.raises(BadTrace, match="looks like no known trace"):
+        detect(str(tmp_path))
+    with pytest.raises(BadTrace, match="is empty"):
+        detect(str(write(tmp_path / "empty", "")))

@@ -1,0 +1,172 @@
+"""Files: plain or gzip, row numbers as in an editor, and one line for everything that can be wrong with a file."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.workloads.traces.samples import SAMPLES, read, refusal, write
+from workloads.errors import BadTrace
+from workloads.traces import reading
+from workloads.traces.reading import bad, blocks, lines, whole
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_gzip_and_a_byte_order_mark_change_nothing(name: str, tmp_path: Path) -> None:
+    plain = read(name, write(tmp_path / "trace.json", SAMPLES[name]))
+    assert plain
+    assert read(name, write(tmp_path / "trace.json.gz", SAMPLES[name])) == plain
+    packed_without_saying_so = tmp_path / "trace"
+    packed_without_saying_so.write_bytes(gzip.compress(SAMPLES[name].encode()))
+    assert read(name, packed_without_saying_so) == plain
+    if name != "sharegpt":  # a JSON document has no byte order mark
+        assert read(name, write(tmp_path / "marked", b"\xef\xbb\xbf" + SAMPLES[name].encode())) == plain
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLES if name not in ("claude-code", "sharegpt")])
+def test_line_ends_blank_lines_and_a_missing_last_line_end_change_nothing(name: str, tmp_path: Path) -> None:
+    plain = read(name, write(tmp_path / "plain", SAMPLES[name]))
+    assert read(name, write(tmp_path / "crlf", SAMPLES[name].replace("\n", "\r\n"))) == plain
+    assert read(name, write(tmp_path / "blank", SAMPLES[name].replace("\n", "\n\n"))) == plain
+    assert read(name, write(tmp_path / "cut", SAMPLES[name].rstrip("\n"))) == plain
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_trace_can_be_read_again_and_again(name: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "trace", SAMPLES[name])
+    assert read(name, path) == read(name, path)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_missing_file_is_one_line(name: str, tmp_path: Path) -> None:
+    assert refusal(name, tmp_path / "absent").startswith(": does not exist; give ")
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLES if name != "claude-code"])
+def test_a_folder_in_place_of_a_file_is_one_line(name: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    assert refusal(name, tmp_path / "folder") == ": is a folder; this format wants one file"
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_file_without_anything_is_one_line(name: str, tmp_path: Path) -> None:
+    said = refusal(name, write(tmp_path / "empty", ""))
+    assert said == ": is empty" or "is not valid JSON" in said
+    blank = refusal(name, write(tmp_path / "blank", "\n \n"))
+    assert blank.startswith((": is empty", ": holds no ")) or "is not valid JSON" in blank
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_gzip_that_is_cut_off_is_one_line(name: str, tmp_path: Path) -> None:
+    packed = gzip.compress(SAMPLES[name].encode())
+    path = tmp_path / "trace.gz"
+    path.write_bytes(packed[:-12])
+    said = refusal(name, path)
+    assert "gzip data is cut off or damaged" in said
+    assert "fetch the file again" in said
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_gzip_with_a_flipped_byte_is_one_line(name: str, tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(SAMPLES[name].encode()))
+    packed[-6] ^= 0xFF  # in the checksum
+    path = tmp_path / "trace.gz"
+    path.write_bytes(packed)
+    assert "gzip data is cut off or damaged (CRC check failed" in refusal(name, path)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_name_that_says_gzip_over_plain_text_is_one_line(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv.gz"
+    path.write_text(SAMPLES[name])
+    assert refusal(name, path) == ": ends in .gz but is not gzip data; fetch it again, or rename it"
+
+
+@pytest.mark.parametrize("byte", [b"\0", b"\xff"])
+@pytest.mark.parametrize("name", [name for name in SAMPLES if name not in ("claude-code", "sharegpt")])
+def test_bytes_that_are_no_text_name_their_row(name: str, byte: bytes, tmp_path: Path) -> None:
+    first, second, *rest = SAMPLES[name].encode().split(b"\n")
+    said = refusal(name, write(tmp_path / "trace", b"\n".join([first, second[:5] + byte + second[5:], *rest])))
+    what = "holds a NUL byte" if byte == b"\0" else "is not UTF-8 (byte 0xff)"
+    assert said.startswith(f", row 2: {what}")
+    assert "save" in said
+
+
+@pytest.mark.parametrize("byte", [b"\0", b"\xff", b"]"])
+@pytest.mark.parametrize(("name", "place"), [("claude-code", ""), ("sharegpt", ", conversation 1")])
+def test_a_document_that_is_no_json_is_one_line(name: str, place: str, byte: bytes, tmp_path: Path) -> None:
+    content = SAMPLES[name].encode()
+    at = content.index(b'"', 5) + 1 if byte != b"]" else 1
+    said = refusal(name, write(tmp_path / "trace", content[:at] + byte + content[at:]))
+    assert said.startswith(f"{place}: is not valid JSON: ")
+
+
+def test_a_file_in_utf_16_says_how_to_save_it(tmp_path: Path) -> None:
+    said = refusal("azure", write(tmp_path / "trace.csv", SAMPLES["azure"].encode("utf-16-le")))
+    assert said == ", row 1: holds a NUL byte: not a text file, or one in UTF-16; save it as UTF-8"
+
+
+def test_a_line_of_megabytes_is_refused_before_it_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MAX_LINE_BYTES", 4000)
+    monkeypatch.setattr(reading, "_BLOCK_BYTES", 1000)
+    path = write(tmp_path / "trace", "short\n" * 3 + "x" * 3999 + "\nshort\n" + "y" * 9000)
+    found = []
+    with pytest.raises(BadTrace, match=r"row 6: is longer than 0 MiB: no file of one request a line$"):
+        found += [row for row, _ in lines(str(path))]
+    monkeypatch.setattr(reading, "MAX_LINE_BYTES", 9000)
+    assert [row for row, _ in lines(str(path))] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_document_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "one.json", SAMPLES["claude-code"])
+    monkeypatch.setattr(reading, "MAX_WHOLE_BYTES", 100)
+    with pytest.raises(BadTrace, match=r"one\.json: is larger than 0 MiB: no file of one session or client$"):
+        whole(path)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(text=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=30), max_size=40))
+def test_blocks_are_the_file_and_lines_have_an_editors_numbers(text: list[str], tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "_BLOCK_BYTES", 64)
+        path = write(tmp_path / "trace", ("\n".join(["first", *text])).encode().removeprefix(b"\xef\xbb\xbf"))
+        whole_lines = path.read_bytes().split(b"\n")
+        assert b"".join(block for _, block in blocks(str(path))) == path.read_bytes()
+        found = dict(lines(str(path)))
+    assert found == {i: line.strip() for i, line in enumerate(whole_lines, 1) if line.strip()}
+
+
+def test_a_damaged_archive_names_the_row_up_to_which_it_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_BLOCK_BYTES", 2**14)
+    rows = "".join(
+        f'{{"timestamp": {i}, "input_length": {i * 7919 % 9973 + 1}, "output_length": 5}}\n' for i in range(9999)
+    )
+    packed = gzip.compress(rows.encode())
+    path = tmp_path / "trace.gz"
+    path.write_bytes(packed[: len(packed) // 2])
+    said = refusal("mooncake", path)
+    row = int(said.split()[2].removesuffix(":"))
+    assert said.startswith(f", row {row}: from about here its gzip data is cut off or damaged")
+    assert 3000 < row < 6000
+
+
+def test_json_that_nests_without_end_is_one_line(tmp_path: Path) -> None:
+    said = refusal("questions", write(tmp_path / "trace", '{"prompt": "fine"}\n{"a": ' + "[" * 200_000 + "\n"))
+    assert said == ", row 2: is not a request: its JSON is nested too deeply"
+
+
+def test_a_message_stays_one_line_whatever_the_name_of_the_file() -> None:
+    assert str(bad("a\nb.csv", 3, "is\nwrong")) == "a b.csv, row 3: is wrong"
+
+
+def test_a_file_that_may_not_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    path = write(tmp_path / "trace", SAMPLES["azure"])
+    monkeypatch.setattr(Path, "open", refuse)
+    assert refusal("azure", path) == ": cannot be read: Permission denied"

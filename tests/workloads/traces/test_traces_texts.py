@@ -1,0 +1,123 @@
+"""The formats with real text: ShareGPT, OpenAI bodies, prompt sets."""
+
+import json
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.workloads.traces.samples import read, write
+from workloads.traces.row import TraceRow
+from workloads.types import Message
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20).filter(str.strip)
+
+
+def user(text: str) -> Message:
+    return Message("user", text)
+
+
+def assistant(text: str) -> Message:
+    return Message("assistant", text)
+
+
+def test_sharegpt_questions_carry_the_chat_so_far(tmp_path: Path) -> None:
+    said = [("system", "Be kind."), ("gpt", "lost words"), ("human", "One?"), ("gpt", "1"), ("user", "Two?")]
+    said += [
+        ("chatgpt", "2"),
+        ("human", ""),
+        ("human", "Three?"),
+        ("human", "Four?"),
+        ("bing", "4"),
+        ("human", "Five?"),
+    ]
+    talk = {"id": "QWJ_0", "conversations": [{"from": who, "value": text, "markdown": None} for who, text in said]}
+    empty = {"id": 7, "conversations": []}
+    unnamed = {"conversations": [{"from": "human", "value": "Hé?"}, {"from": "gpt", "value": "Ho 🙂"}]}
+    path = write(tmp_path / "trace.json", json.dumps([talk, empty, unnamed]))
+    chat = (Message("system", "Be kind."), user("One?"), assistant("1"), user("Two?"), assistant("2"))
+    assert read("sharegpt", path) == [
+        TraceRow(None, None, None, "1:QWJ_0", messages=chat[:2], answer="1"),
+        TraceRow(None, None, None, "1:QWJ_0", messages=chat[:4], answer="2"),
+        TraceRow(None, None, None, "1:QWJ_0", messages=(*chat, user("Three?"), user("Four?")), answer="4"),
+        TraceRow(None, None, None, "3", messages=(user("Hé?"),), answer="Ho 🙂"),
+    ]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(talks=st.lists(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=4), min_size=1, max_size=6))
+def test_sharegpt_texts_that_were_written_are_read_back(talks: list[list[tuple[str, str]]], tmp_path: Path) -> None:
+    items = [
+        {
+            "id": str(i),
+            "conversations": [{"from": f, "value": v} for q, a in talk for f, v in (("human", q), ("gpt", a))],
+        }
+        for i, talk in enumerate(talks)
+    ]
+    found = read("sharegpt", write(tmp_path / "trace.json", json.dumps(items, ensure_ascii=False)))
+    assert [(row.messages[-1].content, row.answer) for row in found] == [turn for talk in talks for turn in talk]
+    assert [len(row.messages) for row in found] == [2 * k + 1 for talk in talks for k in range(len(talk))]
+
+
+def test_openai_bodies_come_bare_or_in_batch_envelopes(tmp_path: Path) -> None:
+    chat = {"model": "m", "messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "Q"}]}
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    calls = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
+    bodies = [
+        {**chat, "max_tokens": 7, "temperature": 0.5},
+        {
+            "custom_id": "x",
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": {**chat, "max_completion_tokens": 8},
+        },
+        {"prompt": "Once", "stream": True},
+        {"prompt": ["upon"], "max_tokens": 3},
+        {"messages": [calls, {"role": "user", "content": parts}], "session": 12},
+    ]
+    path = write(tmp_path / "trace.jsonl", "".join(json.dumps(body) + "\n" for body in bodies))
+    messages = (Message("system", "S"), user("Q"))
+    assert read("openai-jsonl", path, output_tokens=99) == [
+        TraceRow(None, None, 7, messages=messages),
+        TraceRow(None, None, 8, messages=messages),
+        TraceRow(None, None, 99, prompt="Once"),
+        TraceRow(None, None, 3, prompt="upon"),
+        TraceRow(None, None, 99, "12", messages=(assistant(""), user("ab"))),
+    ]
+
+
+def test_openai_bodies_may_have_times_and_sessions(tmp_path: Path) -> None:
+    bare = ['{"at_s": 2.5, "session": "a", "prompt": "x"}', '{"prompt": "y", "timestamp": 4}']
+    found = read("openai-jsonl", write(tmp_path / "bare.jsonl", "\n".join(bare)))
+    assert [(row.at_s, row.session) for row in found] == [(0.0, "a"), (1.5, None)]
+    stamped = ['{"timestamp": "2024-05-10T00:00:00Z", "body": {"prompt": "x", "session": "b"}}']
+    stamped += ['{"body": {"prompt": "y", "timestamp": "2024-05-10T00:00:00.75Z"}}']
+    found = read("openai-jsonl", write(tmp_path / "stamped.jsonl", "\n".join(stamped)))
+    assert [(row.at_s, row.session) for row in found] == [(0.0, "b"), (0.75, None)]
+
+
+def test_prompt_sets_are_known_by_their_fields(tmp_path: Path) -> None:
+    sets = [
+        {"question_id": 81, "category": "writing", "turns": ["First?", "Second?", "Third?"]},
+        {"uid": "3", "cluster": "c", "prompt": "Why?"},
+        {"task_id": "HumanEval/0", "prompt": "def f():\n", "entry_point": "f", "canonical_solution": "..."},
+        {"question": "How many?", "answer": "#### 18"},
+    ]
+    path = write(tmp_path / "trace.jsonl", "".join(json.dumps(line) + "\n" for line in sets))
+    asked = (user("First?"), assistant(""), user("Second?"), assistant(""), user("Third?"))
+    assert read("questions", path) == [
+        TraceRow(None, None, 256, "1", messages=asked[:1]),
+        TraceRow(None, None, 256, "1", messages=asked[:3]),
+        TraceRow(None, None, 256, "1", messages=asked),
+        TraceRow(None, None, 256, messages=(user("Why?"),)),
+        TraceRow(None, None, 256, prompt="def f():\n"),
+        TraceRow(None, None, 256, messages=(user("How many?"),)),
+    ]
+
+
+def test_a_prompt_set_can_be_told_which_field_and_form_to_take(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.jsonl", '{"prompt": "P", "goal": "G", "entry_point": "f"}\n')
+    assert read("questions", path, field="goal", form="chat", output_tokens=9) == [
+        TraceRow(None, None, 9, messages=(user("G"),))
+    ]
+    assert read("questions", path, form="completion") == [TraceRow(None, None, 256, prompt="P")]

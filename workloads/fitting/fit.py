@@ -1,0 +1,140 @@
+"""A preset from a trace: ``bakeoff workloads fit``."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from workloads.distributions import Distribution, Fixed
+from workloads.fitting.arrivals import BUDGET, ArrivalFit, fit_arrivals
+from workloads.fitting.goodness import Goodness, goodness, trace_figures
+from workloads.fitting.observed import Observed, observe
+from workloads.fitting.redrawn import with_context_limit
+from workloads.fitting.rounding import rounded, table
+from workloads.presets import Anchor, Preset, Shared
+from workloads.rng import Seed
+from workloads.traces.row import Trace
+
+_ANCHORED = (
+    "rate_per_s",
+    "gap_cv",
+    "dispersion_1s",
+    "dispersion_10s",
+    "input_mean",
+    "output_mean",
+    "input_per_output",
+    "turns_mean",
+    "think_mean_s",
+    "prefix_bound",
+)
+"""Not the dispersion over a minute: it differs too much from one draw to the next to hold anyone to it."""
+_LITTLE = 0.02
+_MANY = 0.05
+
+
+class Fit(msgspec.Struct, frozen=True):
+    """A trace made into a preset.
+
+    Attributes:
+        preset: to write down, with :func:`~workloads.fitting.toml.preset_toml`.
+        arrivals: the processes that were compared.
+        goodness: how near the preset comes to the trace.
+        notes: what a preset could not keep of the trace, or had to guess; they stand in its summary too.
+        requests: of the trace.
+        sessions: of the trace.
+    """
+
+    preset: Preset
+    arrivals: ArrivalFit
+    goodness: Goodness
+    notes: tuple[str, ...]
+    requests: int
+    sessions: int
+
+
+def fit(trace: Trace, seed: Seed, name: str = "trace", *, budget: int = BUDGET) -> Fit:
+    """Make a preset of a trace.
+
+    Args:
+        trace: read once, in memory that does not grow with it.
+        seed: of what the trace leaves open, and of the draws by which the fit is judged.
+        name: what to call the trace.
+        budget: arrivals that are drawn to say how good the fit is; with fewer it is quicker and chance plays a part.
+
+    Raises:
+        BadTrace: a row cannot be read or has no lengths, there are fewer than 50, or times go back.
+    """
+    observed = observe(trace, seed)
+    arrivals = fit_arrivals(observed.arrivals, seed, at_once=observed.at_once, budget=budget)
+    draft = with_context_limit(observed, _preset(observed, arrivals, name), seed)
+    found = goodness(observed, draft, seed, budget)
+    notes = tuple(_notes(observed, arrivals, found))
+    preset = msgspec.structs.replace(draft, summary="; ".join((draft.summary, *notes)))
+    lengths = observed.lengths
+    return Fit(preset, arrivals, found, notes, len(lengths.requests), len(lengths.turns))
+
+
+def _preset(observed: Observed, arrivals: ArrivalFit, name: str) -> Preset:
+    lengths, prefixes = observed.lengths, observed.prefixes
+    later: dict[str, Any] = {}
+    if lengths.later_count:
+        later["turns"] = table(lengths.turns.column())
+        later["append"] = _table_or(lengths.later.column(0), Fixed(1.0))
+        later["think_s"] = _table_or(lengths.think_s.column(), Fixed(0.0))
+    if prefixes is not None and prefixes.shared_tokens:
+        later["shared"] = Shared(prefixes.shared_tokens)
+    correlation = rounded(lengths.correlation(), 2)
+    return Preset(
+        summary=f"traffic like {name}",
+        source=f"fitted to the {len(lengths.requests):,} requests of {name}",
+        arrival=arrivals.chosen,
+        input=table(lengths.first.column(0)),
+        output=table(lengths.requests.column(1)),
+        correlation=correlation if abs(correlation) >= _LITTLE else 0.0,
+        max_input_tokens=round(lengths.requests.highest(0)),
+        anchors=tuple(_anchors(observed, name)),
+        **later,
+    )
+
+
+def _table_or(values: Any, otherwise: Distribution) -> Distribution:  # noqa: ANN401
+    return table(values) if values.size else otherwise
+
+
+def _anchors(observed: Observed, name: str) -> Iterator[Anchor]:
+    figures = trace_figures(observed)
+    for metric in _ANCHORED:
+        value, tolerance = figures.get(metric, (0.0, 0.0))
+        if value > 0:
+            low, high = rounded(value * (1 - tolerance)), rounded(value * (1 + tolerance))
+            yield Anchor(metric, low, high, f"{name}: {value:.4g}, give or take {tolerance:.0%}")
+
+
+def _notes(observed: Observed, arrivals: ArrivalFit, found: Goodness) -> Iterator[str]:
+    """What is lost or guessed."""
+    lengths, later = observed.lengths, observed.lengths.later_count
+    if not arrivals.candidates:
+        yield arrivals.reason
+    if observed.arrivals is not None and observed.arrivals.tick_s is not None:
+        yield f"its clock ticks every {observed.arrivals.tick_s:g} s, and starts were spread over the ticks"
+    if later and not len(lengths.think_s):
+        yield "pauses between turns are unknown and left out"
+    elif observed.arrival_thinks > _MANY * later:
+        yield "pauses between turns are from request to request, and so too long by the time that answers took"
+    if lengths.shrunk > _MANY * later:
+        yield f"{lengths.shrunk / later:.0%} of later prompts are no longer than the last one; the preset's grow"
+    if lengths.overlapping > _MANY * later:
+        share = f"{lengths.overlapping / later:.0%} of later prompts"
+        yield f"{share} leave out a part of the answer before them; the preset's hold all of it"
+    yield from _prefix_notes(observed, found)
+
+
+def _prefix_notes(observed: Observed, found: Goodness) -> Iterator[str]:
+    bound = next((figure for figure in found.figures if figure.name == "prefix_bound"), None)
+    if bound is None or bound.is_within or observed.prefixes is None:
+        return
+    cause = "" if observed.has_sessions else ", as its sessions are unknown"
+    shares = f"{bound.trace:.0%} of the trace's prompt tokens and {bound.preset:.0%} of the preset's"
+    yield f"a prefix cache could hit {shares}{cause}: replay the trace where prefixes matter"
+    if observed.prefixes.is_cut:
+        yield "the trace's share of hits is that of its beginning"

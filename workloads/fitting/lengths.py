@@ -1,0 +1,87 @@
+"""Lengths, pauses and turns of sessions, the same way from a trace's rows and from traffic that was drawn."""
+
+from collections.abc import Sequence
+
+from workloads.fitting.samples import Floats, Sample, spearman
+
+Step = tuple[int, int, float | None]
+"""A request in numbers: input tokens, output tokens, and seconds since the session's last answer, where known."""
+
+
+class Lengths:
+    """Takes in sessions, in bounded memory.
+
+    Attributes:
+        requests: input and output tokens of every request.
+        first: the same of the first one of each session.
+        later: append and output tokens of those later ones whose prompt goes on from the last one.
+        think_s: seconds before later ones, where known.
+        turns: requests of a session.
+        shrunk: later requests whose prompt is not longer than the last one was.
+        overlapping: later requests that grew, but not by as much as the last answer: part of it was left out.
+    """
+
+    def __init__(self) -> None:
+        self.requests = Sample(2)
+        self.first = Sample(2)
+        self.later = Sample(2)
+        self.think_s = Sample()
+        self.turns = Sample()
+        self.shrunk = 0
+        self.overlapping = 0
+
+    def add(self, steps: Sequence[Step]) -> None:
+        """Take in a session of at least one request."""
+        self.turns.add((len(steps),))
+        last_input, last_output, _ = steps[0]
+        self.first.add((last_input, last_output))
+        self.requests.add((last_input, last_output))
+        for input_tokens, output_tokens, think_s in steps[1:]:
+            self.requests.add((input_tokens, output_tokens))
+            if think_s is not None:
+                self.think_s.add((think_s,))
+            if input_tokens > last_input:
+                appended = input_tokens - last_input - last_output
+                self.overlapping += appended < 1
+                self.later.add((max(1, appended), output_tokens))
+            else:
+                self.shrunk += 1
+            last_input, last_output = input_tokens, output_tokens
+
+    @property
+    def later_count(self) -> int:
+        """Requests that are not the first of their session."""
+        return len(self.requests) - len(self.first)
+
+    def samples(self) -> dict[str, Floats]:
+        """What there is of each length and pause."""
+        found = {
+            "input": self.requests.column(0),
+            "output": self.requests.column(1),
+            "first_input": self.first.column(0),
+            "append": self.later.column(0),
+            "think_s": self.think_s.column(),
+            "turns": self.turns.column(),
+        }
+        return {name: values for name, values in found.items() if values.size}
+
+    def means(self) -> dict[str, float]:
+        """Exact means, named as in :class:`~workloads.portrait.Portrait`; ``input_per_output`` is a ratio of sums."""
+        input_mean, output_mean = self.requests.mean(0), self.requests.mean(1)
+        found = {
+            "input_mean": input_mean,
+            "output_mean": output_mean,
+            "input_per_output": input_mean / output_mean,
+            "turns_mean": self.turns.mean(),
+        }
+        if len(self.later):
+            found["append_mean"] = self.later.mean(0)
+        if len(self.think_s):
+            found["think_mean_s"] = self.think_s.mean()
+        return found
+
+    def correlation(self) -> float:
+        """Spearman's, of what a request brings (its first input, or what it appends) and its answer."""
+        first, later = len(self.first), len(self.later)
+        parts = [(spearman(sample.column(0), sample.column(1)), len(sample)) for sample in (self.first, self.later)]
+        return sum(found * weight for found, weight in parts) / (first + later)

@@ -1,0 +1,151 @@
+"""Sessions of a preset: drawn in numbers (:mod:`workloads.presets.drawing`), then written to fit them exactly."""
+
+import functools
+from collections.abc import Iterator
+
+import msgspec
+
+from workloads.conversation import Api, Conversation
+from workloads.outline import SessionOutline
+from workloads.presets.drawing import LEAST_QUESTION_TOKENS, Document, Drawing, DrawnSession
+from workloads.presets.preset import Preset
+from workloads.presets.schemas import json_schema
+from workloads.rng import Seed
+from workloads.text import MARKS, writer
+from workloads.tokenizer import Tokenizer
+from workloads.types import Session, Turn
+
+_SYSTEMS, _DOCUMENTS = 64, 4096
+"""How many are kept that were written."""
+
+
+class PresetTraffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Endless sessions of one preset.
+
+    Each session is drawn and written from its number alone: it has the same lengths and words whatever came before.
+    """
+
+    name: str
+    preset: Preset
+    scale: float = 1.0
+    """Every length is multiplied by this before rounding; below 1 for machines that cannot bear the real ones."""
+    max_input_tokens: int | None = None
+    """The longest prompt, in tokens after scaling; the default is the preset's, scaled."""
+    api: Api = "chat"
+    reach_s: float | None = None
+    """Turns that come after more seconds of pauses than this are left out: a load of that length cannot reach them."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scale <= 16:
+            raise ValueError(f"scale must be above 0 and at most 16, not {self.scale}")
+        if self.max_input_tokens is not None and self.max_input_tokens < 1:
+            raise ValueError(f"max_input_tokens must be at least 1, not {self.max_input_tokens}")
+
+    @property
+    def rate_per_s(self) -> float | None:
+        """Sessions per second by the preset's own arrival process; None where all come at once."""
+        return None if self.preset.arrival.process == "at-once" else self.preset.arrival.rate_per_s
+
+    def sessions(self, tokenizer: Tokenizer, seed: Seed) -> Iterator[Session]:
+        """See :class:`~workloads.types.Workload`."""
+        author = _Author(self, tokenizer, seed)
+        return (author.session(drawn) for drawn in self.drawing(seed).sessions())
+
+    def outlines(self, seed: Seed) -> Iterator[SessionOutline]:
+        """The same sessions without words."""
+        drawing = self.drawing(seed)
+        return (drawing.outline(drawn) for drawn in drawing.sessions())
+
+    def starts(self, seed: Seed) -> Iterator[float]:
+        """When sessions start, without drawing anything else of them; nothing where all come at once."""
+        process = self.preset.arrival.made()
+        return iter(()) if process is None else process.offsets_s(seed.traffic)
+
+    def extra_figures(self, seed: Seed) -> dict[str, float]:
+        """Of tenants, where there are any."""
+        if self.preset.tenant_spread is None:
+            return {}
+        tenants = self.preset.arrival.tenants()
+        shares, cvs = tenants.shares(), sorted(tenants.tenant_cvs(seed.traffic))
+        return {
+            "top10_tenants_share": sum(shares[:10]),
+            "tenant_cv_p50": cvs[len(cvs) // 2],
+            "day_swing": tenants.swing,
+        }
+
+    def primers(self, tokenizer: Tokenizer, seed: Seed) -> Iterator[Session]:
+        """One short session for each system prompt that sessions share, so that a cache can be primed with it."""
+        author = _Author(self, tokenizer, seed)
+        return (author.primer(group) for group in range(self.preset.shared.groups if self.preset.shared else 0))
+
+    def notes(self) -> list[str]:
+        """Source, scale and what is synthetic."""
+        scaled = "" if self.scale == 1 else f"; every length × {self.scale:g} so that this machine can bear it"
+        return [f"{self.name}: {self.preset.summary}; {self.preset.source}; text synthetic and token-exact{scaled}"]
+
+    def drawing(self, seed: Seed) -> Drawing:
+        """What draws the sessions' numbers."""
+        scaled = round(self.preset.max_input_tokens * self.scale)
+        limit = scaled if self.max_input_tokens is None else min(scaled, self.max_input_tokens)
+        return Drawing(self.name, self.preset, seed, scale=self.scale, limit=limit, reach_s=self.reach_s)
+
+    def within(self, reach_s: float) -> "PresetTraffic":
+        """The same without the turns that a load of that many seconds cannot reach."""
+        return msgspec.structs.replace(self, reach_s=reach_s)
+
+
+class _Author:
+    """Writes the sessions of one plan."""
+
+    def __init__(self, traffic: PresetTraffic, tokenizer: Tokenizer, seed: Seed) -> None:
+        self._traffic = traffic
+        self._preset = traffic.preset
+        self._tokenizer = tokenizer
+        self._writer = writer(tokenizer)
+        self._seed = seed
+        self._base = seed.wording("marks").below(MARKS)
+        self._shared_tokens = traffic.drawing(seed).shared_tokens
+        self._pool = self._preset.documents.pool if self._preset.documents else 0
+        self._system = functools.lru_cache(maxsize=_SYSTEMS)(self._written_system)
+        self._document = functools.lru_cache(maxsize=_DOCUMENTS)(self._written_document)
+
+    def session(self, drawn: DrawnSession) -> Session:
+        return Session(f"{self._traffic.name}-{drawn.number}", tuple(self._turns(drawn)), drawn.start_s)
+
+    def primer(self, group: int) -> Session:
+        rng = self._seed.wording("primer", str(group))
+        turn = self._conversation(group).ask(0, 1, rng, mark=self._base + MARKS + group)
+        return Session(f"{self._traffic.name}-primer-{group}", (turn,))
+
+    def _turns(self, drawn: DrawnSession) -> Iterator[Turn]:
+        conversation = self._conversation(drawn.group)
+        schema = json_schema(drawn.group) if self._preset.json_schema and drawn.group is not None else None
+        for k, turn in enumerate(drawn.turns):
+            if turn.is_fresh and k:
+                conversation = self._conversation(drawn.group)
+            words = self._seed.wording(self._traffic.name, "text", str(drawn.number), str(k))
+            yield conversation.ask(
+                turn.input_tokens,
+                turn.output_tokens,
+                words,
+                mark=self._base + self._pool + drawn.number,
+                before=[self._document(document) for document in turn.documents],
+                style=self._preset.style,
+                think_s=turn.think_s,
+                json_schema=schema,
+            )
+            conversation.answer(turn.output_tokens, words, self._preset.style)
+
+    def _conversation(self, group: int | None) -> Conversation:
+        return Conversation(self._tokenizer, self._traffic.api, "" if group is None else self._system(group))
+
+    def _written_document(self, document: Document) -> str:
+        words = self._seed.wording("document", str(document.number))
+        return self._writer.passage(document.tokens, words, self._base + document.number)
+
+    def _written_system(self, group: int) -> str:
+        """The system prompt of a group: instructions, and then its schema, where answers have one."""
+        schema = f" Answer in JSON that follows this schema: {json_schema(group)}" if self._preset.json_schema else ""
+        tokens = self._shared_tokens - (self._tokenizer.count(schema) if schema else 0)
+        words = self._seed.wording("system", str(group))
+        return self._writer.passage(max(LEAST_QUESTION_TOKENS, tokens), words, self._base + group) + schema

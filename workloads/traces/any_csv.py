@@ -1,0 +1,87 @@
+"""``csv``: any table of requests, its columns named by a map."""
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from workloads.options import nearest
+from workloads.rng import Seed
+from workloads.traces.checks import Clock, amount, tokens
+from workloads.traces.reading import bad
+from workloads.traces.row import TraceRow
+from workloads.traces.table import Header, table
+
+FIELDS = ("at_s", "input_tokens", "output_tokens", "session", "think_s")
+"""What a column can be."""
+_NEEDED = ("input_tokens", "output_tokens")
+
+
+class Csv(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table with a header; lengths must be there, times, sessions and think times may."""
+
+    path: str
+    """The CSV file, plain or gzip."""
+    columns: dict[str, str] = {}
+    """Its name for each of ours: ``{at_s = "arrival_time", input_tokens = "prompt", …}``; ours is looked for where
+    none is given."""
+    time_unit_s: float = 1.0
+    """Seconds in one unit of ``at_s`` and ``think_s`` where they are numbers; ``at_s`` may be time stamps too."""
+
+    def __post_init__(self) -> None:
+        for name in self.columns:
+            if name not in FIELDS:
+                raise ValueError(f"columns has no '{name}'; {nearest(name, FIELDS)}")
+        if not 0 < self.time_unit_s <= 86400:
+            raise ValueError(f"time_unit_s must be above 0 and at most 86400, not {self.time_unit_s}")
+
+    def rows(self, seed: Seed) -> Iterator[TraceRow]:
+        """See :class:`workloads.traces.row.Trace`."""
+        del seed  # nothing is left open
+        clock, fields, found = Clock(), list[str](), False
+
+        def choose(header: Header) -> list[str]:
+            fields[:] = [name for name in FIELDS if name in (*self.columns, *_NEEDED, *header)]
+            return [self.columns.get(name, name) for name in fields]
+
+        for row, values in table(self.path, choose):
+            try:
+                request = self._row(dict(zip(fields, values, strict=True)), clock)
+            except ValueError as cause:
+                raise bad(self.path, row, str(cause)) from None
+            if request is not None:
+                found = True
+                yield request
+        if not found:
+            raise bad(self.path, None, "holds no row with output tokens")
+
+    def notes(self) -> list[str]:
+        """What is left out."""
+        return ["csv: lengths and times as recorded; rows with 0 output tokens are left out as failed"]
+
+    def _row(self, fields: Mapping[str, str], clock: Clock) -> TraceRow | None:
+        """A request, or None where it failed.
+
+        Raises:
+            ValueError: a field is no number, out of range, or a time before the row above.
+        """
+        named = {name: self.columns.get(name, name) for name in fields}
+        output_tokens = tokens(fields["output_tokens"], named["output_tokens"], 0)
+        if output_tokens == 0:
+            return None
+        input_tokens = tokens(fields["input_tokens"], named["input_tokens"], 1)
+        at_s = self._offset_s(fields["at_s"], clock) if "at_s" in fields else None
+        think = fields.get("think_s", "").strip()
+        return TraceRow(
+            at_s,
+            input_tokens,
+            output_tokens,
+            fields.get("session", "").strip() or None,
+            amount(think, named["think_s"], self.time_unit_s) if think else None,
+        )
+
+    def _offset_s(self, text: str, clock: Clock) -> float:
+        try:
+            time = float(text)
+        except ValueError:
+            return clock.stamp_offset_s(text)
+        return clock.offset_s(time * self.time_unit_s)

@@ -1,0 +1,126 @@
+"""``claude-code``: recorded sessions of a coding agent, one JSON file each.
+
+The WEKA sessions of Claude Code in callanjfox/kv-cache-tester (Apache-2.0): lengths, 64-token blocks, and the client's
+delay before each request, a tool that ran or a human who read. A session's times count from its own beginning.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from workloads.rng import Seed
+from workloads.traces.blocks import BlockNames, blocks_of
+from workloads.traces.checks import BlockTokens, InputTokens, OutputTokens, Seconds
+from workloads.traces.reading import bad, decoded, whole
+from workloads.traces.row import TraceRow
+
+_SUFFIXES = (".json", ".json.gz")
+
+
+class _Session(msgspec.Struct, frozen=True):
+    block_size: BlockTokens
+    requests: list[msgspec.Raw]
+    id: str | None = None
+    hash_id_scope: str = "local"
+
+
+class _Request(msgspec.Struct, frozen=True):
+    input_tokens: InputTokens = msgspec.field(name="in")
+    output_tokens: OutputTokens = msgspec.field(name="out")
+    hash_ids: list[Annotated[int, msgspec.Meta(ge=0)]] = []
+    think_time: Seconds | None = None
+
+
+class _Streamed(_Request, frozen=True, tag_field="type", tag="s"):
+    pass
+
+
+class _NotStreamed(_Request, frozen=True, tag_field="type", tag="n"):
+    pass
+
+
+class _SubAgent(msgspec.Struct, frozen=True, tag_field="type", tag="subagent"):
+    """Requests that another agent sent while the session waited; their hash ids are of a session of their own."""
+
+
+_SESSIONS = msgspec.json.Decoder(_Session)
+_REQUESTS: msgspec.json.Decoder[_Streamed | _NotStreamed | _SubAgent] = msgspec.json.Decoder(
+    _Streamed | _NotStreamed | _SubAgent
+)
+
+
+class ClaudeCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A folder of session files, in the order of their names, or one such file."""
+
+    path: str
+    """The folder, or a file ``*.json`` or ``*.json.gz``."""
+
+    def rows(self, seed: Seed) -> Iterator[TraceRow]:
+        """See :class:`workloads.traces.row.Trace`."""
+        del seed  # nothing is left open
+        found, files = False, dict[str, Path]()
+        for file in session_files(self.path):
+            for row in _rows(file, files):
+                found = True
+                yield row
+        if not found:
+            raise bad(self.path, None, "holds no requests")
+
+    def notes(self) -> list[str]:
+        """What is left out and what is added."""
+        return [
+            "claude-code: lengths, prefix blocks and think times as recorded; a session's own clock begins with it",
+            "claude-code: requests of sub-agents are left out; an answer given up at 0 tokens is asked for with 1",
+            "claude-code: a prompt's last, partial block has no name in the trace and is shared with no other",
+        ]
+
+
+def session_files(path: str) -> list[Path]:
+    """The JSON files in a folder by name, or the one file that ``path`` is.
+
+    Raises:
+        BadTrace: the folder has none, or there is neither.
+    """
+    place = Path(path)
+    if place.is_file():
+        return [place]
+    if not place.is_dir():
+        raise bad(path, None, "does not exist; give a folder of session files, or one of them")
+    files = sorted(file for file in place.iterdir() if file.name.endswith(_SUFFIXES))
+    if not files:
+        raise bad(path, None, f"holds no session files ({', '.join(f'*{suffix}' for suffix in _SUFFIXES)})")
+    return files
+
+
+def _rows(file: Path, files: dict[str, Path]) -> Iterator[TraceRow]:
+    """Requests of one session; ``files`` says which file each session so far was in."""
+    session = decoded(file, None, whole(file), _SESSIONS)
+    name = session.id or file.name.partition(".")[0]
+    if files.setdefault(name, file) != file:
+        raise bad(file, None, f"holds the session {name!r} of {files[name].name} again; take one of them away")
+    names = BlockNames("" if session.hash_id_scope == "global" else name)
+    last_blocks = BlockNames(name, "last blocks")
+    first = True
+    for number, raw in enumerate(session.requests, 1):
+        request = decoded(file, f"request {number}", raw, _REQUESTS)
+        if isinstance(request, _SubAgent):
+            continue
+        blocks = [names[hash_id] for hash_id in request.hash_ids]
+        wanted = blocks_of(request.input_tokens, session.block_size)
+        if blocks and len(blocks) not in (wanted, request.input_tokens // session.block_size):
+            what = f"names {len(blocks)} blocks, but {request.input_tokens} tokens are {wanted} of {session.block_size}"
+            raise bad(file, f"request {number}", f"{what}; its block_size is not that of its hash_ids")
+        if blocks and len(blocks) < wanted:
+            blocks.append(last_blocks[number])
+        yield TraceRow(
+            None,
+            request.input_tokens,
+            max(1, request.output_tokens),
+            name,
+            None if first else request.think_time,
+            tuple(blocks),
+            session.block_size if blocks else 0,
+        )
+        first = False

@@ -1,0 +1,95 @@
+"""``claude-code-flat``: the same sessions as one table, in which each request says how much of a prefix it shares."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from workloads.rng import Seed
+from workloads.traces.blocks import BlockNames, blocks_of
+from workloads.traces.checks import amount, shown, tokens
+from workloads.traces.reading import bad
+from workloads.traces.row import TraceRow
+from workloads.traces.table import table
+
+_COLUMNS = ("trace_id", "req_index", "input_tokens", "output_tokens", "prefix_hit_blocks", "think_time_s")
+
+
+class ClaudeCodeFlat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Rows of trace_id, req_index, input_tokens, output_tokens, prefix_hit_blocks, think_time_s; others are ignored."""
+
+    path: str
+    """The CSV file, plain or gzip; rows of one session stand together."""
+    block_tokens: int = 64
+    """Tokens of one of ``prefix_hit_blocks``."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.block_tokens <= 1_000_000:
+            raise ValueError(f"block_tokens must be from 1 to 1000000, not {self.block_tokens}")
+
+    def rows(self, seed: Seed) -> Iterator[TraceRow]:
+        """See :class:`workloads.traces.row.Trace`."""
+        del seed  # nothing is left open
+        session: _Session | None = None
+        seen = set[str]()
+        for row, (name, *fields) in table(self.path, lambda _: _COLUMNS):
+            try:
+                if session is None or session.name != name:
+                    session = _Session(name, self.block_tokens, seen)
+                found = session.turn(*fields)
+            except ValueError as cause:
+                raise bad(self.path, row, str(cause)) from None
+            yield found
+
+    def notes(self) -> list[str]:
+        """How prefixes are made and what is added."""
+        return [
+            "claude-code-flat: lengths and think times as recorded; a session's own clock begins with it",
+            f"claude-code-flat: prefix_hit_blocks are shared with an earlier request, {self.block_tokens} tokens each",
+            "claude-code-flat: an answer given up at 0 tokens is asked for with 1",
+        ]
+
+
+class _Session:
+    """The prompts of one session so far, as far as later ones can share them."""
+
+    def __init__(self, name: str, block_tokens: int, seen: set[str]) -> None:
+        if name in seen:
+            raise ValueError(f"trace_id {shown(name)} comes again after others; sort by trace_id and req_index")
+        seen.add(name)
+        self.name = name
+        self._block_tokens = block_tokens
+        self._names = BlockNames(name)
+        self._named = 0
+        self._index: int | None = None
+        self._last: tuple[int, ...] = ()
+        self._longest: tuple[int, ...] = ()
+
+    def turn(self, index: str, inputs: str, outputs: str, hits: str, think: str) -> TraceRow:
+        """The next request, from its fields.
+
+        Raises:
+            ValueError: a field is no number or out of range, or does not fit the requests before it.
+        """
+        first, last_index = self._index is None, self._index
+        self._index = tokens(index, "req_index", 0)
+        if last_index is not None and self._index <= last_index:
+            raise ValueError(f"req_index {self._index} follows {last_index}; sort by trace_id and req_index")
+        input_tokens = tokens(inputs, "input_tokens", 1)
+        blocks = self._prompt(blocks_of(input_tokens, self._block_tokens), tokens(hits, "prefix_hit_blocks", 0))
+        think_s = amount(think, "think_time_s") if think and not first else None
+        output_tokens = max(1, tokens(outputs, "output_tokens", 0))
+        return TraceRow(None, input_tokens, output_tokens, self.name, think_s, blocks, self._block_tokens)
+
+    def _prompt(self, count: int, hits: int) -> tuple[int, ...]:
+        shared = self._last if hits <= len(self._last) else self._longest
+        most = min(count, len(shared))
+        if hits > most:
+            raise ValueError(
+                f"prefix_hit_blocks is {hits}, but this prompt can share {most} blocks with an earlier one"
+            )
+        fresh = range(self._named, self._named + count - hits)
+        self._named = fresh.stop
+        self._last = shared[:hits] + tuple(map(self._names.__getitem__, fresh))
+        if count >= len(self._longest):
+            self._longest = self._last
+        return self._last

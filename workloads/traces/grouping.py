@@ -1,0 +1,56 @@
+"""Rows of a trace, gathered into sessions."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from workloads.traces.row import TraceRow
+
+IDLE_S = 1800.0
+"""A session whose next row has not come after this long in the trace's time is taken to have ended."""
+
+
+def sessions_of(rows: Iterable[TraceRow]) -> Iterator[list[TraceRow]]:
+    """Yield the rows of each session, sessions in the order of their first row.
+
+    Rows of different sessions may alternate where the trace has a clock; without one the rows of a session must stand
+    together. In memory are the sessions that are open, and those that began after the oldest of them.
+    """
+    waiting: deque[list[TraceRow]] = deque()
+    open_sessions: dict[str, list[TraceRow]] = {}
+    for row in rows:
+        _close(open_sessions, row)
+        if row.session is None:
+            waiting.append([row])
+        elif row.session in open_sessions:
+            open_sessions[row.session].append(row)
+        else:
+            open_sessions[row.session] = [row]
+            waiting.append(open_sessions[row.session])
+        yield from _ended(waiting, open_sessions)
+    yield from waiting
+
+
+def _close(open_sessions: dict[str, list[TraceRow]], row: TraceRow) -> None:
+    """Forget the sessions that can get no more rows."""
+    if not open_sessions:
+        return
+    if row.at_s is None:
+        for name in [name for name in open_sessions if name != row.session]:
+            del open_sessions[name]
+        return
+    while open_sessions:  # in the order of their last row, as one with a new row is put behind the others
+        name, rows = next(iter(open_sessions.items()))
+        last_s = rows[-1].at_s
+        if last_s is None or row.at_s - last_s <= IDLE_S:
+            break
+        del open_sessions[name]
+    if row.session in open_sessions:
+        open_sessions[row.session] = open_sessions.pop(row.session)
+
+
+def _ended(waiting: deque[list[TraceRow]], open_sessions: dict[str, list[TraceRow]]) -> Iterator[list[TraceRow]]:
+    while waiting:
+        name = waiting[0][0].session
+        if name is not None and open_sessions.get(name) is waiting[0]:
+            return
+        yield waiting.popleft()

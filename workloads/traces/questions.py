@@ -1,0 +1,79 @@
+"""``questions``: prompt sets, one question a line, without times or lengths.
+
+Known by the field that holds the text: ``turns`` (MT-Bench, Spec-Bench), ``prompt`` (Arena-Hard, HumanEval),
+``question`` (GSM8K).
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from workloads.options import nearest
+from workloads.rng import Seed
+from workloads.traces.checks import MAX_TOKENS
+from workloads.traces.reading import bad, records
+from workloads.traces.row import TraceRow
+from workloads.types import Message
+
+TEXT_FIELDS = ("turns", "prompt", "question", "instruction", "text")
+"""Fields that are taken for the text if none is named, the first one that a line has."""
+_CODE_FIELDS = ("entry_point", "canonical_solution")
+"""A line with one of these wants its text continued, not answered."""
+
+
+class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """JSON lines with a text, or a list of texts that follow one another, in one field."""
+
+    path: str
+    """The file of JSON lines, plain or gzip."""
+    field: str | None = None
+    """Name of the field that holds the text; found by itself if not given."""
+    output_tokens: int = 256
+    """Length of every answer."""
+    form: Literal["auto", "chat", "completion"] = "auto"
+    """As what a text is sent; ``auto`` completes code, which HumanEval marks by ``entry_point``, and chats else."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.output_tokens <= MAX_TOKENS:
+            raise ValueError(f"output_tokens must be from 1 to {MAX_TOKENS}, not {self.output_tokens}")
+
+    def rows(self, seed: Seed) -> Iterator[TraceRow]:
+        """See :class:`workloads.traces.row.Trace`."""
+        del seed  # nothing is left open
+        for row, line in records(self.path, msgspec.json.Decoder(dict[str, Any])):
+            try:
+                texts = self._texts(line)
+            except ValueError as cause:
+                raise bad(self.path, row, str(cause)) from None
+            if self.form == "completion" or (self.form == "auto" and any(name in line for name in _CODE_FIELDS)):
+                yield from (TraceRow(None, None, self.output_tokens, prompt=text) for text in texts)
+            else:
+                yield from self._chat(row, texts)
+
+    def notes(self) -> list[str]:
+        """What is missing between turns, and whose length an answer has."""
+        return [
+            f"questions: recorded questions, answers of {self.output_tokens} tokens",
+            "questions: the file has no answers, so between a question's turns an assistant's message stands empty",
+        ]
+
+    def _texts(self, line: Mapping[str, Any]) -> list[str]:
+        name = self.field or next((name for name in TEXT_FIELDS if name in line), None)
+        if name is None:
+            raise ValueError(f"has none of the fields {', '.join(TEXT_FIELDS)}; set field to one of {', '.join(line)}")
+        if name not in line:
+            raise ValueError(f"has no field {name!r}; {nearest(name, line)}")
+        texts = line[name] if isinstance(line[name], list) else [line[name]]
+        if not texts or not all(isinstance(text, str) and text for text in texts):
+            raise ValueError(f"field {name!r} must be a text or a list of texts, none of them empty")
+        return texts
+
+    def _chat(self, row: int, texts: list[str]) -> Iterator[TraceRow]:
+        session = str(row) if len(texts) > 1 else None
+        chat: list[Message] = []
+        for text in texts:
+            # Chat templates want the roles to take turns: the answer that nobody recorded keeps its place.
+            chat += [Message("assistant", "")] if chat else []
+            chat.append(Message("user", text))
+            yield TraceRow(None, None, self.output_tokens, session, messages=tuple(chat))

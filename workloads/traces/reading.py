@@ -1,0 +1,167 @@
+"""Trace files in bounded memory: plain or gzip, whole lines with an editor's row numbers, every fault one line."""
+
+import gzip
+import io
+import zlib
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from workloads.errors import BadTrace
+
+T = TypeVar("T")
+Place = int | str | None
+"""Where in a file: a row number from 1, a place in words, or the whole."""
+MAX_LINE_BYTES = 64 * 2**20
+"""A longer line is no request: most often it is a file of another format read as lines."""
+MAX_WHOLE_BYTES = 256 * 2**20
+"""Of a file that has to be read in one piece, such as the JSON of one session."""
+_BLOCK_BYTES = 2**20
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_GZIP_MAGIC = b"\x1f\x8b"
+_DAMAGED_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
+
+
+def bad(path: str | Path, place: Place, what: str) -> BadTrace:
+    """The error of a file and of a place in it, as one line.
+
+    Args:
+        path: the file.
+        place: number of the row, from 1 as in an editor; a place in words; None for the file as a whole.
+        what: what is wrong, and what to do where that is not plain.
+    """
+    at = f", row {place}" if isinstance(place, int) else f", {place}" if place else ""
+    return BadTrace(" ".join(f"{path}{at}: {what}".splitlines()))
+
+
+@contextmanager
+def opened(path: str | Path) -> Generator[io.BufferedIOBase]:
+    """The bytes of a file, unpacked where they are gzip.
+
+    Raises:
+        BadTrace: there is no such file, it is a folder, it cannot be read, or its gzip data is damaged.
+    """
+    if Path(path).is_dir():
+        raise bad(path, None, "is a folder; this format wants one file")
+    try:
+        with Path(path).open("rb") as file:
+            packed = file.read(2) == _GZIP_MAGIC
+            file.seek(0)
+            if Path(path).suffix == ".gz" and not packed:
+                raise bad(path, None, "ends in .gz but is not gzip data; fetch it again, or rename it")
+            yield gzip.GzipFile(fileobj=file) if packed else file
+    except FileNotFoundError:
+        raise bad(path, None, "does not exist; give the path of the trace's file") from None
+    except _DAMAGED_GZIP as cause:
+        raise bad(path, None, _damage(cause)) from cause
+    except OSError as cause:
+        raise bad(path, None, f"cannot be read: {cause.strerror or cause}") from cause
+
+
+def _damage(cause: Exception) -> str:
+    return f"its gzip data is cut off or damaged ({cause}); fetch the file again"
+
+
+def blocks(path: str) -> Iterator[tuple[int, bytes]]:
+    """Whole lines, about a mebibyte of them at a time, with the number of the first.
+
+    Raises:
+        BadTrace: as :func:`opened`; the file is empty, or a line is longer than ``MAX_LINE_BYTES``.
+    """
+    row = 1
+    with opened(path) as file:
+        while True:
+            try:
+                block = file.read(_BLOCK_BYTES)
+                if block and not block.endswith(b"\n"):
+                    block += file.readline(MAX_LINE_BYTES + 1)
+            except _DAMAGED_GZIP as cause:
+                raise bad(path, row, f"from about here {_damage(cause)}") from cause
+            if not block:
+                break
+            last = block.rfind(b"\n", 0, -1)
+            if len(block) - last - 1 > MAX_LINE_BYTES:
+                number = row + block.count(b"\n", 0, last + 1)
+                raise bad(path, number, f"is longer than {MAX_LINE_BYTES // 2**20} MiB: no file of one request a line")
+            yield row, block.removeprefix(_BYTE_ORDER_MARK) if row == 1 else block
+            row += block.count(b"\n")
+            if not block.endswith(b"\n"):
+                row += 1
+    if row == 1:
+        raise bad(path, None, "is empty")
+
+
+def check_text(path: str, row: int, block: bytes) -> None:
+    """Raises BadTrace where a block that begins with ``row`` is not UTF-8 text, with the row of the first bad byte."""
+    nul = block.find(b"\0")
+    if nul >= 0:
+        number = row + block.count(b"\n", 0, nul)
+        raise bad(path, number, "holds a NUL byte: not a text file, or one in UTF-16; save it as UTF-8")
+    if block.isascii():
+        return
+    try:
+        block.decode()
+    except UnicodeDecodeError as cause:
+        number = row + block.count(b"\n", 0, cause.start)
+        raise bad(path, number, f"is not UTF-8 (byte 0x{block[cause.start]:02x}); save the file as UTF-8") from None
+
+
+def lines(path: str) -> Iterator[tuple[int, bytes]]:
+    """Lines that are not blank, without their ends, each with its row number.
+
+    Raises:
+        BadTrace: as :func:`blocks`; a line is not UTF-8 text, or all are blank.
+    """
+    found = False
+    for first, block in blocks(path):
+        check_text(path, first, block)
+        for row, line in enumerate(block.split(b"\n"), first):
+            if stripped := line.strip():
+                found = True
+                yield row, stripped
+    if not found:
+        raise bad(path, None, "holds no rows")
+
+
+def records(path: str, decoder: msgspec.json.Decoder[T]) -> Iterator[tuple[int, T]]:
+    """The objects of a file of JSON lines, each with its row number.
+
+    Raises:
+        BadTrace: as :func:`lines`; a line is not JSON, lacks a field, or has one of the wrong type or out of range.
+    """
+    for row, line in lines(path):
+        yield row, decoded(path, row, line, decoder)
+
+
+def decoded(path: str | Path, place: Place, data: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:
+    """One JSON value of the decoder's type.
+
+    Raises:
+        BadTrace: it is not JSON, lacks a field, or has one of the wrong type or out of range.
+    """
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError as cause:
+        raise bad(path, place, str(cause)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as cause:
+        raise bad(path, place, f"is not valid JSON: {cause}") from None
+    except RecursionError:
+        raise bad(path, place, "is not a request: its JSON is nested too deeply") from None
+
+
+def whole(path: str | Path) -> bytes:
+    """All bytes of a file of at most ``MAX_WHOLE_BYTES``, unpacked where they are gzip.
+
+    Raises:
+        BadTrace: as :func:`opened`; the file is empty or larger.
+    """
+    with opened(path) as file:
+        data = file.read(MAX_WHOLE_BYTES + 1)
+    if not data.strip():
+        raise bad(path, None, "is empty")
+    if len(data) > MAX_WHOLE_BYTES:
+        raise bad(path, None, f"is larger than {MAX_WHOLE_BYTES // 2**20} MiB: no file of one session or client")
+    return data.removeprefix(_BYTE_ORDER_MARK)

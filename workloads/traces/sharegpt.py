@@ -1,0 +1,100 @@
+"""``sharegpt``: conversations with their real text, one JSON array of any size, read as it streams in."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import ijson
+import msgspec
+
+from workloads.rng import Seed
+from workloads.traces.checks import shown
+from workloads.traces.reading import bad, opened
+from workloads.traces.row import TraceRow
+from workloads.types import Message
+
+_ROLES = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bard": "assistant",
+    "bing": "assistant",
+    "assistant": "assistant",
+    "system": "system",
+}
+
+
+class _Said(msgspec.Struct, frozen=True):
+    speaker: str = msgspec.field(name="from")
+    value: str
+
+
+class _Conversation(msgspec.Struct, frozen=True):
+    conversations: list[_Said]
+    id: str | int | None = None
+
+
+class ShareGpt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An array of ``{"id", "conversations": [{"from": "human" or "gpt", "value": text}]}``."""
+
+    path: str
+    """The JSON file, plain or gzip."""
+
+    def rows(self, seed: Seed) -> Iterator[TraceRow]:
+        """See :class:`workloads.traces.row.Trace`."""
+        del seed  # nothing is left open
+        found = False
+        for number, item in self._items():
+            place = f"conversation {number}"
+            try:
+                conversation = msgspec.convert(item, _Conversation)
+                for row in _turns(conversation, number):
+                    found = True
+                    yield row
+            except (msgspec.ValidationError, _UnknownSpeaker) as cause:
+                raise bad(self.path, place, str(cause)) from None
+        if not found:
+            raise bad(self.path, None, "holds no question with an answer; it must be a JSON array of conversations")
+
+    def notes(self) -> list[str]:
+        """What is left out."""
+        return [
+            "sharegpt: recorded questions, each with the recorded chat before it; the file names no times",
+            "sharegpt: questions without an answer, and answers before the first question, are left out",
+        ]
+
+    def _items(self) -> Iterator[tuple[int, Any]]:
+        """The array's items, from 1."""
+        number = 0
+        with opened(self.path) as file:
+            try:
+                for item in ijson.items(file, "item", use_float=True):
+                    number += 1
+                    yield number, item
+            except (ijson.JSONError, UnicodeDecodeError) as cause:
+                what = str(cause).partition("\n")[0]
+                raise bad(self.path, f"conversation {number + 1}", f"is not valid JSON: {what}") from None
+
+
+class _UnknownSpeaker(Exception):
+    pass
+
+
+def _turns(conversation: _Conversation, number: int) -> Iterator[TraceRow]:
+    """One row for each question that has an answer."""
+    name = f"{number}" if conversation.id is None else f"{number}:{conversation.id}"
+    chat: list[Message] = []
+    said = [Message(_role(part.speaker), part.value) for part in conversation.conversations if part.value.strip()]
+    for i, message in enumerate(said):
+        if message.role == "assistant" and not any(before.role == "user" for before in chat):
+            continue
+        chat.append(message)
+        answer = said[i + 1] if i + 1 < len(said) else None
+        if message.role == "user" and answer is not None and answer.role == "assistant":
+            yield TraceRow(None, None, None, name, messages=tuple(chat), answer=answer.content)
+
+
+def _role(speaker: str) -> str:
+    if speaker not in _ROLES:
+        raise _UnknownSpeaker(f"has a part from {shown(speaker)}; known: {', '.join(_ROLES)}")
+    return _ROLES[speaker]
