@@ -69,11 +69,12 @@ def shape_of(load: Load, requests: Sequence[RequestRecord]) -> Shape:
 
 
 def _sent_per_s(requests: Sequence[RequestRecord], planned: float | None) -> float:
-    """Turns of sessions counted, and those left out that a cap held back; as planned where too few were sent."""
+    """Requests per second: as planned, or fewer where a cap held some back, or more where sessions have turns."""
     sent_ns = [request.sent_ns for request in requests if request.sent_ns is not None]
     if len(sent_ns) < 2:
         return planned or 1.0
-    return (len(sent_ns) - 1) / max(1e-9, (max(sent_ns) - min(sent_ns)) / 1e9)
+    rate = (len(sent_ns) - 1) / max(1e-9, (max(sent_ns) - min(sent_ns)) / 1e9)
+    return rate if planned is None or any(request.turn for request in requests) else min(planned, rate)
 
 
 class TrialRunner:

@@ -10,8 +10,8 @@ import pytest
 from engines import ADAPTERS
 from harness.cli import make_app
 from harness.experiment import ClientConfig, EngineConfig, Experiment, ModelConfig, TrialConfig, WorkloadConfig
-from results.records import Load, Slo
-from workloads import ARRIVALS, WORKLOADS, Chat, Random
+from results.records import Cache, Load, Slo
+from workloads import ARRIVALS, workload_names
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -27,11 +27,12 @@ def test_links_resolve(document: Path):
 def test_every_key_of_the_experiment_file_is_described():
     text = (ROOT / "docs/experiment.md").read_text(encoding="utf-8")
     kinds: tuple[type[msgspec.Struct], ...] = (
-        Experiment, EngineConfig, ModelConfig, WorkloadConfig, TrialConfig, ClientConfig, Load, Slo, Chat, Random,
+        Experiment, EngineConfig, ModelConfig, WorkloadConfig, TrialConfig, ClientConfig, Load, Slo,
     )  # fmt: skip
     keys = {key for kind in kinds for key in kind.__struct_fields__}
     assert {key for key in keys if f"`{key}`" not in text and f"[{key}]" not in text} == set()
-    for name in (*ADAPTERS, *WORKLOADS, *ARRIVALS):
+    text += (ROOT / "docs/workloads.md").read_text(encoding="utf-8")
+    for name in (*ADAPTERS, *workload_names(), *ARRIVALS):
         assert f"`{name}`" in text
 
 
@@ -41,7 +42,9 @@ def test_defaults_in_the_experiment_page_are_those_of_the_code():
     trial, experiment = TrialConfig(), {"repeats": 3, "seed": 1}
     fields = {**msgspec.structs.asdict(trial), **msgspec.structs.asdict(ClientConfig()), **experiment}
     assert {name: float(value) for name, value in rows.items()} == {name: float(fields[name]) for name in rows}
-    assert {*msgspec.structs.asdict(trial), "workers", "max_error_share"} <= set(rows)
+    assert {*msgspec.structs.asdict(trial), "workers", "max_error_share"} - {"cache"} <= set(rows)
+    assert f"| `cache` | `{trial.cache.value}` |" in text
+    assert {cache.value for cache in Cache if f"`{cache.value}`" not in text} == set()
 
 
 def test_architecture_names_every_package_of_the_reference_engine_and_every_seam():

@@ -26,7 +26,7 @@ from harness.clock import LoopClock, run_virtual
 from results.frames import FrameAppender
 from results.records import Outcome
 from results.store import TrialFolder
-from workloads import Poisson, Session, Turn, plan_open
+from workloads import PlanHash, PlannedSession, Poisson, Seed, Session, Turn, plan_open
 
 DURATION_S, REQUESTS, ROUNDS = 600.0, 100_000, 3
 TOKEN = b'data: {"choices":[{"index":0,"text":" a","token_ids":[7]}]}\n\n'
@@ -40,7 +40,7 @@ ANSWER = [(0.2, TOKEN), (0.02, TOKEN), (0.02, TOKEN), (0.02, TOKEN + END)]
 class Constant:
     """Sessions of one turn and one length: what is measured is the run, not the making of text."""
 
-    def sessions(self, tokenizer: object, seed: str) -> Iterator[Session]:
+    def sessions(self, tokenizer: object, seed: Seed) -> Iterator[Session]:
         """See :class:`workloads.Workload`."""
         del tokenizer, seed
         return (Session(f"s{i}", (Turn(64, 4, prompt=f"{i} {'word ' * 64}"),)) for i in itertools.count())
@@ -52,9 +52,18 @@ class Constant:
 
 def one_run(folder: TrialFolder) -> int:
     """Returns how many requests are stored as they should be."""
-    plan = plan_open(Constant(), Poisson(REQUESTS / DURATION_S), None, "6", duration_s=DURATION_S, count=2 * REQUESTS)
-    wire = folder.path / "wire"
-    write_wire([wire], wire_sessions(plan.sessions, ReferenceDialect(), "m"))
+    arrivals = Poisson(REQUESTS / DURATION_S)
+    plan = plan_open(Constant(), arrivals, None, Seed.of("6"), duration_s=DURATION_S, count=2 * REQUESTS)
+    wire, everything, sessions = folder.path / "wire", PlanHash(), 0
+
+    def fingerprinted() -> Iterator[PlannedSession]:
+        nonlocal sessions
+        for planned in plan:
+            everything.add(planned)
+            sessions += 1
+            yield planned
+
+    write_wire([wire], wire_sessions(fingerprinted(), ReferenceDialect(), "m"))
 
     async def drive() -> Issue:
         transport = ScriptedTransport(ANSWER)
@@ -76,7 +85,7 @@ def one_run(folder: TrialFolder) -> int:
             yield request
 
     folder.write_requests(decoded())
-    return good - abs(len(plan.sessions) - good)
+    return good - abs(sessions - good)
 
 
 def child() -> None:

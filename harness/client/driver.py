@@ -243,6 +243,7 @@ class _OpenLoop:
     def _landed(self, ended_ns: int, end: str) -> None:  # noqa: ARG002  (an open loop does not react to failures)
         if self._waiting and not self._stopped:
             session, planned_ns = self._waiting.popleft()
-            self._flights.start(session, planned_ns, self._landed, due_ns=ended_ns)
+            due_ns = min(ended_ns, self._clock.now_ns())  # a user who is cut short leaves now, not at the end
+            self._flights.start(session, planned_ns, self._landed, due_ns=due_ns)
             if not self._waiting and self._emptied is not None and not self._emptied.done():
                 self._emptied.set_result(None)

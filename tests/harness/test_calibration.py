@@ -126,8 +126,9 @@ def test_a_trial_lends_its_pace():
     answers = [seen(i * 100, [i * 100 + t for t in (20, 20, 50)]) for i in range(3)]  # two at once, then one
     warm = request(phase=Phase.WARMUP)
     assert shape_of(Load(concurrency=3), [warm, *answers]) == Shape(0.015, 3, 0.02, concurrency=3)
-    assert shape_of(Load(rate_per_s=99, arrival="poisson"), answers).rate_per_s == pytest.approx(10)
-    assert shape_of(Load(rate_per_s=2, arrival="poisson"), answers).rate_per_s == 2
+    for load in (Load(rate_per_s=99, arrival="poisson"), Load(arrival="workload")):
+        assert shape_of(load, answers).rate_per_s == pytest.approx(10), "as sent: later turns are requests too"
+    assert shape_of(Load(rate_per_s=2, arrival="poisson"), answers[:1]).rate_per_s == 2, "one request has no rate"
     assert shape_of(Load(concurrency=3), [warm]) == Shape(concurrency=3)
 
 

@@ -1,45 +1,16 @@
 """The driver in virtual time, against a scripted transport."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any
 
 import pytest
 
-from engines.dialects import ReferenceDialect
 from harness.client import Driver, Issue
 from harness.client.fake import ScriptedTransport
-from harness.client.wire import WireSession, wire_sessions
 from harness.clock import LoopClock, run_virtual
-from results.records import Phase, StreamRecord
-from tests.harness.samples import DONE, FINISH, TOKEN, MemoryRecorder, closed, opened, session
+from results.records import Phase
+from tests.harness.driving import ANSWER, S, drive, wire
+from tests.harness.samples import FINISH, TOKEN, MemoryRecorder, closed, opened, session
 from workloads import PlannedSession
-
-ANSWER = [(0.1, TOKEN), (0.1, TOKEN), (0.0, FINISH + DONE)]
-S = 1_000_000_000
-
-
-def wire(sessions: Sequence[PlannedSession], first_index: int = 0) -> Iterator[WireSession]:
-    return wire_sessions(sessions, ReferenceDialect(), "m", first_index=first_index)
-
-
-def drive(
-    transport_of: Callable[[], ScriptedTransport],
-    work: Callable[[Driver], Coroutine[Any, Any, Any]],
-    *,
-    timeout_s: float = 30.0,
-) -> tuple[Any, list[StreamRecord], ScriptedTransport, Driver]:
-    """Run ``work`` on a fresh driver; returns its result, the records, the transport and the driver."""
-    recorder = MemoryRecorder()
-
-    async def scene() -> tuple[Any, ScriptedTransport, Driver]:
-        transport = transport_of()
-        driver = Driver(transport, clock=LoopClock(), recorder=recorder, timeout_s=timeout_s)
-        return await work(driver), transport, driver
-
-    result, transport, driver = run_virtual(scene())
-    assert not recorder.unflushed
-    return result, recorder.records, transport, driver
 
 
 def test_closed_loop_keeps_exactly_the_wanted_number_in_flight():
@@ -114,7 +85,7 @@ def test_a_stall_is_seen_by_every_request_planned_in_it():
 def test_a_later_turn_waits_for_the_answer_and_the_think_time():
     _, records, _, _ = drive(
         lambda: ScriptedTransport(ANSWER),
-        lambda d: d.open_loop(wire([PlannedSession(session("talk", turns=2, think_s=5.0), 1.0)]), duration_s=2.0),
+        lambda d: d.open_loop(wire([PlannedSession(session("talk", turns=2, think_s=5.0), 1.0)]), duration_s=7.0),
     )
     assert [record.planned_ns for record in records] == [S, round(6.2 * S)]
     assert [record.turn for record in records] == [0, 1]

@@ -7,8 +7,8 @@ from engines.errors import BadOption as BadEngineOption
 from engines.errors import UnknownEngine
 from harness.errors import BadExperiment
 from harness.experiment import Experiment, experiment_from, load_experiment, with_client
-from results.records import Load
-from workloads import UnknownWorkload
+from results.records import Cache, Load
+from workloads import BadOption, UnknownWorkload
 
 GOOD: dict[str, Any] = {
     "name": "x",
@@ -65,12 +65,11 @@ def test_levels_have_seeds_of_their_own_and_engines_share_them():
         ({"loads": []}, BadExperiment, "loads is empty"),
         ({"engines": [{"adapter": "reference"}] * 2}, BadExperiment, "share a label"),
         ({"loads": [{"concurrency": 1}] * 2}, BadExperiment, "two loads are the same"),
-        ({"loads": [{}]}, BadExperiment, "either concurrency or rate_per_s"),
-        ({"loads": [{"concurrency": 0}]}, BadExperiment, "concurrency must be at least 1"),
-        ({"loads": [{"rate_per_s": 1.0}]}, BadExperiment, "needs arrival"),
-        ({"loads": [{"rate_per_s": -1.0, "arrival": "poisson"}]}, BadExperiment, "rate_per_s must be above 0"),
-        ({"loads": [{"rate_per_s": 1.0, "arrival": "bursty"}]}, UnknownWorkload, "unknown arrival process 'bursty'"),
         ({"trial": {"duration_s": 0}}, BadExperiment, "duration_s must be above 0"),
+        ({"trial": {"max_requests": 0}}, BadExperiment, "trial.max_requests must be at least 1"),
+        ({"trial": {"cache": "hot"}}, BadExperiment, "Invalid enum value 'hot' - at `$.trial.cache`"),
+        ({"workload": {"name": "trace"}}, BadOption, "workload 'trace': Object missing required field `path`"),
+        ({"workload": {"name": "rag", "options": {"scal": 1}}}, BadOption, "did you mean 'scale'?"),
     ],
 )
 def test_each_mistake_gets_one_line_that_names_the_remedy(changes: dict[str, Any], error: type[Exception], words: str):
@@ -78,6 +77,107 @@ def test_each_mistake_gets_one_line_that_names_the_remedy(changes: dict[str, Any
         made(**changes)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+POISSON = {"rate_per_s": 2.0, "arrival": "poisson"}
+
+
+@pytest.mark.parametrize(
+    ("load", "words"),
+    [
+        ({}, "a load has either concurrency or rate_per_s with arrival"),
+        ({"concurrency": 1, **POISSON}, "a load has either concurrency or rate_per_s with arrival"),
+        ({"concurrency": 1, "arrival": "workload"}, "a load has either concurrency or rate_per_s with arrival"),
+        ({"concurrency": 0}, "concurrency must be at least 1, not 0"),
+        ({"concurrency": 1, "rate_per_s": 2.0}, "rate_per_s belongs to a load with arrival"),
+        ({"rate_per_s": 1.0}, "a load with rate_per_s needs arrival, such as 'poisson'"),
+        ({**POISSON, "rate_per_s": -1.0}, "rate_per_s must be above 0, not -1.0"),
+        ({"arrival": "poisson"}, "arrival 'poisson' needs rate_per_s"),
+        ({**POISSON, "time_warp": 2.0}, "time_warp belongs to a load with arrival = 'workload'"),
+        ({"concurrency": 1, "time_warp": 2.0}, "time_warp belongs to a load with arrival = 'workload'"),
+        ({"arrival": "workload", "time_warp": 2.0, "rate_per_s": 1.0}, "a load has either time_warp or rate_per_s"),
+        ({"arrival": "workload", "time_warp": 0.0}, "time_warp must be above 0, not 0.0"),
+        (
+            {"arrival": "workload", "arrival_options": {"burstiness": 1.0}},
+            "arrival_options belong to a named arrival process",
+        ),
+        ({"concurrency": 1, "arrival_options": {"a": 1}}, "arrival_options belong to a named arrival process"),
+        ({**POISSON, "ramp_s": 1.0}, "ramp_s belongs to a load with concurrency"),
+        ({"concurrency": 1, "ramp_s": -1.0}, "ramp_s must not be negative, not -1.0"),
+        ({"concurrency": 1, "max_in_flight": 4}, "max_in_flight belongs to a load with arrival"),
+        ({**POISSON, "max_in_flight": 0}, "max_in_flight must be at least 1, not 0"),
+    ],
+)
+def test_a_load_that_contradicts_itself_is_told_how(load: dict[str, Any], words: str):
+    with pytest.raises(BadExperiment) as caught:
+        made(loads=[load])
+    assert words in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("load", "error", "words"),
+    [
+        (
+            {**POISSON, "arrival": "posson"},
+            UnknownWorkload,
+            "unknown arrival process 'posson'; did you mean 'poisson'?",
+        ),
+        (
+            {**POISSON, "arrival_options": {"burst": 1}},
+            BadOption,
+            "arrival process 'poisson' has no option 'burst'; it has none",
+        ),
+        (
+            {"rate_per_s": 1.0, "arrival": "gamma", "arrival_options": {"burstines": 1}},
+            BadOption,
+            "has no option 'burstines'; did you mean 'burstiness'?",
+        ),
+    ],
+)
+def test_an_arrival_process_is_checked_before_anything_runs(load: dict[str, Any], error: type[Exception], words: str):
+    with pytest.raises(error) as caught:
+        made(loads=[load])
+    assert words in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("load", "label"),
+    [
+        ({"concurrency": 8}, "c=8"),
+        ({"concurrency": 8, "ramp_s": 2.5}, "c=8 ramp 2.5s"),
+        ({"rate_per_s": 0.8, "arrival": "poisson"}, "poisson 0.8/s"),
+        ({"rate_per_s": 50, "arrival": "constant", "max_in_flight": 16}, "constant 50/s ≤16"),
+        ({"arrival": "workload"}, "workload"),
+        ({"arrival": "workload", "time_warp": 10.0}, "workload ×10"),
+        ({"arrival": "workload", "rate_per_s": 2.5}, "workload 2.5/s"),
+        (
+            {"rate_per_s": 2.0, "arrival": "gamma", "arrival_options": {"burstiness": 0.5}},
+            "gamma 2/s burstiness=0.5",
+        ),
+    ],
+)
+def test_every_load_has_a_label_of_its_own(load: dict[str, Any], label: str):
+    (found,) = made(loads=[load]).loads
+    assert found.label == label
+
+
+def test_loads_that_differ_in_anything_are_different():
+    gamma = {"rate_per_s": 2.0, "arrival": "gamma"}
+    loads = [
+        {"arrival": "workload"}, {"arrival": "workload", "time_warp": 2.0}, {"arrival": "workload", "rate_per_s": 2.0},
+        POISSON, {**POISSON, "max_in_flight": 3}, gamma, {**gamma, "arrival_options": {"burstiness": 0.5}},
+        {**gamma, "arrival_options": {"burstiness": 0.25}}, {"concurrency": 2}, {"concurrency": 2, "ramp_s": 1.0},
+    ]  # fmt: skip
+    experiment = made(loads=loads)
+    assert len({experiment.traffic_seed(load) for load in experiment.loads}) == len(loads)
+
+
+def test_what_a_cache_may_hold_is_cold_unless_told_otherwise():
+    assert made().trial.cache is Cache.COLD
+    assert made(trial={"cache": "primed"}).trial.cache is Cache.PRIMED
+    assert made(trial={"cache": "warm"}).trial.cache is Cache.WARM
 
 
 def test_a_missing_file_and_a_torn_one(tmp_path: Path):

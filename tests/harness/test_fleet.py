@@ -26,7 +26,7 @@ NS = 1_000_000_000
 @pytest.mark.parametrize("is_open", [True, False], ids=["open", "closed"])
 def test_two_workers_send_what_one_sends(tmp_path: Path, is_open: bool):
     sessions = planned(31, gap_s=0.01 if is_open else None, turns=2)
-    share = OPEN if is_open else Closed(4, duration_s=30)
+    share = Open(duration_s=1.0) if is_open else Closed(4, duration_s=30)  # time for the last session's second turn
 
     async def scene(workers: int):
         async with truth() as (url, _), local_fleet(workers) as fleet:

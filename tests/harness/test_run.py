@@ -108,11 +108,14 @@ def test_why_the_error_is_not_known_is_stored(tmp_path: Path):
     assert {cell.uncalibrated for cell in found.cells} == {"client.calibrate is off"}
 
 
-def test_repeats_send_the_same_bytes_and_levels_do_not(tmp_path: Path):
-    hashes = [(trial.record.load.label, trial.record.workload_sha256) for trial in run(tmp_path).finished]
-    assert hashes[0] == hashes[2]
-    assert hashes[1] == hashes[3]
-    assert hashes[0][1] != hashes[1][1]
+def test_repeats_send_the_same_shape_in_other_words_and_levels_another(tmp_path: Path):
+    first, second, *again = [trial.record for trial in run(tmp_path).finished]
+    assert [record.workload_sha256 for record in again] == [first.workload_sha256, second.workload_sha256]
+    assert first.workload_sha256 != second.workload_sha256
+    sent = [record.traffic for record in (first, second, *again)]
+    assert all(traffic and traffic.off_length == 0 and traffic.requests > 0 for traffic in sent)
+    assert len({traffic.sha256 for traffic in sent if traffic}) == 4
+    assert [traffic.prompt_tokens for traffic in sent[:2] if traffic] == [t.prompt_tokens for t in sent[2:] if t]
 
 
 def test_an_interrupt_keeps_what_was_measured(tmp_path: Path):

@@ -267,3 +267,20 @@ def test_tenants_have_lengths_and_system_prompts_of_their_own(small: Tokenizer) 
     assert min(map(len, busiest)) > 100
     means = sorted(sum(lengths) / len(lengths) for lengths in busiest)
     assert means[-1] > 1.3 * means[0]
+
+
+@pytest.mark.parametrize("name", ["multi-turn", "agentic-tools", "long-context-chat"])
+@pytest.mark.parametrize("reach_s", [0.0, 20.0, 300.0])
+def test_within_a_load_are_the_same_sessions_without_the_turns_that_it_cannot_reach(
+    small: Tokenizer, name: str, reach_s: float
+) -> None:
+    count = SESSIONS[name]
+    whole, within = drawn(made(name), small, count), drawn(made(name).within(reach_s), small, count)
+    for ours, theirs in zip(within, whole, strict=True):
+        assert (ours.id, ours.start_s) == (theirs.id, theirs.start_s)
+        assert ours.turns == theirs.turns[: len(ours.turns)]
+        assert len(ours.turns) >= 1
+        assert sum(turn.think_s for turn in ours.turns[:-1]) <= reach_s
+        left_out = theirs.turns[len(ours.turns) :]
+        assert not left_out or sum(turn.think_s for turn in (*ours.turns, left_out[0])) > reach_s
+    assert sum(len(session.turns) for session in within) < sum(len(session.turns) for session in whole)

@@ -77,6 +77,24 @@ def test_the_limit_is_looked_at_after_scaling(small: Tokenizer, tmp_path: Path) 
     assert lengths == [[(30, 5), (55, 10), (15, 2)], [(20, 5)], [(75, 5)]]
 
 
+def test_within_a_load_are_the_turns_that_it_can_reach(small: Tokenizer, tmp_path: Path) -> None:
+    made = replay(table(tmp_path, HEADER, *CHAT))  # a's user pauses for 30, 12 and 8 s
+    whole = sessions(made, small)
+    for reach_s, reachable in ((0.0, 1), (30.0, 2), (41.9, 2), (50.0, 4)):
+        a, *others = sessions(made.within(reach_s), small)
+        assert a.turns == whole[0].turns[: len(a.turns)]
+        assert reachable <= len(a.turns) <= reachable + 1
+        assert others == whole[1:]
+        outlined = next(iter(made.within(reach_s).outlines(SEED)))
+        assert [turn.input_tokens for turn in outlined.turns] == [turn.input_tokens for turn in a.turns]
+
+
+def test_a_trace_with_a_clock_knows_its_own_rate(tmp_path: Path) -> None:
+    assert replay(table(tmp_path, HEADER, *CHAT)).rate_per_s == 2 / 31.0
+    assert replay(table(tmp_path, "input_tokens,output_tokens", "60,10", "60,10")).rate_per_s is None
+    assert replay(table(tmp_path, HEADER, CHAT[0])).rate_per_s is None
+
+
 def test_only_the_first_rows_are_read_where_that_is_asked(small: Tokenizer, tmp_path: Path) -> None:
     made = replay(table(tmp_path, HEADER, *CHAT), max_rows=3)
     assert [len(session.turns) for session in sessions(made, small)] == [2, 1]
