@@ -1,5 +1,6 @@
 """Sessions of several turns in virtual time: what is still planned when the load ends, and what is not."""
 
+import asyncio
 import itertools
 import json
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.client import Issue
+from harness.client import Driver, Issue
 from harness.client.fake import ScriptedTransport
 from results.records import StreamRecord
 from tests.harness.driving import ANSWER, S, drive, wire
@@ -63,12 +64,16 @@ def test_an_answer_that_is_under_way_at_the_end_is_waited_for_and_nothing_follow
 
 def test_a_slot_whose_user_thinks_beyond_the_end_stays_idle_until_then():
     """It does not take the next session instead: the load would be another one."""
-    issue, records, _, _ = drive(
-        lambda: ScriptedTransport(ANSWER),
-        lambda d: d.closed_loop(wire(talks(50, turns=2, think_s=60.0)), 2, duration_s=10.0, ramp_s=0),
-    )
+
+    async def load(driver: Driver) -> tuple[Issue, float]:
+        sessions = wire(talks(50, turns=2, think_s=60.0))
+        issue = await driver.closed_loop(sessions, 2, duration_s=10.0, ramp_s=0)
+        return issue, asyncio.get_running_loop().time()
+
+    (issue, ended_s), records, _, _ = drive(lambda: ScriptedTransport(ANSWER), load)
     assert seen(records) == [("s0", 0, 0.0), ("s1", 0, 0.0)]
     assert issue == Issue(0, 10 * S)
+    assert ended_s == 10.0, "what watches the load must see all of it"
 
 
 def test_a_slot_is_free_for_the_next_session_when_the_last_turn_has_been_answered():

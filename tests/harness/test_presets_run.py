@@ -20,7 +20,7 @@ from workloads.presets import built_in, preset_names
 pytestmark = pytest.mark.model
 SCALE, PER_S = 0.02, 20.0
 CONVERSATIONS = {"agentic-tools", "long-context-chat", "multi-turn"}
-"""Their users think for longer than a short closed loop lasts, so that its window is too short for a verdict."""
+"""Their users think for longer than a short closed loop lasts."""
 HEAD_TOKENS = 48
 """No longer is what SmolLM2's template puts before every chat, in whole blocks of 16."""
 
@@ -77,15 +77,16 @@ def test_every_preset_runs_with_the_lengths_that_it_says(tiny: Path, tmp_path: P
             warp = 400.0 if name in CONVERSATIONS else warp
             loads = [{"concurrency": 4}, {"arrival": "workload", "time_warp": warp}]
             sessions = 12 if name in CONVERSATIONS else 300
-            trial = {"duration_s": 1.8, "min_requests": 0, "warmup_requests": 1, "max_requests": sessions}
+            trial = {"duration_s": 1.3, "min_requests": 0, "warmup_requests": 1, "max_requests": sessions}
             runs.append(await run(tmp_path, tiny, url, name, loads=loads, trial=trial))
         return runs
 
     for found in play(tiny, tmp_path, scene):
         closed, natural = found.finished
         name = found.manifest.name
-        if name not in CONVERSATIONS:
-            assert closed.record.verdict is Verdict.VALID, (name, closed.record.reasons)
+        # A fast machine is through the plan before a second is over, and long thinkers send nothing in one.
+        assert not [reason for reason in closed.record.reasons if not reason.startswith("too short")], name
+        assert len(measured(closed)) >= (4 if name in CONVERSATIONS else 100), name
         for trial in (closed, natural):
             requests = measured(trial)
             assert {request.outcome for request in requests} == {Outcome.OK}, name

@@ -117,6 +117,20 @@ def test_the_tokens_around_a_question_are_those_of_an_empty_prompt(request: pyte
         assert 0 <= conversation.head_tokens <= conversation.overhead_tokens
 
 
+def test_words_that_a_template_glues_to_its_own_are_corrected_for(tmp_path: Path) -> None:
+    """The last word's tokens depend on what the template puts behind it without a space."""
+    template = "{% for message in messages %}pre{{ message['content'] }}s{% endfor %}"
+    tokenizer = Tokenizer(checkpoint(tmp_path, template=template))
+    exact = 0
+    for tokens in range(20, 60):
+        made = talk(tokenizer, "chat", [(tokens, 7), (tokens, 5)])
+        assert [turn.input_tokens for turn in made] == [tokens, 2 * tokens + 7]
+        off = [count(tokenizer, turn) - turn.input_tokens for turn in made]
+        exact += off.count(0)
+        assert max(map(abs, off)) <= 3
+    assert exact >= 76, "of 80: four words are tried"
+
+
 def test_a_template_that_says_everything_twice_cannot_be_met_and_what_was_meant_is_kept(tmp_path: Path) -> None:
     """The check before a trial then finds the prompt that is off, and says so."""
     tokenizer = Tokenizer(checkpoint(tmp_path, template="{{ messages[0].content }}|{{ messages[0].content }}"))

@@ -88,17 +88,29 @@ def test_written_prompts_share_the_blocks_that_the_trace_names_to_the_token(
 @pytest.mark.parametrize("kind", WHOLE_WORDS)
 @QUICK
 @given(requests=traces())
-def test_prompts_part_within_two_tokens_of_where_the_trace_says(
+def test_prompts_part_at_the_token_where_the_trace_says(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     kind: str,
     requests: list[tuple[int, tuple[int, ...]]],
 ) -> None:
-    ids = prompts(of_blocks(mooncake(tmp_path_factory.mktemp("t"), requests)), request.getfixturevalue(kind))
+    tokenizer = request.getfixturevalue(kind)
+    ids = prompts(of_blocks(mooncake(tmp_path_factory.mktemp("t"), requests)), tokenizer)
+    before = len(tokenizer.encode_prompt(""))
     for (i, (_, ours)), (j, (_, theirs)) in itertools.combinations(enumerate(requests), 2):
         shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
         end = min(BLOCK * shared, len(ids[i]), len(ids[j]))
-        assert end <= common_tokens(ids[i], ids[j]) <= end + 2
+        assert common_tokens(ids[i], ids[j]) == (end or before)
+
+
+@pytest.mark.parametrize("kind", ["small", "digits", "merging"])
+@pytest.mark.parametrize("api", ["completions", "chat"])
+def test_lengths_are_exact_too_where_a_first_word_is_cut_up(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, api: str
+) -> None:
+    requests = [(96, (1, 2, 3)), (140, (1, 2, 3, 4, 5)), (64, (1, 2)), (70, (1, 2, 6)), (33, (7, 8)), (32, (9,))]
+    ids = prompts(of_blocks(mooncake(tmp_path, requests), api=api), request.getfixturevalue(kind))
+    assert [len(prompt) for prompt in ids] == [tokens for tokens, _ in requests]
 
 
 @pytest.mark.parametrize("kind", WHOLE_WORDS)
