@@ -7,9 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from harness.client.fake import ScriptedTransport
 from harness.experiment import Experiment, experiment_from
 from harness.traffic import Traffic, TrafficPlanner, traffic_planner
 from results.records import Cache, Load
+from tests.harness.driving import ANSWER, drive, wire
 from tests.workloads.small_tokenizers import checkpoint
 from workloads import BadOption, EndlessCache, PlannedSession, PromptReader, Session, Tokenizer, Turn
 from workloads.plan import plan_sha256
@@ -289,3 +291,17 @@ def test_a_plan_is_read_from_its_file_as_often_as_it_is_asked_for(planner_of: An
     traffic = planner_of().traffic(OPEN, 1, "a")
     assert traffic.plan.is_file()
     assert list(traffic.sessions()) == list(traffic.sessions())
+
+
+def test_a_user_who_thinks_beyond_the_end_of_a_closed_loop_keeps_the_slot_until_then(planner_of: Any):
+    """A plan without the turns out of reach is driven as one that has them all."""
+    sent = []
+    for span_s in (20.0, 1e6):
+        limits = trial(duration_s=span_s, max_requests=200)
+        plan = planner_of(workload=TALK, **limits).traffic(CLOSED, 1, "a")
+        _, records, _, _ = drive(
+            lambda: ScriptedTransport(ANSWER),
+            lambda d, plan=plan: d.closed_loop(wire(plan.sessions()), 2, duration_s=20.0, ramp_s=0),
+        )
+        sent.append([(r.session, r.turn, r.planned_ns) for r in records])
+    assert sent[0] == sent[1]

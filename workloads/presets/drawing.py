@@ -61,7 +61,8 @@ class Drawing:
         seed: of the plan; its words play no part.
         scale: factor on every length.
         limit: the longest prompt, in tokens.
-        reach_s: sessions end before the turn that comes after more seconds of pauses than this.
+        reach_s: sessions end with the first turn that comes after more seconds of pauses than this: it is what their
+            users think about until the load is over.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class Drawing:
             input_p, output_p = self._pair(draws)
             think_s = self._preset.think_s.sample(draws) if k else 0.0
             paused_s += think_s
-            if paused_s > self._reach_s:
+            if paused_s - think_s > self._reach_s:
                 return
             output = max(2, self._scaled(self._preset.output, output_p, factor))
             grown = last_tokens + self._scaled(self._preset.append, input_p, 1.0)

@@ -33,7 +33,8 @@ class PresetTraffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The longest prompt, in tokens after scaling; the default is the preset's, scaled."""
     api: Api = "chat"
     reach_s: float | None = None
-    """Turns that come after more seconds of pauses than this are left out: a load of that length cannot reach them."""
+    """Turns behind the first one that comes after more seconds of pauses than this are left out: a load of that length
+    cannot reach them."""
 
     def __post_init__(self) -> None:
         if not 0 < self.scale <= 16:
@@ -90,7 +91,7 @@ class PresetTraffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Drawing(self.name, self.preset, seed, scale=self.scale, limit=limit, reach_s=self.reach_s)
 
     def within(self, reach_s: float) -> "PresetTraffic":
-        """The same without the turns that a load of that many seconds cannot reach."""
+        """The same without most of the turns that a load of that many seconds cannot reach."""
         return msgspec.structs.replace(self, reach_s=reach_s)
 
 

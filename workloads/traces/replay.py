@@ -46,7 +46,8 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``completions``: the recorded length is all of the prompt; ``chat``: the template is counted in. Real text is
     sent as it was recorded."""
     reach_s: float | None = None
-    """Turns that come after more seconds of pauses than this are left out: a load of that length cannot reach them."""
+    """Turns behind the first one that comes after more seconds of pauses than this are left out: a load of that length
+    cannot reach them."""
 
     def __post_init__(self) -> None:
         if not 0 < self.scale <= 16:
@@ -66,7 +67,7 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (count - 1) / (last_s - first_s) if last_s > first_s else None
 
     def within(self, reach_s: float) -> "Replay":
-        """The same without the turns that a load of that many seconds cannot reach."""
+        """The same without most of the turns that a load of that many seconds cannot reach."""
         return msgspec.structs.replace(self, reach_s=reach_s)
 
     @property
@@ -115,13 +116,13 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             yield row.at_s
 
     def _grouped(self, seed: Seed) -> Iterator[list[TraceRow]]:
-        """The rows of each session, as far as a load can reach them."""
+        """The rows of each session, as far as a load can reach them and one more: its user thinks until the end."""
         for rows in sessions_of(self.rows(seed)):
             pauses_s = (think_s(row, last) for last, row in itertools.pairwise(rows))
             reached = itertools.takewhile(
                 lambda total_s: self.reach_s is None or total_s <= self.reach_s, itertools.accumulate(pauses_s)
             )
-            yield rows[: 1 + sum(1 for _ in reached)]
+            yield rows[: 2 + sum(1 for _ in reached)]
 
     def _outlined(self, number: int, rows: list[TraceRow]) -> Iterator[TurnOutline]:
         """A turn's prompt is its blocks, or the last one's prompt and answer and what is new."""

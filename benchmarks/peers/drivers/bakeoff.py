@@ -20,7 +20,7 @@ from harness.client.wire import wire_sessions
 from results.metrics import latency
 from results.records import Outcome, RequestRecord
 from results.store import TrialFolder
-from workloads import Message, PlannedSession, Poisson, Random, Session, Tokenizer, Turn
+from workloads import Message, PlannedSession, Poisson, Random, Seed, Session, Tokenizer, Turn
 
 _LONG_S = 600.0
 
@@ -28,7 +28,7 @@ _LONG_S = 600.0
 def planned(options: argparse.Namespace) -> list[PlannedSession]:
     """Random words as prompts, or as the one message of a chat; with start times when a rate is asked for."""
     words = Random(input_tokens=options.input_tokens, output_tokens=options.output_tokens)
-    sessions = itertools.islice(words.sessions(Tokenizer(options.tokenizer), "peers"), options.requests)
+    sessions = itertools.islice(words.sessions(Tokenizer(options.tokenizer), Seed.of("peers")), options.requests)
     if options.endpoint == "chat":
         sessions = (Session(session.id, tuple(map(_as_chat, session.turns))) for session in sessions)
     offsets = Poisson(options.rate).offsets_s("peers") if options.rate else itertools.repeat(None)
