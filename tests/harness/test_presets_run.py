@@ -86,7 +86,7 @@ def test_every_preset_runs_with_the_lengths_that_it_says(tiny: Path, tmp_path: P
         name = found.manifest.name
         # A fast machine is through the plan before a second is over, and long thinkers send nothing in one.
         assert not [reason for reason in closed.record.reasons if not reason.startswith("too short")], name
-        assert len(measured(closed)) >= (4 if name in CONVERSATIONS else 100), name
+        assert len(measured(closed)) >= (4 if name in CONVERSATIONS else 20), name
         for trial in (closed, natural):
             requests = measured(trial)
             assert {request.outcome for request in requests} == {Outcome.OK}, name
