@@ -1,6 +1,7 @@
 """What a trial sends: planned and checked before it, kept in a file, so that no plan has to fit into memory."""
 
 import contextlib
+import functools
 import hashlib
 import tempfile
 from collections.abc import Callable, Generator, Iterator
@@ -72,6 +73,7 @@ class TrafficPlanner:
         self._folder = folder
         self._workload = workload(experiment.workload.name, experiment.workload.options)
         self._made: dict[Seed, Traffic] = {}
+        self._repeat: int | None = None
 
     def traffic(self, load: Load, repeat: int, engine: str) -> Traffic:
         """The traffic of one trial.
@@ -79,9 +81,11 @@ class TrafficPlanner:
         Raises:
             WorkloadError: the workload cannot be planned under this load.
         """
+        if repeat != self._repeat:
+            self._forget()
+            self._repeat = repeat
         seed = self._seed(load, repeat, engine)
         if seed not in self._made:
-            self._forget_other_repeats(repeat)
             self._made[seed] = self._planned(load, seed)
         return self._made[seed]
 
@@ -95,12 +99,11 @@ class TrafficPlanner:
         shared = url is not None and sum(_url(side) == url for side in self._experiment.engines) > 1
         return f"/{engine}" if shared else ""
 
-    def _forget_other_repeats(self, repeat: int) -> None:
-        """Plans of earlier repeats are not needed again; their files may be large."""
-        for seed, traffic in list(self._made.items()):
-            if seed.words.removeprefix(f"{seed.traffic}/").partition("/")[0] != str(repeat):
-                traffic.plan.unlink()
-                del self._made[seed]
+    def _forget(self) -> None:
+        """Plans of another repeat are not needed again; their files may be large."""
+        for traffic in self._made.values():
+            traffic.plan.unlink()
+        self._made.clear()
 
     def _planned(self, load: Load, seed: Seed) -> Traffic:
         limits, source = self._experiment.trial, self._workload
@@ -119,7 +122,7 @@ class TrafficPlanner:
             return plan_closed(source, self._tokenizer, seed, limits.max_requests)
         span_s, count = limits.duration_s, limits.max_requests
         if load.arrival == "workload":
-            warp, thinking = _time_warp(load, source)
+            warp, thinking = self._time_warp(load)
             source = _within(source, span_s * warp if thinking else span_s)
             return plan_recorded(
                 source, self._tokenizer, seed, duration_s=span_s, count=count, time_warp=warp, warp_thinking=thinking
@@ -127,6 +130,23 @@ class TrafficPlanner:
         process = arrival(load.arrival or "poisson", load.rate_per_s or 0.0, load.arrival_options)
         source = _within(source, span_s)
         return plan_open(source, process, self._tokenizer, seed, duration_s=span_s, count=count)
+
+    def _time_warp(self, load: Load) -> tuple[float, bool]:
+        """How much faster than recorded, and whether think times shrink with it.
+
+        Raises:
+            BadOption: a rate was asked of a workload that does not know its own.
+        """
+        if load.rate_per_s is None:
+            return load.time_warp or 1.0, True
+        if self._natural_rate is None:
+            raise BadOption("this workload does not know its own rate; give the load time_warp instead of rate_per_s")
+        return load.rate_per_s / self._natural_rate, False
+
+    @functools.cached_property
+    def _natural_rate(self) -> float | None:
+        """The workload's own, found once: a trace is read to its end for it."""
+        return getattr(self._workload, "rate_per_s", None)
 
     def _primers(self, path: Path, seed: Seed) -> Callable[[], Iterator[PlannedSession]]:
         match self._experiment.trial.cache:
@@ -156,20 +176,6 @@ def _within(source: Workload, reach_s: float) -> Workload:
     """The workload without the turns that a load of that length cannot reach, where it can leave them out."""
     within = getattr(source, "within", None)
     return source if within is None else within(reach_s)
-
-
-def _time_warp(load: Load, source: Workload) -> tuple[float, bool]:
-    """How much faster than recorded, and whether think times shrink with it.
-
-    Raises:
-        BadOption: a rate was asked of a workload that does not know its own.
-    """
-    if load.rate_per_s is None:
-        return load.time_warp or 1.0, True
-    natural = getattr(source, "rate_per_s", None)
-    if natural is None:
-        raise BadOption("this workload does not know its own rate; give the load time_warp instead of rate_per_s")
-    return load.rate_per_s / natural, False
 
 
 def _written(

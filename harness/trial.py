@@ -138,6 +138,7 @@ class TrialRunner:
 
     async def _drive(self, side: Side, load: Load, traffic: Traffic, folder: TrialFolder) -> LoadResult:
         limits = self._experiment.trial
+        self._was_reset = False
         await asyncio.sleep(limits.idle_s)
         self._was_reset = limits.cache is not Cache.WARM and await side.engine.reset_cache(side.server)
         first = 0

@@ -17,6 +17,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"{hint}known: {', '.join(names)}"
 
 
+def check_scale(scale: float) -> None:
+    """Refuse a factor on lengths that cannot be meant.
+
+    Raises:
+        ValueError: it is not above 0, or above 16.
+    """
+    if not 0 < scale <= 16:
+        raise ValueError(f"scale must be above 0 and at most 16, not {scale}")
+
+
 def typed_options(kind: type[S], options: Mapping[str, Any], owner: str, error: type[Exception]) -> S:
     """Convert ``options`` into ``kind``, nested structs included.
 

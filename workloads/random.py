@@ -6,7 +6,7 @@ import msgspec
 
 from workloads.prompts import prompt_reader
 from workloads.rng import Rng, Seed
-from workloads.text import MARKS, writer
+from workloads.text import first_mark, writer
 from workloads.tokenizer import Tokenizer
 from workloads.types import Session, Turn
 
@@ -29,7 +29,7 @@ class Random(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def sessions(self, tokenizer: Tokenizer, seed: Seed) -> Iterator[Session]:
         """Sessions of one turn each."""
-        lengths, base = seed.draws("random", "lengths"), seed.wording("marks").below(MARKS)
+        lengths, base = seed.draws("random", "lengths"), first_mark(seed)
         words, reader = writer(tokenizer), prompt_reader(tokenizer)
         before = len(tokenizer.encode_prompt(""))
         number = 0

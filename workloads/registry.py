@@ -11,7 +11,7 @@ import msgspec
 from workloads.conversation import Api
 from workloads.errors import BadOption, UnknownWorkload
 from workloads.options import nearest, typed_options
-from workloads.presets import PresetTraffic, built_in, preset_names
+from workloads.presets import Preset, PresetTraffic, built_in, preset_names
 from workloads.presets.preset import read_preset
 from workloads.random import Random
 from workloads.sample import Sessions
@@ -57,19 +57,19 @@ def workload(name: str, options: Mapping[str, Any]) -> Workload:
     """
     owner = f"workload '{name}'"
     if name in preset_names():
-        return _preset_traffic(name, typed_options(PresetOptions, options, owner, BadOption), owner)
+        own = typed_options(PresetOptions, options, owner, BadOption)
+        return _preset_traffic(name, built_in(name), own, owner)
     if name == "preset":
-        return _preset_traffic("", typed_options(FileOptions, options, owner, BadOption), owner)
+        own = typed_options(FileOptions, options, owner, BadOption)
+        return _preset_traffic(Path(own.path).stem, read_preset(Path(own.path)), own, owner)
     kind = _KINDS.get(name) or _other(name)
     made: Any = typed_options(kind, options, owner, BadOption)
     return made
 
 
-def _preset_traffic(name: str, options: PresetOptions, owner: str) -> PresetTraffic:
-    preset = built_in(name) if not isinstance(options, FileOptions) else read_preset(Path(options.path))
-    shown = name if not isinstance(options, FileOptions) else Path(options.path).stem
+def _preset_traffic(name: str, preset: Preset, options: PresetOptions, owner: str) -> PresetTraffic:
     try:
-        return PresetTraffic(shown, preset, options.scale, options.max_input_tokens, options.api)
+        return PresetTraffic(name, preset, options.scale, options.max_input_tokens, options.api)
     except ValueError as error:
         raise BadOption(f"{owner}: {error}") from error
 

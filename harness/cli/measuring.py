@@ -87,11 +87,11 @@ def bench(
     workload
         What is sent: bakeoff workloads list.
     scale
-        Factor on the workload's lengths (chat only).
+        Factor on the workload's lengths (presets and traces).
     rate
-        Open loop: arrivals per second.
+        Open loop: arrivals of sessions per second.
     arrival
-        Open loop: poisson or constant.
+        Open loop: an arrival process, or workload for the workload's own; used with rate.
     concurrency
         Closed loop: requests kept in flight.
     duration

@@ -9,7 +9,6 @@ from results.records import Outcome, RequestRecord
 from results.views.base import (
     Concept,
     Definition,
-    Figure,
     Habits,
     Log,
     Tool,
@@ -24,10 +23,9 @@ from results.views.base import (
     until_closed_s,
     whole,
 )
-from results.views.statistics import rate, single, spread
+from results.views.statistics import milliseconds, rate, single
 
 VERSION = "0.5.23"
-STATS = ("mean", "p50", "std", "p90", "p95", "p99")
 
 
 def look(log: Log) -> View:
@@ -48,10 +46,10 @@ def look(log: Log) -> View:
         "Request throughput (req/s)": single(Concept.REQUEST_RATE, "/s", rate(len(good), length_s)),
         "Output token throughput (tok/s)": single(Concept.OUTPUT_RATE, "tok/s", rate(output, length_s)),
         "Concurrency": single(Concept.OTHER, "", rate(sum(latencies), length_s)),
-        **_latencies("E2E Latency", Concept.E2E, latencies),
-        **_latencies("TTFT", Concept.TTFT, [_ttft_s(request) for request in good]),
-        **_latencies("TPOT", Concept.TPOT, tpots),
-        **_latencies("ITL", Concept.ITL, [gap for request in good for gap in gaps_s(text_chunk_ns(request))]),
+        **milliseconds("E2E Latency", Concept.E2E, latencies),
+        **milliseconds("TTFT", Concept.TTFT, [_ttft_s(request) for request in good]),
+        **milliseconds("TPOT", Concept.TPOT, tpots),
+        **milliseconds("ITL", Concept.ITL, [gap for request in good for gap in gaps_s(text_chunk_ns(request))]),
     }
     return View("sglang", figures, (*unstamped(log.requests), *_counts_unknown(good)))
 
@@ -76,12 +74,6 @@ def _counts_unknown(good: Sequence[RequestRecord]) -> tuple[str, ...]:
     if all(request.wanted_output_tokens is not None for request in good):
         return ()
     return ("the log does not say how many tokens were asked for, which is what the tool counts: taken as delivered",)
-
-
-def _latencies(name: str, concept: Concept, values_s: Sequence[float]) -> dict[str, Figure]:
-    words = {"mean": "Mean", "p50": "Median", "std": "Std"}
-    names = {stat: f"{words.get(stat, stat.upper())} {name} (ms)" for stat in STATS}
-    return spread(concept, "ms", values_s, names, 1e3)
 
 
 TOOL = Tool(

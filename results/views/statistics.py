@@ -59,6 +59,20 @@ def spread(
     }
 
 
+def milliseconds(name: str, concept: Concept, values_s: Sequence[float]) -> dict[str, Figure]:
+    """A latency as vLLM bench and SGLang print it, from ``Mean TTFT (ms)`` to ``P99 TTFT (ms)``.
+
+    vLLM prints mean, median and the percentiles asked for, and stores the standard deviation.
+
+    Args:
+        name: the tool's for the latency.
+        concept: what it is about.
+        values_s: observations, in seconds.
+    """
+    words = {"mean": "Mean", "p50": "Median", "std": "Std", "p90": "P90", "p95": "P95", "p99": "P99"}
+    return spread(concept, "ms", values_s, {stat: f"{word} {name} (ms)" for stat, word in words.items()}, 1e3)
+
+
 def single(concept: Concept, unit: str, value: float | None, reason: str = NOTHING) -> Figure:
     """A figure that is no distribution; absent with ``reason`` when there is no value."""
     return Figure(concept, "", unit, absent(reason) if value is None else Value(float(value)))

@@ -12,7 +12,6 @@ from results.records import RequestRecord
 from results.views.base import (
     Concept,
     Definition,
-    Figure,
     Habits,
     Log,
     Tool,
@@ -25,12 +24,9 @@ from results.views.base import (
     until_closed_s,
     whole,
 )
-from results.views.statistics import rate, single, spread
+from results.views.statistics import milliseconds, rate, single
 
 VERSION = "0.32.0"
-STATS = ("mean", "p50", "std", "p90", "p95", "p99")
-"""What is shown; the tool prints mean, median and the percentiles asked for, and stores the standard deviation."""
-
 USAGE_UNSEEN = (
     "usage came in a chunk that had choices, where vLLM bench does not look: it counts output tokens with its own "
     "tokenizer then; taken here as the engine counted them"
@@ -101,10 +97,10 @@ def look(log: Log) -> View:
         "Peak output token throughput (tok/s)": single(Concept.OTHER, "tok/s", busiest),
         "Peak concurrent requests": single(Concept.OTHER, "", fullest),
         "Total token throughput (tok/s)": single(Concept.OTHER, "tok/s", rate(prompt + output, length_s)),
-        **_latencies("TTFT", Concept.TTFT, [call.ttft_s for call in good]),
-        **_latencies("TPOT", Concept.TPOT, tpots_s(good)),
-        **_latencies("ITL", Concept.ITL, [gap for call in good for gap in call.itl_s]),
-        **_latencies("E2EL", Concept.E2E, [call.latency_s for call in good]),
+        **milliseconds("TTFT", Concept.TTFT, [call.ttft_s for call in good]),
+        **milliseconds("TPOT", Concept.TPOT, tpots_s(good)),
+        **milliseconds("ITL", Concept.ITL, [gap for call in good for gap in call.itl_s]),
+        **milliseconds("E2EL", Concept.E2E, [call.latency_s for call in good]),
     }
     unseen = any(call.record.usage_in_choice for call in good)
     return View("vllm", figures, (*_unstamped(log), *((USAGE_UNSEEN,) if unseen else ())))
@@ -134,12 +130,6 @@ def _call(request: RequestRecord) -> Call:
         latency_s=seconds_between(start_ns, seen[-1]) if seen else 0.0,
         output_tokens=engine_tokens(request) if success else 0,
     )
-
-
-def _latencies(name: str, concept: Concept, values_s: Sequence[float]) -> dict[str, Figure]:
-    words = {"mean": "Mean", "p50": "Median", "std": "Std"}
-    names = {stat: f"{words.get(stat, stat.upper())} {name} (ms)" for stat in STATS}
-    return spread(concept, "ms", values_s, names, 1e3)
 
 
 TOOL = Tool(

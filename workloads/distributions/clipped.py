@@ -1,6 +1,7 @@
 """Families of positive values, clipped at both ends."""
 
 import math
+from abc import abstractmethod
 from statistics import NormalDist
 
 import msgspec
@@ -32,11 +33,13 @@ class Clipped(Family, frozen=True, kw_only=True):
             return float(x >= self.max)
         return self._share(x) if x > 0 else 0.0
 
+    @abstractmethod
     def _quantile(self, p: float) -> float:
-        raise NotImplementedError
+        """At 0 < p < 1, before clipping."""
 
+    @abstractmethod
     def _share(self, x: float) -> float:
-        raise NotImplementedError
+        """P(X ≤ x) for x > 0, before clipping."""
 
 
 class Lognormal(Clipped, frozen=True):

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from abc import ABCMeta, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
 
@@ -13,21 +14,31 @@ _LOGISTIC_GRID = tuple(1 / (1 + math.exp(-t / 64)) for t in range(-36 * 64, 36 *
 """Probabilities that are dense in both tails and go as far out as a 64-bit uniform draw can."""
 
 
+class AbstractStructMeta(msgspec.StructMeta, ABCMeta):
+    """For structs of which only the children are whole."""
+
+
 class Family(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="family", tag=str.lower
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="family",
+    tag=str.lower,
+    metaclass=AbstractStructMeta,
 ):
     """What all distributions can do. A family has quantiles of its own."""
 
+    @abstractmethod
     def at(self, p: float) -> float:
         """The quantile at probability ``p``: does not fall as ``p`` rises.
 
         At 0 and 1 it is the least and the most value there can be, which for a tail without ``max`` is infinity.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def share_up_to(self, x: float) -> float:
         """P(X ≤ x)."""
-        raise NotImplementedError
 
     def mean(self) -> float:
         """∫ at(p) dp over 0…1, by the trapezoidal rule: what is clipped counts as clipped."""

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 import msgspec
 
 from workloads.conversation import Api, Conversation
+from workloads.options import check_scale
 from workloads.outline import SessionOutline
 from workloads.presets.drawing import LEAST_QUESTION_TOKENS, Document, Drawing, DrawnSession
 from workloads.presets.preset import Preset
 from workloads.presets.schemas import json_schema
 from workloads.rng import Seed
-from workloads.text import MARKS, writer
+from workloads.text import MARKS, first_mark, writer
 from workloads.tokenizer import Tokenizer
 from workloads.types import Session, Turn
 
@@ -37,8 +38,7 @@ class PresetTraffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cannot reach them."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.scale <= 16:
-            raise ValueError(f"scale must be above 0 and at most 16, not {self.scale}")
+        check_scale(self.scale)
         if self.max_input_tokens is not None and self.max_input_tokens < 1:
             raise ValueError(f"max_input_tokens must be at least 1, not {self.max_input_tokens}")
 
@@ -104,7 +104,7 @@ class _Author:
         self._tokenizer = tokenizer
         self._writer = writer(tokenizer)
         self._seed = seed
-        self._base = seed.wording("marks").below(MARKS)
+        self._base = first_mark(seed)
         self._shared_tokens = traffic.drawing(seed).shared_tokens
         self._pool = self._preset.documents.pool if self._preset.documents else 0
         self._system = functools.lru_cache(maxsize=_SYSTEMS)(self._written_system)

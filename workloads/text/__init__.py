@@ -1,5 +1,5 @@
 """Text of an exact number of tokens, made from small grammars."""
 
-from workloads.text.writer import MARKS, MIN_PASSAGE_TOKENS, Style, Writer, writer
+from workloads.text.writer import MARKS, MIN_PASSAGE_TOKENS, Style, Writer, first_mark, writer
 
-__all__ = ["MARKS", "MIN_PASSAGE_TOKENS", "Style", "Writer", "writer"]
+__all__ = ["MARKS", "MIN_PASSAGE_TOKENS", "Style", "Writer", "first_mark", "writer"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 from workloads.errors import WorkloadError
-from workloads.rng import Rng
+from workloads.rng import Rng, Seed
 from workloads.text.code import code_units
 from workloads.text.prose import prose_units
 from workloads.tokenizer import Tokenizer
@@ -98,6 +98,11 @@ class Writer:
             before = _BEFORE + tail
             cost = self._costs[key] = self._tokenizer.count(before + unit) - self._tokenizer.count(before)
         return cost
+
+
+def first_mark(seed: Seed) -> int:
+    """Where a plan's marks begin."""
+    return seed.wording("marks").below(MARKS)
 
 
 @functools.lru_cache(maxsize=4)

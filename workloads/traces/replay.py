@@ -9,10 +9,11 @@ import msgspec
 
 from workloads.conversation import Api, Conversation
 from workloads.errors import NoTokenizer
+from workloads.options import check_scale
 from workloads.outline import Segment, SessionOutline, TurnOutline
 from workloads.prompts import PromptReader, prompt_reader
 from workloads.rng import Seed
-from workloads.text import MARKS, writer
+from workloads.text import first_mark, writer
 from workloads.tokenizer import Tokenizer
 from workloads.traces.formats import TRACE_FORMATS, detect, trace_format
 from workloads.traces.grouping import sessions_of
@@ -50,8 +51,7 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cannot reach them."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.scale <= 16:
-            raise ValueError(f"scale must be above 0 and at most 16, not {self.scale}")
+        check_scale(self.scale)
         if self.format is not None and self.format not in TRACE_FORMATS:
             raise ValueError(f"format must be one of {', '.join(TRACE_FORMATS)}, not '{self.format}'")
         if self.max_rows is not None and self.max_rows < 1:
@@ -146,8 +146,8 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def notes(self) -> list[str]:
         """What the trace says of itself, and the scale."""
-        scaled = "" if self.scale == 1 else f"; every length × {self.scale:g}"
-        return [f"trace {self.path}{scaled}", *self.trace().notes()]
+        factor = "" if self.scale == 1 else f"; every length × {self.scale:g}"
+        return [f"trace {self.path}{factor}", *self.trace().notes()]
 
 
 class _Scribe:
@@ -159,7 +159,7 @@ class _Scribe:
         self._seed = seed
         self._writer = writer(tokenizer)
         self._reader: PromptReader = prompt_reader(tokenizer)
-        self._base = seed.wording("marks").below(MARKS)
+        self._base = first_mark(seed)
         self._block: Callable[[int, int], str] = functools.lru_cache(maxsize=_CACHED_BLOCKS)(self._written_block)
 
     def turns(self, number: int, rows: list[TraceRow]) -> Iterator[Turn]:
