@@ -1,12 +1,21 @@
 """The seam between the harness and one system: how it is started, spoken to and described."""
 
-from typing import Any, Protocol
+import base64
+import os
+import urllib.parse
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 
+from engines.deployment import Deployment
 from engines.dialects import Dialect
 from engines.errors import BadOption
 from engines.launcher import Launch, Server
+from engines.metrics import MetricsSource
+from engines.secrets import conceal
+from engines.server import Access
+from engines.spec import EngineSpec
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -14,7 +23,7 @@ class Model(msgspec.Struct, frozen=True):
 
     Attributes:
         name: what requests and reports call it.
-        path: folder of the checkpoint; None for a server whose weights we do not see.
+        path: folder of the checkpoint, or a GGUF file; None for a server whose weights we do not see.
         sha256: over the checkpoint's files; None where there is no path.
     """
 
@@ -23,23 +32,39 @@ class Model(msgspec.Struct, frozen=True):
     sha256: str | None = None
 
 
-def base_url(url: str) -> str:
-    """An engine's address without its final ``/v1``, which the dialects' paths begin with.
+class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of an adapter that has none of its own."""
 
-    Raises:
-        BadOption: it is not http or https.
+
+class Setup(msgspec.Struct, frozen=True):
+    """All that is asked of one engine.
+
+    Attributes:
+        model: what it serves.
+        spec: what all engines share.
+        options: the adapter's own; an instance of its ``Options``.
+        deployment: where it runs.
     """
-    if not url.startswith(("http://", "https://")):
-        raise BadOption(f"url must begin with http:// or https://, not {url!r}")
-    return url.rstrip("/").removesuffix("/v1")
+
+    model: Model
+    spec: EngineSpec = EngineSpec()
+    options: Any = NoOptions()
+    deployment: Deployment = Deployment()
 
 
 class Engine(Protocol):
-    """One system with its options, for one model."""
+    """One system with its options, for one model. Adapters are classes that take a :class:`Setup`.
 
-    @property
-    def adapter(self) -> str:
-        """Name of the adapter."""
+    Their class variables are read before anything is made: ``adapter``, its name, and ``Options``, a struct.
+    Most adapters are children of :class:`engines.server_engine.ServerEngine`, which has all but what differs.
+    """
+
+    adapter: ClassVar[str]
+    Options: ClassVar[type[msgspec.Struct]]
+
+    @classmethod
+    def dialect_for(cls, setup: Setup) -> Dialect:
+        """Its wire format under these options; needs neither keys nor the machine: logs can be read anywhere."""
         ...
 
     @property
@@ -57,6 +82,21 @@ class Engine(Protocol):
         """Where it runs already; None when it is launched."""
         ...
 
+    @property
+    def access(self) -> Access:
+        """What each request must carry to be let in."""
+        ...
+
+    @property
+    def metrics(self) -> MetricsSource | None:
+        """Where it tells its own view of the load; None where it does not."""
+        ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What a reader of its figures must know."""
+        ...
+
     def launch(self, port: int) -> Launch | None:
         """How to start it on ``port``; None when it runs already."""
         ...
@@ -68,3 +108,47 @@ class Engine(Protocol):
     async def describe(self, server: Server) -> dict[str, Any]:
         """Ask a ready server (or its package) what it is: ``version`` and whatever else identifies it."""
         ...
+
+
+def base_url(url: str) -> str:
+    """An engine's address without its final ``/v1``, which the dialects' paths begin with, and without any secret.
+
+    Raises:
+        BadOption: it is not http or https.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise BadOption(f"url must begin with http:// or https://, not {url!r}")
+    parts = urllib.parse.urlsplit(url)
+    if not parts.hostname:
+        raise BadOption(f"url names no host: {url!r}")
+    bare = urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    return bare.rstrip("/").removesuffix("/v1")
+
+
+def access_to(deployment: Deployment, key_header: str = "authorization") -> Access:
+    """What requests must carry: given headers, a key from the environment, the address's user and query.
+
+    All of it is remembered as secret, so that it is masked wherever it may be written.
+
+    Args:
+        deployment: says where they come from.
+        key_header: header of the key; ``authorization`` takes it as a bearer token, any other as it is.
+
+    Raises:
+        BadOption: the environment variable of the key is not set.
+    """
+    headers = {name.lower(): value for name, value in deployment.headers.items()}
+    parts = urllib.parse.urlsplit(deployment.url or "")
+    if parts.username is not None:
+        user, password = urllib.parse.unquote(parts.username), urllib.parse.unquote(parts.password or "")
+        token = base64.b64encode(f"{user}:{password}".encode()).decode()
+        headers.setdefault("authorization", f"Basic {token}")
+        conceal(password, parts.password or "", token, *([] if password else [user]))
+    conceal(*(value for _, value in urllib.parse.parse_qsl(parts.query)), parts.query)
+    if deployment.api_key_env:
+        key = os.environ.get(deployment.api_key_env)
+        if key is None:
+            raise BadOption(f"the environment variable {deployment.api_key_env} is not set; export the key in it")
+        headers[key_header] = f"Bearer {key}" if key_header == "authorization" else key
+    conceal(*headers.values())
+    return Access(headers, parts.query)

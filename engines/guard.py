@@ -10,7 +10,9 @@ and process group of its own, writes the engine's pid as one line to stdout, and
 Nothing survives: the engine dies with the guard (PR_SET_PDEATHSIG), and what an engine orphans is re-parented to the
 guard (PR_SET_CHILD_SUBREAPER) and killed. Linux only.
 
-Usage: ``python guard.py GRACE_INT_S GRACE_TERM_S -- ARGV…``
+Where a clean-up is given, it is run when the engine is gone, however it ended: a container outlives its client.
+
+Usage: ``python guard.py GRACE_INT_S GRACE_TERM_S [CLEANUP… --] -- ARGV…``
 """
 
 import ctypes
@@ -24,6 +26,7 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_CLEANUP_S = 20.0
 EXIT_CANNOT_START = 127
 """The guard's status when the program could not be executed; the reason stands in the engine's log."""
 
@@ -67,20 +70,37 @@ def _kill_adopted() -> None:
             os.waitpid(int(pid), 0)
 
 
+def _parts(words: list[str]) -> tuple[list[str], list[str]]:
+    """The clean-up, which may be empty, and the engine's program."""
+    if words[0] == "--":
+        return [], words[1:]
+    end = words.index("--")
+    return words[:end], words[end + 2 :]
+
+
+def _clean_up(argv: list[str]) -> None:
+    """Run it with a limit; what it has to say goes to the engine's log."""
+    try:
+        subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=2, timeout=_CLEANUP_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        sys.stderr.write(f"clean-up failed: {error}\n")
+
+
 def main(argv: list[str]) -> int:
-    """Run ``argv[3:]`` under guard and return its exit status (128 + n when signal n ended it)."""
+    """Run the engine under guard and return its exit status (128 + n when signal n ended it)."""
     graces_s = (float(argv[0]), float(argv[1]))
+    cleanup, program = _parts(argv[2:])
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         child = subprocess.Popen(
-            argv[3:],
+            program,
             stdin=subprocess.DEVNULL,
             stdout=2,
             start_new_session=True,
             preexec_fn=_die_with_guard,  # noqa: PLW1509  (this script has one thread)
         )
     except OSError as error:
-        sys.stderr.write(f"cannot start {argv[3]}: {error.strerror}\n")
+        sys.stderr.write(f"cannot start {program[0]}: {error.strerror}\n")
         return EXIT_CANNOT_START
     sys.stdout.write(f"{child.pid}\n")
     sys.stdout.flush()
@@ -90,6 +110,8 @@ def main(argv: list[str]) -> int:
     status = child.wait()
     _signal_group(child.pid, signal.SIGKILL)
     _kill_adopted()
+    if cleanup:
+        _clean_up(cleanup)
     return 128 - status if status < 0 else status
 
 

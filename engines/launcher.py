@@ -8,11 +8,9 @@ only when its readiness URL has answered 200; every failure carries the last lin
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import sys
 import time
-from collections import deque
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -21,8 +19,10 @@ import msgspec
 
 from engines import guard
 from engines.errors import EngineDied, NotReady, PortInUse
+from engines.secrets import conceal_named, known, masked
+from engines.server import LOG_TAIL_LINES, Access, Server
+from engines.tail import status_text, tail
 
-LOG_TAIL_LINES = 20
 _POLL_S = 0.05
 _GUARD_MARGIN_S = 5.0
 
@@ -31,9 +31,11 @@ class Launch(msgspec.Struct, frozen=True):
     """How one engine is started.
 
     Attributes:
-        argv: program and arguments; no shell.
+        argv: program and arguments; no shell. ``{file:NAME}`` stands for the path of one of ``files``.
         port: where it will listen on 127.0.0.1.
         env: added to this process's environment.
+        files: configuration that it reads, by name; written beside its log.
+        cleanup: run by the guard when the engine is gone, whatever ended it: what removes a container.
         ready_path: answers 200 once the engine can serve.
         ready_timeout_s: how long that may take.
         stop_grace_s: how long SIGINT may take before SIGTERM, and SIGTERM before SIGKILL.
@@ -42,47 +44,11 @@ class Launch(msgspec.Struct, frozen=True):
     argv: tuple[str, ...]
     port: int
     env: dict[str, str] = {}
+    files: dict[str, str] = {}
+    cleanup: tuple[str, ...] = ()
     ready_path: str = "/health"
     ready_timeout_s: float = 120.0
     stop_grace_s: tuple[float, float] = (10.0, 5.0)
-
-
-class Server:
-    """An engine that answers: started by :func:`launched`, or running already (:func:`attached`).
-
-    Attributes:
-        base_url: ``http://127.0.0.1:port``, without a trailing slash.
-        pid: of the engine's first process; None when it is not ours.
-        start_s: from launch to ready; None when it is not ours.
-    """
-
-    def __init__(self, base_url: str, *, pid: int | None = None, start_s: float | None = None) -> None:
-        self.base_url = base_url
-        self.pid = pid
-        self.start_s = start_s
-        self.exit_status: int | None = None
-        """Set when the engine's process has ended while it should run."""
-        self.ended = asyncio.Event()
-        """Set together with ``exit_status``."""
-        self.log: Path | None = None
-
-    def log_tail(self, lines: int = LOG_TAIL_LINES) -> list[str]:
-        """The last lines of the engine's output; empty when the engine is not ours."""
-        return tail(self.log, lines) if self.log else []
-
-    def died(self) -> EngineDied | None:
-        """The error to raise when the engine's process has ended, else None."""
-        if self.exit_status is None:
-            return None
-        return EngineDied(f"the engine's process ended by itself ({_status(self.exit_status)})", self.log_tail())
-
-
-def tail(path: Path, lines: int) -> list[str]:
-    """The last lines of a text file, undecodable bytes replaced; empty when there is no file."""
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return [line.rstrip("\n") for line in deque(file, lines)]
 
 
 def pick_port(wanted: int | None = None) -> int:
@@ -101,21 +67,17 @@ def pick_port(wanted: int | None = None) -> int:
         return probe.getsockname()[1]
 
 
-def attached(base_url: str) -> Server:
-    """A server that somebody else runs."""
-    return Server(base_url)
-
-
 @contextlib.asynccontextmanager
-async def launched(launch: Launch, log: Path) -> AsyncGenerator[Server]:
+async def launched(launch: Launch, log: Path, access: Access = Access()) -> AsyncGenerator[Server]:  # noqa: B008
     """Start an engine, wait until it is ready, yield it, and stop it whatever happens.
 
     Raises:
         NotReady: the readiness URL did not answer 200 in time.
         EngineDied: the process ended before that.
     """
+    conceal_named(launch.env)
     process, pid = await _spawn(launch, log)
-    server = Server(f"http://127.0.0.1:{launch.port}", pid=pid)
+    server = Server(f"http://127.0.0.1:{launch.port}", access, pid=pid)
     server.log = log
     watcher = asyncio.ensure_future(_watch(process, server))
     try:
@@ -126,13 +88,18 @@ async def launched(launch: Launch, log: Path) -> AsyncGenerator[Server]:
     finally:
         watcher.cancel()  # from here on its end is what we ask for
         await _stop(process, launch)
+        _mask(log)
 
 
 async def _spawn(launch: Launch, log: Path) -> tuple[asyncio.subprocess.Process, int]:
     grace = [str(seconds) for seconds in launch.stop_grace_s]
+    argv = [_with_file(word, log) for word in launch.argv]
+    for name, content in launch.files.items():
+        _file(log, name).write_text(content, encoding="utf-8")
+    cleanup = [*launch.cleanup, "--"] if launch.cleanup else []
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", guard.__file__, *grace, "--", *launch.argv,
+            sys.executable, "-I", guard.__file__, *grace, *cleanup, "--", *argv,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=output,
             env={**os.environ, "PYTHONUNBUFFERED": "1", **launch.env}, start_new_session=True,
         )  # fmt: skip
@@ -142,6 +109,26 @@ async def _spawn(launch: Launch, log: Path) -> tuple[asyncio.subprocess.Process,
         await process.wait()
         raise EngineDied(f"cannot start {launch.argv[0]}; is it installed? See {log}", tail(log, LOG_TAIL_LINES))
     return process, int(pid)
+
+
+def _file(log: Path, name: str) -> Path:
+    return log.with_name(f"{log.stem}-{name}")
+
+
+def _with_file(word: str, log: Path) -> str:
+    """A word of the command line with the path of a configuration file in it, where it names one."""
+    before, found, rest = word.partition("{file:")
+    if not found:
+        return word
+    name, _, after = rest.partition("}")
+    return f"{before}{_file(log, name).absolute()}{after}"
+
+
+def _mask(log: Path) -> None:
+    """Take secrets out of what the engine printed; engines print their configuration."""
+    said = log.read_text(encoding="utf-8", errors="surrogateescape")
+    if any(secret in said for secret in known()):
+        log.write_text(masked(said), encoding="utf-8", errors="surrogateescape")
 
 
 async def _watch(process: asyncio.subprocess.Process, server: Server) -> None:
@@ -158,7 +145,8 @@ async def _ready(launch: Launch, server: Server) -> None:
             if server.exit_status is not None:
                 raise _not_started(server)
             try:
-                async with session.get(url, timeout=aiohttp.ClientTimeout(total=min(5, left_s))) as answer:
+                limit = aiohttp.ClientTimeout(total=min(5, left_s))
+                async with session.get(url, headers=server.access.headers, timeout=limit) as answer:
                     if answer.status == 200:
                         return
                     last = f"HTTP {answer.status}"
@@ -190,8 +178,4 @@ def _not_started(server: Server) -> EngineDied:
     said = [line.strip() for line in server.log_tail() if line.strip()]
     reason = said[-1] if said else f"no output in {server.log}"
     status = server.exit_status or 0
-    return EngineDied(f"it did not start ({_status(status)}): {reason}", [] if status == 2 else server.log_tail())
-
-
-def _status(status: int) -> str:
-    return f"signal {status - 128}" if 128 < status <= 128 + signal.NSIG else f"exit status {status}"
+    return EngineDied(f"it did not start ({status_text(status)}): {reason}", [] if status == 2 else server.log_tail())

@@ -1,49 +1,96 @@
-"""Adapters by name."""
+"""Adapters by name: those that come with Bakeoff, and whatever other packages add."""
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-import msgspec
-
-from engines.adapters.openai import OpenAiEngine, OpenAiOptions
-from engines.adapters.reference import ReferenceEngine, ReferenceOptions
-from engines.adapters.transformers import TransformersEngine, TransformersOptions
-from engines.engine import Engine, Model
+from engines.adapters.openai import OpenAiEngine
+from engines.adapters.reference import ReferenceEngine
+from engines.adapters.transformers import TransformersEngine
+from engines.deployment import Deployment
+from engines.dialects import Dialect
+from engines.engine import Engine, Model, Setup
 from engines.errors import BadOption, UnknownEngine
+from engines.server_engine import ServerEngine
+from engines.spec import EngineSpec
 from workloads.options import nearest, typed_options
 
-_ADAPTERS: dict[str, tuple[type[msgspec.Struct], Callable[[Model, Any], Engine]]] = {
-    "openai": (OpenAiOptions, OpenAiEngine),
-    "reference": (ReferenceOptions, ReferenceEngine),
-    "transformers": (TransformersOptions, TransformersEngine),
+ENTRY_POINTS = "bakeoff.engines"
+"""The group under which a package names its own adapters: classes as :class:`engines.engine.Engine` says."""
+_SHARED = (*EngineSpec.__struct_fields__, *Deployment.__struct_fields__)
+_OWN: dict[str, type[ServerEngine]] = {
+    kind.adapter: kind for kind in (OpenAiEngine, ReferenceEngine, TransformersEngine)
 }
-ADAPTERS = tuple(_ADAPTERS)
-"""Names of the adapters."""
 
 
-def check_options(adapter: str, options: Mapping[str, Any]) -> msgspec.Struct:
-    """The adapter's typed options; nothing is made.
+def adapters() -> tuple[str, ...]:
+    """Names of the adapters, other packages' last."""
+    return (*_OWN, *sorted(_others()))
+
+
+def adapter_class(name: str) -> Any:  # noqa: ANN401  (a class that makes an Engine; other packages' need no base)
+    """The class of one adapter.
+
+    Raises:
+        UnknownEngine: there is none of that name (the nearest is named), or another package's cannot be loaded.
+    """
+    if name in _OWN:
+        return _OWN[name]
+    point = _others().get(name)
+    if point is None:
+        raise UnknownEngine(f"unknown engine '{name}'; {nearest(name, adapters())}")
+    try:
+        return point.load()
+    except Exception as error:
+        raise UnknownEngine(f"engine '{name}' of {point.value} cannot be loaded: {error}") from error
+
+
+def check(adapter: str, options: Mapping[str, Any], spec: EngineSpec, deployment: Deployment) -> None:
+    """Find what is wrong with an engine's settings; nothing is made or looked for.
 
     Raises:
         UnknownEngine: no adapter of that name; the nearest is named.
-        BadOption: an option is unknown (the nearest is named) or of the wrong type.
+        BadOption: an option is unknown (the nearest is named) or of the wrong type, or the engine cannot do it.
     """
-    if adapter not in _ADAPTERS:
-        raise UnknownEngine(f"unknown engine '{adapter}'; {nearest(adapter, _ADAPTERS)}")
-    return typed_options(_ADAPTERS[adapter][0], options, f"engine '{adapter}'", BadOption)
+    setup = _setup(adapter, Model(""), options, spec, deployment)
+    if look := getattr(adapter_class(adapter), "check", None):
+        look(setup)
 
 
-def option_names(adapter: str) -> tuple[str, ...]:
-    """Names of an adapter's options."""
-    return _ADAPTERS[adapter][0].__struct_fields__
+def dialect(adapter: str, options: Mapping[str, Any], deployment: Deployment) -> Dialect:
+    """The wire format of an engine that cannot or need not be made: to read its log.
+
+    Raises:
+        UnknownEngine, BadOption: as :func:`check`.
+    """
+    return adapter_class(adapter).dialect_for(_setup(adapter, Model(""), options, EngineSpec(), deployment))
 
 
-def engine(adapter: str, model: Model, options: Mapping[str, Any]) -> Engine:
+def engine(
+    adapter: str,
+    model: Model,
+    options: Mapping[str, Any],
+    spec: EngineSpec = EngineSpec(),  # noqa: B008  (frozen)
+    deployment: Deployment = Deployment(),  # noqa: B008
+) -> Engine:
     """Make an engine; nothing is started.
 
     Raises:
-        UnknownEngine, BadOption: as :func:`check_options`.
-        ModelNotFound, NotInstalled: what the adapter needs is not there.
+        UnknownEngine, BadOption: as :func:`check`.
     """
-    checked = check_options(adapter, options)
-    return _ADAPTERS[adapter][1](model, checked)
+    return adapter_class(adapter)(_setup(adapter, model, options, spec, deployment))
+
+
+def _setup(adapter: str, model: Model, options: Mapping[str, Any], spec: EngineSpec, deployment: Deployment) -> Setup:
+    misplaced = next((name for name in options if name in _SHARED), None)
+    if misplaced:
+        place = "spec" if misplaced in EngineSpec.__struct_fields__ else "the engine's table itself, beside options"
+        raise BadOption(f"engine '{adapter}' has no option '{misplaced}'; it belongs into {place}")
+    own = typed_options(adapter_class(adapter).Options, options, f"engine '{adapter}'", BadOption)
+    return Setup(model, spec, own, deployment)
+
+
+@functools.cache
+def _others() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from engines import check_options
+from engines import Deployment, EngineSpec, check
 from harness.errors import BadExperiment
 from results.records import Cache, Load, Slo, TrialPlan
 from workloads import arrival, workload
@@ -26,17 +26,17 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """A folder with the model's ``tokenizer.json``; the default is ``path``."""
 
 
-class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One side of the bake-off."""
+class EngineConfig(Deployment, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """One side of the bake-off: what it is, and where it runs."""
 
     adapter: str
     """``bakeoff engines list`` names them."""
     label: str | None = None
     """How tables call it; the default is the adapter's name."""
-    port: int | None = None
-    """Port of 127.0.0.1 on which it is launched; the default is a free one."""
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {}  # noqa: RUF012  (msgspec copies it)
     """The adapter's own options."""
+    spec: EngineSpec = EngineSpec()
+    """Settings that stand above the experiment's ``[spec]`` for this engine."""
 
     @property
     def shown(self) -> str:
@@ -101,6 +101,8 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """Levels: ``concurrency = N``, or ``rate_per_s = R`` with ``arrival``."""
     workload: WorkloadConfig
     model: ModelConfig = ModelConfig()
+    spec: EngineSpec = EngineSpec()
+    """Settings that all engines share; each is told in its own words, and one that cannot do them is refused."""
     repeats: int = 3
     """Trials of each engine at each level; each repeat starts the engine afresh."""
     seed: int = 1
@@ -122,6 +124,18 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
                     trial_id = f"r{repeat}-{side.shown}-{level}"
                     trials.append(TrialPlan(trial_id, side.shown, self.workload.name, load, repeat))
         return trials
+
+    def spec_of(self, side: EngineConfig) -> EngineSpec:
+        """What one engine is told: the shared settings, and its own above them. One that runs already is told nothing.
+
+        Raises:
+            BadExperiment: it runs already and has settings of its own.
+        """
+        if side.url is None:
+            return self.spec.under(side.spec)
+        if given := side.spec.given():
+            raise BadExperiment(f"engine '{side.shown}' runs already and cannot be told {', '.join(given)}")
+        return EngineSpec()
 
     def traffic_seed(self, load: Load) -> str:
         """Seed of one level's lengths and times: the same for every engine and repeat, different between levels."""
@@ -157,7 +171,7 @@ def experiment_from(data: dict[str, Any], owner: str) -> Experiment:
     if problem:
         raise BadExperiment(f"{owner}: {problem}")
     for side in experiment.engines:
-        check_options(side.adapter, side.options)
+        check(side.adapter, side.options, experiment.spec_of(side), side)
     workload(experiment.workload.name, experiment.workload.options)
     for load in experiment.loads:
         if load.arrival not in {None, "workload"}:

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import msgspec
 
-from engines import Engine, EngineError, Model, attached, engine, launched, pick_port
-from engines.models import resolve
+from engines import Engine, EngineError, Model, attached, dialect, engine, launched, pick_port
+from engines.models import KNOWN_MODELS, cached, resolve
+from engines.secrets import masked_data
 from harness.client import Fleet, decode_stream, local_fleet
 from harness.client.ray_fleet import ray_fleet
 from harness.environment import VERSION, environment, git_commit
@@ -31,6 +32,7 @@ from harness.trial import Side, TrialRunner
 from results.records import SCHEMA_VERSION, EngineDescription, Manifest, RunStatus, TrialPlan, TrialRecord
 from results.store import RunFolder, new_run_id
 from workloads import NoTokenizer, Tokenizer, workload
+from workloads.errors import WorkloadError
 
 
 def create_run(experiment: Experiment, root: Path) -> RunFolder:
@@ -76,10 +78,11 @@ def recover(run: RunFolder) -> int:
     if not cut_off:
         return 0
     experiment = experiment_from(manifest.experiment, str(run.path))
+    tokenizer = _tokenizer_here(experiment)
     for plan, folder in cut_off:
         side = next(side for side in experiment.engines if side.shown == plan.engine)
-        dialect = engine(side.adapter, Model(plan.engine), side.options).dialect
-        folder.write_requests(decode_stream(stream, dialect, None) for stream in folder.read_streams())
+        spoken = dialect(side.adapter, side.options, side)
+        folder.write_requests(decode_stream(stream, spoken, tokenizer) for stream in folder.read_streams())
     return len(cut_off)
 
 
@@ -87,7 +90,10 @@ async def _measure(experiment: Experiment, run: RunFolder, observer: Observer) -
     """Run the trials; returns what went wrong with engines, or None."""
     model = await _resolve_model(experiment, observer)
     tokenizer = _tokenizer(experiment, model)
-    engines = {side.shown: engine(side.adapter, model, side.options) for side in experiment.engines}
+    engines = {
+        side.shown: engine(side.adapter, model, side.options, experiment.spec_of(side), side)
+        for side in experiment.engines
+    }
     with traffic_planner(experiment, tokenizer) as planner:
         await _plan_repeat(experiment, planner, 1)  # what is wrong with the traffic shows before anything is started
         return await _run_trials(_Prepared(experiment, model, tokenizer, engines, planner), run, observer)
@@ -153,18 +159,23 @@ async def _trials(
 async def _side(made: Engine, label: str, model: Model, port: int, log: Path) -> AsyncGenerator[Side]:
     """The engine, running and described."""
     launch = made.launch(port)
-    async with launched(launch, log) if launch else contextlib.nullcontext(attached(made.url or "")) as server:
+    running = (
+        launched(launch, log, made.access) if launch else contextlib.nullcontext(attached(made.url or "", made.access))
+    )
+    async with running as server:
         details = await made.describe(server)
         version = details.pop("version", None)
         description = EngineDescription(
             label=label,
             adapter=made.adapter,
             version=version,
-            argv=list(launch.argv) if launch else [],
+            argv=masked_data(launch.argv) if launch else [],
+            env=masked_data(launch.env) if launch else {},
             url=made.url,
             model=model.name,
             model_sha256=model.sha256,
-            details=details,
+            details=masked_data(details),
+            notes=list(made.notes),
         )
         yield Side(made, server, description)
 
@@ -172,7 +183,7 @@ async def _side(made: Engine, label: str, model: Model, port: int, log: Path) ->
 async def _resolve_model(experiment: Experiment, observer: Observer) -> Model:
     """The model; fetched when it is a known one that is not cached. An experiment on addresses alone needs none."""
     config = experiment.model
-    if config.path is None and all("url" in side.options for side in experiment.engines):
+    if config.path is None and all(side.url for side in experiment.engines):
         return Model(config.name or "default")
     return await asyncio.to_thread(resolve, config.name, config.path, observer.fetching)
 
@@ -182,6 +193,16 @@ def _tokenizer(experiment: Experiment, model: Model) -> Tokenizer:
     if place is None:
         raise NoTokenizer("prompts of exact length need the model's tokenizer; set tokenizer (a folder) in [model]")
     return Tokenizer(Path(place).expanduser())
+
+
+def _tokenizer_here(experiment: Experiment) -> Tokenizer | None:
+    """The tokenizer, if it is on this machine already."""
+    known = cached(experiment.model.name) if experiment.model.name in KNOWN_MODELS else None
+    place = experiment.model.tokenizer or experiment.model.path or known
+    try:
+        return Tokenizer(Path(place).expanduser()) if place else None
+    except WorkloadError:
+        return None
 
 
 async def _plan_repeat(experiment: Experiment, planner: TrafficPlanner, repeat: int) -> None:
@@ -208,7 +229,7 @@ def _manifest(experiment: Experiment) -> Manifest:
         host=socket.gethostname(),
         bakeoff_version=VERSION,
         git_commit=git_commit(),
-        experiment=msgspec.to_builtins(experiment),
+        experiment=masked_data(msgspec.to_builtins(experiment)),
         environment=environment(),
         trials=experiment.plan(),
         slo=experiment.slo,

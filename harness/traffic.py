@@ -169,7 +169,7 @@ def traffic_planner(experiment: Experiment, tokenizer: Tokenizer) -> Generator[T
 
 
 def _url(side: EngineConfig) -> str | None:
-    return side.options.get("url")
+    return side.url
 
 
 def _within(source: Workload, reach_s: float) -> Workload:

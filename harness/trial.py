@@ -158,6 +158,7 @@ class TrialRunner:
     def _order(self, side: Side, share: Closed | Open, phase: Phase) -> LoadOrder:
         return LoadOrder(
             base_url=side.server.base_url,
+            access=side.server.access,
             share=share,
             timeout_s=self._experiment.trial.timeout_s,
             phase=phase,

@@ -249,10 +249,14 @@ class EngineDescription(msgspec.Struct, frozen=True, omit_defaults=True):
     adapter: str
     version: str | None = None
     argv: list[str] = []
+    env: dict[str, str] = {}
+    """Variables that it was given above the harness's own environment; secrets are masked."""
     url: str | None = None
     model: str | None = None
     model_sha256: str | None = None
     details: dict[str, Any] = {}
+    notes: list[str] = []
+    """What a reader of its figures must know."""
 
 
 class ClientError(msgspec.Struct, frozen=True, omit_defaults=True):

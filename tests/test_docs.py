@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engines import ADAPTERS
+from engines import adapters
 from harness.cli import make_app
 from harness.experiment import ClientConfig, EngineConfig, Experiment, ModelConfig, TrialConfig, WorkloadConfig
 from results.records import Cache, Load, Slo
@@ -32,7 +32,7 @@ def test_every_key_of_the_experiment_file_is_described():
     keys = {key for kind in kinds for key in kind.__struct_fields__}
     assert {key for key in keys if f"`{key}`" not in text and f"[{key}]" not in text} == set()
     text += (ROOT / "docs/workloads.md").read_text(encoding="utf-8")
-    for name in (*ADAPTERS, *workload_names(), *ARRIVALS):
+    for name in (*adapters(), *workload_names(), *ARRIVALS):
         assert f"`{name}`" in text
 
 

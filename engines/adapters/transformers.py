@@ -1,67 +1,81 @@
 """``transformers serve``: Hugging Face's own OpenAI-compatible server."""
 
-import sys
-from importlib import metadata
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import msgspec
 
-from engines.dialects import TransformersDialect
-from engines.engine import Model, base_url
-from engines.errors import ModelNotFound, NotInstalled
-from engines.launcher import Launch, Server
+from engines.dialects import Dialect, TransformersDialect
+from engines.engine import Setup
+from engines.errors import NotInstalled
+from engines.launcher import Server
+from engines.server_engine import ServerEngine
+from engines.spec import Spellings, flag, one_of
 
 
 class TransformersOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Options of the ``transformers`` adapter."""
 
-    dtype: str | None = None
-    """``auto`` (the checkpoint's own), ``float32``, ``bfloat16`` or ``float16``."""
     device: str | None = None
     """``auto``, ``cpu`` or ``cuda``."""
     continuous_batching: bool = False
     """Off, the server answers requests one after another."""
     attn_implementation: str | None = None
     """``eager``, ``sdpa`` or ``flash_attention_2``."""
-    url: str | None = None
-    """Where it runs already, instead of launching it."""
+    cb_block_size: int | None = None
+    """Continuous batching: tokens in one KV block."""
+    cb_num_blocks: int | None = None
+    """Continuous batching: KV blocks in the pool."""
 
 
-class TransformersEngine:
+class TransformersEngine(ServerEngine):
     """Starts ``transformers serve MODEL``; the model is loaded before the port opens."""
 
     adapter = "transformers"
+    Options = TransformersOptions
+    recipes = ("transformers",)
+    distributions = ("transformers",)
+    spellings: ClassVar[Spellings] = {
+        "dtype": one_of(("auto", "float32", "bfloat16", "float16"), flag("--dtype")),
+        "quantization": one_of(("bnb-4bit", "bnb-8bit"), flag("--quantization")),
+        "max_num_batched_tokens": flag("--cb-max-batch-tokens"),
+        "memory_fraction": flag("--cb-max-memory-percent"),
+        "seed": flag("--default-seed"),
+    }
+    container_command = ("transformers", "serve")
+    stop_grace_s = (6.0, 2.0)
 
-    def __init__(self, model: Model, options: TransformersOptions) -> None:
-        self.url = base_url(options.url) if options.url else None
-        self._path = model.path
-        self._options = options
-        self.dialect = TransformersDialect()
-        self.model_id = model.path or model.name  # it refuses any other name than the one it was started with
+    @classmethod
+    def dialect_for(cls, setup: Setup) -> Dialect:  # noqa: ARG003
+        """Its own."""
+        return TransformersDialect()
 
-    def launch(self, port: int) -> Launch | None:
-        """Offline, so that a local folder is never looked up on a hub."""
-        if self.url:
-            return None
-        if self._path is None:
-            raise ModelNotFound("transformers serve needs a model folder; set path in [model]")
-        program = Path(sys.executable).with_name("transformers")
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        if setup.deployment.served_model_name is None:
+            self.model_id = setup.model.path or setup.model.name  # it refuses any other name than it was started with
+
+    def command(self) -> Sequence[str]:
+        """The console script of its environment."""
+        if self.setup.deployment.program:
+            return (self.setup.deployment.program, "serve")
+        program = self.environment().program("transformers")
         if not program.exists():
             raise NotInstalled("transformers is not installed here; run: pip install 'bakeoff[hf]'")
-        argv = [str(program), "serve", self._path, "--host", "127.0.0.1", "--port", str(port)]
-        flags = msgspec.to_builtins(msgspec.structs.replace(self._options, url=None))
-        for name, value in flags.items():
-            flag = f"--{name.replace('_', '-')}"
-            argv += [flag] if value is True else [flag, str(value)]
-        return Launch(tuple(argv), port, env={"HF_HUB_OFFLINE": "1"}, stop_grace_s=(6.0, 2.0))
+        return (str(program), "serve")
 
-    async def reset_cache(self, server: Server) -> bool:  # noqa: ARG002
-        """It keeps no cache between requests."""
-        return False
+    def arguments(self, host: str, port: int, model: str) -> Sequence[str]:
+        """The model must be named: without, the server loads whatever a request asks for."""
+        argv = [model, "--host", host, "--port", str(port)]
+        for name, value in msgspec.to_builtins(self.setup.options).items():
+            flag_name = f"--{name.replace('_', '-')}"
+            argv += [flag_name] if value is True else [flag_name, str(value)] if value is not None else []
+        return argv
 
     async def describe(self, server: Server) -> dict[str, Any]:  # noqa: ARG002  (it has no version endpoint)
         """Versions of the packages in the environment that it was started from; nothing when somebody else did."""
-        if self.url:
+        deployment = self.setup.deployment
+        if self.url or deployment.container or deployment.ssh or deployment.program:
             return {}
-        return {name if name == "torch" else "version": metadata.version(name) for name in ("transformers", "torch")}
+        place = self.environment()
+        return {"version": place.version("transformers"), "torch": place.version("torch")}

@@ -22,6 +22,8 @@ class TokenDelta(msgspec.Struct, frozen=True):
     text: str
     token_ids: tuple[int, ...] | None = None
     """Exact ids, where the engine sends them."""
+    logprobs: tuple[float, ...] | None = None
+    """Natural logarithm of each token's probability, where they were asked for and the engine sends them."""
     kind: TokenKind = TokenKind.TEXT
 
 
@@ -75,10 +77,18 @@ class HttpRequest(msgspec.Struct, frozen=True):
         return f"HttpRequest({self.path!r}, headers={sorted(self.headers)}, body={self.body!r})"
 
 
+class EventReader(Protocol):
+    """Reads one stream; made anew for each, because some formats say only what has changed since the last event."""
+
+    def events(self, data: bytes) -> list[Event]:
+        """What the ``data`` of one server-sent event means; garbage is a :class:`StreamFault`, never an exception."""
+        ...
+
+
 class Dialect(Protocol):
     """How one engine wants to be asked, and what its stream means.
 
-    Pure: the same turn gives the same bytes, and the same payload gives the same events.
+    Pure: the same turn gives the same bytes, and the same payloads give the same events.
     """
 
     @property
@@ -86,12 +96,23 @@ class Dialect(Protocol):
         """Name of the wire format."""
         ...
 
-    def request(self, turn: Turn, model: str) -> HttpRequest:
-        """The bytes that ask ``model`` for exactly ``turn.output_tokens`` tokens, greedily, as a stream."""
+    @property
+    def exact_length(self) -> bool:
+        """Whether it can force the length of an answer; else the wanted length is an upper bound."""
         ...
 
-    def events(self, data: bytes) -> list[Event]:
-        """What the ``data`` of one server-sent event means; garbage is a :class:`StreamFault`, never an exception."""
+    def request(self, turn: Turn, model: str, *, logprobs: bool = False) -> HttpRequest:
+        """The bytes that ask ``model`` for exactly ``turn.output_tokens`` tokens, greedily, as a stream.
+
+        Args:
+            turn: what is asked.
+            model: what the request calls the model.
+            logprobs: ask for the log-probability of each token too, where the format has them.
+        """
+        ...
+
+    def reader(self) -> EventReader:
+        """A reader for one answer."""
         ...
 
     def refusal(self, status: int, body: bytes) -> str:

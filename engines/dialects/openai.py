@@ -11,6 +11,7 @@ import msgspec
 from engines.dialects.base import EmptyChunk, Event, Finish, HttpRequest, StreamFault, TokenDelta, TokenKind, Usage
 from workloads.types import Turn
 
+STREAM_HEADERS = {"content-type": "application/json", "accept": "text/event-stream"}
 _MAX_ERROR_CHARS = 500
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What decoding hostile bytes may raise: no JSON or another shape, a string that is no UTF-8, nesting without end."""
@@ -23,9 +24,27 @@ class _Delta(msgspec.Struct):
     tool_calls: list[Any] | None = None
 
 
+class _TokenLogProb(msgspec.Struct):
+    logprob: float
+
+
+class _LogProbs(msgspec.Struct):
+    token_logprobs: list[float | None] | None = None
+    """Completions."""
+    content: list[_TokenLogProb] | None = None
+    """Chat."""
+
+    def values(self) -> tuple[float, ...] | None:
+        """One for each token; None where one is missing."""
+        of_chat = [token.logprob for token in self.content or ()]
+        found = self.token_logprobs or of_chat
+        return tuple(value for value in found if value is not None) if found and None not in found else None
+
+
 class _Choice(msgspec.Struct):
     delta: _Delta | None = None
     text: str | None = None
+    logprobs: _LogProbs | None = None
     finish_reason: str | None = None
     token_ids: list[int] | None = None
 
@@ -55,21 +74,25 @@ class OpenAiDialect:
     """
 
     name = "openai"
+    exact_length = False
 
-    def __init__(self, api_key: str | None = None) -> None:
-        self._headers = {"content-type": "application/json", "accept": "text/event-stream"}
-        if api_key:
-            self._headers["authorization"] = f"Bearer {api_key}"
+    def __init__(self) -> None:
         self._decoder = msgspec.json.Decoder(_Chunk)
 
-    def request(self, turn: Turn, model: str) -> HttpRequest:
+    def request(self, turn: Turn, model: str, *, logprobs: bool = False) -> HttpRequest:
         """A streamed, greedy request; see :class:`~engines.dialects.base.Dialect`."""
         body: dict[str, Any] = {"model": model, "stream": True, **self.sampling(turn), **self.answer_format(turn)}
+        if logprobs:
+            body |= self.asking_logprobs(turn)
         if turn.messages is not None:
             body["messages"] = [{"role": message.role, "content": message.content} for message in turn.messages]
-            return HttpRequest("/v1/chat/completions", self._headers, msgspec.json.encode(body))
+            return HttpRequest("/v1/chat/completions", STREAM_HEADERS, msgspec.json.encode(body))
         body["prompt"] = turn.prompt
-        return HttpRequest("/v1/completions", self._headers, msgspec.json.encode(body))
+        return HttpRequest("/v1/completions", STREAM_HEADERS, msgspec.json.encode(body))
+
+    def asking_logprobs(self, turn: Turn) -> dict[str, Any]:
+        """Fields that ask for each token's log-probability."""
+        return {"logprobs": True} if turn.messages is not None else {"logprobs": 0}
 
     def sampling(self, turn: Turn) -> dict[str, Any]:
         """Fields that ask for greedy decoding and bound the length."""
@@ -82,8 +105,12 @@ class OpenAiDialect:
         schema = {"name": "answer", "schema": msgspec.Raw(turn.json_schema.encode()), "strict": True}
         return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
+    def reader(self) -> "OpenAiDialect":
+        """Itself: what an event means does not depend on earlier ones."""
+        return self
+
     def events(self, data: bytes) -> list[Event]:
-        """Decode one payload; see :class:`~engines.dialects.base.Dialect`."""
+        """Decode one payload; see :class:`~engines.dialects.base.EventReader`."""
         if data.startswith(b"[DONE]"):
             return []
         try:
@@ -117,6 +144,7 @@ def _chunk_events(chunk: _Chunk, data: bytes) -> list[Event]:
 
 def _choice_events(choice: _Choice) -> list[Event]:
     ids = tuple(choice.token_ids) if choice.token_ids else None
+    logprobs = choice.logprobs.values() if choice.logprobs else None
     delta = choice.delta or _Delta()
     pieces = [
         (TokenKind.REASONING, delta.reasoning_content or delta.reasoning or ""),
@@ -125,9 +153,8 @@ def _choice_events(choice: _Choice) -> list[Event]:
     ]
     said = [piece for piece in pieces if piece[1]] or ([(TokenKind.TEXT, "")] if ids else [])
     # A chunk that says several things does not say which ids belong to which: the last one carries them all.
-    events: list[Event] = [
-        TokenDelta(text, ids if i == len(said) else None, kind) for i, (kind, text) in enumerate(said, start=1)
-    ]
+    events: list[Event] = [TokenDelta(text, kind=kind) for kind, text in said[:-1]]
+    events += [TokenDelta(text, ids, logprobs, kind) for kind, text in said[-1:]]
     if not said:
         events.append(EmptyChunk())
     if choice.finish_reason is not None:

@@ -10,6 +10,7 @@ class ReferenceDialect(OpenAiDialect):
     """Exact lengths by ``ignore_eos`` and ``min_tokens``; exact counts by ``return_token_ids``."""
 
     name = "reference"
+    exact_length = True
 
     def sampling(self, turn: Turn) -> dict[str, Any]:
         """Greedy decoding of exactly ``output_tokens`` tokens, with their ids."""

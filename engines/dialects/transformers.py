@@ -17,11 +17,16 @@ class TransformersDialect(OpenAiDialect):
     """Exact lengths by a generation config; counts from usage."""
 
     name = "transformers"
+    exact_length = True
 
     def sampling(self, turn: Turn) -> dict[str, Any]:
         """Greedy decoding of exactly ``output_tokens`` tokens."""
         config = {"do_sample": False, "eos_token_id": -1, "max_new_tokens": turn.output_tokens}
         return {"max_tokens": turn.output_tokens, "generation_config": msgspec.json.encode(config).decode()}
+
+    def asking_logprobs(self, turn: Turn) -> dict[str, Any]:  # noqa: ARG002
+        """Nothing: the server sends none."""
+        return {}
 
     def answer_format(self, turn: Turn) -> dict[str, Any]:  # noqa: ARG002
         """Nothing: the server refuses the field, and the answers' length is forced."""

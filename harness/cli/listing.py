@@ -13,11 +13,11 @@ models_app = cyclopts.App(name="models", help="Models that can be served.")
 @engines_app.command(name="list")
 def list_engines() -> int:
     """List the adapters with their options."""
-    from engines import ADAPTERS
-    from engines.registry import option_names
+    from engines import adapters
+    from engines.registry import adapter_class
 
-    for adapter in ADAPTERS:
-        _say(f"{adapter}: options {', '.join(option_names(adapter))}")
+    for adapter in adapters():
+        _say(f"{adapter}: options {', '.join(adapter_class(adapter).Options.__struct_fields__)}")
     return EXIT_OK
 
 

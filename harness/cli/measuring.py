@@ -121,7 +121,7 @@ def bench(
         "seed": seed,
         "repeats": repeats,
         "model": {"name": model, "tokenizer": str(tokenizer)},
-        "engines": [{"adapter": engine, "options": {"url": url}}],
+        "engines": [{"adapter": engine, "url": url}],
         "workload": {"name": workload, "options": {} if scale is None else {"scale": scale}},
         "loads": [load],
         "trial": {"duration_s": duration},

@@ -5,6 +5,7 @@ import time
 
 import aiohttp
 
+from engines import Access
 from engines.dialects import HttpRequest
 from harness.client.transport import Ended, StreamLog
 
@@ -14,9 +15,11 @@ class AiohttpTransport:
 
     Args:
         base_url: ``http://host:port`` or ``https://host``, with an optional path prefix.
+        access: what every request must carry.
     """
 
-    def __init__(self, base_url: str) -> None:
+    def __init__(self, base_url: str, access: Access = Access()) -> None:  # noqa: B008
+        self._access = access
         self._base_url = base_url.rstrip("/")
         self._session: aiohttp.ClientSession | None = None
         self._tasks: dict[StreamLog, asyncio.Task[None]] = {}
@@ -56,8 +59,9 @@ class AiohttpTransport:
         assert self._session is not None
         log.sent_ns = time.monotonic_ns()
         try:
-            url = f"{self._base_url}{request.path}"
-            async with self._session.post(url, data=request.body, headers=request.headers) as response:
+            url = self._base_url + self._access.path(request.path)
+            headers = request.headers | self._access.headers
+            async with self._session.post(url, data=request.body, headers=headers) as response:
                 log.status = response.status
                 async for data in response.content.iter_any():
                     log.read_ns.append(time.monotonic_ns())

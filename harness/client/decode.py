@@ -3,6 +3,7 @@
 import msgspec
 
 from engines.dialects import Dialect, EmptyChunk, Event, Finish, SseParser, StreamFault, TokenDelta, Usage
+from engines.secrets import masked
 from harness.client.token_counts import token_counts
 from results.records import Exchange, Outcome, RequestRecord, StreamRecord
 from workloads import Tokenizer
@@ -66,7 +67,7 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
         output_tokens=usage.output_tokens if usage.output_tokens is not None else (sum(counts) or None),
         cached_tokens=usage.cached_tokens,
         finish_reason=answer.finish,
-        error=error,
+        error=masked(error) if error else None,
         text="".join(delta.text for _, delta in answer.deltas),
     )
 
@@ -74,11 +75,11 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
 def _answer(stream: StreamRecord, dialect: Dialect) -> _Answer:
     """Every event with the time of the read that completed it, summed up."""
     answer = _Answer()
-    parser = SseParser()
+    parser, reader = SseParser(), dialect.reader()
     for t_ns, read in zip(stream.read_ns, stream.reads, strict=True):
         payloads = parser.feed(read)
         for data in payloads:
-            for event in dialect.events(data):
+            for event in reader.events(data):
                 _take(answer, t_ns, event)
         if payloads:
             answer.last_event_ns = t_ns

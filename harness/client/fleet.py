@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from engines import Access
 from harness.client.driver import Issue
 from harness.client.local_worker import LocalWorker
 from harness.client.orders import Answer, Closed, Done, Go, Open, Prepare, Ready, Stop, Stopped
@@ -40,6 +41,7 @@ class LoadOrder(msgspec.Struct, frozen=True):
         timeout_s: longest exchange.
         phase: how its requests are recorded.
         transport: ``http`` or ``aiohttp``.
+        access: what every request must carry; sent to the workers over their pipes, never written.
     """
 
     base_url: str
@@ -47,6 +49,7 @@ class LoadOrder(msgspec.Struct, frozen=True):
     timeout_s: float
     phase: Phase = Phase.MEASURED
     transport: str = "http"
+    access: Access = Access()
 
 
 class LoadResult(msgspec.Struct, frozen=True):
@@ -127,6 +130,7 @@ async def _run(crew: Sequence[_Member], order: LoadOrder) -> list[Done]:
         await station.send(
             Prepare(
                 base_url=order.base_url,
+                access=order.access,
                 log=station.place(member.log),
                 sessions=await station.stage(member.plan),
                 load=member.share,

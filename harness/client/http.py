@@ -16,6 +16,7 @@ from typing import cast
 
 import httptools
 
+from engines import Access
 from engines.dialects import HttpRequest
 from harness.client.moderator import Moderator
 from harness.client.transport import Ended, StreamLog
@@ -31,9 +32,11 @@ class HttpTransport:
     Args:
         base_url: ``http://host:port`` or ``https://host``, with an optional path prefix. Certificates are checked
             against the system's authorities, or those that ``SSL_CERT_FILE`` names.
+        access: what every request must carry.
     """
 
-    def __init__(self, base_url: str) -> None:
+    def __init__(self, base_url: str, access: Access = Access()) -> None:  # noqa: B008
+        self._access = access
         parts = urllib.parse.urlsplit(base_url)
         assert parts.hostname is not None, f"no host in {base_url}"
         self._host = parts.hostname
@@ -55,8 +58,9 @@ class HttpTransport:
 
     def prepare(self, request: HttpRequest) -> bytes:
         """The request as it goes over the wire."""
-        lines = [f"POST {self._prefix}{request.path} HTTP/1.1", f"host: {self._host_header}"]
-        lines += [f"{name}: {value}" for name, value in request.headers.items()]
+        path = self._access.path(f"{self._prefix}{request.path}")
+        lines = [f"POST {path} HTTP/1.1", f"host: {self._host_header}"]
+        lines += [f"{name}: {value}" for name, value in (request.headers | self._access.headers).items()]
         lines += [f"content-length: {len(request.body)}", "", ""]
         return "\r\n".join(lines).encode("latin-1") + request.body
 

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from engines import Access
 from results.records import Phase, TelemetryRecord
 
 
@@ -25,6 +26,8 @@ class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
     """Get ready for a load: open connections, read ahead. Answered by :class:`Ready`."""
 
     base_url: str
+    access: Access
+    """What every request must carry."""
     log: str
     """File of stream records to append to."""
     sessions: str

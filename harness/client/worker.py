@@ -85,7 +85,7 @@ class Worker:
             await asyncio.wait([self._load])
 
     async def _measure(self, order: Prepare, go: asyncio.Future[int]) -> Done:
-        transport: Transport = TRANSPORTS[order.transport](order.base_url)
+        transport: Transport = TRANSPORTS[order.transport](order.base_url, order.access)
         clock = MonotonicClock()
         load = _Load(go)
         with FrameAppender(Path(order.log)) as log:

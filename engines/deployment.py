@@ -1,0 +1,86 @@
+"""Where an engine runs: at an address, as a process here, in a container, or on another host over ssh."""
+
+import msgspec
+
+from engines.secrets import names_secret
+
+
+class Container(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A container that is started for the run and removed after it."""
+
+    image: str
+    """With its tag or digest."""
+    runtime: str = "docker"
+    """``docker`` or ``podman``."""
+    gpus: str | None = None
+    """``all``, or device numbers with commas; the default is none."""
+    args: list[str] = []
+    """More arguments of ``docker run``, before the image."""
+    command: list[str] | None = None
+    """What is run inside before the engine's flags, where the image's entry point is not the adapter's usual one."""
+
+
+class Ssh(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Another host, with keys set up so that ``ssh HOST true`` asks nothing."""
+
+    host: str
+    """As ``ssh`` takes it: ``user@host`` or an entry of ~/.ssh/config."""
+    command: list[str] = []
+    """What starts the engine there, before its flags; the default is the adapter's program, looked for there."""
+    args: list[str] = []
+    """More arguments of ``ssh``, before the host."""
+    model_path: str | None = None
+    """Where the model lies on that host; the default is the same path as here."""
+
+
+class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """How one engine is run and reached; the default is a process of this machine on a free port."""
+
+    url: str | None = None
+    """Where it runs already, with or without the final ``/v1``; then nothing is launched."""
+    port: int | None = None
+    """Port of 127.0.0.1 on which it is launched; the default is a free one."""
+    served_model_name: str | None = None
+    """What requests call the model; the default is the experiment's model name."""
+    api_key_env: str | None = None
+    """Environment variable that holds the key which requests carry; the key itself is never stored."""
+    headers: dict[str, str] = {}
+    """More headers of each request; their values are treated as secrets."""
+    environment: str | None = None
+    """Where its packages are: an installed environment (``bakeoff engines list``) or the folder of a venv."""
+    program: str | None = None
+    """Path of the program to start, instead of the one that is looked for."""
+    container: Container | None = None
+    """Run it in a container."""
+    ssh: Ssh | None = None
+    """Run it on another host; its port is forwarded to 127.0.0.1 here."""
+    args: list[str] = []
+    """More words of its command line."""
+    env: dict[str, str] = {}
+    """More variables of its environment; this is where secrets belong, not ``args``."""
+    ready_timeout_s: float | None = None
+    """How long it may take to get ready, in seconds; the default is the adapter's."""
+
+    def problem(self) -> str | None:
+        """What contradicts itself, or None."""
+        ways = [name for name in ("url", "container", "ssh") if getattr(self, name) is not None]
+        launching = [name for name in ("environment", "program", "args", "env", "port") if getattr(self, name)]
+        flags = (word for word in self.args if word.startswith("-"))
+        spoken = next((word for word in flags if names_secret(_name(word))), "")
+        checks = (
+            (len(ways) < 2, f"an engine has only one of {' and '.join(ways)}"),
+            (self.url is None or not launching, f"{', '.join(launching)} cannot be set of an engine that runs already"),
+            (not spoken, f"args: {_name(spoken)} would show its value in the process list; give it in env"),
+            (
+                self.ssh is None or not any(map(names_secret, self.env)),
+                "env: a secret would show in the other host's process list; set it there",
+            ),
+            (self.container is None or self.container.runtime in {"docker", "podman"},
+             "container.runtime must be docker or podman"),
+            (self.ready_timeout_s is None or self.ready_timeout_s > 0, "ready_timeout_s must be above 0"),
+        )  # fmt: skip
+        return next((complaint for good, complaint in checks if not good), None)
+
+
+def _name(word: str) -> str:
+    return word.partition("=")[0]

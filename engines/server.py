@@ -1,0 +1,96 @@
+"""An engine that answers, and how it is asked what is not load."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from engines.errors import EngineDied
+from engines.secrets import masked
+from engines.tail import status_text, tail
+
+LOG_TAIL_LINES = 20
+_ASK_S = 10.0
+
+
+class Access(msgspec.Struct, frozen=True):
+    """What every request to a server must carry to be let in; all of it is secret.
+
+    Attributes:
+        headers: names in lower case.
+        query: appended to every path, without the question mark.
+    """
+
+    headers: dict[str, str] = {}
+    query: str = ""
+
+    def __repr__(self) -> str:
+        return f"Access(headers={sorted(self.headers)})"
+
+    def path(self, path: str) -> str:
+        """A path with the query behind it."""
+        return f"{path}{'&' if '?' in path else '?'}{self.query}" if self.query else path
+
+
+class Server:
+    """An engine that answers: started by :func:`engines.launcher.launched`, or running already (:func:`attached`).
+
+    Attributes:
+        base_url: ``http://127.0.0.1:port``, without a trailing slash.
+        access: what requests must carry.
+        pid: of the engine's first process; None when it is not ours.
+        start_s: from launch to ready; None when it is not ours.
+    """
+
+    def __init__(self, base_url: str, access: Access = Access(), *, pid: int | None = None) -> None:  # noqa: B008
+        self.base_url = base_url
+        self.access = access
+        self.pid = pid
+        self.start_s: float | None = None
+        self.exit_status: int | None = None
+        """Set when the engine's process has ended while it should run."""
+        self.ended = asyncio.Event()
+        """Set together with ``exit_status``."""
+        self.log: Path | None = None
+
+    def log_tail(self, lines: int = LOG_TAIL_LINES) -> list[str]:
+        """The last lines of the engine's output; empty when the engine is not ours."""
+        return tail(self.log, lines) if self.log else []
+
+    def died(self) -> EngineDied | None:
+        """The error to raise when the engine's process has ended, else None."""
+        if self.exit_status is None:
+            return None
+        return EngineDied(f"the engine's process ended by itself ({status_text(self.exit_status)})", self.log_tail())
+
+    async def get_json(self, path: str) -> Any:  # noqa: ANN401  (whatever the engine says)
+        """What the engine says of itself at ``path``; None where it has no such page, or none in JSON."""
+        status, body = await self.ask("GET", path)
+        try:
+            return msgspec.json.decode(body) if status == 200 else None
+        except msgspec.MsgspecError:
+            return None
+
+    async def post(self, path: str, body: object = None) -> bool:
+        """Whether the engine does what a POST to ``path`` asks of it."""
+        return (await self.ask("POST", path, body))[0] == 200
+
+    async def ask(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
+        """Status and body of one exchange that is no load; status 0 when there was no answer."""
+        limit = aiohttp.ClientTimeout(total=_ASK_S)
+        url = self.base_url + self.access.path(path)
+        try:
+            async with (
+                aiohttp.ClientSession(headers=self.access.headers, timeout=limit) as session,
+                session.request(method, url, json=body) as answer,
+            ):
+                return answer.status, await answer.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:  # what is wrong with it shows in the trial
+            return 0, masked(str(error)).encode()
+
+
+def attached(base_url: str, access: Access = Access()) -> Server:  # noqa: B008
+    """A server that somebody else runs."""
+    return Server(base_url, access)

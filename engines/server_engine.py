@@ -1,0 +1,212 @@
+"""What adapters of servers have in common: finding the program, and running it here, in a container or over ssh."""
+
+import secrets
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+
+from engines.deployment import Container, Ssh
+from engines.dialects import Dialect
+from engines.engine import NoOptions, Setup, access_to, base_url
+from engines.environments import Environment, find
+from engines.errors import BadOption, ModelNotFound
+from engines.launcher import Launch, Server
+from engines.metrics import MetricsSource
+from engines.spec import Setting, Spellings, spelt
+
+_FORWARDED_PORT = 8000
+"""On which an engine listens inside a container, or on another host."""
+
+
+class ServerEngine:
+    """Base of the adapters whose system is a server over HTTP.
+
+    A child names its class variables and its dialect, and says its command line in :meth:`command` and
+    :meth:`arguments`. Everything else may stay as it is.
+
+    Raises:
+        BadOption: the deployment contradicts itself, or the spec asks for what this engine cannot do.
+    """
+
+    adapter: ClassVar[str]
+    Options: ClassVar[type[msgspec.Struct]] = NoOptions
+    spellings: ClassVar[Spellings] = {}
+    """How it spells the shared settings."""
+    recipes: ClassVar[tuple[str, ...]] = ()
+    """Environments that hold it, best first."""
+    distributions: ClassVar[tuple[str, ...]] = ()
+    """Packages that hold it; the version of the first that is there is the engine's."""
+    container_command: ClassVar[tuple[str, ...]] = ()
+    """What is run in the usual container before the flags; empty where its entry point does that."""
+    model_suffix: ClassVar[str] = ""
+    """Of the checkpoint's file that it serves; empty for the folder."""
+    key_header: ClassVar[str] = "authorization"
+    key_variable: ClassVar[str | None] = None
+    """Environment variable by which a launched engine learns the key that it shall ask for."""
+    ready_path: ClassVar[str] = "/health"
+    ready_timeout_s: ClassVar[float] = 300.0
+    stop_grace_s: ClassVar[tuple[float, float]] = (10.0, 5.0)
+    metrics: MetricsSource | None = None
+    notes: Sequence[str] = ()
+
+    def __init__(self, setup: Setup) -> None:
+        self.check(setup)
+        self.setup = setup
+        self.dialect = self.dialect_for(setup)
+        deployment = setup.deployment
+        self.url = base_url(deployment.url) if deployment.url else None
+        self.access = access_to(deployment, self.key_header)
+        self.told = Setting() if self.url else spelt(setup.spec, self.spellings, self.adapter)
+        self.model_id = deployment.served_model_name or setup.model.name
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """Find what is wrong without touching the machine.
+
+        Raises:
+            BadOption: as the class says.
+        """
+        if complaint := setup.deployment.problem():
+            raise BadOption(f"engine '{cls.adapter}': {complaint}")
+        if setup.deployment.url is None:
+            spelt(setup.spec, cls.spellings, cls.adapter)
+
+    # What a child says.
+
+    @classmethod
+    def dialect_for(cls, setup: Setup) -> Dialect:  # noqa: ARG003
+        """Its wire format under these options; nothing is looked for."""
+        raise BadOption(f"engine '{cls.adapter}' names no dialect")
+
+    def command(self) -> Sequence[str]:
+        """What is run here before the flags.
+
+        Raises:
+            NotInstalled: it is not there; the message says the command that installs it.
+        """
+        raise BadOption(f"engine '{self.adapter}' cannot be launched; give its url")
+
+    def arguments(self, host: str, port: int, model: str) -> Sequence[str]:  # noqa: ARG002
+        """Its flags: where to listen, which model, and its own options; shared settings are added."""
+        return ()
+
+    def environ(self) -> dict[str, str]:
+        """Variables that it always needs."""
+        return {"HF_HUB_OFFLINE": "1"}
+
+    def files(self) -> dict[str, str]:
+        """Configuration files that it reads, by name; ``{file:NAME}`` in the arguments is their path."""
+        return {}
+
+    async def reset_cache(self, server: Server) -> bool:  # noqa: ARG002
+        """It has no call for that."""
+        return False
+
+    async def describe(self, server: Server) -> dict[str, Any]:  # noqa: ARG002
+        """The version of its package, where it was started from one."""
+        version = None if self.url else self.installed_version()
+        return {"version": version} if version else {}
+
+    # What all have.
+
+    def launch(self, port: int) -> Launch | None:
+        """See :class:`engines.engine.Engine`.
+
+        Raises:
+            ModelNotFound: it needs a model's files, and none are given.
+            NotInstalled: its program is not there.
+        """
+        if self.url:
+            return None
+        deployment = self.setup.deployment
+        env = {**self.environ(), **self.told.env, **self._key(), **deployment.env}
+        argv, cleanup = self._words(port, env)
+        return Launch(
+            argv=tuple(argv),
+            port=port,
+            env=env,
+            files=self.files(),
+            cleanup=tuple(cleanup),
+            ready_path=self.access.path(self.ready_path),
+            ready_timeout_s=deployment.ready_timeout_s or self.ready_timeout_s,
+            stop_grace_s=self.stop_grace_s,
+        )
+
+    def environment(self) -> Environment:
+        """Where its packages are.
+
+        Raises:
+            NotInstalled: nowhere.
+        """
+        return find(self.setup.deployment.environment, self.recipes, self.distributions)
+
+    def installed_version(self) -> str | None:
+        """The version of its package; None where it does not come from one."""
+        deployment = self.setup.deployment
+        if deployment.container or deployment.ssh or deployment.program or not self.distributions:
+            return None
+        place = self.environment()
+        return next((found for name in self.distributions if (found := place.version(name))), None)
+
+    def model_file(self) -> str:
+        """What it is told to serve: the checkpoint's folder, or the file in it that this engine reads.
+
+        Raises:
+            ModelNotFound: there is none.
+        """
+        path = self.setup.model.path
+        if path is None:
+            raise ModelNotFound(f"engine '{self.adapter}' needs a model's files; set path in [model]")
+        place = Path(path)
+        if not self.model_suffix or place.suffix == self.model_suffix:
+            return path
+        found = sorted(place.glob(f"*{self.model_suffix}")) if place.is_dir() else []
+        if not found:
+            raise ModelNotFound(f"engine '{self.adapter}' needs a {self.model_suffix} file, and {path} holds none")
+        return str(found[0])
+
+    def _key(self) -> dict[str, str]:
+        """A launched engine is told the key that requests will carry."""
+        key = self.access.headers.get(self.key_header)
+        return {self.key_variable: key.removeprefix("Bearer ")} if key and self.key_variable else {}
+
+    def _words(self, port: int, env: dict[str, str]) -> tuple[list[str], list[str]]:
+        """The command line, and what removes what it leaves behind."""
+        deployment = self.setup.deployment
+        model = self.model_file()
+        own = [*self.told.argv, *deployment.args]
+        if deployment.container:
+            flags = [*self.arguments("0.0.0.0", _FORWARDED_PORT, model), *own]  # noqa: S104  (inside the container)
+            container = deployment.container
+            command = self.container_command if container.command is None else container.command
+            return _in_container(container, [*command, *flags], port, tuple(env), model)
+        if deployment.ssh:
+            remote = deployment.ssh
+            flags = [*self.arguments("127.0.0.1", _FORWARDED_PORT, remote.model_path or model), *own]
+            return _over_ssh(remote, remote.command or [Path(w).name for w in self.command()], flags, port, env), []
+        return [*self.command(), *self.arguments("127.0.0.1", port, model), *own], []
+
+
+def _over_ssh(remote: Ssh, command: Sequence[str], flags: Sequence[str], port: int, env: dict[str, str]) -> list[str]:
+    """``ssh`` with the port forwarded; a terminal on the far side, so that its processes end with the connection."""
+    there = shlex.join(["env", *(f"{name}={value}" for name, value in env.items()), *command, *flags])
+    options = ["-tt", "-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=5"]
+    return ["ssh", *options, "-L", f"127.0.0.1:{port}:127.0.0.1:{_FORWARDED_PORT}", *remote.args, remote.host, there]
+
+
+def _in_container(
+    container: Container, command: Sequence[str], port: int, variables: Sequence[str], model: str
+) -> tuple[list[str], list[str]]:
+    """``docker run`` in the foreground. Variables go by name, so that their values are in no process list."""
+    name = f"bakeoff-{secrets.token_hex(6)}"
+    argv = [container.runtime, "run", "--rm", "--init", "--name", name]
+    argv += ["--publish", f"127.0.0.1:{port}:{_FORWARDED_PORT}", "--volume", f"{model}:{model}:ro", "--ipc", "host"]
+    if container.gpus and container.runtime == "docker":
+        argv += ["--gpus", container.gpus if container.gpus == "all" else f'"device={container.gpus}"']
+    elif container.gpus:
+        argv += [word for gpu in container.gpus.split(",") for word in ("--device", f"nvidia.com/gpu={gpu}")]
+    argv += [word for variable in variables for word in ("--env", variable)]
+    return [*argv, *container.args, container.image, *command], [container.runtime, "rm", "--force", name]

@@ -1,0 +1,20 @@
+"""The last words of a process."""
+
+import signal
+from collections import deque
+from pathlib import Path
+
+from engines.secrets import masked
+
+
+def tail(path: Path, lines: int) -> list[str]:
+    """The last lines of a text file, undecodable bytes replaced, secrets masked; empty when there is no file."""
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return [masked(line.rstrip("\n")) for line in deque(file, lines)]
+
+
+def status_text(status: int) -> str:
+    """``exit status 3``, or ``signal 9`` for a shell's 137."""
+    return f"signal {status - 128}" if 128 < status <= 128 + signal.NSIG else f"exit status {status}"

@@ -1,0 +1,136 @@
+"""What fakes of engines have in common: a script of tokens with its times, faults on request, and a port.
+
+A fake follows the engine's protocol file to the byte; this module knows nothing of any protocol. Fakes run inside a
+test (:func:`running`) or as a program of their own (:func:`serve`), so that a launcher can start, stop and kill them.
+"""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+
+import msgspec
+from aiohttp import web
+
+EOS_ID = 2
+_WORDS = ("Paris", "is", "the", "capital", "of", "France", "and", "naïve", "cafés", "open", "early")
+
+
+class Token(msgspec.Struct, frozen=True):
+    """One generated token."""
+
+    id: int
+    text: str
+    logprob: float = -0.5
+    special: bool = False
+
+
+class Script(msgspec.Struct, frozen=True):
+    """What a fake generates, and when.
+
+    Attributes:
+        ttft_s: from the request to the first token.
+        gap_s: between tokens.
+        natural_length: tokens after which the "model" ends by itself, where it is not forced on; 0 for never.
+        group: tokens that come in one chunk, as with speculation or a stream interval.
+    """
+
+    ttft_s: float = 0.0
+    gap_s: float = 0.0
+    natural_length: int = 0
+    group: int = 1
+
+    def tokens(self, wanted: int, *, forced: bool = False) -> list[Token]:
+        """The answer: ``wanted`` tokens, or fewer where the model ends first and may."""
+        ends = self.natural_length and self.natural_length < wanted and not forced
+        count = self.natural_length - 1 if ends else wanted
+        said = [Token(100 + i, f" {_WORDS[i % len(_WORDS)]}") for i in range(count)]
+        return [*said, Token(EOS_ID, "</s>", special=True)] if ends else said
+
+    def groups(self, tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
+        """The tokens as they come together."""
+        for start in range(0, len(tokens), self.group):
+            yield tokens[start : start + self.group]
+
+    async def paced(self, tokens: Sequence[Token]) -> AsyncIterator[Sequence[Token]]:
+        """The groups at their times."""
+        for number, group in enumerate(self.groups(tokens)):
+            await asyncio.sleep(self.gap_s * len(group) if number else self.ttft_s)
+            yield group
+
+
+class Fake:
+    """Base of the fakes.
+
+    Attributes:
+        script: what it generates.
+        faults: names of faults that it commits; each fake says which it knows.
+        bodies: every request body so far, in order: what tests look at.
+        open: answers under way.
+        dropped: answers whose client hung up.
+    """
+
+    def __init__(self, script: Script = Script(), faults: Sequence[str] = ()) -> None:  # noqa: B008
+        self.script = script
+        self.faults = set(faults)
+        self.bodies: list[dict] = []
+        self.open = 0
+        self.dropped = 0
+
+    def routes(self) -> list[web.RouteDef]:
+        """What it answers."""
+        raise AssertionError("a fake has routes")
+
+    def app(self) -> web.Application:
+        """The application; /health and the like are the fake's own."""
+        made = web.Application(client_max_size=1 << 26)
+        made.add_routes(self.routes())
+        return made
+
+    @contextlib.asynccontextmanager
+    async def stream(self, request: web.Request, **headers: str) -> AsyncGenerator[web.StreamResponse]:
+        """An event stream: ``await response.write(b"data: …\\n\\n")``; a client that hangs up is counted."""
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8", **headers})
+        self.open += 1
+        try:
+            await response.prepare(request)
+            yield response
+            await response.write_eof()
+        except (ConnectionError, asyncio.CancelledError):
+            self.dropped += 1
+            raise
+        finally:
+            self.open -= 1
+
+
+def event(data: object, name: str | None = None) -> bytes:
+    """One server-sent event with JSON in it (or text as it is), with an ``event:`` line where it has a name."""
+    payload = data.encode() if isinstance(data, str) else msgspec.json.encode(data)
+    head = f"event: {name}\n".encode() if name else b""
+    return head + b"data: " + payload + b"\n\n"
+
+
+@contextlib.asynccontextmanager
+async def running(fake: Fake, port: int = 0) -> AsyncGenerator[str]:
+    """The fake on a port of 127.0.0.1; yields its base URL."""
+    runner = web.AppRunner(fake.app(), access_log=None, handler_cancellation=True)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", port, shutdown_timeout=0.1)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def serve(fake: Fake, port: int) -> None:
+    """Run the fake as this process until SIGINT or SIGTERM."""
+
+    async def main() -> None:
+        done = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, done.set)
+        async with running(fake, port):
+            await done.wait()
+
+    asyncio.run(main())
