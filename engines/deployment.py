@@ -1,5 +1,10 @@
 """Where an engine runs: at an address, as a process here, in a container, or on another host over ssh."""
 
+import itertools
+import os
+import urllib.parse
+from collections.abc import Sequence
+
 import msgspec
 
 from engines.secrets import names_secret
@@ -61,16 +66,31 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     ready_timeout_s: float | None = None
     """How long it may take to get ready, in seconds; the default is the adapter's."""
 
+    def secrets(self) -> list[str]:
+        """Whatever in it must never be written or shown, as far as it is known here."""
+        parts = urllib.parse.urlsplit(self.url or "")
+        user = parts.username if parts.username and not parts.password else None
+        asked = [parts.query, *(value for _, value in urllib.parse.parse_qsl(parts.query))]
+        of_url = [spelt for text in (user, parts.password) if text for spelt in (text, urllib.parse.unquote(text))]
+        named = [value for name, value in self.env.items() if names_secret(name)]
+        key = os.environ.get(self.api_key_env, "") if self.api_key_env else ""
+        return [*of_url, *asked, *named, *self.headers.values(), key]
+
     def problem(self) -> str | None:
         """What contradicts itself, or None."""
         ways = [name for name in ("url", "container", "ssh") if getattr(self, name) is not None]
         launching = [name for name in ("environment", "program", "args", "env", "port") if getattr(self, name)]
         flags = (word for word in self.args if word.startswith("-"))
         spoken = next((word for word in flags if names_secret(_name(word))), "")
+        told = _variable_with_secret(self.container.args) if self.container else None
         checks = (
             (len(ways) < 2, f"an engine has only one of {' and '.join(ways)}"),
             (self.url is None or not launching, f"{', '.join(launching)} cannot be set of an engine that runs already"),
             (not spoken, f"args: {_name(spoken)} would show its value in the process list; give it in env"),
+            (not told, f"container.args: {told} would show its value in the process list; give it in env"),
+            (self.container is None or not (self.environment or self.program),
+             "environment and program belong to a process of this machine; set container.command"),
+            (self.ssh is None or not self.environment, "environment belongs to this machine; set ssh.command"),
             (
                 self.ssh is None or not any(map(names_secret, self.env)),
                 "env: a secret would show in the other host's process list; set it there",
@@ -84,3 +104,14 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 def _name(word: str) -> str:
     return word.partition("=")[0]
+
+
+def _variable_with_secret(args: Sequence[str]) -> str | None:
+    """The name of a variable that arguments of ``docker run`` set to a secret, or None."""
+    words = [*args, ""]
+    for flag, following in itertools.pairwise(words):
+        given = following if flag in {"-e", "--env"} else flag.removeprefix("--env=").removeprefix("-e")
+        name, is_set, _ = given.partition("=")
+        if is_set and flag.startswith(("-e", "--env")) and names_secret(name):
+            return name
+    return None

@@ -128,8 +128,6 @@ def base_url(url: str) -> str:
 def access_to(deployment: Deployment, key_header: str = "authorization") -> Access:
     """What requests must carry: given headers, a key from the environment, the address's user and query.
 
-    All of it is remembered as secret, so that it is masked wherever it may be written.
-
     Args:
         deployment: says where they come from.
         key_header: header of the key; ``authorization`` takes it as a bearer token, any other as it is.
@@ -142,13 +140,11 @@ def access_to(deployment: Deployment, key_header: str = "authorization") -> Acce
     if parts.username is not None:
         user, password = urllib.parse.unquote(parts.username), urllib.parse.unquote(parts.password or "")
         token = base64.b64encode(f"{user}:{password}".encode()).decode()
+        conceal(token)
         headers.setdefault("authorization", f"Basic {token}")
-        conceal(password, parts.password or "", token, *([] if password else [user]))
-    conceal(*(value for _, value in urllib.parse.parse_qsl(parts.query)), parts.query)
     if deployment.api_key_env:
         key = os.environ.get(deployment.api_key_env)
         if key is None:
             raise BadOption(f"the environment variable {deployment.api_key_env} is not set; export the key in it")
         headers[key_header] = f"Bearer {key}" if key_header == "authorization" else key
-    conceal(*headers.values())
     return Access(headers, parts.query)

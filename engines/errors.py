@@ -8,11 +8,13 @@
     ├── ModelNotFound     the user's mistake: no model at that path, or none of that name
     ├── PortInUse         the machine's state: something listens on the wanted port
     ├── NotInstalled      the machine's state: the adapter's extra is missing
+    ├── InstallFailed     the machine's state: an environment could not be made
     ├── FetchFailed       the network's failure, or a download that is not what was pinned
     ├── NotReady          the engine's failure: it did not get ready in time
     └── EngineDied        the engine's failure: its process ended
+        └── OutOfMemory   the same, for lack of memory
 
-Each message is one line that says what to do next; the last two carry the engine's last log lines.
+Each message is one line that says what to do next; the last three carry the engine's last log lines.
 """
 
 from collections.abc import Sequence
@@ -50,6 +52,10 @@ class NotInstalled(EngineError):
     """The packages of an adapter are missing."""
 
 
+class InstallFailed(EngineError):
+    """An environment could not be made."""
+
+
 class FetchFailed(EngineError):
     """A download failed or is not what was pinned."""
 
@@ -60,3 +66,7 @@ class NotReady(EngineError):
 
 class EngineDied(EngineError):
     """The engine's process ended."""
+
+
+class OutOfMemory(EngineDied):
+    """The engine's process ended for lack of memory."""

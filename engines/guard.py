@@ -16,24 +16,31 @@ Usage: ``python guard.py GRACE_INT_S GRACE_TERM_S [CLEANUP… --] -- ARGV…``
 """
 
 import ctypes
+import functools
 import os
 import select
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_CLEANUP_S = 20.0
+CLEANUP_S = 20.0
+"""How long a clean-up may take."""
 EXIT_CANNOT_START = 127
 """The guard's status when the program could not be executed; the reason stands in the engine's log."""
 
 
-def _die_with_guard() -> None:
+def _die_with_guard(guard: int) -> None:
     """Run in the child between fork and exec; ``_LIBC`` was loaded before the fork, nothing is imported here."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != guard:  # it was gone before that was asked for
+        os._exit(EXIT_CANNOT_START)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)  # a shell's background job has told its children to ignore some
 
 
 def _wait(pidfd: int, *others: int, timeout_s: float | None) -> set[int]:
@@ -53,6 +60,7 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
 def _stop(pid: int, pidfd: int, graces_s: tuple[float, float]) -> None:
     for number, grace_s in ((signal.SIGINT, graces_s[0]), (signal.SIGTERM, graces_s[1])):
         _signal_group(pid, number)
+        _signal_group(pid, signal.SIGCONT)  # an engine that was stopped hears it too
         if _wait(pidfd, timeout_s=grace_s):
             return
     _signal_group(pid, signal.SIGKILL)
@@ -78,10 +86,10 @@ def _parts(words: list[str]) -> tuple[list[str], list[str]]:
     return words[:end], words[end + 2 :]
 
 
-def _clean_up(argv: list[str]) -> None:
-    """Run it with a limit; what it has to say goes to the engine's log."""
+def clean_up(argv: Sequence[str], output: int) -> None:
+    """Run it with a limit; what it has to say goes to a file, given by its number: the engine's log."""
     try:
-        subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=2, timeout=_CLEANUP_S, check=False)
+        subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=CLEANUP_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         sys.stderr.write(f"clean-up failed: {error}\n")
 
@@ -97,7 +105,7 @@ def main(argv: list[str]) -> int:
             stdin=subprocess.DEVNULL,
             stdout=2,
             start_new_session=True,
-            preexec_fn=_die_with_guard,  # noqa: PLW1509  (this script has one thread)
+            preexec_fn=functools.partial(_die_with_guard, os.getpid()),  # noqa: PLW1509  (this script has one thread)
         )
     except OSError as error:
         sys.stderr.write(f"cannot start {program[0]}: {error.strerror}\n")
@@ -111,7 +119,7 @@ def main(argv: list[str]) -> int:
     _signal_group(child.pid, signal.SIGKILL)
     _kill_adopted()
     if cleanup:
-        _clean_up(cleanup)
+        clean_up(cleanup, 2)
     return 128 - status if status < 0 else status
 
 

@@ -1,13 +1,16 @@
 """The one place that starts an engine's process.
 
 Guarantees: the engine runs in a process group of its own under :mod:`engines.guard`, so no exit of the harness
-(return, exception, Ctrl-C, ``kill -9``) leaves a process behind; its output goes to one log file; it counts as ready
-only when its readiness URL has answered 200; every failure carries the last lines of that log.
+(return, exception, Ctrl-C, ``kill -9``) leaves a process behind, and none of the guard either while the harness lives;
+its output goes to one log file; it counts as ready only when its readiness URL has answered 200; every failure carries
+the last lines of that log.
 """
 
 import asyncio
 import contextlib
 import os
+import re
+import secrets
 import socket
 import sys
 import time
@@ -17,25 +20,28 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from engines import guard
-from engines.errors import EngineDied, NotReady, PortInUse
+from engines import guard, memory
+from engines.errors import EngineDied, NotReady, OutOfMemory, PortInUse
+from engines.remains import MARK, kill_remains
 from engines.secrets import conceal_named, known, masked
 from engines.server import LOG_TAIL_LINES, Access, Server
 from engines.tail import status_text, tail
 
 _POLL_S = 0.05
 _GUARD_MARGIN_S = 5.0
+_FILE = re.compile(r"\{file:([^}]+)\}")
 
 
 class Launch(msgspec.Struct, frozen=True):
     """How one engine is started.
 
     Attributes:
-        argv: program and arguments; no shell. ``{file:NAME}`` stands for the path of one of ``files``.
+        argv: program and arguments; no shell. ``{file:NAME}`` stands for the absolute path of one of ``files``.
         port: where it will listen on 127.0.0.1.
         env: added to this process's environment.
         files: configuration that it reads, by name; written beside its log.
         cleanup: run by the guard when the engine is gone, whatever ended it: what removes a container.
+        elsewhere: whether what is started here is only a client of the engine: there is nothing of it to sample here.
         ready_path: answers 200 once the engine can serve.
         ready_timeout_s: how long that may take.
         stop_grace_s: how long SIGINT may take before SIGTERM, and SIGTERM before SIGKILL.
@@ -46,6 +52,7 @@ class Launch(msgspec.Struct, frozen=True):
     env: dict[str, str] = {}
     files: dict[str, str] = {}
     cleanup: tuple[str, ...] = ()
+    elsewhere: bool = False
     ready_path: str = "/health"
     ready_timeout_s: float = 120.0
     stop_grace_s: tuple[float, float] = (10.0, 5.0)
@@ -76,52 +83,71 @@ async def launched(launch: Launch, log: Path, access: Access = Access()) -> Asyn
         EngineDied: the process ended before that.
     """
     conceal_named(launch.env)
-    process, pid = await _spawn(launch, log)
-    server = Server(f"http://127.0.0.1:{launch.port}", access, pid=pid)
-    server.log = log
-    watcher = asyncio.ensure_future(_watch(process, server))
+    mark = secrets.token_hex(8)
+    killed_before = memory.kernel_kills()
+    process = await _spawn(launch, log, mark)
+    pid: int | None = None
+    watcher: asyncio.Future[None] | None = None
     try:
+        pid = await _engine_pid(process, launch, log)
+        server = Server(f"http://127.0.0.1:{launch.port}", access, pid=None if launch.elsewhere else pid)
+        server.log = log
+        watcher = asyncio.ensure_future(_watch(process, server, killed_before))
         started = time.monotonic()
         await _ready(launch, server)
         server.start_s = time.monotonic() - started
         yield server
     finally:
-        watcher.cancel()  # from here on its end is what we ask for
+        if watcher:
+            watcher.cancel()  # from here on its end is what we ask for
         await _stop(process, launch)
+        if process.returncode is not None and process.returncode < 0:  # the guard's work is ours now
+            await asyncio.to_thread(_in_the_guards_place, launch, log, mark, pid)
         _mask(log)
 
 
-async def _spawn(launch: Launch, log: Path) -> tuple[asyncio.subprocess.Process, int]:
+async def _spawn(launch: Launch, log: Path, mark: str) -> asyncio.subprocess.Process:
+    """Start the guard, which starts the engine."""
     grace = [str(seconds) for seconds in launch.stop_grace_s]
-    argv = [_with_file(word, log) for word in launch.argv]
+    argv = [_with_files(word, log) for word in launch.argv]
     for name, content in launch.files.items():
         _file(log, name).write_text(content, encoding="utf-8")
     cleanup = [*launch.cleanup, "--"] if launch.cleanup else []
     with log.open("ab") as output:
-        process = await asyncio.create_subprocess_exec(
+        return await asyncio.create_subprocess_exec(
             sys.executable, "-I", guard.__file__, *grace, *cleanup, "--", *argv,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=output,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **launch.env}, start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **launch.env, MARK: mark}, start_new_session=True,
         )  # fmt: skip
+
+
+async def _engine_pid(process: asyncio.subprocess.Process, launch: Launch, log: Path) -> int:
+    """What the guard says first."""
     assert process.stdout is not None
     pid = await process.stdout.readline()
-    if not pid:
-        await process.wait()
+    if pid:
+        return int(pid)
+    if await process.wait() == guard.EXIT_CANNOT_START:
         raise EngineDied(f"cannot start {launch.argv[0]}; is it installed? See {log}", tail(log, LOG_TAIL_LINES))
-    return process, int(pid)
+    status = status_text(process.returncode or 0)
+    raise EngineDied(f"the guard of {launch.argv[0]} ended before it was started ({status})", tail(log, LOG_TAIL_LINES))
+
+
+def _in_the_guards_place(launch: Launch, log: Path, mark: str, session: int | None) -> None:
+    """Kill what the engine left and clean up."""
+    kill_remains(mark, session)
+    if launch.cleanup:
+        with log.open("ab") as output:
+            guard.clean_up(launch.cleanup, output.fileno())
 
 
 def _file(log: Path, name: str) -> Path:
     return log.with_name(f"{log.stem}-{name}")
 
 
-def _with_file(word: str, log: Path) -> str:
-    """A word of the command line with the path of a configuration file in it, where it names one."""
-    before, found, rest = word.partition("{file:")
-    if not found:
-        return word
-    name, _, after = rest.partition("}")
-    return f"{before}{_file(log, name).absolute()}{after}"
+def _with_files(word: str, log: Path) -> str:
+    """A word of the command line with the paths of configuration files in it, where it names any."""
+    return _FILE.sub(lambda named: str(_file(log, named[1]).absolute()), word)
 
 
 def _mask(log: Path) -> None:
@@ -131,8 +157,9 @@ def _mask(log: Path) -> None:
         log.write_text(masked(said), encoding="utf-8", errors="surrogateescape")
 
 
-async def _watch(process: asyncio.subprocess.Process, server: Server) -> None:
+async def _watch(process: asyncio.subprocess.Process, server: Server, killed_before: int) -> None:
     server.exit_status = await process.wait()
+    server.starved = memory.kernel_kills() > killed_before
     server.ended.set()
 
 
@@ -163,8 +190,9 @@ async def _stop(process: asyncio.subprocess.Process, launch: Launch) -> None:
     """Ask the guard to stop the engine; kill both if even the guard does not end."""
     assert process.stdin is not None
     process.stdin.close()
+    limit_s = sum(launch.stop_grace_s) + _GUARD_MARGIN_S + (guard.CLEANUP_S if launch.cleanup else 0)
     try:
-        await asyncio.wait_for(process.wait(), sum(launch.stop_grace_s) + _GUARD_MARGIN_S)
+        await asyncio.wait_for(process.wait(), limit_s)
     except TimeoutError:
         process.kill()  # the engine follows by PR_SET_PDEATHSIG
         await process.wait()
@@ -175,7 +203,11 @@ def _not_started(server: Server) -> EngineDied:
 
     Exit status 2 is a program's word for a mistake of its caller: then that line is all there is to know.
     """
+    status = server.exit_status or 0
+    died = server.died()
+    if status < 0 or isinstance(died, OutOfMemory):
+        assert died is not None
+        return died
     said = [line.strip() for line in server.log_tail() if line.strip()]
     reason = said[-1] if said else f"no output in {server.log}"
-    status = server.exit_status or 0
     return EngineDied(f"it did not start ({status_text(status)}): {reason}", [] if status == 2 else server.log_tail())

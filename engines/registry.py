@@ -5,13 +5,22 @@ from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from engines.adapters.anthropic import AnthropicEngine
+from engines.adapters.llama_cpp import LlamaCppEngine
+from engines.adapters.llama_cpp_python import LlamaCppPythonEngine
 from engines.adapters.openai import OpenAiEngine
 from engines.adapters.reference import ReferenceEngine
+from engines.adapters.sglang import SglangEngine
+from engines.adapters.tensorrt_llm import TensorRtLlmEngine
+from engines.adapters.tgi import TgiEngine
 from engines.adapters.transformers import TransformersEngine
+from engines.adapters.triton import TritonEngine
+from engines.adapters.vllm import VllmEngine
 from engines.deployment import Deployment
 from engines.dialects import Dialect
 from engines.engine import Engine, Model, Setup
 from engines.errors import BadOption, UnknownEngine
+from engines.secrets import conceal, conceal_named
 from engines.server_engine import ServerEngine
 from engines.spec import EngineSpec
 from workloads.options import nearest, typed_options
@@ -20,7 +29,20 @@ ENTRY_POINTS = "bakeoff.engines"
 """The group under which a package names its own adapters: classes as :class:`engines.engine.Engine` says."""
 _SHARED = (*EngineSpec.__struct_fields__, *Deployment.__struct_fields__)
 _OWN: dict[str, type[ServerEngine]] = {
-    kind.adapter: kind for kind in (OpenAiEngine, ReferenceEngine, TransformersEngine)
+    kind.adapter: kind
+    for kind in (
+        AnthropicEngine,
+        LlamaCppEngine,
+        LlamaCppPythonEngine,
+        OpenAiEngine,
+        ReferenceEngine,
+        SglangEngine,
+        TensorRtLlmEngine,
+        TgiEngine,
+        TransformersEngine,
+        TritonEngine,
+        VllmEngine,
+    )
 }
 
 
@@ -83,6 +105,8 @@ def engine(
 
 
 def _setup(adapter: str, model: Model, options: Mapping[str, Any], spec: EngineSpec, deployment: Deployment) -> Setup:
+    conceal(*deployment.secrets())
+    conceal_named({name: value for name, value in options.items() if isinstance(value, str)})
     misplaced = next((name for name in options if name in _SHARED), None)
     if misplaced:
         place = "spec" if misplaced in EngineSpec.__struct_fields__ else "the engine's table itself, beside options"
@@ -93,4 +117,4 @@ def _setup(adapter: str, model: Model, options: Mapping[str, Any], spec: EngineS
 
 @functools.cache
 def _others() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS) if point.name not in _OWN}

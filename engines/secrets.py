@@ -4,12 +4,14 @@ Keys come as headers, in an address, in an experiment file or through the enviro
 :func:`conceal`; whoever writes anything down that may hold one says :func:`masked`.
 """
 
+import os
 import re
+import urllib.parse
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 MASK = "•••"
-_LEAST_CHARS = 4
+_LEAST_CHARS = 6
 """Anything shorter would be found in too many innocent places."""
 _NAMES = re.compile(
     r"(^|[_.-])(api[_-]?key|key|token|secret|password|passwd|pwd|authorization|auth|credentials?|cookie)$",
@@ -24,9 +26,10 @@ def names_secret(name: str) -> bool:
 
 
 def conceal(*values: str) -> None:
-    """Remember secrets; those of headers like ``Bearer KEY`` without the first word too."""
+    """Remember secrets, also as a URL spells them; those of headers like ``Bearer KEY`` without the first word too."""
     for value in values:
-        _known.update(part for part in (value, value.rpartition(" ")[2]) if len(part) >= _LEAST_CHARS)
+        parts = {value, value.rpartition(" ")[2]}
+        _known.update(part for part in (*parts, *map(urllib.parse.quote, parts)) if len(part) >= _LEAST_CHARS)
 
 
 def conceal_named(values: Mapping[str, str]) -> None:
@@ -37,6 +40,11 @@ def conceal_named(values: Mapping[str, str]) -> None:
 def known() -> Iterable[str]:
     """Every secret so far, longest first, so that one inside another leaves nothing of either."""
     return sorted(_known, key=len, reverse=True)
+
+
+def conceal_environment() -> None:
+    """Remember the secrets that this process inherited: engines inherit them too, and print their settings."""
+    conceal_named(os.environ)
 
 
 def masked(text: str) -> str:

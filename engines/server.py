@@ -1,17 +1,23 @@
 """An engine that answers, and how it is asked what is not load."""
 
 import asyncio
+import signal
+import urllib.parse
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import msgspec
 
-from engines.errors import EngineDied
+from engines import memory
+from engines.errors import EngineDied, OutOfMemory
 from engines.secrets import masked
 from engines.tail import status_text, tail
 
 LOG_TAIL_LINES = 20
+_CAUSE_LINES = 200
+"""The reason of an end may stand well above the last lines: each process of an engine adds its own traceback."""
+_KILLED = 128 + signal.SIGKILL
 _ASK_S = 10.0
 
 
@@ -29,6 +35,12 @@ class Access(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return f"Access(headers={sorted(self.headers)})"
 
+    def secrets(self) -> list[bytes]:
+        """What of it a server might quote, longest first."""
+        values = [*self.headers.values(), *(value for _, value in urllib.parse.parse_qsl(self.query))]
+        parts = {part.encode() for value in values for part in (value, value.rpartition(" ")[2]) if part}
+        return sorted(parts, key=len, reverse=True)
+
     def path(self, path: str) -> str:
         """A path with the query behind it."""
         return f"{path}{'&' if '?' in path else '?'}{self.query}" if self.query else path
@@ -40,7 +52,7 @@ class Server:
     Attributes:
         base_url: ``http://127.0.0.1:port``, without a trailing slash.
         access: what requests must carry.
-        pid: of the engine's first process; None when it is not ours.
+        pid: of the engine's first process; None when it is not ours, or runs elsewhere.
         start_s: from launch to ready; None when it is not ours.
     """
 
@@ -50,7 +62,9 @@ class Server:
         self.pid = pid
         self.start_s: float | None = None
         self.exit_status: int | None = None
-        """Set when the engine's process has ended while it should run."""
+        """Set when the engine's process has ended while it should run; negative when a signal ended its guard."""
+        self.starved = False
+        """Whether the kernel killed something for lack of memory meanwhile."""
         self.ended = asyncio.Event()
         """Set together with ``exit_status``."""
         self.log: Path | None = None
@@ -63,7 +77,22 @@ class Server:
         """The error to raise when the engine's process has ended, else None."""
         if self.exit_status is None:
             return None
-        return EngineDied(f"the engine's process ended by itself ({status_text(self.exit_status)})", self.log_tail())
+        if self.exit_status < 0:
+            how = status_text(self.exit_status)
+            return EngineDied(f"the engine's guard was ended by {how}, and the engine with it", self.log_tail())
+        return self.out_of_memory() or EngineDied(
+            f"the engine's process ended by itself ({status_text(self.exit_status)})", self.log_tail()
+        )
+
+    def out_of_memory(self) -> OutOfMemory | None:
+        """The error to raise when it ended for lack of memory: because it said so, or the kernel did it."""
+        said = memory.complaint(self.log_tail(_CAUSE_LINES)) if self.exit_status else None
+        by_kernel = self.starved and self.exit_status == _KILLED
+        if not (said or by_kernel):
+            return None
+        reason = said or "killed by the kernel"
+        how = status_text(self.exit_status or 0)
+        return OutOfMemory(f"the engine ran out of memory ({how}): {reason}; {memory.REMEDY}", self.log_tail())
 
     async def get_json(self, path: str) -> Any:  # noqa: ANN401  (whatever the engine says)
         """What the engine says of itself at ``path``; None where it has no such page, or none in JSON."""

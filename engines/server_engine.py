@@ -12,13 +12,18 @@ from engines.deployment import Container, Ssh
 from engines.dialects import Dialect
 from engines.engine import NoOptions, Setup, access_to, base_url
 from engines.environments import Environment, find
-from engines.errors import BadOption, ModelNotFound
+from engines.errors import BadOption, ModelNotFound, NotInstalled
 from engines.launcher import Launch, Server
 from engines.metrics import MetricsSource
 from engines.spec import Setting, Spellings, spelt
 
 _FORWARDED_PORT = 8000
 """On which an engine listens inside a container, or on another host."""
+_SSH_OPTIONS = tuple(
+    word
+    for option in ("BatchMode=yes", "ExitOnForwardFailure=yes", "ServerAliveInterval=5", "ControlPath=none")
+    for word in ("-o", option)
+)
 
 
 class ServerEngine:
@@ -39,6 +44,10 @@ class ServerEngine:
     """Environments that hold it, best first."""
     distributions: ClassVar[tuple[str, ...]] = ()
     """Packages that hold it; the version of the first that is there is the engine's."""
+    programs: ClassVar[tuple[str, ...]] = ()
+    """Programs that are it, looked for on PATH where no package holds it."""
+    needs_gpu: ClassVar[bool] = False
+    """Whether it serves only with an NVIDIA GPU. Environments say so too, since some engines come in both kinds."""
     container_command: ClassVar[tuple[str, ...]] = ()
     """What is run in the usual container before the flags; empty where its entry point does that."""
     model_suffix: ClassVar[str] = ""
@@ -122,7 +131,8 @@ class ServerEngine:
         if self.url:
             return None
         deployment = self.setup.deployment
-        env = {**self.environ(), **self.told.env, **self._key(), **deployment.env}
+        key = {} if deployment.ssh else self._key()  # there it would show in the process list; set it on that host
+        env = {**self.environ(), **self.told.env, **key, **deployment.env}
         argv, cleanup = self._words(port, env)
         return Launch(
             argv=tuple(argv),
@@ -130,6 +140,7 @@ class ServerEngine:
             env=env,
             files=self.files(),
             cleanup=tuple(cleanup),
+            elsewhere=bool(deployment.container or deployment.ssh),
             ready_path=self.access.path(self.ready_path),
             ready_timeout_s=deployment.ready_timeout_s or self.ready_timeout_s,
             stop_grace_s=self.stop_grace_s,
@@ -179,6 +190,7 @@ class ServerEngine:
         model = self.model_file()
         own = [*self.told.argv, *deployment.args]
         if deployment.container:
+            model = str(Path(model).absolute())
             flags = [*self.arguments("0.0.0.0", _FORWARDED_PORT, model), *own]  # noqa: S104  (inside the container)
             container = deployment.container
             command = self.container_command if container.command is None else container.command
@@ -186,15 +198,27 @@ class ServerEngine:
         if deployment.ssh:
             remote = deployment.ssh
             flags = [*self.arguments("127.0.0.1", _FORWARDED_PORT, remote.model_path or model), *own]
-            return _over_ssh(remote, remote.command or [Path(w).name for w in self.command()], flags, port, env), []
+            return _over_ssh(remote, remote.command or self._command_there(), flags, port, env), []
         return [*self.command(), *self.arguments("127.0.0.1", port, model), *own], []
+
+    def _command_there(self) -> Sequence[str]:
+        """The program by its name alone, to be looked for on another host; one that was named as it is."""
+        try:
+            command = self.command()
+        except NotInstalled as error:
+            what = f"engine '{self.adapter}': its program on that host is not known; set ssh.command"
+            raise NotInstalled(what) from error
+        return command if self.setup.deployment.program else [Path(word).name for word in command]
 
 
 def _over_ssh(remote: Ssh, command: Sequence[str], flags: Sequence[str], port: int, env: dict[str, str]) -> list[str]:
-    """``ssh`` with the port forwarded; a terminal on the far side, so that its processes end with the connection."""
+    """``ssh`` with the port forwarded; a terminal on the far side, so that its processes end with the connection.
+
+    The connection is its own: one that is shared would keep the port when this one ends.
+    """
     there = shlex.join(["env", *(f"{name}={value}" for name, value in env.items()), *command, *flags])
-    options = ["-tt", "-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=5"]
-    return ["ssh", *options, "-L", f"127.0.0.1:{port}:127.0.0.1:{_FORWARDED_PORT}", *remote.args, remote.host, there]
+    forward = f"127.0.0.1:{port}:127.0.0.1:{_FORWARDED_PORT}"
+    return ["ssh", "-tt", *_SSH_OPTIONS, "-L", forward, *remote.args, remote.host, there]
 
 
 def _in_container(

@@ -16,5 +16,6 @@ def tail(path: Path, lines: int) -> list[str]:
 
 
 def status_text(status: int) -> str:
-    """``exit status 3``, or ``signal 9`` for a shell's 137."""
-    return f"signal {status - 128}" if 128 < status <= 128 + signal.NSIG else f"exit status {status}"
+    """``exit status 3``; ``signal 9`` for a shell's 137 and for Python's -9."""
+    number = -status if status < 0 else status - 128
+    return f"signal {number}" if 0 < number <= signal.NSIG else f"exit status {status}"

@@ -31,6 +31,11 @@ def environment() -> dict[str, Any]:
     }
 
 
+def machine(recorded: dict[str, Any]) -> dict[str, Any]:
+    """The part of :func:`environment` that two runs must share to be of one machine."""
+    return {name: recorded.get(name) for name in ("cpu", "cores", "gpus")}
+
+
 def git_commit() -> str | None:
     """Commit of the checkout that this package runs from, ``+`` appended when it has changes; None outside one."""
     folder = Path(__file__).parent

@@ -64,6 +64,9 @@ class TrialConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """No trial sends more than this many sessions."""
     warmup_requests: int = 2
     """Requests sent before each trial, stored but never counted."""
+    settle_s: float = 60.0
+    """After each launch of an engine, small requests are sent until it grows no faster, for at most so many seconds;
+    0 leaves it out."""
     idle_s: float = 0.0
     """Seconds of sampling before the warm-up with nothing running: the baseline of GPU energy, which needs 5."""
     timeout_s: float = 120.0
@@ -91,6 +94,17 @@ class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     """A trial whose client error exceeds this share of its median TTFT or mean chunk gap is INVALID."""
 
 
+class QualityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Whether engines say what the model says: a few answers of each trial are compared afterwards."""
+
+    samples: int = 4
+    """Answers of each trial; 0 leaves it out."""
+    logprobs: bool = False
+    """Ask for log-probabilities where an answer may be compared; engines may work more then: the load is touched."""
+    limit_s: float = 600.0
+    """The reference is given so long for the answers of one engine in one repeat; then it is stopped."""
+
+
 class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A whole experiment; its TOML file has the same names."""
 
@@ -108,6 +122,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     seed: int = 1
     trial: TrialConfig = TrialConfig()
     client: ClientConfig = ClientConfig()
+    quality: QualityConfig = QualityConfig()
     slo: Slo = Slo()
 
     def plan(self) -> list[TrialPlan]:
@@ -206,6 +221,7 @@ def _problem(experiment: Experiment) -> str | None:
         (bool(experiment.loads), "loads is empty; give at least one [[loads]]"),
         (experiment.repeats >= 1, "repeats must be at least 1"),
         (experiment.trial.duration_s > 0, "trial.duration_s must be above 0"),
+        (experiment.trial.settle_s >= 0, "trial.settle_s must not be negative"),
         (experiment.client.workers >= 1, "client.workers must be at least 1"),
         (_is_cluster(experiment.client.ray), "client.ray must be 'auto' or the host:port of a Ray cluster's head"),
         (experiment.client.transport in _TRANSPORTS, f"client.transport must be one of {', '.join(_TRANSPORTS)}"),
@@ -213,6 +229,8 @@ def _problem(experiment: Experiment) -> str | None:
             len(experiment.client.cores) in {0, experiment.client.workers},
             "client.cores must name one core for each of client.workers",
         ),
+        (experiment.quality.samples >= 0, "quality.samples must not be negative"),
+        (experiment.quality.limit_s > 0, "quality.limit_s must be above 0"),
         (experiment.trial.max_requests >= 1, "trial.max_requests must be at least 1"),
         (len({load.label for load in experiment.loads}) == len(experiment.loads), "two loads are the same"),
     )

@@ -29,6 +29,9 @@ from workloads import (
     workload,
 )
 
+SETTLING_REQUESTS = 3
+"""In one round of them."""
+_SETTLING_TOKENS = 16
 _FLUSH_BYTES = 1 << 22
 
 
@@ -65,11 +68,14 @@ class TrafficPlanner:
         experiment: what is sent, and how much of it.
         tokenizer: the model's.
         folder: for the plans' files.
+
+    Attributes:
+        tokenizer: as given.
     """
 
     def __init__(self, experiment: Experiment, tokenizer: Tokenizer, folder: Path) -> None:
         self._experiment = experiment
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._folder = folder
         self._workload = workload(experiment.workload.name, experiment.workload.options)
         self._made: dict[Seed, Traffic] = {}
@@ -88,6 +94,16 @@ class TrafficPlanner:
         if seed not in self._made:
             self._made[seed] = self._planned(load, seed)
         return self._made[seed]
+
+    def settling(self, words: str) -> tuple[PlannedSession, ...]:
+        """A round of small requests after an engine's start.
+
+        All rounds are alike in length, answers cut short; ``words`` names the words of this one.
+        """
+        shape = f"{self._experiment.seed}/settling"
+        seed = Seed(shape, f"{shape}/{words}")
+        plan = plan_closed(_within(self._workload, 0.0), self.tokenizer, seed, SETTLING_REQUESTS)
+        return tuple(_shortened(_first_turn(planned)) for planned in plan)
 
     def _seed(self, load: Load, repeat: int, engine: str) -> Seed:
         shape = self._experiment.traffic_seed(load)
@@ -109,8 +125,8 @@ class TrafficPlanner:
         limits, source = self._experiment.trial, self._workload
         path = self._folder / hashlib.sha256(f"{seed.traffic}|{seed.words}".encode()).hexdigest()[:16]
         warmup_seed = Seed(f"{seed.traffic}/warmup", f"{seed.words}/warmup")
-        warmup = plan_closed(_within(source, 0.0), self._tokenizer, warmup_seed, limits.warmup_requests)
-        record, shape = _written(path, self._measured(load, seed), self._tokenizer, limits.cache)
+        warmup = plan_closed(_within(source, 0.0), self.tokenizer, warmup_seed, limits.warmup_requests)
+        record, shape = _written(path, self._measured(load, seed), self.tokenizer, limits.cache)
         if not record.sessions:
             raise BadOption("the workload has no session for this load; give it a longer duration_s or more requests")
         return Traffic(tuple(map(_first_turn, warmup)), self._primers(path, seed), path, shape, record)
@@ -119,17 +135,17 @@ class TrafficPlanner:
         limits, source = self._experiment.trial, self._workload
         if load.concurrency is not None:
             source = _within(source, limits.duration_s)
-            return plan_closed(source, self._tokenizer, seed, limits.max_requests)
+            return plan_closed(source, self.tokenizer, seed, limits.max_requests)
         span_s, count = limits.duration_s, limits.max_requests
         if load.arrival == "workload":
             warp, thinking = self._time_warp(load)
             source = _within(source, span_s * warp if thinking else span_s)
             return plan_recorded(
-                source, self._tokenizer, seed, duration_s=span_s, count=count, time_warp=warp, warp_thinking=thinking
+                source, self.tokenizer, seed, duration_s=span_s, count=count, time_warp=warp, warp_thinking=thinking
             )
         process = arrival(load.arrival or "poisson", load.rate_per_s or 0.0, load.arrival_options)
         source = _within(source, span_s)
-        return plan_open(source, process, self._tokenizer, seed, duration_s=span_s, count=count)
+        return plan_open(source, process, self.tokenizer, seed, duration_s=span_s, count=count)
 
     def _time_warp(self, load: Load) -> tuple[float, bool]:
         """How much faster than recorded, and whether think times shrink with it.
@@ -156,9 +172,9 @@ class TrafficPlanner:
                 return lambda: (_hurried(planned.session) for planned in FrameLog(path, PlannedSession))
             case Cache.PRIMED:
                 primers = getattr(self._workload, "primers", None)
-                if primers is None or next(iter(primers(self._tokenizer, seed)), None) is None:
+                if primers is None or next(iter(primers(self.tokenizer, seed)), None) is None:
                     raise BadOption("this workload shares no system prompts to prime a cache with; use cold or warm")
-                return lambda: (_hurried(session) for session in primers(self._tokenizer, seed))
+                return lambda: (_hurried(session) for session in primers(self.tokenizer, seed))
 
 
 @contextlib.contextmanager
@@ -227,6 +243,15 @@ def _shape(planned: PlannedSession) -> tuple[object, ...]:
 
 def _first_turn(planned: PlannedSession) -> PlannedSession:
     return PlannedSession(msgspec.structs.replace(planned.session, turns=planned.session.turns[:1]), None)
+
+
+def _shortened(planned: PlannedSession) -> PlannedSession:
+    """A session whose answers are a few tokens long."""
+    turns = tuple(
+        msgspec.structs.replace(turn, output_tokens=min(turn.output_tokens, _SETTLING_TOKENS))
+        for turn in planned.session.turns
+    )
+    return PlannedSession(msgspec.structs.replace(planned.session, turns=turns), None)
 
 
 def _hurried(session: Session) -> PlannedSession:

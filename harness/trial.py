@@ -3,19 +3,21 @@
 import asyncio
 import statistics
 import time
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from engines import Engine, Server
+from engines import Server
 from harness.calibration import Shape, calibrate, median_of
 from harness.client import Closed, Fleet, Issue, LoadResult, Open, decode_stream
 from harness.client.fleet import LoadOrder
 from harness.client.wire import WireSession, wire_sessions
 from harness.errors import ClientFailed, TruthFailed
 from harness.experiment import Experiment, TrialConfig
-from harness.telemetry import Sampler
+from harness.quality import asks_logprobs
+from harness.starting import Side
+from harness.telemetry import Sampler, ServerPage
 from harness.traffic import Traffic
 from harness.verdict import Evidence, client_faults, judge, warnings
 from results.jsonl import Appender
@@ -23,7 +25,6 @@ from results.metrics import latency, measured_only, trial_window
 from results.records import (
     Cache,
     ClientError,
-    EngineDescription,
     Load,
     Phase,
     RequestRecord,
@@ -34,14 +35,6 @@ from results.records import (
 )
 from results.store import RunFolder, TrialFolder
 from workloads import PlannedSession, Tokenizer
-
-
-class Side(msgspec.Struct, frozen=True):
-    """A running engine, as trials see it."""
-
-    engine: Engine
-    server: Server
-    description: EngineDescription
 
 
 def share_of(load: Load, limits: TrialConfig) -> Closed | Open:
@@ -99,12 +92,15 @@ class TrialRunner:
         self._tokenizer = tokenizer
         self._was_reset = False
 
-    async def run(self, plan: TrialPlan, order: int, side: Side, traffic: Traffic) -> TrialRecord:
+    async def run(
+        self, plan: TrialPlan, order: int, side: Side, traffic: Traffic, fingerprint: str = ""
+    ) -> TrialRecord:
         """Run one trial and store it; an engine that dies makes it INVALID, it does not raise."""
         folder = self._run.trial(plan.id)
         folder.create()
         started_ns = time.monotonic_ns()
-        async with self._sampler.into(folder.telemetry_log, side.server.pid, self._fleet.pids):
+        page = _page(side)
+        async with self._sampler.into(folder.telemetry_log, side.server.pid, self._fleet.pids, page):
             result = await self._unless_death(side.server, self._drive(side, plan.load, traffic, folder))
         ended_ns = time.monotonic_ns()
         if result and result.loop_lag:
@@ -129,6 +125,8 @@ class TrialRunner:
             engine_description=side.description,
             engine_log_tail=list(death.log_tail) if death else [],
             start_s=side.server.start_s,
+            startup=side.startup,
+            fingerprint=fingerprint,
             clients=result.clients if result else [],
             traffic=msgspec.structs.replace(traffic.record, cache_reset=self._was_reset),
         )
@@ -145,15 +143,26 @@ class TrialRunner:
         for sessions in (traffic.warmup, tuple(traffic.primers())):
             first += await self._warm_up(side, sessions, first, folder)
         order = self._order(side, share_of(load, limits), Phase.MEASURED)
-        return await self._fleet.load(order, _encoded(side, traffic.sessions(), first), folder)
+        quality = self._experiment.quality
+        asks = asks_logprobs(self._experiment.traffic_seed(load), quality.samples) if quality.logprobs else None
+        await self._sampler.mark("before")
+        result = await self._fleet.load(order, self._encoded(side, traffic.sessions(), first, asks), folder)
+        await self._sampler.mark("after")
+        return result
 
     async def _warm_up(self, side: Side, sessions: Sequence[PlannedSession], first: int, folder: TrialFolder) -> int:
         """Send what is never counted, two at a time; returns how many requests that were."""
         if not sessions:
             return 0
         share = Closed(min(2, len(sessions)), self._experiment.trial.timeout_s * len(sessions))
-        await self._fleet.load(self._order(side, share, Phase.WARMUP), _encoded(side, sessions, first), folder)
+        await self._fleet.load(self._order(side, share, Phase.WARMUP), self._encoded(side, sessions, first), folder)
         return sum(len(planned.session.turns) for planned in sessions)
+
+    def _encoded(
+        self, side: Side, sessions: Iterable[PlannedSession], first: int, logprobs: Callable[[int], bool] | None = None
+    ) -> Iterator[WireSession]:
+        dialect, model = side.engine.dialect, side.engine.model_id
+        return wire_sessions(sessions, dialect, model, first_index=first, tokenizer=self._tokenizer, logprobs=logprobs)
 
     def _order(self, side: Side, share: Closed | Open, phase: Phase) -> LoadOrder:
         return LoadOrder(
@@ -225,8 +234,10 @@ class TrialRunner:
         return median_of([error, *[await calibrate(self._fleet, shape, transport) for _ in range(2)]])
 
 
-def _encoded(side: Side, sessions: Iterable[PlannedSession], first_index: int) -> Iterator[WireSession]:
-    return wire_sessions(sessions, side.engine.dialect, side.engine.model_id, first_index=first_index)
+def _page(side: Side) -> ServerPage | None:
+    """Where the engine tells its own view of the load."""
+    source = side.engine.metrics
+    return ServerPage(side.server.base_url, source, side.server.access) if source else None
 
 
 def _measured(folder: TrialFolder) -> int:

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from harness.stopped import stopped
 from harness.telemetry.gpu import THERMAL_REASONS
 from results.metrics import latency, measured_only
 from results.metrics.percentiles import percentile
 from results.metrics.window import Window
 from results.records import Cache, ClientError, Load, Outcome, RequestRecord, TelemetryRecord, TrafficRecord, Verdict
+from results.server_view import fall, readings, tokens_disagree
 
 MIN_WINDOW_S = 1.0
 MAX_SEND_LAG_S = 0.020
@@ -57,14 +59,17 @@ def judge(evidence: Evidence) -> tuple[Verdict, list[str]]:
 def warnings(evidence: Evidence) -> list[str]:
     """What a reader should know of a trial that may still be valid; each says what was seen and what to do."""
     measured = measured_only(evidence.requests)
-    traffic = [*_off_length(evidence.traffic), *_unfilled(evidence.traffic, measured)]
-    return [*_warnings(measured), *traffic, *_uncalibrated(evidence, measured)]
+    traffic = [*_off_length(evidence.traffic), *_unfilled(evidence, measured)]
+    return [*_warnings(measured), *traffic, *_uncalibrated(evidence, measured), *_of_the_engine(evidence)]
 
 
 def _reasons(evidence: Evidence) -> Iterator[str]:
     measured = measured_only(evidence.requests)
     if evidence.engine_death:
         yield f"engine died: {evidence.engine_death}"
+    yield from _restarted(evidence.telemetry)
+    if halt := stopped(evidence.telemetry, measured):
+        yield halt
     if evidence.planned is not None and evidence.planned != len(measured):
         yield f"requests lost: {evidence.planned} were planned, {len(measured)} are in the log; this is our bug"
     failed = Counter(request.outcome.value for request in measured if request.outcome is not Outcome.OK)
@@ -78,7 +83,7 @@ def _reasons(evidence: Evidence) -> Iterator[str]:
     if evidence.load.concurrency is None:
         yield from _off_schedule(measured)
     yield from client_faults(evidence)
-    yield from _not_cold(evidence.traffic, measured)
+    yield from _not_cold(evidence, measured)
     if evidence.load.concurrency is None and _queue_grew(measured, evidence.window):
         yield "not steady: the queue was still growing when the arrivals ended; lower rate_per_s"
     if _throttled(evidence):
@@ -138,19 +143,45 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.3g}" if seconds < 1 else f"{seconds * 1e3:,.0f}"
 
 
-def _hits(measured: Sequence[RequestRecord]) -> tuple[int, int] | None:
-    """Prompt tokens that came from the engine's prefix cache, and all of them; None where it does not count."""
+def _restarted(telemetry: Sequence[TelemetryRecord]) -> Iterator[str]:
+    fell = fall(telemetry)
+    if fell is not None and not fell.several:
+        yield (
+            f"engine restarted: its counters fell from {fell.height:,.0f} to {fell.floor:,.0f} during the trial "
+            f"({fell.name}); see why it ends by itself"
+        )
+
+
+def _of_the_engine(evidence: Evidence) -> Iterator[str]:
+    """What the engine's own counters say against the trial, and what they say against themselves."""
+    fell = fall(evidence.telemetry)
+    if fell is not None and fell.several:
+        yield (
+            f"engine's metrics: its counters fell from {fell.height:,.0f} to {fell.floor:,.0f} and rose again at once "
+            f"({fell.name}): several servers answer there in turn, so its own view means nothing; measure one of them"
+        )
+    elif disagreement := tokens_disagree(evidence.telemetry, evidence.requests):
+        yield disagreement
+
+
+def _hits(evidence: Evidence, measured: Sequence[RequestRecord]) -> tuple[int, int] | None:
+    """Prompt tokens that came from the engine's prefix cache, and all of them; None where it does not count.
+
+    As its answers say; where they do not, as its own counters moved while the load was on.
+    """
     counted = [request for request in measured if request.cached_tokens is not None]
-    if not counted:
+    if counted:
+        hits = sum(request.cached_tokens or 0 for request in counted)
+        return hits, sum(request.prompt_tokens or 0 for request in counted)
+    hit = readings(evidence.telemetry).moved("prefix_hits_tokens_total").value
+    if hit is None:
         return None
-    return sum(request.cached_tokens or 0 for request in counted), sum(
-        request.prompt_tokens or 0 for request in counted
-    )
+    return round(hit), sum(request.prompt_tokens or request.wanted_input_tokens or 0 for request in measured)
 
 
-def _not_cold(traffic: TrafficRecord | None, measured: Sequence[RequestRecord]) -> Iterator[str]:
+def _not_cold(evidence: Evidence, measured: Sequence[RequestRecord]) -> Iterator[str]:
     """A cold trial may hit what it repeats itself, in blocks of any size, and nothing else."""
-    hits = _hits(measured)
+    traffic, hits = evidence.traffic, _hits(evidence, measured)
     if traffic is None or traffic.cache is not Cache.COLD or hits is None:
         return
     allowed = traffic.repeated_tokens + traffic.block_tokens * len(measured)
@@ -161,11 +192,12 @@ def _not_cold(traffic: TrafficRecord | None, measured: Sequence[RequestRecord]) 
         )
 
 
-def _unfilled(traffic: TrafficRecord | None, measured: Sequence[RequestRecord]) -> Iterator[str]:
+def _unfilled(evidence: Evidence, measured: Sequence[RequestRecord]) -> Iterator[str]:
     """Whether a cache that was filled on purpose was hit."""
+    traffic = evidence.traffic
     if traffic is None or traffic.cache is Cache.COLD:
         return
-    hits = _hits(measured)
+    hits = _hits(evidence, measured)
     if hits is None:
         yield f"cache: {traffic.cache.value} as asked, but the engine does not say what it hit"
     elif not hits[0] or (traffic.cache is Cache.WARM and hits[0] < _WARM_SHARE * hits[1]):

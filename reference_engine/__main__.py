@@ -1,4 +1,4 @@
-"""The command line: `serve` and `convert`. Exit status 0 done, 1 our fault, 2 the caller's, with one line on stderr."""
+"""The command line: `serve`, `convert`, `score`. Exit status 0 done, 1 our fault, 2 the caller's; a line on stderr."""
 
 import argparse
 import asyncio
@@ -12,7 +12,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 from reference_engine.config import EngineConfig
 from reference_engine.errors import ReferenceEngineError, UserMistakeError
 
-_CONVERT_DTYPES = ("bfloat16", "float16", "float32")
+_DTYPES = ("bfloat16", "float16", "float32")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -22,10 +22,14 @@ def build_parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="OpenAI-compatible HTTP server for one model")
     for field in dataclasses.fields(EngineConfig):
         _add_flag(serve, field)
-    convert = commands.add_parser("convert", help="GGUF file to Hugging Face checkpoint directory")
+    convert = commands.add_parser("convert", help="GGUF file to Hugging Face checkpoint, or to plain GGUF")
     convert.add_argument("source", type=Path, metavar="SRC.gguf")
-    convert.add_argument("target", type=Path, metavar="OUT_DIR")
-    convert.add_argument("--dtype", choices=_CONVERT_DTYPES, default="bfloat16", help="of the weights; %(default)s")
+    convert.add_argument("target", type=Path, metavar="OUT", help="a directory, or a file that ends in .gguf")
+    convert.add_argument("--dtype", choices=_DTYPES, default="bfloat16", help="of the weights; %(default)s")
+    score = commands.add_parser("score", help="how answers compare with this model: JSON lines in, JSON lines out")
+    score.add_argument("--model", type=Path, required=True, help="Hugging Face checkpoint directory or .gguf file")
+    score.add_argument("--dtype", choices=_DTYPES, default="float32", help="to compute in; %(default)s")
+    score.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: cuda if there is one")
     return parser
 
 
@@ -88,11 +92,21 @@ def _new_event_loop() -> asyncio.AbstractEventLoop:
 
 def _convert(options: dict[str, object]) -> None:
     from reference_engine.loading.convert import convert_gguf  # noqa: PLC0415 (imports torch)
+    from reference_engine.loading.gguf_copy import copy_gguf  # noqa: PLC0415
 
-    convert_gguf(**options, progress=lambda line: sys.stderr.write(line + "\n"))  # type: ignore[arg-type]
+    write = copy_gguf if Path(str(options["target"])).suffix == ".gguf" else convert_gguf
+    write(**options, progress=lambda line: sys.stderr.write(line + "\n"))  # type: ignore[arg-type]
 
 
-_COMMANDS = {"serve": _serve, "convert": _convert}
+def _score(options: dict[str, object]) -> None:
+    from reference_engine.scoring import score_lines  # noqa: PLC0415 (imports torch)
+
+    for line in score_lines(sys.stdin.buffer, **options):  # type: ignore[arg-type]
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+
+
+_COMMANDS = {"serve": _serve, "convert": _convert, "score": _score}
 
 if __name__ == "__main__":
     sys.exit(main())

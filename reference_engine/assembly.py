@@ -30,7 +30,7 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
     Raises:
         ConfigError: no CUDA where it is asked for, a model shorter than the wanted length, or two cache sizes.
     """
-    device = _resolve_device(config.device)
+    device = resolve_device(config.device)
     dtype = config.dtype if config.dtype != "auto" else _default_dtype(model, device)
     length = config.max_model_len or model.max_position_embeddings
     if length > model.max_position_embeddings:
@@ -53,7 +53,12 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
     )
 
 
-def _resolve_device(wanted: str) -> str:
+def resolve_device(wanted: str) -> str:
+    """``cpu`` or ``cuda`` for what was asked, ``auto`` among it.
+
+    Raises:
+        ConfigError: CUDA is asked for and is not here.
+    """
     has_cuda = torch.cuda.is_available()
     if wanted == "cuda" and not has_cuda:
         raise ConfigError("--device cuda: torch finds no CUDA device here; use --device cpu")

@@ -8,6 +8,7 @@ from reference_engine.limits import Limits
 from reference_engine.request import Request, TokenOutput
 from reference_engine.runner import Runner
 from reference_engine.scheduler import Scheduler
+from reference_engine.timing import StepTimes
 
 Clock = Callable[[], float]  # seconds from an arbitrary origin, never going back
 
@@ -22,6 +23,7 @@ class StepReport:
         computed_tokens: tokens that went through the model; 0 when there was nothing to do.
         prompt_tokens: prompt lengths of the requests that got their first token.
         queue_times_s: seconds from arrival to first computation, of the requests that began in this step.
+        times: of the tokens that were made.
         preemptions: requests that lost their blocks in this step.
         looked_up_tokens: prompt lengths of the requests that were looked up in the prefix cache for the first time.
         cached_tokens: how many of those were found there and need not be computed.
@@ -36,6 +38,7 @@ class StepReport:
     computed_tokens: int
     prompt_tokens: int
     queue_times_s: list[float]
+    times: StepTimes
     preemptions: int
     looked_up_tokens: int
     cached_tokens: int
@@ -103,8 +106,9 @@ class Engine:
         for request in fresh:
             request.first_scheduled_s = began_s
         sampled = self._runner.run(chunks) if chunks else []
+        made_s = self._clock()
         outputs: list[TokenOutput] = []
-        prompt_tokens = 0
+        prompt_tokens, times = 0, StepTimes()
         for chunk, token in zip(chunks, sampled, strict=True):
             request = chunk.request
             self._scheduler.complete(chunk)
@@ -113,6 +117,7 @@ class Engine:
             prompt_tokens += 0 if request.num_output else request.prompt_len
             request.token_ids.append(token.token_id)
             reason = request.finish_reason()
+            times.take(request, made_s, is_last=reason is not None)
             outputs.append(TokenOutput(request.request_id, token, reason, request.num_cached_tokens))
             if reason is not None:
                 self._scheduler.remove(request.request_id)
@@ -122,6 +127,7 @@ class Engine:
             computed_tokens=sum(chunk.length for chunk in chunks),
             prompt_tokens=prompt_tokens,
             queue_times_s=[began_s - request.arrival_s for request in fresh if request.arrival_s is not None],
+            times=times,
             preemptions=self._scheduler.num_preemptions - preemptions_before,
             looked_up_tokens=sum(request.prompt_len for request in fresh if request.num_cached_tokens is not None),
             cached_tokens=sum(request.num_cached_tokens or 0 for request in fresh),

@@ -57,6 +57,8 @@ class Request:
             and without prefix caching.
         arrival_s: when it was handed in, by the engine's clock; None before.
         first_scheduled_s: when its first token was computed first; None while it waits.
+        first_token_s: when its first output token was made; None before.
+        last_token_s: when its newest one was.
         random_state: the sampler's generator for this request.
     """
 
@@ -64,6 +66,8 @@ class Request:
         "arrival_s",
         "cache_salt",
         "first_scheduled_s",
+        "first_token_s",
+        "last_token_s",
         "num_cached_tokens",
         "num_computed",
         "prompt_len",
@@ -87,6 +91,8 @@ class Request:
         self.table: BlockTable | None = None
         self.arrival_s: float | None = None
         self.first_scheduled_s: float | None = None
+        self.first_token_s: float | None = None
+        self.last_token_s: float | None = None
         self.random_state: Any = None
 
     @property

@@ -7,6 +7,7 @@ import msgspec
 from results.client_error import largest_error_s
 from results.errors import NotComparable
 from results.metrics import CATALOGUE, HEADLINE
+from results.quality import QualitySummary, pooled
 from results.records import TrialRecord, Verdict
 from results.run import Run, Trial, by_repeat, load
 from results.statistics import Comparison, compare_paired
@@ -73,6 +74,16 @@ def compare_sides(a: SideOfRun, b: SideOfRun, metrics: Sequence[str] | None = No
     if not levels:
         raise NotComparable("the two have no load level in common")
     return [_compared(a, b, level, name) for level in levels for name in names]
+
+
+def answers_of(a: SideOfRun, b: SideOfRun) -> dict[str, tuple[QualitySummary | None, QualitySummary | None]]:
+    """How the answers of A and of B compare with the reference, by level; None where that was not looked at."""
+    return {level: (_answers(a, level), _answers(b, level)) for level in _levels(a) if level in _levels(b)}
+
+
+def _answers(side: SideOfRun, level: str) -> QualitySummary | None:
+    found = [trial.quality for trial in side.trials if trial.record.load.label == level]
+    return pooled(sample for record in found if record for sample in record.samples)
 
 
 def _compared(a: SideOfRun, b: SideOfRun, level: str, name: str) -> Comparison:

@@ -290,6 +290,24 @@ class ClientRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The offset is known to within this, up or down; 0 on the harness's own host."""
 
 
+class Startup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How one start of an engine went, and what it took of the machine before any request."""
+
+    start_s: float | None = None
+    """From launch to ready; None for a server that ran already."""
+    host_available_before_bytes: int
+    """Memory of the machine before the launch."""
+    host_available_ready_bytes: int
+    """The same once the engine was ready, and had been sent no request."""
+    gpu_used_before_bytes: list[int] = []
+    """Memory in use on each GPU before the launch."""
+    gpu_used_ready_bytes: list[int] = []
+    settling_requests: int = 0
+    """Small requests sent until the engine grew no faster; never counted."""
+    settled: bool | None = None
+    """Whether it then grew no faster; None where it was not looked at."""
+
+
 class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """``trial.json``: written once, atomically, when the trial has ended."""
 
@@ -315,6 +333,12 @@ class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     engine_log_tail: list[str] = []
     start_s: float | None = None
     """How long the engine took from launch to ready."""
+    startup: Startup | None = None
+    """Of the start that served this trial; None in runs of other tools."""
+    fingerprint: str = ""
+    """Over all that may change the figures: a finished trial with the same one need not be run again."""
+    adopted_from: str | None = None
+    """The run in which this trial was measured, where a later one took it over."""
     clients: list[ClientRecord] = []
     """The workers of the measuring client."""
     client_error: ClientError | None = None
@@ -355,4 +379,6 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     notes: list[str] = []
     """Declarations that the report prints, such as the scale of a workload."""
     failure: str | None = None
+    resumed_from: str | None = None
+    """The earlier run whose finished trials were taken over."""
     ended_utc: str | None = None

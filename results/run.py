@@ -4,6 +4,7 @@
 >>> run.requests.groupby(["engine", "load"]).ttft_s.median()
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,7 @@ import msgspec
 from results import client_error
 from results.metrics import CATALOGUE, Value, latency, trial_metrics, trial_window
 from results.metrics.window import Window
+from results.quality import QualityRecord, QualitySummary, pooled, why_unchecked
 from results.records import (
     ClientError,
     Manifest,
@@ -24,6 +26,7 @@ from results.records import (
     TrialRecord,
     Verdict,
 )
+from results.server_view import ServerCell, server_cell, server_view
 from results.statistics.interval import Interval, log_t_interval
 from results.store import RunFolder, TrialFolder
 
@@ -40,6 +43,8 @@ class Trial(msgspec.Struct, frozen=True):
         telemetry: samples.
         window: steady window.
         metrics: one value per name of the catalogue.
+        server: the engine's own view; one value per name of :data:`results.server_view.SEEN`.
+        quality: its answers beside a reference's; None where that was not looked at.
     """
 
     record: TrialRecord
@@ -47,6 +52,8 @@ class Trial(msgspec.Struct, frozen=True):
     telemetry: list[TelemetryRecord]
     window: Window
     metrics: dict[str, Value]
+    server: dict[str, Value]
+    quality: QualityRecord | None = None
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -63,6 +70,9 @@ class Cell(msgspec.Struct, frozen=True):
         reasons: why a metric has no entry.
         client_error: the measuring client's own error, the largest over all finished trials.
         uncalibrated: why ``client_error`` is None.
+        server: the engine's own view, over the valid trials.
+        quality: its answers beside a reference's, over all finished trials.
+        unchecked: why ``quality`` is None.
     """
 
     engine: str
@@ -75,6 +85,9 @@ class Cell(msgspec.Struct, frozen=True):
     reasons: dict[str, str]
     client_error: ClientError | None = None
     uncalibrated: str | None = None
+    server: ServerCell = ServerCell()
+    quality: QualitySummary | None = None
+    unchecked: str | None = None
 
     def error_s(self, metric: str) -> float | None:
         """The ± of a latency metric in seconds; None where it is not known, or the metric is none."""
@@ -107,6 +120,19 @@ class Run:
         """Trials that a crash or Ctrl-C cut off, with the requests that had ended by then; shown, never counted."""
         pairs = [(plan, self.folder.trial(plan.id).read_requests()) for plan in self.unfinished]
         return [(plan, requests) for plan, requests in pairs if requests]
+
+    @cached_property
+    def declared(self) -> list[str]:
+        """What a reader must know: of the workload, of each engine, and of trials taken over from another run."""
+        engines = {
+            f"{trial.record.engine}: {note}": None
+            for trial in self.finished
+            if trial.record.engine_description
+            for note in trial.record.engine_description.notes
+        }
+        adopted = Counter(trial.record.adopted_from for trial in self.finished if trial.record.adopted_from)
+        taken = [f"{count} trials were measured in the run {origin}" for origin, count in adopted.items()]
+        return [*self.manifest.notes, *engines, *taken]
 
     @cached_property
     def cells(self) -> list[Cell]:
@@ -178,7 +204,9 @@ class Run:
         requests = folder.read_requests()
         telemetry = folder.read_telemetry().records
         metrics = trial_metrics(record, requests, telemetry, self.manifest.slo)
-        return Trial(record, requests, telemetry, trial_window(record, requests), metrics)
+        window = trial_window(record, requests)
+        server = server_view(telemetry, requests, window)
+        return Trial(record, requests, telemetry, window, metrics, server, folder.read_quality())
 
     def _cell(self, engine: str, workload: str, load: str) -> Cell:
         key = (engine, workload, load)
@@ -197,6 +225,8 @@ class Run:
         failed = int(sum(trial.metrics["failures"].value or 0 for trial in done))
         requests = sum(trial.record.planned_requests for trial in done)
         error = client_error.largest([e for trial in done if (e := trial.record.client_error) is not None])
+        checked = [trial.quality for trial in done]
+        quality = pooled(sample for record in checked if record for sample in record.samples)
         return Cell(
             engine,
             workload,
@@ -208,6 +238,9 @@ class Run:
             reasons=reasons,
             client_error=error,
             uncalibrated=_why_uncalibrated(done) if error is None else None,
+            server=server_cell([trial.server for trial in valid]),
+            quality=quality,
+            unchecked=why_unchecked(checked) if quality is None else None,
         )
 
 
@@ -247,6 +280,7 @@ def _why_uncalibrated(trials: Sequence[Trial]) -> str:
 def _trial_row(trial: Trial) -> dict[str, Any]:
     record = trial.record
     error = record.client_error
+    quality = trial.quality.summary if trial.quality else None
     return {
         "trial": record.id,
         "engine": record.engine,
@@ -259,7 +293,9 @@ def _trial_row(trial: Trial) -> dict[str, Any]:
         "window_s": trial.window.length_s,
         "client_ttft_error_s": error.ttft_s if error else None,
         "client_gap_error_s": error.itl_s if error else None,
-        **{name: value.value for name, value in trial.metrics.items()},
+        "agreement": quality.agreement if quality else None,
+        "mean_regret": quality.mean_regret if quality else None,
+        **{name: value.value for name, value in (trial.metrics | trial.server).items()},
     }
 
 

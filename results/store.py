@@ -10,6 +10,7 @@
             telemetry.jsonl      samples of host, engine, client and GPU   (append-only)
             requests.jsonl       the streams decoded                       (derived, atomic)
             trial.json           verdict, counts, engine description       (atomic, last)
+            quality.json         its answers beside a reference's          (derived, atomic)
 
 A trial counts as finished when ``trial.json`` is there; a run is complete when the manifest says so. Whatever the
 crash, records already appended stay readable (see :mod:`results.jsonl` and :mod:`results.frames`).
@@ -17,6 +18,7 @@ crash, records already appended stay readable (see :mod:`results.jsonl` and :mod
 
 import itertools
 import secrets
+import shutil
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +31,7 @@ from results.atomic import write_atomic
 from results.errors import NotWritable, RunNotFound, RunUnreadable
 from results.frames import FrameLog
 from results.jsonl import Log, read_log
+from results.quality import QualityRecord
 from results.records import (
     SCHEMA_VERSION,
     Manifest,
@@ -56,6 +59,7 @@ class TrialFolder:
         self.telemetry_log = path / "telemetry.jsonl"
         self._requests = path / "requests.jsonl"
         self._record = path / "trial.json"
+        self._quality = path / "quality.json"
 
     def create(self) -> None:
         """Make the folder."""
@@ -99,6 +103,14 @@ class TrialFolder:
         if not self._record.exists():
             return None
         return _decode(self._record, TrialRecord)
+
+    def write_quality(self, record: QualityRecord) -> None:
+        """Replace how the trial's answers compare with a reference's."""
+        write_atomic(self._quality, _pretty(record))
+
+    def read_quality(self) -> QualityRecord | None:
+        """How its answers compare, or None where that was not looked at."""
+        return _decode(self._quality, QualityRecord) if self._quality.exists() else None
 
 
 class RunFolder:
@@ -155,6 +167,15 @@ class RunFolder:
         """The folder of one trial, whether or not it exists yet."""
         return TrialFolder(self.path / "trials" / trial_id)
 
+    def adopt(self, trial_id: str, source: TrialFolder, record: TrialRecord) -> None:
+        """Take over a finished trial of another run: its logs are linked, or copied across file systems."""
+        target = self.trial(trial_id)
+        target.create()
+        for file in source.path.iterdir():
+            if file.is_file() and file.name != "trial.json":
+                _link(file, target.path / file.name)
+        target.finish(record)
+
     def engine_log(self, label: str, start: int) -> Path:
         """Where the engine's output of its ``start``-th start goes; the folder is made."""
         folder = self.path / "engines"
@@ -167,10 +188,34 @@ class RunFolder:
         return [trial for trial in planned if trial.path.is_dir()]
 
 
+def earlier_run(root: Path, name: str, wanted: str) -> RunFolder:
+    """The run to resume: ``latest`` for the newest of that name below ``root``, else the folder ``wanted``.
+
+    Raises:
+        RunNotFound: there is none.
+    """
+    if wanted != "latest":
+        return RunFolder.open(Path(wanted))
+    folders = sorted((path.parent for path in root.glob("*/manifest.json")), reverse=True)
+    for folder in folders:
+        run = RunFolder(folder)
+        if run.read_manifest().name == name:
+            return run
+    raise RunNotFound(f"there is no run of '{name}' in {root} to resume; leave --resume out to begin one")
+
+
 def new_run_id(name: str) -> str:
     """A run id that sorts by time and does not collide: ``20261120-101500-demo-3f9a``."""
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     return f"{stamp}-{name}-{secrets.token_hex(2)}"
+
+
+def _link(source: Path, target: Path) -> None:
+    target.unlink(missing_ok=True)
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def _plan_order(request: RequestRecord) -> int:

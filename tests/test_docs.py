@@ -9,7 +9,15 @@ import pytest
 
 from engines import adapters
 from harness.cli import make_app
-from harness.experiment import ClientConfig, EngineConfig, Experiment, ModelConfig, TrialConfig, WorkloadConfig
+from harness.experiment import (
+    ClientConfig,
+    EngineConfig,
+    Experiment,
+    ModelConfig,
+    QualityConfig,
+    TrialConfig,
+    WorkloadConfig,
+)
 from results.records import Cache, Load, Slo
 from workloads import ARRIVALS, workload_names
 
@@ -27,7 +35,8 @@ def test_links_resolve(document: Path):
 def test_every_key_of_the_experiment_file_is_described():
     text = (ROOT / "docs/experiment.md").read_text(encoding="utf-8")
     kinds: tuple[type[msgspec.Struct], ...] = (
-        Experiment, EngineConfig, ModelConfig, WorkloadConfig, TrialConfig, ClientConfig, Load, Slo,
+        Experiment, EngineConfig, ModelConfig, WorkloadConfig, TrialConfig, ClientConfig,
+        QualityConfig, Load, Slo,
     )  # fmt: skip
     keys = {key for kind in kinds for key in kind.__struct_fields__}
     assert {key for key in keys if f"`{key}`" not in text and f"[{key}]" not in text} == set()
@@ -41,6 +50,7 @@ def test_defaults_in_the_experiment_page_are_those_of_the_code():
     rows = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", text, flags=re.MULTILINE))
     trial, experiment = TrialConfig(), {"repeats": 3, "seed": 1}
     fields = {**msgspec.structs.asdict(trial), **msgspec.structs.asdict(ClientConfig()), **experiment}
+    fields |= msgspec.structs.asdict(QualityConfig())
     assert {name: float(value) for name, value in rows.items()} == {name: float(fields[name]) for name in rows}
     assert {*msgspec.structs.asdict(trial), "workers", "max_error_share"} - {"cache"} <= set(rows)
     assert f"| `cache` | `{trial.cache.value}` |" in text

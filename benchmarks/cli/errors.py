@@ -62,7 +62,7 @@ def mistakes(folder: Path, model: str) -> dict[str, tuple[subprocess.CompletedPr
         "port_in_use": (port_taken, "choose another"),
         "unwritable_results": (run(folder, unwritable / "runs", model=model), "cannot make the folder"),
         "truncated_gguf": (run(folder, model=f"{torn}{with_tokenizer}"), "cut short"),
-        "prompt_too_long": (run(folder, model=model, tokens=300, engine="options = { max_model_len = 256 }"), "256"),
+        "prompt_too_long": (run(folder, model=model, tokens=300, engine="spec = { max_model_len = 256 }"), "256"),
     }
 
 

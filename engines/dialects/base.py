@@ -118,3 +118,16 @@ class Dialect(Protocol):
     def refusal(self, status: int, body: bytes) -> str:
         """One line for an answer whose status is not 200."""
         ...
+
+
+def ends_by_closing(dialect: Dialect) -> bool:
+    """Whether an orderly end of the stream is this format's only sign that an answer is whole.
+
+    The dialect of such a format says ``ends_by_closing = True``; others, which have a finish reason, need say nothing.
+    """
+    return bool(getattr(dialect, "ends_by_closing", False))
+
+
+def takes_messages(dialect: Dialect) -> bool:
+    """Whether the format has chats. The dialect of one that takes only text says ``takes_messages = False``."""
+    return bool(getattr(dialect, "takes_messages", True))

@@ -8,13 +8,11 @@ from typing import Any
 
 import msgspec
 
+from engines.dialects import failures
 from engines.dialects.base import EmptyChunk, Event, Finish, HttpRequest, StreamFault, TokenDelta, TokenKind, Usage
 from workloads.types import Turn
 
 STREAM_HEADERS = {"content-type": "application/json", "accept": "text/event-stream"}
-_MAX_ERROR_CHARS = 500
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding hostile bytes may raise: no JSON or another shape, a string that is no UTF-8, nesting without end."""
 
 
 class _Delta(msgspec.Struct):
@@ -87,8 +85,12 @@ class OpenAiDialect:
         if turn.messages is not None:
             body["messages"] = [{"role": message.role, "content": message.content} for message in turn.messages]
             return HttpRequest("/v1/chat/completions", STREAM_HEADERS, msgspec.json.encode(body))
-        body["prompt"] = turn.prompt
+        body["prompt"] = self.prompt(turn)
         return HttpRequest("/v1/completions", STREAM_HEADERS, msgspec.json.encode(body))
+
+    def prompt(self, turn: Turn) -> Any:  # noqa: ANN401  (what JSON holds)
+        """A completion's prompt."""
+        return turn.prompt
 
     def asking_logprobs(self, turn: Turn) -> dict[str, Any]:
         """Fields that ask for each token's log-probability."""
@@ -115,25 +117,19 @@ class OpenAiDialect:
             return []
         try:
             return _chunk_events(self._decoder.decode(data), data)
-        except _UNREADABLE as error:
-            return [StreamFault(f"not a chunk of this format ({error}): {_clip(data)}")]
+        except failures.UNREADABLE as error:
+            return [failures.unreadable(error, data)]
 
     def refusal(self, status: int, body: bytes) -> str:
         """``HTTP 400: message``, from whichever error shape the engine uses."""
-        try:
-            error: Any = msgspec.json.decode(body)
-            if isinstance(error, dict):
-                error = error.get("error") or error.get("detail") or error.get("message") or error
-            return f"HTTP {status}: {_error_text(error)}"
-        except _UNREADABLE:
-            return f"HTTP {status}: {_clip(body) or 'empty answer'}"
+        return failures.refusal(status, body)
 
 
 def _chunk_events(chunk: _Chunk, data: bytes) -> list[Event]:
     if chunk.error:
-        return [StreamFault(_error_text(chunk.error))]
+        return [StreamFault(failures.error_text(chunk.error))]
     if chunk.object == "error":
-        return [StreamFault(_clip((chunk.message or "").encode() or data))]
+        return [StreamFault(failures.clip((chunk.message or "").encode() or data))]
     events = [event for choice in chunk.choices for event in _choice_events(choice)]
     if chunk.usage is not None:
         details = chunk.usage.prompt_tokens_details
@@ -160,15 +156,3 @@ def _choice_events(choice: _Choice) -> list[Event]:
     if choice.finish_reason is not None:
         events.append(Finish(choice.finish_reason))
     return events
-
-
-def _error_text(error: Any) -> str:  # noqa: ANN401  (engines send strings, lists and objects)
-    if isinstance(error, dict) and isinstance(error.get("message"), str):
-        return _clip(error["message"].encode())
-    return _clip(error.encode() if isinstance(error, str) else msgspec.json.encode(error))
-
-
-def _clip(data: bytes) -> str:
-    """One line of at most 500 characters."""
-    text = " ".join(data.decode("utf-8", "replace").split())
-    return text if len(text) <= _MAX_ERROR_CHARS else f"{text[:_MAX_ERROR_CHARS]}…"

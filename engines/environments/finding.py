@@ -1,5 +1,8 @@
 """Where an engine's packages are."""
 
+import contextlib
+import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -10,10 +13,34 @@ import platformdirs
 
 from engines.environments.recipes import RECIPES, Recipe
 from engines.errors import NotInstalled
+from engines.machine import has_gpu
 from workloads.options import nearest
 
 MARKER = "bakeoff-environment.json"
 """Written last by an installation; a folder without it is half made."""
+_SEPARATORS = re.compile(r"[-_.]+")
+
+
+class Installation(msgspec.Struct, frozen=True):
+    """What the marker says.
+
+    Attributes:
+        recipe: its name.
+        requirements: groups that pip was asked for.
+        removed: packages that were taken out again.
+        versions: of everything that is in it, by the package's name as indexes write it.
+        python: version of its interpreter.
+        made_utc: when it was whole.
+        size_bytes: what it takes on the disk.
+    """
+
+    recipe: str
+    requirements: tuple[tuple[str, ...], ...]
+    removed: tuple[str, ...]
+    versions: dict[str, str]
+    python: str
+    made_utc: str
+    size_bytes: int
 
 
 class Environment(msgspec.Struct, frozen=True):
@@ -38,9 +65,18 @@ class Environment(msgspec.Struct, frozen=True):
 
     def version(self, distribution: str) -> str | None:
         """Version of a package in it; None where it is not installed."""
-        places = [str(place) for place in self.folder.glob("lib/python3*/site-packages")]
-        found = next(iter(metadata.distributions(name=distribution, path=places)), None)
+        found = next(iter(metadata.distributions(name=distribution, path=self._places())), None)
         return found.version if found else None
+
+    def versions(self) -> dict[str, str]:
+        """Versions of all packages in it, by name as indexes write it: lower case, with hyphens."""
+        found = metadata.distributions(path=self._places())
+        return dict(sorted((_SEPARATORS.sub("-", one.metadata["Name"]).lower(), one.version) for one in found))
+
+    def _places(self) -> list[str]:
+        if self.folder == Path(sys.prefix):
+            return sys.path  # some systems keep packages elsewhere
+        return [str(place) for place in self.folder.glob("lib/python3*/site-packages")]
 
 
 def environments_folder() -> Path:
@@ -49,9 +85,28 @@ def environments_folder() -> Path:
 
 
 def installed(name: str) -> Environment | None:
-    """The environment of a recipe, if it is whole."""
-    folder = environments_folder() / name
-    return Environment(name, folder) if (folder / MARKER).is_file() else None
+    """The environment of a recipe, if it is whole and its interpreter still exists."""
+    made = Environment(name, environments_folder() / name)
+    return made if (made.folder / MARKER).is_file() and made.python.exists() else None
+
+
+def record(name: str) -> Installation | None:
+    """What the marker of a recipe's environment says; None where there is none that can be read."""
+    try:
+        marker = (environments_folder() / name / MARKER).read_bytes()
+        return msgspec.json.decode(marker, type=Installation)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def size_bytes(folder: Path) -> int:
+    """What a folder takes on the disk."""
+    total = 0
+    for place, _, files in os.walk(folder):
+        for file in files:
+            with contextlib.suppress(FileNotFoundError):  # an installation may be at work in it
+                total += os.lstat(os.path.join(place, file)).st_blocks * 512  # noqa: PTH118  (a hundred thousand files)
+    return total
 
 
 def find(wanted: str | None, recipes: Sequence[str], distributions: Sequence[str] = ()) -> Environment:
@@ -59,7 +114,7 @@ def find(wanted: str | None, recipes: Sequence[str], distributions: Sequence[str
 
     Args:
         wanted: name of a recipe, or folder of a venv; None to look.
-        recipes: names of recipes, best first.
+        recipes: names of recipes, best first; those made for this machine, with or without a GPU, go before others.
         distributions: packages of which one, found in our own environment, will do too.
 
     Raises:
@@ -67,14 +122,21 @@ def find(wanted: str | None, recipes: Sequence[str], distributions: Sequence[str
     """
     if wanted is not None:
         return _asked_for(wanted)
-    for name in recipes:
+    suited = for_this_machine(recipes)
+    for name in suited:
         if environment := installed(name):
             return environment
     own = Environment("this", Path(sys.prefix))
     if any(own.version(distribution) for distribution in distributions):
         return own
     names = " or ".join(distributions or recipes)
-    raise NotInstalled(f"{names} is not installed; run: bakeoff engines install {recipes[0]}")
+    fix = f"run: bakeoff engines install {suited[0]}" if suited else "install it, or give the url of one that runs"
+    raise NotInstalled(f"{names} is not installed; {fix}")
+
+
+def for_this_machine(recipes: Sequence[str]) -> list[str]:
+    """Recipes, those first that are made for a machine with a GPU, or without one, as this is."""
+    return sorted(recipes, key=lambda name: name in RECIPES and RECIPES[name].needs_gpu != has_gpu())
 
 
 def _asked_for(wanted: str) -> Environment:

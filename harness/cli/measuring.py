@@ -30,7 +30,13 @@ def demo(*, out: Out = DEFAULT_OUT, json: Json = False) -> int:
 
 
 def run(
-    experiment: Path, *, workers: Workers = None, ray: Ray = None, out: Out = DEFAULT_OUT, json: Json = False
+    experiment: Path,
+    *,
+    resume: str | None = None,
+    workers: Workers = None,
+    ray: Ray = None,
+    out: Out = DEFAULT_OUT,
+    json: Json = False,
 ) -> int:
     """Run an experiment file.
 
@@ -38,6 +44,9 @@ def run(
     ----------
     experiment
         TOML file; docs/experiment.md describes every key.
+    resume
+        Take over the finished trials of an earlier run, where they would be the same measurement: its folder, or
+        latest for the last one of this name in --out.
     workers
         Processes that send, instead of the file's client.workers.
     ray
@@ -49,7 +58,8 @@ def run(
     """
     from harness.experiment import load_experiment, with_client
 
-    return _measure(with_client(load_experiment(experiment), workers, ray), out, json=json)
+    loaded = with_client(load_experiment(experiment), workers, ray)
+    return _measure(loaded, out, json=json, resume=resume)
 
 
 def bench(
@@ -136,7 +146,7 @@ def serve(*arguments: str) -> int:
     os.execv(sys.executable, argv)  # noqa: S606  (no shell; this process becomes the server)
 
 
-def _measure(experiment: "Experiment", out: Path, *, json: bool) -> int:
+def _measure(experiment: "Experiment", out: Path, *, json: bool, resume: str | None = None) -> int:
     """Run, report, and say by the exit code whether there is evidence."""
     import asyncio
 
@@ -147,13 +157,15 @@ def _measure(experiment: "Experiment", out: Path, *, json: bool) -> int:
     from harness.observer import observer
     from harness.run import create_run, run_experiment
     from results.records import RunStatus
+    from results.store import earlier_run
 
     console = Console(stderr=True)
     interrupted = False
-    folder = create_run(experiment, out)
+    earlier = earlier_run(out, experiment.name, resume) if resume else None
+    folder = create_run(experiment, out, earlier)
     with observer(console, experiment) as watcher, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            runner.run(run_experiment(experiment, folder, watcher))
+            runner.run(run_experiment(experiment, folder, watcher, earlier))
         except (KeyboardInterrupt, asyncio.CancelledError):
             interrupted = True
     run = show(folder.path, json=json)

@@ -41,15 +41,15 @@ def compare(a: str, b: str, *, metric: list[str] | None = None, json: Json = Fal
     import msgspec
     from rich.console import Console
 
-    from results.comparing import compare_sides, labels, select
+    from results.comparing import answers_of, compare_sides, labels, select
     from results.report import print_comparison
 
     side_a, side_b = select(a), select(b)
-    comparisons = compare_sides(side_a, side_b, metric)
+    comparisons, answers = compare_sides(side_a, side_b, metric), answers_of(side_a, side_b)
     if json:
-        print_json([msgspec.to_builtins(comparison) for comparison in comparisons])
+        print_json([{**msgspec.to_builtins(one), "agrees": answers[one.level]} for one in comparisons])
     else:
-        print_comparison(comparisons, *labels(side_a, side_b), Console())
+        print_comparison(comparisons, *labels(side_a, side_b), Console(), answers)
     return EXIT_OK
 
 
@@ -83,11 +83,14 @@ def show(path: Path, *, json: bool) -> "Run":
 def _summary(run: "Run", page: Path) -> dict[str, Any]:
     import msgspec
 
+    from results.report.quality import quality_warnings
+
     return {
         "run": str(run.path),
         "report": str(page),
         "status": run.status.value,
         "cells": [msgspec.to_builtins(cell) for cell in run.cells],
+        "warnings": quality_warnings(run),
         "invalid": {trial.record.id: trial.record.reasons for trial in run.finished if trial.record.reasons},
     }
 

@@ -2,7 +2,17 @@
 
 import msgspec
 
-from engines.dialects import Dialect, EmptyChunk, Event, Finish, SseParser, StreamFault, TokenDelta, Usage
+from engines.dialects import (
+    Dialect,
+    EmptyChunk,
+    Event,
+    Finish,
+    SseParser,
+    StreamFault,
+    TokenDelta,
+    Usage,
+    ends_by_closing,
+)
 from engines.secrets import masked
 from harness.client.token_counts import token_counts
 from results.records import Exchange, Outcome, RequestRecord, StreamRecord
@@ -16,8 +26,18 @@ _TRANSPORT_OUTCOMES = {
 }
 
 
-class _Answer(msgspec.Struct):
-    """What the events of one stream add up to."""
+class Answer(msgspec.Struct):
+    """What the events of one stream add up to.
+
+    Attributes:
+        deltas: arrival in nanoseconds and content of each token-bearing chunk.
+        empty_chunk_ns: when each chunk without a token arrived.
+        usage: the engine's last counts.
+        usage_ns: when they arrived.
+        last_event_ns: when the last event arrived.
+        finish: the engine's reason.
+        fault: the first failure that it reported.
+    """
 
     deltas: list[tuple[int, TokenDelta]] = []
     empty_chunk_ns: list[int] = []
@@ -38,16 +58,16 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
 
     Returns:
         the record; its outcome is the first class that applies: an HTTP status other than 200, a fault in the stream,
-        what the transport saw, a missing finish reason, else ok.
+        what the transport saw, a missing finish reason (where the format has none: not one token), else ok.
     """
     refusal = None
     if stream.status not in {None, 200}:
-        answer = _Answer()
+        answer = Answer()
         body = b"".join(stream.reads)
         refusal = dialect.refusal(stream.status or 0, body)
     else:
-        answer = _answer(stream, dialect)
-    outcome, error = _outcome(stream, answer, refusal)
+        answer = read_answer(stream, dialect)
+    outcome, error = _outcome(stream, answer, refusal, by_closing=ends_by_closing(dialect))
     counts, source = token_counts(answer.deltas, answer.usage.output_tokens, tokenizer)
     usage = answer.usage
     return RequestRecord(
@@ -72,9 +92,9 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
     )
 
 
-def _answer(stream: StreamRecord, dialect: Dialect) -> _Answer:
-    """Every event with the time of the read that completed it, summed up."""
-    answer = _Answer()
+def read_answer(stream: StreamRecord, dialect: Dialect) -> Answer:
+    """Every event of one exchange with the time of the read that completed it, summed up."""
+    answer = Answer()
     parser, reader = SseParser(), dialect.reader()
     for t_ns, read in zip(stream.read_ns, stream.reads, strict=True):
         payloads = parser.feed(read)
@@ -86,7 +106,7 @@ def _answer(stream: StreamRecord, dialect: Dialect) -> _Answer:
     return answer
 
 
-def _take(answer: _Answer, t_ns: int, event: Event) -> None:
+def _take(answer: Answer, t_ns: int, event: Event) -> None:
     match event:
         case TokenDelta():
             answer.deltas.append((t_ns, event))
@@ -100,13 +120,17 @@ def _take(answer: _Answer, t_ns: int, event: Event) -> None:
             answer.fault = answer.fault or event.message
 
 
-def _outcome(stream: StreamRecord, answer: _Answer, refusal: str | None) -> tuple[Outcome, str | None]:
+def _outcome(
+    stream: StreamRecord, answer: Answer, refusal: str | None, *, by_closing: bool
+) -> tuple[Outcome, str | None]:
     if refusal is not None:
         return Outcome.HTTP_ERROR, refusal
     if answer.fault is not None:
         return Outcome.STREAM_ERROR, answer.fault
     if stream.end != "complete":
         return _TRANSPORT_OUTCOMES[stream.end], stream.detail
-    if answer.finish is None:
+    if answer.finish is None and not by_closing:
         return Outcome.TRUNCATED, "the stream ended without a finish reason"
+    if answer.finish is None and not answer.deltas:
+        return Outcome.TRUNCATED, "the stream ended without a token"
     return Outcome.OK, None

@@ -5,14 +5,15 @@ does not grow with the length of the plan.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from engines.dialects import Dialect, HttpRequest
+from harness.client.rendering import asking
 from results.frames import FrameAppender, FrameLog
-from workloads import PlannedSession
+from workloads import PlannedSession, Tokenizer
 
 NS_PER_S = 1_000_000_000
 _FLUSH_BYTES = 1 << 22
@@ -44,16 +45,34 @@ class WireSession(msgspec.Struct, frozen=True, array_like=True):
 
 
 def wire_sessions(
-    sessions: Iterable[PlannedSession], dialect: Dialect, model: str, *, first_index: int = 0
+    sessions: Iterable[PlannedSession],
+    dialect: Dialect,
+    model: str,
+    *,
+    first_index: int = 0,
+    tokenizer: Tokenizer | None = None,
+    logprobs: Callable[[int], bool] | None = None,
 ) -> Iterator[WireSession]:
-    """Encode a plan in one engine's dialect, numbering its requests from ``first_index``."""
-    index = first_index
+    """Encode a plan in one engine's dialect.
+
+    Args:
+        sessions: what is sent.
+        dialect: of the engine.
+        model: what requests call it.
+        first_index: of its requests, which are numbered on from there.
+        tokenizer: the model's; writes chats out for an engine that takes only text.
+        logprobs: whether the request at a position in this plan, from 0, asks for log-probabilities; None for none.
+    """
+    index, ask = first_index, asking(dialect, tokenizer)
     for planned in sessions:
         turns = tuple(
             WireTurn(
-                dialect.request(turn, model), round(turn.think_s * NS_PER_S), turn.input_tokens, turn.output_tokens
+                ask(turn, model, logprobs=logprobs is not None and logprobs(index - first_index + number)),
+                round(turn.think_s * NS_PER_S),
+                turn.input_tokens,
+                turn.output_tokens,
             )
-            for turn in planned.session.turns
+            for number, turn in enumerate(planned.session.turns)
         )
         offset_ns = None if planned.offset_s is None else round(planned.offset_s * NS_PER_S)
         yield WireSession(index, planned.session.id, offset_ns, turns)

@@ -22,6 +22,7 @@ from harness.client.aiohttp_transport import AiohttpTransport
 from harness.client.driver import Driver, Issue
 from harness.client.http import HttpTransport
 from harness.client.loop_lag import LoopLag, measured_loop_lag
+from harness.client.masking import without_secrets
 from harness.client.orders import (
     Answer,
     AskClock,
@@ -89,8 +90,10 @@ class Worker:
         clock = MonotonicClock()
         load = _Load(go)
         with FrameAppender(Path(order.log)) as log:
+            recorder = without_secrets(log, order.access)
             driver = Driver(
-                transport, clock=clock, recorder=log, timeout_s=order.timeout_s, phase=order.phase, begin=load.begin
+                transport, clock=clock, recorder=recorder, timeout_s=order.timeout_s, phase=order.phase,
+                begin=load.begin,
             )  # fmt: skip
             try:
                 with measured_loop_lag() as lag:

@@ -1,13 +1,12 @@
-"""The sampler's process. Orders come as JSON lines on stdin; it ends when stdin closes, so it is never orphaned.
+"""The sampler's process: obeys the orders of :mod:`harness.telemetry.orders` until its stdin closes: never orphaned."""
 
-Orders: ``{"log": "/path/telemetry.jsonl", "engine_pid": 123, "client_pids": [45]}`` starts sampling into that file,
-``{"log": null}`` stops it. Each order is answered by one line on stdout once it holds.
-"""
-
+import contextlib
+import os
 import select
 import signal
 import sys
 import time
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import msgspec
@@ -15,18 +14,12 @@ import msgspec
 from harness.telemetry.gpu import open_gpus
 from harness.telemetry.host import HostProbe, ProcessProbe
 from harness.telemetry.loop import Probe, Ticker, sample
+from harness.telemetry.orders import Mark, Order, Sample
+from harness.telemetry.server import ServerProbe
 from results.jsonl import Appender
 from results.records import TelemetryRecord
 
 INTERVAL_NS = 100_000_000
-
-
-class Order(msgspec.Struct, frozen=True):
-    """What to sample, into which file."""
-
-    log: str | None
-    engine_pid: int | None = None
-    client_pids: list[int] = []
 
 
 def main() -> int:
@@ -34,34 +27,71 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the harness's to handle; it closes our stdin
     gpus, no_gpu = open_gpus()
     host = HostProbe()
+    # Unbuffered: two orders may arrive together, and what waits in a buffer does not wake select.
+    with open(0, "rb", buffering=0, closefd=False) as stdin:
+        orders = _orders(stdin.readline)
+        order = next(orders, None)
+        while order is not None:
+            _answer(order.number)
+            if isinstance(order, Sample) and order.log is not None:
+                order = _sample(order, orders, [host, *gpus, *_process_probes(order)], no_gpu)
+            else:
+                order = next(orders, None)
+    return 0
+
+
+def _orders(readline: Callable[[], bytes]) -> Iterator[Order]:
     decode = msgspec.json.Decoder(Order).decode
-    order = Order(None)
-    while True:
-        line = _sample_until_line(order, [host, *gpus, *_process_probes(order)], no_gpu)
-        if not line:
-            return 0
-        order = decode(line)
-        sys.stdout.write("ok\n")
-        sys.stdout.flush()
+    return (decode(line) for line in iter(readline, b""))
 
 
-def _process_probes(order: Order) -> list[Probe]:
+def _answer(number: int) -> None:
+    """Say that an order holds: one short write, so that two threads may do it."""
+    os.write(1, b"%d\n" % number)
+
+
+def _process_probes(order: Sample) -> list[Probe]:
     client: list[Probe] = [ProcessProbe("client", order.client_pids)] if order.client_pids else []
     engine: list[Probe] = [ProcessProbe("engine", [order.engine_pid])] if order.engine_pid is not None else []
     return [*engine, *client]
 
 
-def _sample_until_line(order: Order, probes: list[Probe], no_gpu: str | None) -> str:
-    """Sample until an order arrives; returns it, or an empty string at the end of stdin."""
-    if order.log is None:
-        return sys.stdin.readline()
+def _sample(order: Sample, orders: Iterator[Order], probes: list[Probe], no_gpu: str | None) -> Order | None:
+    """Sample until an order arrives that is no mark; returns it, or None at the end of stdin."""
+    assert order.log is not None
     with Appender(Path(order.log)) as log:
         ticker = Ticker(INTERVAL_NS, time.monotonic_ns())
-        while not select.select([sys.stdin], [], [], ticker.wait_ns(time.monotonic_ns()) / 1e9)[0]:
-            sample(probes, ticker, time.monotonic_ns, log.append)
+        with _server_probe(order, log.append) as server:
+            following = _tick(orders, probes, ticker, log.append)
+            while isinstance(following, Mark):
+                if server:
+                    server.mark(following)
+                else:
+                    _answer(following.number)
+                following = _tick(orders, probes, ticker, log.append)
         reasons = {"nvml": no_gpu} if no_gpu else {}
         log.append(TelemetryRecord(time.monotonic_ns(), "sampler", {"missed_ticks": ticker.missed}, reasons))
-    return sys.stdin.readline()
+    return following
+
+
+def _tick(
+    orders: Iterator[Order], probes: list[Probe], ticker: Ticker, emit: Callable[[TelemetryRecord], None]
+) -> Order | None:
+    """Read the probes at their pace until there is an order."""
+    while not select.select([0], [], [], ticker.wait_ns(time.monotonic_ns()) / 1e9)[0]:
+        sample(probes, ticker, time.monotonic_ns, emit)
+    return next(orders, None)
+
+
+@contextlib.contextmanager
+def _server_probe(order: Sample, emit: Callable[[TelemetryRecord], None]) -> Generator[ServerProbe | None]:
+    """The probe of the engine's own page; None where it has none."""
+    probe = ServerProbe(order.server, emit, _answer) if order.server else None
+    try:
+        yield probe
+    finally:
+        if probe:
+            probe.stop()
 
 
 if __name__ == "__main__":

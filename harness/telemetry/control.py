@@ -2,12 +2,17 @@
 
 import asyncio
 import contextlib
+import itertools
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
+
+from harness.telemetry.orders import Mark, Order, Sample, ServerPage
+
+MARK_S = 6.0
+"""The longest wait for a marked reading: that of a page which has just been asked for, and its own."""
 
 
 class Sampler:
@@ -15,24 +20,46 @@ class Sampler:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
+        self._numbers = itertools.count(1)
 
     @contextlib.asynccontextmanager
-    async def into(self, log: Path, engine_pid: int | None, client_pids: Sequence[int]) -> AsyncGenerator[None]:
-        """Sample into ``log`` while the block runs."""
-        await self._order({"log": str(log), "engine_pid": engine_pid, "client_pids": list(client_pids)})
+    async def into(
+        self, log: Path, engine_pid: int | None, client_pids: Sequence[int], server: ServerPage | None = None
+    ) -> AsyncGenerator[None]:
+        """Sample into ``log`` while the block runs.
+
+        Args:
+            log: file of the records.
+            engine_pid: first process of an engine that is ours.
+            client_pids: of the client's workers.
+            server: where the engine tells its own view; None where it does not.
+        """
+        await self._order(Sample(next(self._numbers), str(log), engine_pid, list(client_pids), server))
         try:
             yield
         finally:
-            await self._order({"log": None})
+            await self._order(Sample(next(self._numbers), None))
 
-    async def _order(self, order: dict[str, Any]) -> None:
+    async def mark(self, mark: str) -> None:
+        """Read the engine's own page now, whole, and wait until that is done; a page that hangs costs its reading.
+
+        Args:
+            mark: what the reading is called in the log.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(MARK_S):
+                await self._order(Mark(next(self._numbers), mark))
+
+    async def _order(self, order: Order) -> None:
         """Send one order and wait until it holds. A sampler that died costs its log, not the trial."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(ConnectionError):
             self._process.stdin.write(msgspec.json.encode(order) + b"\n")
             await self._process.stdin.drain()
-            await self._process.stdout.readline()
+            while line := await self._process.stdout.readline():
+                if int(line) == order.number:  # else the answer to an order that was given up
+                    return
 
 
 @contextlib.asynccontextmanager

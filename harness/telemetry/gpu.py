@@ -64,6 +64,10 @@ class GpuProbe:
             "driver": _text(self._nvml.nvmlSystemGetDriverVersion()),
         }
 
+    def memory_used_bytes(self) -> int:
+        """Memory in use on it, whoever uses it."""
+        return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used)
+
     def read(self, t_ns: int) -> list[TelemetryRecord]:
         """One record; a counter that fails is null with NVML's reason."""
         values: Values = {}
@@ -87,7 +91,7 @@ class GpuProbe:
             reasons[name] = str(error)
 
     def _memory(self) -> Values:
-        return {"memory_used_bytes": self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used}
+        return {"memory_used_bytes": self.memory_used_bytes()}
 
     def _utilization(self) -> Values:
         rates = self._nvml.nvmlDeviceGetUtilizationRates(self._handle)

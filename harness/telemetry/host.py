@@ -8,6 +8,7 @@ import psutil
 from results.records import TelemetryRecord
 
 _CHILDREN_REFRESH_NS = 1_000_000_000
+_STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
 
 class HostProbe:
@@ -42,16 +43,17 @@ class ProcessProbe:
         self._refresh_ns = 0
 
     def read(self, t_ns: int) -> list[TelemetryRecord]:
-        """``rss_bytes``, ``cpu_s`` (user and system, since each process began) and ``processes``, summed."""
+        """``rss_bytes``, ``cpu_s`` (user and system, since each process began), ``processes``, ``stopped`` of them."""
         if t_ns >= self._refresh_ns:
             self._tree = self._walk()
             self._refresh_ns = t_ns + _CHILDREN_REFRESH_NS
-        rss_bytes, cpu_s, alive = 0, 0.0, 0
+        rss_bytes, cpu_s, alive, stopped = 0, 0.0, 0, 0
         for process in self._tree:
             try:
                 with process.oneshot():
                     rss_bytes += process.memory_info().rss
                     times = process.cpu_times()
+                    stopped += process.status() in _STOPPED
                 cpu_s += times.user + times.system
                 alive += 1
             except psutil.Error:
@@ -60,7 +62,7 @@ class ProcessProbe:
             reason = f"process {', '.join(map(str, self._pids))} is gone"
             values: dict[str, float | int | str | None] = {"rss_bytes": None, "cpu_s": None, "processes": 0}
             return [TelemetryRecord(t_ns, self._source, values, {"rss_bytes": reason, "cpu_s": reason})]
-        values = {"rss_bytes": rss_bytes, "cpu_s": round(cpu_s, 3), "processes": alive}
+        values = {"rss_bytes": rss_bytes, "cpu_s": round(cpu_s, 3), "processes": alive, "stopped": stopped}
         return [TelemetryRecord(t_ns, self._source, values)]
 
     def _walk(self) -> list[psutil.Process]:

@@ -64,7 +64,7 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        reader = _open(path)
+        reader = open_gguf(path)
         self.metadata: dict[str, Any] = {name: field.contents() for name, field in reader.fields.items()}
         architecture = self.metadata.get("general.architecture")
         if architecture != "llama":
@@ -91,7 +91,12 @@ class GgufFile:
         return tensor
 
 
-def _open(path: Path) -> gguf.GGUFReader:
+def open_gguf(path: Path) -> gguf.GGUFReader:
+    """The library's reader over the whole file.
+
+    Raises:
+        CheckpointError: it is not GGUF, or cut short; the message says the sizes.
+    """
     actual = path.stat().st_size
     with path.open("rb") as file:
         magic = file.read(4)

@@ -6,16 +6,24 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from reference_engine.config import EngineConfig
 from reference_engine.request import FinishReason
+from reference_engine.timing import StepTimes
 
 if TYPE_CHECKING:
     from reference_engine.engine import StepReport  # imports torch, which the server must not wait for
 
 _STEP_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-_QUEUE_BUCKETS_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
+_WAIT_BUCKETS_S = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75),
+    *(1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 20.0, 60.0, 120.0),
+)
+_GAP_BUCKETS_S = (
+    *(0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02),
+    *(0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0),
+)
 
 
 class Metrics:
-    """What GET /metrics shows. Names begin with `reference_engine_`; times are seconds."""
+    """What GET /metrics shows. Names begin with `reference_engine_` and go on as vLLM's do; times are seconds."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -41,15 +49,14 @@ class Metrics:
             ["finished_reason"],
             registry=self.registry,
         )
-        self._step_s = Histogram(
-            "reference_engine_step_seconds", "Duration of a step", registry=self.registry, buckets=_STEP_BUCKETS_S
-        )
-        self._queue_s = Histogram(
-            "reference_engine_request_queue_seconds",
-            "From arrival to first computation",
-            registry=self.registry,
-            buckets=_QUEUE_BUCKETS_S,
-        )
+        self._step_s = self._seconds("step", "Duration of a step", _STEP_BUCKETS_S)
+        wait, gap = _WAIT_BUCKETS_S, _GAP_BUCKETS_S
+        self._queue_s = self._seconds("request_queue", "From arrival to first computation", wait)
+        self._ttft_s = self._seconds("time_to_first_token", "From arrival to first token", wait)
+        self._gap_s = self._seconds("inter_token_latency", "Between two tokens of a request", gap)
+        self._e2e_s = self._seconds("e2e_request_latency", "From arrival to last token", wait)
+        self._prefill_s = self._seconds("request_prefill_time", "From first computation to first token", wait)
+        self._decode_s = self._seconds("request_decode_time", "From first to last token", wait)
         self._num_blocks = 1
 
     def _gauge(self, name: str, text: str) -> Gauge:
@@ -57,6 +64,9 @@ class Metrics:
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(f"reference_engine_{name}", text, registry=self.registry)
+
+    def _seconds(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"reference_engine_{name}_seconds", text, registry=self.registry, buckets=buckets)
 
     def set_config(self, config: EngineConfig) -> None:
         """Takes the pool size from the resolved configuration."""
@@ -81,9 +91,21 @@ class Metrics:
         self._evicted_blocks.inc(report.evicted_blocks)
         for queue_s in report.queue_times_s:
             self._queue_s.observe(queue_s)
+        self._observe_times(report.times)
         for output in report.outputs:
             if output.finish_reason is not None:
                 self._finished.labels(output.finish_reason.value).inc()
+
+    def _observe_times(self, times: StepTimes) -> None:
+        """Requests that are ended from outside have no last token, and no place in what is taken of whole lives."""
+        for ttft_s in times.ttfts_s:
+            self._ttft_s.observe(ttft_s)
+        for gap_s in times.gaps_s:
+            self._gap_s.observe(gap_s)
+        for phases in times.ended:
+            self._e2e_s.observe(phases.e2e_s)
+            self._prefill_s.observe(phases.prefill_s)
+            self._decode_s.observe(phases.decode_s)
 
     def count_finished(self, reason: FinishReason, number: int = 1) -> None:
         """Requests that the engine did not end itself: stop strings, clients that went away, failures."""

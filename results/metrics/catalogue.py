@@ -50,6 +50,11 @@ _LATENCIES = (
     ("tpot", "TPOT", "(a_k − a₁) / (N − n₁): mean pace of one request after its first chunk"),
     ("e2e", "E2E", "a_k − p: planned start to last token"),
     (
+        "normalized_latency",
+        "normalised latency",
+        "(a_k − p) / N: by which answers of unequal length can be compared (Orca, vLLM)",
+    ),
+    (
         "send_lag",
         "send lag",
         "s − p: how late this client sent, its own error; a wait under max_in_flight is not counted",

@@ -28,6 +28,12 @@ def e2e_s(request: RequestRecord) -> float | None:
     return (request.chunk_ns[-1] - request.planned_ns) / NS_PER_S if request.chunk_ns else None
 
 
+def normalized_latency_s(request: RequestRecord) -> float | None:
+    """End to end over the tokens of the answer (Yu et al., Orca, OSDI 2022)."""
+    whole_s, tokens = e2e_s(request), request.total_chunk_tokens
+    return whole_s / tokens if whole_s is not None and tokens else None
+
+
 def tpot_s(request: RequestRecord) -> float | None:
     """Time per output token after the first chunk; None when no token came after it."""
     if not request.chunk_ns:

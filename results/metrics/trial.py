@@ -61,6 +61,7 @@ def _latencies(measured: Sequence[RequestRecord], window: Window) -> dict[str, V
         "chunk_gap": latency.chunk_gaps_s(done, window),
         "tpot": [v for r in done if (v := latency.tpot_s(r)) is not None],
         "e2e": [v for r in done if (v := latency.e2e_s(r)) is not None],
+        "normalized_latency": [v for r in done if (v := latency.normalized_latency_s(r)) is not None],
         "send_lag": [v for r in measured if (v := latency.send_lag_s(r)) is not None],
     }
     return {

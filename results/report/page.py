@@ -8,9 +8,10 @@ from results.records import RunStatus
 from results.report import clients
 from results.report.format import listed, machine_text, moment_text
 from results.report.levels import engines_of
-from results.report.sections import background, curves, failures, instrument, summary, trials
+from results.report.sections import answers, background, curves, engine_view, failures, instrument, summary, trials
 from results.report.verdict import VerdictLine, verdict
 from results.run import Run
+from results.server_view import SEEN, Seen
 
 _STATUS = {
     RunStatus.COMPLETE: "Every planned trial ended.",
@@ -38,6 +39,8 @@ class Page(msgspec.Struct, frozen=True):
     metric_tables: list[background.MetricTable]
     frontiers: list[curves.Frontier]
     panels: list[curves.Panel]
+    engine_view: engine_view.EngineView
+    answers: answers.AnswersView
     timelines: list[trials.Timeline]
     trials: list[trials.TrialRow]
     outcomes: list[str]
@@ -48,6 +51,7 @@ class Page(msgspec.Struct, frozen=True):
     environment: list[tuple[str, str]]
     clients: list[clients.ClientRow]
     definitions: list[background.Definition]
+    seen: list[Seen]
     configuration: str
     reproduction: list[str]
     island: dict[str, Any]
@@ -65,13 +69,15 @@ def page_of(run: Run) -> Page:
         failure=manifest.failure,
         verdict=verdict(run),
         facts=_facts(run),
-        notes=list(manifest.notes),
+        notes=run.declared,
         columns=[metric.title for metric in summary.COLUMNS],
         uncalibrated=clients.uncalibrated_text(run),
         summary=summary.summary(run),
         metric_tables=background.metric_tables(run),
         frontiers=curves.frontiers(run),
         panels=curves.panels(run),
+        engine_view=engine_view.engine_view(run),
+        answers=answers.answers_view(run),
         timelines=drawn,
         trials=trials.trial_rows(run),
         outcomes=[outcome.value.replace("_", " ") for outcome in failures.OUTCOMES],
@@ -82,6 +88,7 @@ def page_of(run: Run) -> Page:
         environment=background.environment(run),
         clients=clients.client_rows(run),
         definitions=background.definitions(),
+        seen=list(SEEN.values()),
         configuration=background.configuration(run),
         reproduction=background.reproduction(run),
         island={"bars": {one.key: one.bars for one in drawn}, "cells": run.cells},

@@ -15,15 +15,18 @@ from rich.text import Text
 from results.metrics import CATALOGUE, HEADLINE
 from results.records import RunStatus, TrialPlan, TrialRecord, Verdict
 from results.report.clients import WITH_ERROR, clients_text, error_of, uncalibrated_text
+from results.report.engine_lines import engine_lines
 from results.report.footnotes import Footnotes
 from results.report.format import ABSENT, interval_parts, listed, machine_text, moment_text, plain
 from results.report.levels import levels_of
+from results.report.quality import agrees_of, quality_warnings, unchecked_text
 from results.report.verdict import verdict
 from results.run import Cell, Run
 
 WIDTH = 100
 """Columns that the summary needs; a pipe is given them."""
-_SHORT = {"peak_host_bytes": "peak mem", "output_tokens_per_s": "tokens out"}
+_SHORT = {"peak_host_bytes": "peak mem", "output_tokens_per_s": "tokens out", "failures": "failed\nagrees"}
+"""Headings; what agrees stands below what failed, since both say whether the other figures are worth anything."""
 
 
 def print_summary(run: Run, console: Console) -> None:
@@ -36,16 +39,19 @@ def print_summary(run: Run, console: Console) -> None:
     with _wide_enough(console):
         _print_head(run, console)
         notes = Footnotes()
-        uncalibrated = uncalibrated_text(run)
-        console.print(_table(run, notes, with_errors=not uncalibrated))
+        uncalibrated, unchecked = uncalibrated_text(run), unchecked_text(run)
+        console.print(_table(run, notes, with_errors=not uncalibrated, with_answers=not unchecked))
         if uncalibrated:
             console.print(_line(f"±: {uncalibrated}", "dim"))
+        if unchecked:
+            console.print(_line(f"agrees: {unchecked}", "dim"))
         for line in notes.lines():
             console.print(_line(line, "dim"))
+        _print_list(console, "Where the time went, as the engines saw it:", engine_lines(run), "")
         _print_list(console, "INVALID trials, left out of every number above:", _invalid(run), "red")
         _print_list(console, "Never finished:", _unfinished(run), "yellow")
         _print_list(console, "Warnings:", _warnings(run), "yellow")
-        _print_list(console, "Declared:", run.manifest.notes, "")
+        _print_list(console, "Declared:", run.declared, "")
 
 
 def _print_head(run: Run, console: Console) -> None:
@@ -64,29 +70,32 @@ def _print_head(run: Run, console: Console) -> None:
         console.print(_line(workers, "dim"))
 
 
-def _table(run: Run, notes: Footnotes, *, with_errors: bool) -> Table:
+def _table(run: Run, notes: Footnotes, *, with_errors: bool, with_answers: bool) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
     table.add_column("engine\nvalid runs", overflow="fold", min_width=12)
     for name in HEADLINE:
         metric = CATALOGUE[name]
-        heading = "failed" if name == "failures" else _SHORT.get(name, metric.title)
+        heading = _SHORT.get(name, metric.title)
         table.add_column(heading, justify="right", overflow="fold")
     for level in levels_of(run):
         table.add_row(Text(plain(level.title), style="bold"))
         for cell in level.cells:
-            table.add_row(*_row(cell, notes, with_errors=with_errors), end_section=cell is level.cells[-1])
+            row = _row(cell, notes, with_errors=with_errors, with_answers=with_answers)
+            table.add_row(*row, end_section=cell is level.cells[-1])
     table.caption = "centre [95 % interval over valid runs]"
     if with_errors:
         table.caption += "; ±: the client's own error for 99 % of requests or gaps"
+    if with_answers:
+        table.caption += "; agrees: tokens of so many answers, given under the load, as the reference has them"
     table.caption_justify = "left"
     return table
 
 
-def _row(cell: Cell, notes: Footnotes, *, with_errors: bool) -> Iterator[Text]:
+def _row(cell: Cell, notes: Footnotes, *, with_errors: bool, with_answers: bool) -> Iterator[Text]:
     yield Text.assemble(plain(cell.engine), "\n", (f"{cell.valid} of {cell.planned}", "dim"))
     for name in HEADLINE:
         if name == "failures":
-            yield _failures(cell)
+            yield _failures(cell) + (_agrees(cell, notes) if with_answers else Text(f"\n{ABSENT}", "dim"))
             continue
         interval = cell.intervals.get(name)
         if interval is None:
@@ -109,6 +118,15 @@ def _failures(cell: Cell) -> Text:
     return Text(f"{failed}/{planned}" if planned else ABSENT, style="red" if failed else "")
 
 
+def _agrees(cell: Cell, notes: Footnotes) -> Text:
+    """Three further lines: what agrees with the reference, of how many answers, and the mark of a footnote."""
+    shown = agrees_of(cell)
+    if shown.why:
+        return Text(f"\n{shown.text} {notes.mark('agrees', shown.why)}", "dim")
+    mark = f"\n{notes.mark('agrees', shown.note)}" if shown.note else ""
+    return Text.assemble(("\n" + shown.text, "red" if shown.differs else ""), (f"\n{shown.answers}{mark}", "dim"))
+
+
 def _invalid(run: Run) -> list[str]:
     return [
         f"{_place(trial.record)}: {'; '.join(trial.record.reasons) or 'no reason was stored'}"
@@ -126,7 +144,8 @@ def _unfinished(run: Run) -> list[str]:
 
 
 def _warnings(run: Run) -> list[str]:
-    return [f"{_place(trial.record)}: {warning}" for trial in run.finished for warning in trial.record.warnings]
+    of_trials = [f"{_place(trial.record)}: {warning}" for trial in run.finished for warning in trial.record.warnings]
+    return of_trials + quality_warnings(run)
 
 
 def _place(trial: TrialRecord | TrialPlan) -> str:

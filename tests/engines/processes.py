@@ -8,10 +8,13 @@ import sys
 import time
 from pathlib import Path
 
-from engines import Launch, pick_port
+import aiohttp
+import psutil
+
+from engines import Launch, Server, launched, pick_port
 
 FAKE_ENGINE = r'''
-"""Usage: fake_engine.py PORT FOLDER [BEHAVIOUR…]. Answers /health; /die and /exit end it; each signal is noted."""
+"""Usage: fake_engine.py PORT FOLDER [BEHAVIOUR…]. Answers /health; /die, /exit, /starve end it; signals are noted."""
 import os, signal, socket, sys
 
 port, folder, behaviours = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
@@ -59,6 +62,19 @@ for behaviour in behaviours:
         sys.exit(int(behaviour[5:]))
     if behaviour.startswith("signal="):
         os.kill(os.getpid(), int(behaviour[7:]))
+    if behaviour.startswith("print="):
+        print(open(behaviour[6:]).read(), flush=True)
+
+
+def starve():
+    """Ask for more memory than there may be."""
+    import resource
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 28, 1 << 28))
+    bytearray(1 << 30)
+
+
+if "starve" in behaviours:
+    starve()
 listener = socket.create_server(("127.0.0.1", port))
 refusals = 2 if "slow" in behaviours else 10**9 if "never-ready" in behaviours else 0
 held = []
@@ -70,6 +86,8 @@ while True:
     path = connection.recv(65536).split(b" ")[1]
     if path == b"/die":
         os.kill(os.getpid(), signal.SIGKILL)
+    if path == b"/starve":
+        starve()
     if path == b"/exit":
         print("assertion failed", flush=True)
         os._exit(5)
@@ -122,3 +140,24 @@ class Held:
         for fd in fds:
             poll.register(fd, select.POLLIN)
         return {fd for fd, _ in poll.poll(wait_s * 1000)}
+
+
+async def visit(launch: Launch, log: Path) -> Server:
+    """Start and stop."""
+    async with launched(launch, log) as server:
+        return server
+
+
+def guard_of(server: Server) -> int:
+    """The process that the engine runs under."""
+    return psutil.Process(server.pid).ppid()
+
+
+async def get(server: Server, path: str) -> None:
+    """Ask an engine that may die of it."""
+    async with aiohttp.ClientSession() as session:
+        try:
+            async with session.get(server.base_url + path):
+                pass
+        except aiohttp.ClientError:
+            return

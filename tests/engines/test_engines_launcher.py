@@ -1,40 +1,22 @@
 """The launcher with real processes: ready means ready, every failure tells why, and nothing is left behind."""
 
 import asyncio
+import itertools
 import os
-import signal
 import socket
 import time
 from collections.abc import Coroutine
 from pathlib import Path
 
-import aiohttp
-import psutil
 import pytest
 
-from engines import EngineError, Launch, Server, attached, launched, launcher, pick_port
-from engines.errors import EngineDied, NotReady, PortInUse
-from engines.launcher import tail
-from tests.engines.processes import Held, fake_engine
+from engines import EngineError, Launch, attached, launched, memory, pick_port
+from engines.errors import EngineDied, NotReady, OutOfMemory, PortInUse
+from engines.tail import tail
+from tests.engines.processes import Held, fake_engine, get, visit
 
 SOON_S = 5.0
 """Longer than anything here takes on a busy machine, shorter than any grace that must not be used up."""
-
-
-async def visit(launch: Launch, log: Path) -> Server:
-    """Start and stop."""
-    async with launched(launch, log) as server:
-        return server
-
-
-async def get(server: Server, path: str) -> None:
-    """Ask an engine that may die of it."""
-    async with aiohttp.ClientSession() as session:
-        try:
-            async with session.get(server.base_url + path):
-                pass
-        except aiohttp.ClientError:
-            return
 
 
 def failure(story: Coroutine[object, object, object]) -> EngineError:
@@ -156,6 +138,39 @@ class TestDeath:
 
         asyncio.run(story())
 
+    def test_one_that_ran_out_of_memory_is_told_what_to_lower(self, tmp_path: Path) -> None:
+        error = failure(visit(fake_engine(tmp_path, "starve"), tmp_path / "log"))
+        assert isinstance(error, OutOfMemory)
+        assert str(error) == (
+            "the engine ran out of memory (exit status 1): MemoryError; "
+            "lower memory_fraction, max_model_len or max_num_seqs, or take a smaller model"
+        )
+        assert error.log_tail[-1] == "MemoryError"
+
+    def test_so_is_one_that_did_so_while_it_ran(self, tmp_path: Path) -> None:
+        async def story() -> None:
+            async with launched(fake_engine(tmp_path), tmp_path / "log") as server:
+                await get(server, "/starve")
+                await asyncio.wait_for(server.ended.wait(), SOON_S)
+                assert isinstance(server.died(), OutOfMemory)
+
+        asyncio.run(story())
+
+    def test_one_that_the_kernel_killed_for_its_memory_is_told_apart(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The kernel is made up: its count rises between start and end."""
+        counts = itertools.count()
+        monkeypatch.setattr(memory, "kernel_kills", lambda: next(counts))
+
+        async def story() -> None:
+            async with launched(fake_engine(tmp_path), tmp_path / "log") as server:
+                await get(server, "/die")
+                await asyncio.wait_for(server.ended.wait(), SOON_S)
+                assert str(server.died()).startswith("the engine ran out of memory (signal 9): killed by the kernel; ")
+
+        asyncio.run(story())
+
     def test_a_program_that_does_not_exist_is_one_clear_error(self, tmp_path: Path) -> None:
         error = failure(visit(Launch(("/nowhere/vllm", "serve"), pick_port()), tmp_path / "log"))
         assert isinstance(error, EngineDied)
@@ -163,90 +178,24 @@ class TestDeath:
         assert error.log_tail == ("cannot start /nowhere/vllm: No such file or directory",)
 
 
-class TestStop:
-    def test_sigint_comes_first_and_is_enough_for_an_orderly_engine(self, tmp_path: Path) -> None:
-        started = time.monotonic()
-        asyncio.run(visit(fake_engine(tmp_path), tmp_path / "log"))
-        assert time.monotonic() - started < SOON_S, "no grace is waited for in vain"
-        assert (tmp_path / "signals").read_text() == "SIGINT\n"
-        assert tail(tmp_path / "log", 1) == ["bye"]
+class TestFiles:
+    def test_configuration_is_written_beside_the_log_and_named_by_its_path(self, tmp_path: Path) -> None:
+        words = ("print={file:extra.yml}", "exit=3", "{file:extra.yml}:{file:other.yml}:ro")
+        launch = fake_engine(tmp_path, *words, files={"extra.yml": "max_batch_size: 8", "other.yml": ""})
+        error = failure(visit(launch, tmp_path / "engine.log"))
+        assert "max_batch_size: 8" in error.log_tail
+        assert (tmp_path / "engine-other.yml").exists()
 
-    def test_sigterm_follows_when_sigint_is_ignored(self, tmp_path: Path) -> None:
-        asyncio.run(visit(fake_engine(tmp_path, "ignore-SIGINT", stop_grace_s=(0.2, 10.0)), tmp_path / "log"))
-        assert (tmp_path / "signals").read_text() == "SIGINT\nSIGTERM\n"
-        assert tail(tmp_path / "log", 1) == ["bye"]
+    def test_what_it_printed_of_its_secrets_is_taken_out_of_its_log(self, tmp_path: Path) -> None:
+        (tmp_path / "config").write_text("token=hf-sentinel-1482 of hf-sentinel-1482")
+        launch = fake_engine(tmp_path, f"print={tmp_path / 'config'}", env={"HF_TOKEN": "hf-sentinel-1482"})
 
-    def test_an_engine_that_ignores_both_is_killed_after_its_graces(self, tmp_path: Path) -> None:
-        launch = fake_engine(tmp_path, "ignore-SIGINT", "ignore-SIGTERM", stop_grace_s=(0.2, 0.3))
-
-        async def story() -> float:
+        async def story() -> None:
             async with launched(launch, tmp_path / "log") as server:
-                assert server.pid is not None
-                held = Held(server.pid)
-                leaving = time.monotonic()
-            with held:
-                assert held.alive() == 0
-            return time.monotonic() - leaving
-
-        assert 0.5 <= asyncio.run(story()) < SOON_S
-        assert (tmp_path / "signals").read_text() == "SIGINT\nSIGTERM\n"
-
-    def test_a_daemon_that_left_the_group_and_ignores_signals_is_found(self, tmp_path: Path) -> None:
-        async def story() -> None:
-            async with launched(fake_engine(tmp_path, "orphan"), tmp_path / "log") as server:
-                orphan = int((tmp_path / "orphan").read_text())
-                assert os.getsid(orphan) != server.pid
-                held = Held(orphan)
-            with held:
-                assert held.alive() == 0
+                assert server.log_tail()[1] == "token=••• of •••", "while it runs too"
 
         asyncio.run(story())
-
-    def test_an_exception_in_the_block_stops_it_and_goes_on_its_way(self, tmp_path: Path) -> None:
-        held: list[Held] = []
-
-        async def story() -> None:
-            async with launched(fake_engine(tmp_path), tmp_path / "log") as server:
-                assert server.pid is not None
-                held.append(Held(server.pid))
-                raise KeyError("ours")
-
-        with pytest.raises(KeyError, match="ours"):
-            asyncio.run(story())
-        with held[0]:
-            assert held[0].alive() == 0
-
-    @pytest.mark.parametrize("behaviours", [(), ("never-ready",)], ids=["while it runs", "while it loads"])
-    def test_cancelling_stops_it(self, tmp_path: Path, behaviours: tuple[str, ...]) -> None:
-        """As Ctrl-C does. What is left is looked for among all descendants of this process."""
-
-        async def story() -> None:
-            os.mkfifo(tmp_path / "announced")
-            task = asyncio.ensure_future(forever(fake_engine(tmp_path, "announce", *behaviours), tmp_path / "log"))
-            assert await asyncio.to_thread((tmp_path / "announced").read_text) == "loading"
-            with Held(*(child.pid for child in psutil.Process().children(recursive=True))) as held:
-                assert held.alive() >= 2, "the guard and the engine"
-                task.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await asyncio.wait_for(task, SOON_S)
-                assert held.gone_within(SOON_S)
-
-        asyncio.run(story())
-
-    def test_a_guard_that_does_not_answer_is_killed_and_the_engine_with_it(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(launcher, "_GUARD_MARGIN_S", 0.1)
-
-        async def story() -> None:
-            async with launched(fake_engine(tmp_path, stop_grace_s=(0.1, 0.1)), tmp_path / "log") as server:
-                assert server.pid is not None
-                held = Held(server.pid)
-                os.kill(psutil.Process(server.pid).ppid(), signal.SIGSTOP)
-            with held:
-                assert held.gone_within(SOON_S)
-
-        asyncio.run(story())
+        assert (tmp_path / "log").read_text() == "loading None 1\ntoken=••• of •••\nbye\n"
 
 
 class TestAttached:
@@ -286,8 +235,3 @@ class TestPort:
     def test_a_number_that_is_no_port_is_refused(self) -> None:
         with pytest.raises(PortInUse, match=r"^port 70000 cannot be used \(not in 0-65535\)"):
             pick_port(70000)
-
-
-async def forever(launch: Launch, log: Path) -> None:
-    async with launched(launch, log):
-        await asyncio.Event().wait()

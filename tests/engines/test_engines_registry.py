@@ -1,53 +1,133 @@
 """Adapters by name: every mistake is one line that says what would have been right."""
 
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from engines import ADAPTERS, EngineError, Model, check_options, engine
+from engines import Deployment, EngineError, EngineSpec, Model, adapters, check, dialect, engine, registry
 from engines.adapters.reference import ReferenceEngine, ReferenceOptions
 from engines.errors import BadOption, UnknownEngine
-from engines.registry import option_names
 
-NEEDED = {"openai": {"url": "http://127.0.0.1:1"}, "reference": {}, "transformers": {}}
+SOMEWHERE = Deployment(url="http://127.0.0.1:1")
+OTHERS = """
+from engines.dialects import ReferenceDialect
+
+class Bare:
+    adapter = "bare"
+
+    class Options(__import__("msgspec").Struct, frozen=True, forbid_unknown_fields=True):
+        depth: int = 1
+
+    @classmethod
+    def dialect_for(cls, setup):
+        return ReferenceDialect()
+
+    def __init__(self, setup):
+        self.setup = setup
+        self.dialect = self.dialect_for(setup)
+"""
 
 
-def test_every_listed_adapter_can_be_made_and_says_its_name() -> None:
-    assert ADAPTERS == ("openai", "reference", "transformers")
-    for name in ADAPTERS:
-        made = engine(name, Model("smol", "/models/smol"), NEEDED[name])
-        assert (made.adapter, made.dialect.name) == (name, name)
+@pytest.fixture
+def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Two adapters of another package: one that keeps to the protocol and no more, and one that cannot be loaded."""
+    (tmp_path / "bare_engine.py").write_text(OTHERS)
+    info = tmp_path / "bare_engine-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bare-engine\nVersion: 1\n")
+    named = "bare = bare_engine:Bare\nbroken = bare_engine:Missing\nreference = bare_engine:Bare\n"
+    (info / "entry_points.txt").write_text(f"[{registry.ENTRY_POINTS}]\n{named}")
+    monkeypatch.syspath_prepend(tmp_path)
+    registry._others.cache_clear()
+    yield
+    registry._others.cache_clear()
 
 
-def test_options_are_checked_without_making_anything() -> None:
-    assert check_options("reference", {"max_num_seqs": 8}) == ReferenceOptions(max_num_seqs=8)
-    assert option_names("openai") == ("url", "model", "api_key_env")
+def test_every_adapter_that_comes_along_says_its_name_and_its_dialect() -> None:
+    assert {"openai", "reference", "transformers"} <= set(adapters())
+    for name in adapters():
+        made = engine(name, Model("smol", "/models/smol"), {}, deployment=SOMEWHERE)
+        assert (made.adapter, made.url) == (name, SOMEWHERE.url)
+        assert type(made.dialect) is type(dialect(name, {}, SOMEWHERE))
 
 
-def test_checked_options_reach_the_engine() -> None:
-    made = engine("reference", Model("smol"), {"url": "http://127.0.0.1:9/v1"})
+def test_what_is_asked_for_reaches_the_engine() -> None:
+    spec = EngineSpec(max_num_seqs=8)
+    made = engine("reference", Model("smol"), {"block_size": 16}, spec, Deployment(port=9000))
     assert isinstance(made, ReferenceEngine)
-    assert made.url == "http://127.0.0.1:9"
+    assert made.setup.options == ReferenceOptions(block_size=16)
+    assert (made.setup.spec, made.setup.deployment.port, made.setup.model.name) == (spec, 9000, "smol")
 
 
-@pytest.mark.parametrize("make", [check_options, lambda name, options: engine(name, Model("m"), options)])
+def by_check(name: str, options: Mapping[str, Any], spec: EngineSpec, deployment: Deployment) -> None:
+    check(name, options, spec, deployment)
+
+
+def by_making(name: str, options: Mapping[str, Any], spec: EngineSpec, deployment: Deployment) -> None:
+    engine(name, Model("m"), options, spec, deployment)
+
+
+@pytest.mark.parametrize("make", [by_check, by_making])
 @pytest.mark.parametrize(
-    ("adapter", "options", "error", "message"),
+    ("adapter", "options", "spec", "deployment", "error", "message"),
     [
-        ("transformer", {}, UnknownEngine,
-         "unknown engine 'transformer'; did you mean 'transformers'? known: openai, reference, transformers"),
-        ("zzz", {}, UnknownEngine, "unknown engine 'zzz'; known: openai, reference, transformers"),
-        ("openai", {"url": "http://x", "modle": "m"}, BadOption,
-         "engine 'openai' has no option 'modle'; did you mean 'model'? known: url, model, api_key_env"),
-        ("openai", {}, BadOption, "engine 'openai': Object missing required field `url`"),
-        ("reference", {"block_size": "16"}, BadOption,
+        ("transformer", {}, {}, {}, UnknownEngine, "unknown engine 'transformer'; did you mean 'transformers'?"),
+        ("zzz", {}, {}, {}, UnknownEngine, "unknown engine 'zzz'; known: "),
+        ("reference", {"polisy": "static"}, {}, {}, BadOption,
+         "engine 'reference' has no option 'polisy'; did you mean 'policy'? known: device, block_size"),
+        ("reference", {"block_size": "16"}, {}, {}, BadOption,
          "engine 'reference': Expected `int | null`, got `str` - at `$.block_size`"),
-        ("transformers", {"continuous_batching": 1}, BadOption,
+        ("transformers", {"continuous_batching": 1}, {}, {}, BadOption,
          "engine 'transformers': Expected `bool`, got `int` - at `$.continuous_batching`"),
+        ("reference", {"dtype": "float32"}, {}, {}, BadOption,
+         "engine 'reference' has no option 'dtype'; it belongs into spec"),
+        ("reference", {"url": "http://x"}, {}, {}, BadOption,
+         "engine 'reference' has no option 'url'; it belongs into the engine's table itself, beside options"),
+        ("openai", {}, {}, {}, BadOption, "engine 'openai' needs the url of a server that runs already"),
+        ("reference", {}, {"tensor_parallel_size": 2}, {}, BadOption,
+         "engine 'reference' cannot be told tensor_parallel_size: it has no such setting; leave it out"),
+        ("reference", {}, {}, {"url": "http://x", "port": 9}, BadOption,
+         "engine 'reference': port cannot be set of an engine that runs already"),
     ],
 )  # fmt: skip
-def test_mistakes_are_named_with_the_nearest_right_name(
-    make: object, adapter: str, options: dict[str, object], error: type[EngineError], message: str
-) -> None:
-    assert callable(make)
+def test_mistakes_are_one_line_with_the_remedy_before_anything_is_made(
+    make: Callable[..., None], adapter: str, options: dict[str, object], spec: dict[str, Any],
+    deployment: dict[str, Any], error: type[EngineError], message: str,
+) -> None:  # fmt: skip
     with pytest.raises(error) as caught:
-        make(adapter, options)
-    assert str(caught.value) == message
+        make(adapter, options, EngineSpec(**spec), Deployment(**deployment))
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_address_that_is_none_is_refused_when_the_engine_is_made() -> None:
+    with pytest.raises(BadOption, match="url must begin with http"):
+        engine("reference", Model("m"), {}, deployment=Deployment(url="127.0.0.1:8000"))
+
+
+def test_shared_settings_are_not_told_to_a_server_that_runs_already() -> None:
+    check("openai", {}, EngineSpec(dtype="float32", tensor_parallel_size=4), SOMEWHERE)
+
+
+@pytest.mark.usefixtures("others")
+class TestOtherPackages:
+    def test_their_adapters_stand_beside_our_own_and_need_no_base(self) -> None:
+        assert adapters()[-2:] == ("bare", "broken")
+        check("bare", {"depth": 2}, EngineSpec(), Deployment())
+        made = engine("bare", Model("m"), {"depth": 2})
+        assert (made.adapter, made.dialect.name) == ("bare", "reference")
+        assert dialect("bare", {}, Deployment()).name == "reference"
+
+    def test_they_cannot_take_the_name_of_one_of_ours(self) -> None:
+        assert isinstance(engine("reference", Model("m"), {}), ReferenceEngine)
+        assert adapters().count("reference") == 1
+
+    def test_their_options_are_checked_alike(self) -> None:
+        with pytest.raises(BadOption, match="engine 'bare' has no option 'dept'; did you mean 'depth'"):
+            check("bare", {"dept": 2}, EngineSpec(), Deployment())
+
+    def test_one_that_cannot_be_loaded_says_where_it_comes_from(self) -> None:
+        with pytest.raises(UnknownEngine, match="engine 'broken' of bare_engine:Missing cannot be loaded: module"):
+            check("broken", {}, EngineSpec(), Deployment())

@@ -45,7 +45,7 @@ def test_lists(capsys: pytest.CaptureFixture[str]):
     assert in_process("models", "list") == 0
     assert in_process("workloads", "list") == 0
     printed = capsys.readouterr().out
-    for name in ("reference: options dtype", "transformers", "smollm2-135m-instruct (Apache-2.0", "chat ", "random "):
+    for name in ("reference: options device", "transformers", "smollm2-135m-instruct (Apache-2.0", "chat ", "random "):
         assert name in printed
 
 

@@ -68,6 +68,21 @@ def test_a_stream_without_a_finish_reason_is_truncated_even_with_done():
     assert decode_stream(stream([(10, TOKEN + DONE)]), REFERENCE, None).outcome is Outcome.TRUNCATED
 
 
+class ClosingDialect(ReferenceDialect):
+    """Of a format without a finish reason."""
+
+    ends_by_closing = True
+
+
+def test_where_the_format_has_no_finish_reason_an_orderly_end_makes_an_answer_whole():
+    closing = ClosingDialect()
+    record = decode_stream(stream([(10, TOKEN)]), closing, None)
+    assert (record.outcome, record.finish_reason, record.error) == (Outcome.OK, None, None)
+    assert decode_stream(stream([(10, TOKEN)], end="reset"), closing, None).outcome is Outcome.STREAM_ERROR
+    nothing = decode_stream(stream([(10, b": still here\n\n")]), closing, None)
+    assert (nothing.outcome, nothing.error) == (Outcome.TRUNCATED, "the stream ended without a token")
+
+
 def test_an_error_event_under_status_200_is_a_stream_error():
     record = decode_stream(stream([(10, TOKEN), (11, event('{"error": "out of memory"}'))]), REFERENCE, None)
     assert (record.outcome, record.error) == (Outcome.STREAM_ERROR, "out of memory")

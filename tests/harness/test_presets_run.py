@@ -35,7 +35,7 @@ async def run(tmp_path: Path, tokenizer: Path, url: str, name: str, **changes: A
         "name": name,
         "repeats": 1,
         "model": {"name": "tiny", "tokenizer": str(tokenizer)},
-        "engines": [{"adapter": "reference", "options": {"url": url}}],
+        "engines": [{"adapter": "reference", "url": url}],
         "workload": {"name": name, "options": {"scale": SCALE}},
         "loads": [{"concurrency": 4}],
         "trial": {"duration_s": 1.3, "min_requests": 0, "warmup_requests": 1, "max_requests": 60},
@@ -48,9 +48,9 @@ async def run(tmp_path: Path, tokenizer: Path, url: str, name: str, **changes: A
     return results.load(folder.path)
 
 
-def play(tiny: Path, tmp_path: Path, scene: Any, **options: object) -> Any:
+def play(tiny: Path, tmp_path: Path, scene: Any, **settings: object) -> Any:
     async def with_engine() -> Any:
-        async with tiny_engine(tiny, tmp_path / "engine.log", **options) as url:
+        async with tiny_engine(tiny, tmp_path / "engine.log", **settings) as url:
             return await scene(url)
 
     coroutine: Coroutine[Any, Any, Any] = with_engine()
@@ -105,7 +105,7 @@ def test_cold_trials_find_nothing_of_earlier_ones_in_the_cache(tiny: Path, tmp_p
     """Through an adapter that cannot reset the cache, and with two engines at one address: the words alone do it."""
 
     async def scene(url: str) -> results.Run:
-        sides = [{"adapter": "openai", "label": label, "options": {"url": url}} for label in "ab"]
+        sides = [{"adapter": "openai", "label": label, "url": url} for label in "ab"]
         loads = [{"concurrency": 2}, {"concurrency": 3}]
         return await run(tmp_path, tiny, url, name, engines=sides, loads=loads, repeats=2)
 
@@ -154,7 +154,7 @@ def test_a_trial_that_should_be_cold_and_is_not_is_invalid(tiny: Path, tmp_path:
     """The same experiment twice at an engine that keeps its cache: the second has the words of the first."""
 
     async def scene(url: str) -> list[results.Run]:
-        sides = [{"adapter": "openai", "options": {"url": url}}]
+        sides = [{"adapter": "openai", "url": url}]
         longer = {"name": "chat", "options": {"scale": 0.2}}
         return [await run(tmp_path / str(i), tiny, url, "chat", engines=sides, workload=longer) for i in range(2)]
 

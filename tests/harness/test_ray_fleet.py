@@ -60,7 +60,7 @@ def measured(path: Path, experiment: dict[str, Any], client: dict[str, Any]) -> 
     async def scene() -> None:
         async with truth() as (url, _):
             made = experiment_from(
-                {**experiment, "client": client, "engines": [{"adapter": "reference", "options": {"url": url}}]}, "t"
+                {**experiment, "client": client, "engines": [{"adapter": "reference", "url": url}]}, "t"
             )
             await run_experiment(made, create_run(made, path), PlainObserver(Console(quiet=True), made))
 

@@ -27,7 +27,7 @@ def experiment(tmp_path: Path, url: str, **changes: Any) -> Experiment:
         "name": "t",
         "repeats": 2,
         "model": {"name": "truth", "tokenizer": str(checkpoint(tmp_path / "tok"))},
-        "engines": [{"adapter": "reference", "options": {"url": url}}],
+        "engines": [{"adapter": "reference", "url": url}],
         "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": 5}},
         "loads": [{"concurrency": 3}, {"rate_per_s": 20.0, "arrival": "poisson"}],
         "trial": {"duration_s": 1.2, "warmup_requests": 1},
@@ -158,7 +158,7 @@ def test_a_folder_that_cannot_be_made_fails_before_anything_starts(tmp_path: Pat
 
 def test_an_address_where_nothing_listens_gives_invalid_trials(tmp_path: Path):
     url = f"http://127.0.0.1:{pick_port()}"
-    changes = {"engines": [{"adapter": "openai", "options": {"url": url}}], "loads": [{"concurrency": 1}]}
+    changes = {"engines": [{"adapter": "openai", "url": url}], "loads": [{"concurrency": 1}]}
     found = run(tmp_path, **changes, repeats=1, trial={"duration_s": 0.3, "max_requests": 3})
     (trial,) = found.finished
     assert trial.record.verdict is Verdict.INVALID

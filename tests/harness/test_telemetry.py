@@ -1,6 +1,7 @@
 import asyncio
 import itertools
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -107,6 +108,17 @@ def test_a_process_tree_is_summed():
         assert tree.values["processes"] >= 2
         assert alone.values["processes"] == 1
         assert tree.values["rss_bytes"] > alone.values["rss_bytes"] > 0
+
+
+def test_processes_that_were_stopped_are_counted():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        probe = ProcessProbe("engine", [child.pid])
+        (running,) = probe.read(0)
+        child.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+        (halted,) = probe.read(1)
+        child.send_signal(signal.SIGCONT)
+    assert [reading.values["stopped"] for reading in (running, halted)] == [0, 1]
 
 
 def test_several_processes_are_summed():

@@ -19,10 +19,10 @@ from workloads.plan import plan_sha256
 CLOSED, OPEN = Load(concurrency=2), Load(rate_per_s=4.0, arrival="poisson")
 URL = "http://127.0.0.1:9"
 TWO_SERVERS = [
-    {"adapter": "openai", "label": "a", "options": {"url": URL}},
-    {"adapter": "openai", "label": "b", "options": {"url": "http://127.0.0.1:8"}},
+    {"adapter": "openai", "label": "a", "url": URL},
+    {"adapter": "openai", "label": "b", "url": "http://127.0.0.1:8"},
 ]
-ONE_SERVER = [{"adapter": "openai", "label": label, "options": {"url": URL}} for label in "ab"]
+ONE_SERVER = [{"adapter": "openai", "label": label, "url": URL} for label in "ab"]
 CHAT = {"name": "chat", "options": {"scale": 0.1, "max_input_tokens": 120}}
 RAG = {"name": "rag", "options": {"scale": 0.1}}
 TALK = {"name": "multi-turn", "options": {"scale": 0.05}}

@@ -4,11 +4,12 @@ import contextlib
 import shutil
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from engines import Model, engine, launched, pick_port
+from engines import EngineSpec, Model, engine, launched, pick_port
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 
@@ -34,10 +35,12 @@ def tiny_model(folder: Path, tokenizer: Path) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def tiny_engine(folder: Path, log: Path, **options: object) -> AsyncGenerator[str]:
-    """The reference engine serving it; yields its address."""
-    settings = {"dtype": "float32", "threads": 1, "max_model_len": 16_384, "num_blocks": 20_000, **options}
-    made = engine("reference", Model("tiny", str(folder)), settings)
+async def tiny_engine(folder: Path, log: Path, **settings: Any) -> AsyncGenerator[str]:
+    """The reference engine serving it, with shared settings or options of its own; yields its address."""
+    given: dict[str, Any] = {"dtype": "float32", "max_model_len": 16_384, "threads": 1, "num_blocks": 20_000, **settings}
+    spec = {name: value for name, value in given.items() if name in EngineSpec.__struct_fields__}
+    own = {name: value for name, value in given.items() if name not in spec}
+    made = engine("reference", Model("tiny", str(folder)), own, EngineSpec(**spec))
     launch = made.launch(pick_port())
     assert launch is not None
     async with launched(launch, log) as server:

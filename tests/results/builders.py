@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from results.frames import FrameAppender
+from results.quality import Difference, QualityRecord, QualitySample, pooled
 from results.records import (
     SCHEMA_VERSION,
     ClientError,
@@ -58,9 +59,11 @@ class Speed:
     tokens_per_chunk: int = 1
     failing: tuple[Outcome, ...] = ()
     reports_prompt_tokens: bool = True
+    slots: int = 0
+    """Requests that the engine runs at once, and says so on its own page; 0: it tells nothing."""
 
 
-FAST = Speed(0.021, 0.0042, 0.06, 1.43e9)
+FAST = Speed(0.021, 0.0042, 0.06, 1.43e9, slots=4)
 SLOW = Speed(
     0.064,
     0.0131,
@@ -104,6 +107,8 @@ class Sheet:
     seed: int = 7
     error_s: float | None = 0.000_12
     """The client's error for a gap, TTFT three times that; both grow with the load. None: not calibrated."""
+    regret: float | None = 0.02
+    """What the answers of all engines but the first cost where they part from the reference. None: not looked at."""
     hosts: tuple[str, ...] = ("bench-01",)
     """Of the client's workers; the clock of every host but the first is off by 1.5 s ± 85 µs."""
     run_id: str = "20261120-101500-demo-3f9a"
@@ -171,6 +176,8 @@ def _write_trial(run: RunFolder, sheet: Sheet, plan: TrialPlan, order: int) -> N
         pass
     trial.write_requests(requests)
     _write_telemetry(trial.telemetry_log, telemetry(speed, requests, issue_start - S, last))
+    if sheet.regret is not None:
+        trial.write_quality(quality(sheet, plan, sheet.regret))
     invalid = order in sheet.invalid
     trial.finish(
         TrialRecord(
@@ -195,6 +202,34 @@ def _write_trial(run: RunFolder, sheet: Sheet, plan: TrialPlan, order: int) -> N
             client_error=client_error(sheet.error_s, plan) if sheet.error_s is not None else None,
             uncalibrated="client.calibrate is off" if sheet.error_s is None else None,
         )
+    )
+
+
+def quality(sheet: Sheet, plan: TrialPlan, regret: float) -> QualityRecord:
+    """Three answers: the first engine's are the reference's own, of the others' the second and third part from it."""
+    parting = 0 if plan.engine == next(iter(sheet.engines)) else 2
+    samples = [_answer(sheet, i, 5 * i if i > 2 - parting else None, regret) for i in range(3)]
+    return QualityRecord(samples=samples, summary=pooled(samples))
+
+
+def _answer(sheet: Sheet, number: int, parts_at: int | None, regret: float) -> QualitySample:
+    parts = parts_at is not None and parts_at < sheet.tokens
+    words = {"token_text": sheet.texts.answer, "expected_text": "\n"}
+    difference = Difference(parts_at or 0, 11, 12, regret, **words) if parts else None
+    return QualitySample(
+        index=2 + number,
+        session=f"s{2 + number}",
+        turn=0,
+        prompt_tokens=102 + number,
+        tokens=sheet.tokens,
+        agreement=1 - parts / sheet.tokens,
+        first_divergence=parts_at if parts else None,
+        matched_prefix=(parts_at or 0) if parts else sheet.tokens,
+        mean_regret=parts * regret / sheet.tokens,
+        max_regret=parts * regret,
+        near_ties=int(parts and regret < 0.2),
+        first=difference,
+        worst=difference,
     )
 
 
@@ -308,7 +343,38 @@ def telemetry(
         records.append(TelemetryRecord(t_ns, "host", {"cpu_share": min(1.0, 0.1 + busy / 4)}))
         records.append(TelemetryRecord(t_ns, "sampler", {"gpus": None}, {"nvml": "NVML is not installed here"}))
     records.append(TelemetryRecord(end_ns, "client_loop", {"loop_lag_p99_s": 0.0007}))
-    return records
+    return [*records, *(_page(speed.slots, requests, start_ns, end_ns) if speed.slots else [])]
+
+
+def _page(slots: int, requests: Sequence[RequestRecord], start_ns: int, end_ns: int) -> Iterator[TelemetryRecord]:
+    """The engine's own page twice a second and at the two marks, as the same requests would have made it."""
+    warmed_ns = min(request.planned_ns for request in requests if request.phase is Phase.MEASURED) - MS
+    times: dict[int, dict[str, str]] = {t_ns: {} for t_ns in range(start_ns, end_ns, S // 2)}
+    times |= {warmed_ns: {"mark": "before"}, end_ns + MS: {"mark": "after"}}
+    for t_ns, mark in sorted(times.items()):
+        busy = sum(request.planned_ns <= t_ns < request.ended_ns for request in requests)
+        gauges = {"running": min(slots, busy), "waiting": max(0, busy - slots), "kv_usage_share": min(1.0, busy / 6)}
+        ended = [request for request in requests if request.chunk_ns and request.chunk_ns[-1] <= t_ns]
+        yield TelemetryRecord(t_ns, "server", {"scrape_s": 0.002, **gauges, **_counters(ended), **mark})
+
+
+def _counters(ended: Sequence[RequestRecord]) -> dict[str, float]:
+    """A tenth of the time to the first token is the network's; of the rest four fifths are queue, one is prefill."""
+    ttfts_s = [(request.chunk_ns[0] - (request.sent_ns or 0)) / S for request in ended]
+    decodes_s = [(request.chunk_ns[-1] - request.chunk_ns[0]) / S for request in ended]
+    tokens = sum(request.total_chunk_tokens for request in ended)
+    inside_s, decode_s = 0.9 * sum(ttfts_s), sum(decodes_s)
+    sums = {
+        "ttft": inside_s, "queue": 0.8 * inside_s, "prefill": 0.2 * inside_s,
+        "decode": decode_s, "itl": decode_s, "e2e": inside_s + decode_s,
+    }  # fmt: skip
+    counts = {name: len(ended) for name in sums} | {"itl": tokens - len(ended)}
+    return {
+        "output_tokens_total": tokens,
+        "preemptions_total": 3 * (len(ended) // 10),
+        **{f"{name}_s_sum": value for name, value in sums.items()},
+        **{f"{name}_s_count": value for name, value in counts.items()},
+    }
 
 
 def _write_telemetry(path: Path, records: Sequence[TelemetryRecord]) -> None:

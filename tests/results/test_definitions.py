@@ -8,11 +8,13 @@ import pytest
 from results.metrics import CATALOGUE
 from results.metrics.percentiles import required_count
 from results.report.sections.background import definitions
+from results.server_view import SEEN
 from results.statistics import log_t_interval
 from results.statistics.interval import t_quantile
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "definitions.md"
 BLOCK = re.compile(r"(<!-- metrics: [^\n]* -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+SEEN_BLOCK = re.compile(r"<!-- seen: [^\n]* -->\n(.*?)<!-- end -->", re.DOTALL)
 
 
 def table() -> str:
@@ -29,6 +31,21 @@ def test_the_metric_list_is_the_catalogue() -> None:
     assert found is not None
     assert found[2] == table(), f"put this between the two comments of docs/definitions.md:\n{table()}"
     assert set(re.findall(r"`(\w+)`", found[2])) == set(CATALOGUE)
+
+
+def seen_table() -> str:
+    """The figures of the engine's own view as Markdown."""
+    lines = ["| figure | unit | definition | name |", "|---|---|---|---|"]
+    lines += [
+        f"| {one.title} | {one.unit.value or 'count'} | {one.definition} | `{one.name}` |" for one in SEEN.values()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def test_the_list_of_the_engines_own_figures_is_its_catalogue() -> None:
+    found = SEEN_BLOCK.search(DOCUMENT.read_text(encoding="utf-8"))
+    assert found is not None
+    assert found[1] == seen_table(), f"put this between the two comments of docs/definitions.md:\n{seen_table()}"
 
 
 def test_every_metric_is_defined_once() -> None:

@@ -22,6 +22,7 @@ def test_without_a_token_there_is_no_latency() -> None:
     assert latency.ttft_s(r) is None
     assert latency.ttft_from_send_s(r) is None
     assert latency.e2e_s(r) is None
+    assert latency.normalized_latency_s(r) is None
     assert latency.tpot_s(r) is None
     assert latency.chunk_gaps_s([r]) == []
 
@@ -82,3 +83,8 @@ def test_itl_sums_to_the_time_between_first_and_last_chunk(stream: tuple[list[in
     assert len(itl) == r.total_chunk_tokens - r.chunk_tokens[0]
     tpot = latency.tpot_s(r)
     assert tpot is None if len(itl) == 0 else tpot == pytest.approx(sum(itl) / len(itl), abs=1e-12)
+
+
+def test_normalised_latency_is_shared_out_over_all_tokens() -> None:
+    """Planned at 5, last token at 60 ms, 7 tokens: 55 / 7 ms each."""
+    assert latency.normalized_latency_s(request(planned=5, chunks=[10, 60], tokens=[1, 6])) == pytest.approx(0.055 / 7)

@@ -122,7 +122,7 @@ def test_the_clients_error_stands_below_ttft_and_itl(demo: results.Run) -> None:
     ttft, itl = (error_text(cell.error_s(name) or 0) for name in ("ttft_p50_s", "itl_p50_s"))
     assert (ttft, itl) == ("± 0.56 ms", "± 0.19 ms")
     line = next(line for line in text.splitlines() if ttft in line)
-    assert line.split() == [*ttft.split(), *itl.split()], "below their columns, and nowhere else"
+    assert line.split() == [*ttft.split(), *itl.split(), "of", "9"], "below their columns, and nowhere else"
     assert text.count("± ") == 2 * len(demo.cells)
     assert "±: the client's own error" in text
     assert "not calibrated" not in text

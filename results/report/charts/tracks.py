@@ -27,7 +27,7 @@ class Track(msgspec.Struct, frozen=True):
 
 
 def tracks_of(telemetry: Sequence[TelemetryRecord], start: int, end: int) -> list[Track]:
-    """What the samples hold of memory, processors and power, within ``start``…``end``."""
+    """What the samples hold of memory, processors, power and the engine's own view, within ``start``…``end``."""
     inside = [record for record in telemetry if start <= record.t_ns <= end]
     found = [
         Track("memory", Unit.BYTES, _series(inside, "engine", "rss_bytes")),
@@ -36,6 +36,9 @@ def tracks_of(telemetry: Sequence[TelemetryRecord], start: int, end: int) -> lis
         Track("client, cores", Unit.COUNT, _cores(inside, "client")),
         Track("host CPU", Unit.SHARE, _series(inside, "host", "cpu_share")),
         Track("GPU power, W", Unit.COUNT, _series(inside, "gpu", "power_w")),
+        Track("engine, running", Unit.COUNT, _series(inside, "server", "running")),
+        Track("engine, waiting", Unit.COUNT, _series(inside, "server", "waiting")),
+        Track("KV cache", Unit.SHARE, _series(inside, "server", "kv_usage_share")),
     ]
     return [track for track in found if len(track.points) > 1]
 

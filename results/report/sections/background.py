@@ -10,6 +10,7 @@ from results.metrics.catalogue import QUANTILES
 from results.report.charts.svg import engine_class
 from results.report.format import ABSENT, interval_text, value_text
 from results.report.levels import engines_of, levels_of
+from results.report.quality import agrees_of
 from results.run import Cell, Run
 
 
@@ -34,11 +35,12 @@ class Definition(msgspec.Struct, frozen=True):
 
 
 class MetricTable(msgspec.Struct, frozen=True):
-    """Every metric at one level: a row per metric, a column per engine."""
+    """Every metric at one level: a row per metric and one for the answers, a column per engine."""
 
     level: str
     engines: list[str]
     rows: list[tuple[Metric, list[str]]]
+    agrees: list[str]
 
 
 def engine_cards(run: Run) -> list[EngineCard]:
@@ -53,6 +55,7 @@ def metric_tables(run: Run) -> list[MetricTable]:
             level.title,
             [cell.engine for cell in level.cells],
             [(metric, [_entry(cell, metric) for cell in level.cells]) for metric in CATALOGUE.values()],
+            [_agrees(cell) for cell in level.cells],
         )
         for level in levels_of(run)
     ]
@@ -154,3 +157,8 @@ def _card(run: Run, engine: str, position: int) -> EngineCard:
 def _entry(cell: Cell, metric: Metric) -> str:
     interval = cell.intervals.get(metric.name)
     return interval_text(metric, interval) if interval is not None else f"{ABSENT} {cell.reasons[metric.name]}"
+
+
+def _agrees(cell: Cell) -> str:
+    shown = agrees_of(cell)
+    return f"{shown.text} {shown.why or f'{shown.answers} answers'}"

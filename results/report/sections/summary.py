@@ -13,6 +13,7 @@ from results.report.charts.svg import engine_class
 from results.report.clients import WITH_ERROR, ErrorText, error_of
 from results.report.format import ABSENT, interval_parts, share_text, value_text
 from results.report.levels import Level, engines_of, levels_of
+from results.report.quality import Agrees, agrees_of
 from results.run import Cell, Run, Trial
 from results.statistics.interval import Interval
 
@@ -50,6 +51,7 @@ class Row(msgspec.Struct, frozen=True):
     failures: str
     failed: bool
     failed_share: str
+    agrees: Agrees
     figures: list[Figure]
 
 
@@ -85,6 +87,7 @@ def _rows(run: Run, level: Level, engines: Sequence[str]) -> list[Row]:
             failures=f"{cell.failures[0]:,}/{cell.failures[1]:,}" if cell.failures[1] else f"{ABSENT} none ended",
             failed=cell.failures[0] > 0,
             failed_share=share_text(*cell.failures) if cell.failures[0] else "",
+            agrees=agrees_of(cell),
             figures=[
                 _figure(
                     metric,

@@ -8,6 +8,7 @@ from results.report.charts.svg import engine_class
 from results.report.charts.timeline import Bar, timeline
 from results.report.format import duration_text
 from results.report.levels import engines_of, levels_of
+from results.report.quality import agrees
 from results.report.verdict import primary_level
 from results.run import Run, Trial
 
@@ -29,6 +30,7 @@ class TrialRow(msgspec.Struct, frozen=True):
     window: str
     start: str
     requests: str
+    agrees: str
     remarks: list[str]
 
 
@@ -62,6 +64,7 @@ def trial_rows(run: Run) -> list[TrialRow]:
             window="–",
             start="–",
             requests="–",
+            agrees="–",
             remarks=["the trial has no trial.json: it was not reached, or was cut off"],
         )
         for plan in run.unfinished
@@ -95,8 +98,14 @@ def _row(trial: Trial, engines: list[str]) -> TrialRow:
         window=duration_text(trial.window.length_s) if trial.window.length_s > 0 else "– (none)",
         start=duration_text(record.start_s) if record.start_s is not None else "– (not started by us)",
         requests=f"{record.planned_requests:,}",
+        agrees=_agrees(trial),
         remarks=[*record.reasons, *(f"warning: {warning}" for warning in record.warnings)],
     )
+
+
+def _agrees(trial: Trial) -> str:
+    shown = agrees(trial.quality.summary if trial.quality else None, "")
+    return f"{shown.text} {shown.answers}".rstrip()
 
 
 def _timeline(key: str, trial: Trial, engines: list[str], max_bars: int, *, primary: bool) -> Timeline:

@@ -2,53 +2,55 @@
 
 import asyncio
 import copy
-import pickle
 
 import msgspec
 import pytest
 
-from engines import Model, attached, engine
-from engines.adapters.openai import OpenAiEngine, OpenAiOptions
+from engines import Deployment, Engine, Model, attached, engine
+from engines.adapters.openai import OpenAiEngine
+from engines.dialects import Dialect, OpenAiDialect, OpenAiServiceDialect, ResponsesDialect
 from engines.errors import BadOption
+from engines.secrets import masked_data
 from workloads import Turn
 
 SENTINEL = "sk-sentinel-0451"
-OPTIONS = {"url": "https://api.example.org/v1", "api_key_env": "BAKEOFF_TEST_KEY"}
+WITH_KEY = Deployment(url="https://api.example.org/v1", api_key_env="BAKEOFF_TEST_KEY")
 
 
-def made(**options: str) -> OpenAiEngine:
-    return OpenAiEngine(Model("smol"), OpenAiOptions(**{"url": "http://127.0.0.1:8000/v1", **options}))
+def made(**deployment: str) -> Engine:
+    where = Deployment(**{"url": "http://127.0.0.1:8000/v1", **deployment})
+    return engine("openai", Model("smol"), {}, deployment=where)
 
 
 def test_it_runs_already_and_says_nothing_of_itself() -> None:
-    engine = made()
-    assert engine.url == "http://127.0.0.1:8000"
-    assert engine.launch(9000) is None
-    assert asyncio.run(engine.describe(attached(engine.url))) == {}
+    there = made()
+    assert there.url == "http://127.0.0.1:8000"
+    assert there.launch(9000) is None
+    assert asyncio.run(there.describe(attached(there.url))) == {}
 
 
 def test_requests_use_the_experiments_model_name_unless_told_otherwise() -> None:
     assert made().model_id == "smol"
-    assert made(model="gpt-x").model_id == "gpt-x"
+    assert made(served_model_name="gpt-x").model_id == "gpt-x"
 
 
-def test_the_key_goes_into_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_is_carried_by_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BAKEOFF_TEST_KEY", SENTINEL)
-    request = engine("openai", Model("smol"), OPTIONS).dialect.request(Turn(1, 1, prompt="x"), "smol")
-    assert request.headers["authorization"] == f"Bearer {SENTINEL}"
-    assert "authorization" not in made().dialect.request(Turn(1, 1, prompt="x"), "smol").headers
+    assert engine("openai", Model("smol"), {}, deployment=WITH_KEY).access.headers == {
+        "authorization": f"Bearer {SENTINEL}"
+    }
+    assert made().access.headers == {}
 
 
 def test_the_key_is_in_nothing_that_is_printed_or_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BAKEOFF_TEST_KEY", SENTINEL)
-    options = msgspec.convert(OPTIONS, OpenAiOptions)
-    held = OpenAiEngine(Model("smol"), options)
-    server = attached(held.url)
+    held = engine("openai", Model("smol"), {}, deployment=WITH_KEY)
+    assert isinstance(held, OpenAiEngine)
+    server = attached(held.url or "", held.access)
     told = [
-        repr(options), repr(held), repr(held.dialect), str(vars(held)), repr(server), str(vars(server)),
-        str(asyncio.run(held.describe(server))),
-        msgspec.json.encode(options).decode(), msgspec.json.encode(Model("smol")).decode(),
-        pickle.dumps(options).decode("latin-1"), repr(copy.copy(options)),
+        repr(held.setup), repr(held), repr(held.dialect), str(vars(held)), repr(server), str(vars(server)),
+        str(asyncio.run(held.describe(server))), repr(copy.copy(held.access)),
+        msgspec.json.encode(held.setup.deployment).decode(), str(masked_data(msgspec.to_builtins(held.access))),
     ]  # fmt: skip
     assert [text for text in told if SENTINEL in text] == []
     assert "BAKEOFF_TEST_KEY" in told[0], "the name of the variable may be told"
@@ -57,10 +59,59 @@ def test_the_key_is_in_nothing_that_is_printed_or_stored(monkeypatch: pytest.Mon
 def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BAKEOFF_TEST_KEY", raising=False)
     with pytest.raises(BadOption) as caught:
-        engine("openai", Model("smol"), OPTIONS)
+        engine("openai", Model("smol"), {}, deployment=WITH_KEY)
     assert str(caught.value) == "the environment variable BAKEOFF_TEST_KEY is not set; export the key in it"
+
+
+def test_without_an_address_there_is_nothing_to_speak_to() -> None:
+    with pytest.raises(BadOption, match="engine 'openai' needs the url of a server that runs already"):
+        engine("openai", Model("smol"), {})
 
 
 def test_an_address_without_a_scheme_is_refused() -> None:
     with pytest.raises(BadOption, match="url must begin with http"):
         made(url="127.0.0.1:8000")
+
+
+SERVICE = "https://api.openai.com/v1"
+ELSEWHERE = "http://127.0.0.1:8000"
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "kind", "padded"),
+    [
+        (ELSEWHERE, {}, OpenAiDialect, True),
+        (SERVICE, {}, OpenAiServiceDialect, False),
+        (ELSEWHERE, {"official": True}, OpenAiServiceDialect, False),
+        (SERVICE, {"official": False}, OpenAiDialect, True),
+        ("http://api.openai.com.example.org", {}, OpenAiDialect, True),
+        (ELSEWHERE, {"api": "responses"}, ResponsesDialect, True),
+        (SERVICE, {"api": "responses"}, ResponsesDialect, False),
+    ],
+)
+def test_the_options_name_the_routes_and_the_service_is_known_by_its_address(
+    url: str, options: dict[str, object], kind: type[Dialect], padded: bool
+) -> None:
+    """Only the service is asked not to pad its events: others may refuse the field."""
+    made = engine("openai", Model("m"), options, deployment=Deployment(url=url))
+    assert type(made.dialect) is kind
+    assert (b"include_obfuscation" not in made.dialect.request(Turn(1, 1, prompt="x"), "m").body) is padded
+
+
+def test_routes_that_it_does_not_have_are_refused() -> None:
+    with pytest.raises(BadOption, match="engine 'openai': Invalid enum value 'assistants'"):
+        engine("openai", Model("m"), {"api": "assistants"}, deployment=Deployment(url=ELSEWHERE))
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "told"),
+    [
+        (ELSEWHERE, {}, ("compare figures per token",)),
+        (SERVICE, {}, ("compare figures per token", "its tokens are not counted")),
+        (ELSEWHERE, {"api": "responses"}, ("figures per token", "its tokens are not counted", "template come on top")),
+    ],
+)
+def test_a_reader_is_told_what_its_figures_mean(url: str, options: dict[str, object], told: tuple[str, ...]) -> None:
+    notes = engine("openai", Model("m"), options, deployment=Deployment(url=url)).notes
+    assert len(notes) == len(told)
+    assert all(part in note for part, note in zip(told, notes, strict=True))

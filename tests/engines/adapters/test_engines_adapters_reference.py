@@ -1,50 +1,59 @@
-"""The reference engine's command line, option by option."""
+"""The reference engine's command line, setting by setting."""
 
 import asyncio
 import importlib.util
 import sys
+from typing import Any
 
 import msgspec
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from engines import Launch, Model, attached
+from engines import Deployment, EngineSpec, Launch, Model, Setup, attached
 from engines.adapters.reference import ReferenceEngine, ReferenceOptions
-from engines.errors import ModelNotFound, NotInstalled
+from engines.errors import BadOption, ModelNotFound, NotInstalled
 from reference_engine.__main__ import build_parser
 
 MODEL = Model("smol", "/models/smol", "0" * 64)
 FIXED = ("serve", "--model", "/models/smol", "--served-model-name", "smol", "--host", "127.0.0.1", "--port", "9000")
-VALUES = {
-    "dtype": "float32",
+OPTIONS = {
     "device": "cpu",
-    "max_model_len": 2048,
-    "max_num_seqs": 8,
-    "max_num_batched_tokens": 256,
     "block_size": 32,
     "num_blocks": 100,
     "kv_cache_memory_bytes": 1 << 20,
     "policy": "static",
-    "enable_prefix_caching": False,
     "threads": 2,
+}
+SPEC = {
+    "dtype": "float32",
+    "max_model_len": 2048,
+    "max_num_seqs": 8,
+    "max_num_batched_tokens": 256,
+    "enable_prefix_caching": False,
 }
 
 
-def launch(**options: object) -> Launch:
-    made = ReferenceEngine(MODEL, msgspec.convert(options, ReferenceOptions)).launch(9000)
-    assert made is not None
-    return made
+def made(model: Model = MODEL, **settings: Any) -> ReferenceEngine:
+    spec = {name: value for name, value in settings.items() if name in EngineSpec.__struct_fields__}
+    own = {name: value for name, value in settings.items() if name not in spec}
+    return ReferenceEngine(Setup(model, EngineSpec(**spec), msgspec.convert(own, ReferenceOptions)))
 
 
-def test_without_options_only_what_it_must_know() -> None:
+def launch(**settings: Any) -> Launch:
+    found = made(**settings).launch(9000)
+    assert found is not None
+    return found
+
+
+def test_without_settings_only_what_it_must_know() -> None:
     assert launch().argv == (sys.executable, "-m", "reference_engine", *FIXED)
     assert launch().port == 9000
     assert launch().ready_path == "/health"
 
 
-@pytest.mark.parametrize(("name", "value"), VALUES.items())
-def test_each_option_is_one_flag_with_its_value(name: str, value: object) -> None:
+@pytest.mark.parametrize(("name", "value"), {**OPTIONS, **SPEC}.items())
+def test_each_setting_is_one_flag_with_its_value(name: str, value: object) -> None:
     flag = name.replace("_", "-")
     shown = (f"--no-{flag}",) if value is False else (f"--{flag}", str(value))
     assert launch(**{name: value}).argv[3:] == (*FIXED, *shown)
@@ -54,46 +63,70 @@ def test_a_switch_that_is_on_is_a_flag_without_a_value() -> None:
     assert launch(enable_prefix_caching=True).argv[3:] == (*FIXED, "--enable-prefix-caching")
 
 
-def test_every_option_but_the_address_is_a_flag_that_the_engine_knows() -> None:
+def test_chunked_prefill_is_what_it_does_anyhow_and_nothing_else() -> None:
+    assert launch(enable_chunked_prefill=True).argv[3:] == FIXED
+    with pytest.raises(BadOption, match="cannot be told enable_chunked_prefill: it knows True, not False"):
+        made(enable_chunked_prefill=False)
+
+
+def test_every_setting_is_a_flag_that_the_engine_knows() -> None:
     """The adapter cannot import the engine, so this test compares the two."""
-    assert set(VALUES) == set(ReferenceOptions.__struct_fields__) - {"url"}
-    parsed = vars(build_parser().parse_args(launch(**VALUES).argv[3:]))
-    assert {name: parsed[name] for name in VALUES} == VALUES
+    assert set(OPTIONS) == set(ReferenceOptions.__struct_fields__)
+    told = {name for name, spelling in ReferenceEngine.spellings.items() if callable(spelling)}
+    assert set(SPEC) == told - {"enable_chunked_prefill"}
+    values = {**OPTIONS, **SPEC}
+    parsed = vars(build_parser().parse_args(launch(**values).argv[3:]))
+    assert {name: parsed[name] for name in values} == values
     assert (parsed["model"], parsed["served_model_name"], parsed["port"]) == ("/models/smol", "smol", 9000)
 
 
 def test_requests_use_the_name_that_it_is_started_with() -> None:
-    assert ReferenceEngine(MODEL, ReferenceOptions()).model_id == "smol"
+    assert made().model_id == "smol"
+    setup = Setup(MODEL, options=ReferenceOptions(), deployment=Deployment(served_model_name="other"))
+    started = ReferenceEngine(setup).launch(9000)
+    assert started is not None
+    assert ReferenceEngine(setup).model_id == "other"
+    assert started.argv[started.argv.index("--served-model-name") + 1] == "other"
 
 
 def test_given_an_address_it_is_not_launched_and_needs_no_folder() -> None:
-    engine = ReferenceEngine(Model("smol"), ReferenceOptions(url="http://127.0.0.1:8000/v1/"))
+    deployment = Deployment(url="http://127.0.0.1:8000/v1/")
+    engine = ReferenceEngine(Setup(Model("smol"), options=ReferenceOptions(), deployment=deployment))
     assert engine.url == "http://127.0.0.1:8000"
     assert engine.launch(9000) is None
 
 
 def test_without_folder_or_address_it_says_what_is_missing() -> None:
-    engine = ReferenceEngine(Model("smol"), ReferenceOptions())
+    engine = made(Model("smol"))
     assert engine.url is None
-    with pytest.raises(ModelNotFound, match=r"needs a model folder; set path in \[model\]"):
+    with pytest.raises(ModelNotFound, match=r"engine 'reference' needs a model's files; set path in \[model\]"):
         engine.launch(9000)
 
 
-def test_it_is_described_by_its_own_version_endpoint() -> None:
+def test_it_is_described_and_its_cache_emptied_by_its_own_endpoints() -> None:
     told = {"version": "0.1.0", "torch_version": "2.13", "max_num_seqs": 64}
+    resets: list[str] = []
 
     async def version(_: web.Request) -> web.Response:
         return web.json_response(told)
 
-    async def ask() -> dict[str, object]:
+    async def reset(request: web.Request) -> web.Response:
+        resets.append(request.path)
+        return web.Response()
+
+    async def ask() -> None:
         app = web.Application()
         app.router.add_get("/version", version)
+        app.router.add_post("/reset_prefix_cache", reset)
         async with TestServer(app) as server:
-            return await ReferenceEngine(MODEL, ReferenceOptions()).describe(
-                attached(str(server.make_url("")).rstrip("/"))
-            )
+            there = attached(str(server.make_url("")).rstrip("/"))
+            assert await made().describe(there) == told
+            assert await made().reset_cache(there)
+        assert await made().describe(there) == {}, "what is wrong with it shows in the trial"
+        assert not await made().reset_cache(there)
 
-    assert asyncio.run(ask()) == told
+    asyncio.run(ask())
+    assert resets == ["/reset_prefix_cache"]
 
 
 def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,80 +1,109 @@
-"""``transformers serve``'s command line, option by option."""
+"""``transformers serve``'s command line, setting by setting."""
 
 import asyncio
-import sys
-from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from engines import Launch, Model, attached
+from engines import Deployment, EngineSpec, Launch, Model, Setup, attached
 from engines.adapters.transformers import TransformersEngine, TransformersOptions
-from engines.errors import ModelNotFound, NotInstalled
+from engines.errors import BadOption, ModelNotFound, NotInstalled
 
 MODEL = Model("smol", "/models/smol")
 
 
 @pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An environment in which transformers is installed beside Python."""
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    (tmp_path / "transformers").touch()
-    return tmp_path / "transformers"
+def venv(tmp_path: Path) -> Path:
+    """An environment with transformers in it."""
+    (tmp_path / "bin").mkdir()
+    for name in ("python", "transformers"):
+        (tmp_path / "bin" / name).touch()
+    for name, version in (("transformers", "5.23.0"), ("torch", "2.13.0")):
+        info = tmp_path / f"lib/python3.11/site-packages/{name}-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    return tmp_path
 
 
-def launch(**options: object) -> Launch:
-    made = TransformersEngine(MODEL, msgspec.convert(options, TransformersOptions)).launch(9000)
-    assert made is not None
-    return made
+def made(model: Model = MODEL, deployment: Deployment = Deployment(), **settings: Any) -> TransformersEngine:  # noqa: B008
+    spec = {name: value for name, value in settings.items() if name in EngineSpec.__struct_fields__}
+    own = {name: value for name, value in settings.items() if name not in spec}
+    return TransformersEngine(Setup(model, EngineSpec(**spec), msgspec.convert(own, TransformersOptions), deployment))
+
+
+def launch(venv: Path, **settings: Any) -> Launch:
+    found = made(deployment=Deployment(environment=str(venv)), **settings).launch(9000)
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize(
-    ("options", "flags"),
+    ("settings", "flags"),
     [
         ({}, ()),
         ({"dtype": "bfloat16"}, ("--dtype", "bfloat16")),
+        ({"quantization": "bnb-4bit"}, ("--quantization", "bnb-4bit")),
+        ({"seed": 7}, ("--default-seed", "7")),
         ({"device": "cpu"}, ("--device", "cpu")),
         ({"continuous_batching": True}, ("--continuous-batching",)),
         ({"continuous_batching": False}, ()),
         ({"attn_implementation": "sdpa"}, ("--attn-implementation", "sdpa")),
+        ({"cb_block_size": 32}, ("--cb-block-size", "32")),
+        ({"cb_num_blocks": 100}, ("--cb-num-blocks", "100")),
+        ({"max_num_batched_tokens": 512}, ("--cb-max-batch-tokens", "512")),
+        ({"memory_fraction": 0.5}, ("--cb-max-memory-percent", "0.5")),
     ],
 )
-def test_each_option_is_one_flag(program: Path, options: dict[str, object], flags: tuple[str, ...]) -> None:
-    fixed = (str(program), "serve", "/models/smol", "--host", "127.0.0.1", "--port", "9000")
-    assert launch(**options).argv == (*fixed, *flags)
+def test_each_setting_is_one_flag(venv: Path, settings: dict[str, object], flags: tuple[str, ...]) -> None:
+    fixed = (str(venv / "bin/transformers"), "serve", "/models/smol", "--host", "127.0.0.1", "--port", "9000")
+    assert launch(venv, **settings).argv == (*fixed, *flags)
 
 
-def test_a_local_folder_is_never_looked_up_on_a_hub(program: Path) -> None:
-    assert launch().env == {"HF_HUB_OFFLINE": "1"}
-    assert launch().port == 9000
+@pytest.mark.parametrize("settings", [{"max_num_seqs": 8}, {"tensor_parallel_size": 2}, {"quantization": "awq"}])
+def test_what_it_cannot_be_told_is_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(BadOption, match=f"engine 'transformers' cannot be told {next(iter(settings))}: "):
+        made(**settings)
+
+
+def test_a_local_folder_is_never_looked_up_on_a_hub(venv: Path) -> None:
+    assert launch(venv).env["HF_HUB_OFFLINE"] == "1"
+    assert launch(venv).port == 9000
+
+
+def test_a_given_program_is_started_instead(tmp_path: Path) -> None:
+    started = made(deployment=Deployment(program=str(tmp_path / "own"))).launch(9000)
+    assert started is not None
+    assert started.argv[:3] == (str(tmp_path / "own"), "serve", "/models/smol")
 
 
 def test_requests_use_the_folder_since_it_refuses_any_other_name() -> None:
-    assert TransformersEngine(MODEL, TransformersOptions()).model_id == "/models/smol"
-    assert TransformersEngine(Model("smol"), TransformersOptions(url="http://x")).model_id == "smol"
+    assert made().model_id == "/models/smol"
+    assert made(Model("smol"), Deployment(url="http://x")).model_id == "smol"
+    assert made(deployment=Deployment(url="http://x", served_model_name="hf/smol")).model_id == "hf/smol"
 
 
 def test_given_an_address_it_is_not_launched_and_this_machines_versions_are_not_claimed_for_it() -> None:
-    engine = TransformersEngine(Model("smol"), TransformersOptions(url="http://127.0.0.1:8000/v1"))
+    engine = made(Model("smol"), Deployment(url="http://127.0.0.1:8000/v1"))
     assert engine.url == "http://127.0.0.1:8000"
     assert engine.launch(9000) is None
     assert asyncio.run(engine.describe(attached(engine.url))) == {}
 
 
-def test_launched_it_is_described_by_the_packages_it_runs_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "version", {"transformers": "5.23.0", "torch": "2.13.0"}.__getitem__)
-    engine = TransformersEngine(MODEL, TransformersOptions())
-    assert asyncio.run(engine.describe(attached("http://127.0.0.1:1"))) == {"version": "5.23.0", "torch": "2.13.0"}
+def test_launched_it_is_described_by_the_packages_it_runs_with(venv: Path) -> None:
+    engine = made(deployment=Deployment(environment=str(venv)))
+    told = asyncio.run(engine.describe(attached("http://127.0.0.1:1")))
+    assert told == {"version": "5.23.0", "torch": "2.13.0"}
 
 
-def test_without_folder_or_address_it_says_what_is_missing() -> None:
-    with pytest.raises(ModelNotFound, match=r"needs a model folder; set path in \[model\]"):
-        TransformersEngine(Model("smol"), TransformersOptions()).launch(9000)
+def test_without_folder_or_address_it_says_what_is_missing(venv: Path) -> None:
+    with pytest.raises(ModelNotFound, match=r"engine 'transformers' needs a model's files; set path in \[model\]"):
+        made(Model("smol"), Deployment(environment=str(venv))).launch(9000)
 
 
-def test_without_the_package_it_says_how_to_install_it(program: Path) -> None:
-    program.unlink()
+def test_without_the_program_it_says_how_to_install_it(venv: Path) -> None:
+    (venv / "bin/transformers").unlink()
     with pytest.raises(NotInstalled) as caught:
-        launch()
+        launch(venv)
     assert str(caught.value) == "transformers is not installed here; run: pip install 'bakeoff[hf]'"

@@ -82,12 +82,11 @@ class TestRequests:
     def test_the_same_turn_is_the_same_bytes(self, dialect: OpenAiDialect, turn: Turn) -> None:
         assert dialect.request(turn, "m") == type(dialect)().request(turn, "m")
 
-    def test_a_key_goes_into_the_header_and_nowhere_else(self) -> None:
-        dialect = OpenAiDialect("sentinel-key")
+    @pytest.mark.parametrize("dialect", DIALECTS)
+    def test_a_request_carries_no_key_and_its_headers_values_are_not_printed(self, dialect: OpenAiDialect) -> None:
         request = dialect.request(CHAT, "smol")
-        assert request.headers["authorization"] == "Bearer sentinel-key"
-        assert b"sentinel-key" not in request.body
-        assert "sentinel-key" not in f"{dialect!r} {dialect}"
+        assert set(request.headers) == {"content-type", "accept"}, "keys are the server's access, not the format's"
+        assert "application/json" not in repr(request)
 
 
 class TestEvents:
@@ -120,7 +119,7 @@ class TestEvents:
 
     @pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
     def test_reasoning_is_a_token_of_its_kind(self, field: str) -> None:
-        assert events(choice(delta={field: "hm"}, token_ids=[5])) == [TokenDelta("hm", (5,), TokenKind.REASONING)]
+        assert events(choice(delta={field: "hm"}, token_ids=[5])) == [TokenDelta("hm", (5,), kind=TokenKind.REASONING)]
         assert events(choice(delta={field: "", "content": "so"})) == [TokenDelta("so")]
 
     def test_a_tool_call_is_a_token_of_its_kind(self) -> None:
@@ -134,9 +133,9 @@ class TestEvents:
         """Which ids belong to which part is not said, so the last part carries them all."""
         delta = {"content": "so", "reasoning": "hm", "tool_calls": [1]}
         assert events(choice(delta=delta, token_ids=[1, 2, 3])) == [
-            TokenDelta("hm", None, TokenKind.REASONING),
-            TokenDelta("so", None, TokenKind.TEXT),
-            TokenDelta("[1]", (1, 2, 3), TokenKind.TOOL),
+            TokenDelta("hm", None, kind=TokenKind.REASONING),
+            TokenDelta("so", None, kind=TokenKind.TEXT),
+            TokenDelta("[1]", (1, 2, 3), kind=TokenKind.TOOL),
         ]
 
     @pytest.mark.parametrize("reason", ["stop", "length", "tool_calls", "content_filter"])

@@ -113,9 +113,9 @@ def event(data: object, name: str | None = None) -> bytes:
 @contextlib.asynccontextmanager
 async def running(fake: Fake, port: int = 0) -> AsyncGenerator[str]:
     """The fake on a port of 127.0.0.1; yields its base URL."""
-    runner = web.AppRunner(fake.app(), access_log=None, handler_cancellation=True)
+    runner = web.AppRunner(fake.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", port, shutdown_timeout=0.1)
+    site = web.TCPSite(runner, "127.0.0.1", port)
     await site.start()
     try:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"

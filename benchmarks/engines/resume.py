@@ -1,0 +1,114 @@
+"""Bar 2: a run goes on after ``kill -9`` without repeating what was finished; a changed flag repeats one engine only.
+
+For ``make bench-engines``. Two reference engines under two loads, twice: eight trials. The harness is killed when
+three of them are finished; the same command with ``--resume latest`` must measure exactly the other five. Then one
+engine's flag is changed: exactly its four trials must be measured again. At last nothing is changed: none must be.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.bars import Bars, model_argument
+
+KILL_AFTER, TRIALS, OF_ONE_ENGINE = 3, 8, 4
+EXPERIMENT = """
+name = "resumed"
+repeats = 2
+[model]
+name = "small"
+path = "{model}"
+[spec]
+dtype = "bfloat16"
+[[engines]]
+adapter = "reference"
+label = "a"
+[[engines]]
+adapter = "reference"
+label = "b"
+options = {{ block_size = {block_size} }}
+[workload]
+name = "random"
+options = {{ input_tokens = 16, output_tokens = 8 }}
+[[loads]]
+concurrency = 1
+[[loads]]
+concurrency = 2
+[trial]
+duration_s = 1.5
+min_requests = 2
+[client]
+calibrate = false
+"""
+
+
+def command(folder: Path, *more: str) -> list[str]:
+    bakeoff = Path(sys.executable).with_name("bakeoff")
+    return [str(bakeoff), "run", str(folder / "e.toml"), "--out", str(folder / "runs"), *more]
+
+
+def killed(folder: Path) -> int:
+    """Begin, kill the harness when three trials are finished; returns how many were by then."""
+    with (folder / "killed.log").open("wb") as log:
+        process = subprocess.Popen(command(folder), stdout=log, stderr=log)
+        while len(finished(folder)) < KILL_AFTER and process.poll() is None:
+            time.sleep(0.02)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    return len(finished(folder))
+
+
+def finished(folder: Path) -> list[Path]:
+    return list(folder.glob("runs/*/trials/*/trial.json"))
+
+
+def resumed(folder: Path) -> tuple[list[dict], int]:
+    """Resume; returns the trials of the new run and the exit status."""
+    before = set((folder / "runs").iterdir())
+    done = subprocess.run(command(folder, "--resume", "latest"), capture_output=True, text=True, check=False)
+    new = [path for path in (folder / "runs").iterdir() if path not in before]
+    if done.returncode or len(new) != 1:
+        print(done.stderr)
+        return [], done.returncode
+    return [json.loads(path.read_bytes()) for path in sorted(new[0].glob("trials/*/trial.json"))], done.returncode
+
+
+def measured(trials: list[dict]) -> list[str]:
+    """Names of those that were not taken over."""
+    return sorted(trial["id"] for trial in trials if not trial.get("adopted_from"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    model_argument(parser)
+    model = parser.parse_args().model
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "e.toml").write_text(EXPERIMENT.format(model=model, block_size=16))
+        before = killed(folder)
+        after_kill, _ = resumed(folder)
+        (folder / "e.toml").write_text(EXPERIMENT.format(model=model, block_size=32))
+        after_change, _ = resumed(folder)
+        unchanged, status = resumed(folder)
+        for title, trials in (("kill -9", after_kill), ("a changed flag", after_change), ("no change", unchanged)):
+            print(f"after {title}: {len(trials)} trials, measured anew: {', '.join(measured(trials)) or 'none'}")
+    others = [trial for trial in measured(after_change) if "-b-" not in trial]
+    bars = Bars()
+    bars.add("trials_finished_before_the_kill", before, ">=", KILL_AFTER)
+    bars.add("trials_after_the_kill", len(after_kill), "==", TRIALS)
+    bars.add("measured_anew_after_the_kill", len(measured(after_kill)), "==", TRIALS - before)
+    bars.add("measured_anew_after_a_changed_flag", len(measured(after_change)), "==", OF_ONE_ENGINE)
+    bars.add("of_the_unchanged_engine", len(others), "==", 0)
+    bars.add("measured_anew_without_a_change", len(measured(unchanged)), "==", 0)
+    bars.add("exit_status_of_the_last", status, "==", 0)
+    bars.finish()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""How the services' own clients read an answer: each in an environment of its own, in a process of its own."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.engines.sdk.reading import Reading
+from engines.environments import RECIPES, Environment, Recipe, install
+
+DRIVERS = Path(__file__).parents[1] / "drivers"
+SDKS = Recipe(
+    "sdks", "", (("openai==3.3.1", "anthropic==0.121.0"),), "openai", disk_bytes=10**9 // 4,
+    note="the client libraries of OpenAI and Anthropic, for checks; no engine",
+)  # fmt: skip
+TGI = "text-generation"
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What a driver is asked.
+
+    Attributes:
+        base_url: of the server.
+        route: which of its client's calls.
+        bodies: what our dialect sent, as JSON: the driver asks for the same.
+    """
+
+    base_url: str
+    route: str
+    bodies: list[msgspec.Raw]
+
+
+def environments() -> dict[str, Environment]:
+    """The clients' environments, made where they are not there."""
+    RECIPES.setdefault(SDKS.name, SDKS)  # of no use to anybody who only measures
+    return {name: install(name, _told) for name in (TGI, SDKS.name)}
+
+
+async def read_all(python: Path, driver: str, job: Job) -> list[Reading]:
+    """The driver's readings, in the order of the bodies."""
+    process = await asyncio.create_subprocess_exec(
+        str(python), str(DRIVERS / driver), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await asyncio.wait_for(process.communicate(msgspec.json.encode(job)), 300)
+    if process.returncode != 0:
+        raise SystemExit(f"{driver} ended with status {process.returncode}")
+    return msgspec.json.decode(said, type=list[Reading])
+
+
+def bodies_of(requests: Sequence[bytes]) -> list[msgspec.Raw]:
+    """Request bodies as parts of a job."""
+    return [msgspec.Raw(body) for body in requests]
+
+
+def _told(words: str, seconds: float) -> None:
+    if not seconds:
+        print(words, file=sys.stderr, flush=True)

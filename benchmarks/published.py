@@ -1,0 +1,72 @@
+"""A run as it is committed: what a reader of the repository may check without running anything.
+
+``README.md`` (machine, versions, date, the table and how to repeat it), ``report.html`` (the whole page, plots
+included), ``summary.json`` (intervals), ``trials.csv`` (every metric of every trial), ``requests.csv`` (every measured
+request) and ``experiment.toml``. Raw streams stay with whoever measured: they are some hundred megabytes.
+"""
+
+import re
+import shutil
+from pathlib import Path
+
+import msgspec
+
+import results
+from results.report import write_html
+from results.report.format import machine_text, moment_text
+from results.report.markdown import markdown_table
+
+_REQUEST_COLUMNS = [
+    "trial", "engine", "load", "repeat", "index", "outcome", "planned_ns", "sent_ns", "wanted_input_tokens",
+    "wanted_output_tokens", "prompt_tokens", "output_tokens", "ttft_s", "tpot_s", "e2e_s",
+]  # fmt: skip
+_BETWEEN = re.compile(r"(<!-- results: (\S+) -->\n)(.*?)(<!-- end of results -->)", re.DOTALL)
+
+
+def publish(run: results.Run, experiment: Path, folder: Path, command: str) -> None:
+    """Write a run's page and data into ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(write_html(run), folder / "report.html")
+    shutil.copyfile(experiment, folder / "experiment.toml")
+    cells = msgspec.json.format(msgspec.json.encode(run.cells), indent=1)
+    (folder / "summary.json").write_bytes(cells + b"\n")
+    run.trials.to_csv(folder / "trials.csv", index=False, float_format="%.6g")
+    requests = run.requests[run.requests.phase == "measured"]
+    kept = [name for name in _REQUEST_COLUMNS if name in requests.columns]
+    requests[kept].to_csv(folder / "requests.csv", index=False, float_format="%.6g")
+    (folder / "README.md").write_text(page(run, command), encoding="utf-8")
+
+
+def page(run: results.Run, command: str) -> str:
+    """The folder's README."""
+    manifest = run.manifest
+    versions = {
+        trial.record.engine: (description.version or "–", " ".join(description.argv) or description.url or "")
+        for trial in run.finished
+        if (description := trial.record.engine_description)
+    }
+    rows = "".join(f"| {name} | {version} | `{argv}` |\n" for name, (version, argv) in versions.items())
+    return (
+        f"# {manifest.name}\n\n"
+        f"{machine_text(manifest)}; {moment_text(manifest.created_utc)}; bakeoff {manifest.bakeoff_version}, commit "
+        f"`{manifest.git_commit}`; {len(run.finished)} of {len(manifest.trials)} trials. Centre and 95 % interval over "
+        "the valid trials; the repeats are interleaved.\n\n"
+        f"<!-- results: {manifest.name} -->\n{markdown_table(run)}<!-- end of results -->\n\n"
+        f"| engine | version | started as |\n|---|---|---|\n{_short(rows)}\n"
+        + "".join(f"- {note}\n" for note in run.declared)
+        + f"\nThe whole page with plots: [report.html](report.html). Data: [summary.json](summary.json), "
+        f"[trials.csv](trials.csv), [requests.csv](requests.csv). Again, on your machine: `{command}` with "
+        "[experiment.toml](experiment.toml).\n"
+    )
+
+
+def into_readme(readme: Path, run: results.Run) -> None:
+    """Replace the table of that run's name in a README."""
+    text = readme.read_text(encoding="utf-8")
+    found = next(match for match in _BETWEEN.finditer(text) if match[2] == run.manifest.name)
+    readme.write_text(text[: found.end(1)] + markdown_table(run) + text[found.start(4) :], encoding="utf-8")
+
+
+def _short(text: str) -> str:
+    """Without the paths of the machine that it was measured on."""
+    return re.sub(r"/\S*/(?=[^/\s`]+)", "…/", text)

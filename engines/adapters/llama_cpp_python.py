@@ -1,0 +1,143 @@
+"""llama-cpp-python's OpenAI-compatible server: llama.cpp for one request at a time."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from engines.dialects import Dialect, LlamaCppPythonDialect
+from engines.engine import Setup
+from engines.errors import ModelNotFound, NotInstalled
+from engines.launcher import Launch, Server
+from engines.models.gguf import gguf_file
+from engines.server_engine import ServerEngine
+from engines.spec import Cannot, Setting, Speculation, Spelling, Spellings, flag, one_of, switch
+
+_CACHE_TYPES = {
+    "f32": 0, "float32": 0, "f16": 1, "float16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8,
+    "iq4_nl": 20, "bf16": 30, "bfloat16": 30,
+}  # fmt: skip
+"""ggml's numbers of types of a KV cache, by their common names and llama.cpp's own."""
+_BY_LAYER, _BY_ROW = 1, 2
+
+
+class LlamaCppPythonOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Options of the ``llama_cpp_python`` adapter."""
+
+    threads: int | None = None
+    """CPU threads; the default is one for every two cores."""
+    threads_batch: int | None = None
+    """CPU threads of the prefill; the default is one for each core."""
+    n_gpu_layers: int | None = None
+    """Layers on GPUs, -1 for all; the default is none."""
+    flash_attention: bool | None = None
+    """A quantised cache of values needs it."""
+    logits_all: bool = False
+    """Keep the logits of every token, which is slow, and which log-probabilities need."""
+    chat_format: str = "chat_template.default"
+    """What turns a chat into a prompt; the default is the model's own template, where the server would guess one."""
+
+
+def _speculate(value: Speculation) -> Setting | Cannot:
+    if value.method != "ngram":
+        return Cannot(f"it knows ngram only, not {value.method!r}")
+    count = str(value.num_tokens)
+    return Setting(("--draft_model", "prompt-lookup-decoding", "--draft_model_num_pred_tokens", count))
+
+
+def _cache_type(value: str) -> Setting | Cannot:
+    if value == "auto":
+        return Setting()
+    if value not in _CACHE_TYPES:
+        return Cannot(f"it knows auto, {', '.join(_CACHE_TYPES)}")
+    number = str(_CACHE_TYPES[value])
+    return Setting(("--type_k", number, "--type_v", number))
+
+
+def _split(mode: int) -> Spelling:
+    """Over so many GPUs, in equal shares."""
+    return lambda value: Setting(("--split_mode", str(mode), "--tensor_split", *["1"] * value) if value > 1 else ())
+
+
+class LlamaCppPythonEngine(ServerEngine):
+    """Starts ``python -m llama_cpp.server``; it opens its port when the model is loaded."""
+
+    adapter = "llama_cpp_python"
+    Options = LlamaCppPythonOptions
+    recipes = ("llama-cpp-python",)
+    distributions = ("llama-cpp-python",)
+    model_suffix = ".gguf"
+    spellings: ClassVar[Spellings] = {
+        "dtype": one_of(("auto", "float32", "float16", "bfloat16"), switch(None)),  # of the file that is chosen
+        "quantization": Cannot("it is in the GGUF file; set path in [model] to a quantised one"),
+        "kv_cache_dtype": _cache_type,
+        "max_model_len": flag("--n_ctx"),
+        "max_num_seqs": lambda value: Setting() if value == 1 else Cannot("it answers one request at a time"),
+        "max_num_batched_tokens": lambda value: Setting(("--n_batch", str(value), "--n_ubatch", str(value))),
+        "tensor_parallel_size": _split(_BY_ROW),
+        "pipeline_parallel_size": _split(_BY_LAYER),
+        "enable_prefix_caching": one_of((True,), switch(None)),  # it always goes on from the last request's state
+        "enable_chunked_prefill": one_of((True,), switch(None)),
+        "speculation": _speculate,
+        "seed": flag("--seed"),
+        "memory_fraction": Cannot("it takes what weights and context need; bound that with max_model_len"),
+    }
+    container_command = ("python3", "-m", "llama_cpp.server")
+    key_variable = "API_KEY"
+    ready_path = "/v1/models"
+    notes: Sequence[str] = (
+        "it answers one request at a time: the others wait",
+        "it counts no tokens: chunks are counted by the model's tokenizer, and prompts not at all",
+    )
+
+    @classmethod
+    def dialect_for(cls, setup: Setup) -> Dialect:
+        """Its own."""
+        return LlamaCppPythonDialect(logprobs=setup.options.logits_all)
+
+    def launch(self, port: int) -> Launch | None:
+        """See :class:`engines.engine.Engine`; its server prefers some variables to its flags, so these say the same."""
+        made = super().launch(port)
+        if made is None or self.setup.deployment.container or self.setup.deployment.ssh:
+            return made
+        where = {"HOST": "127.0.0.1", "PORT": str(port), "CONFIG_FILE": ""}
+        return msgspec.structs.replace(made, env={**made.env, **where})
+
+    def command(self) -> Sequence[str]:
+        """The interpreter of its environment."""
+        if self.setup.deployment.ssh:
+            return self.container_command
+        if self.setup.deployment.program:
+            return (self.setup.deployment.program, "-m", "llama_cpp.server")
+        place = self.environment()
+        if place.version("llama-cpp-python") is None:
+            raise NotInstalled(f"{place.name} holds no llama-cpp-python; run: bakeoff engines install llama-cpp-python")
+        return (str(place.python), "-m", "llama_cpp.server")
+
+    def model_file(self) -> str:
+        """The GGUF that is served; see :func:`~engines.models.gguf.gguf_file`."""
+        remote, path = self.setup.deployment.ssh, self.setup.model.path
+        if remote and remote.model_path:
+            return remote.model_path
+        if path is None:
+            raise ModelNotFound(f"engine '{self.adapter}' needs a model's files; set path in [model]")
+        return str(gguf_file(path, self.setup.spec.dtype))
+
+    def arguments(self, host: str, port: int, model: str) -> Sequence[str]:
+        """Where to listen, and its own options. Untold, a new request would kill the stream of the one before it."""
+        options: LlamaCppPythonOptions = self.setup.options
+        argv = ["--model", model, "--model_alias", self.model_id, "--host", host, "--port", str(port)]
+        argv += ["--interrupt_requests", "false", "--logits_all", str(options.logits_all).lower()]
+        for word, value in (
+            ("--chat_format", options.chat_format), ("--n_threads", options.threads),
+            ("--n_threads_batch", options.threads_batch), ("--n_gpu_layers", options.n_gpu_layers),
+            ("--flash_attn", options.flash_attention),
+        ):  # fmt: skip
+            argv += [word, str(value).lower() if isinstance(value, bool) else str(value)] if value is not None else []
+        return argv
+
+    async def describe(self, server: Server) -> dict[str, Any]:
+        """The version, which its OpenAPI page says."""
+        page: dict[str, Any] = await server.get_json("/openapi.json") or {}
+        version = page.get("info", {}).get("version")
+        return {"version": version} if version else await super().describe(server)

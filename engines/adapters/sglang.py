@@ -1,0 +1,201 @@
+"""SGLang: its server from an environment here, in a container, over ssh, or at an address; two wire formats."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+from engines.dialects import Dialect, SglangDialect, SglangNativeDialect
+from engines.engine import Setup
+from engines.launcher import Server
+from engines.metrics import Histogram, Prometheus, Series
+from engines.server_engine import ServerEngine
+from engines.spec import Cannot, Setting, Speculation, Spellings, flag, one_of, switch
+
+_MODULE = ("-m", "sglang.launch_server")
+_FLUSH_WAIT_S = 8
+"""How long it may wait for requests to end before it empties the cache; an abandoned one runs on for seconds."""
+_DRAFT_ALGORITHMS = {"draft": "STANDALONE", "eagle": "EAGLE", "eagle3": "EAGLE3"}
+"""That need a draft model, by our name of the method."""
+_FIRST_RANK = {"tp_rank": "0"}
+"""Every rank may show the same scheduler; one of them is enough."""
+_IDENTIFYING = (
+    "version", "model_path", "dtype", "quantization", "kv_cache_dtype", "context_length", "max_req_input_len",
+    "max_total_num_tokens", "max_running_requests", "max_prefill_tokens", "chunked_prefill_size", "page_size",
+    "mem_fraction_static", "tp_size", "pp_size", "dp_size", "random_seed", "sampling_defaults", "schedule_policy",
+    "schedule_conservativeness", "disable_radix_cache", "enable_mixed_chunk", "disable_overlap_schedule",
+    "attention_backend", "sampling_backend", "cuda_graph_backend_decode", "cuda_graph_backend_prefill",
+    "stream_interval", "incremental_streaming_output", "enable_deterministic_inference", "speculative_algorithm",
+    "speculative_draft_model_path", "speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens",
+    "device", "frontend",
+)  # fmt: skip
+"""What of all its resolved arguments says which SGLang this was."""
+
+METRICS = Prometheus(
+    values={
+        "running": (Series("sglang:num_running_reqs", _FIRST_RANK),),
+        "waiting": (Series("sglang:num_queue_reqs", _FIRST_RANK),),
+        "kv_usage_share": (Series("sglang:token_usage", _FIRST_RANK),),
+        "preemptions_total": (Series("sglang:num_retracted_requests_total", _FIRST_RANK),),
+        "prefix_queries_tokens_total": (Series("sglang:prompt_tokens_total"),),
+        "prefix_hits_tokens_total": (Series("sglang:cached_tokens_total"),),
+        "prompt_tokens_total": (Series("sglang:prompt_tokens_total"),),
+        "output_tokens_total": (Series("sglang:generation_tokens_total"),),
+    },
+    histograms={
+        "ttft_s": Histogram("sglang:time_to_first_token_seconds"),
+        "itl_s": Histogram("sglang:inter_token_latency_seconds"),
+        "e2e_s": Histogram("sglang:e2e_request_latency_seconds"),
+        "queue_s": Histogram("sglang:queue_time_seconds", _FIRST_RANK),
+        "prefill_s": Histogram("sglang:per_stage_req_latency_seconds", {**_FIRST_RANK, "stage": "prefill_forward"}),
+    },
+)
+
+
+class SglangOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Options of the ``sglang`` adapter; all but the first are the flags of those names."""
+
+    api: Literal["openai", "native"] = "openai"
+    """``openai``, or ``native``: completions by ``/generate``, which says token ids but repeats the whole answer."""
+    page_size: int | None = None
+    """Tokens in one KV page."""
+    max_total_tokens: int | None = None
+    """Size of the KV cache in tokens."""
+    max_prefill_tokens: int | None = None
+    """Prompt tokens in one prefill batch."""
+    max_queued_requests: int | None = None
+    """Requests beyond which the server answers 503."""
+    schedule_policy: str | None = None
+    """``fcfs``, ``lpm``…"""
+    schedule_conservativeness: float | None = None
+    """Above 1, fewer requests are taken on and retracted again."""
+    enable_mixed_chunk: bool = False
+    """Prefill and decode in one batch."""
+    disable_overlap_schedule: bool = False
+    """Do not plan the next batch while the last one runs."""
+    attention_backend: str | None = None
+    """By SGLang's name for it."""
+    sampling_backend: str | None = None
+    """By SGLang's name for it."""
+    cuda_graph_backend_decode: str | None = None
+    """``full``, ``breakable`` or ``disabled``."""
+    cuda_graph_backend_prefill: str | None = None
+    """``full``, ``breakable`` or ``disabled``."""
+    stream_interval: int | None = None
+    """Tokens in one chunk of a stream."""
+    incremental_streaming_output: bool = False
+    """``/generate`` says only what is new."""
+    enable_deterministic_inference: bool = False
+    """The same answer whatever else is in the batch."""
+    device: str | None = None
+    """``cuda``, ``cpu``…; the default is what is there."""
+
+
+def _speculative(wanted: Speculation) -> Setting | Cannot:
+    """A chain of ``num_tokens``; what SGLang counts includes the token that is certain already."""
+    width = ("--speculative-num-draft-tokens", str(wanted.num_tokens + 1))
+    if wanted.method == "ngram":
+        return Setting(("--speculative-algorithm", "NGRAM", *width))
+    chain = ("--speculative-num-steps", str(wanted.num_tokens), "--speculative-eagle-topk", "1", *width)
+    draft = ("--speculative-draft-model-path", wanted.model) if wanted.model else ()
+    if wanted.method == "mtp":
+        return Setting(("--speculative-algorithm", "NEXTN", *draft, *chain))
+    if wanted.method not in _DRAFT_ALGORITHMS:
+        return Cannot(f"it knows the methods ngram, mtp, {', '.join(_DRAFT_ALGORITHMS)}, not {wanted.method!r}")
+    if not draft:
+        return Cannot(f"{wanted.method} needs the folder of a draft model, in speculation.model")
+    return Setting(("--speculative-algorithm", _DRAFT_ALGORITHMS[wanted.method], *draft, *chain))
+
+
+def _chunked(value: bool) -> Setting:
+    """On by itself, in pieces that fit the GPU."""
+    return Setting(() if value else ("--chunked-prefill-size", "-1"))
+
+
+class SglangEngine(ServerEngine):
+    """Starts ``python -m sglang.launch_server`` in the environment that holds SGLang."""
+
+    adapter = "sglang"
+    Options = SglangOptions
+    recipes = ("sglang",)
+    distributions = ("sglang",)
+    programs = ("sglang",)
+    needs_gpu = True
+    spellings: ClassVar[Spellings] = {
+        "dtype": one_of(("auto", "float32", "bfloat16", "float16"), flag("--dtype")),
+        "quantization": flag("--quantization"),
+        "kv_cache_dtype": flag("--kv-cache-dtype"),
+        "max_model_len": flag("--context-length"),
+        "max_num_seqs": flag("--max-running-requests"),
+        "max_num_batched_tokens": flag("--chunked-prefill-size"),
+        "tensor_parallel_size": flag("--tp-size"),
+        "pipeline_parallel_size": flag("--pp-size"),
+        "enable_prefix_caching": switch(None, "--disable-radix-cache"),
+        "enable_chunked_prefill": _chunked,
+        "speculation": _speculative,
+        "seed": flag("--random-seed"),
+        "memory_fraction": flag("--mem-fraction-static"),
+    }
+    container_command = ("python3", *_MODULE)
+    ready_path = "/ready"  # /health generates a token each time
+    ready_timeout_s = 600.0
+    metrics = METRICS
+
+    @classmethod
+    def dialect_for(cls, setup: Setup) -> Dialect:
+        """Of the API that the option names."""
+        return SglangNativeDialect() if setup.options.api == "native" else SglangDialect()
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self.notes = tuple(_notes(setup))
+
+    def command(self) -> Sequence[str]:
+        """The interpreter of its environment; what an own ``program`` is given is ``serve``."""
+        deployment = self.setup.deployment
+        if deployment.program:
+            return (deployment.program, "serve")
+        if deployment.ssh:
+            return ("python", *_MODULE)
+        return (str(self.environment().python), *_MODULE)
+
+    def arguments(self, host: str, port: int, model: str) -> Sequence[str]:
+        """Metrics and cache hits told, sampling as requests say and not as the model's files do, no log of accesses."""
+        where = ("--model-path", model, "--served-model-name", self.model_id, "--host", host, "--port", str(port))
+        told = ("--enable-metrics", "--enable-cache-report", "--sampling-defaults", "openai")
+        return (*where, *told, "--log-level-http", "warning", *_flags(self.setup.options))
+
+    def environ(self) -> dict[str, str]:
+        """Whoever asks for its health gets an answer, and no token is generated for it."""
+        return {**super().environ(), "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}
+
+    async def reset_cache(self, server: Server) -> bool:
+        """Empty its prefix cache once no request runs; those that a client gave up run on for seconds."""
+        return await server.post(f"/flush_cache?timeout={_FLUSH_WAIT_S}")
+
+    async def describe(self, server: Server) -> dict[str, Any]:
+        """Version and resolved arguments, as far as the server tells."""
+        told = await server.get_json("/server_info") or await server.get_json("/get_server_info") or {}
+        found = {name: told[name] for name in _IDENTIFYING if told.get(name) is not None}
+        if "version" not in found and not self.url and (version := self.installed_version()):
+            found["version"] = version
+        return found
+
+
+def _flags(options: SglangOptions) -> Sequence[str]:
+    """Those that are set; its switches have no opposite."""
+    argv: list[str] = []
+    for name, value in msgspec.to_builtins(options).items():
+        if name == "api" or value is False:
+            continue
+        argv += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return argv
+
+
+def _notes(setup: Setup) -> Iterator[str]:
+    if setup.deployment.url is None:
+        yield "SGLang runs with metrics and its report of cache hits on; both are off by default and cost a little"
+    if setup.deployment.url is None and setup.spec.memory_fraction is not None:
+        yield "SGLang's memory_fraction is of weights and KV cache only; other engines count activations and graphs too"
+    if setup.options.api == "native" and not setup.options.incremental_streaming_output:
+        yield "SGLang's /generate repeats the whole answer in every event: the bytes grow with the square of its length"

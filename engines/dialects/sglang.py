@@ -1,0 +1,133 @@
+"""SGLang's two dialects: its OpenAI routes, and its own ``/generate``.
+
+``/generate`` says the whole answer so far in every event, unless the server runs with
+``--incremental-streaming-output``; and where the client or its server lags, only the newest state is sent. So what is
+new in an event is a difference, and it may be any number of tokens.
+"""
+
+from typing import Any
+
+import msgspec
+
+from engines.dialects.base import (
+    EmptyChunk,
+    Event,
+    EventReader,
+    Finish,
+    HttpRequest,
+    StreamFault,
+    TokenDelta,
+    Usage,
+)
+from engines.dialects.failures import UNREADABLE
+from engines.dialects.openai import STREAM_HEADERS
+from engines.dialects.vllm import VllmDialect
+from workloads.types import Turn
+
+
+class SglangDialect(VllmDialect):
+    """Its OpenAI routes: vLLM's field names, but no token ids in a streamed chat, which it refuses with HTTP 400."""
+
+    name = "sglang"
+
+    def sampling(self, turn: Turn) -> dict[str, Any]:
+        """Greedy decoding of exactly ``output_tokens`` tokens, with their ids where it gives them."""
+        fields = super().sampling(turn)
+        if turn.messages is not None:
+            del fields["return_token_ids"]
+        return fields
+
+
+class SglangNativeDialect(SglangDialect):
+    """``/generate``, with token ids in every event. It knows no chat: chats go by the OpenAI route."""
+
+    name = "sglang-native"
+
+    def request(self, turn: Turn, model: str, *, logprobs: bool = False) -> HttpRequest:
+        """A streamed, greedy request; see :class:`~engines.dialects.base.Dialect`."""
+        if turn.messages is not None:
+            return super().request(turn, model, logprobs=logprobs)
+        wanted = turn.output_tokens
+        sampling = {"max_new_tokens": wanted, "min_new_tokens": wanted, "ignore_eos": True, "temperature": 0}
+        body = {"text": turn.prompt, "stream": True, "sampling_params": {**sampling, **self.neutral}}
+        if logprobs:
+            body["return_logprob"] = True
+        return HttpRequest("/generate", STREAM_HEADERS, msgspec.json.encode(body))
+
+    def reader(self) -> EventReader:  # type: ignore[override]  (this one remembers)
+        """One for each answer."""
+        return _NativeReader(self)
+
+
+class _FinishReason(msgspec.Struct):
+    type: str
+    message: str | None = None
+
+
+class _MetaInfo(msgspec.Struct):
+    finish_reason: _FinishReason | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_token_logprobs: list[tuple[float | None, int, str | None]] = []
+
+
+class _State(msgspec.Struct):
+    """One event of ``/generate``."""
+
+    meta_info: _MetaInfo
+    text: str = ""
+    output_ids: list[int] = []
+
+
+class _NativeReader:
+    """Reads the events of one answer, whichever of the two routes it came by."""
+
+    def __init__(self, dialect: SglangNativeDialect) -> None:
+        self._dialect = dialect
+        self._decoder = msgspec.json.Decoder(_State)
+        self._tokens = 0
+        self._chars = 0
+
+    def events(self, data: bytes) -> list[Event]:
+        """See :class:`~engines.dialects.base.EventReader`. What is no state is an error, a chat's chunk, or garbage."""
+        try:
+            state = self._decoder.decode(data)
+        except UNREADABLE:
+            return self._dialect.events(data)
+        return [*self._new(state), *_end(state.meta_info)]
+
+    def _new(self, state: _State) -> list[Event]:
+        """What this event adds to those before it."""
+        meta = state.meta_info
+        total = len(state.output_ids) if meta.completion_tokens is None else meta.completion_tokens
+        count = max(0, total - self._tokens)
+        ids = tuple(state.output_ids[-count:]) if count else ()
+        is_whole = len(state.output_ids) > count or (count > 0 and not ids)  # as against only what is new
+        text = state.text[self._chars :] if is_whole else state.text
+        self._tokens += count
+        self._chars += len(text)
+        if not text and not ids:
+            return [EmptyChunk()]
+        return [TokenDelta(text, ids or None, _log_probs(meta, count))]
+
+
+def _log_probs(meta: _MetaInfo, count: int) -> tuple[float, ...] | None:
+    """Those of the newest ``count`` tokens; None where one is missing."""
+    newest = [logprob for logprob, _, _ in meta.output_token_logprobs[-count:]] if count else []
+    found = tuple(logprob for logprob in newest if logprob is not None)
+    return found if found and len(found) == count else None
+
+
+def _end(meta: _MetaInfo) -> list[Event]:
+    """The counts so far, and how it ended, if it has."""
+    events: list[Event] = []
+    reason = meta.finish_reason
+    if reason is not None:
+        aborted = reason.type == "abort"
+        events.append(
+            StreamFault(reason.message or "the server aborted the request") if aborted else Finish(reason.type)
+        )
+    if meta.completion_tokens is not None or meta.prompt_tokens is not None:
+        events.append(Usage(meta.prompt_tokens, meta.completion_tokens, meta.cached_tokens, in_choice=True))
+    return events

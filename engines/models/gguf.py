@@ -1,0 +1,98 @@
+"""What a GGUF file says of itself, read from its head without any library, and which one of a folder to serve.
+
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+"""
+
+import re
+import struct
+from pathlib import Path
+from typing import BinaryIO
+
+from engines.errors import BadOption, ModelNotFound
+
+FILE_TYPES = {0: "float32", 1: "float16", 32: "bfloat16"}
+"""llama.cpp's numbers of the types that are not quantised."""
+_FILE_TYPE = b"general.file_type"
+_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+"""Bytes of each type of metadata, by its number."""
+_UINT32, _STRING, _ARRAY = 4, 8, 9
+_LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
+"""Of a model in several files, of which llama.cpp is given the first."""
+
+
+def weights_dtype(path: Path) -> str | None:
+    """``float32``, ``float16`` or ``bfloat16`` where the weights are plain; ``quantised``; None where it does not say.
+
+    Raises:
+        ModelNotFound: it cannot be read, or is no GGUF file.
+    """
+    try:
+        with path.open("rb") as file:
+            number = _file_type(file)
+    except (OSError, struct.error, KeyError, ValueError, RecursionError) as error:
+        raise ModelNotFound(f"{path} cannot be read as a GGUF file ({error}); fetch or convert it again") from error
+    return None if number is None else FILE_TYPES.get(number, "quantised")
+
+
+def gguf_file(path: str, dtype: str | None) -> Path:
+    """The GGUF to serve: the file itself, or the one in a checkpoint's folder, with weights of ``dtype``.
+
+    Args:
+        path: of the file or the folder.
+        dtype: ``float32``, ``float16``, ``bfloat16``; None or ``auto`` for whatever there is.
+
+    Raises:
+        ModelNotFound: there is none, or it is no GGUF file.
+        BadOption: none has weights of that type, or several have.
+    """
+    place = Path(path)
+    found = sorted(file for file in place.glob("*.gguf") if not _LATER_PART.search(file.name)) if place.is_dir() else []
+    candidates = found or ([place] if place.suffix == ".gguf" else [])
+    if not candidates:
+        raise ModelNotFound(
+            f"llama.cpp serves a .gguf file, and {path} holds none; name one as [model] path, or make it of another: "
+            f"python -m reference_engine convert SRC.gguf {place / 'model-bf16.gguf'}"
+        )
+    if dtype is None or dtype == "auto":
+        fitting = candidates
+    else:
+        fitting = [file for file in candidates if weights_dtype(file) in {dtype, None}]
+    if len(fitting) == 1:
+        return fitting[0]
+    names = ", ".join(f"{file.name} ({weights_dtype(file) or 'of unknown type'})" for file in candidates)
+    if fitting:
+        raise BadOption(f"{path} holds several GGUF files: {names}; set dtype, or path in [model], to one of them")
+    raise BadOption(f"llama.cpp takes the type of weights from the file, and none is {dtype}: {names}; leave dtype out")
+
+
+def _file_type(file: BinaryIO) -> int | None:
+    if file.read(4) != b"GGUF":
+        raise ValueError("it does not begin with GGUF")
+    _, _, entries = struct.unpack("<IQQ", file.read(20))
+    for _ in range(entries):
+        name = file.read(_number(file, "<Q"))
+        kind = _number(file, "<I")
+        if name == _FILE_TYPE and kind == _UINT32:
+            return _number(file, "<I")
+        _skip(file, kind)
+    return None
+
+
+def _skip(file: BinaryIO, kind: int) -> None:
+    """Read over one value."""
+    if kind == _STRING:
+        file.seek(_number(file, "<Q"), 1)
+    elif kind == _ARRAY:
+        inner, count = _number(file, "<I"), _number(file, "<Q")
+        if inner in _SIZES:
+            file.seek(_SIZES[inner] * count, 1)
+        else:
+            for _ in range(count):
+                _skip(file, inner)
+    else:
+        file.seek(_SIZES[kind], 1)
+
+
+def _number(file: BinaryIO, layout: str) -> int:
+    (value,) = struct.unpack(layout, file.read(struct.calcsize(layout)))
+    return value

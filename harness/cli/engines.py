@@ -1,0 +1,99 @@
+"""Commands about engines: list, doctor and install."""
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import cyclopts
+
+from harness.cli.options import EXIT_OK, Json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+engines_app = cyclopts.App(name="engines", help="Engines that can be measured.")
+
+_WIDTH = 100
+
+
+@engines_app.command(name="list")
+def list_engines(*, json: Json = False) -> int:
+    """List the adapters with what each can be told, and the environments that can be installed.
+
+    Parameters
+    ----------
+    json
+        Print them as JSON on stdout.
+    """
+    from harness.cli.reading import print_json
+    from harness.engine_tables import catalogue, print_catalogue
+
+    found = catalogue()
+    if json:
+        print_json(found)
+    else:
+        print_catalogue(found, _console())
+    return EXIT_OK
+
+
+@engines_app.command
+def doctor(*names: str, json: Json = False) -> int:
+    """Say of each engine whether it can run here, which version, what is missing, and the command that fixes it.
+
+    Parameters
+    ----------
+    names
+        Adapters; the default is all.
+    json
+        Print it as JSON on stdout.
+    """
+    from engines.doctor import examine
+    from engines.machine import machine
+    from harness.cli.reading import print_json
+    from harness.engine_tables import diagnosis, print_diagnosis
+
+    here = machine()
+    findings = examine(names, here)
+    if json:
+        print_json(diagnosis(findings, here))
+    else:
+        print_diagnosis(findings, here, _console())
+    return EXIT_OK
+
+
+@engines_app.command
+def install(name: str, *, again: Annotated[bool, cyclopts.Parameter(negative="")] = False) -> int:
+    """Make the private environment of an engine, once, and print its folder.
+
+    Parameters
+    ----------
+    name
+        As in bakeoff engines list.
+    again
+        Make it anew even when it is there.
+    """
+    from engines.environments import RECIPES
+    from engines.environments import install as make
+    from engines.machine import has_gpu
+
+    made = make(name, _progress, again=again)
+    if RECIPES[name].needs_gpu and not has_gpu():
+        sys.stderr.write(f"{name} needs an NVIDIA GPU, and this machine has none\n")
+    sys.stdout.write(f"{made.folder}\n")
+    return EXIT_OK
+
+
+def _progress(words: str, seconds: float) -> None:
+    """Each step as a line; on a terminal the seconds count up behind it."""
+    if not seconds:
+        sys.stderr.write(f"{words}\n")
+    elif sys.stderr.isatty() and len(line := f"{words}  {seconds:.0f} s") < os.get_terminal_size(2).columns:
+        sys.stderr.write(f"\x1b[1A\x1b[K{line}\n")  # one line up, and over it
+    sys.stderr.flush()
+
+
+def _console() -> "Console":
+    """Standard output; a pipe has no width of its own."""
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=_WIDTH)

@@ -1,0 +1,162 @@
+"""After an engine has been stopped: the answers of its trials beside the reference, one ``quality.json`` each."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from engines import Engine, Model
+from harness.experiment import Experiment
+from harness.quality.answers import Candidate, prepared
+from harness.quality.choice import asks_logprobs, ranked
+from harness.quality.scorer import Line, Score, Scores, not_installed, scored
+from harness.traffic import Traffic, TrafficPlanner
+from results.quality import Difference, QualityRecord, QualitySample, pooled
+from results.records import Outcome, Phase, TrialPlan
+from results.store import RunFolder, TrialFolder
+from workloads import Tokenizer, Turn
+
+_TRIES = 4
+"""Times as many answers are looked at as wanted: of an engine that sends no token ids, some cannot be compared."""
+
+
+class _Trial(msgspec.Struct, frozen=True):
+    """One trial, ready to be scored; ``why`` where there is nothing to score."""
+
+    folder: TrialFolder
+    samples: list[QualitySample] = []
+    lines: list[Line] = []
+    why: str | None = None
+
+
+async def check_quality(
+    plans: Sequence[TrialPlan],
+    run: RunFolder,
+    engine: Engine,
+    *,
+    experiment: Experiment,
+    model: Model,
+    tokenizer: Tokenizer,
+    planner: TrafficPlanner,
+) -> None:
+    """Compare answers of finished trials with the reference, and store how they compare; what is stored stays.
+
+    Call it when the engine of these trials has been stopped, and before the planner goes on to another repeat. Nothing
+    that goes wrong with the reference fails the run: the reason is stored.
+
+    Args:
+        plans: the trials, all of one repeat and one engine; those that have not finished are left out.
+        run: where they are.
+        engine: for its dialect.
+        experiment: says how many answers, and the seed of the choice.
+        model: whose weights the reference computes with.
+        tokenizer: the model's.
+        planner: of their traffic.
+    """
+    config = experiment.quality
+    folders = [(plan, run.trial(plan.id)) for plan in plans]
+    wanted = [(plan, folder) for plan, folder in folders if folder.read_record() and not folder.read_quality()]
+    if not config.samples or not wanted:
+        return
+    why = not_installed() if model.path else "the model's files are not here; set path in [model]"
+    if why or not model.path:
+        for _, folder in wanted:
+            folder.write_quality(QualityRecord(why=why))
+        return
+    looking = _Looking(experiment, engine, tokenizer, planner)
+    trials = [await asyncio.to_thread(looking.at, plan, folder) for plan, folder in wanted]
+    lines = [
+        msgspec.structs.replace(line, id=f"{number}/{line.id}")
+        for number, trial in enumerate(trials)
+        for line in trial.lines
+    ]
+    scores = await scored(model.path, lines, config.limit_s) if lines else Scores({})
+    for number, trial in enumerate(trials):
+        trial.folder.write_quality(_record(trial, number, scores, tokenizer))
+
+
+class _Looking:
+    """Finds what is to be compared in a trial's log."""
+
+    def __init__(self, experiment: Experiment, engine: Engine, tokenizer: Tokenizer, planner: TrafficPlanner) -> None:
+        self._experiment = experiment
+        self._config = experiment.quality
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._planner = planner
+
+    def at(self, plan: TrialPlan, folder: TrialFolder) -> _Trial:
+        """The answers of one trial; as many as are wanted, where so many can be compared."""
+        record = folder.read_record()
+        traffic = self._planner.traffic(plan.load, plan.repeat, plan.engine)
+        if record is None or record.traffic is None or record.traffic.sha256 != traffic.record.sha256:
+            return _Trial(folder, why="the trial was sent other words than this run plans")
+        found = _Trial(folder)
+        for candidate in self._candidates(plan, folder, traffic):
+            sample, line = prepared(candidate, self._engine.dialect, self._tokenizer)
+            found.samples.append(sample)
+            found.lines.extend([line] if line else [])
+            if len(found.lines) == self._config.samples:
+                break
+        return found if found.samples else _Trial(folder, why="no answer ended well")
+
+    def _candidates(self, plan: TrialPlan, folder: TrialFolder, traffic: Traffic) -> Iterator[Candidate]:
+        """Answers that ended well, in the order in which they are chosen."""
+        first = _before(traffic)
+        good = [r for r in folder.read_requests() if r.phase is Phase.MEASURED and r.outcome is Outcome.OK]
+        if self._config.logprobs:
+            asks = asks_logprobs(self._experiment.traffic_seed(plan.load), self._config.samples)
+            good = [request for request in good if asks(request.index - first)]
+        seed = f"{self._experiment.traffic_seed(plan.load)}/{plan.repeat}"
+        chosen = ranked(seed, good)[: _TRIES * self._config.samples]
+        places = {request.index for request in chosen}
+        turns = _turns(traffic, first, places)
+        streams = {stream.index: stream for stream in folder.read_streams() if stream.index in places}
+        return (Candidate(request, turns[request.index], streams[request.index]) for request in chosen)
+
+
+def _before(traffic: Traffic) -> int:
+    """How many requests were sent before the measured ones."""
+    return sum(len(planned.session.turns) for sessions in (traffic.warmup, traffic.primers()) for planned in sessions)
+
+
+def _turns(traffic: Traffic, first: int, places: set[int]) -> dict[int, Turn]:
+    """What was asked by the requests at some places of the trial's plan."""
+    everything = (turn for planned in traffic.sessions() for turn in planned.session.turns)
+    end = max(places, default=-1) + 1
+    return {place: turn for place, turn in zip(range(first, end), everything, strict=False) if place in places}
+
+
+def _record(trial: _Trial, number: int, scores: Scores, tokenizer: Tokenizer) -> QualityRecord:
+    if trial.why:
+        return QualityRecord(why=trial.why)
+    asked = {line.id for line in trial.lines}
+    samples = [
+        _scored(sample, scores.by_id.get(f"{number}/{sample.index}"), scores.failure, tokenizer)
+        if str(sample.index) in asked
+        else sample
+        for sample in trial.samples
+    ]
+    warnings = [scores.failure] if scores.failure and asked else []
+    return QualityRecord(samples=samples, summary=pooled(samples), warnings=warnings)
+
+
+def _scored(sample: QualitySample, score: Score | None, failure: str | None, tokenizer: Tokenizer) -> QualitySample:
+    if score is None or score.error:
+        why = score.error if score else failure
+        return msgspec.structs.replace(sample, why=why or "the reference left it out")
+    values = {name: getattr(score, name) for name in Score.__struct_fields__ if name not in {"id", "error"}}
+    return msgspec.structs.replace(
+        sample, **values | {name: _told(values[name], tokenizer) for name in ("first", "worst")}
+    )
+
+
+def _told(difference: Difference | None, tokenizer: Tokenizer) -> Difference | None:
+    """With the texts of its tokens."""
+    if difference is None:
+        return None
+    return msgspec.structs.replace(
+        difference,
+        token_text=tokenizer.decode([difference.token]),
+        expected_text=tokenizer.decode([difference.expected]),
+    )

@@ -1,0 +1,101 @@
+"""Warm-up until stable: the first requests after a start compile kernels, fill caches and allocate memory.
+
+Rounds of small requests, one at a time, are sent until a round's median time is no more than a tenth below the last
+one's. Rounds have equal lengths and new words, so that they differ in nothing but the engine's state.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from engines import Engine, Server
+from harness.client import Closed, Fleet
+from harness.client.fleet import LoadOrder
+from harness.client.wire import wire_sessions
+from harness.traffic import TrafficPlanner
+from results.records import Phase, StreamRecord
+from results.store import TrialFolder
+
+STILL_FALLING = 0.9
+"""A round that takes less than this share of the last one's time shows that the engine is still warming up."""
+_MOST_ROUNDS = 12
+
+
+class Settling(msgspec.Struct, frozen=True):
+    """How it went.
+
+    Attributes:
+        requests: sent in all.
+        settled: whether the engine grew no faster; False where the time ran out or a request failed.
+    """
+
+    requests: int
+    settled: bool
+
+
+class Settler:
+    """Brings engines to their working speed.
+
+    Args:
+        fleet: the client's workers.
+        planner: of what is sent.
+        limit_s: for one start; a round that is under way is finished.
+        timeout_s: longest exchange.
+        transport: as the trials use it.
+    """
+
+    def __init__(
+        self, fleet: Fleet, planner: TrafficPlanner, *, limit_s: float, timeout_s: float, transport: str
+    ) -> None:
+        self._fleet = fleet
+        self._planner = planner
+        self._limit_s = limit_s
+        self._timeout_s = timeout_s
+        self._transport = transport
+
+    async def settle(self, engine: Engine, server: Server, start: str) -> Settling | None:
+        """Send rounds until the engine grows no faster; None where no time is given for it.
+
+        Args:
+            engine: whose dialect is spoken.
+            server: that engine, running.
+            start: names this start; the words of its rounds are its own.
+        """
+        if not self._limit_s:
+            return None
+        deadline_s = time.monotonic() + self._limit_s
+        last_s, requests = float("inf"), 0
+        for number in range(_MOST_ROUNDS):
+            took_s = await self._round(engine, server, f"{start}/{number}")
+            requests += len(took_s)
+            if not took_s or server.exit_status is not None or time.monotonic() > deadline_s:
+                return Settling(requests, settled=False)
+            round_s = statistics.median(took_s)
+            if round_s >= STILL_FALLING * last_s:
+                return Settling(requests, settled=True)
+            last_s = round_s
+        return Settling(requests, settled=False)
+
+    async def _round(self, engine: Engine, server: Server, words: str) -> Sequence[float]:
+        """Seconds from send to end of each request of one round; empty where one failed."""
+        sessions = self._planner.settling(words)
+        share = Closed(1, self._timeout_s * len(sessions), len(sessions))
+        order = LoadOrder(
+            server.base_url, share, self._timeout_s, Phase.WARMUP, self._transport, server.access
+        )  # fmt: skip
+        with tempfile.TemporaryDirectory(prefix="bakeoff-") as scratch:
+            folder = TrialFolder(Path(scratch))
+            wire = wire_sessions(sessions, engine.dialect, engine.model_id, tokenizer=self._planner.tokenizer)
+            await self._fleet.load(order, wire, folder)
+            took_s = [_took_s(stream) for stream in folder.read_streams()]
+        return [seconds for seconds in took_s if seconds is not None] if None not in took_s else []
+
+
+def _took_s(stream: StreamRecord) -> float | None:
+    if stream.end != "complete" or stream.status != 200 or stream.sent_ns is None:
+        return None
+    return (stream.ended_ns - stream.sent_ns) / 1e9

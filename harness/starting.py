@@ -1,0 +1,72 @@
+"""One start of one engine: what the machine had before, what the engine is, and what it took before any request."""
+
+import contextlib
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from engines import Engine, Launch, Model, Server, attached, launched
+from engines.secrets import masked_data
+from harness.telemetry.gpu import GpuProbe, open_gpus
+from results.records import EngineDescription, Startup
+
+
+class Side(msgspec.Struct, frozen=True):
+    """A running engine, as trials see it."""
+
+    engine: Engine
+    server: Server
+    description: EngineDescription
+    startup: Startup
+
+
+@contextlib.asynccontextmanager
+async def started(engine: Engine, label: str, model: Model, port: int, log: Path) -> AsyncGenerator[Side]:
+    """The engine, running and described; stopped with the block, whatever ends it.
+
+    Raises:
+        EngineError: it cannot be launched, did not get ready in time, or ended before that.
+    """
+    gpus, _ = open_gpus()
+    launch = engine.launch(port)
+    before = psutil.virtual_memory().available, _used(gpus)
+    running = launched(launch, log, engine.access) if launch else _already(engine)
+    async with running as server:
+        startup = Startup(
+            start_s=server.start_s,
+            host_available_before_bytes=before[0],
+            host_available_ready_bytes=psutil.virtual_memory().available,
+            gpu_used_before_bytes=before[1],
+            gpu_used_ready_bytes=_used(gpus),
+        )
+        yield Side(engine, server, await _description(engine, label, model, launch, server), startup)
+
+
+def _already(engine: Engine) -> contextlib.AbstractAsyncContextManager[Server]:
+    return contextlib.nullcontext(attached(engine.url or "", engine.access))
+
+
+async def _description(
+    engine: Engine, label: str, model: Model, launch: Launch | None, server: Server
+) -> EngineDescription:
+    """What is measured, told by the engine itself; secrets are masked."""
+    details = await engine.describe(server)
+    version = details.pop("version", None)
+    return EngineDescription(
+        label=label,
+        adapter=engine.adapter,
+        version=version,
+        argv=masked_data(launch.argv) if launch else [],
+        env=masked_data(launch.env) if launch else {},
+        url=engine.url,
+        model=model.name,
+        model_sha256=model.sha256,
+        details=masked_data(details),
+        notes=list(engine.notes),
+    )
+
+
+def _used(gpus: list[GpuProbe]) -> list[int]:
+    return [gpu.memory_used_bytes() for gpu in gpus]

@@ -1,0 +1,57 @@
+"""What the sampler's process is told: JSON lines on its stdin, so that nothing secret is in a file or an argument list.
+
+Every order has a number, and is answered by a line with that number once it holds; an answer that nobody waited for is
+told from the next one by it.
+"""
+
+import msgspec
+
+from engines.metrics import MetricsSource
+from engines.server import Access
+
+
+class ServerPage(msgspec.Struct, frozen=True):
+    """Where an engine tells its own view, and what may be asked there.
+
+    Attributes:
+        base_url: of the server.
+        source: which page, and what its names mean.
+        access: what every request must carry.
+    """
+
+    base_url: str
+    source: MetricsSource
+    access: Access = Access()
+
+
+class Sample(msgspec.Struct, frozen=True, tag="sample"):
+    """Sample from now on.
+
+    Attributes:
+        number: of the order.
+        log: file into which; None stops.
+        engine_pid: root of the engine's process tree.
+        client_pids: of the client's workers.
+        server: the engine's own page.
+    """
+
+    number: int
+    log: str | None
+    engine_pid: int | None = None
+    client_pids: list[int] = []
+    server: ServerPage | None = None
+
+
+class Mark(msgspec.Struct, frozen=True, tag="mark"):
+    """Read the engine's page now, whole, into the file of the samples.
+
+    Attributes:
+        number: of the order.
+        mark: what the reading is called.
+    """
+
+    number: int
+    mark: str
+
+
+Order = Sample | Mark

@@ -1,0 +1,46 @@
+"""A run's summary as a Markdown table, for a README or a pull request."""
+
+from collections.abc import Iterator, Sequence
+
+from results.metrics import CATALOGUE, HEADLINE
+from results.report.format import ABSENT, interval_text, plain
+from results.report.levels import Level, levels_of
+from results.report.quality import agrees_of
+from results.run import Cell, Run
+
+_ESCAPED = str.maketrans({"|": "\\|", "<": "&lt;", ">": "&gt;", "\n": " "})
+
+
+def markdown_table(run: Run, columns: Sequence[str] = HEADLINE) -> str:
+    """One row per load and engine, centre and 95 % interval; what is absent is a dash, never 0.
+
+    Args:
+        run: as ``results.load`` gives it.
+        columns: names of the catalogue.
+    """
+    titles = ["load", "engine", "valid", *(CATALOGUE[name].title for name in columns), "agrees"]
+    rows = [titles, ["---"] * len(titles), *(row for level in levels_of(run) for row in _rows(level, columns))]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _rows(level: Level, columns: Sequence[str]) -> Iterator[list[str]]:
+    for number, cell in enumerate(level.cells):
+        load = "" if number else _text(level.title)
+        values = [_value(cell, name) for name in columns]
+        yield [load, _text(cell.engine), f"{cell.valid}/{cell.planned}", *values, _agrees(cell)]
+
+
+def _value(cell: Cell, name: str) -> str:
+    if name == "failures":
+        failed, planned = cell.failures
+        return f"{failed}/{planned}" if planned else ABSENT
+    return interval_text(CATALOGUE[name], cell.intervals.get(name))
+
+
+def _agrees(cell: Cell) -> str:
+    shown = agrees_of(cell)
+    return f"{shown.text} {shown.answers}".rstrip()
+
+
+def _text(text: str) -> str:
+    return plain(text).translate(_ESCAPED)

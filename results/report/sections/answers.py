@@ -1,0 +1,160 @@
+"""What the engines said, beside what the same weights say in float32: where answers part, and at what cost."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from results.quality import EARLY, Difference, QualitySample
+from results.report.charts.svg import engine_class
+from results.report.format import ABSENT, plain
+from results.report.levels import engines_of, levels_of
+from results.report.quality import agrees_of, nats, quality_warnings, unchecked_text
+from results.report.sections.summary import trials_of
+from results.run import Run, Trial
+
+PLACES = ((0, EARLY), (EARLY, 32), (32, 128), (128, None))
+"""Where first divergences are counted: from, and up to but without."""
+_MAX_CHARACTERS = 40
+
+
+class AnswerRow(msgspec.Struct, frozen=True):
+    """The answers of one engine at one load."""
+
+    level: str
+    engine: str
+    colour: str
+    agrees: str
+    differs: bool
+    answers: str
+    tokens: str
+    never: str
+    places: list[str]
+    mean_regret: str
+    max_regret: str
+    near_ties: str
+    logprobs: str
+    why: str
+
+
+class Worst(msgspec.Struct, frozen=True):
+    """The costliest token of one engine, with the texts of what it said and of what the reference would have said."""
+
+    engine: str
+    colour: str
+    place: str
+    said: str
+    expected: str
+    regret: str
+
+
+class AnswersView(msgspec.Struct, frozen=True):
+    """The section."""
+
+    unchecked: str
+    places: list[str]
+    rows: list[AnswerRow]
+    worst: list[Worst]
+    warnings: list[str]
+    left_out: list[str]
+
+
+def answers_view(run: Run) -> AnswersView:
+    """Fold a run's comparisons with the reference."""
+    engines = engines_of(run)
+    colours = {engine: engine_class(i) for i, engine in enumerate(engines)}
+    return AnswersView(
+        unchecked=unchecked_text(run),
+        places=[
+            f"before {end}" if not start else f"{start}–{end - 1}" if end else f"{start} on" for start, end in PLACES
+        ],
+        rows=_rows(run, colours),
+        worst=[worst for engine in engines if (worst := _worst(run, engine, colours[engine]))],
+        warnings=quality_warnings(run),
+        left_out=_left_out(run),
+    )
+
+
+def _rows(run: Run, colours: dict[str, str]) -> list[AnswerRow]:
+    rows: list[AnswerRow] = []
+    for level in levels_of(run):
+        for cell in level.cells:
+            shown, summary = agrees_of(cell), cell.quality
+            samples = _samples(trials_of(run, cell))
+            row = AnswerRow(
+                level=level.title,
+                engine=cell.engine,
+                colour=colours[cell.engine],
+                agrees=shown.text,
+                differs=shown.differs,
+                answers=f"{summary.answers:,}" if summary else ABSENT,
+                tokens=f"{summary.tokens:,}" if summary else ABSENT,
+                never=f"{summary.identical:,}" if summary else ABSENT,
+                places=[f"{_parted(samples, *place):,}" if summary else ABSENT for place in PLACES],
+                mean_regret=nats(summary.mean_regret) if summary else ABSENT,
+                max_regret=nats(summary.max_regret) if summary else ABSENT,
+                near_ties=f"{summary.near_ties:,}" if summary else ABSENT,
+                logprobs=_logprobs(summary.mean_abs_logprob_diff, summary.max_abs_logprob_diff) if summary else ABSENT,
+                why=shown.why or shown.note,
+            )
+            rows.append(row)
+    return rows
+
+
+def _samples(trials: Sequence[Trial]) -> list[QualitySample]:
+    return [sample for trial in trials if trial.quality for sample in trial.quality.samples]
+
+
+def _parted(samples: Sequence[QualitySample], start: int, end: int | None) -> int:
+    first = [sample.first_divergence for sample in samples if sample.first_divergence is not None]
+    return sum(start <= place and (end is None or place < end) for place in first)
+
+
+def _logprobs(mean: float | None, largest: float | None) -> str:
+    return ABSENT if mean is None or largest is None else f"{nats(mean)}, at most {nats(largest)}"
+
+
+def _worst(run: Run, engine: str, colour: str) -> Worst | None:
+    found = [
+        (difference, sample, trial)
+        for trial in run.finished
+        if trial.record.engine == engine
+        for sample in _samples([trial])
+        if (difference := sample.worst)
+    ]
+    if not found:
+        return None
+    difference, sample, trial = max(found, key=lambda one: one[0].regret)
+    return Worst(
+        engine=engine,
+        colour=colour,
+        place=_place(difference, sample, trial),
+        said=_quoted(difference.token_text, difference.token),
+        expected=_quoted(difference.expected_text, difference.expected),
+        regret=nats(difference.regret),
+    )
+
+
+def _place(difference: Difference, sample: QualitySample, trial: Trial) -> str:
+    record = trial.record
+    turn = f" turn {sample.turn + 1}" if sample.turn else ""
+    return (
+        f"{record.load.label}, repeat {record.repeat}, session {sample.session}{turn} (request {sample.index}), "
+        f"token {difference.position + 1:,} of {sample.tokens:,}"
+    )
+
+
+def _quoted(text: str, token: int) -> str:
+    """A token's text with its spaces and line breaks visible."""
+    visible = plain(text.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r"))
+    return f"“{visible[:_MAX_CHARACTERS]}” ({token})"
+
+
+def _left_out(run: Run) -> list[str]:
+    """Answers that could not be compared, counted by engine and reason."""
+    reasons = Counter(
+        (trial.record.engine, sample.why) for trial in run.finished for sample in _samples([trial]) if sample.why
+    )
+    return [
+        f"{engine}: {count} {'answer' if count == 1 else 'answers'}: {why}" for (engine, why), count in reasons.items()
+    ]

@@ -1,0 +1,125 @@
+"""Where the time went, as the engine saw it: the split of the mean E2E, and its own figures beside the client's."""
+
+from collections.abc import Sequence
+
+import msgspec
+from markupsafe import Markup
+
+from results.metrics import Unit
+from results.report.charts.stacks import Group, Segment, Stack, stacks
+from results.report.charts.svg import engine_class
+from results.report.footnotes import Footnotes
+from results.report.format import ABSENT, value_text
+from results.report.levels import Level, engines_of, levels_of
+from results.run import Cell, Run
+from results.server_view import PARTS, SEEN
+
+_COLUMNS = (
+    ("running, most", "server_running_peak"),
+    ("waiting, most", "server_waiting_peak"),
+    ("KV cache, most", "server_kv_usage_share_peak"),
+    ("preemptions", "server_preemptions"),
+    ("prefix hits", "server_prefix_hit_share"),
+    ("drafts accepted", "server_acceptance_share"),
+)
+_PAIRS = (
+    ("TTFT mean", "server_ttft_mean_s", "client_ttft_mean_s"),
+    ("ITL mean", "server_itl_mean_s", "client_itl_mean_s"),
+)
+
+
+class EngineRow(msgspec.Struct, frozen=True):
+    """One engine at one level; ``pairs`` hold what the engine says and what the client saw."""
+
+    level: str
+    engine: str
+    colour: str
+    figures: list[str]
+    pairs: list[tuple[str, str]]
+
+
+class EngineView(msgspec.Struct, frozen=True):
+    """The section.
+
+    Attributes:
+        told: whether any engine told anything.
+        charts: one per workload.
+        columns: headings of the figures that any engine tells.
+        pairs: headings of the figures that both sides have.
+        rows: engine by engine, level by level.
+        notes: why figures are missing.
+    """
+
+    told: bool
+    charts: list[Markup]
+    columns: list[str]
+    pairs: list[str]
+    rows: list[EngineRow]
+    notes: list[str]
+
+
+def engine_view(run: Run) -> EngineView:
+    """Fold a run into the section."""
+    levels, engines = levels_of(run), engines_of(run)
+    cells = [(level.title, cell) for level in levels for cell in level.cells if cell.valid]
+    columns = [(title, name) for title, name in _COLUMNS if any(name in cell.server.intervals for _, cell in cells)]
+    notes = Footnotes()
+    rows = [_row(level, cell, columns, engine_class(engines.index(cell.engine)), notes) for level, cell in cells]
+    untold = [title for title, name in _COLUMNS if (title, name) not in columns]
+    return EngineView(
+        told=any(cell.server.why is None for _, cell in cells),
+        charts=_charts(levels, engines),
+        columns=[title for title, _ in columns],
+        pairs=[title for title, _, _ in _PAIRS],
+        rows=rows,
+        notes=[*notes.lines(), *([f"No engine here tells: {', '.join(untold)}."] if untold else [])],
+    )
+
+
+def _charts(levels: Sequence[Level], engines: Sequence[str]) -> list[Markup]:
+    drawn: list[Markup] = []
+    for workload in dict.fromkeys(level.workload for level in levels):
+        groups = [
+            Group(level.load.label, [stack for cell in level.cells if (stack := _stack(cell, engines))])
+            for level in levels
+            if level.workload == workload
+        ]
+        svg = stacks(f"Where the time went, {workload}", groups, f"mean E2E from send, {workload}")
+        drawn += [svg] if svg else []
+    return drawn
+
+
+def _stack(cell: Cell, engines: Sequence[str]) -> Stack | None:
+    """The parts that are known; of an engine that tells nothing the whole, as one."""
+    known = cell.server.intervals
+    if "client_e2e_mean_s" not in known:
+        return None
+    segments = [
+        Segment(part.name.removeprefix("split_").removesuffix("_s"), part.title, known[part.name].centre)
+        for part in PARTS
+        if part.name in known and known[part.name].centre > 0
+    ]
+    whole = [Segment("rest", "not told apart", known["client_e2e_mean_s"].centre)]
+    return Stack(cell.engine, engines.index(cell.engine), segments or whole)
+
+
+def _row(level: str, cell: Cell, columns: Sequence[tuple[str, str]], colour: str, notes: Footnotes) -> EngineRow:
+    return EngineRow(
+        level=level,
+        engine=cell.engine,
+        colour=colour,
+        figures=[_text(cell, name, title, notes) for title, name in columns],
+        pairs=[
+            (_text(cell, server, title, notes), _text(cell, client, title, notes)) for title, server, client in _PAIRS
+        ],
+    )
+
+
+def _text(cell: Cell, name: str, title: str, notes: Footnotes) -> str:
+    interval = cell.server.intervals.get(name)
+    if interval is None:
+        reason = cell.server.why or cell.server.reasons[name]
+        subject = cell.engine if cell.server.why else f"{title} of {cell.engine}"
+        return f"{ABSENT} {notes.mark(subject, reason)}"
+    unit, value = SEEN[name].unit, interval.centre
+    return f"{value:.3g}" if unit is Unit.COUNT else value_text(unit, value)

@@ -1,0 +1,88 @@
+"""The engine's view of one trial beside the client's: pure functions over the samples and the requests."""
+
+import statistics
+from collections.abc import Sequence
+
+from results.metrics.latency import ttft_from_send_s
+from results.metrics.trial import measured_only
+from results.metrics.values import Value, absent
+from results.metrics.window import NS_PER_S, Window
+from results.records import Outcome, RequestRecord, TelemetryRecord
+from results.server_view import histograms
+from results.server_view.catalogue import GAUGES, HISTOGRAMS, QUANTILES, WITH_QUANTILES
+from results.server_view.readings import Readings, readings
+from results.server_view.split import split
+
+
+def server_view(
+    telemetry: Sequence[TelemetryRecord], requests: Sequence[RequestRecord], window: Window
+) -> dict[str, Value]:
+    """Fold the readings of a trial into the values of :data:`~results.server_view.catalogue.SEEN`.
+
+    Args:
+        telemetry: the trial's samples.
+        requests: its decoded requests; warm-up ones are left out, as the marks leave them out.
+        window: the steady window, for gauges; all else is taken over all measured requests.
+
+    Returns:
+        one value for each name of the catalogue.
+    """
+    found = readings(telemetry)
+    done = [request for request in measured_only(requests) if request.outcome is Outcome.OK and request.chunk_ns]
+    values = {**_gauges(found, window), **_counted(found)}
+    means = {f"server_{name}_mean_s": histograms.mean(found, f"{name}_s", len(done)) for name in HISTOGRAMS}
+    client = _client(done)
+    return {**values, **means, **_quantiles(found), **client, **split({**means, **client})}
+
+
+def _gauges(found: Readings, window: Window) -> dict[str, Value]:
+    values: dict[str, Value] = {}
+    for name, *_ in GAUGES:
+        levels, why = found.levels(name, window)
+        values[f"server_{name}_mean"] = Value(statistics.fmean(levels)) if levels else absent(why)
+        values[f"server_{name}_peak"] = Value(max(levels)) if levels else absent(why)
+    return values
+
+
+def _counted(found: Readings) -> dict[str, Value]:
+    moved = found.moved
+    return {
+        "server_preemptions": moved("preemptions_total"),
+        "server_prefix_hit_share": _share(
+            moved("prefix_hits_tokens_total"), moved("prefix_queries_tokens_total"), "nothing was looked for"
+        ),
+        "server_acceptance_share": _share(
+            moved("accepted_tokens_total"), moved("drafted_tokens_total"), "nothing was drafted"
+        ),
+        "server_prompt_tokens": moved("prompt_tokens_total"),
+        "server_output_tokens": moved("output_tokens_total"),
+    }
+
+
+def _share(part: Value, whole: Value, empty: str) -> Value:
+    if part.value is None or whole.value is None:
+        return part if part.value is None else whole
+    return Value(part.value / whole.value) if whole.value else absent(empty)
+
+
+def _quantiles(found: Readings) -> dict[str, Value]:
+    values: dict[str, Value] = {}
+    for name in WITH_QUANTILES:
+        for label, q in QUANTILES:
+            drawn = histograms.quantile(found, f"{name}_s", q)
+            values[f"server_{name}_{label}_s"] = drawn.value
+            values[f"server_{name}_{label}_width_s"] = drawn.width
+    return values
+
+
+def _client(done: Sequence[RequestRecord]) -> dict[str, Value]:
+    """What the client saw of the same requests, from the instant at which it sent them."""
+    ttfts = [ttft for request in done if (ttft := ttft_from_send_s(request)) is not None]
+    e2es = [(request.chunk_ns[-1] - request.sent_ns) / NS_PER_S for request in done if request.sent_ns is not None]
+    later = sum(request.total_chunk_tokens - request.chunk_tokens[0] for request in done)
+    spans = sum(request.chunk_ns[-1] - request.chunk_ns[0] for request in done) / NS_PER_S
+    return {
+        "client_ttft_mean_s": Value(statistics.fmean(ttfts)) if ttfts else absent("no request ended ok"),
+        "client_itl_mean_s": Value(spans / later) if later else absent("no answer had a second chunk"),
+        "client_e2e_mean_s": Value(statistics.fmean(e2es)) if e2es else absent("no request ended ok"),
+    }

@@ -1,0 +1,264 @@
+"""vLLM's dialect: bodies that its schema knows, and streams read to the token, the recorded ones too."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from engines.dialects import (
+    EmptyChunk,
+    Event,
+    Finish,
+    HttpRequest,
+    ReferenceDialect,
+    SseParser,
+    StreamFault,
+    TokenDelta,
+    Usage,
+    VllmDialect,
+)
+from harness.client import decode_stream
+from harness.verdict import Evidence, warnings
+from results.metrics.window import Window
+from results.records import Load, Outcome, RequestRecord, TokenSource
+from tests.harness.samples import stream
+from workloads import Message, Turn
+
+SPECS = Path(__file__).parents[3].parent / "shared/protocols/specs"
+SCHEMA = SPECS / "vllm-0.32.0-openapi.json"
+CHAT = Turn(31, 4, messages=(Message("user", "Hi"),))
+COMPLETION = Turn(5, 6, prompt="The capital of France is")
+published = pytest.mark.skipif(not SCHEMA.is_file(), reason="the published recordings are not here")
+
+
+def body(turn: Turn, *, logprobs: bool = False) -> dict[str, Any]:
+    return json.loads(VllmDialect().request(turn, "smol", logprobs=logprobs).body)
+
+
+def read(payload: bytes) -> list[Event]:
+    reader = VllmDialect().reader()
+    return [event for data in SseParser().feed(payload) for event in reader.events(data)]
+
+
+def recorded(name: str) -> tuple[int, bytes]:
+    """Status and body of one recording."""
+    _, _, answer = (SPECS / "captures" / name).read_bytes().partition(b"HTTP ")
+    head, _, content = answer.partition(b"\n\n")
+    return int(head.split(b"\n")[0]), content
+
+
+def ids(events: Sequence[Event]) -> list[int]:
+    return [one for event in events if isinstance(event, TokenDelta) for one in event.token_ids or ()]
+
+
+def text(events: Sequence[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, TokenDelta))
+
+
+# What is asked.
+
+
+def test_length_and_ids_are_forced_and_nothing_is_left_to_the_models_generation_config() -> None:
+    """Bias 2: without the server's --generation-config vllm, its penalty would still change greedy decoding."""
+    assert body(CHAT) == {
+        "model": "smol",
+        "stream": True,
+        "max_tokens": 4,
+        "min_tokens": 4,
+        "ignore_eos": True,
+        "temperature": 0,
+        "repetition_penalty": 1.0,
+        "return_token_ids": True,
+        "stream_options": {"include_usage": True},
+        "messages": [{"role": "user", "content": "Hi"}],
+    }
+    completion = body(COMPLETION)
+    assert completion.pop("prompt") == "The capital of France is"
+    assert (completion["max_tokens"], completion["min_tokens"]) == (6, 6)
+    assert VllmDialect().exact_length
+
+
+def test_a_schema_is_left_out_because_the_length_is_forced() -> None:
+    assert "response_format" not in body(
+        Turn(31, 4, messages=(Message("user", "Hi"),), json_schema='{"type":"object"}')
+    )
+
+
+def test_the_reference_engine_is_asked_alike_but_for_what_it_has_no_defaults_of() -> None:
+    ours = json.loads(ReferenceDialect().request(CHAT, "smol").body)
+    assert {**ours, "repetition_penalty": 1.0} == body(CHAT)
+
+
+@published
+@pytest.mark.parametrize("logprobs", [False, True])
+@pytest.mark.parametrize(("turn", "schema"), [(CHAT, "ChatCompletionRequest"), (COMPLETION, "CompletionRequest")])
+def test_every_body_is_one_that_the_servers_schema_knows(turn: Turn, schema: str, logprobs: bool) -> None:
+    """It ignores unknown fields, so a schema alone would pass a misspelt one."""
+    spec = json.loads(SCHEMA.read_bytes())
+    asked = body(turn, logprobs=logprobs)
+    jsonschema.Draft202012Validator({"$ref": f"#/components/schemas/{schema}", **spec}).validate(asked)
+    assert set(asked) <= set(spec["components"]["schemas"][schema]["properties"])
+
+
+@published
+@pytest.mark.parametrize("turn", [CHAT, COMPLETION])
+def test_the_paths_are_the_servers(turn: Turn) -> None:
+    asked: HttpRequest = VllmDialect().request(turn, "smol")
+    assert "post" in json.loads(SCHEMA.read_bytes())["paths"][asked.path]
+
+
+# What is answered.
+
+
+@published
+@pytest.mark.parametrize(
+    ("name", "said", "expected", "usage"),
+    [
+        ("vllm_chat_stream", "Hello! How can", [19556, 17, 1073, 416], Usage(31, 4, 0)),
+        ("vllm_completion_stream_ids_usage", " Paris.\n\nThe answer", [7042, 30, 198, 198, 504, 2988], Usage(5, 6, 0)),
+        ("vllm_completion_stream_interval4", " Paris.\n\nThe answer is: 2",
+         [7042, 30, 198, 198, 504, 2988, 314, 42, 216, 34], Usage(5, 10, 0)),
+        ("vllm_spec_stream", " c" + " d a b c" * 5 + " d a b", [265, *[287, 253, 278, 265] * 5, 287, 253, 278],
+         Usage(18, 24, 0)),
+    ],
+)  # fmt: skip
+def test_recorded_streams_are_read_to_the_token(name: str, said: str, expected: list[int], usage: Usage) -> None:
+    status, content = recorded(f"{name}.http")
+    events = read(content)
+    assert status == 200
+    assert (text(events), ids(events)) == (said, expected)
+    assert events[-1] == usage
+    assert Finish("length") in events
+    assert not [event for event in events if isinstance(event, StreamFault)]
+
+
+@published
+def test_recorded_log_probabilities_come_one_for_each_token() -> None:
+    deltas = [event for event in read(recorded("vllm_chat_stream.http")[1]) if isinstance(event, TokenDelta)]
+    assert [delta.logprobs and [round(value, 3) for value in delta.logprobs] for delta in deltas] == [
+        [-0.548], [-0.354, -0.09], [-0.047],
+    ]  # fmt: skip
+
+
+@published
+def test_recorded_end_of_sequence_has_no_text_of_its_own() -> None:
+    events = read(recorded("vllm_chat_stream_eos.http")[1])
+    assert events[0] == EmptyChunk()
+    assert events[-3:] == [EmptyChunk(), Finish("stop"), Usage(31, 17, 0)]
+    assert text(events) == "Hello! How can I help you today? We can chat about something fun!"
+
+
+@published
+@pytest.mark.parametrize(
+    ("name", "status", "said"),
+    [
+        ("vllm_err_unknown_model", 404, "The model `nope` does not exist"),
+        ("vllm_err_too_long", 400, "This model's maximum context length is 2048 tokens"),
+        ("vllm_err_bad_type", 400, "Input should be a valid integer"),
+        ("vllm_err_overload", 503, "The engine is currently busy"),
+    ],
+)
+def test_recorded_refusals_are_one_line(name: str, status: int, said: str) -> None:
+    found, content = recorded(f"{name}.http")
+    line = VllmDialect().refusal(found, content)
+    assert line.startswith(f"HTTP {status}: ")
+    assert said in line
+    assert "\n" not in line
+
+
+def chunk(said: str, token_ids: list[int] | None, finish: str | None = None, **extra: object) -> bytes:
+    choice = {"index": 0, "text": said, "logprobs": None, "finish_reason": finish, "stop_reason": None}
+    told = {"id": "cmpl-1", "object": "text_completion", "choices": [{**choice, "token_ids": token_ids}], **extra}
+    return b"data: " + json.dumps(told).encode() + b"\n\n"
+
+
+def usage_chunk(prompt: int, output: int, cached: int = 0, **extra: object) -> bytes:
+    details = {"prompt_tokens_details": {"cached_tokens": cached}}
+    told = {"id": "cmpl-1", "choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": output, **details}}
+    return b"data: " + json.dumps({**told, **extra}).encode() + b"\n\ndata: [DONE]\n\n"
+
+
+def failure(message: str, code: int) -> bytes:
+    told = {"error": {"message": message, "type": "InternalServerError", "param": None, "code": code}}
+    return b"data: " + json.dumps(told).encode() + b"\n\ndata: [DONE]\n\n"
+
+
+# What biases a benchmark, by its number in the protocol's list.
+
+
+def test_where_the_answer_does_not_fit_the_forced_length_makes_it_a_refusal() -> None:
+    """Bias 3: without min_tokens it would be cut without a word. As vLLM 0.32 said, 2,001 + 500 tokens of 2,048."""
+    assert body(COMPLETION)["min_tokens"] == body(COMPLETION)["max_tokens"]
+    said = b'{"error":{"message":"min_tokens must be less than or equal to max_tokens=47, got 500.","code":400}}'
+    record = decode_stream(stream([(10, said)], status=400), VllmDialect(), None)
+    assert record.outcome is Outcome.HTTP_ERROR
+    assert record.error == "HTTP 400: min_tokens must be less than or equal to max_tokens=47, got 500."
+
+
+def test_an_answer_that_was_cut_all_the_same_is_warned_of() -> None:
+    """Bias 3: HTTP 200, finish reason length, and fewer tokens than asked for: only the count shows it."""
+    answer = chunk(" a", [7], "length") + usage_chunk(3, 1)
+    record = decode_stream(stream([(10, answer)]), VllmDialect(), None)
+    assert (record.outcome, record.finish_reason, record.output_tokens) == (Outcome.OK, "length", 1)
+    told = warnings(_evidence(record))
+    assert any("1 of 1 answers are not as long as asked (first: 1 instead of 2 tokens)" in line for line in told)
+
+
+def _evidence(record: RequestRecord) -> Evidence:
+    return Evidence([record], [], Load(concurrency=1), Window(0, 10), 0.01)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "counts"),
+    [
+        ([(" d a b c", [287, 253, 278, 265]), (" d", [287])], [4, 1]),  # speculation, or --stream-interval
+        ([("", [240]), ("🌍", [159])], [1, 1]),  # half a character
+    ],
+)
+def test_tokens_are_counted_by_their_ids_and_never_by_chunks(
+    chunks: list[tuple[str, list[int]]], counts: list[int]
+) -> None:
+    """Bias 4."""
+    reads = [(10 + i, chunk(said, found)) for i, (said, found) in enumerate(chunks)]
+    end = chunk("", [9], "length") + usage_chunk(3, sum(counts) + 1)
+    record = decode_stream(stream([*reads, (20, end)]), VllmDialect(), None)
+    assert (record.chunk_tokens, record.token_source) == ([*counts, 1], TokenSource.IDS)
+    assert record.outcome is Outcome.OK
+
+
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [
+        (failure("The engine is currently busy", 503), "The engine is currently busy"),
+        (chunk(" a", [7]) + failure("EngineCore encountered an issue", 500), "EngineCore encountered an issue"),
+        (chunk(" a", [7], "abort") + usage_chunk(3, 1), "the server aborted the request"),
+    ],
+)
+def test_an_error_under_http_200_is_an_error_whatever_ends_the_stream(payload: bytes, said: str) -> None:
+    """Bias 6: a full queue, an engine that died, an abort."""
+    record = decode_stream(stream([(10, payload)]), VllmDialect(), None)
+    assert record.outcome is Outcome.STREAM_ERROR
+    assert record.error == said
+
+
+def test_a_stream_that_ends_with_done_alone_is_cut_off() -> None:
+    record = decode_stream(stream([(10, chunk(" a", [7]) + b"data: [DONE]\n\n")]), VllmDialect(), None)
+    assert record.outcome is Outcome.TRUNCATED
+
+
+def test_the_servers_own_time_of_a_request_is_not_read() -> None:
+    """Bias 7: ``metrics`` counts from scheduling, without the queue; ours count from the plan."""
+    told = {"time_to_first_token_ms": 8.1, "queue_time_ms": 5000.0, "mean_itl_ms": 4.5}
+    assert read(usage_chunk(3, 2, metrics=told)) == [Usage(3, 2, 0)]
+
+
+def test_hits_of_the_prefix_cache_are_read() -> None:
+    """Bias 1: a verdict on a cold cache rests on them."""
+    assert read(usage_chunk(300, 2, cached=256)) == [Usage(300, 2, 256)]
+
+
+def test_keep_alive_comments_are_no_chunks() -> None:
+    assert read(b": keep-alive\n\n" + chunk(" a", [7])) == [TokenDelta(" a", (7,))]

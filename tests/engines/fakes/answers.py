@@ -1,0 +1,106 @@
+"""What the fakes of TGI, OpenAI and Anthropic have in common: answers word for word, and how prompts are counted."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from tests.engines.fakes.stage import Fake, Script, Token
+from workloads import Tokenizer
+
+Prompt = str | list[dict]
+"""A text, or the messages of a chat."""
+Count = Callable[[Prompt], int]
+
+
+class Said(Script, frozen=True, kw_only=True):
+    """An answer that is given word for word.
+
+    Attributes:
+        said: its tokens; where the last one is special, the model ends by it, else it is cut off there.
+        thinking: how many of the first ones are thoughts that are shown.
+        hidden: thoughts that are counted and never shown.
+        fails_after: tokens after which the engine fails; None for never.
+    """
+
+    said: tuple[Token, ...] = ()
+    thinking: int = 0
+    hidden: int = 0
+    fails_after: int | None = None
+
+    def tokens(self, wanted: int, *, forced: bool = False) -> list[Token]:
+        return list(self.said[:wanted])
+
+
+class Answering(Fake):
+    """Base of these fakes.
+
+    Args:
+        script: what they generate where ``answers`` has nothing.
+        faults: each fake says which it knows.
+        answers: by the prompt, or the last message of a chat.
+        count: tokens of a prompt.
+        refusals: statuses with which the next requests are refused, one each.
+        key: what requests must carry; None for nothing.
+
+    Attributes:
+        counts_words: whether nobody said how prompts are counted.
+    """
+
+    def __init__(
+        self,
+        script: Script = Script(),  # noqa: B008
+        faults: Sequence[str] = (),
+        *,
+        answers: Mapping[str, Script] | None = None,
+        count: Count | None = None,
+        refusals: Sequence[int] = (),
+        key: str | None = None,
+    ) -> None:
+        super().__init__(script, faults)
+        self.answers = answers or {}
+        self.count = count or by_words
+        self.counts_words = count is None
+        self.refusals = list(refusals)
+        self.key = key
+
+    def script_for(self, prompt: Prompt) -> Script:
+        """What is answered to ``prompt``."""
+        text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+        return self.answers.get(text, self.script)
+
+
+def part(script: Script, name: str) -> int:
+    """``thinking`` or ``hidden`` of an answer; plain scripts have neither."""
+    return getattr(script, name, 0)
+
+
+def fails_after(script: Script) -> int | None:
+    """When an answer fails."""
+    return getattr(script, "fails_after", None)
+
+
+def ended(tokens: Sequence[Token]) -> bool:
+    """Whether the model ended by itself."""
+    return bool(tokens) and tokens[-1].special
+
+
+def shown(tokens: Sequence[Token]) -> str:
+    """The text of tokens, as a reader shall see it."""
+    return "".join(token.text for token in tokens if not token.special)
+
+
+def by_words(prompt: Prompt) -> int:
+    """A token for each word, where no tokenizer is given."""
+    texts = [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]
+    return sum(len(text.split()) for text in texts)
+
+
+def by_tokenizer(folder: Path) -> Count:
+    """As the model of ``folder`` counts."""
+    tokenizer = Tokenizer(folder)
+
+    def count(prompt: Prompt) -> int:
+        if isinstance(prompt, str):
+            return len(tokenizer.encode_prompt(prompt))
+        return tokenizer.count(tokenizer.render_chat(prompt))
+
+    return count

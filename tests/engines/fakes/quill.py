@@ -1,0 +1,109 @@
+"""The server of Quill, the imaginary engine of docs/adapters.md: the OpenAI format with forced lengths and token ids.
+
+Faults: ``never-ready`` (/health answers 503), ``starve`` (it asks for more memory than it may have before it listens),
+``starve-later`` (so does its first measured answer), ``crash`` (it ends before it listens).
+"""
+
+import argparse
+import os
+import resource
+import sys
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from tests.engines.fakes.stage import Fake, Script, event, serve
+
+VERSION = "0.3"
+_WARM_REQUESTS = 3
+
+
+class FakeQuill(Fake):
+    """See the module.
+
+    Args:
+        name: what requests must call the model.
+        told: what /version says besides.
+    """
+
+    def __init__(self, script: Script, faults: list[str], name: str, told: dict[str, Any]) -> None:
+        super().__init__(script, faults)
+        self.name = name
+        self.told = told
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/health", self.health),
+            web.get("/version", self.version),
+            web.get("/metrics", self.metrics),
+            web.post("/v1/completions", self.answer),
+            web.post("/v1/chat/completions", self.answer),
+        ]
+
+    async def health(self, _: web.Request) -> web.Response:
+        return web.Response(status=503 if "never-ready" in self.faults else 200)
+
+    async def version(self, _: web.Request) -> web.Response:
+        return web.json_response({"version": VERSION, **self.told})
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        return web.Response(text=f"quill_running {self.open}\nquill_waiting 0\n")
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        body = msgspec.json.decode(await request.read(), type=dict)
+        self.bodies.append(body)
+        if body["model"] != self.name:
+            message = f"the model {body['model']} does not exist"
+            return web.json_response({"error": {"message": message, "code": 404}}, status=404)
+        if "starve-later" in self.faults and len(self.bodies) > _WARM_REQUESTS:
+            starve()
+        tokens = self.script.tokens(body["max_tokens"], forced="min_tokens" in body)
+        async with self.stream(request) as response:
+            async for group in self.script.paced(tokens):
+                text = "".join(token.text for token in group)
+                said = {"delta": {"content": text}} if "messages" in body else {"text": text}
+                ids = [token.id for token in group]
+                await response.write(event({"choices": [{"index": 0, **said, "token_ids": ids}]}))
+            usage = {"prompt_tokens": None, "completion_tokens": len(tokens)}
+            await response.write(event({"choices": [{"index": 0, "delta": {}, "text": "", "finish_reason": "length"}]}))
+            await response.write(event({"choices": [], "usage": usage}))
+            await response.write(event("[DONE]"))
+        return response
+
+
+def starve() -> None:
+    """Ask for more memory than there may be, and end of it, as an engine does whose step loop fails."""
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31))
+    try:
+        bytearray(1 << 32)
+    except MemoryError:
+        sys.stderr.write("MemoryError: a buffer of 4.0 GiB\n")
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="quill-server", allow_abbrev=False)
+    parser.add_argument("--listen", required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--ink", choices=("black", "blue"))
+    parser.add_argument("--dtype", choices=("auto", "bfloat16"))
+    parser.add_argument("--slots", type=int)
+    parser.add_argument("--cache", action=argparse.BooleanOptionalAction)
+    parser.add_argument("--fault", action="append", default=[])
+    parser.add_argument("--gap-s", type=float, default=0.002)
+    options = parser.parse_args()
+    print(f"quill {VERSION} loads {options.model}", flush=True)
+    if "starve" in options.fault:
+        starve()
+    if "crash" in options.fault:
+        sys.exit("quill: the model is torn: 3 of 5 tensors")
+    told = {"ink": options.ink, "slots": options.slots, "cache": options.cache}
+    fake = FakeQuill(Script(options.gap_s, options.gap_s), options.fault, options.name, told)
+    serve(fake, int(options.listen.rpartition(":")[2]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""From a page to the frame: sums, shares, units, and what the adapters' tables find on pages of their engines."""
+
+from pathlib import Path
+
+import pytest
+
+from engines.adapters.llama_cpp import METRICS as LLAMA_CPP
+from engines.adapters.reference import ReferenceEngine
+from engines.adapters.sglang import METRICS as SGLANG
+from engines.adapters.vllm import METRICS as VLLM
+from engines.metrics import DrainedIterations, Histogram, Prometheus, Series
+from engines.metrics.reading import Frame, PrometheusReader, reader_of
+from engines.metrics.source import COUNTERS, GAUGES, HISTOGRAMS
+
+CAPTURES = Path(__file__).parents[4] / "shared" / "protocols" / "specs" / "captures"
+captured = pytest.mark.skipif(not CAPTURES.is_dir(), reason="the recordings of real servers are not here")
+
+
+def read(page: str, **values: tuple[Series, ...]) -> Frame:
+    return reader_of(Prometheus(values)).read(page.encode())
+
+
+def recorded(name: str, source: Prometheus) -> Frame:
+    """The frame of a recording, whose body stands behind its second empty line."""
+    return reader_of(source).read((CAPTURES / name).read_bytes().split(b"\n\n", 2)[2])
+
+
+def test_several_series_of_one_number_are_added_up():
+    page = 'a{rank="0"} 2\na{rank="1"} 3\nb 10\n'
+    assert read(page, prompt_tokens_total=(Series("a"), Series("b"))) == {"prompt_tokens_total": 15.0}
+    assert read(page, running=(Series("a", {"rank": "1"}),)) == {"running": 3.0}
+
+
+def test_of_a_share_the_mean_is_taken():
+    page = 'use{engine="0"} 50\nuse{engine="1"} 100\n'
+    assert read(page, kv_usage_share=(Series("use", scale=0.01),)) == {"kv_usage_share": 0.75}
+
+
+def test_what_a_page_does_not_show_is_absent_and_what_is_no_number_is_null():
+    frame = read("running NaN\n", running=(Series("running"),), waiting=(Series("waiting"),))
+    assert frame == {"running": None}
+
+
+def test_one_series_may_be_two_numbers():
+    frame = read("a 4\n", prompt_tokens_total=(Series("a"),), prefix_queries_tokens_total=(Series("a"),))
+    assert frame == {"prompt_tokens_total": 4.0, "prefix_queries_tokens_total": 4.0}
+
+
+def test_a_histogram_is_summed_over_its_series_and_its_bounds_get_our_unit():
+    page = """
+h_bucket{le="100",tp="0"} 2
+h_bucket{le="200",tp="0"} 3
+h_bucket{le="+Inf",tp="0"} 4
+h_sum{tp="0"} 500
+h_count{tp="0"} 4
+h_created{tp="0"} 1.7e9
+h_bucket{le="1e2",tp="1"} 1
+h_bucket{le="200",tp="1"} 1
+h_bucket{le="+Inf",tp="1"} 1
+h_sum{tp="1"} 50
+h_count{tp="1"} 1
+"""
+    both = PrometheusReader(Prometheus({}, {"ttft_s": Histogram("h", scale=0.001)})).read(page.encode())
+    assert both == {
+        "ttft_s_le_0.1": 3.0, "ttft_s_le_0.2": 4.0, "ttft_s_sum": pytest.approx(0.55), "ttft_s_count": 5.0,
+    }  # fmt: skip
+    one = PrometheusReader(Prometheus({}, {"ttft_s": Histogram("h", {"tp": "1"})})).read(page.encode())
+    assert one["ttft_s_count"] == 1.0
+
+
+def test_a_page_of_something_else_is_an_empty_frame():
+    assert read("<html><body>Not here</body></html>", running=(Series("running"),)) == {}
+
+
+def test_a_source_that_drains_has_a_reader_of_its_own():
+    page = b'[{"iter": 1, "numActiveRequests": 3, "numQueuedRequests": 2}]'
+    assert reader_of(DrainedIterations()).read(page) == {"running": 3.0, "waiting": 2.0}
+
+
+@pytest.mark.parametrize("source", [VLLM, SGLANG, LLAMA_CPP, ReferenceEngine.metrics])
+def test_adapters_name_only_what_the_frame_has(source: Prometheus):
+    sums = {f"{name}_sum" for name in HISTOGRAMS}
+    assert set(source.values) <= {*GAUGES, *COUNTERS, *sums}
+    assert set(source.histograms) <= set(HISTOGRAMS)
+
+
+@captured
+def test_vllm_tells_everything():
+    frame = recorded("vllm_spec_metrics.http", VLLM)
+    assert set(GAUGES) | set(COUNTERS) <= set(frame)
+    assert (frame["drafted_tokens_total"], frame["accepted_tokens_total"]) == (21.0, 18.0)
+    frame = recorded("vllm_metrics.http", VLLM)
+    assert (frame["prefix_queries_tokens_total"], frame["prefix_hits_tokens_total"]) == (2784.0, 256.0)
+    assert (frame["ttft_s_count"], frame["itl_s_count"]) == (11.0, 55.0)
+    assert frame["e2e_s_sum"] == pytest.approx(10.078327178955078)
+    assert sum(name.startswith("ttft_s_le_") for name in frame) > 10
+
+
+@captured
+def test_vllms_phases_lie_inside_its_whole():
+    frame = recorded("vllm_metrics.http", VLLM)
+    phases = sum(frame[f"{name}_s_sum"] or 0 for name in ("queue", "prefill", "decode"))
+    assert 0.8 * (frame["e2e_s_sum"] or 0) < phases < (frame["e2e_s_sum"] or 0)
+
+
+@captured
+def test_llama_server_tells_its_queue_and_its_tokens():
+    frame = recorded("llama_server_metrics_busy.http", LLAMA_CPP)
+    assert (frame["running"], frame["waiting"]) == (4.0, 2.0)
+    assert (frame["prefix_queries_tokens_total"], frame["prefix_hits_tokens_total"]) == (1104.0, 30.0)
+    assert frame["output_tokens_total"] == 29.0
+    frame = recorded("llama_server_spec_metrics.http", LLAMA_CPP)
+    assert (frame["drafted_tokens_total"], frame["accepted_tokens_total"]) == (17.0, 17.0)

@@ -1,0 +1,43 @@
+"""Quill, the imaginary engine of docs/adapters.md, as if it were installed: its server, its adapter and a model."""
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+from tests.workloads.small_tokenizers import checkpoint
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs" / "adapters.md"
+
+
+def example() -> str:
+    """The page's own adapter."""
+    (code,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    return code
+
+
+def install(folder: Path) -> Path:
+    """Put the adapter into ``folder``, to be put on sys.path, and its server into the folder that is returned."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    ((group, name, place),) = re.findall(r'\[project.entry-points."(.*?)"\]\n(\w+) = "(.*?)"', text)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{place.partition(':')[0]}.py").write_text(example(), encoding="utf-8")
+    info = folder / f"{name}_bakeoff-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}-bakeoff\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {place}\n")
+    programs = folder / "programs"
+    programs.mkdir()
+    server = programs / f"{name}-server"
+    call = f"PYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)} -m tests.engines.fakes.quill"
+    server.write_text(f'#!/bin/sh\n{call} "$@"\n')
+    server.chmod(0o755)
+    return programs
+
+
+def model(folder: Path) -> Path:
+    """What Quill serves: a tokenizer, since its answers are made up."""
+    made = checkpoint(folder)
+    (made / "config.json").write_text("{}", encoding="utf-8")
+    return made

@@ -1,0 +1,78 @@
+"""Where an engine runs: what contradicts itself is found before anything starts, and no secret may be shown."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from engines import Deployment
+from engines.deployment import Container, Ssh
+
+IMAGE = Container("image:1")
+BOX = Ssh("box")
+
+
+@pytest.mark.parametrize(
+    "deployment",
+    [
+        Deployment(),
+        Deployment(url="http://x", headers={"X-Key": "v"}, api_key_env="KEY", served_model_name="m", ready_timeout_s=1),
+        Deployment(port=9000, environment="vllm", args=["--max-num-batched-tokens", "8"], env={"HF_TOKEN": "v"}),
+        Deployment(container=IMAGE, env={"HF_TOKEN": "v"}, port=9000),
+        Deployment(container=Container("image:1", args=["--env", "HF_TOKEN", "-e", "A=b", "--shm-size", "1g"])),
+        Deployment(ssh=BOX, env={"OMP_NUM_THREADS": "2"}, program="/opt/bin/vllm"),
+    ],
+)
+def test_ways_that_make_sense(deployment: Deployment) -> None:
+    assert deployment.problem() is None
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"url": "http://x", "container": IMAGE}, "an engine has only one of url and container"),
+        ({"url": "http://x", "container": IMAGE, "ssh": BOX}, "an engine has only one of url and container and ssh"),
+        ({"url": "http://x", "port": 1}, "port cannot be set of an engine that runs already"),
+        ({"url": "http://x", "env": {"A": "b"}, "args": ["--x"]},
+         "args, env cannot be set of an engine that runs already"),
+        ({"args": ["--api-key", "v"]}, "args: --api-key would show its value in the process list; give it in env"),
+        ({"args": ["--hf_token=v"]}, "args: --hf_token would show its value in the process list; give it in env"),
+        ({"container": Container("i", args=["-e", "HF_TOKEN=v"])},
+         "container.args: HF_TOKEN would show its value in the process list; give it in env"),
+        ({"container": Container("i", args=["--env=HF_TOKEN=v"])}, "container.args: HF_TOKEN would show its value"),
+        ({"container": Container("i", args=["-eHF_TOKEN=v"])}, "container.args: HF_TOKEN would show its value"),
+        ({"container": IMAGE, "environment": "vllm"}, "environment and program belong to a process of this machine"),
+        ({"container": IMAGE, "program": "/bin/x"}, "environment and program belong to a process of this machine"),
+        ({"ssh": BOX, "environment": "vllm"}, "environment belongs to this machine; set ssh.command"),
+        ({"ssh": BOX, "env": {"HF_TOKEN": "v"}}, "env: a secret would show in the other host's process list"),
+        ({"container": Container("i", "lxc")}, "container.runtime must be docker or podman"),
+        ({"ready_timeout_s": 0.0}, "ready_timeout_s must be above 0"),
+    ],
+)  # fmt: skip
+def test_ways_that_do_not_are_told_in_one_line(given: dict[str, Any], complaint: str) -> None:
+    told = Deployment(**given).problem()
+    assert told is not None
+    assert told.startswith(complaint)
+    assert "\n" not in told
+
+
+def test_it_is_read_from_plain_data_and_unknown_keys_are_refused() -> None:
+    data = {"container": {"image": "i", "gpus": "all"}, "env": {"A": "b"}}
+    assert msgspec.convert(data, Deployment) == Deployment(container=Container("i", gpus="all"), env={"A": "b"})
+    with pytest.raises(msgspec.ValidationError, match="unknown field `gpu`"):
+        msgspec.convert({"container": {"image": "i", "gpu": "all"}}, Deployment)
+
+
+def test_it_knows_what_of_it_is_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BAKEOFF_TEST_KEY", "of-the-environment")
+    deployment = Deployment(
+        url="https://me:pass%2Fword@x/v1?sig=of-the-query",
+        headers={"X-Team": "of-a-header"},
+        env={"HF_TOKEN": "of-the-file", "OMP_NUM_THREADS": "innocent"},
+        api_key_env="BAKEOFF_TEST_KEY",
+    )
+    found = set(deployment.secrets())
+    assert {"pass/word", "pass%2Fword", "of-the-query", "of-a-header", "of-the-file", "of-the-environment"} <= found
+    assert "innocent" not in found
+    assert "me" not in found, "a user's name is no secret beside a password"
+    assert "token" in Deployment(url="https://token@x").secrets()

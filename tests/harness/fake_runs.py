@@ -1,0 +1,63 @@
+"""A whole run of the harness against a fake engine: one repeat, one level, no calibration, no settling."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+import results
+from harness.experiment import experiment_from
+from harness.observer import PlainObserver
+from harness.run import create_run, run_experiment
+from results.records import Phase, RequestRecord
+from results.run import Trial
+from tests.engines.fakes.answers import Answering, by_tokenizer
+from tests.engines.fakes.stage import running
+from tests.workloads.small_tokenizers import checkpoint
+
+SHORT = {"duration_s": 0.6, "min_requests": 6, "max_requests": 12, "warmup_requests": 1, "settle_s": 0.0}
+
+
+def tokenizer(tmp_path: Path) -> Path:
+    """A small tokenizer's folder, made once for each test."""
+    folder = tmp_path / "tok"
+    return folder if folder.exists() else checkpoint(folder)
+
+
+async def measured_run(tmp_path: Path, engine: dict[str, Any], **changes: Any) -> results.Run:
+    """Run one engine to the end of one trial."""
+    data: dict[str, Any] = {
+        "name": "t",
+        "repeats": 1,
+        "model": {"name": "smol", "tokenizer": str(tokenizer(tmp_path))},
+        "engines": [engine],
+        "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": 5}},
+        "loads": [{"concurrency": 3}],
+        "trial": SHORT,
+        "client": {"calibrate": False},
+        **changes,
+    }
+    experiment = experiment_from(data, "t")
+    folder = create_run(experiment, tmp_path / "runs")
+    await run_experiment(experiment, folder, PlainObserver(Console(quiet=True), experiment))
+    return results.load(folder.path)
+
+
+def attached_run(tmp_path: Path, fake: Answering, adapter: str, **changes: Any) -> results.Run:
+    """The same against a fake that runs already, and counts prompts as the tokenizer does unless it is told how."""
+    if fake.counts_words:
+        fake.count = by_tokenizer(tokenizer(tmp_path))
+    side = {"adapter": adapter, **changes.pop("engine", {})}
+
+    async def scene() -> results.Run:
+        async with running(fake) as url:
+            return await measured_run(tmp_path, {**side, "url": url}, **changes)
+
+    return asyncio.run(scene())
+
+
+def only(run: results.Run) -> tuple[Trial, list[RequestRecord]]:
+    """The one trial of a run, and its measured requests."""
+    (trial,) = run.finished
+    return trial, [request for request in trial.requests if request.phase is Phase.MEASURED]

@@ -1,0 +1,82 @@
+"""docs/adapters.md says what the code does: its example is installed, listed, started, measured and stopped."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import results
+from engines import registry
+from engines.errors import BadOption
+from harness.cli import make_app
+from harness.cli.guarded import guarded
+from harness.experiment import experiment_from
+from harness.observer import PlainObserver
+from harness.run import create_run, run_experiment
+from results.records import EngineDescription, RunStatus, TokenSource, Verdict
+from tests.engines.fakes.quill import VERSION
+from tests.engines.quill import example, install, model
+
+
+@pytest.fixture
+def quill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The page's example and the imaginary engine's server, installed as packages would be."""
+    programs = install(tmp_path / "site")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    registry._others.cache_clear()
+    yield
+    registry._others.cache_clear()
+
+
+def run(tmp_path: Path, **side: Any) -> results.Run:
+    data: dict[str, Any] = {
+        "name": "t",
+        "repeats": 1,
+        "model": {"name": "smol", "path": str(model(tmp_path / "model"))},
+        "engines": [{"adapter": "quill", **side}],
+        "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": 5}},
+        "loads": [{"concurrency": 2}],
+        "trial": {"duration_s": 1.3, "warmup_requests": 1, "settle_s": 0},
+        "client": {"calibrate": False},
+    }
+    experiment = experiment_from(data, "t")
+    folder = create_run(experiment, tmp_path / "runs")
+    asyncio.run(run_experiment(experiment, folder, PlainObserver(Console(quiet=True), experiment)))
+    return results.load(folder.path)
+
+
+def test_the_example_is_short() -> None:
+    assert len(example().splitlines()) <= 40
+
+
+@pytest.mark.usefixtures("quill")
+def test_the_example_is_one_adapter_among_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(make_app(), ["engines", "list"]) == 0
+    assert "quill" in capsys.readouterr().out
+    with pytest.raises(BadOption, match="engine 'quill' has no option 'inc'; did you mean 'ink'"):
+        registry.engine("quill", registry.Model("m"), {"inc": "blue"})
+
+
+@pytest.mark.usefixtures("quill")
+def test_the_example_is_started_measured_and_described(tmp_path: Path) -> None:
+    found = run(tmp_path, spec={"max_num_seqs": 32, "enable_prefix_caching": False}, options={"ink": "blue"})
+    assert found.status is RunStatus.COMPLETE
+    (trial,) = found.finished
+    assert trial.record.verdict is Verdict.VALID, trial.record.reasons
+    told = trial.record.engine_description
+    assert isinstance(told, EngineDescription)
+    assert (told.adapter, told.version) == ("quill", VERSION)
+    assert told.details == {"ink": "blue", "slots": 32, "cache": False}
+    assert told.argv[-5:] == ["--ink", "blue", "--slots", "32", "--no-cache"]
+    assert {(request.output_tokens, request.token_source) for request in trial.requests} == {(5, TokenSource.IDS)}
+
+
+@pytest.mark.usefixtures("quill")
+def test_what_the_example_cannot_do_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(BadOption, match="engine 'quill' cannot be told seed: it has no such setting"):
+        run(tmp_path, spec={"seed": 1})

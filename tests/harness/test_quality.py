@@ -1,0 +1,419 @@
+"""Answers beside the reference: what is chosen, what is found, and what is said when nothing can be."""
+
+import asyncio
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from rich.console import Console
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import results
+from engines import Engine, Model, engine
+from engines.dialects import Dialect, OpenAiDialect, ReferenceDialect
+from harness.client import decode_stream
+from harness.experiment import Experiment, experiment_from
+from harness.observer import PlainObserver
+from harness.quality import asks_logprobs, check_quality
+from harness.quality.answers import Candidate, prepared
+from harness.quality.choice import ranked
+from harness.run import create_run, run_experiment
+from harness.traffic import traffic_planner
+from reference_engine.config import EngineConfig
+from reference_engine.offline import generate, load_engine
+from reference_engine.request import SamplingParams
+from results.frames import FrameAppender
+from results.quality import QualityRecord
+from results.records import Outcome, Phase, RequestRecord, StreamRecord, TrialPlan, TrialRecord, Verdict
+from results.store import RunFolder
+from tests.harness.samples import stream
+from tests.harness.tiny_model import tiny_engine
+from tests.workloads.small_tokenizers import LESSON, checkpoint
+from workloads import Message, Tokenizer, Turn, prompt_reader
+
+REQUESTS, TOKENS = 9, 12
+Answers = list[list[int]]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of two layers around a small tokenizer, and greedy answers that are not all alike."""
+    folder = checkpoint(tmp_path_factory.mktemp("model"), bare=True, merges=800)
+    torch.manual_seed(3)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "max_position_embeddings": 512}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.4}
+    vocabulary = len(Tokenizer(folder).vocabulary) + 3
+    LlamaForCausalLM(LlamaConfig(vocab_size=vocabulary, eos_token_id=2, **sizes, **heads)).save_pretrained(folder)
+    return folder
+
+
+class Scene:
+    """A finished trial of an engine that never was: its answers are the model's own, changed as a test likes."""
+
+    def __init__(self, folder: Path, model: Path, **changes: Any) -> None:
+        self.tokenizer = Tokenizer(model)
+        self.model = Model("tiny", str(model))
+        self.experiment = made(model, "http://127.0.0.1:9", **changes)
+        self.run: RunFolder = create_run(self.experiment, folder / "runs")
+        (self.plan,) = self.experiment.plan()
+        with traffic_planner(self.experiment, self.tokenizer) as planner:
+            self.traffic = planner.traffic(self.plan.load, 1, self.plan.engine)
+            self.turns = [turn for planned in self.traffic.sessions() for turn in planned.session.turns][:REQUESTS]
+        self.trial = self.run.trial(self.plan.id)
+
+    def prompts(self) -> Answers:
+        return [list(prompt_reader(self.tokenizer).ids(turn)) for turn in self.turns]
+
+    def greedy(self) -> Answers:
+        made = load_engine(EngineConfig(model=str(self.model.path), dtype="float32", threads=1, num_blocks=256))
+        wanted = SamplingParams(max_tokens=TOKENS, min_tokens=TOKENS, temperature=0.0, stop_token_ids=(2,))
+        return [generate(made, [prompt], [wanted])[0] for prompt in self.prompts()]
+
+    def said(self, answers: Answers, chunk: Callable[[int], bytes] | None = None, **usage: int) -> None:
+        """Leave the log that an engine with these answers leaves, two warm-up requests before it."""
+        self.trial.create()
+        first = len(self.traffic.warmup)
+        streams = [
+            self._stream(first + i, answer, len(prompt), chunk, usage)
+            for i, (answer, prompt) in enumerate(zip(answers, self.prompts(), strict=True))
+        ]
+        warmup = [msgspec.structs.replace(streams[0], index=i, phase=Phase.WARMUP) for i in range(first)]
+        with FrameAppender(self.trial.stream_log(0)) as log:
+            for record in (*warmup, *streams):
+                log.append(record)
+            log.flush()
+        self.trial.write_requests(
+            decode_stream(record, self.engine().dialect, self.tokenizer) for record in self.trial.read_streams()
+        )
+        self.trial.finish(finished(self.plan, self.traffic.record))
+
+    def _stream(
+        self,
+        index: int,
+        answer: list[int],
+        prompt_tokens: int,
+        chunk: Callable[[int], bytes] | None,
+        usage: dict[str, int],
+    ) -> StreamRecord:
+        reads = [(chunk or with_id)(token) for token in answer]
+        usage = {"prompt_tokens": prompt_tokens, "completion_tokens": len(answer)} | usage
+        reads.append(sse({"choices": [{"index": 0, "finish_reason": "length"}], "usage": usage}))
+        made = stream([(i + 2, read) for i, read in enumerate(reads)])
+        return msgspec.structs.replace(made, index=index, session=f"s{index}")
+
+    def engine(self) -> Engine:
+        side = self.experiment.engines[0]
+        return engine(side.adapter, self.model, side.options, self.experiment.spec_of(side), side)
+
+    async def _checked(self, **changes: Any) -> None:
+        with traffic_planner(self.experiment, self.tokenizer) as planner:
+            settings = {"experiment": self.experiment, "model": self.model, "tokenizer": self.tokenizer, **changes}
+            await check_quality([self.plan], self.run, self.engine(), planner=planner, **settings)
+
+    def checked(self, **changes: Any) -> QualityRecord | None:
+        asyncio.run(self._checked(**changes))
+        return self.trial.read_quality()
+
+
+def made(model: Path, url: str, **changes: Any) -> Experiment:
+    data: dict[str, Any] = {
+        "name": "t",
+        "repeats": 1,
+        "model": {"name": "tiny", "path": str(model)},
+        "engines": [{"adapter": "reference", "url": url}],
+        "workload": {"name": "random", "options": {"input_tokens": 30, "output_tokens": TOKENS}},
+        "loads": [{"concurrency": 2}],
+        "trial": {"duration_s": 1.0, "max_requests": 40, "min_requests": 8, "warmup_requests": 2},
+        "client": {"calibrate": False},
+        "quality": {"samples": REQUESTS},
+        **changes,
+    }
+    return experiment_from(data, "t")
+
+
+def sse(payload: dict[str, Any]) -> bytes:
+    return b"data: " + msgspec.json.encode(payload) + b"\n\n"
+
+
+def with_id(token: int) -> bytes:
+    return sse({"choices": [{"index": 0, "text": "x", "token_ids": [token]}]})
+
+
+def with_text(text: str) -> bytes:
+    return sse({"choices": [{"index": 0, "text": text}]})
+
+
+def finished(plan: TrialPlan, traffic: Any) -> TrialRecord:
+    return TrialRecord(
+        id=plan.id, engine=plan.engine, workload=plan.workload, load=plan.load, repeat=plan.repeat, order=1,
+        started_ns=0, ended_ns=9, issue_start_ns=0, issue_end_ns=9, planned_requests=REQUESTS, workload_sha256="",
+        verdict=Verdict.VALID, traffic=traffic,
+    )  # fmt: skip
+
+
+def test_an_engine_that_says_what_the_model_says_agrees_at_every_token(tmp_path: Path, model: Path) -> None:
+    scene = Scene(tmp_path, model)
+    scene.said(scene.greedy())
+    record = scene.checked()
+    assert record is not None
+    assert (record.why, record.warnings) == (None, [])
+    assert len(record.samples) == REQUESTS
+    assert {sample.why for sample in record.samples} == {None}
+    assert record.summary is not None
+    assert (record.summary.agreement, record.summary.mean_regret) == (1.0, 0.0)
+    assert (record.summary.answers, record.summary.tokens) == (REQUESTS, REQUESTS * TOKENS)
+    assert record.summary.differs is None
+
+
+def test_an_engine_that_flips_a_token_is_found_out(tmp_path: Path, model: Path) -> None:
+    scene = Scene(tmp_path, model)
+    answers = scene.greedy()
+    right = answers[4][7]
+    answers[4][7] = wrong = 50 if right != 50 else 51
+    scene.said(answers)
+    record = scene.checked()
+    assert record is not None
+    flipped = next(sample for sample in record.samples if sample.index == 2 + 4)
+    assert flipped.first_divergence == flipped.matched_prefix == 7
+    assert flipped.first is not None
+    assert (flipped.first.token, flipped.first.expected) == (wrong, right)
+    assert flipped.first.token_text == scene.tokenizer.decode([wrong])
+    assert flipped.first.expected_text == scene.tokenizer.decode([right])
+    assert flipped.first.regret > 0.2
+    assert [sample.agreement for sample in record.samples if sample.index != 6] == [1.0] * (REQUESTS - 1)
+    assert record.summary is not None
+    assert record.summary.identical == REQUESTS - 1
+    assert record.summary.max_regret >= flipped.first.regret
+
+
+def test_an_engine_with_other_weights_is_called_out(tmp_path: Path, model: Path) -> None:
+    scene = Scene(tmp_path, model)
+    scene.said([[5 + i, 90 + i] * (TOKENS // 2) for i in range(REQUESTS)])
+    record = scene.checked()
+    assert record is not None
+    assert record.summary is not None
+    assert record.summary.early == REQUESTS
+    assert record.summary.differs is not None
+    assert "answers differ from the reference" in record.summary.differs
+
+
+def test_text_is_read_by_the_tokenizer_where_no_ids_come(tmp_path: Path, model: Path) -> None:
+    tokenizer = Tokenizer(model)
+    words = tokenizer.encode(LESSON)
+    answers = [words[i * TOKENS : (i + 1) * TOKENS] for i in range(REQUESTS)]
+    records = []
+    for name in ("ids", "text"):
+        scene = Scene(tmp_path / name, model, quality={"samples": 3})
+        scene.said(answers, with_id if name == "ids" else lambda token: with_text(tokenizer.decode([token])))
+        record = scene.checked()
+        assert record is not None
+        records.append(record)
+    by_id, by_text = records
+    assert not any(sample.retokenised for sample in by_id.samples)
+    assert by_text.samples == [msgspec.structs.replace(sample, retokenised=True) for sample in by_id.samples]
+    assert by_text.summary is not None
+    assert by_text.summary.retokenised == 3
+
+
+def test_as_many_answers_are_compared_as_are_asked_for_and_the_same_for_every_engine(
+    tmp_path: Path, model: Path
+) -> None:
+    places = []
+    for name in "ab":
+        scene = Scene(tmp_path / name, model, quality={"samples": 3})
+        scene.said([[7] * TOKENS] * REQUESTS)
+        record = scene.checked()
+        assert record is not None
+        places.append([sample.index for sample in record.samples])
+    assert len(places[0]) == 3
+    assert places[0] == places[1]
+    assert min(places[0]) >= 2, "warm-up is never compared"
+
+
+def test_only_answers_that_ended_well_are_compared(tmp_path: Path, model: Path) -> None:
+    scene = Scene(tmp_path, model)
+    scene.said([[7] * TOKENS] * REQUESTS)
+    failed = [msgspec.structs.replace(r, outcome=Outcome.TIMEOUT) for r in scene.trial.read_requests()]
+    scene.trial.write_requests(failed)
+    assert scene.checked() == QualityRecord(why="no answer ended well")
+
+
+def test_a_prompt_that_the_engine_counts_otherwise_is_not_compared(tmp_path: Path, model: Path) -> None:
+    scene = Scene(tmp_path, model)
+    scene.said([[7] * TOKENS] * REQUESTS, prompt_tokens=31)
+    record = scene.checked()
+    assert record is not None
+    assert record.summary is None
+    assert {s.why for s in record.samples} == {
+        "the engine counted 31 prompt tokens where the model's tokenizer makes 30"
+    }
+
+
+def test_switched_off_nothing_is_written(tmp_path: Path, model: Path) -> None:
+    scene = Scene(tmp_path, model, quality={"samples": 0})
+    scene.said([[7] * TOKENS] * REQUESTS)
+    assert scene.checked() is None
+
+
+def test_what_is_stored_is_not_made_again_and_an_unfinished_trial_is_left_alone(tmp_path: Path, model: Path) -> None:
+    scene = Scene(tmp_path, model)
+    assert scene.checked() is None
+    scene.said([[7] * TOKENS] * REQUESTS)
+    stored = QualityRecord(why="as stored")
+    scene.trial.write_quality(stored)
+    assert scene.checked() == stored
+
+
+def test_without_weights_there_is_a_reason(tmp_path: Path, model: Path) -> None:
+    scene = Scene(tmp_path, model)
+    scene.said([[7] * TOKENS] * REQUESTS)
+    assert scene.checked(model=Model("tiny")) == QualityRecord(
+        why="the model's files are not here; set path in [model]"
+    )
+
+
+def test_without_the_extra_there_is_a_reason(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(tmp_path, model)
+    scene.said([[7] * TOKENS] * REQUESTS)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    record = scene.checked()
+    assert record is not None
+    assert record.why == "the reference is not installed here; run: pip install 'bakeoff[engine]'"
+
+
+def test_words_of_another_plan_are_not_compared(tmp_path: Path, model: Path) -> None:
+    scene = Scene(tmp_path, model)
+    scene.said([[7] * TOKENS] * REQUESTS)
+    scene.trial.finish(finished(scene.plan, msgspec.structs.replace(scene.traffic.record, sha256="other")))
+    assert scene.checked() == QualityRecord(why="the trial was sent other words than this run plans")
+
+
+def test_a_reference_that_fails_is_a_warning_and_every_answer_has_the_reason(tmp_path: Path, model: Path) -> None:
+    scene = Scene(tmp_path, model)
+    scene.said([[7] * TOKENS] * REQUESTS)
+    broken = tmp_path / "broken"
+    shutil.copytree(model, broken)
+    (broken / "model.safetensors").write_bytes(b"\0" * 64)
+    record = scene.checked(model=Model("tiny", str(broken)))
+    assert record is not None
+    assert record.summary is None
+    (warning,) = record.warnings
+    assert warning.startswith("the reference ended with status 2: ")
+    assert {sample.why for sample in record.samples} == {warning}
+
+
+def test_a_reference_that_takes_too_long_is_stopped(tmp_path: Path, model: Path) -> None:
+    scene = Scene(tmp_path, model, quality={"samples": 2, "limit_s": 0.01})
+    scene.said([[7] * TOKENS] * REQUESTS)
+    record = scene.checked()
+    assert record is not None
+    assert record.warnings == ["the reference took longer than quality.limit_s, 0.01 s"]
+
+
+TURN = Turn(4, 3, messages=(Message("user", "a note"),))
+
+
+def looked_at(
+    dialect: Dialect, tokenizer: Tokenizer, reads: Sequence[bytes], turn: Turn = TURN
+) -> tuple[str | None, list[int] | None]:
+    """Why an answer is not compared, or its tokens."""
+    record = stream([(i, read) for i, read in enumerate(reads)])
+    request = asked(0)
+    sample, line = prepared(Candidate(request, turn, record), dialect, tokenizer)
+    return sample.why, line.output_ids if line else None
+
+
+def asked(index: int, session: str = "s", turn: int = 0) -> RequestRecord:
+    return RequestRecord(
+        index=index, phase=Phase.MEASURED, session=session, turn=turn, planned_ns=0, ended_ns=1, outcome=Outcome.OK
+    )
+
+
+def delta(**parts: Any) -> bytes:
+    return sse({"choices": [{"index": 0, "delta": parts}]})
+
+
+def usage(tokens: int, reason: str = "length") -> bytes:
+    return sse({"choices": [{"index": 0, "finish_reason": reason}], "usage": {"completion_tokens": tokens}})
+
+
+def test_answers_that_cannot_be_read_as_tokens_say_why(model: Path) -> None:
+    tokenizer = Tokenizer(model)
+    ids = tokenizer.encode("the water")
+    text = delta(content="the water")
+    assert looked_at(OpenAiDialect(), tokenizer, [text, usage(len(ids))]) == (None, ids)
+    assert looked_at(OpenAiDialect(), tokenizer, [text]) == (None, ids)
+    assert looked_at(OpenAiDialect(), tokenizer, [text, usage(len(ids) + 1, "stop")]) == (None, ids)
+    assert looked_at(OpenAiDialect(), tokenizer, [delta(content="the water\ufffd"), usage(len(ids) + 1)]) == (None, ids)
+    why = f"no token ids came, and the text makes {len(ids)} tokens where the engine counted {len(ids) + 1}"
+    assert looked_at(OpenAiDialect(), tokenizer, [text, usage(len(ids) + 1)]) == (why, None)
+    why = "the engine sent no token ids, and reasoning apart from its text"
+    assert looked_at(OpenAiDialect(), tokenizer, [delta(reasoning_content="so"), text]) == (why, None)
+    assert looked_at(OpenAiDialect(), tokenizer, [usage(0)]) == ("the answer holds no token", None)
+
+
+def test_an_answer_that_was_held_to_a_schema_is_not_compared_and_one_that_was_not_is(model: Path) -> None:
+    tokenizer = Tokenizer(model)
+    turn = msgspec.structs.replace(TURN, json_schema='{"type":"object"}')
+    reads = [sse({"choices": [{"index": 0, "delta": {"content": "{"}, "token_ids": [5]}]})]
+    held, _ = looked_at(OpenAiDialect(), tokenizer, reads, turn)
+    assert held == "the answer was held to a JSON schema, which the reference does not know"
+    assert looked_at(ReferenceDialect(), tokenizer, reads, turn) == (None, [5])
+
+
+def test_the_choice_depends_on_seed_session_and_turn_alone() -> None:
+    requests = [asked(i, session=f"s{i // 2}", turn=i % 2) for i in range(40)]
+    chosen = ranked("1", requests)
+    assert ranked("1", reversed(requests)) == chosen
+    assert ranked("2", requests) != chosen
+    assert sorted(request.index for request in chosen) == list(range(40))
+    assert len({request.index // 10 for request in chosen[:12]}) == 4, "from the whole trial"
+
+
+def test_log_probabilities_are_asked_of_few_requests_however_far_the_plan_goes() -> None:
+    asks = asks_logprobs("seed", 4)
+    asked = [position for position in range(1023) if asks(position)]
+    assert len(asked) == 10, "one in each of 1, 2, 4 … 512 requests"
+    assert [(position + 1).bit_length() for position in asked] == list(range(1, 11))
+    assert [p for p in range(1023) if asks_logprobs("other", 4)(p)] != asked
+    assert not any(asks_logprobs("seed", 0)(position) for position in range(100))
+    many = [position for position in range(1023) if asks_logprobs("seed", 16)(position)]
+    assert 16 <= len(many) <= 40
+    assert set(asked) <= set(many)
+
+
+@pytest.mark.timeout(120)
+def test_a_real_engine_is_compared_with_itself_and_its_log_probabilities_too(tmp_path: Path, model: Path) -> None:
+    """Over HTTP, under load, in batches: float32 against float32."""
+
+    async def scene() -> results.Run:
+        async with tiny_engine(model, tmp_path / "engine.log", max_model_len=512, num_blocks=512) as url:
+            experiment = made(model, url, loads=[{"concurrency": 3}], quality={"samples": 4, "logprobs": True})
+            run = create_run(experiment, tmp_path / "runs")
+            await run_experiment(experiment, run, PlainObserver(Console(quiet=True), experiment))
+        (side,), tokenizer = experiment.engines, Tokenizer(model)
+        spoken = engine(side.adapter, Model("tiny", str(model)), side.options, experiment.spec_of(side), side)
+        with traffic_planner(experiment, tokenizer) as planner:
+            await check_quality(
+                experiment.plan(), run, spoken,
+                experiment=experiment, model=Model("tiny", str(model)), tokenizer=tokenizer, planner=planner,
+            )  # fmt: skip
+        return results.load(run.path)
+
+    found = asyncio.run(scene())
+    (trial,) = found.finished
+    asks = asks_logprobs("1/c=3", 4)
+    for record in found.folder.trial(trial.record.id).read_streams():
+        asked = record.phase is Phase.MEASURED and asks(record.index - 2)
+        assert (b'"logprobs":{' in b"".join(record.reads)) is asked
+    assert trial.quality is not None
+    assert trial.quality.summary is not None
+    assert trial.quality.summary.answers == 4
+    assert trial.quality.summary.mean_regret < 1e-5
+    assert trial.quality.summary.agreement > 0.95, "but for exact ties"
+    assert trial.quality.summary.max_abs_logprob_diff is not None
+    assert trial.quality.summary.max_abs_logprob_diff < 1e-3

@@ -1,0 +1,75 @@
+"""The engine's own page in a whole run: the truth server answers the load, a page beside it tells what it wants."""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import results
+from engines.adapters.reference import ReferenceEngine
+from engines.metrics import Prometheus
+from harness.observer import PlainObserver
+from harness.run import create_run, run_experiment
+from results.metrics import measured_only
+from results.records import Phase, Verdict
+from results.run import Trial
+from tests.harness.pages import SOURCE, page_server
+from tests.harness.test_run import experiment, truth
+
+TOKENS = 5
+"""In each answer of that experiment."""
+
+
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Callable[[str], tuple[int, str]]) -> Trial:
+    """One trial whose engine tells its view on a page of its own."""
+
+    async def scene() -> None:
+        async with truth() as url:
+            made = experiment(tmp_path, url, repeats=1, loads=[{"concurrency": 3}])
+            await run_experiment(made, create_run(made, tmp_path / "runs"), PlainObserver(Console(quiet=True), made))
+
+    with page_server(say) as server:
+        port = int(server.url.rpartition(":")[2])
+        monkeypatch.setattr(ReferenceEngine, "metrics", Prometheus(SOURCE.values, SOURCE.histograms, port=port))
+        asyncio.run(scene())
+    (trial,) = results.load(next((tmp_path / "runs").iterdir())).finished
+    return trial
+
+
+def test_the_marks_stand_between_the_warm_up_the_load_and_its_last_answer(tmp_path: Path, monkeypatch):
+    trial = measured(tmp_path, monkeypatch, lambda _: (200, "running 3\ntokens_total 100\n"))
+    readings = [record for record in trial.telemetry if record.source == "server"]
+    before, after = (next(r.t_ns for r in readings if r.values.get("mark") == mark) for mark in ("before", "after"))
+    warm_up = [request for request in trial.requests if request.phase is Phase.WARMUP]
+    counted = measured_only(trial.requests)
+    assert max(request.ended_ns for request in warm_up) < before < min(request.planned_ns for request in counted)
+    assert max(request.ended_ns for request in counted) < after < trial.record.ended_ns
+    assert sum("mark" not in record.values for record in readings) >= 2
+    assert trial.server["server_running_peak"].value == 3.0
+    assert trial.server["client_ttft_mean_s"].value == pytest.approx(0.02, abs=0.02)
+
+
+def test_an_engine_that_counts_what_the_client_does_not_is_a_warning(tmp_path: Path, monkeypatch):
+    tokens = itertools.count(0, 100_000)
+    trial = measured(tmp_path, monkeypatch, lambda _: (200, f"tokens_total {next(tokens)}\n"))
+    asked = sum(request.total_chunk_tokens for request in measured_only(trial.requests))
+    assert asked == TOKENS * trial.record.planned_requests
+    assert trial.record.verdict is Verdict.VALID
+    (warning,) = [warning for warning in trial.record.warnings if warning.startswith("token counts: ")]
+    assert f"the client counted {asked:,};" in warning
+
+
+def test_an_engine_whose_counters_fall_was_restarted(tmp_path: Path, monkeypatch):
+    tokens = itertools.chain([90_000] * 3, itertools.repeat(10))
+    trial = measured(tmp_path, monkeypatch, lambda _: (200, f"tokens_total {next(tokens)}\n"))
+    assert trial.record.verdict is Verdict.INVALID
+    assert trial.record.reasons[0].startswith("engine restarted: its counters fell from 90,000 to 10 ")
+
+
+def test_a_page_that_is_not_there_costs_the_trial_nothing(tmp_path: Path, monkeypatch):
+    trial = measured(tmp_path, monkeypatch, lambda _: (404, "no"))
+    assert trial.record.verdict is Verdict.VALID
+    assert trial.server["server_e2e_mean_s"].reason == "its page could not be read: HTTP 404 Not Found at /metrics"

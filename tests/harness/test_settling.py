@@ -1,0 +1,98 @@
+"""After a start, small requests are sent until the engine grows no faster."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from engines import attached
+from engines.dialects import ReferenceDialect
+from harness.client.fleet import LoadOrder
+from harness.client.wire import WireSession
+from harness.settling import Settler, Settling
+from results.frames import FrameAppender
+from results.records import Phase, StreamRecord
+from results.store import TrialFolder
+from workloads import PlannedSession, Session, Turn
+
+ENGINE: Any = SimpleNamespace(dialect=ReferenceDialect(), model_id="m")
+
+
+class Planner:
+    """Rounds of three, whose words are remembered."""
+
+    tokenizer = None
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def settling(self, words: str) -> tuple[PlannedSession, ...]:
+        self.words.append(words)
+        turn = Turn(4, 2, prompt=f"p {words}")
+        return tuple(PlannedSession(Session(f"s{i}", (turn,)), None) for i in range(3))
+
+
+class Rounds:
+    """A fleet whose n-th round takes so many seconds a request; a text is how its transport ends."""
+
+    def __init__(self, took: Sequence[float | str]) -> None:
+        self._took = iter(took)
+        self.orders: list[LoadOrder] = []
+
+    async def load(self, order: LoadOrder, sessions: Iterable[WireSession], folder: TrialFolder) -> None:
+        self.orders.append(order)
+        took = next(self._took)
+        end = took if isinstance(took, str) else "complete"
+        seconds = 1.0 if isinstance(took, str) else took
+        with FrameAppender(folder.stream_log(0)) as log:
+            for session in sessions:
+                log.append(
+                    StreamRecord(
+                        index=session.index, phase=Phase.WARMUP, session=session.id, turn=0, planned_ns=0,
+                        sent_ns=1000, status=200, ended_ns=1000 + int(seconds * 1e9), end=end,
+                    )
+                )  # fmt: skip
+
+
+def settle(took: Sequence[float | str], limit_s: float = 60.0) -> tuple[Settling | None, Rounds, Planner]:
+    fleet, planner = Rounds(took), Planner()
+    settler = Settler(fleet, planner, limit_s=limit_s, timeout_s=5, transport="http")  # type: ignore[arg-type]
+
+    async def scene() -> Settling | None:
+        return await settler.settle(ENGINE, attached("http://127.0.0.1:9"), "a/1")
+
+    return asyncio.run(scene()), fleet, planner
+
+
+@pytest.mark.parametrize(
+    ("took", "rounds"),
+    [([1.0, 1.0], 2), ([9.0, 3.0, 1.0, 0.95], 4), ([1.0, 2.0], 2), ([2.0, 1.0, 0.91], 3)],
+)
+def test_it_ends_when_a_round_is_no_longer_a_tenth_faster(took: list[float], rounds: int):
+    settled, fleet, _ = settle(took)
+    assert settled == Settling(3 * rounds, settled=True)
+    assert len(fleet.orders) == rounds
+
+
+def test_requests_are_warm_up_sent_one_at_a_time_in_words_of_their_own():
+    _, fleet, planner = settle([1.0, 1.0])
+    assert {order.phase for order in fleet.orders} == {Phase.WARMUP}
+    assert planner.words == ["a/1/0", "a/1/1"]
+
+
+def test_a_failed_request_ends_it_and_is_told():
+    assert settle([3.0, "timeout"])[0] == Settling(3, settled=False)
+
+
+def test_an_engine_that_never_settles_is_given_up_and_told():
+    settled, fleet, _ = settle([2.0**-n for n in range(40)])
+    assert settled == Settling(3 * len(fleet.orders), settled=False)
+    assert len(fleet.orders) == 12
+
+
+def test_without_time_for_it_nothing_is_sent():
+    settled, fleet, _ = settle([], limit_s=0)
+    assert settled is None
+    assert not fleet.orders

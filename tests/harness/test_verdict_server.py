@@ -1,0 +1,93 @@
+"""Verdicts that rest on the engine's own counters."""
+
+from typing import Any
+
+import pytest
+
+from harness.verdict import Evidence, judge, warnings
+from results.metrics.window import Window
+from results.records import Cache, Load, RequestRecord, TelemetryRecord, TrafficRecord, Verdict
+from tests.harness.samples import request
+from tests.results.readings import reading
+
+S = 1_000_000_000
+TEN = [request(i, prompt_tokens=100, wanted_input_tokens=100) for i in range(10)]  # 2 output tokens each
+
+
+def evidence(telemetry: list[TelemetryRecord], requests: list[RequestRecord] = TEN, **changes: Any) -> Evidence:
+    return Evidence(
+        **{
+            "requests": requests,
+            "telemetry": telemetry,
+            "load": Load(concurrency=1),
+            "window": Window(0, 10 * S),
+            "max_failure_share": 0.01,
+            **changes,
+        }
+    )
+
+
+def marks(**moved: float) -> list[TelemetryRecord]:
+    """Counters that moved by so much while the load was on."""
+    return [
+        reading(0, "before", **dict.fromkeys(moved, 1000.0)),
+        reading(10, "after", **{name: 1000.0 + value for name, value in moved.items()}),
+    ]
+
+
+def traffic(cache: Cache) -> TrafficRecord:
+    """Ten prompts of 100 tokens, of which 200 tokens were in an earlier one: 360 may be hit with blocks of 16."""
+    return TrafficRecord(
+        sha256="0", sessions=10, requests=10, prompt_tokens=1000, output_tokens=20, repeated_tokens=200,
+        block_tokens=16, cache=cache,
+    )  # fmt: skip
+
+
+def test_an_engine_that_was_restarted_during_a_trial_makes_it_invalid():
+    fell = [reading(0, output_tokens_total=5000), reading(1, output_tokens_total=12)]
+    verdict, reasons = judge(evidence(fell))
+    assert verdict is Verdict.INVALID
+    assert reasons[0].startswith("engine restarted: its counters fell from 5,000 to 12 during the trial ")
+
+
+def test_several_servers_behind_one_address_are_a_warning():
+    levels = [5000, 12, 5010, 20]
+    turns = [reading(i, output_tokens_total=level) for i, level in enumerate(levels)]
+    assert judge(evidence(turns))[0] is Verdict.VALID
+    (warning,) = warnings(evidence(turns))
+    assert warning.startswith("engine's metrics: its counters fell from 5,010 to 20 and rose again at once ")
+
+
+def test_other_token_counts_of_the_engine_are_a_warning():
+    assert warnings(evidence(marks(output_tokens_total=20))) == []
+    (warning,) = warnings(evidence(marks(output_tokens_total=200)))
+    assert "made 200 output tokens under this load, the client counted 20;" in warning
+
+
+@pytest.mark.parametrize(("hits", "cold"), [(0, True), (360, True), (361, False)])
+def test_an_engine_whose_answers_hide_their_hits_is_judged_by_its_counters(hits: int, cold: bool):
+    _, reasons = judge(evidence(marks(prefix_hits_tokens_total=hits), traffic=traffic(Cache.COLD)))
+    complaint = (
+        "cache not cold: 361 of 1000 prompt tokens came from the prefix cache, but the trial itself repeats "
+        "at most 360; restart the engine or change seed"
+    )
+    assert reasons == ([] if cold else [complaint])
+
+
+@pytest.mark.parametrize(("hits", "warm"), [(0, False), (499, False), (500, True)])
+def test_a_warm_cache_shows_in_the_engines_counters(hits: int, warm: bool):
+    found = warnings(evidence(marks(prefix_hits_tokens_total=hits), traffic=traffic(Cache.WARM)))
+    assert (not found) is warm
+    assert warm or found[0].startswith(f"cache: warm as asked, but only {hits} of 1000 prompt tokens came from")
+
+
+def test_what_answers_say_of_their_hits_stands_above_the_counters():
+    said = [request(i, prompt_tokens=100, wanted_input_tokens=100, cached_tokens=0) for i in range(10)]
+    telemetry = marks(prefix_hits_tokens_total=900)  # of somebody else's requests, as far as the answers go
+    assert judge(evidence(telemetry, said, traffic=traffic(Cache.COLD)))[0] is Verdict.VALID
+
+
+def test_an_engine_that_counts_nothing_leaves_the_question_open():
+    assert warnings(evidence(marks(prompt_tokens_total=5), traffic=traffic(Cache.WARM))) == [
+        "cache: warm as asked, but the engine does not say what it hit"
+    ]

@@ -1,0 +1,133 @@
+"""The engines' own view in a report: the split as bars, the figures beside the client's, a line in the terminal."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+import results
+from results.report import print_summary, render_html
+from results.report.charts.stacks import Group, Segment, Stack, stacks
+from results.report.engine_lines import engine_lines
+from results.report.sections.engine_view import engine_view
+from results.server_view import SEEN
+from tests.results.builders import LOADS, SLOW, Sheet, build_run
+
+
+@pytest.fixture(scope="module")
+def page(demo: results.Run) -> str:
+    return render_html(demo)
+
+
+@pytest.fixture(scope="module")
+def silent(tmp_path_factory: pytest.TempPathFactory) -> results.Run:
+    """A run of an engine without any metrics."""
+    sheet = Sheet(engines={"quiet": SLOW}, loads=LOADS[:1], repeats=1, invalid=())
+    return results.load(build_run(tmp_path_factory.mktemp("silent"), sheet))
+
+
+def section(page: str) -> str:
+    found = re.search(r'<section id="engine-view">.*?</section>', page, re.DOTALL)
+    assert found is not None
+    return found[0]
+
+
+def rects(svg: str) -> list[tuple[str, float, float]]:
+    """Kind, left end and width of each part."""
+    found = re.findall(r'<rect class="part (\w+)" x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', svg)
+    return [(kind, float(left), float(width)) for kind, left, width in found]
+
+
+def test_parts_of_a_bar_follow_each_other_on_one_scale_from_zero():
+    slow = Stack("slow", 0, [Segment("queue", "queue", 0.4), Segment("decode", "decode", 1.6)])
+    fast = Stack("fast", 1, [Segment("decode", "decode", 0.5)])
+    svg = stacks("t", [Group("c=1", [slow, fast]), Group("empty", [])], "mean")
+    (queue, decode, other) = rects(svg)
+    assert [part[0] for part in (queue, decode, other)] == ["queue", "decode", "decode"]
+    assert decode[1] == pytest.approx(queue[1] + queue[2], abs=0.2)
+    assert decode[2] == pytest.approx(4 * queue[2], abs=0.5)
+    assert other[1] == queue[1]
+    assert other[2] == pytest.approx((queue[2] + decode[2]) / 4, abs=0.5)
+    assert ">2.00 s</text>" in svg
+    assert "queue: 400 ms, 20 %" in svg
+    assert "empty" not in svg
+
+
+def test_a_number_stands_inside_a_part_only_where_it_fits():
+    stack = Stack("e", 0, [Segment("queue", "queue", 0.01), Segment("decode", "decode", 1.0)])
+    svg = stacks("t", [Group("c=1", [stack])], "mean")
+    assert re.findall(r'class="inside (\w+)"', svg) == ["decode"]
+
+
+def test_no_bars_are_no_chart():
+    assert stacks("t", [Group("c=1", [])], "mean") == ""
+
+
+def test_every_engine_at_every_level_has_a_bar(demo: results.Run, page: str):
+    drawn = rects(section(page))
+    assert sum(kind == "queue" for kind, _, _ in drawn) == 4  # the one that tells its phases, at each level
+    assert sum(kind == "rest" for kind, _, _ in drawn) == 4  # the other one, as a whole
+    for cell in demo.cells:
+        if cell.engine == "reference":
+            parts = [
+                cell.server.intervals[f"split_{name}_s"].centre for name in ("queue", "prefill", "decode", "outside")
+            ]
+            assert sum(parts) == pytest.approx(cell.server.intervals["client_e2e_mean_s"].centre, rel=0.01)
+
+
+def test_the_engines_figures_stand_beside_the_clients(demo: results.Run):
+    seen = engine_view(demo)
+    rows = {(row.engine, row.level): row for row in seen.rows}
+    told, quiet = rows["reference", "c=8"], rows["transformers", "c=8"]
+    assert told.figures[:3] == ["4", "4", "100 %"]
+    engine, client = told.pairs[seen.pairs.index("TTFT mean")]
+    assert float(engine.split()[0]) == pytest.approx(0.9 * float(client.split()[0]), rel=0.01)
+    assert all(text.startswith("– (") for text in quiet.figures)
+    assert quiet.pairs[0][1].endswith("ms")
+    assert "transformers: the engine tells nothing that is read" in " | ".join(seen.notes)
+    assert seen.notes[-1] == "No engine here tells: prefix hits, drafts accepted."
+    assert seen.columns == ["running, most", "waiting, most", "KV cache, most", "preemptions"]
+
+
+def test_what_the_engine_does_over_time_stands_below_the_timeline(page: str):
+    assert page.count(">engine, running</text>") == page.count(">KV cache</text>") == 12  # of the one that tells it
+    assert page.count(">engine, waiting</text>") == 12
+
+
+def test_every_figure_is_defined_on_the_page(page: str):
+    definitions = page[page.index('id="definitions"') :]
+    for name in SEEN:
+        assert f"<code>{name}</code>" in definitions
+
+
+def test_a_run_of_engines_that_tell_nothing_says_so(silent: results.Run):
+    seen = section(render_html(silent))
+    assert "No engine’s own metrics were read in this run." in seen
+    assert "<svg" not in seen
+    assert engine_lines(silent) == []
+
+
+def test_the_terminal_names_what_stands_out_and_no_more(demo: results.Run):
+    lines = engine_lines(demo)
+    (crowded,) = [line for line in lines if line.startswith("c=8, reference: ")]
+    assert re.search(r"[\d.]+ % of the mean E2E \([\d.]+ ms of [\d.]+ ms\) in the engine's queue", crowded)
+    assert crowded.endswith("KV cache up to 100 % full; 6 preemptions in a trial")
+    assert not any("transformers" in line for line in lines)
+    printed = io.StringIO()
+    print_summary(demo, Console(file=printed, width=100))
+    assert "Where the time went, as the engines saw it:" in printed.getvalue()
+
+
+def test_frames_and_summary_hold_the_view(demo: results.Run):
+    assert set(SEEN) <= set(demo.trials.columns)
+    told = demo.trials[demo.trials.engine == "reference"]
+    assert (told.server_output_tokens == 24 * 24).all()
+    assert demo.trials[demo.trials.engine == "transformers"].server_output_tokens.isna().all()
+
+
+def test_logs_of_before_there_was_such_a_view_are_read(silent: results.Run):
+    (trial,) = silent.finished
+    assert {value.reason for name, value in trial.server.items() if name.startswith("server_")} == {
+        "the engine tells nothing that is read"
+    }

@@ -1,0 +1,192 @@
+"""The engine's view of a trial: differences between the marks, levels inside the window, and where the time went."""
+
+import pytest
+
+from results.metrics import Value
+from results.metrics.window import Window
+from results.records import Outcome, Phase, RequestRecord, TelemetryRecord
+from results.server_view import PARTS, SEEN, server_view
+from tests.results.handmade import request
+from tests.results.readings import S, failed, histogram, reading
+
+WINDOW = Window(2 * S, 8 * S)
+TWO = [  # sent at 0 and 100 ms; TTFT from send 100 and 300 ms, E2E 500 and 1,500 ms, 4 and 12 gaps of 100 ms
+    request(0, [100, 200, 300, 400, 500], sent=0),
+    request(90, [400 + 100 * i for i in range(13)], sent=100),
+]
+
+
+def view(telemetry: list[TelemetryRecord], requests: list[RequestRecord] | None = None) -> dict[str, Value]:
+    found = server_view(telemetry, TWO if requests is None else requests, WINDOW)
+    assert list(found) == list(SEEN)
+    return found
+
+
+def marks(before: dict[str, float], after: dict[str, float]) -> list[TelemetryRecord]:
+    return [reading(1, "before", **before), reading(9, "after", **after)]
+
+
+def known(found: dict[str, Value], prefix: str) -> dict[str, float]:
+    return {name: value.value for name, value in found.items() if name.startswith(prefix) and value.value is not None}
+
+
+def test_a_counter_is_what_it_moved_between_the_marks_whatever_stands_around_them():
+    telemetry = [
+        reading(0, output_tokens_total=5, preemptions_total=0),
+        *marks(
+            {"output_tokens_total": 100, "preemptions_total": 2}, {"output_tokens_total": 350, "preemptions_total": 2}
+        ),
+        reading(9.5, output_tokens_total=999, preemptions_total=7),
+    ]
+    found = view(telemetry)
+    assert (found["server_output_tokens"].value, found["server_preemptions"].value) == (250.0, 0.0)
+
+
+def test_a_counter_that_shows_only_after_its_first_use_began_at_nothing():
+    assert view(marks({}, {"output_tokens_total": 40}))["server_output_tokens"].value == 40.0
+
+
+def test_shares_are_of_what_moved():
+    before = {"prefix_queries_tokens_total": 1000, "prefix_hits_tokens_total": 900}
+    after = {"prefix_queries_tokens_total": 3000, "prefix_hits_tokens_total": 1400}
+    found = view(marks({**before, "drafted_tokens_total": 10}, {**after, "drafted_tokens_total": 10}))
+    assert found["server_prefix_hit_share"].value == 0.25
+    assert found["server_acceptance_share"].reason == "the engine does not tell it"
+    idle = view(marks(before, before))
+    assert idle["server_prefix_hit_share"].reason == "nothing was looked for"
+
+
+def test_gauges_are_taken_inside_the_window_only():
+    levels = [(1, 50), (2, 1), (4, 3), (6, 2), (8, 60)]
+    found = view([reading(t_s, waiting=level, kv_usage_share=None) for t_s, level in levels])
+    assert (found["server_waiting_mean"].value, found["server_waiting_peak"].value) == (2.0, 3.0)
+    assert found["server_running_peak"].reason == "the engine does not tell it"
+    assert found["server_kv_usage_share_peak"].reason == "no reading fell into the steady window"
+
+
+def test_a_mean_is_that_of_the_observations_between_the_marks():
+    found = view(marks(histogram("ttft", 30.0, 10), histogram("ttft", 30.8, 14)))
+    assert found["server_ttft_mean_s"].value == pytest.approx(0.2)
+    assert found["server_itl_mean_s"].reason == "the engine does not tell it"
+
+
+def test_a_sum_without_a_count_is_divided_by_the_requests_that_the_client_saw_answered():
+    asked = [*TWO, request(0, [5], phase=Phase.WARMUP), request(0, [5], outcome=Outcome.TIMEOUT)]
+    found = view(marks({"prefill_s_sum": 1.0}, {"prefill_s_sum": 1.5}), asked)
+    assert found["server_prefill_mean_s"].value == pytest.approx(0.25)
+
+
+def test_nothing_observed_has_no_mean():
+    same = histogram("ttft", 30.0, 10)
+    assert view(marks(same, same))["server_ttft_mean_s"].reason == "it observed nothing"
+
+
+def test_a_quantile_is_interpolated_in_its_bucket_and_says_how_wide_that_is():
+    before = histogram("ttft", 0, 10, le_0_1=10, le_0_2=10, le_0_5=10)
+    after = histogram("ttft", 9, 30, le_0_1=14, le_0_2=26, le_0_5=30)  # 4, 12 and 4 of 20
+    found = view(marks(before, after))
+    assert found["server_ttft_p50_s"].value == pytest.approx(0.15)
+    assert found["server_ttft_p50_width_s"].value == pytest.approx(0.1)
+    assert found["server_ttft_p99_s"].reason == "p99 needs 662 observations, there are 20"
+
+
+def test_a_quantile_beyond_the_last_bucket_is_not_guessed():
+    after = histogram("itl", 90, 1000, le_0_1=400)
+    found = view(marks({}, after))
+    assert found["server_itl_p50_s"].reason == "it lies beyond the last bucket, 0.1 s"
+    assert view(marks({}, histogram("itl", 90, 1000)))["server_itl_p50_s"].reason == "its histogram has no buckets"
+
+
+def test_the_clients_figures_are_of_the_same_requests_from_send():
+    found = known(view([]), "client_")
+    assert found == {
+        "client_ttft_mean_s": pytest.approx(0.2),
+        "client_itl_mean_s": pytest.approx(0.1),
+        "client_e2e_mean_s": pytest.approx(1.0),
+    }
+    assert view([], [])["client_ttft_mean_s"].reason == "no request ended ok"
+
+
+def phases(**seconds: float) -> list[TelemetryRecord]:
+    """Two requests' means."""
+    values: dict[str, float] = {}
+    for name, mean_s in seconds.items():
+        values |= histogram(name, 2 * mean_s, 2)
+    return marks({}, values)
+
+
+def parts(**seconds: float) -> dict[str, float]:
+    return known(view(phases(**seconds)), "split_")
+
+
+def test_the_parts_of_the_mean_e2e_sum_to_it():
+    found = parts(queue=0.1, prefill=0.15, decode=0.6, ttft=0.28, e2e=0.9)
+    assert found == {
+        "split_queue_s": pytest.approx(0.1),
+        "split_prefill_s": pytest.approx(0.15),
+        "split_decode_s": pytest.approx(0.6),
+        "split_other_s": pytest.approx(0.05),
+        "split_outside_s": pytest.approx(0.1),
+    }
+    assert sum(found.values()) == pytest.approx(1.0)  # the client's mean E2E from send
+
+
+def test_phases_that_are_not_told_follow_from_ttft_and_e2e():
+    found = parts(queue=0.1, ttft=0.3, e2e=0.9)
+    assert found["split_prefill_s"] == pytest.approx(0.2)
+    assert found["split_decode_s"] == pytest.approx(0.6)
+    assert found["split_other_s"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_an_engine_with_a_queue_and_an_e2e_leaves_the_rest_to_its_server():
+    assert parts(queue=0.1, e2e=0.9) == {
+        "split_queue_s": pytest.approx(0.1),
+        "split_other_s": pytest.approx(0.8),
+        "split_outside_s": pytest.approx(0.1),
+    }
+
+
+def test_without_an_e2e_of_the_engine_server_and_network_are_not_told_apart():
+    assert parts(prefill=0.3, decode=0.5) == {
+        "split_prefill_s": pytest.approx(0.3),
+        "split_decode_s": pytest.approx(0.5),
+        "split_rest_s": pytest.approx(0.2),
+    }
+
+
+def test_an_engine_that_says_more_than_the_client_saw_counts_others_too():
+    found = view(phases(queue=0.5, e2e=1.2))
+    assert (
+        found["split_outside_s"].reason == "the engine's mean is longer than the client's: it counts other requests too"
+    )
+    assert view(phases(queue=0.5, e2e=1.005))["split_outside_s"].value == 0.0  # within the two clocks
+
+
+def test_an_engine_that_tells_nothing_has_no_split():
+    found = view([])
+    assert {found[part.name].reason for part in PARTS} == {"the engine tells nothing that is read"}
+
+
+@pytest.mark.parametrize(
+    ("telemetry", "why"),
+    [
+        ([], "the engine tells nothing that is read"),
+        ([failed(1, "HTTP 404 Not Found at /metrics")], "its page could not be read: HTTP 404 Not Found at /metrics"),
+        ([reading(1, output_tokens_total=1)], "its page was not read before the load"),
+        ([reading(1, "before", output_tokens_total=1)], "its page was not read after it: the trial was cut off"),
+        (
+            [reading(1, "before", output_tokens_total=1), failed(9, "TimeoutError: timed out at /metrics", "after")],
+            "its page could not be read: TimeoutError: timed out at /metrics",
+        ),
+        (marks({"output_tokens_total": 90}, {"output_tokens_total": 4}),
+         "it fell from 90 to 4: the engine was restarted"),
+        (marks({"output_tokens_total": 90}, {"running": 4}), "the engine does not tell it"),
+    ],
+)  # fmt: skip
+def test_what_is_not_known_has_a_reason(telemetry: list[TelemetryRecord], why: str):
+    assert view(telemetry)["server_output_tokens"].reason == why
+
+
+def test_a_counter_that_is_no_number_is_none():
+    found = view([reading(1, "before", output_tokens_total=1), reading(9, "after", output_tokens_total=None)])
+    assert found["server_output_tokens"].reason == "the engine shows no number for it"
