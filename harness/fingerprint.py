@@ -47,6 +47,7 @@ def fingerprint(
         "repeat": plan.repeat,
         "seed": experiment.seed,
         "trial": msgspec.to_builtins(experiment.trial),
+        "logprobs": experiment.quality.samples if experiment.quality.logprobs else 0,
         "client": msgspec.to_builtins(experiment.client),
         "machine": machine,
     }

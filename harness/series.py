@@ -19,6 +19,7 @@ from harness.client.ray_fleet import ray_fleet
 from harness.experiment import ClientConfig, Experiment
 from harness.fingerprint import fingerprint
 from harness.observer import Observer
+from harness.quality import check_quality
 from harness.settling import Settler
 from harness.starting import Side, started
 from harness.telemetry import sampler
@@ -74,11 +75,21 @@ class _Series:
         for (repeat, label), group in itertools.groupby(plan, key=lambda item: (item[1].repeat, item[1].engine)):
             if label in self._given_up:
                 continue
+            trials = list(group)
             await plan_repeat(self._prepared.experiment, self._prepared.planner, repeat)
-            to_do = [item for item in group if not self._adopted(item, finished)]
+            to_do = [item for item in trials if not self._adopted(item, finished)]
             while to_do and label not in self._given_up:
                 to_do = await self._one_start(label, repeat, to_do)
+            await self._check(label, [plan for _, plan in trials])
         return "; ".join(self._failures) or None
+
+    async def _check(self, label: str, plans: Sequence[TrialPlan]) -> None:
+        """Hold a sample of the answers to the reference, now that the engine has stopped and the machine is free."""
+        prepared = self._prepared
+        await check_quality(
+            plans, self._run, prepared.engines[label], experiment=prepared.experiment, model=prepared.model,
+            tokenizer=prepared.tokenizer, planner=prepared.planner,
+        )  # fmt: skip
 
     def _adopted(self, item: Planned, finished: dict[str, tuple[RunFolder, TrialRecord]]) -> bool:
         """Take a trial over from an earlier run, if it is there."""

@@ -42,6 +42,8 @@ class TokenSource(StrEnum):
 
     IDS = "ids"
     """The engine sent the token ids of each chunk."""
+    COUNTS = "counts"
+    """The engine said how many tokens each chunk brought."""
     CHUNKS = "chunks"
     """The engine's usage equals the number of chunks: one token each."""
     TOKENIZER = "tokenizer"

@@ -5,6 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from engines import secrets
+
+
+@pytest.fixture(autouse=True)
+def _no_secrets_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a process has once been told stays masked in it; tests share a process."""
+    monkeypatch.setattr(secrets, "_known", set())
+
 
 @pytest.fixture(scope="session")
 def model_folder() -> Path:

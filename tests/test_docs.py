@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engines import adapters
+from engines import EngineSpec, Speculation, adapters
+from engines.deployment import Container, Ssh
 from harness.cli import make_app
 from harness.experiment import (
     ClientConfig,
@@ -36,7 +37,7 @@ def test_every_key_of_the_experiment_file_is_described():
     text = (ROOT / "docs/experiment.md").read_text(encoding="utf-8")
     kinds: tuple[type[msgspec.Struct], ...] = (
         Experiment, EngineConfig, ModelConfig, WorkloadConfig, TrialConfig, ClientConfig,
-        QualityConfig, Load, Slo,
+        QualityConfig, Load, Slo, EngineSpec, Speculation, Container, Ssh,
     )  # fmt: skip
     keys = {key for kind in kinds for key in kind.__struct_fields__}
     assert {key for key in keys if f"`{key}`" not in text and f"[{key}]" not in text} == set()

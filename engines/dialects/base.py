@@ -25,6 +25,8 @@ class TokenDelta(msgspec.Struct, frozen=True):
     logprobs: tuple[float, ...] | None = None
     """Natural logarithm of each token's probability, where they were asked for and the engine sends them."""
     kind: TokenKind = TokenKind.TEXT
+    tokens: int | None = None
+    """How many tokens it brought, where the engine says so without their ids."""
 
 
 class Usage(msgspec.Struct, frozen=True):

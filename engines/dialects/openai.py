@@ -9,7 +9,17 @@ from typing import Any
 import msgspec
 
 from engines.dialects import failures
-from engines.dialects.base import EmptyChunk, Event, Finish, HttpRequest, StreamFault, TokenDelta, TokenKind, Usage
+from engines.dialects.base import (
+    EmptyChunk,
+    Event,
+    EventReader,
+    Finish,
+    HttpRequest,
+    StreamFault,
+    TokenDelta,
+    TokenKind,
+    Usage,
+)
 from workloads.types import Turn
 
 STREAM_HEADERS = {"content-type": "application/json", "accept": "text/event-stream"}
@@ -107,7 +117,7 @@ class OpenAiDialect:
         schema = {"name": "answer", "schema": msgspec.Raw(turn.json_schema.encode()), "strict": True}
         return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
-    def reader(self) -> "OpenAiDialect":
+    def reader(self) -> EventReader:
         """Itself: what an event means does not depend on earlier ones."""
         return self
 

@@ -26,7 +26,10 @@ from workloads.types import Turn
 
 
 class SglangDialect(VllmDialect):
-    """Its OpenAI routes: vLLM's field names, but no token ids in a streamed chat, which it refuses with HTTP 400."""
+    """Its OpenAI routes: vLLM's field names, but no token ids in a streamed chat, which it refuses with HTTP 400.
+
+    A chat's chunks say how many tokens there are so far instead.
+    """
 
     name = "sglang"
 
@@ -35,7 +38,32 @@ class SglangDialect(VllmDialect):
         fields = super().sampling(turn)
         if turn.messages is not None:
             del fields["return_token_ids"]
+            fields["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
         return fields
+
+    def reader(self) -> EventReader:
+        """One for each answer."""
+        return _Counting(self)
+
+
+class _Counting:
+    """Reads chunks that say how many tokens there are so far: what is new in one is its own."""
+
+    def __init__(self, dialect: SglangDialect) -> None:
+        self._dialect = dialect
+        self._tokens = 0
+
+    def events(self, data: bytes) -> list[Event]:
+        """See :class:`~engines.dialects.base.EventReader`."""
+        events = self._dialect.events(data)
+        total = next((event.output_tokens for event in events if isinstance(event, Usage)), None)
+        if total is None:
+            return events
+        count, self._tokens = total - self._tokens, total
+        last = max((i for i, event in enumerate(events) if isinstance(event, TokenDelta)), default=None)
+        if last is not None and count > 0:
+            events[last] = msgspec.structs.replace(events[last], tokens=count)
+        return events
 
 
 class SglangNativeDialect(SglangDialect):
@@ -54,7 +82,7 @@ class SglangNativeDialect(SglangDialect):
             body["return_logprob"] = True
         return HttpRequest("/generate", STREAM_HEADERS, msgspec.json.encode(body))
 
-    def reader(self) -> EventReader:  # type: ignore[override]  (this one remembers)
+    def reader(self) -> EventReader:
         """One for each answer."""
         return _NativeReader(self)
 
@@ -84,7 +112,7 @@ class _NativeReader:
     """Reads the events of one answer, whichever of the two routes it came by."""
 
     def __init__(self, dialect: SglangNativeDialect) -> None:
-        self._dialect = dialect
+        self._chunks = _Counting(dialect)
         self._decoder = msgspec.json.Decoder(_State)
         self._tokens = 0
         self._chars = 0
@@ -94,7 +122,7 @@ class _NativeReader:
         try:
             state = self._decoder.decode(data)
         except UNREADABLE:
-            return self._dialect.events(data)
+            return self._chunks.events(data)
         return [*self._new(state), *_end(state.meta_info)]
 
     def _new(self, state: _State) -> list[Event]:

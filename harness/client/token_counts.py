@@ -2,7 +2,7 @@
 
 A chunk is not a token: engines group tokens, speculate several at once, and hold back half a character. In order:
 
-1. the ids that came with the chunks;
+1. the ids that came with the chunks, or the counts that the engine gave for each;
 2. one token each, when the engine's usage says that there were as many tokens as chunks;
 3. the model's tokenizer on each chunk's text, when that adds up to the usage (or there is no usage);
 4. the usage, spread over the chunks: one each, the rest in proportion to the gaps (highest averages, D'Hondt), since
@@ -33,9 +33,8 @@ def token_counts(
     """
     if not deltas:
         return [], None
-    ids = [delta.token_ids for _, delta in deltas]
-    if all(ids):
-        return [len(chunk or ()) for chunk in ids], TokenSource.IDS
+    if told := _told(deltas):
+        return told
     if usage_tokens == len(deltas):
         return [1] * len(deltas), TokenSource.CHUNKS
     if tokenizer is not None:
@@ -45,6 +44,15 @@ def token_counts(
     if usage_tokens is None:
         return [1] * len(deltas), TokenSource.ASSUMED
     return apportion([t_ns for t_ns, _ in deltas], max(usage_tokens, len(deltas))), TokenSource.APPORTIONED
+
+
+def _told(deltas: Sequence[tuple[int, TokenDelta]]) -> tuple[list[int], TokenSource] | None:
+    """What the engine says of each chunk; None where it is silent about one."""
+    ids = [delta.token_ids for _, delta in deltas]
+    if all(ids):
+        return [len(chunk or ()) for chunk in ids], TokenSource.IDS
+    counts = [delta.tokens for _, delta in deltas]
+    return ([count or 0 for count in counts], TokenSource.COUNTS) if all(counts) else None
 
 
 def apportion(arrivals_ns: Sequence[int], tokens: int) -> list[int]:

@@ -53,26 +53,19 @@ async def check_quality(
         tokenizer: the model's.
         planner: of their traffic.
     """
-    config = experiment.quality
     folders = [(plan, run.trial(plan.id)) for plan in plans]
     wanted = [(plan, folder) for plan, folder in folders if folder.read_record() and not folder.read_quality()]
-    if not config.samples or not wanted:
+    if not experiment.quality.samples or not wanted:
         return
     why = not_installed() if model.path else "the model's files are not here; set path in [model]"
-    if why or not model.path:
-        for _, folder in wanted:
-            folder.write_quality(QualityRecord(why=why))
-        return
     looking = _Looking(experiment, engine, tokenizer, planner)
-    trials = [await asyncio.to_thread(looking.at, plan, folder) for plan, folder in wanted]
-    lines = [
-        msgspec.structs.replace(line, id=f"{number}/{line.id}")
-        for number, trial in enumerate(trials)
-        for line in trial.lines
+    trials = [
+        _Trial(folder, why=why) if why else await asyncio.to_thread(looking.at, plan, folder) for plan, folder in wanted
     ]
-    scores = await scored(model.path, lines, config.limit_s) if lines else Scores({})
-    for number, trial in enumerate(trials):
-        trial.folder.write_quality(_record(trial, number, scores, tokenizer))
+    lines = [line for trial in trials for line in trial.lines]
+    scores = await scored(str(model.path), lines, experiment.quality.limit_s) if lines else Scores({})
+    for trial in trials:
+        trial.folder.write_quality(_record(trial, scores, tokenizer))
 
 
 class _Looking:
@@ -95,7 +88,8 @@ class _Looking:
         for candidate in self._candidates(plan, folder, traffic):
             sample, line = prepared(candidate, self._engine.dialect, self._tokenizer)
             found.samples.append(sample)
-            found.lines.extend([line] if line else [])
+            if line:
+                found.lines.append(msgspec.structs.replace(line, id=_name(found, sample)))
             if len(found.lines) == self._config.samples:
                 break
         return found if found.samples else _Trial(folder, why="no answer ended well")
@@ -127,13 +121,18 @@ def _turns(traffic: Traffic, first: int, places: set[int]) -> dict[int, Turn]:
     return {place: turn for place, turn in zip(range(first, end), everything, strict=False) if place in places}
 
 
-def _record(trial: _Trial, number: int, scores: Scores, tokenizer: Tokenizer) -> QualityRecord:
+def _name(trial: _Trial, sample: QualitySample) -> str:
+    """What the scorer calls it: one process scores several trials."""
+    return f"{trial.folder.path.name}/{sample.index}"
+
+
+def _record(trial: _Trial, scores: Scores, tokenizer: Tokenizer) -> QualityRecord:
     if trial.why:
         return QualityRecord(why=trial.why)
     asked = {line.id for line in trial.lines}
     samples = [
-        _scored(sample, scores.by_id.get(f"{number}/{sample.index}"), scores.failure, tokenizer)
-        if str(sample.index) in asked
+        _scored(sample, scores.by_id.get(_name(trial, sample)), scores.failure, tokenizer)
+        if _name(trial, sample) in asked
         else sample
         for sample in trial.samples
     ]

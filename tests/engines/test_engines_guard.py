@@ -81,6 +81,18 @@ def test_stdout_is_the_pid_alone_and_the_engines_output_goes_to_the_log() -> Non
         assert process.stderr.read() == f"{int(pid)} True\n"
 
 
+def test_an_engine_hears_the_stop_though_the_harness_is_a_shells_background_job() -> None:
+    """Whose children are born deaf to SIGINT."""
+    code = "import signal; print(*(signal.getsignal(n) for n in (signal.SIGINT, signal.SIGHUP)))"
+    ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with guarded(*python(code)) as process:
+            assert process.stderr is not None
+            assert process.stderr.read() == "<built-in function default_int_handler> 0\n"
+    finally:
+        signal.signal(signal.SIGINT, ignored)
+
+
 @pytest.mark.parametrize(("mode", "reason"), [(None, "No such file or directory"), (0o644, "Permission denied")])
 def test_a_program_that_cannot_be_executed_has_its_reason_in_the_log(
     tmp_path: Path, mode: int | None, reason: str

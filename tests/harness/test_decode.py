@@ -146,3 +146,10 @@ def test_a_split_anywhere_changes_no_count(cut: int):
     record = decode_stream(stream([(10, body[:cut]), (10, body[cut:])]), REFERENCE, None)
     whole = decode_stream(stream([(10, body)]), REFERENCE, None)
     assert record == whole
+
+
+def test_counts_that_the_engine_gives_for_each_chunk_are_taken_as_they_are():
+    deltas = [(10, TokenDelta(" a", tokens=1)), (20, TokenDelta(" b c", tokens=2))]
+    assert token_counts(deltas, 3, None) == ([1, 2], TokenSource.COUNTS)
+    unsure = [*deltas, (30, TokenDelta(" d"))]
+    assert token_counts(unsure, 3, None) == ([1, 1, 1], TokenSource.CHUNKS)

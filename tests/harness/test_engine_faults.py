@@ -74,10 +74,18 @@ class Scene:
         tmp_path: a fresh folder.
         strike: what befalls the first one in its first trial.
         fake: what it is, where it runs already.
+        settle_s: as in the experiment.
         bad: what its table says besides.
     """
 
-    def __init__(self, tmp_path: Path, strike: Strike | None = None, fake: FakeQuill | None = None, **bad: Any) -> None:
+    def __init__(
+        self,
+        tmp_path: Path,
+        strike: Strike | None = None,
+        fake: FakeQuill | None = None,
+        settle_s: float = 0.0,
+        **bad: Any,
+    ) -> None:
         self.events = Events()
         self.struck_s = 0.0
         self._folder = tmp_path
@@ -92,7 +100,7 @@ class Scene:
             ],
             "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": 5}},
             "loads": [{"concurrency": 1}, {"concurrency": 2}],
-            "trial": {"duration_s": 1.5, "warmup_requests": 1, "settle_s": 0, "max_failure_share": 0.05},
+            "trial": {"duration_s": 1.5, "warmup_requests": 1, "settle_s": settle_s, "max_failure_share": 0.05},
             "client": {"calibrate": False},
         }
         asyncio.run(self._attached(fake, data) if fake else self._play(data))
@@ -185,6 +193,13 @@ def test_an_engine_that_dies_of_its_memory_says_so(tmp_path: Path) -> None:
         assert reason.startswith("engine died: the engine ran out of memory (exit status 1): MemoryError: a buffer of ")
         assert "lower memory_fraction, max_model_len or max_num_seqs" in reason
     assert scene.good == [Verdict.VALID] * 2
+
+
+def test_an_engine_that_dies_before_every_trial_is_not_started_for_ever(tmp_path: Path) -> None:
+    """It settles at first, and does not survive it."""
+    scene = Scene(tmp_path, settle_s=1.0, args=["--fault", "starve-later"])
+    assert set(scene.trials) == {"r1-good-1", "r1-good-2"}
+    assert (scene.run.manifest.failure or "").count("the engine ran out of memory (exit status 1)") == 1
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_levels_have_seeds_of_their_own_and_engines_share_them():
         ),
         ({"engines": [{"adaptor": "reference"}]}, BadExperiment, "engines[0] has no option 'adaptor'"),
         ({"engines": [{"adapter": "referense"}]}, UnknownEngine, "did you mean 'reference'?"),
-        ({"engines": [{"adapter": "reference", "options": {"devise": "x"}}]}, BadEngineOption, "did you mean 'device'?"),
+        ({"engines": [{"adapter": "reference", "options": {"devise": 1}}]}, BadEngineOption, "did you mean 'device'?"),
         ({"workload": {"name": "chatt"}}, UnknownWorkload, "did you mean 'chat'?"),
         ({"repeats": "three"}, BadExperiment, "Expected `int`, got `str`"),
         ({"repeats": 0}, BadExperiment, "repeats must be at least 1"),

@@ -1,12 +1,13 @@
-"""Answers beside the reference: what is chosen, what is found, and what is said when nothing can be."""
+"""Answers beside the reference: what is found, and what is said when nothing can be."""
 
 import asyncio
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 import torch
 from rich.console import Console
@@ -14,13 +15,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import results
 from engines import Engine, Model, engine
-from engines.dialects import Dialect, OpenAiDialect, ReferenceDialect
 from harness.client import decode_stream
 from harness.experiment import Experiment, experiment_from
 from harness.observer import PlainObserver
 from harness.quality import asks_logprobs, check_quality
-from harness.quality.answers import Candidate, prepared
-from harness.quality.choice import ranked
 from harness.run import create_run, run_experiment
 from harness.traffic import traffic_planner
 from reference_engine.config import EngineConfig
@@ -28,12 +26,12 @@ from reference_engine.offline import generate, load_engine
 from reference_engine.request import SamplingParams
 from results.frames import FrameAppender
 from results.quality import QualityRecord
-from results.records import Outcome, Phase, RequestRecord, StreamRecord, TrialPlan, TrialRecord, Verdict
+from results.records import Outcome, Phase, StreamRecord, TrialPlan, TrialRecord, Verdict
 from results.store import RunFolder
 from tests.harness.samples import stream
 from tests.harness.tiny_model import tiny_engine
 from tests.workloads.small_tokenizers import LESSON, checkpoint
-from workloads import Message, Tokenizer, Turn, prompt_reader
+from workloads import Tokenizer, prompt_reader
 
 REQUESTS, TOKENS = 9, 12
 Answers = list[list[int]]
@@ -312,78 +310,29 @@ def test_a_reference_that_takes_too_long_is_stopped(tmp_path: Path, model: Path)
     record = scene.checked()
     assert record is not None
     assert record.warnings == ["the reference took longer than quality.limit_s, 0.01 s"]
+    assert not references()
 
 
-TURN = Turn(4, 3, messages=(Message("user", "a note"),))
+def test_an_interrupted_check_leaves_no_process_and_no_record(tmp_path: Path, model: Path) -> None:
+    scene = Scene(tmp_path, model)
+    scene.said([[7] * TOKENS] * REQUESTS)
+
+    async def interrupted() -> None:
+        task = asyncio.create_task(scene._checked())
+        async with asyncio.timeout(30):
+            while not references():  # noqa: ASYNC110  (another process begins)
+                await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(interrupted())
+    assert not references()
+    assert scene.trial.read_quality() is None
 
 
-def looked_at(
-    dialect: Dialect, tokenizer: Tokenizer, reads: Sequence[bytes], turn: Turn = TURN
-) -> tuple[str | None, list[int] | None]:
-    """Why an answer is not compared, or its tokens."""
-    record = stream([(i, read) for i, read in enumerate(reads)])
-    request = asked(0)
-    sample, line = prepared(Candidate(request, turn, record), dialect, tokenizer)
-    return sample.why, line.output_ids if line else None
-
-
-def asked(index: int, session: str = "s", turn: int = 0) -> RequestRecord:
-    return RequestRecord(
-        index=index, phase=Phase.MEASURED, session=session, turn=turn, planned_ns=0, ended_ns=1, outcome=Outcome.OK
-    )
-
-
-def delta(**parts: Any) -> bytes:
-    return sse({"choices": [{"index": 0, "delta": parts}]})
-
-
-def usage(tokens: int, reason: str = "length") -> bytes:
-    return sse({"choices": [{"index": 0, "finish_reason": reason}], "usage": {"completion_tokens": tokens}})
-
-
-def test_answers_that_cannot_be_read_as_tokens_say_why(model: Path) -> None:
-    tokenizer = Tokenizer(model)
-    ids = tokenizer.encode("the water")
-    text = delta(content="the water")
-    assert looked_at(OpenAiDialect(), tokenizer, [text, usage(len(ids))]) == (None, ids)
-    assert looked_at(OpenAiDialect(), tokenizer, [text]) == (None, ids)
-    assert looked_at(OpenAiDialect(), tokenizer, [text, usage(len(ids) + 1, "stop")]) == (None, ids)
-    assert looked_at(OpenAiDialect(), tokenizer, [delta(content="the water\ufffd"), usage(len(ids) + 1)]) == (None, ids)
-    why = f"no token ids came, and the text makes {len(ids)} tokens where the engine counted {len(ids) + 1}"
-    assert looked_at(OpenAiDialect(), tokenizer, [text, usage(len(ids) + 1)]) == (why, None)
-    why = "the engine sent no token ids, and reasoning apart from its text"
-    assert looked_at(OpenAiDialect(), tokenizer, [delta(reasoning_content="so"), text]) == (why, None)
-    assert looked_at(OpenAiDialect(), tokenizer, [usage(0)]) == ("the answer holds no token", None)
-
-
-def test_an_answer_that_was_held_to_a_schema_is_not_compared_and_one_that_was_not_is(model: Path) -> None:
-    tokenizer = Tokenizer(model)
-    turn = msgspec.structs.replace(TURN, json_schema='{"type":"object"}')
-    reads = [sse({"choices": [{"index": 0, "delta": {"content": "{"}, "token_ids": [5]}]})]
-    held, _ = looked_at(OpenAiDialect(), tokenizer, reads, turn)
-    assert held == "the answer was held to a JSON schema, which the reference does not know"
-    assert looked_at(ReferenceDialect(), tokenizer, reads, turn) == (None, [5])
-
-
-def test_the_choice_depends_on_seed_session_and_turn_alone() -> None:
-    requests = [asked(i, session=f"s{i // 2}", turn=i % 2) for i in range(40)]
-    chosen = ranked("1", requests)
-    assert ranked("1", reversed(requests)) == chosen
-    assert ranked("2", requests) != chosen
-    assert sorted(request.index for request in chosen) == list(range(40))
-    assert len({request.index // 10 for request in chosen[:12]}) == 4, "from the whole trial"
-
-
-def test_log_probabilities_are_asked_of_few_requests_however_far_the_plan_goes() -> None:
-    asks = asks_logprobs("seed", 4)
-    asked = [position for position in range(1023) if asks(position)]
-    assert len(asked) == 10, "one in each of 1, 2, 4 … 512 requests"
-    assert [(position + 1).bit_length() for position in asked] == list(range(1, 11))
-    assert [p for p in range(1023) if asks_logprobs("other", 4)(p)] != asked
-    assert not any(asks_logprobs("seed", 0)(position) for position in range(100))
-    many = [position for position in range(1023) if asks_logprobs("seed", 16)(position)]
-    assert 16 <= len(many) <= 40
-    assert set(asked) <= set(many)
+def references() -> list[psutil.Process]:
+    """Processes that score, of this one's."""
+    return [child for child in psutil.Process().children() if "score" in child.cmdline()]
 
 
 @pytest.mark.timeout(120)

@@ -96,6 +96,7 @@ def side(**changes: Any) -> dict[str, Any]:
         {"trial": {"duration_s": 31}},
         {"trial": {"cache": "warm"}},
         {"client": {"workers": 2}},
+        {"quality": {"logprobs": True}},
     ],
 )
 def test_whatever_may_change_a_figure_changes_the_fingerprint(changes: dict[str, Any]):
@@ -119,7 +120,7 @@ def test_so_does_another_model_machine_traffic_load_or_repeat(facts: dict[str, A
 @pytest.mark.parametrize(
     "changes",
     [side(label="other"), side(port=9000), {"slo": {"ttft_s": 1.0}}, {"name": "u"}, {"repeats": 9},
-     {"engines": [*BASE["engines"], {"adapter": "reference", "label": "b"}]}],
+     {"quality": {"samples": 9}}, {"engines": [*BASE["engines"], {"adapter": "reference", "label": "b"}]}],
 )  # fmt: skip
 def test_what_does_not_touch_the_figures_does_not(changes: dict[str, Any]):
     assert of(changes) == of({})

@@ -155,11 +155,16 @@ def test_a_chats_chunks_have_no_ids_and_its_usage_says_how_many_tokens_there_wer
     assert usage.output_tokens == 3
 
 
-def test_tokens_of_a_chat_with_several_to_a_chunk_are_known_in_sum_only() -> None:
-    """Bias 8, where no ids come: the count is right, its places are estimated, and the record says so."""
-    _, content = answer(fake(group=2), SglangDialect(), CHAT)
-    record = decode_stream(stream([(10, content)]), SglangDialect(), None)
-    assert (sum(record.chunk_tokens), record.token_source) == (3, TokenSource.APPORTIONED)
+@pytest.mark.parametrize("dialect", [SglangDialect(), SglangNativeDialect()])
+@pytest.mark.parametrize(("group", "counts"), [(1, [1, 1, 1]), (2, [2, 1]), (3, [3])])
+def test_a_chats_chunks_are_counted_by_what_the_usage_says_so_far(
+    dialect: Dialect, group: int, counts: list[int]
+) -> None:
+    """Bias 8, where no ids come."""
+    _, content = answer(fake(group=group), dialect, CHAT)
+    record = decode_stream(stream([(10, content)]), dialect, None)
+    assert (record.chunk_tokens, record.token_source) == (counts, TokenSource.COUNTS)
+    assert record.output_tokens == 3
 
 
 def test_each_reader_begins_anew() -> None:

@@ -175,17 +175,20 @@ class FakeSglang(Fake):
                 if not count and kind != "text_completion":
                     await response.write(event({**head, "choices": [_delta({"role": "assistant", "content": ""})]}))
                 count += len(new)
-                await response.write(event({**head, "choices": [_choice(body, new, meta, kind)], "usage": None}))
+                so_far = self._usage(ids, count, meta) if _told(body, "continuous_usage_stats") else None
+                await response.write(event({**head, "choices": [_choice(body, new, meta, kind)], "usage": so_far}))
             if kind != "text_completion":
                 ended = {**_delta({}), "finish_reason": meta["finish_reason"]["type"]}
                 await response.write(event({**head, "choices": [ended]}))
-            if (body.get("stream_options") or {}).get("include_usage"):
-                usage = {"prompt_tokens": len(ids), "total_tokens": len(ids) + count, "completion_tokens": count}
-                details = {"cached_tokens": meta["cached_tokens"]} if self.flags.enable_cache_report else None
-                usage |= {"prompt_tokens_details": details, "reasoning_tokens": 0}
-                await response.write(event({**head, "choices": [], "usage": usage}))
+            if _told(body, "include_usage"):
+                await response.write(event({**head, "choices": [], "usage": self._usage(ids, count, meta)}))
             await response.write(DONE)
         return response
+
+    def _usage(self, ids: list[int], count: int, meta: dict) -> dict:
+        usage = {"prompt_tokens": len(ids), "total_tokens": len(ids) + count, "completion_tokens": count}
+        details = {"cached_tokens": meta["cached_tokens"]} if self.flags.enable_cache_report else None
+        return {**usage, "prompt_tokens_details": details, "reasoning_tokens": 0}
 
     @property
     def context(self) -> int:
@@ -289,3 +292,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+def _told(body: dict, option: str) -> bool:
+    return bool((body.get("stream_options") or {}).get(option))
