@@ -27,6 +27,7 @@ repeats = 1
 path = "{model}"
 [[engines]]
 adapter = "reference"
+options = {{ threads = 1 }}
 [workload]
 name = "chat"
 options = {{ scale = 0.125 }}
@@ -34,6 +35,7 @@ options = {{ scale = 0.125 }}
 concurrency = 4
 [trial]
 duration_s = 60
+settle_s = 0
 max_requests = 400
 """
 

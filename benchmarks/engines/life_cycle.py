@@ -78,15 +78,16 @@ class Told(msgspec.Struct, frozen=True):
 
 
 def marked() -> list[psutil.Process]:
-    """Every process that carries our mark, but this one."""
+    """Every process that carries our mark and runs, but this one."""
     found: list[psutil.Process] = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARK) == os.environ[MARK] and process.pid != os.getpid():
+            ours = process.environ().get(MARK) == os.environ[MARK] and process.pid != os.getpid()
+            if ours and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except psutil.Error:
             continue  # it has just ended, or is no business of ours
-    return [process for process in found if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    return found
 
 
 async def play(cycle: Cycle, log: Path) -> Told:

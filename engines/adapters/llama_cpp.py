@@ -70,6 +70,8 @@ class LlamaCppOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     """A quantised cache of values needs it."""
     cache_ram_mib: int | None = None
     """Memory for the prompts of slots that were given to others; the default is 8192."""
+    ngram_size: int | None = None
+    """With speculation ``ngram``: tokens that must have been said before, for what followed them to be proposed; 12."""
 
 
 def _speculate(value: Speculation) -> Setting | Cannot:
@@ -212,6 +214,7 @@ class LlamaCppEngine(ServerEngine):
         for word, value in (
             ("-t", options.threads), ("-tb", options.threads_batch), ("--threads-http", options.threads_http),
             ("-ngl", options.n_gpu_layers), ("-fa", options.flash_attention), ("--cache-ram", options.cache_ram_mib),
+            ("--spec-ngram-simple-size-n", options.ngram_size),
         ):  # fmt: skip
             argv += [word, str(value)] if value is not None else []
         return argv

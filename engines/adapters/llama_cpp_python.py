@@ -100,7 +100,7 @@ class LlamaCppPythonEngine(ServerEngine):
         made = super().launch(port)
         if made is None or self.setup.deployment.container or self.setup.deployment.ssh:
             return made
-        where = {"HOST": "127.0.0.1", "PORT": str(port), "CONFIG_FILE": ""}
+        where = {"HOST": "127.0.0.1", "PORT": str(port)}
         return msgspec.structs.replace(made, env={**made.env, **where})
 
     def command(self) -> Sequence[str]:

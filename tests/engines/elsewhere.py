@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-INSIDE = "8000"
+INSIDE = re.compile(r"\b8000\b")
 CLIENT = """#!{python} -S
 import json, os, signal, socket, sys
 
@@ -92,7 +93,7 @@ class Elsewhere:
     def _shell(self, client: socket.socket, argv: list[str], output: Any) -> int:
         """A session whose processes hang up when the connection ends."""
         port = argv[argv.index("-L") + 1].split(":")[1]
-        engine = self._start(["sh", "-c", argv[-1].replace(INSIDE, port)], {"PATH": os.environ["PATH"]}, output)
+        engine = self._start(["sh", "-c", INSIDE.sub(port, argv[-1])], {"PATH": os.environ["PATH"]}, output)
         while not _ended(engine, client):
             if not client.recv(1):
                 os.killpg(engine.pid, signal.SIGHUP)
@@ -105,7 +106,7 @@ class Elsewhere:
         name = words[words.index("--name") + 1]
         given = {variable: env[variable] for flag, variable in itertools.pairwise(words) if flag == "--env"}
         command = words[words.index("image") + 1 :]
-        inside = [port if word == INSIDE else word for word in command]
+        inside = [INSIDE.sub(port, word) for word in command]
         engine = self._containers[name] = self._start(inside, given, output)
         while not _ended(engine, client):
             number = client.recv(1)

@@ -64,15 +64,15 @@ def test_the_example_is_one_adapter_among_the_others(capsys: pytest.CaptureFixtu
 
 @pytest.mark.usefixtures("quill")
 def test_the_example_is_started_measured_and_described(tmp_path: Path) -> None:
-    found = run(tmp_path, spec={"max_num_seqs": 32, "enable_prefix_caching": False}, options={"ink": "blue"})
+    found = run(tmp_path, spec={"max_num_seqs": 32}, options={"ink": "blue"})
     assert found.status is RunStatus.COMPLETE
     (trial,) = found.finished
     assert trial.record.verdict is Verdict.VALID, trial.record.reasons
     told = trial.record.engine_description
     assert isinstance(told, EngineDescription)
     assert (told.adapter, told.version) == ("quill", VERSION)
-    assert told.details == {"ink": "blue", "slots": 32, "cache": False}
-    assert told.argv[-5:] == ["--ink", "blue", "--slots", "32", "--no-cache"]
+    assert told.details == {"ink": "blue", "slots": 32}
+    assert told.argv[-4:] == ["--ink", "blue", "--slots", "32"]
     assert {(request.output_tokens, request.token_source) for request in trial.requests} == {(5, TokenSource.IDS)}
 
 

@@ -20,7 +20,7 @@ from rich.console import Console
 
 import results
 from benchmarks.ray_nodes import ray_nodes
-from engines import pick_port
+from engines import Access, pick_port
 from harness.cli import make_app
 from harness.cli.guarded import guarded
 from harness.client import Closed, Fleet, LoadResult, Open, ray_worker
@@ -253,7 +253,7 @@ def test_an_engine_that_a_node_cannot_reach_is_refused_before_the_load():
     worker = RayWorker(None, Hello("0", far, 1, "/tmp/x"), measure_clock=True)
     assert worker.pid is None
     for url in ("http://127.0.0.1:8000", "http://localhost:8000/v1", "http://[::1]:8000"):
-        order = Prepare(url, "log", "sessions", OPEN, 1.0, Phase.MEASURED)
+        order = Prepare(url, Access(), "log", "sessions", OPEN, 1.0, Phase.MEASURED)
         with pytest.raises(ClientFailed, match=f"on far cannot reach {url.replace('[', '.')[:12]}.*give its url"):
             asyncio.run(worker.send(order))
 

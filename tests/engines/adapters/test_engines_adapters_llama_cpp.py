@@ -46,6 +46,7 @@ OPTIONS = {
     "n_gpu_layers": (99, ("-ngl", "99")),
     "flash_attention": ("on", ("-fa", "on")),
     "cache_ram_mib": (0, ("--cache-ram", "0")),
+    "ngram_size": (3, ("--spec-ngram-simple-size-n", "3")),
 }
 
 

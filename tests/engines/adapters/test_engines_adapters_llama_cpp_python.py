@@ -68,7 +68,7 @@ def test_options_are_flags(model: Model) -> None:
 def test_variables_that_it_prefers_to_its_flags_say_the_same(model: Model) -> None:
     found = launch(model, "llama_cpp_python", Deployment(program=PROGRAM, env={"PORT": "1", "OTHER": "2"}))
     assert found.env == {
-        "HF_HUB_OFFLINE": "1", "HOST": "127.0.0.1", "PORT": "9000", "CONFIG_FILE": "", "OTHER": "2",
+        "HF_HUB_OFFLINE": "1", "HOST": "127.0.0.1", "PORT": "9000", "OTHER": "2",
     }  # fmt: skip
 
 

@@ -32,6 +32,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--fit", choices=("on", "off"), default="on")
     add("-s", "--seed", type=int, default=-1)
     add("--spec-type", choices=_SPEC, default="none")
+    add("--spec-ngram-simple-size-n", type=int, default=12)
     add("--spec-ngram-simple-size-m", type=int, default=48)
     add("--spec-draft-n-max", type=int, default=3)
     add("-md", "--spec-draft-model", "--model-draft", default="")

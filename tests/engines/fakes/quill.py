@@ -91,7 +91,6 @@ def main() -> None:
     parser.add_argument("--ink", choices=("black", "blue"))
     parser.add_argument("--dtype", choices=("auto", "bfloat16"))
     parser.add_argument("--slots", type=int)
-    parser.add_argument("--cache", action=argparse.BooleanOptionalAction)
     parser.add_argument("--fault", action="append", default=[])
     parser.add_argument("--gap-s", type=float, default=0.002)
     options = parser.parse_args()
@@ -100,7 +99,7 @@ def main() -> None:
         starve()
     if "crash" in options.fault:
         sys.exit("quill: the model is torn: 3 of 5 tensors")
-    told = {"ink": options.ink, "slots": options.slots, "cache": options.cache}
+    told = {"ink": options.ink, "slots": options.slots}
     fake = FakeQuill(Script(options.gap_s, options.gap_s), options.fault, options.name, told)
     serve(fake, int(options.listen.rpartition(":")[2]))
 

@@ -1,0 +1,70 @@
+"""Quill in a container and on another host, both made up, through the whole harness."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import results
+from engines import registry
+from harness.experiment import experiment_from
+from harness.observer import PlainObserver
+from harness.run import create_run, run_experiment
+from results.records import EngineDescription, RunStatus, Verdict
+from tests.engines.elsewhere import Elsewhere, elsewhere
+from tests.engines.quill import install, model
+
+SENTINEL = "hf-sentinel-5512"
+
+
+@pytest.fixture
+def other_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Elsewhere]:
+    programs = install(tmp_path / "site")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    registry._others.cache_clear()
+    with elsewhere(tmp_path) as side:
+        monkeypatch.setenv("PATH", f"{side.programs}:{programs}:{os.environ['PATH']}")
+        yield side
+    registry._others.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("way", "client", "env"),
+    [
+        ({"container": {"image": "image"}}, "docker", {"HF_TOKEN": SENTINEL}),
+        ({"ssh": {"host": "box"}}, "ssh", {"OMP_NUM_THREADS": "2"}),
+    ],
+)
+def test_it_is_started_measured_and_stopped_elsewhere(
+    tmp_path: Path, other_side: Elsewhere, way: dict[str, Any], client: str, env: dict[str, str]
+) -> None:
+    ((place, table),) = way.items()
+    table = {**table, "command": [str(tmp_path / "site/programs/quill-server")]}
+    data: dict[str, Any] = {
+        "name": "t",
+        "repeats": 1,
+        "model": {"name": "smol", "path": str(model(tmp_path / "model"))},
+        "engines": [{"adapter": "quill", place: table, "env": env}],
+        "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": 5}},
+        "loads": [{"concurrency": 2}],
+        "trial": {"duration_s": 1.3, "warmup_requests": 1, "settle_s": 0},
+        "client": {"calibrate": False},
+    }
+    experiment = experiment_from(data, "t")
+    folder = create_run(experiment, tmp_path / "runs")
+    asyncio.run(run_experiment(experiment, folder, PlainObserver(Console(quiet=True), experiment)))
+    found = results.load(folder.path)
+    assert found.status is RunStatus.COMPLETE, found.manifest.failure
+    (trial,) = found.finished
+    assert trial.record.verdict is Verdict.VALID, trial.record.reasons
+    told = trial.record.engine_description
+    assert isinstance(told, EngineDescription)
+    assert told.argv[0] == client
+    assert "engine" not in {record.source for record in trial.telemetry}, "only its client runs here"
+    assert other_side.engines[0].poll() is not None
+    files = (path for path in folder.path.rglob("*") if path.is_file())
+    assert [path for path in files if SENTINEL.encode() in path.read_bytes()] == []
