@@ -146,4 +146,6 @@ _CUT_OFF = StreamFault("the slot's context is full, so the answer was cut off; r
 
 def _delta(text: str, ids: tuple[int, ...], logprobs: tuple[float, ...], count: int) -> TokenDelta:
     """Text with the ids and log-probabilities of its tokens, where there are as many of them as tokens."""
-    return TokenDelta(text, ids if ids and len(ids) == count else None, logprobs if len(logprobs) == count else None)
+    whole = ids if ids and len(ids) == count else None
+    known = None if whole else count or None
+    return TokenDelta(text, whole, logprobs if len(logprobs) == count else None, tokens=known)

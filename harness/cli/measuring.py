@@ -76,6 +76,7 @@ def bench(
     duration: float = 30.0,
     repeats: int = 1,
     seed: int = 1,
+    api_key_env: str | None = None,
     calibrate: bool = True,
     workers: Workers = None,
     ray: Ray = None,
@@ -110,6 +111,8 @@ def bench(
         Trials; an interval needs at least 2.
     seed
         Of the traffic.
+    api_key_env
+        Environment variable with the key that requests carry.
     calibrate
         Measure the client's own error too, after the first trial; without it nothing is printed as ±.
     workers
@@ -131,7 +134,7 @@ def bench(
         "seed": seed,
         "repeats": repeats,
         "model": {"name": model, "tokenizer": str(tokenizer)},
-        "engines": [{"adapter": engine, "url": url}],
+        "engines": [{"adapter": engine, "url": url, **({"api_key_env": api_key_env} if api_key_env else {})}],
         "workload": {"name": workload, "options": {} if scale is None else {"scale": scale}},
         "loads": [load],
         "trial": {"duration_s": duration},

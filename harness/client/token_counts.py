@@ -48,11 +48,10 @@ def token_counts(
 
 def _told(deltas: Sequence[tuple[int, TokenDelta]]) -> tuple[list[int], TokenSource] | None:
     """What the engine says of each chunk; None where it is silent about one."""
-    ids = [delta.token_ids for _, delta in deltas]
-    if all(ids):
-        return [len(chunk or ()) for chunk in ids], TokenSource.IDS
-    counts = [delta.tokens for _, delta in deltas]
-    return ([count or 0 for count in counts], TokenSource.COUNTS) if all(counts) else None
+    counts = [len(delta.token_ids) if delta.token_ids else delta.tokens or 0 for _, delta in deltas]
+    if not all(counts):
+        return None
+    return counts, TokenSource.IDS if all(delta.token_ids for _, delta in deltas) else TokenSource.COUNTS
 
 
 def apportion(arrivals_ns: Sequence[int], tokens: int) -> list[int]:

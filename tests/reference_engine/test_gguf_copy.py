@@ -22,7 +22,7 @@ def quiet(_):
 
 def nameless(path):
     """A file without any metadata."""
-    path.write_bytes(b"GGUF" + (3).to_bytes(4, "little") + bytes(16))
+    path.write_bytes(b"GGUF" + (3).to_bytes(4, "little") + bytes(24))
     return path
 
 

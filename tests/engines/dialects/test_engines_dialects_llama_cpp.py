@@ -186,11 +186,11 @@ class TestNativeStream:
     def test_the_pieces_of_a_character_are_counted_though_only_the_last_ones_id_is_told(self) -> None:
         """Three tokens make one flag: the id of the third alone would make one token of them."""
         events = read(NATIVE, native(" a", [9], 1), native("🇫", [121], 4), native("b", [10], 5), last(5))
-        assert events[:3] == [TokenDelta(" a", (9,)), TokenDelta("🇫"), TokenDelta("b", (10,))]
+        assert events[:3] == [TokenDelta(" a", (9,)), TokenDelta("🇫", tokens=3), TokenDelta("b", (10,))]
         assert events[-1] == Usage(5, 5, 2, in_choice=True)
 
     def test_half_a_character_at_the_end_is_a_token_too(self) -> None:
-        assert read(NATIVE, native("a", [9], 1), last(2))[:2] == [TokenDelta("a", (9,)), TokenDelta("")]
+        assert read(NATIVE, native("a", [9], 1), last(2))[:2] == [TokenDelta("a", (9,)), TokenDelta("", tokens=1)]
 
     def test_a_token_without_text_is_a_token(self) -> None:
         assert read(NATIVE, native("", [1], 1)) == [TokenDelta("", (1,))]
@@ -205,10 +205,10 @@ class TestNativeStream:
             return {"completion_probabilities": [{"id": 9, "token": " a", "logprob": value, "top_logprobs": []}]}
 
         events = read(NATIVE, native(" a", [9], 1, **said(-0.5)), native("🇫", [121], 4, **said(-0.25)))
-        assert events == [TokenDelta(" a", (9,), (-0.5,)), TokenDelta("🇫")]
+        assert events == [TokenDelta(" a", (9,), (-0.5,)), TokenDelta("🇫", tokens=3)]
 
     def test_a_server_that_sends_no_ids_is_read_too(self) -> None:
-        assert read(NATIVE, native(" a", [], 1)) == [TokenDelta(" a")]
+        assert read(NATIVE, native(" a", [], 1)) == [TokenDelta(" a", tokens=1)]
 
     def test_an_error_in_the_stream_is_told_in_its_words(self) -> None:
         error = {"error": {"code": 500, "message": "Compute error.", "type": "server_error"}}
@@ -233,7 +233,7 @@ class TestOpenAiStream:
     def test_ids_that_were_asked_for_come_in_the_native_event(self) -> None:
         verbose = [{"__verbose": native(text, ids, total)} for text, ids, total in (("a", [7], 1), ("🇫", [9], 4))]
         events = read(OPENAI, chunk("a", **verbose[0]), chunk("🇫", **verbose[1]))
-        assert events == [TokenDelta("a", (7,)), TokenDelta("🇫")]
+        assert events == [TokenDelta("a", (7,)), TokenDelta("🇫", tokens=3)]
         special = {"__verbose": native("", [1], 1)}
         assert read(OPENAI, chunk("", **special)) == [TokenDelta("", (1,))]
 
@@ -248,7 +248,7 @@ class TestOpenAiStream:
             return {"choices": [choice], "timings": {"predicted_n": total}}
 
         events = read(OPENAI, said("Hi", 7, 1), said(" 🦙", 243, 4), said("!", 9, 5))
-        assert events == [TokenDelta("Hi", (7,), (-0.5,)), TokenDelta(" 🦙"), TokenDelta("!", (9,), (-0.5,))]
+        assert events == [TokenDelta("Hi", (7,), (-0.5,)), TokenDelta(" 🦙", tokens=3), TokenDelta("!", (9,), (-0.5,))]
 
     @given(st.dictionaries(st.sampled_from(["content", "stop", "tokens", "choices", "timings", "__verbose", "error",
                                             "completion_probabilities", "prompt_progress", "tokens_predicted"]),
