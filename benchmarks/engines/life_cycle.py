@@ -172,8 +172,11 @@ def kill_harness(cycle: Cycle, log: Path) -> Told:
 
 
 def left(port: int) -> tuple[int, bool]:
-    """How many processes are left, and whether something listens."""
-    return len(marked()), _listening(port)
+    """Processes that are still there, and whether the port still listens, once the kernel has had a second for both."""
+    deadline = time.monotonic() + 1.0
+    while (found := (len(marked()), _listening(port))) != (0, False) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
 
 
 def _listening(port: int) -> bool:
