@@ -8,13 +8,13 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from engines.adapters import xllamacpp_server
+from engines.adapters.gguf_engine import GgufEngine
 from engines.dialects import Dialect, LlamaCppDialect, LlamaCppNativeDialect
 from engines.engine import Setup
-from engines.errors import BadOption, ModelNotFound, NotInstalled
+from engines.errors import BadOption, NotInstalled
 from engines.launcher import Launch, Server
 from engines.metrics import MetricsSource, Prometheus, Series
 from engines.models.gguf import gguf_file, weights_dtype
-from engines.server_engine import ServerEngine
 from engines.spec import Cannot, Setting, Speculation, Spelling, Spellings, flag, one_of, switch
 
 CACHE_TYPES = {
@@ -97,7 +97,7 @@ def _split(mode: str) -> Spelling:
     return lambda value: Setting(("-sm", mode, "-ts", ",".join(["1"] * value)) if value > 1 else ())
 
 
-class LlamaCppEngine(ServerEngine):
+class LlamaCppEngine(GgufEngine):
     """Starts ``llama-server``: from ``program``, from PATH, or out of the environment ``llama-cpp``."""
 
     adapter = "llama_cpp"
@@ -105,10 +105,8 @@ class LlamaCppEngine(ServerEngine):
     programs = ("llama-server",)
     recipes = ("llama-cpp",)
     distributions = ("xllamacpp",)
-    model_suffix = ".gguf"
     spellings: ClassVar[Spellings] = {
-        "dtype": one_of(("auto", "float32", "float16", "bfloat16"), switch(None)),  # of the file that is chosen
-        "quantization": Cannot("it is in the GGUF file; set path in [model] to a quantised one"),
+        **GgufEngine.of_weights,
         "kv_cache_dtype": _cache_type,
         "max_model_len": switch(None),  # these two make -c and -np together
         "max_num_seqs": switch(None),
@@ -194,15 +192,6 @@ class LlamaCppEngine(ServerEngine):
     def installed_version(self) -> str | None:
         """The version of the package; None where the program is not of it."""
         return None if self._program() else super().installed_version()
-
-    def model_file(self) -> str:
-        """The GGUF that is served; see :func:`~engines.models.gguf.gguf_file`."""
-        remote, path = self.setup.deployment.ssh, self.setup.model.path
-        if remote and remote.model_path:
-            return remote.model_path
-        if path is None:
-            raise ModelNotFound(f"engine '{self.adapter}' needs a model's files; set path in [model]")
-        return str(gguf_file(path, self.setup.spec.dtype))
 
     def arguments(self, host: str, port: int, model: str) -> Sequence[str]:
         """Where to listen, contexts, and its own options. Nothing is fitted to memory behind the experiment's back."""

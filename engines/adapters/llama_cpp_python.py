@@ -5,12 +5,11 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from engines.adapters.gguf_engine import GgufEngine
 from engines.dialects import Dialect, LlamaCppPythonDialect
 from engines.engine import Setup
-from engines.errors import ModelNotFound, NotInstalled
+from engines.errors import NotInstalled
 from engines.launcher import Launch, Server
-from engines.models.gguf import gguf_file
-from engines.server_engine import ServerEngine
 from engines.spec import Cannot, Setting, Speculation, Spelling, Spellings, flag, one_of, switch
 
 _CACHE_TYPES = {
@@ -59,17 +58,15 @@ def _split(mode: int) -> Spelling:
     return lambda value: Setting(("--split_mode", str(mode), "--tensor_split", *["1"] * value) if value > 1 else ())
 
 
-class LlamaCppPythonEngine(ServerEngine):
+class LlamaCppPythonEngine(GgufEngine):
     """Starts ``python -m llama_cpp.server``; it opens its port when the model is loaded."""
 
     adapter = "llama_cpp_python"
     Options = LlamaCppPythonOptions
     recipes = ("llama-cpp-python",)
     distributions = ("llama-cpp-python",)
-    model_suffix = ".gguf"
     spellings: ClassVar[Spellings] = {
-        "dtype": one_of(("auto", "float32", "float16", "bfloat16"), switch(None)),  # of the file that is chosen
-        "quantization": Cannot("it is in the GGUF file; set path in [model] to a quantised one"),
+        **GgufEngine.of_weights,
         "kv_cache_dtype": _cache_type,
         "max_model_len": flag("--n_ctx"),
         "max_num_seqs": lambda value: Setting() if value == 1 else Cannot("it answers one request at a time"),
@@ -113,15 +110,6 @@ class LlamaCppPythonEngine(ServerEngine):
         if place.version("llama-cpp-python") is None:
             raise NotInstalled(f"{place.name} holds no llama-cpp-python; run: bakeoff engines install llama-cpp-python")
         return (str(place.python), "-m", "llama_cpp.server")
-
-    def model_file(self) -> str:
-        """The GGUF that is served; see :func:`~engines.models.gguf.gguf_file`."""
-        remote, path = self.setup.deployment.ssh, self.setup.model.path
-        if remote and remote.model_path:
-            return remote.model_path
-        if path is None:
-            raise ModelNotFound(f"engine '{self.adapter}' needs a model's files; set path in [model]")
-        return str(gguf_file(path, self.setup.spec.dtype))
 
     def arguments(self, host: str, port: int, model: str) -> Sequence[str]:
         """Where to listen, and its own options. Untold, a new request would kill the stream of the one before it."""
