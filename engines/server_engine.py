@@ -17,6 +17,8 @@ from engines.launcher import Launch, Server
 from engines.metrics import MetricsSource
 from engines.spec import Setting, Spellings, spelt
 
+_INSIDE = "/bakeoff/"
+"""Where a container finds configuration files."""
 _FORWARDED_PORT = 8000
 """On which an engine listens inside a container, or on another host."""
 _SSH_OPTIONS = tuple(
@@ -48,6 +50,8 @@ class ServerEngine:
     """Programs that are it, looked for on PATH where no package holds it."""
     needs_gpu: ClassVar[bool] = False
     """Whether it serves only with an NVIDIA GPU. Environments say so too, since some engines come in both kinds."""
+    module: ClassVar[tuple[str, ...]] = ()
+    """``-m`` and its name, where it is a module that the interpreter of its environment runs."""
     container_command: ClassVar[tuple[str, ...]] = ()
     """What is run in the usual container before the flags; empty where its entry point does that."""
     model_suffix: ClassVar[str] = ""
@@ -96,6 +100,11 @@ class ServerEngine:
         Raises:
             NotInstalled: it is not there; the message says the command that installs it.
         """
+        deployment = self.setup.deployment
+        if self.module and deployment.program:
+            return (deployment.program, "serve")
+        if self.module:
+            return ("python" if deployment.ssh else str(self.environment().python), *self.module)
         raise BadOption(f"engine '{self.adapter}' cannot be launched; give its url")
 
     def arguments(self, host: str, port: int, model: str) -> Sequence[str]:  # noqa: ARG002
@@ -194,6 +203,9 @@ class ServerEngine:
             flags = [*self.arguments("0.0.0.0", _FORWARDED_PORT, model), *own]  # noqa: S104  (inside the container)
             container = deployment.container
             command = self.container_command if container.command is None else container.command
+            for name in self.files():
+                container = _with_file(container, name)
+                flags = [word.replace(f"{{file:{name}}}", _INSIDE + name) for word in flags]
             return _in_container(container, [*command, *flags], port, tuple(env), model)
         if deployment.ssh:
             remote = deployment.ssh
@@ -209,6 +221,11 @@ class ServerEngine:
             what = f"engine '{self.adapter}': its program on that host is not known; set ssh.command"
             raise NotInstalled(what) from error
         return command if self.setup.deployment.program else [Path(word).name for word in command]
+
+
+def _with_file(container: Container, name: str) -> Container:
+    """The container with a configuration file in it."""
+    return msgspec.structs.replace(container, args=[*container.args, "--volume", f"{{file:{name}}}:{_INSIDE}{name}:ro"])
 
 
 def _over_ssh(remote: Ssh, command: Sequence[str], flags: Sequence[str], port: int, env: dict[str, str]) -> list[str]:

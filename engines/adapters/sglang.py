@@ -118,6 +118,7 @@ class SglangEngine(ServerEngine):
     adapter = "sglang"
     Options = SglangOptions
     recipes = ("sglang",)
+    module = _MODULE
     distributions = ("sglang",)
     programs = ("sglang",)
     needs_gpu = True
@@ -149,15 +150,6 @@ class SglangEngine(ServerEngine):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self.notes = tuple(_notes(setup))
-
-    def command(self) -> Sequence[str]:
-        """The interpreter of its environment; what an own ``program`` is given is ``serve``."""
-        deployment = self.setup.deployment
-        if deployment.program:
-            return (deployment.program, "serve")
-        if deployment.ssh:
-            return ("python", *_MODULE)
-        return (str(self.environment().python), *_MODULE)
 
     def arguments(self, host: str, port: int, model: str) -> Sequence[str]:
         """Metrics and cache hits told, sampling as requests say and not as the model's files do, no log of accesses."""

