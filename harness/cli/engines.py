@@ -2,18 +2,13 @@
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import cyclopts
 
-from harness.cli.options import EXIT_OK, Json
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from harness.cli.options import EXIT_OK, Json, standard_output
 
 engines_app = cyclopts.App(name="engines", help="Engines that can be measured.")
-
-_WIDTH = 100
 
 
 @engines_app.command(name="list")
@@ -32,7 +27,7 @@ def list_engines(*, json: Json = False) -> int:
     if json:
         print_json(found)
     else:
-        print_catalogue(found, _console())
+        print_catalogue(found, standard_output())
     return EXIT_OK
 
 
@@ -57,7 +52,7 @@ def doctor(*names: str, json: Json = False) -> int:
     if json:
         print_json(diagnosis(findings, here))
     else:
-        print_diagnosis(findings, here, _console())
+        print_diagnosis(findings, here, standard_output())
     return EXIT_OK
 
 
@@ -90,10 +85,3 @@ def _progress(words: str, seconds: float) -> None:
     elif sys.stderr.isatty() and len(line := f"{words}  {seconds:.0f} s") < os.get_terminal_size(2).columns:
         sys.stderr.write(f"\x1b[1A\x1b[K{line}\n")  # one line up, and over it
     sys.stderr.flush()
-
-
-def _console() -> "Console":
-    """Standard output; a pipe has no width of its own."""
-    from rich.console import Console
-
-    return Console() if sys.stdout.isatty() else Console(width=_WIDTH)

@@ -1,12 +1,11 @@
 """``bakeoff workloads fit``: a preset from a trace, and how good it is."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import cyclopts
 
-from harness.cli.options import EXIT_OK, Json
+from harness.cli.options import EXIT_OK, Json, standard_output
 from harness.cli.traffic import workloads_app
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
 FormatOptions = Annotated[list[str] | None, cyclopts.Parameter(name=["--format-option", "--option"], negative="")]
 _MAX_ROWS = cyclopts.Parameter(name="--max-rows", validator=cyclopts.validators.Number(gte=1))
-_WIDTH = 100
 _ARRIVAL_FIGURES = {
     "rate_per_s": "\nper s",
     "gap_cv": "CV of\ngaps",
@@ -182,9 +180,7 @@ def _as_data(found: "Fit", place: Path) -> dict[str, Any]:
 
 
 def _print(found: "Fit", place: Path) -> None:
-    from rich.console import Console
-
-    console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
+    console = standard_output()
     _say(console, f"{found.preset.summary}", "bold")
     _say(console, f"{found.requests:,} requests in {found.sessions:,} sessions", "dim")
     _say(console, f"\nArrivals: {found.arrivals.reason}.")

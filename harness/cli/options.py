@@ -1,9 +1,13 @@
 """What the commands share: options and exit codes."""
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Out = Annotated[Path, cyclopts.Parameter(name="--out")]
 """Where run folders go."""
@@ -17,3 +21,11 @@ Ray = Annotated[str | None, cyclopts.Parameter(name="--ray")]
 DEFAULT_OUT = Path("runs")
 EXIT_OK, EXIT_USER, EXIT_INVALID, EXIT_INTERRUPTED = 0, 2, 3, 130
 """Exit codes: the user's mistake is 2, a run that is no evidence is 3."""
+_WIDTH = 100
+
+
+def standard_output() -> "Console":
+    """Where tables go; a pipe has no width of its own."""
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=_WIDTH)

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
 
-from harness.cli.options import EXIT_OK, Json
+from harness.cli.options import EXIT_OK, Json, standard_output
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from harness.portraits import Subject
 
 workloads_app = cyclopts.App(name="workloads", help="Traffic that can be sent.")
@@ -36,7 +34,7 @@ def list_workloads(*, json: Json = False) -> int:
     if json:
         print_json(found)
     else:
-        print_catalogue(found, _console())
+        print_catalogue(found, standard_output())
     return EXIT_OK
 
 
@@ -81,7 +79,7 @@ def show(
     if json:
         print_json(as_data(subject))
     else:
-        console = _console()
+        console = standard_output()
         print_portrait(subject, console)
         if html is not None:
             console.print(f"\npage: {html}", markup=False, highlight=False, soft_wrap=True)
@@ -146,9 +144,3 @@ def _drawn(name: str, given: list[str], seed: int, sessions: int | None, tokeniz
         if counter is not None:
             raise
         return subject_of(wanted, seed, sessions, tokenizer_at(None))
-
-
-def _console() -> "Console":
-    from rich.console import Console
-
-    return Console() if sys.stdout.isatty() else Console(width=100)
