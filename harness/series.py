@@ -94,7 +94,7 @@ class _Series:
     def _adopted(self, item: Planned, finished: dict[str, tuple[RunFolder, TrialRecord]]) -> bool:
         """Take a trial over from an earlier run, if it is there."""
         order, plan = item
-        found = finished.get(self._fingerprint(plan))
+        found = finished.get(self._fingerprint(plan)) if finished else None
         if found is None:
             return False
         source, record = found
@@ -140,19 +140,16 @@ class _Series:
         Raises:
             EngineDied: the engine ended; what is left was not begun.
         """
-        while left:
+        while not (death := side.server.died()):
+            if not left:
+                return
             order, plan = left[0]
-            death = side.server.died()
-            if death:
-                raise death
             self._observer.trial_started(plan)
             traffic = self._prepared.planner.traffic(plan.load, plan.repeat, plan.engine)
             record = await self._runner.run(plan, order, side, traffic, self._fingerprint(plan))
             del left[0]
             self._observer.trial_finished(record)
-        death = side.server.died()
-        if death:
-            raise death
+        raise death
 
     def _fingerprint(self, plan: TrialPlan) -> str:
         prepared = self._prepared
