@@ -36,20 +36,11 @@ class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
     expected_text: str = ""
 
 
-class QualitySample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One answer beside the reference."""
+class Likeness(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How like the reference one answer is; what the scorer finds, and what is stored of it."""
 
-    index: int
-    """Of the request, as in its record."""
-    session: str
-    turn: int
-    why: str | None = None
-    """Why it could not be compared; what follows is then empty."""
-    prompt_tokens: int = 0
     tokens: int = 0
     """Positions compared."""
-    retokenised: bool = False
-    """The engine sent no token ids: the model's tokenizer read them from the text."""
     agreement: float | None = None
     """Share of positions at which no other token was likelier."""
     first_divergence: int | None = None
@@ -65,6 +56,20 @@ class QualitySample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     mean_abs_logprob_diff: float | None = None
     """Of the engine's own log-probabilities, where they were asked for and sent."""
     max_abs_logprob_diff: float | None = None
+
+
+class QualitySample(Likeness, frozen=True, kw_only=True, omit_defaults=True):
+    """One answer beside the reference."""
+
+    index: int
+    """Of the request, as in its record."""
+    session: str
+    turn: int
+    why: str | None = None
+    """Why it could not be compared; the rest is then empty."""
+    prompt_tokens: int = 0
+    retokenised: bool = False
+    """The engine sent no token ids: the model's tokenizer read them from the text."""
 
 
 class QualitySummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from engines.secrets import masked
-from results.quality import Difference
+from results.quality import Likeness
 
 _PACKAGES = ("torch", "safetensors", "gguf")
 """What it needs of the extra ``engine``; looked for, not imported."""
@@ -24,22 +24,11 @@ class Line(msgspec.Struct, frozen=True):
     logprobs: list[float] | None = None
 
 
-class Score(msgspec.Struct, frozen=True):
-    """What it writes; see :class:`results.quality.QualitySample`."""
+class Score(Likeness, frozen=True, kw_only=True):
+    """What it writes."""
 
     id: str
     error: str | None = None
-    tokens: int = 0
-    agreement: float | None = None
-    first_divergence: int | None = None
-    matched_prefix: int = 0
-    mean_regret: float | None = None
-    max_regret: float | None = None
-    near_ties: int = 0
-    first: Difference | None = None
-    worst: Difference | None = None
-    mean_abs_logprob_diff: float | None = None
-    max_abs_logprob_diff: float | None = None
 
 
 class Scores(msgspec.Struct, frozen=True):
