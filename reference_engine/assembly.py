@@ -6,19 +6,21 @@ import os
 import torch
 
 from reference_engine.attention.torch_backend import TorchAttention
-from reference_engine.batching_policy import make_policy
 from reference_engine.config import EngineConfig
 from reference_engine.engine import Engine
 from reference_engine.errors import ConfigError
 from reference_engine.kv_cache.block_pool import BlockPool
-from reference_engine.kv_cache.storage import allocate_storage
+from reference_engine.kv_cache.cache import Group, KvCache
+from reference_engine.kv_cache.sizing import Demand
+from reference_engine.kv_cache.storage import KvStorage, allocate_storage
 from reference_engine.limits import Limits
 from reference_engine.loading.checkpoint import Checkpoint
 from reference_engine.models.config import ModelConfig
 from reference_engine.models.llama import LlamaModel
 from reference_engine.request import Request, SamplingParams
 from reference_engine.runner import ModelRunner
-from reference_engine.scheduler import Scheduler
+from reference_engine.scheduling.rules import Rules
+from reference_engine.scheduling.scheduler import Scheduler
 
 _FREE_MEMORY_SHARE = 0.25  # of what is free after the weights are loaded; the machine has other work too
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -39,18 +41,40 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
         )
     if config.num_blocks is not None and config.kv_cache_memory_bytes is not None:
         raise ConfigError("--num-blocks and --kv-cache-memory-bytes both set the cache size; give one of them")
-    block_bytes = model.kv_elements_per_token * _DTYPES[dtype].itemsize * config.block_size
-    num_blocks = config.num_blocks or _default_num_blocks(config, length, block_bytes, device)
+    decided = dataclasses.replace(config, device=device, dtype=dtype, max_model_len=length)
+    demand = demand_of(decided, model)
+    num_blocks = config.num_blocks or _default_num_blocks(decided, demand)
+    if num_blocks < min(map(demand.of_one, (v for v in model.cache_layout.groups if v.window is not None)), default=0):
+        raise ConfigError(f"{num_blocks} KV blocks of {config.block_size} tokens are less than the model's window; raise it")
     return dataclasses.replace(
-        config,
-        device=device,
-        dtype=dtype,
-        max_model_len=length,
+        decided,
         num_blocks=num_blocks,
-        kv_cache_memory_bytes=num_blocks * block_bytes,
+        kv_cache_memory_bytes=demand.bytes(num_blocks),
         threads=config.threads or torch.get_num_threads(),
         served_model_name=config.model_name,
     )
+
+
+def demand_of(config: EngineConfig, model: ModelConfig) -> Demand:
+    """What a configuration with its dtype and length decided can need of the cache."""
+    return Demand(
+        layout=model.cache_layout,
+        block_size=config.block_size,
+        max_model_len=config.max_model_len or model.max_position_embeddings,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        element_bytes=_DTYPES[config.dtype].itemsize,
+    )
+
+
+def _default_num_blocks(config: EngineConfig, demand: Demand) -> int:
+    budget = config.kv_cache_memory_bytes
+    if budget is None:
+        free = int(_free_memory_bytes(config.device) * _FREE_MEMORY_SHARE)
+        return max(1, min(demand.useful, demand.fitting(free)))
+    if not demand.fitting(budget):
+        raise ConfigError(f"--kv-cache-memory-bytes {budget} is less than one block of {demand.bytes(1)} bytes")
+    return demand.fitting(budget)
 
 
 def resolve_device(wanted: str) -> str:
@@ -72,16 +96,6 @@ def _default_dtype(model: ModelConfig, device: str) -> str:
     return "bfloat16" if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "float32"  # noqa: SLF001 (no public name)
 
 
-def _default_num_blocks(config: EngineConfig, length: int, block_bytes: int, device: str) -> int:
-    budget = config.kv_cache_memory_bytes
-    if budget is not None:
-        if budget < block_bytes:
-            raise ConfigError(f"--kv-cache-memory-bytes {budget} is less than one block of {block_bytes} bytes")
-        return budget // block_bytes
-    useful = config.max_num_seqs * -(-length // config.block_size)
-    return max(1, min(useful, int(_free_memory_bytes(device) * _FREE_MEMORY_SHARE) // block_bytes))
-
-
 def _free_memory_bytes(device: str) -> int:
     if device == "cuda":
         return torch.cuda.mem_get_info()[0]
@@ -92,7 +106,10 @@ def limits_of(config: EngineConfig, model: ModelConfig) -> Limits:
     """The bounds that a resolved configuration puts on requests."""
     if config.max_model_len is None or config.num_blocks is None:
         raise ConfigError("limits need a configuration that resolve_config has completed")
-    return Limits(config.max_model_len, config.num_blocks, config.block_size, model.vocab_size)
+    # Where every layer has a window, blocks come free again and the length of a sequence is not bounded by them.
+    is_bounded = any(visible.window is None for visible in model.cache_layout.groups)
+    num_blocks = config.num_blocks if is_bounded else -(-config.max_model_len // config.block_size)
+    return Limits(config.max_model_len, num_blocks, config.block_size, model.vocab_size, config.max_num_seqs)
 
 
 def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> Engine:
@@ -112,20 +129,39 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> Engine:
     model = LlamaModel(
         checkpoint.config, checkpoint.weights, max_positions=limits.max_model_len, dtype=dtype, device=device
     )
-    storage = allocate_storage(
-        checkpoint.config, num_blocks=limits.num_blocks, block_size=config.block_size, dtype=dtype, device=device
-    )
-    pool = BlockPool(limits.num_blocks, config.block_size)
-    scheduler = Scheduler(
-        pool,
-        make_policy(config.policy, config.max_num_seqs),
+    demand = demand_of(config, checkpoint.config)
+    storage = _storage(demand, config.num_blocks or 1, device, dtype)
+    host = None
+    if config.preemption == "swap":
+        host = _storage(demand, demand.fitting(config.swap_memory_bytes), torch.device("cpu"), dtype)
+    cache = KvCache(_groups(config, demand), prefix_caching=config.enable_prefix_caching)
+    rules = Rules(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
-        enable_prefix_caching=config.enable_prefix_caching,
+        policy=config.policy,
+        preemption=config.preemption,
+        patience_steps=config.priority_patience_steps,
+        max_waiting=config.max_queue,
     )
-    engine = Engine(scheduler, ModelRunner(model, TorchAttention(storage), device), limits)
+    engine = Engine(Scheduler(cache, rules), ModelRunner(model, TorchAttention(storage), storage, host), limits)
     _warm_up(engine, limits)
     return engine
+
+
+def _groups(config: EngineConfig, demand: Demand) -> list[Group]:
+    """One block pool for each group of layers, and one of host memory beside it where requests are swapped."""
+    run = -(-demand.max_model_len // config.block_size) if config.kv_allocator == "contiguous" else 1
+    sizes = demand.sizes(config.num_blocks or 1)
+    hosts = demand.sizes(demand.fitting(config.swap_memory_bytes)) if config.preemption == "swap" else [0] * len(sizes)
+    return [
+        Group(BlockPool(size, config.block_size, run), visible, BlockPool(extra, config.block_size) if extra else None)
+        for size, visible, extra in zip(sizes, demand.layout.groups, hosts, strict=True)
+    ]
+
+
+def _storage(demand: Demand, num_blocks: int, device: torch.device, dtype: torch.dtype) -> KvStorage:
+    sizes = demand.sizes(num_blocks)
+    return allocate_storage(demand.layout, num_blocks=sizes, block_size=demand.block_size, dtype=dtype, device=device)
 
 
 def _warm_up(engine: Engine, limits: Limits) -> None:

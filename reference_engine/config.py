@@ -4,10 +4,17 @@ import dataclasses
 from typing import Annotated, Literal
 
 from reference_engine.errors import ConfigError
+from reference_engine.scheduling.rules import PolicyName, PreemptionName
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceName = Literal["auto", "cpu", "cuda"]
-PolicyName = Literal["continuous", "static"]
+AllocatorName = Literal["paged", "contiguous"]
+
+
+_POSITIVE = (
+    "block_size", "max_num_seqs", "max_num_batched_tokens", "threads", "max_model_len", "num_blocks", "max_queue",
+    "priority_patience_steps",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +41,26 @@ class EngineConfig:
     ] = None
     max_num_seqs: Annotated[int, "requests that may run at the same time"] = 64
     max_num_batched_tokens: Annotated[int, "tokens computed per step; longer prompts are cut into chunks"] = 512
-    policy: Annotated[PolicyName, "how requests are batched"] = "continuous"
+    kv_allocator: Annotated[
+        AllocatorName, "paged: blocks as they are needed; contiguous: room for the longest sequence at once"
+    ] = "paged"
+    policy: Annotated[
+        PolicyName, "how requests are batched; no_chunking: prompts in one piece; static: padded, all wait for the last"
+    ] = "continuous"
+    preemption: Annotated[PreemptionName, "of a request that makes room: compute it again, or keep it in host memory"] = (
+        "recompute"
+    )
+    swap_memory_bytes: Annotated[int, "bytes of host memory for requests that make room with --preemption swap"] = (
+        1 << 30
+    )
+    priority_patience_steps: Annotated[int, "steps by which one level of priority sends a request forward"] = 256
+    max_queue: Annotated[int | None, "requests that may wait; more get HTTP 429; default: any number"] = None
     enable_prefix_caching: Annotated[bool, "compute what prompts have in common at their beginning once"] = True
     threads: Annotated[int | None, "CPU threads of torch; default: torch's own choice"] = None
     seed: Annotated[int, "seeds the requests that name no seed, in order of arrival"] = 0
 
     def __post_init__(self) -> None:
-        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", "threads", "max_model_len", "num_blocks"):
+        for name in _POSITIVE:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
@@ -50,6 +70,12 @@ class EngineConfig:
             raise ConfigError(
                 f"--max-num-batched-tokens {self.max_num_batched_tokens} is less than --max-num-seqs "
                 f"{self.max_num_seqs}: a full batch could not decode one token each; raise the first"
+            )
+
+        if self.kv_allocator == "contiguous" and self.enable_prefix_caching:
+            raise ConfigError(
+                "--kv-allocator contiguous gives every sequence memory of its own, so nothing can be shared; "
+                "add --no-enable-prefix-caching"
             )
 
     @property

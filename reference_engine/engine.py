@@ -2,12 +2,13 @@
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from reference_engine.limits import Limits
-from reference_engine.request import Request, TokenOutput
+from reference_engine.request import Request, SampledToken, TokenOutput
 from reference_engine.runner import Runner
-from reference_engine.scheduler import Scheduler
+from reference_engine.scheduling.scheduler import Scheduler
+from reference_engine.scheduling.step import Chunk
 from reference_engine.timing import StepTimes
 
 Clock = Callable[[], float]  # seconds from an arbitrary origin, never going back
@@ -25,6 +26,7 @@ class StepReport:
         queue_times_s: seconds from arrival to first computation, of the requests that began in this step.
         times: of the tokens that were made.
         preemptions: requests that lost their blocks in this step.
+        swaps: those of them whose blocks went to host memory.
         looked_up_tokens: prompt lengths of the requests that were looked up in the prefix cache for the first time.
         cached_tokens: how many of those were found there and need not be computed.
         evicted_blocks: blocks that could have been found and were taken for something else.
@@ -40,6 +42,7 @@ class StepReport:
     queue_times_s: list[float]
     times: StepTimes
     preemptions: int
+    swaps: int
     looked_up_tokens: int
     cached_tokens: int
     evicted_blocks: int
@@ -75,13 +78,14 @@ class Engine:
         return self._scheduler.num_preemptions
 
     def add(self, request: Request) -> None:
-        """Queues a request.
+        """Queues a request, and its siblings with it.
 
         Raises:
-            RequestError: it could never be computed here.
+            RequestError: it could never be computed here, or too many wait.
         """
-        self.limits.check(request.token_ids, request.sampling.max_tokens)
-        self.stamp(request)
+        for one in (request, *request.siblings):
+            self.limits.check(one.token_ids, one.sampling.max_tokens, request.width)
+            self.stamp(one)
         self._scheduler.add(request)
 
     def stamp(self, request: Request) -> None:
@@ -90,53 +94,69 @@ class Engine:
             request.arrival_s = self._clock()
 
     def cancel(self, request_id: str) -> None:
-        """Forgets a request and frees its blocks; a request that has ended already is no mistake."""
+        """Forgets a request, its siblings that are not forked off yet with it, and frees its blocks.
+
+        A request that has ended already is no mistake.
+        """
         self._scheduler.remove(request_id)
 
     def reset_prefix_cache(self) -> None:
         """Makes sure that no later request finds what was computed so far; requests under way go on."""
-        self._scheduler.pool.forget_all()
+        self._scheduler.cache.forget_all()
 
     def step(self) -> StepReport:
         """Computes one step. Requests that end in it are forgotten and their blocks are free."""
+        scheduler, cache = self._scheduler, self._scheduler.cache
         began_s = self._clock()
-        preemptions_before, evicted_before = self._scheduler.num_preemptions, self._scheduler.pool.num_evicted
-        chunks = self._scheduler.schedule()
-        fresh = [chunk.request for chunk in chunks if chunk.request.first_scheduled_s is None]
+        before = (scheduler.num_preemptions, scheduler.num_swaps, cache.num_evicted)
+        step, moves = scheduler.schedule()
+        fresh = [chunk.request for chunk in step.chunks if chunk.request.first_scheduled_s is None]
         for request in fresh:
-            request.first_scheduled_s = began_s
-        sampled = self._runner.run(chunks) if chunks else []
+            for one in (request, *request.siblings):
+                one.first_scheduled_s = began_s
+        sampled = self._runner.run(step, moves) if step.chunks else []
         made_s = self._clock()
         outputs: list[TokenOutput] = []
         prompt_tokens, times = 0, StepTimes()
-        for chunk, token in zip(chunks, sampled, strict=True):
-            request = chunk.request
-            self._scheduler.complete(chunk)
-            if token is None:
-                continue
-            prompt_tokens += 0 if request.num_output else request.prompt_len
-            request.token_ids.append(token.token_id)
-            reason = request.finish_reason()
-            times.take(request, made_s, is_last=reason is not None)
-            outputs.append(TokenOutput(request.request_id, token, reason, request.num_cached_tokens))
-            if reason is not None:
-                self._scheduler.remove(request.request_id)
+        for chunk, tokens in zip(step.chunks, sampled, strict=True):
+            scheduler.complete(chunk)
+            for request, token in zip(self._takers(chunk) if tokens else (), tokens, strict=True):
+                prompt_tokens += 0 if request.num_output else request.prompt_len
+                outputs.append(self._take(request, token, times, made_s))
         return StepReport(
             outputs=outputs,
             duration_s=self._clock() - began_s,
-            computed_tokens=sum(chunk.length for chunk in chunks),
+            computed_tokens=sum(chunk.length for chunk in step.chunks),
             prompt_tokens=prompt_tokens,
             queue_times_s=[began_s - request.arrival_s for request in fresh if request.arrival_s is not None],
             times=times,
-            preemptions=self._scheduler.num_preemptions - preemptions_before,
+            preemptions=scheduler.num_preemptions - before[0],
+            swaps=scheduler.num_swaps - before[1],
             looked_up_tokens=sum(request.prompt_len for request in fresh if request.num_cached_tokens is not None),
             cached_tokens=sum(request.num_cached_tokens or 0 for request in fresh),
-            evicted_blocks=self._scheduler.pool.num_evicted - evicted_before,
-            running=self._scheduler.num_running,
-            waiting=self._scheduler.num_waiting,
-            used_blocks=self._scheduler.pool.num_used,
+            evicted_blocks=cache.num_evicted - before[2],
+            running=scheduler.num_running,
+            waiting=scheduler.num_waiting,
+            used_blocks=cache.num_used,
         )
 
     def check_integrity(self) -> None:
         """Raises BlockAccountingError if a block leaked or the prefix cache finds what it should not."""
         self._scheduler.check_integrity()
+
+    def _takers(self, chunk: Chunk) -> Sequence[Request]:
+        """Who gets a token from the chunk's last row; siblings run on from here by themselves."""
+        leader = chunk.request
+        siblings, leader.siblings = leader.siblings, []
+        for sibling in siblings:
+            sibling.num_cached_tokens = leader.num_cached_tokens
+            self._scheduler.fork(leader, sibling)
+        return (leader, *siblings)
+
+    def _take(self, request: Request, token: SampledToken, times: StepTimes, made_s: float) -> TokenOutput:
+        request.token_ids.append(token.token_id)
+        reason = request.finish_reason()
+        times.take(request, made_s, is_last=reason is not None)
+        if reason is not None:
+            self._scheduler.finish(request)
+        return TokenOutput(request.request_id, token, reason, request.num_cached_tokens)

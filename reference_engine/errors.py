@@ -6,6 +6,7 @@
     │   ├── ConfigError            settings that contradict each other or this machine
     │   ├── PortInUseError         the address is taken
     │   └── RequestError           one HTTP request that cannot be served; carries status, param, code
+    │       └── QueueFullError     as many requests wait as may: HTTP 429
     ├── EngineUnavailableError     loading, stopping or crashed: HTTP 503, in-flight requests get it too
     └── EngineBugError             an invariant of ours is broken; please report it
         └── BlockAccountingError   a block freed twice, leaked, or shared by mistake
@@ -48,6 +49,13 @@ class RequestError(UserMistakeError):
         self.status = status
         self.param = param
         self.code = code
+
+
+class QueueFullError(RequestError):
+    """As many requests wait as may; the same request can succeed a little later."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"{message}; try again later", status=429, code="queue_full")
 
 
 class EngineUnavailableError(ReferenceEngineError):

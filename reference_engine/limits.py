@@ -15,12 +15,14 @@ class Limits:
         num_blocks: KV blocks in the pool.
         block_size: tokens per block.
         vocab_size: token ids are below this.
+        max_num_seqs: sequences that may run at the same time.
     """
 
     max_model_len: int
     num_blocks: int
     block_size: int
     vocab_size: int
+    max_num_seqs: int = 1 << 30
 
     @property
     def cache_tokens(self) -> int:
@@ -32,13 +34,24 @@ class Limits:
         # The last output token is never fed back, so it needs no place in the cache.
         return min(self.max_model_len, self.cache_tokens + 1) - prompt_len
 
-    def check(self, prompt: Sequence[int], max_tokens: int) -> None:
+    def check(self, prompt: Sequence[int], max_tokens: int, width: int = 1) -> None:
         """Refuses what can never be computed.
+
+        Args:
+            prompt: token ids.
+            max_tokens: output tokens.
+            width: sequences that run together.
 
         Raises:
             RequestError: with the numbers, naming the field at fault.
         """
         length = len(prompt)
+        if width > self.max_num_seqs:
+            raise RequestError(
+                f"{width} answers to one prompt are more than the {self.max_num_seqs} sequences that run at the same "
+                "time; ask for fewer or start the server with more --max-num-seqs",
+                param="n",
+            )
         if not length:
             raise RequestError("the prompt is empty; give at least one token", param="prompt")
         for token in (min(prompt), max(prompt)):

@@ -2,9 +2,11 @@
 
 import dataclasses
 import enum
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reference_engine.kv_cache.block_table import BlockTable
+if TYPE_CHECKING:
+    from reference_engine.kv_cache.cache import Holding
 
 
 class FinishReason(enum.StrEnum):
@@ -45,14 +47,32 @@ class SamplingParams:
         return self.temperature == 0.0 or self.top_k == 1
 
 
+class Rank(NamedTuple):
+    """Who comes first: smaller ranks do.
+
+    Attributes:
+        due_step: the step of arrival, later by the patience for each level of priority.
+        number: in order of arrival.
+        fork: in order of forking; 0 for what arrived.
+    """
+
+    due_step: int
+    number: int
+    fork: int = 0
+
+
 class Request:
     """The mutable state of one sequence; the scheduler owns it between `add` and the finish.
 
     Attributes:
         token_ids: prompt and output so far.
         num_computed: leading tokens whose keys and values are cached.
-        table: the blocks that hold them; None until the scheduler takes the request in.
+        holding: what it has of the cache; None until the scheduler takes the request in.
         cache_salt: only requests with the same salt find each other's blocks in the prefix cache.
+        priority: smaller is more important.
+        rank: its place in the queues; the scheduler sets it.
+        siblings: further answers to the same prompt; they are forked off when it is computed, and empty from then on.
+        is_done: it has ended and stays until the rest of its static batch has.
         num_cached_tokens: prompt tokens found in the prefix cache when the request was first admitted; None before,
             and without prefix caching.
         arrival_s: when it was handed in, by the engine's clock; None before.
@@ -67,19 +87,30 @@ class Request:
         "cache_salt",
         "first_scheduled_s",
         "first_token_s",
+        "holding",
+        "is_done",
         "last_token_s",
         "num_cached_tokens",
         "num_computed",
+        "priority",
         "prompt_len",
         "random_state",
+        "rank",
         "request_id",
         "sampling",
-        "table",
+        "siblings",
         "token_ids",
     )
 
     def __init__(
-        self, request_id: str, prompt_token_ids: list[int], sampling: SamplingParams, cache_salt: str | None = None
+        self,
+        request_id: str,
+        prompt_token_ids: Sequence[int],
+        sampling: SamplingParams,
+        cache_salt: str | None = None,
+        *,
+        priority: int = 0,
+        siblings: Sequence["Request"] = (),
     ) -> None:
         self.request_id = request_id
         self.token_ids = list(prompt_token_ids)
@@ -88,7 +119,11 @@ class Request:
         self.cache_salt = cache_salt
         self.num_computed = 0
         self.num_cached_tokens: int | None = None
-        self.table: BlockTable | None = None
+        self.holding: Holding | None = None
+        self.priority = priority
+        self.rank = Rank(0, 0)
+        self.siblings = list(siblings)
+        self.is_done = False
         self.arrival_s: float | None = None
         self.first_scheduled_s: float | None = None
         self.first_token_s: float | None = None
@@ -111,6 +146,16 @@ class Request:
         return len(self.token_ids) - self.num_computed
 
     @property
+    def width(self) -> int:
+        """Seats among the running requests that it takes, with those that will be forked off."""
+        return 1 + len(self.siblings)
+
+    @property
+    def is_swapped(self) -> bool:
+        """Whether what it has computed lies in host memory."""
+        return self.holding is not None and self.holding.swapped is not None
+
+    @property
     def is_decoding(self) -> bool:
         """Whether exactly the last sampled token is missing from the cache."""
         return self.num_uncomputed == 1 and self.num_output > 0
@@ -120,25 +165,6 @@ class Request:
         if self.num_output >= self.sampling.min_tokens and self.token_ids[-1] in self.sampling.stop_token_ids:
             return FinishReason.STOP
         return FinishReason.LENGTH if self.num_output >= self.sampling.max_tokens else None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Chunk:
-    """Tokens [start, start + length) of a request, to be computed in one step."""
-
-    request: Request
-    start: int
-    length: int
-
-    @property
-    def end(self) -> int:
-        """Tokens in the cache after the step."""
-        return self.start + self.length
-
-    @property
-    def is_sampled(self) -> bool:
-        """Whether the chunk reaches the end of what is known, so that its last row gives the next token."""
-        return self.end == self.request.num_tokens
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

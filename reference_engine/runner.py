@@ -1,4 +1,4 @@
-"""Turns planned chunks into tensors, runs the model, samples. The seam that tests replace with a fake."""
+"""Turns a planned step into tensors, runs the model, samples. The seam that tests replace with a fake."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -6,17 +6,25 @@ from typing import Protocol
 import torch
 
 from reference_engine.attention.base import AttentionBackend, Span
-from reference_engine.errors import EngineBugError
+from reference_engine.kv_cache.cache import holding_of
+from reference_engine.kv_cache.moves import Moves
+from reference_engine.kv_cache.storage import KvStorage
 from reference_engine.models.llama import LlamaModel
-from reference_engine.request import Chunk, SampledToken
+from reference_engine.request import SampledToken
 from reference_engine.sampling import sample
+from reference_engine.scheduling.step import Chunk, Step
 
 
 class Runner(Protocol):
     """Computes one step."""
 
-    def run(self, chunks: Sequence[Chunk]) -> list[SampledToken | None]:
-        """Computes the chunks; per chunk the next token, or None where the chunk does not reach the sequence's end."""
+    def run(self, step: Step, moves: Moves) -> list[list[SampledToken]]:
+        """Copies blocks, then computes the chunks.
+
+        Returns:
+            For each chunk the next token of its request and of each sibling; nothing where the chunk does not reach
+            the end of what is known.
+        """
         ...
 
 
@@ -25,20 +33,26 @@ class ModelRunner:
 
     Args:
         model: the decoder.
-        attention: holds the cache that the requests' block tables point into.
-        device: where the model's tensors live.
+        attention: works on the storage.
+        storage: what the requests' block tables point into.
+        host: where requests are swapped out to; None where none is.
     """
 
-    def __init__(self, model: LlamaModel, attention: AttentionBackend, device: torch.device) -> None:
+    def __init__(
+        self, model: LlamaModel, attention: AttentionBackend, storage: KvStorage, host: KvStorage | None = None
+    ) -> None:
         self._model = model
         self._attention = attention
-        self._device = device
+        self._storage = storage
+        self._host = host
 
     @torch.inference_mode()
-    def run(self, chunks: Sequence[Chunk]) -> list[SampledToken | None]:
+    def run(self, step: Step, moves: Moves) -> list[list[SampledToken]]:
         """See `Runner.run`."""
+        if moves:
+            self._storage.move(moves, self._host)
         # Decodes first, by context length: the attention backend pads neighbours to the longest of them.
-        ordered = sorted(chunks, key=lambda chunk: (chunk.length > 1, chunk.end))
+        ordered = sorted(step.chunks, key=lambda chunk: (chunk.length > 1, chunk.end))
         token_ids: list[int] = []
         positions: list[int] = []
         last_rows: list[int] = []
@@ -46,23 +60,30 @@ class ModelRunner:
             token_ids.extend(chunk.request.token_ids[chunk.start : chunk.end])
             positions.extend(range(chunk.start, chunk.end))
             if chunk.is_sampled:
-                last_rows.append(len(token_ids) - 1)
+                last_rows.extend([len(token_ids) - 1] * chunk.request.width)
+        spans = [_span(chunk) for chunk in ordered]
+        for length in step.padding:
+            token_ids.extend([0] * length)
+            positions.extend(range(length))
+            spans.append(self._padding(length))
         logits = self._model.forward(
             self._tensor(token_ids),
             self._tensor(positions),
-            self._attention.begin_step([_span(chunk) for chunk in ordered]),
+            self._attention.begin_step(spans),
             self._tensor(last_rows),
         )
-        sampled = [chunk.request for chunk in ordered if chunk.is_sampled]
-        tokens = sample(logits, sampled) if sampled else []
-        token_of = {request.request_id: token for request, token in zip(sampled, tokens, strict=True)}
-        return [token_of.get(chunk.request.request_id) for chunk in chunks]
+        takers = [one for chunk in ordered if chunk.is_sampled for one in (chunk.request, *chunk.request.siblings)]
+        tokens = iter(sample(logits, takers) if takers else ())
+        made = {id(chunk): [next(tokens) for _ in range(chunk.request.width)] for chunk in ordered if chunk.is_sampled}
+        return [made.get(id(chunk), []) for chunk in step.chunks]
 
-    def _tensor(self, values: list[int]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=self._device)
+    def _padding(self, length: int) -> Span:
+        blocks = -(-length // self._storage.block_size)
+        return Span([[block] * blocks for block in self._storage.padding_blocks], 0, length)
+
+    def _tensor(self, values: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self._storage.device)
 
 
 def _span(chunk: Chunk) -> Span:
-    if chunk.request.table is None:
-        raise EngineBugError(f"request {chunk.request.request_id} is planned without a block table")
-    return Span(chunk.request.table.blocks, chunk.start, chunk.length)
+    return Span([table.blocks for table in holding_of(chunk.request).tables], chunk.start, chunk.length)

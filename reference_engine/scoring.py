@@ -143,9 +143,14 @@ class Scorer:
         tokens = [*sample.prompt_ids, *sample.output_ids]
         inputs, first_wanted = len(tokens) - 1, len(sample.prompt_ids) - 1
         blocks = range(-(-inputs // _BLOCK_SIZE))
+        layout = self._config.cache_layout
         attention = TorchAttention(
             allocate_storage(
-                self._config, num_blocks=len(blocks), block_size=_BLOCK_SIZE, dtype=self._dtype, device=self._device
+                layout,
+                num_blocks=[len(blocks)] * len(layout.groups),
+                block_size=_BLOCK_SIZE,
+                dtype=self._dtype,
+                device=self._device,
             )
         )
         for start in range(0, inputs, _STEP_TOKENS):
@@ -154,7 +159,7 @@ class Scorer:
             logits = self._model.forward(
                 self._tensor(tokens[start:end]),
                 self._tensor(range(start, end)),
-                attention.begin_step([Span(blocks, start, end - start)]),
+                attention.begin_step([Span([blocks] * len(layout.groups), start, end - start)]),
                 self._tensor(range(wanted.start - start, wanted.stop - start)),
             )
             if wanted:

@@ -1,7 +1,7 @@
 """What a model asks of attention, and what the engine tells a backend about one step.
 
-A step is one flat batch of tokens, sequence after sequence, without padding. Everything that is the same in all
-layers (slots, gather indices, masks) is worked out once by `begin_step`; `attend` then runs once per layer.
+A step is one flat batch of tokens, sequence after sequence, without padding. Everything that is the same in all layers
+of a group (slots, gather indices, masks) is worked out once by `begin_step`; `attend` then runs once per layer.
 """
 
 import dataclasses
@@ -16,12 +16,12 @@ class Span:
     """Consecutive new tokens of one sequence in this step.
 
     Attributes:
-        blocks: ids of the blocks that hold the sequence, enough for `start + length` tokens.
+        tables: for each group of layers the blocks that hold the sequence, enough for `start + length` tokens.
         start: tokens of the sequence whose keys and values are cached already; the first new token's position.
         length: new tokens, at least 1.
     """
 
-    blocks: Sequence[int]
+    tables: Sequence[Sequence[int]]
     start: int
     length: int
 
@@ -34,17 +34,25 @@ class Span:
 class AttentionStep(Protocol):
     """Attention for the tokens of one step."""
 
-    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """Stores the new keys and values, then lets each new token attend to its sequence up to itself.
+    def attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor | None,
+        value: torch.Tensor | None,
+        scale: float | None = None,
+    ) -> torch.Tensor:
+        """Stores the new keys and values, then lets each new token attend to what it sees of its sequence.
 
         Args:
             layer: index of the decoder layer.
-            query: [num_tokens, num_heads, head_dim], rotated.
-            key: [num_tokens, num_kv_heads, head_dim], rotated.
-            value: [num_tokens, num_kv_heads, head_dim].
+            query: [num_tokens, num_heads, key_dim], rotated.
+            key: [num_tokens, num_kv_heads, key_dim], rotated; None where the layer uses another one's.
+            value: [num_tokens, num_kv_heads, value_dim]; None likewise, and where it is a part of the key.
+            scale: of the products of queries and keys; None for 1/√key_dim.
 
         Returns:
-            [num_tokens, num_heads * head_dim].
+            [num_tokens, num_heads * value_dim].
         """
         ...
 
@@ -57,11 +65,14 @@ class AttentionBackend(Protocol):
         ...
 
 
-def slot_mapping(spans: Sequence[Span], block_size: int) -> list[int]:
+def slot_mapping(spans: Sequence[Span], block_size: int, group: int = 0) -> list[int]:
     """For each new token its row in the cache seen as [num_blocks * block_size, ...]."""
     slots: list[int] = []
     for span in spans:
-        blocks = span.blocks
+        blocks = span.tables[group]
+        if span.length == 1:
+            slots.append(blocks[span.start // block_size] * block_size + span.start % block_size)
+            continue
         slots.extend(
             blocks[position // block_size] * block_size + position % block_size
             for position in range(span.start, span.end)

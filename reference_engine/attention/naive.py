@@ -1,7 +1,7 @@
-"""The twin that the fast backend is tested against: one token and one head at a time, softmax written out in float32.
+"""The twin that the fast backends are tested against: one token and one head at a time, softmax written in float32.
 
-Formula: softmax(q·Kᵀ / √head_dim)·V (Attention Is All You Need, arXiv 1706.03762, eq. 1), with the query heads of
-one group sharing a key/value head (GQA, arXiv 2305.13245).
+Formula: softmax(q·Kᵀ · scale)·V (Attention Is All You Need, arXiv 1706.03762, eq. 1), with the query heads of one group
+sharing a key/value head (GQA, arXiv 2305.13245).
 """
 
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from reference_engine.attention.base import Span, slot_mapping
+from reference_engine.kv_cache.block_table import Visible
 from reference_engine.kv_cache.storage import KvStorage
 
 
@@ -30,33 +31,44 @@ class NaiveStep:
         self._storage = storage
         self._spans = spans
 
-    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    def attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor | None,
+        value: torch.Tensor | None,
+        scale: float | None = None,
+    ) -> torch.Tensor:
         """See `AttentionStep.attend`."""
-        keys = self._storage.keys[layer].flatten(0, 1)
-        values = self._storage.values[layer].flatten(0, 1)
-        for row, slot in enumerate(slot_mapping(self._spans, self._storage.block_size)):
-            keys[slot] = key[row]
-            values[slot] = value[row]
-        rows = [
-            _attend_one(query[row], keys[slots].float(), values[slots].float())
-            for row, slots in enumerate(self._visible_slots())
-        ]
+        storage, size = self._storage, self._storage.block_size
+        group, visible = storage.layout.group_of(layer), storage.layout.layers[layer].visible
+        store = storage.stores[layer]
+        if key is not None:
+            slots = torch.tensor(slot_mapping(self._spans, size, group), device=storage.device)
+            store.write(slots, key, value)
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        rows: list[torch.Tensor] = []
+        for span in self._spans:
+            for position in range(span.start, span.end):
+                seen = [at for at in range(position + 1) if sees(visible, position, at)]
+                blocks = sorted({at // size for at in seen})
+                keys, values = store.read(torch.tensor([span.tables[group][i] for i in blocks], device=storage.device))
+                places = [blocks.index(at // size) * size + at % size for at in seen]
+                rows.append(_attend_one(query[len(rows)], keys[places].float(), values[places].float(), scale))
         return torch.stack(rows).flatten(1).to(query.dtype)
 
-    def _visible_slots(self) -> list[list[int]]:
-        visible: list[list[int]] = []
-        for span in self._spans:
-            whole = slot_mapping([Span(span.blocks, 0, span.end)], self._storage.block_size)
-            visible.extend(whole[: position + 1] for position in range(span.start, span.end))
-        return visible
+
+def sees(visible: Visible, position: int, other: int) -> bool:
+    """Whether a token sees an earlier one, or itself."""
+    return visible.window is None or position - other < visible.window or other < visible.sinks
 
 
-def _attend_one(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Query [num_heads, head_dim], keys and values [context, num_kv_heads, head_dim] -> [num_heads, head_dim]."""
+def _attend_one(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> torch.Tensor:
+    """Query [num_heads, key_dim], keys and values [seen, num_kv_heads, dim] -> [num_heads, value_dim]."""
     group = query.shape[0] // keys.shape[1]
     outputs: list[torch.Tensor] = []
     for head in range(query.shape[0]):
-        scores = keys[:, head // group] @ query[head].float() / query.shape[1] ** 0.5
+        scores = keys[:, head // group] @ query[head].float() * scale
         weights = torch.exp(scores - scores.max())
         outputs.append((weights / weights.sum()) @ values[:, head // group])
     return torch.stack(outputs)

@@ -14,6 +14,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from reference_engine.attention.base import Span, slot_mapping
+from reference_engine.kv_cache.block_table import Visible
 from reference_engine.kv_cache.storage import KvStorage
 
 _QUERY_TILE = 128  # rows; smaller tiles waste fewer masked keys, larger ones cost fewer calls
@@ -22,7 +23,7 @@ _NEGLIGIBLE_PADDING_BLOCKS = 16  # contexts this close share a group whatever th
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class DecodeGroup:
+class DecodeBatch:
     """Consecutive one-token spans that share a padded batch.
 
     Attributes:
@@ -38,20 +39,29 @@ class DecodeGroup:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PrefillTile:
-    """Query rows of one chunk: `rows` within the chunk, the `visible` first keys, mask [tile, visible]."""
+    """Query rows of one chunk: `rows` within the chunk, the keys [first, stop) of it, mask [tile, stop - first]."""
 
     rows: slice
-    visible: int
+    keys: slice
     mask: torch.Tensor
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PrefillChunk:
-    """One multi-token span: its rows in the flat batch, its sequence's blocks (int64 [blocks]), its query tiles."""
+    """One multi-token span: its rows in the flat batch, the blocks it sees (int64 [blocks]), its query tiles."""
 
     rows: slice
     blocks: torch.Tensor
     tiles: tuple[PrefillTile, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GroupStep:
+    """What all layers of a group have in common in one step; slots: int64 [num_tokens]."""
+
+    slots: torch.Tensor
+    batches: tuple[DecodeBatch, ...]
+    chunks: tuple[PrefillChunk, ...]
 
 
 class TorchAttention:
@@ -59,138 +69,166 @@ class TorchAttention:
 
     def __init__(self, storage: KvStorage) -> None:
         self._storage = storage
-        # index_select copies whole blocks, so each layer is also seen as [num_blocks, block_elements],
-        # and as [num_slots, num_kv_heads, head_dim] for writes.
-        self.block_views = [
-            (keys.flatten(1), values.flatten(1)) for keys, values in zip(storage.keys, storage.values, strict=True)
-        ]
-        self.slot_views = [
-            (keys.flatten(0, 1), values.flatten(0, 1))
-            for keys, values in zip(storage.keys, storage.values, strict=True)
-        ]
 
     def begin_step(self, spans: Sequence[Span]) -> "TorchStep":
-        """See `AttentionBackend.begin_step`. Sorting decodes by context length makes their groups larger."""
-        storage = self._storage
-        slots = torch.tensor(slot_mapping(spans, storage.block_size), device=storage.device)
-        groups: list[DecodeGroup] = []
-        chunks: list[PrefillChunk] = []
-        row = 0
-        for group in _group_spans(spans, storage.block_size):
-            if group[0].length == 1:
-                groups.append(_decode_group(group, row, storage))
-            else:
-                chunks.append(_prefill_chunk(group[0], row, storage))
-            row += sum(span.length for span in group)
-        return TorchStep(self, slots, groups, chunks)
+        """See `AttentionBackend.begin_step`. Sorting decodes by context length makes their batches larger."""
+        visible = self._storage.layout.groups
+        return TorchStep(self._storage, [_group_step(spans, i, sees, self._storage) for i, sees in enumerate(visible)])
 
 
 class TorchStep:
     """One step of `TorchAttention`."""
 
-    def __init__(
-        self,
-        backend: TorchAttention,
-        slots: torch.Tensor,
-        groups: Sequence[DecodeGroup],
-        chunks: Sequence[PrefillChunk],
-    ) -> None:
-        self._backend = backend
-        self._slots = slots
+    def __init__(self, storage: KvStorage, groups: Sequence[GroupStep]) -> None:
+        self._stores = storage.stores
+        self._group_of = storage.group_of
         self._groups = groups
-        self._chunks = chunks
 
-    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    def attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor | None,
+        value: torch.Tensor | None,
+        scale: float | None = None,
+    ) -> torch.Tensor:
         """See `AttentionStep.attend`."""
-        slot_keys, slot_values = self._backend.slot_views[layer]
-        slot_keys.index_copy_(0, self._slots, key)
-        slot_values.index_copy_(0, self._slots, value)
-        keys, values = self._backend.block_views[layer]
-        if len(self._groups) == 1 and not self._chunks:
-            return _attend_decodes(self._groups[0], query, keys, values, key.shape[1])
-        output = query.new_empty(query.shape[0], query.shape[1] * query.shape[2])
-        for group in self._groups:
-            output[group.rows] = _attend_decodes(group, query[group.rows], keys, values, key.shape[1])
-        for chunk in self._chunks:
-            output[chunk.rows] = _attend_chunk(chunk, query[chunk.rows], keys, values, key.shape[1])
-        return output
+        group, store = self._groups[self._group_of[layer]], self._stores[layer]
+        if key is not None:
+            store.write(group.slots, key, value)
+        outputs: list[torch.Tensor] = []
+        for batch in group.batches:
+            outputs.append(_attend_decodes(query[batch.rows], *store.read(batch.blocks), batch.mask, scale))
+        for chunk in group.chunks:
+            outputs.append(_attend_chunk(chunk, query[chunk.rows], *store.read(chunk.blocks), scale))
+        if len(outputs) == 1:
+            return outputs[0]
+        whole = query.new_empty(query.shape[0], outputs[0].shape[1])
+        for part, output in zip((*group.batches, *group.chunks), outputs, strict=True):
+            whole[part.rows] = output
+        return whole
 
 
-def _group_spans(spans: Sequence[Span], block_size: int) -> Iterator[list[Span]]:
-    """Cuts the spans, in order, into groups: chunks alone, neighbouring decodes together while padding stays small."""
-    group: list[Span] = []
-    low = high = 0  # blocks of the group's shortest and longest context
+def _group_step(spans: Sequence[Span], group: int, visible: Visible, storage: KvStorage) -> GroupStep:
+    slots = torch.tensor(slot_mapping(spans, storage.block_size, group), device=storage.device)
+    batches: list[DecodeBatch] = []
+    chunks: list[PrefillChunk] = []
+    row = 0
+    for together in _batches(spans, storage.block_size):
+        if together[0].length == 1:
+            batches.append(_decode_batch(together, row, group, visible, storage))
+        else:
+            chunks.append(_prefill_chunk(together[0], row, group, visible, storage))
+        row += sum(span.length for span in together)
+    return GroupStep(slots, tuple(batches), tuple(chunks))
+
+
+def _batches(spans: Sequence[Span], block_size: int) -> Iterator[list[Span]]:
+    """Cuts the spans, in order, into batches: chunks alone, neighbouring decodes together while padding stays small."""
+    batch: list[Span] = []
+    low = high = 0  # blocks of the batch's shortest and longest context
     for span in spans:
         blocks = -(-span.end // block_size)
-        grown_low, grown_high = (min(low, blocks), max(high, blocks)) if group else (blocks, blocks)
+        grown_low, grown_high = (min(low, blocks), max(high, blocks)) if batch else (blocks, blocks)
         wasteful = grown_high > _MAX_PADDING * grown_low and grown_high - grown_low > _NEGLIGIBLE_PADDING_BLOCKS
-        if group and (span.length > 1 or group[0].length > 1 or wasteful):
-            yield group
-            group, grown_low, grown_high = [], blocks, blocks
+        if batch and (span.length > 1 or batch[0].length > 1 or wasteful):
+            yield batch
+            batch, grown_low, grown_high = [], blocks, blocks
         low, high = grown_low, grown_high
-        group.append(span)
-    if group:
-        yield group
+        batch.append(span)
+    if batch:
+        yield batch
 
 
-def _decode_group(spans: Sequence[Span], row: int, storage: KvStorage) -> DecodeGroup:
-    ends = torch.tensor([span.end for span in spans])
-    width = -(-int(ends.max()) // storage.block_size)
+def _seen_blocks(span: Span, visible: Visible, block_size: int) -> list[int]:
+    """Which of a sequence's blocks the span's tokens see, the first token deciding."""
+    hidden = visible.hidden_blocks(span.start, block_size)
+    return [i for i in range(-(-span.end // block_size)) if i not in hidden]
+
+
+def _decode_batch(
+    spans: Sequence[Span], row: int, group: int, visible: Visible, storage: KvStorage
+) -> DecodeBatch:
+    size = storage.block_size
+    seen = [_seen_blocks(span, visible, size) for span in spans]
+    width = max(map(len, seen))
     blocks: list[int] = []
-    for span in spans:
-        used = span.blocks[:width]
-        blocks.extend(used)
-        blocks.extend([0] * (width - len(used)))
-    hidden = torch.arange(width * storage.block_size) >= ends[:, None]
-    mask = torch.zeros(hidden.shape, dtype=storage.dtype).masked_fill_(hidden, float("-inf"))
-    return DecodeGroup(
+    for span, mine in zip(spans, seen, strict=True):
+        table = span.tables[group]
+        blocks.extend(table[: len(mine)] if len(mine) == mine[-1] + 1 else [table[i] for i in mine])
+        blocks.extend([0] * (width - len(mine)))
+    newest = torch.tensor([span.start for span in spans])[:, None]
+    if visible.window is None:
+        hidden = torch.arange(width * size) > newest
+    else:
+        after = max(span.end for span in spans)  # where padding is: out of sight
+        firsts = torch.tensor([[i * size for i in mine] + [after] * (width - len(mine)) for mine in seen])
+        hidden = _hidden((firsts[:, :, None] + torch.arange(size)).flatten(1), newest, visible)
+    return DecodeBatch(
         rows=slice(row, row + len(spans)),
         blocks=torch.tensor(blocks, device=storage.device),
-        mask=mask[:, None, None, :].to(storage.device),
+        mask=_mask(hidden, storage)[:, None, None, :],
     )
 
 
-def _prefill_chunk(span: Span, row: int, storage: KvStorage) -> PrefillChunk:
+def _prefill_chunk(span: Span, row: int, group: int, visible: Visible, storage: KvStorage) -> PrefillChunk:
+    size, table = storage.block_size, span.tables[group]
+    seen = _seen_blocks(span, visible, size)
+    positions = (torch.tensor(seen)[:, None] * size + torch.arange(size)).flatten()
     tiles: list[PrefillTile] = []
     for first in range(0, span.length, _QUERY_TILE):
-        size = min(_QUERY_TILE, span.length - first)
-        visible = span.start + first + size
-        hidden = torch.ones(size, visible, dtype=torch.bool).triu_(visible - size + 1)
-        mask = torch.zeros(hidden.shape, dtype=storage.dtype).masked_fill_(hidden, float("-inf"))
-        tiles.append(PrefillTile(slice(first, first + size), visible, mask.to(storage.device)))
-    used = span.blocks[: -(-span.end // storage.block_size)]
-    return PrefillChunk(slice(row, row + span.length), torch.tensor(used, device=storage.device), tuple(tiles))
+        queries = torch.arange(span.start + first, span.start + min(first + _QUERY_TILE, span.length))
+        stop = int((positions <= queries[-1]).sum())
+        hidden = _hidden(positions[:stop], queries[:, None], visible)
+        # Keys before the window of the tile's first query are in the way of nobody but the sinks.
+        start = 0 if visible.sinks or visible.window is None else int((~hidden).any(dim=0).int().argmax())
+        rows = slice(first, first + len(queries))
+        tiles.append(PrefillTile(rows, slice(start, stop), _mask(hidden[:, start:], storage)))
+    blocks = torch.tensor([table[i] for i in seen], device=storage.device)
+    return PrefillChunk(slice(row, row + span.length), blocks, tuple(tiles))
+
+
+def _hidden(keys: torch.Tensor, queries: torch.Tensor, visible: Visible) -> torch.Tensor:
+    """Which positions `keys` are out of sight of tokens at the positions `queries`, which broadcast."""
+    hidden = keys > queries
+    if visible.window is not None:
+        hidden |= (keys <= queries - visible.window) & (keys >= visible.sinks)
+    return hidden
+
+
+def _mask(hidden: torch.Tensor, storage: KvStorage) -> torch.Tensor:
+    return torch.zeros(hidden.shape, dtype=storage.dtype).masked_fill_(hidden, float("-inf")).to(storage.device)
 
 
 def _attend_decodes(
-    group: DecodeGroup, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, kv_heads: int
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scale: float | None
 ) -> torch.Tensor:
-    """Query [batch, heads, head_dim], keys and values as block rows -> [batch, heads * head_dim]."""
-    batch, heads, head_dim = query.shape
-    padded = (batch, -1, kv_heads, head_dim)
+    """Query [batch, heads, key_dim], keys and values [batch * context, kv_heads, dim] -> [batch, heads * value_dim]."""
+    batch, heads, _ = query.shape
+    kv_heads = keys.shape[1]
     attended = scaled_dot_product_attention(
-        query.view(batch, kv_heads, heads // kv_heads, head_dim),
-        keys.index_select(0, group.blocks).view(padded).transpose(1, 2),
-        values.index_select(0, group.blocks).view(padded).transpose(1, 2),
-        attn_mask=group.mask,
+        query.view(batch, kv_heads, heads // kv_heads, -1),
+        keys.unflatten(0, (batch, -1)).transpose(1, 2),
+        values.unflatten(0, (batch, -1)).transpose(1, 2),
+        attn_mask=mask,
+        scale=scale,
     )
-    return attended.reshape(batch, heads * head_dim)
+    return attended.reshape(batch, -1)
 
 
 def _attend_chunk(
-    chunk: PrefillChunk, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, kv_heads: int
+    chunk: PrefillChunk, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float | None
 ) -> torch.Tensor:
-    """Query [chunk, heads, head_dim], keys and values as block rows -> [chunk, heads * head_dim]."""
-    flat = (1, -1, kv_heads, query.shape[2])
-    chunk_keys = keys.index_select(0, chunk.blocks).view(flat).transpose(1, 2)
-    chunk_values = values.index_select(0, chunk.blocks).view(flat).transpose(1, 2)
+    """Query [chunk, heads, key_dim], keys and values [context, kv_heads, dim] -> [chunk, heads * value_dim]."""
+    keys, values = keys.transpose(0, 1)[None], values.transpose(0, 1)[None]
     attended = [
         scaled_dot_product_attention(
             query[tile.rows].transpose(0, 1)[None],
-            chunk_keys[:, :, : tile.visible],
-            chunk_values[:, :, : tile.visible],
+            keys[:, :, tile.keys],
+            values[:, :, tile.keys],
             attn_mask=tile.mask,
             enable_gqa=True,
+            scale=scale,
         )
         for tile in chunk.tiles
     ]

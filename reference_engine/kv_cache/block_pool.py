@@ -1,17 +1,18 @@
 """Who owns which block of the KV cache: a free list with reference counts (PagedAttention, SOSP'23, §4.3).
 
 A block that nobody holds any more but that the prefix index knows is free and findable at once: it can be taken back
-with its contents until `allocate` needs it for something else. Such blocks are used up last, those first that have
+with its contents until `take` needs it for something else. Such blocks are used up last, those first that have
 been free for longest (LRU, as in vLLM's automatic prefix caching).
 
 Pure Python: it hands out block numbers and knows nothing of tensors.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from reference_engine.errors import BlockAccountingError
-from reference_engine.kv_cache.prefix_index import BlockName, PrefixIndex
+from reference_engine.kv_cache.block_names import BlockName
+from reference_engine.kv_cache.prefix_index import PrefixIndex
 
 
 class BlockPool:
@@ -20,47 +21,70 @@ class BlockPool:
     Args:
         num_blocks: how many there are; block ids are 0 … num_blocks - 1.
         block_size: tokens per block.
+        run: blocks that are handed out together and lie side by side. 1 is paging; as many as the longest sequence
+            needs is what servers did before it, kept here so that the difference can be measured.
 
     Attributes:
-        num_evicted: findable blocks that `allocate` took for something else, since the start.
+        num_evicted: findable blocks that `take` took for something else, since the start.
     """
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
-        if num_blocks < 1 or block_size < 1:
-            raise BlockAccountingError(f"a pool needs blocks and tokens, not {num_blocks} blocks of {block_size}")
+    def __init__(self, num_blocks: int, block_size: int, run: int = 1) -> None:
+        if num_blocks < run or block_size < 1 or run < 1:
+            raise BlockAccountingError(
+                f"a pool needs blocks and tokens, not {num_blocks} blocks of {block_size} in runs of {run}"
+            )
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.run = run
         self.num_evicted = 0
-        self._empty = list(range(num_blocks - 1, -1, -1))  # free, not in the index; a stack
+        # Free, not in the index; a stack, from whose end runs are taken.
+        self._empty = list(range(num_blocks - num_blocks % run - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()  # free, in the index; the first is the longest free
         self._references = [0] * num_blocks
         self._index = PrefixIndex()
 
     @property
     def num_free(self) -> int:
-        """Blocks that `allocate` can still give."""
+        """Blocks that `take` can still give."""
         return len(self._empty) + len(self._cached)
 
     @property
     def num_used(self) -> int:
         """Blocks that somebody holds."""
-        return self.num_blocks - self.num_free
+        return self.num_blocks - self.num_lost - self.num_free
+
+    @property
+    def num_lost(self) -> int:
+        """Blocks that nobody can ever hold, because they make no whole run."""
+        return self.num_blocks % self.run
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Blocks that `num_tokens` tokens fill, the last one perhaps in part."""
-        return -(-num_tokens // self.block_size)
+        """Blocks that a sequence of `num_tokens` tokens holds: whole runs, the last one filled in part."""
+        return -(-num_tokens // (self.block_size * self.run)) * self.run
 
-    def allocate(self, count: int, beside: Sequence[int] = ()) -> list[int] | None:
-        """`count` blocks with one reference each, or None (and nothing changed) if fewer are free.
+    def references(self, block: int) -> int:
+        """How many hold the block."""
+        return self._references[block]
+
+    def is_idle(self, block: int) -> bool:
+        """Whether the block is free and findable."""
+        return block in self._cached
+
+    def name_of(self, block: int) -> BlockName | None:
+        """The name under which the block is found; None if it is not."""
+        return self._index.name_of(block)
+
+    def take(self, count: int) -> list[int]:
+        """Blocks with one reference each.
 
         Args:
-            count: how many.
-            beside: findable blocks that get one more reference at the same time and are therefore not given away.
+            count: how many, a multiple of `run`.
+
+        Raises:
+            BlockAccountingError: fewer are free; nothing changed.
         """
-        if count + sum(block in self._cached for block in beside) > self.num_free:
-            return None
-        for block in beside:
-            self.share(block)
+        if count > self.num_free:
+            raise BlockAccountingError(f"{count} blocks are wanted and {self.num_free} are free")
         blocks = [self._empty.pop() if self._empty else self._evict() for _ in range(count)]
         for block in blocks:
             self._references[block] = 1
@@ -124,7 +148,7 @@ class BlockPool:
         self._index.clear()
 
     def check_writable(self, blocks: Iterable[int]) -> None:
-        """Guards what makes copies on write needless: only full blocks are shared.
+        """Guards what others read: full blocks are never written again, and a shared one is copied first.
 
         Raises:
             BlockAccountingError: somebody else holds one of the blocks, or may find it.

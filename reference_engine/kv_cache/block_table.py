@@ -1,9 +1,37 @@
-"""Which blocks hold one sequence's keys and values, in order: token i lives in block `blocks[i // block_size]`."""
+"""Which blocks hold one sequence's keys and values, in order: token i lives in block `blocks[i // block_size]`.
 
-from collections.abc import Sequence
+Where layers see only a window of the latest tokens, blocks that have left it are given back while the sequence goes
+on; their places stay, as `RELEASED`, so that the rule above holds. The first tokens can be kept besides (attention
+sinks, StreamingLLM, arXiv:2309.17453).
+"""
 
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from reference_engine.kv_cache.block_names import BlockNames
 from reference_engine.kv_cache.block_pool import BlockPool
-from reference_engine.kv_cache.prefix_index import BlockName, block_name, root_name
+
+RELEASED = -1
+"""In the place of a block that the sequence needs no more."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Visible:
+    """Which earlier tokens a token sees.
+
+    Attributes:
+        window: the latest ones, itself included; None for all.
+        sinks: besides them, so many from the sequence's beginning.
+    """
+
+    window: int | None = None
+    sinks: int = 0
+
+    def hidden_blocks(self, num_computed: int, block_size: int) -> range:
+        """Blocks in which the next token to be computed, and all after it, see nothing."""
+        if self.window is None:
+            return range(0)
+        return range(-(-self.sinks // block_size), max(0, num_computed - self.window + 1) // block_size)
 
 
 class BlockTable:
@@ -11,91 +39,101 @@ class BlockTable:
 
     Args:
         pool: where the blocks come from.
-        salt: keeps the sequence's blocks apart from those of sequences with another salt.
+        visible: what decides which of them are still needed.
     """
 
-    __slots__ = ("_names", "_num_published", "_pool", "_root", "blocks")
+    __slots__ = ("_num_hidden", "_num_published", "_pool", "_visible", "blocks")
 
-    def __init__(self, pool: BlockPool, salt: str | None = None) -> None:
+    def __init__(self, pool: BlockPool, visible: Visible | None = None) -> None:
         self._pool = pool
-        self._root = root_name(salt)
-        self._names: list[BlockName] = []  # of the sequence's first full blocks, whether it holds them now or not
+        self._visible = visible or Visible()
         self._num_published = 0  # leading blocks that were found or made findable
+        self._num_hidden = 0  # as far as blocks that have left the window were given back
         self.blocks: list[int] = []
 
     @property
     def capacity_tokens(self) -> int:
-        """Tokens that fit into the blocks held now."""
+        """Tokens that fit into the blocks, those given back among them."""
         return len(self.blocks) * self._pool.block_size
 
-    def grow_to(self, num_tokens: int) -> bool:
-        """Makes room for `num_tokens` tokens in all; False (and nothing changed) if the pool has too few blocks."""
-        missing = self._pool.blocks_for(num_tokens) - len(self.blocks)
-        if missing <= 0:
-            return True
-        fresh = self._pool.allocate(missing)
-        if fresh is None:
-            return False
-        self.blocks.extend(fresh)
-        return True
+    def held(self) -> Iterator[int]:
+        """The blocks without those given back."""
+        return (block for block in self.blocks if block != RELEASED)
 
-    def open(self, token_ids: Sequence[int]) -> int | None:
-        """Makes room for these tokens in an empty table, beginning with the blocks that hold their beginning already.
+    def missing(self, start: int, end: int) -> int:
+        """Blocks that must be allocated before tokens [start, end) can be written, a copy of a shared one included."""
+        return max(0, self._pool.blocks_for(end) - len(self.blocks)) + (self._shared_at(start) is not None)
 
-        At least one token is left out of what is found: it must be computed for the next one to be sampled.
-
-        Args:
-            token_ids: all tokens of the sequence.
+    def make_writable(self, start: int, end: int) -> tuple[int, int] | None:
+        """Gets what `missing` counted; the pool must have it.
 
         Returns:
-            How many tokens need not be computed, or None (and nothing changed) if the pool has too few blocks.
+            From which block to which one contents must be copied, because the first is shared with a fork.
         """
-        found = self._find(token_ids)
-        fresh = self._pool.allocate(self._pool.blocks_for(len(token_ids)) - len(found), beside=found)
-        if fresh is None:
-            return None
-        self.blocks = found + fresh
-        self._num_published = len(found)
-        return len(found) * self._pool.block_size
+        shared = self._shared_at(start)
+        copy = None
+        if shared is not None:
+            (own,) = self._pool.take(1)
+            self._pool.release([shared])
+            self.blocks[start // self._pool.block_size] = own
+            copy = (shared, own)
+        self.blocks.extend(self._pool.take(max(0, self._pool.blocks_for(end) - len(self.blocks))))
+        size = self._pool.block_size
+        self._pool.check_writable(self.blocks[start // size : -(-end // size)])
+        return copy
 
-    def publish(self, token_ids: Sequence[int], num_computed: int) -> None:
-        """Makes the blocks findable that are full and computed now.
+    def _shared_at(self, token: int) -> int | None:
+        """The block that holds that place, if it holds others' tokens too."""
+        index, inside = divmod(token, self._pool.block_size)
+        if not inside or index >= len(self.blocks):
+            return None
+        block = self.blocks[index]
+        return block if self._pool.references(block) > 1 else None
+
+    def open(self, found: Sequence[int]) -> None:
+        """Begins an empty table with blocks that hold its beginning already, `RELEASED` where they are out of sight."""
+        for block in found:
+            if block != RELEASED:
+                self._pool.share(block)
+        self.blocks = list(found)
+        self._num_published = len(found)
+        size = self._pool.block_size
+        self._num_hidden = self._visible.hidden_blocks(len(found) * size, size).stop
+
+    def advance(self, names: BlockNames | None, token_ids: Sequence[int], num_computed: int) -> None:
+        """Takes note of what is computed: full blocks become findable, those out of sight are given back.
 
         Args:
+            names: of the sequence's blocks; None where nothing is to be found.
             token_ids: of the sequence, at least `num_computed`.
             num_computed: leading tokens whose keys and values are in the blocks.
         """
         num_full = num_computed // self._pool.block_size
         if num_full == self._num_published:
             return  # most decodes
-        for index in range(self._num_published, num_full):
-            self._pool.publish(self.blocks[index], self._name(token_ids, index))
+        if names is not None:
+            for index in range(self._num_published, num_full):
+                if self.blocks[index] != RELEASED:
+                    self._pool.publish(self.blocks[index], names.at(token_ids, index))
         self._num_published = num_full
+        hidden = self._visible.hidden_blocks(num_computed, self._pool.block_size)
+        for index in range(max(hidden.start, self._num_hidden), hidden.stop):
+            if self.blocks[index] != RELEASED:
+                self._pool.release([self.blocks[index]])
+                self.blocks[index] = RELEASED
+        self._num_hidden = max(self._num_hidden, hidden.stop)
 
-    def check_writable(self, start: int, end: int) -> None:
-        """Raises BlockAccountingError if tokens [start, end) lie in a block that others hold or may find."""
-        size = self._pool.block_size
-        self._pool.check_writable(self.blocks[start // size : -(-end // size)])
+    def fork(self) -> "BlockTable":
+        """A second table that shares every block; whoever writes into the last one first gets a copy of it."""
+        twin = BlockTable(self._pool, self._visible)
+        for block in self.held():
+            self._pool.share(block)
+        twin.blocks = list(self.blocks)
+        twin._num_published, twin._num_hidden = self._num_published, self._num_hidden  # noqa: SLF001 (of this class)
+        return twin
 
     def clear(self) -> None:
         """Gives all blocks back, the last one first: a beginning is of use to more sequences than its continuation."""
         blocks, self.blocks = self.blocks, []
-        self._num_published = 0
-        self._pool.release(reversed(blocks))
-
-    def _find(self, token_ids: Sequence[int]) -> list[int]:
-        found: list[int] = []
-        for index in range((len(token_ids) - 1) // self._pool.block_size):
-            block = self._pool.find(self._name(token_ids, index))
-            if block is None:
-                break
-            found.append(block)
-        return found
-
-    def _name(self, token_ids: Sequence[int], index: int) -> BlockName:
-        """The name of the sequence's block number `index`; all before it have been asked for already."""
-        if index == len(self._names):
-            size = self._pool.block_size
-            parent = self._names[-1] if self._names else self._root
-            self._names.append(block_name(parent, token_ids[index * size : (index + 1) * size]))
-        return self._names[index]
+        self._num_published = self._num_hidden = 0
+        self._pool.release(block for block in reversed(blocks) if block != RELEASED)

@@ -1,46 +1,143 @@
-"""The tensors behind the block numbers: per layer one for keys and one for values."""
+"""The tensors behind the block numbers."""
 
 import dataclasses
+import functools
 import math
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
 
-from reference_engine.models.config import ModelConfig
+from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
+from reference_engine.kv_cache.moves import Move, Moves
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+class LayerStore(Protocol):
+    """Keys and values of one layer.
+
+    Attributes:
+        parts: all its tensors, each [num_blocks, …].
+    """
+
+    parts: Sequence[torch.Tensor]
+
+    def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor | None) -> None:
+        """Keeps new tokens.
+
+        Args:
+            slots: int64 [num_tokens], block · block_size + place in the block.
+            key: [num_tokens, num_kv_heads, key_dim].
+            value: [num_tokens, num_kv_heads, value_dim]; None where it is a part of the key.
+        """
+        ...
+
+    def read(self, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of blocks, one after the other: each [num_blocks · block_size, num_kv_heads, dim]."""
+        ...
+
+
+class PlainStore:
+    """Elements as they are; see `LayerStore`."""
+
+    def __init__(
+        self, layer: LayerLayout, *, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._value_dim = layer.value_dim
+        dims = [layer.key_dim] if layer.value_in_key else [layer.key_dim, layer.value_dim]
+        shapes = [(num_blocks, block_size, layer.num_kv_heads, dim) for dim in dims]
+        self.parts = [lazy_zeros(shape, dtype, device) for shape in shapes]
+        # Rows for writing, and whole blocks for reading: index_select copies blocks in one piece.
+        self._slots = [part.flatten(0, 1) for part in self.parts]
+        self._blocks = [part.flatten(1) for part in self.parts]
+
+    def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor | None) -> None:
+        """See `LayerStore.write`."""
+        for part, fresh in zip(self._slots, (key, value), strict=False):
+            if fresh is not None:
+                part.index_copy_(0, slots, fresh)
+
+    def read(self, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `LayerStore.read`."""
+        found = [
+            part.index_select(0, blocks).view(-1, *whole.shape[2:])
+            for part, whole in zip(self._blocks, self.parts, strict=True)
+        ]
+        return found[0], found[-1][..., : self._value_dim]
+
+
+@dataclasses.dataclass(frozen=True)
 class KvStorage:
-    """keys[layer] and values[layer]: [num_blocks, block_size, num_kv_heads, head_dim]."""
+    """One store for each layer; layers that share one name the same.
 
-    keys: tuple[torch.Tensor, ...]
-    values: tuple[torch.Tensor, ...]
-    block_size: int  # tokens
+    Attributes:
+        layout: which layer keeps what.
+        stores: of each layer.
+        block_size: tokens per block.
+        dtype: in which attention computes.
+        device: where the tensors live.
+        padding_blocks: for each group a block that nobody reads, for rows that are computed for nothing.
+    """
+
+    layout: CacheLayout
+    stores: tuple[LayerStore, ...]
+    block_size: int
+    dtype: torch.dtype
+    device: torch.device
+    padding_blocks: tuple[int, ...]
+
+    @functools.cached_property
+    def group_of(self) -> Sequence[int]:
+        """The group of each layer."""
+        return [self.layout.group_of(layer) for layer in range(len(self.stores))]
 
     @property
-    def dtype(self) -> torch.dtype:
-        """Element type of keys and values."""
-        return self.keys[0].dtype
+    def bytes(self) -> int:
+        """Of all tensors."""
+        own = [store for store, layer in zip(self.stores, self.layout.layers, strict=True) if layer.shares is None]
+        return sum(part.nbytes for store in own for part in store.parts)
 
-    @property
-    def device(self) -> torch.device:
-        """Where the tensors live."""
-        return self.keys[0].device
+    def move(self, moves: Moves, host: "KvStorage | None") -> None:
+        """Copies blocks, in the order that `Moves` asks for."""
+        if host is not None:
+            self._copy(moves.to_host, self, host)
+            self._copy(moves.to_device, host, self)
+        self._copy(moves.copies, self, self)
+
+    def _copy(self, moves: Sequence[Move], source: "KvStorage", target: "KvStorage") -> None:
+        for group in sorted({group for group, _, _ in moves}):
+            pairs = [(read, write) for one, read, write in moves if one == group]
+            reads = torch.tensor([read for read, _ in pairs], device=source.device)
+            writes = torch.tensor([write for _, write in pairs], device=target.device)
+            for number, layer in enumerate(self.layout.layers):
+                if layer.shares is None and self.group_of[number] == group:
+                    for old, new in zip(source.stores[number].parts, target.stores[number].parts, strict=True):
+                        new.index_copy_(0, writes, old.index_select(0, reads).to(target.device))
 
 
 def allocate_storage(
-    config: ModelConfig, *, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    layout: CacheLayout, *, num_blocks: Sequence[int], block_size: int, dtype: torch.dtype, device: torch.device
 ) -> KvStorage:
-    """Storage for `num_blocks` blocks of `block_size` tokens; on the CPU memory is touched only as blocks are used."""
-    shape = (num_blocks, block_size, config.num_key_value_heads, config.head_dim)
+    """Storage for blocks of `block_size` tokens; on the CPU memory is touched only as blocks are used.
 
-    def one_per_layer() -> tuple[torch.Tensor, ...]:
-        return tuple(_lazy_zeros(shape, dtype, device) for _ in range(config.num_hidden_layers))
+    Args:
+        layout: of the model.
+        num_blocks: for each group.
+        block_size: tokens per block.
+        dtype: of what is kept.
+        device: where.
+    """
+    stores: list[LayerStore] = []
+    for number, layer in enumerate(layout.layers):
+        if layer.shares is not None:
+            stores.append(stores[layer.shares])
+            continue
+        count = num_blocks[layout.group_of(number)] + 1  # the last one is for padding
+        stores.append(PlainStore(layer, num_blocks=count, block_size=block_size, dtype=dtype, device=device))
+    return KvStorage(layout, tuple(stores), block_size, dtype, device, tuple(num_blocks))
 
-    return KvStorage(keys=one_per_layer(), values=one_per_layer(), block_size=block_size)
 
-
-def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Zeros, because attention multiplies the unwritten tail of a block by 0 and 0 * NaN would spread.
 
     On the CPU they come from calloc (numpy), whose pages become resident when first written; torch.zeros writes all.

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reference_engine.errors import CheckpointError
+from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,9 +53,10 @@ class ModelConfig:
             )
 
     @property
-    def kv_elements_per_token(self) -> int:
-        """Cache elements one token needs over all layers, keys and values; times the element size gives bytes."""
-        return 2 * self.num_hidden_layers * self.num_key_value_heads * self.head_dim
+    def cache_layout(self) -> CacheLayout:
+        """What the layers keep of each token."""
+        layer = LayerLayout(self.num_key_value_heads, self.head_dim, self.head_dim)
+        return CacheLayout((layer,) * self.num_hidden_layers)
 
 
 def config_from_hf(raw: Mapping[str, Any], where: str) -> ModelConfig:

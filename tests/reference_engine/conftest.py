@@ -187,12 +187,12 @@ class FakeRunner:
         self.script = deque(script)
         self.steps = []
 
-    def run(self, chunks):
-        self.steps.append([(chunk.request.request_id, chunk.start, chunk.length) for chunk in chunks])
-        return [
-            SampledToken(self.script.popleft() if self.script else chunk.end) if chunk.is_sampled else None
-            for chunk in chunks
-        ]
+    def run(self, step, moves):
+        self.steps.append([(chunk.request.request_id, chunk.start, chunk.length) for chunk in step.chunks])
+        return [[self.token(chunk)] * chunk.request.width if chunk.is_sampled else [] for chunk in step.chunks]
+
+    def token(self, chunk):
+        return SampledToken(self.script.popleft() if self.script else chunk.end)
 
 
 @pytest.fixture

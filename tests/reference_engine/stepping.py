@@ -1,28 +1,31 @@
 """An engine around a fake runner, step by step, and a runner that knows what every slot of the cache holds."""
 
-from reference_engine.batching_policy import make_policy
 from reference_engine.engine import Engine
 from reference_engine.kv_cache.block_pool import BlockPool
+from reference_engine.kv_cache.block_table import RELEASED, Visible
+from reference_engine.kv_cache.cache import Group, KvCache
 from reference_engine.limits import Limits
 from reference_engine.request import Request, SampledToken, SamplingParams
-from reference_engine.scheduler import Scheduler
+from reference_engine.scheduling.rules import Rules
+from reference_engine.scheduling.scheduler import Scheduler
 
 
 class Bench:
     """An engine around a fake runner, with what each step computed. Without prefix caching unless asked for."""
 
-    def __init__(self, runner, *, blocks=64, size=4, seqs=8, tokens=16, policy="continuous", caching=False):
+    def __init__(
+        self, runner, *, blocks=64, size=4, seqs=8, tokens=16, caching=False, visible=(Visible(),), host=0, run=1, **rules
+    ):
         self.now = 0.0
-        self.pool = BlockPool(blocks, size)
+        self.groups = [
+            Group(BlockPool(blocks, size, run), sees, BlockPool(host, size) if host else None) for sees in visible
+        ]
+        self.pool = self.groups[0].pool
         self.runner = runner
-        self.scheduler = Scheduler(
-            self.pool,
-            make_policy(policy, seqs),
-            max_num_seqs=seqs,
-            max_num_batched_tokens=tokens,
-            enable_prefix_caching=caching,
-        )
-        self.engine = Engine(self.scheduler, runner, Limits(1000, blocks, size, 10_000), clock=lambda: self.now)
+        rules = Rules(max_num_seqs=seqs, max_num_batched_tokens=tokens, preemption="swap" if host else "recompute", **rules)
+        self.scheduler = Scheduler(KvCache(self.groups, prefix_caching=caching), rules)
+        limits = Limits(1000, blocks, size, 10_000, seqs)
+        self.engine = Engine(self.scheduler, runner, limits, clock=lambda: self.now)
 
     def add(self, *requests):
         for one in requests:
@@ -47,40 +50,60 @@ class Bench:
         return reports
 
 
-def request(name, prompt=4, output=3, salt=None, **sampling):
+def request(name, prompt=4, output=3, salt=None, priority=0, n=1, **sampling):
     """`prompt`: token ids, or how many of them."""
     tokens = [1] * prompt if isinstance(prompt, int) else prompt
-    return Request(name, tokens, SamplingParams(max_tokens=output, **sampling), salt)
+    params = SamplingParams(max_tokens=output, **sampling)
+    siblings = [Request(f"{name}/{number}", tokens, params, salt) for number in range(1, n)]
+    return Request(name, tokens, params, salt, priority=priority, siblings=siblings)
 
 
 class RememberingRunner:
     """Keeps in each slot of the cache which beginning of a sequence was computed there.
 
-    Each chunk must find its own past in its blocks: a block that is given to two owners, found by mistake or evicted
-    while in use fails here, whatever the counts say. The next token follows from the beginning, so that sequences
-    with the same prompt stay the same.
+    Each chunk must find its own past in its blocks: a block that is given to two owners, found by mistake, evicted
+    while in use, or lost on the way to host memory and back fails here, whatever the counts say. The next token follows
+    from the beginning, so that sequences with the same prompt stay the same; siblings differ by their names.
     """
 
-    def __init__(self, block_size, vocabulary):
+    def __init__(self, block_size, vocabulary, visible=(Visible(),)):
         self.block_size = block_size
         self.vocabulary = vocabulary
+        self.visible = visible
         self.slots = {}
+        self.steps = []
 
-    def run(self, chunks):
-        known = [beginnings(chunk.request.token_ids) for chunk in chunks]
-        for chunk, expected in zip(chunks, known, strict=True):
-            for position in range(chunk.start, chunk.end):
-                self.slots[self.slot(chunk, position)] = expected[position]
-        for chunk, expected in zip(chunks, known, strict=True):
-            found = [self.slots.get(self.slot(chunk, position)) for position in range(chunk.end)]
-            assert found == expected[: chunk.end], f"request {chunk.request.request_id} reads what is not its own"
+    def run(self, step, moves):
+        for kind, source, target in (("to_host", "", "host"), ("to_device", "host", ""), ("copies", "", "")):
+            for group, read, write in getattr(moves, kind):
+                for place in range(self.block_size):
+                    self.slots[target, group, write, place] = self.slots.get((source, group, read, place))
+        self.steps.append([(chunk.request.request_id, chunk.start, chunk.length) for chunk in step.chunks])
+        known = [beginnings(chunk.request.token_ids) for chunk in step.chunks]
+        for chunk, expected in zip(step.chunks, known, strict=True):
+            for slot, position in self.places(chunk, range(chunk.start, chunk.end)):
+                self.slots[slot] = expected[position]
+        for chunk, expected in zip(step.chunks, known, strict=True):
+            for slot, position in self.places(chunk, range(chunk.end)):
+                assert self.slots.get(slot) == expected[position], f"{chunk.request.request_id} reads what is not its own"
         return [
-            SampledToken(next_token(expected, self.vocabulary)) if chunk.is_sampled else None
-            for chunk, expected in zip(chunks, known, strict=True)
+            [
+                SampledToken(next_token(expected, self.vocabulary, one.request_id))
+                for one in (chunk.request, *chunk.request.siblings)
+            ]
+            if chunk.is_sampled
+            else []
+            for chunk, expected in zip(step.chunks, known, strict=True)
         ]
 
-    def slot(self, chunk, position):
-        return chunk.request.table.blocks[position // self.block_size], position % self.block_size
+    def places(self, chunk, positions):
+        """The slots of these positions in each group, those that no token of the chunk sees left out."""
+        for group, (sees, table) in enumerate(zip(self.visible, chunk.request.holding.tables, strict=True)):
+            for position in positions:
+                if sees.window is None or position > chunk.start - sees.window or position < sees.sinks:
+                    block = table.blocks[position // self.block_size]
+                    assert block != RELEASED, f"{chunk.request.request_id} gave back what it still sees"
+                    yield ("", group, block, position % self.block_size), position
 
 
 def beginnings(token_ids):
@@ -92,5 +115,6 @@ def beginnings(token_ids):
     return numbers
 
 
-def next_token(numbers, vocabulary):
-    return numbers[-1] % vocabulary
+def next_token(numbers, vocabulary, name=""):
+    """Siblings, whose names hold a slash, go ways of their own."""
+    return (numbers[-1] + (int(name.split("/")[1]) if "/" in name else 0)) % vocabulary

@@ -3,14 +3,15 @@ import threading
 
 import pytest
 
-from reference_engine.batching_policy import make_policy
 from reference_engine.engine import Engine
 from reference_engine.engine_thread import EngineThread
 from reference_engine.errors import EngineUnavailableError, RequestError
 from reference_engine.kv_cache.block_pool import BlockPool
+from reference_engine.kv_cache.cache import Group, KvCache
 from reference_engine.limits import Limits
 from reference_engine.request import Request, SamplingParams
-from reference_engine.scheduler import Scheduler
+from reference_engine.scheduling.rules import Rules
+from reference_engine.scheduling.scheduler import Scheduler
 
 
 @pytest.fixture
@@ -20,13 +21,8 @@ def with_thread(fake_runner):
     def start(test, runner=None):
         async def main():
             pool = BlockPool(64, 4)
-            scheduler = Scheduler(
-                pool,
-                make_policy("continuous", 8),
-                max_num_seqs=8,
-                max_num_batched_tokens=16,
-                enable_prefix_caching=True,
-            )
+            cache = KvCache([Group(pool)], prefix_caching=True)
+            scheduler = Scheduler(cache, Rules(max_num_seqs=8, max_num_batched_tokens=16))
             engine = Engine(scheduler, runner or fake_runner(), Limits(100, 64, 4, 1000))
             reports = []
             thread = EngineThread(engine, asyncio.get_running_loop(), reports.append)

@@ -26,8 +26,10 @@ LINEAR = {"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0}
 def logits_of(directory, prompt):
     weights = SafetensorsDirectory(directory)
     model = LlamaModel(weights.config, weights, max_positions=256, dtype=torch.float32, device=CPU)
-    store = allocate_storage(weights.config, num_blocks=16, block_size=16, dtype=torch.float32, device=CPU)
-    step = TorchAttention(store).begin_step([Span(list(range(16)), 0, len(prompt))])
+    layout = weights.config.cache_layout
+    groups = len(layout.groups)
+    store = allocate_storage(layout, num_blocks=[16] * groups, block_size=16, dtype=torch.float32, device=CPU)
+    step = TorchAttention(store).begin_step([Span([list(range(16))] * groups, 0, len(prompt))])
     rows = torch.arange(len(prompt))
     return model.forward(torch.tensor(prompt), rows, step, rows)
 
@@ -131,4 +133,4 @@ def test_a_missing_field_is_named():
 
 def test_kv_elements_count_keys_and_values_of_all_layers():
     assert isinstance(config := config_from_hf(raw(num_hidden_layers=3, num_key_value_heads=1), "x"), ModelConfig)
-    assert config.kv_elements_per_token == 2 * 3 * 1 * 4
+    assert config.cache_layout.elements_per_token(0) == 2 * 3 * 1 * 4

@@ -60,8 +60,8 @@ def test_running_requests_share_the_blocks_of_what_they_have_in_common(bench):
     b.step()
     b.add(second := request("b", PROMPT, output=9))
     b.step()
-    assert first.table.blocks[:2] == second.table.blocks[:2]
-    assert first.table.blocks[2] != second.table.blocks[2]
+    assert first.holding.tables[0].blocks[:2] == second.holding.tables[0].blocks[:2]
+    assert first.holding.tables[0].blocks[2] != second.holding.tables[0].blocks[2]
     assert b.pool.num_used == 4
     b.engine.cancel("a")
     b.step()
@@ -158,7 +158,7 @@ def test_a_newcomer_without_room_changes_nothing(bench):
     b.step()
     assert b.scheduler.num_waiting == 1
     assert [*b.pool._empty, *b.pool._cached] == free
-    assert (waiting.num_cached_tokens, waiting.table.blocks, waiting.num_computed) == (None, [], 0)
+    assert (waiting.num_cached_tokens, waiting.holding.tables[0].blocks, waiting.num_computed) == (None, [], 0)
     b.finish()
     assert waiting.num_cached_tokens == 8
 
@@ -211,7 +211,7 @@ def test_writing_into_a_block_that_is_not_ones_own_is_a_bug_that_speaks_up(bench
     b = bench(caching=caching)
     b.add(one := request("a", PROMPT, output=9))
     b.step()
-    half_full = one.table.blocks[2]
+    half_full = one.holding.tables[0].blocks[2]
     if spoil == "share":
         b.pool.share(half_full)
     else:

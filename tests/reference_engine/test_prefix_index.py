@@ -9,8 +9,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from reference_engine.errors import BlockAccountingError, EngineBugError
 from reference_engine.kv_cache.block_pool import BlockPool
-from reference_engine.kv_cache.block_table import BlockTable
-from reference_engine.kv_cache.prefix_index import PrefixIndex, block_name, root_name
+from reference_engine.kv_cache.block_names import BlockNames, block_name, root_name
+from reference_engine.kv_cache.cache import Group, KvCache
+from reference_engine.kv_cache.moves import Moves
+from reference_engine.kv_cache.prefix_index import PrefixIndex
+from reference_engine.request import Request, SamplingParams
 
 ROOT = root_name(None)
 TOKENS = [3, 1, 4, 1]
@@ -49,7 +52,7 @@ def test_a_block_has_one_name():
 def pool_with_free_findable(count, blocks=4):
     """A pool whose blocks 0 … count - 1 are free and findable as b"0", b"1" …, freed in that order."""
     pool = BlockPool(blocks, 16)
-    held = pool.allocate(blocks)
+    held = pool.take(blocks)
     for block in range(count):
         pool.publish(block, str(block).encode())
     pool.release(held)
@@ -59,7 +62,7 @@ def pool_with_free_findable(count, blocks=4):
 def test_blocks_without_contents_are_used_first_and_then_those_that_are_free_for_longest():
     pool = pool_with_free_findable(3)
     assert (pool.num_free, pool.num_used) == (4, 0)
-    assert [pool.allocate(1) for _ in range(4)] == [[3], [0], [1], [2]]
+    assert [pool.take(1) for _ in range(4)] == [[3], [0], [1], [2]]
     assert pool.num_evicted == 3
     assert [pool.find(name) for name in (b"0", b"1", b"2")] == [None] * 3
 
@@ -70,20 +73,24 @@ def test_a_found_block_is_taken_back_and_becomes_the_last_to_go():
     pool.share(0)
     assert (pool.num_free, pool.find(b"0")) == (3, 0)
     pool.release([0, 0])
-    assert [pool.allocate(1) for _ in range(4)] == [[3], [1], [2], [0]]
+    assert [pool.take(1) for _ in range(4)] == [[3], [1], [2], [0]]
 
 
-def test_what_is_shared_beside_an_allocation_is_not_given_away_by_it():
+def test_nothing_changes_when_too_few_are_free():
     pool = pool_with_free_findable(3)
-    assert pool.allocate(2, beside=[1, 0]) == [3, 2]
-    pool.check_integrity([[0, 1, 2, 3]])
-
-
-def test_nothing_changes_when_too_few_are_free_beside_what_is_shared():
-    pool = pool_with_free_findable(3)
-    assert pool.allocate(3, beside=[1, 0]) is None
+    with pytest.raises(BlockAccountingError, match="5 blocks are wanted and 4 are free"):
+        pool.take(5)
     pool.check_integrity([])
-    assert [pool.allocate(1) for _ in range(4)] == [[3], [0], [1], [2]]  # in the same order as before
+    assert [pool.take(1) for _ in range(4)] == [[3], [0], [1], [2]]  # in the same order as before
+
+
+def test_names_are_worked_out_in_any_order_and_go_on_after_a_copy():
+    names = BlockNames(2, "salt")
+    first = block_name(root_name("salt"), [1, 2])
+    assert names.at([1, 2, 3, 4], 1) == block_name(first, [3, 4])
+    twin = names.copy()
+    assert names.at([1, 2, 3, 4, 5, 6], 2) != twin.at([1, 2, 3, 4, 5, 7], 2)
+    assert (names.at([], 0), twin.at([], 0)) == (first, first)
 
 
 def test_forgotten_blocks_stay_with_their_holders_and_cannot_be_found():
@@ -93,7 +100,7 @@ def test_forgotten_blocks_stay_with_their_holders_and_cannot_be_found():
     assert (pool.find(b"0"), pool.find(b"1"), pool.num_used) == (None, None, 1)
     pool.check_integrity([[0]])
     pool.release([0])
-    assert sorted(pool.allocate(4)) == [0, 1, 2, 3]
+    assert sorted(pool.take(4)) == [0, 1, 2, 3]
     assert pool.num_evicted == 0  # nobody could have found them
 
 
@@ -106,7 +113,7 @@ def test_a_free_block_without_contents_can_be_neither_shared_nor_published():
 
 def test_a_block_that_others_hold_or_may_find_must_not_be_written():
     pool = BlockPool(2, 16)
-    mine, shared = pool.allocate(2)
+    mine, shared = pool.take(2)
     pool.check_writable([mine, shared])
     pool.share(shared)
     with pytest.raises(EngineBugError, match=r"about to be written but has 2 references$"):
@@ -136,19 +143,27 @@ sequences = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=12), min_s
 
 @given(computed=sequences, asked=sequences, size=st.integers(1, 4))
 def test_exactly_the_longest_common_beginning_in_whole_blocks_is_found(computed, asked, size):
-    pool = BlockPool(400, size)
+    cache = KvCache([Group(BlockPool(400, size))], prefix_caching=True)
     known = set()
+
+    def entered(tokens, salt=None):
+        one = Request("x", tokens, SamplingParams(max_tokens=1), salt)
+        cache.enter(one)
+        return one, cache.lookup(one)
+
     for tokens in computed:
-        table = BlockTable(pool)
-        found = table.open(tokens)
-        assert found == longest(known, tokens, size)
-        table.publish(tokens, len(tokens))
+        one, hit = entered(tokens)
+        assert hit.num_tokens == longest(known, tokens, size)
+        cache.open(one, hit)
+        cache.make_writable(one, len(tokens), Moves())
+        one.num_computed = len(tokens)
+        cache.advance(one)
+        cache.check_integrity([one])
         known |= {tuple(tokens[:end]) for end in range(size, len(tokens) + 1, size)}
-        table.clear()
+        cache.release(one)
     for tokens in asked:
-        table = BlockTable(pool)
-        assert table.open(tokens) == longest(known, tokens, size)
-        assert BlockTable(pool, "salt").open(tokens) == 0
+        assert entered(tokens)[1].num_tokens == longest(known, tokens, size)
+        assert entered(tokens, "salt")[1].num_tokens == 0
 
 
 def longest(known, tokens, size):
@@ -169,23 +184,32 @@ class CacheMachine(RuleBasedStateMachine):
         self.findable_free = []  # the longest free first
         self.evicted = 0
 
-    @rule(data=st.data(), count=st.integers(0, 5))
-    def allocate(self, data, count):
-        beside = data.draw(st.lists(st.sampled_from(sorted(self.names.values())), unique=True)) if self.names else []
+    @rule(count=st.integers(0, 5))
+    def take(self, count):
         empty = self.pool.num_blocks - len(+self.held) - len(self.findable_free)
-        left = [block for block in self.findable_free if block not in beside]
-        taken = self.pool.allocate(count, beside)
-        if count > empty + len(left):
-            assert taken is None
+        if count > empty + len(self.findable_free):
+            with pytest.raises(BlockAccountingError):
+                self.pool.take(count)
             return
-        gone = left[: max(0, count - empty)]
+        taken = self.pool.take(count)
+        gone, self.findable_free = (
+            self.findable_free[: max(0, count - empty)],
+            self.findable_free[max(0, count - empty) :],
+        )
         assert len(set(taken)) == count
-        assert not set(taken) & (set(+self.held) | set(beside))
-        assert set(taken) & set(self.findable_free) == set(gone)
+        assert not set(taken) & set(+self.held)
+        assert set(gone) <= set(taken)
         self.names = {name: block for name, block in self.names.items() if block not in gone}
-        self.findable_free = left[len(gone) :]
         self.evicted += len(gone)
-        self.held.update([*taken, *beside])
+        self.held.update(taken)
+
+    @precondition(lambda self: self.names)
+    @rule(data=st.data())
+    def share(self, data):
+        block = data.draw(st.sampled_from(sorted(self.names.values())))
+        self.pool.share(block)
+        self.held[block] += 1
+        self.findable_free = [one for one in self.findable_free if one != block]
 
     @precondition(lambda self: +self.held)
     @rule(data=st.data())

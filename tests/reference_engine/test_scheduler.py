@@ -76,8 +76,9 @@ def test_a_victim_that_was_planned_already_gives_its_budget_back(bench):
 def test_static_batching_closes_the_batch_until_its_last_member_has_finished(bench):
     b = bench(policy="static", seqs=2)
     b.add(request("a", output=2), request("b", output=4), request("c", output=1))
-    names = [[name for name, _, _ in step] for step in b.steps(5)]
-    assert names == [["a", "b"], ["a", "b"], ["b"], ["b"], ["c"]]
+    reports = [b.step() for _ in range(5)]
+    assert [[name for name, _, _ in step] for step in b.runner.steps] == [["a", "b"], ["a", "b"], ["b"], ["b"], ["c"]]
+    assert [report.running for report in reports] == [2, 2, 2, 0, 0]  # a keeps its place until b has finished
 
 
 def test_continuous_batching_fills_the_free_place_at_once(bench):

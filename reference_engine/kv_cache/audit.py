@@ -1,0 +1,51 @@
+"""A full audit of one pool: references recounted, names worked out again from tokens, no block written by two.
+
+exllamav3's page-table check is the model: state is not trusted where it can be worked out from what it stands for.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from reference_engine.errors import BlockAccountingError
+from reference_engine.kv_cache.block_names import block_name, root_name
+from reference_engine.kv_cache.block_pool import BlockPool
+from reference_engine.kv_cache.block_table import RELEASED, BlockTable
+
+if TYPE_CHECKING:
+    from reference_engine.request import Request
+
+
+def audit(pool: BlockPool, holders: Sequence[tuple[BlockTable, "Request"]]) -> None:
+    """Raises BlockAccountingError unless the pool is exactly what these tables and their requests' tokens make it."""
+    pool.check_integrity([list(table.held()) for table, _ in holders])
+    for table, request in holders:
+        _check_table(pool, table, request)
+
+
+def _check_table(pool: BlockPool, table: BlockTable, request: "Request") -> None:
+    size = pool.block_size
+    if request.num_computed > table.capacity_tokens:
+        raise BlockAccountingError(
+            f"request {request.request_id} has {request.num_computed} computed tokens in room for "
+            f"{table.capacity_tokens}"
+        )
+    if pool.run > 1 and any(b != a + 1 for i, (a, b) in enumerate(_pairs(table.blocks)) if (i + 1) % pool.run):
+        raise BlockAccountingError(f"request {request.request_id} holds a run of blocks that do not lie side by side")
+    parent = root_name(request.cache_salt)
+    for index, block in enumerate(table.blocks):
+        tokens = request.token_ids[index * size : (index + 1) * size]
+        is_full = (index + 1) * size <= request.num_computed
+        if is_full:
+            parent = block_name(parent, tokens)
+        if block == RELEASED:
+            continue
+        if pool.name_of(block) not in (None, parent if is_full else None):
+            raise BlockAccountingError(
+                f"block {block} is found under a name that the tokens of request {request.request_id} do not give"
+            )
+        if not is_full and pool.references(block) > 1 and index > request.num_computed // size:
+            raise BlockAccountingError(f"block {block} has no tokens yet and is shared")
+
+
+def _pairs(blocks: Sequence[int]) -> Sequence[tuple[int, int]]:
+    return list(zip(blocks, blocks[1:], strict=False))

@@ -1,0 +1,273 @@
+"""The KV cache as the scheduler sees it: what a request needs, what it would set free, and the doing of both.
+
+Layers that keep the same tokens form a group; every group has a pool of its own, and a request one block table for each.
+Most models have one group. Questions change nothing, so that a step can be planned without carrying it out.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from reference_engine.errors import BlockAccountingError, EngineBugError
+from reference_engine.kv_cache.audit import audit
+from reference_engine.kv_cache.block_names import BlockNames
+from reference_engine.kv_cache.block_pool import BlockPool
+from reference_engine.kv_cache.block_table import RELEASED, BlockTable, Visible
+from reference_engine.kv_cache.moves import Moves
+from reference_engine.request import Request
+
+Blocks = tuple[int, ...]
+"""A number of blocks for each group."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Group:
+    """Layers that keep the same tokens.
+
+    Attributes:
+        pool: their blocks.
+        visible: which tokens they keep.
+        host: where their blocks go when a request is swapped out; None where nothing is.
+    """
+
+    pool: BlockPool
+    visible: Visible = Visible()
+    host: BlockPool | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hit:
+    """The longest beginning of a request that is in the cache already.
+
+    Attributes:
+        num_tokens: its length.
+        blocks: for each group the blocks that hold it, `RELEASED` where nobody looks any more.
+    """
+
+    num_tokens: int
+    blocks: tuple[tuple[int, ...], ...]
+
+
+class Holding:
+    """What one request has of the cache.
+
+    Attributes:
+        tables: one for each group.
+        names: of its blocks.
+        swapped: for each group the blocks of host memory that hold it; None while it is not swapped out.
+    """
+
+    __slots__ = ("names", "swapped", "tables")
+
+    def __init__(self, tables: tuple[BlockTable, ...], names: BlockNames) -> None:
+        self.tables = tables
+        self.names = names
+        self.swapped: tuple[tuple[int, ...], ...] | None = None
+
+
+class KvCache:
+    """All groups together.
+
+    Args:
+        groups: at least one; all have the same block size.
+        prefix_caching: whether requests begin with the blocks that hold their beginning already.
+    """
+
+    def __init__(self, groups: Sequence[Group], *, prefix_caching: bool) -> None:
+        self.groups = tuple(groups)
+        self.prefix_caching = prefix_caching
+        self._block_size = self.groups[0].pool.block_size
+        self._nothing = Hit(0, tuple(() for _ in self.groups))
+
+    @property
+    def num_used(self) -> int:
+        """Blocks that requests hold, of all groups."""
+        return sum(group.pool.num_used for group in self.groups)
+
+    @property
+    def num_evicted(self) -> int:
+        """Blocks that could have been found and were taken for something else, since the start."""
+        return sum(group.pool.num_evicted for group in self.groups)
+
+    # Questions
+
+    def free(self) -> list[int]:
+        """Blocks that can still be had, for each group."""
+        return [group.pool.num_free for group in self.groups]
+
+    def free_on_host(self) -> list[int]:
+        """Blocks of host memory that can still be had, for each group."""
+        return [group.host.num_free if group.host else 0 for group in self.groups]
+
+    def need(self, request: Request, end: int) -> Blocks:
+        """Blocks that a running request must get before its tokens up to `end` can be computed.
+
+        Where all tokens are kept, room for all that the request has is made at once, since chunks of two half-admitted
+        prompts would otherwise compete for the same last blocks and preempt each other in turn.
+        """
+        start, tables = request.num_computed, holding_of(request).tables
+        return tuple(
+            table.missing(start, _kept(group, request, end)) for group, table in zip(self.groups, tables, strict=True)
+        )
+
+    def need_to_admit(self, request: Request, hit: Hit | None, end: int) -> Blocks:
+        """Blocks that a waiting request takes from the free ones when it is admitted.
+
+        Args:
+            request: with nothing in the cache, or swapped out.
+            hit: as `lookup` found it; None for a request that is swapped out.
+            end: tokens that are computed in its first step.
+        """
+        held = holding_of(request).swapped if hit is None else hit.blocks
+        return tuple(
+            max(0, group.pool.blocks_for(_kept(group, request, end)) - len(blocks))
+            + sum(block != RELEASED and (hit is None or group.pool.is_idle(block)) for block in blocks)
+            for group, blocks in zip(self.groups, held or (), strict=True)
+        )
+
+    def exclusive(self, request: Request, hit: Hit | None = None) -> Blocks:
+        """Blocks that are free when the request gives up its own, those left out that a newcomer was promised."""
+        promised = self._nothing.blocks if hit is None else hit.blocks
+        return tuple(
+            sum(group.pool.references(block) == 1 and block not in kept for block in table.held())
+            for group, table, kept in zip(self.groups, holding_of(request).tables, promised, strict=True)
+        )
+
+    def held(self, request: Request) -> Blocks:
+        """Blocks that the request holds."""
+        return tuple(sum(1 for _ in table.held()) for table in holding_of(request).tables)
+
+    def lookup(self, request: Request) -> Hit:
+        """What is in the cache of a request that holds nothing.
+
+        At least one token is left out: it must be computed for the next one to be sampled.
+        """
+        if not self.prefix_caching:
+            return self._nothing
+        names, tokens, size = holding_of(request).names, request.token_ids, self._block_size
+        count = (len(tokens) - 1) // size
+        found = [_find(group, names, tokens, count) for group in self.groups]
+        for length in range(min(map(len, found), default=0), 0, -1):
+            hidden = [group.visible.hidden_blocks(length * size, size) for group in self.groups]
+            blocks = [
+                tuple(RELEASED if i in out else block for i, block in enumerate(mine[:length]))
+                for mine, out in zip(found, hidden, strict=True)
+            ]
+            if not any(None in mine for mine in blocks):
+                return Hit(length * size, tuple(blocks))  # type: ignore[arg-type]  (None was looked for)
+        return self._nothing
+
+    # Doing
+
+    def enter(self, request: Request) -> None:
+        """Gives a new request its empty tables."""
+        tables = tuple(BlockTable(group.pool, group.visible) for group in self.groups)
+        request.holding = Holding(tables, BlockNames(self._block_size, request.cache_salt))
+
+    def open(self, request: Request, hit: Hit) -> None:
+        """Begins with what was found. All newcomers do so before anybody takes a block, which might be one of these."""
+        for table, found in zip(holding_of(request).tables, hit.blocks, strict=True):
+            table.open(found)
+        request.num_computed = hit.num_tokens
+
+    def make_writable(self, request: Request, end: int, moves: Moves) -> None:
+        """Does what `need` or `need_to_admit` counted."""
+        for number, (group, table) in enumerate(zip(self.groups, holding_of(request).tables, strict=True)):
+            copy = table.make_writable(request.num_computed, _kept(group, request, end))
+            if copy is not None:
+                moves.copies.append((number, *copy))
+
+    def advance(self, request: Request) -> None:
+        """Takes note that the request's tokens are computed up to `num_computed`."""
+        holding = holding_of(request)
+        for table in holding.tables:
+            table.advance(holding.names if self.prefix_caching else None, request.token_ids, request.num_computed)
+
+    def fork(self, parent: Request, child: Request) -> None:
+        """Lets a new request begin with everything that another has computed."""
+        holding = holding_of(parent)
+        child.holding = Holding(tuple(table.fork() for table in holding.tables), holding.names.copy())
+        child.num_computed = parent.num_computed
+
+    def release(self, request: Request) -> None:
+        """Takes everything from a request, in host memory too."""
+        holding = holding_of(request)
+        for table in holding.tables:
+            table.clear()
+        for group, blocks in zip(self.groups, holding.swapped or (), strict=False):
+            _host(group).release(block for block in blocks if block != RELEASED)
+        holding.swapped = None
+        request.num_computed = 0
+
+    def swap_out(self, request: Request, moves: Moves) -> None:
+        """Moves what a request has computed to host memory, which must have room for `held` blocks."""
+        holding = holding_of(request)
+        swapped: list[tuple[int, ...]] = []
+        for number, (group, table) in enumerate(zip(self.groups, holding.tables, strict=True)):
+            room = iter(_host(group).take(sum(1 for _ in table.held())))
+            places = tuple(RELEASED if block == RELEASED else next(room) for block in table.blocks)
+            moves.to_host.extend(
+                (number, block, place) for block, place in zip(table.blocks, places, strict=True) if place != RELEASED
+            )
+            table.clear()
+            swapped.append(places)
+        holding.swapped = tuple(swapped)
+
+    def swap_in(self, request: Request, moves: Moves) -> None:
+        """Moves back what was swapped out."""
+        holding = holding_of(request)
+        if holding.swapped is None:
+            raise EngineBugError(f"request {request.request_id} is not swapped out")
+        for number, (group, table) in enumerate(zip(self.groups, holding.tables, strict=True)):
+            places = holding.swapped[number]
+            fresh = iter(group.pool.take(sum(place != RELEASED for place in places)))
+            table.blocks = [RELEASED if place == RELEASED else next(fresh) for place in places]
+            moves.to_device.extend(
+                (number, place, block) for place, block in zip(places, table.blocks, strict=True) if place != RELEASED
+            )
+            _host(group).release(place for place in places if place != RELEASED)
+        holding.swapped = None
+
+    def forget_all(self) -> None:
+        """Makes sure that nothing computed so far is found by a later request."""
+        for group in self.groups:
+            group.pool.forget_all()
+
+    def check_integrity(self, requests: Iterable[Request]) -> None:
+        """Raises BlockAccountingError unless every block is either free or held by exactly these requests."""
+        held = list(requests)
+        for number, group in enumerate(self.groups):
+            audit(group.pool, [(holding_of(one).tables[number], one) for one in held])
+            if group.host:
+                group.host.check_integrity(
+                    [block for block in (holding_of(one).swapped or self._nothing.blocks)[number] if block != RELEASED]
+                    for one in held
+                )
+
+
+def holding_of(request: Request) -> Holding:
+    """What a request holds."""
+    if request.holding is None:
+        raise EngineBugError(f"request {request.request_id} was never added to the scheduler")
+    return request.holding
+
+
+def _kept(group: Group, request: Request, end: int) -> int:
+    """Tokens for which a request gets room before those up to `end` are computed."""
+    return request.num_tokens if group.visible.window is None else end
+
+
+def _host(group: Group) -> BlockPool:
+    if group.host is None:
+        raise BlockAccountingError("there is no host memory to swap to")
+    return group.host
+
+
+def _find(group: Group, names: BlockNames, tokens: Sequence[int], count: int) -> list[int | None]:
+    """The blocks of a sequence's beginning that can be found; without a window there are no gaps among them."""
+    found: list[int | None] = []
+    for index in range(count):
+        block = group.pool.find(names.at(tokens, index))
+        if block is None and group.visible.window is None:
+            break
+        found.append(block)
+    return found

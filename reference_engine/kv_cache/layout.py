@@ -1,0 +1,57 @@
+"""What each layer of a model keeps of each token, and for how long."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from reference_engine.kv_cache.block_table import Visible
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LayerLayout:
+    """One layer's keys and values.
+
+    Attributes:
+        num_kv_heads: heads that keep something.
+        key_dim: elements of one head's key.
+        value_dim: elements of one head's value.
+        visible: which earlier tokens the layer sees.
+        value_in_key: the value is the first `value_dim` elements of the key and is not kept again (multi-head latent
+            attention, DeepSeek-V2, arXiv:2405.04434).
+        shares: the earlier layer whose keys and values it uses instead of keeping its own (cross-layer attention,
+            arXiv:2405.12981); None for its own.
+    """
+
+    num_kv_heads: int
+    key_dim: int
+    value_dim: int
+    visible: Visible = Visible()
+    value_in_key: bool = False
+    shares: int | None = None
+
+    @property
+    def elements_per_token(self) -> int:
+        """What one token adds to the cache in this layer."""
+        if self.shares is not None:
+            return 0
+        return self.num_kv_heads * (self.key_dim + (0 if self.value_in_key else self.value_dim))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CacheLayout:
+    """All layers of a model, in groups that see the same tokens and therefore share their block tables."""
+
+    layers: tuple[LayerLayout, ...]
+
+    @property
+    def groups(self) -> Sequence[Visible]:
+        """One for each group, in the order of their first layers."""
+        return list(dict.fromkeys(layer.visible for layer in self.layers))
+
+    def group_of(self, layer: int) -> int:
+        """The number of the group that a layer belongs to."""
+        return self.groups.index(self.layers[layer].visible)
+
+    def elements_per_token(self, group: int) -> int:
+        """What one token adds to the cache in all layers of a group."""
+        visible = self.groups[group]
+        return sum(layer.elements_per_token for layer in self.layers if layer.visible == visible)

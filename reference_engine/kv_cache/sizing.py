@@ -1,0 +1,59 @@
+"""How many blocks each group of layers gets out of a number of bytes."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from reference_engine.kv_cache.block_table import Visible
+from reference_engine.kv_cache.layout import CacheLayout
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Demand:
+    """What sequences can need at most.
+
+    Attributes:
+        layout: of the model.
+        block_size: tokens per block.
+        max_model_len: tokens of one sequence.
+        max_num_seqs: sequences that run at the same time.
+        max_num_batched_tokens: tokens of one sequence that are computed at once.
+        element_bytes: of one element of a key or a value.
+    """
+
+    layout: CacheLayout
+    block_size: int
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    element_bytes: float
+
+    def of_one(self, visible: Visible) -> int:
+        """Blocks that one sequence holds at most."""
+        whole = -(-self.max_model_len // self.block_size)
+        if visible.window is None:
+            return whole
+        tokens = visible.window + visible.sinks + self.max_num_batched_tokens
+        return min(whole, -(-tokens // self.block_size) + 2)  # the window begins and ends inside a block
+
+    @property
+    def useful(self) -> int:
+        """Blocks of a group beyond which more are of no use to anybody."""
+        return self.max_num_seqs * max(map(self.of_one, self.layout.groups))
+
+    def sizes(self, num_blocks: int) -> Sequence[int]:
+        """Blocks of each group where the largest has `num_blocks`: a group with a window has no use for as many."""
+        return [min(num_blocks, self.max_num_seqs * self.of_one(visible)) for visible in self.layout.groups]
+
+    def bytes(self, num_blocks: int) -> int:
+        """Of all groups where the largest has `num_blocks`."""
+        sizes = enumerate(self.sizes(num_blocks))
+        elements = sum(size * self.layout.elements_per_token(group) for group, size in sizes)
+        return int(elements * self.block_size * self.element_bytes)
+
+    def fitting(self, budget_bytes: int) -> int:
+        """The largest `num_blocks` whose groups fit into so many bytes; 0 if not even one block does."""
+        low, high = 0, self.useful
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self.bytes(middle) <= budget_bytes else (low, middle - 1)
+        return low

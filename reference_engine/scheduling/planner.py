@@ -1,0 +1,163 @@
+"""The next step, from the queues and the state of the cache: a pure function, which changes nothing it is given.
+
+Decodes come first, then prompts under way, then newcomers, each kind in order of rank. When blocks run out, the request
+of the last rank makes room; the one of the first rank therefore always makes progress. A newcomer makes only those give
+way that have a lower priority and a later rank.
+
+Blocks are counted, not chosen, and with care: a block that two requests share is not counted as free when only one of
+them goes, nor as found when another newcomer was promised it. What was counted is always there when the step is
+carried out; at worst a step does a little less than it could have.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from reference_engine.kv_cache.cache import Blocks, Hit
+from reference_engine.request import Request
+from reference_engine.scheduling.rules import Rules
+from reference_engine.scheduling.step import Chunk, Preemption, Step
+
+
+class CacheView(Protocol):
+    """The questions that are asked of the cache; see :class:`~reference_engine.kv_cache.cache.KvCache`."""
+
+    def free(self) -> list[int]: ...
+    def free_on_host(self) -> list[int]: ...
+    def need(self, request: Request, end: int) -> Blocks: ...
+    def need_to_admit(self, request: Request, hit: Hit | None, end: int) -> Blocks: ...
+    def exclusive(self, request: Request, hit: Hit | None = None) -> Blocks: ...
+    def held(self, request: Request) -> Blocks: ...
+    def lookup(self, request: Request) -> Hit: ...
+
+
+def next_step(running: Sequence[Request], waiting: Sequence[Request], cache: CacheView, rules: Rules) -> Step:
+    """What to do next.
+
+    Args:
+        running: requests with blocks, in order of rank.
+        waiting: requests without, in order of rank.
+        cache: asked, not changed.
+        rules: the settings.
+    """
+    draft = _Draft(running, cache, rules)
+    for request in sorted(running, key=lambda one: not one.is_decoding):  # stable: among equals rank decides
+        if not draft.preempted or request in draft.going:
+            draft.go_on(request)
+    if not draft.preempted and not (rules.policy == "static" and running):
+        for request in waiting:
+            if not draft.admit(request) or draft.preempted:
+                break
+    return draft.step()
+
+
+class _Draft:
+    """The step as far as it is planned. Attributes are scratch of one call."""
+
+    def __init__(self, running: Sequence[Request], cache: CacheView, rules: Rules) -> None:
+        self._cache = cache
+        self._rules = rules
+        self._free = cache.free()
+        self._host = cache.free_on_host()
+        self._budget = rules.max_num_batched_tokens
+        self._seats = rules.max_num_seqs - sum(request.width for request in running)
+        self._taken: dict[str, Blocks] = {}
+        self._chunks: dict[str, Chunk] = {}
+        self._admitted: list[tuple[Request, Hit | None]] = []
+        self.going = list(running)
+        self.preempted: list[tuple[Request, Preemption]] = []
+
+    def step(self) -> Step:
+        chunks = tuple(self._chunks.values())
+        return Step(tuple(self.preempted), tuple(self._admitted), chunks, self._padding(chunks))
+
+    def go_on(self, request: Request) -> None:
+        """Plan a running request's next chunk; others, or it itself, may have to make room."""
+        length = self._length(request, request.num_computed)
+        if request.is_done or not length:
+            return
+        end = request.num_computed + length
+        need = self._cache.need(request, end)
+        while not self._fits(need):
+            victim = next(one for one in reversed(self.going) if not one.is_done)
+            self._preempt(victim)
+            if victim is request:
+                return
+        self._plan(request, request.num_computed, length, need)
+
+    def admit(self, request: Request) -> bool:
+        """Plan a newcomer's first chunk; False where it must wait, and all behind it with it."""
+        hit = None if request.is_swapped else self._cache.lookup(request)
+        start = request.num_computed if hit is None else hit.num_tokens
+        length = self._length(request, start)
+        if not length:
+            return False
+        need = self._cache.need_to_admit(request, hit, start + length)
+        if not self._make_way(request, hit, need):
+            return False
+        self.going.append(request)
+        self._admitted.append((request, hit))
+        self._seats -= request.width
+        self._plan(request, start, length, need)
+        return True
+
+    def _length(self, request: Request, start: int) -> int:
+        """How many tokens to compute now."""
+        wanted = request.num_tokens - start
+        if self._rules.policy == "static":
+            return wanted
+        if self._rules.policy == "no_chunking" and wanted > self._budget:
+            # A prompt longer than the budget would never fit: it goes alone, beside the decodes.
+            is_first = all(chunk.request.is_decoding for chunk in self._chunks.values())
+            return wanted if is_first and self._budget > 0 else 0
+        return min(wanted, self._budget)
+
+    def _make_way(self, request: Request, hit: Hit | None, need: Blocks) -> bool:
+        """Room and a seat for a newcomer, at the cost of requests of a lower priority where need be."""
+        losers = [one for one in self.going if one.priority > request.priority and one.rank > request.rank]
+        room, seats = list(self._free), self._seats
+        chosen = 0
+        while seats < request.width or any(map(int.__gt__, need, room)):
+            if chosen == len(losers):
+                return False
+            chosen += 1
+            loser = losers[-chosen]
+            seats += loser.width
+            room = [have + own for have, own in zip(room, self._would_free(loser, hit), strict=True)]
+        for loser in reversed(losers[len(losers) - chosen :]):
+            self._preempt(loser, hit)
+        return True
+
+    def _fits(self, need: Blocks) -> bool:
+        return not any(map(int.__gt__, need, self._free))
+
+    def _plan(self, request: Request, start: int, length: int, need: Blocks) -> None:
+        self._free = [have - taken for have, taken in zip(self._free, need, strict=True)]
+        self._taken[request.request_id] = need
+        self._chunks[request.request_id] = Chunk(request, start, length)
+        self._budget -= length
+
+    def _would_free(self, victim: Request, hit: Hit | None) -> Blocks:
+        taken = self._taken.get(victim.request_id)
+        own = self._cache.exclusive(victim, hit)
+        return own if taken is None else tuple(map(int.__add__, own, taken))
+
+    def _preempt(self, victim: Request, hit: Hit | None = None) -> None:
+        freed = self._would_free(victim, hit)
+        self.going.remove(victim)
+        planned = self._chunks.pop(victim.request_id, None)
+        self._taken.pop(victim.request_id, None)
+        self._budget += planned.length if planned else 0
+        self._seats += victim.width
+        self._free = list(map(int.__add__, self._free, freed))
+        held = self._cache.held(victim)
+        can_swap = self._rules.preemption == "swap" and victim.num_computed and not any(map(int.__gt__, held, self._host))
+        if can_swap:
+            self._host = list(map(int.__sub__, self._host, held))
+        self.preempted.append((victim, Preemption.SWAP if can_swap else Preemption.RECOMPUTE))
+
+    def _padding(self, chunks: Sequence[Chunk]) -> tuple[int, ...]:
+        if self._rules.policy != "static":
+            return ()
+        longest = max((chunk.length for chunk in chunks), default=0)
+        short = [longest - chunk.length for chunk in chunks if chunk.length < longest]
+        return (*short, *(1 for request in self.going if request.is_done))

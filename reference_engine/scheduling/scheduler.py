@@ -1,0 +1,167 @@
+"""The queues, and the carrying out of what the planner decides. Pure Python, no torch.
+
+Rank decides who comes first: the step in which a request arrived, and `patience_steps` more for each level of priority.
+A preempted request keeps its rank. What is computed stays findable for later requests with the same beginning.
+"""
+
+import bisect
+from collections.abc import Iterable
+
+from reference_engine.errors import EngineBugError, QueueFullError
+from reference_engine.kv_cache.cache import Hit, KvCache, holding_of
+from reference_engine.kv_cache.moves import Moves
+from reference_engine.request import Rank, Request
+from reference_engine.scheduling.planner import next_step
+from reference_engine.scheduling.rules import Rules
+from reference_engine.scheduling.step import Chunk, Preemption, Step
+
+
+class Scheduler:
+    """Owns the queues and what requests hold of the cache.
+
+    Args:
+        cache: the KV blocks.
+        rules: the settings.
+
+    Attributes:
+        num_preemptions: times a request lost its blocks.
+        num_swaps: those of them after which nothing is computed again.
+    """
+
+    def __init__(self, cache: KvCache, rules: Rules) -> None:
+        self.cache = cache
+        self.num_preemptions = 0
+        self.num_swaps = 0
+        self._rules = rules
+        self._waiting: list[Request] = []  # these two in order of rank
+        self._running: list[Request] = []
+        self._requests: dict[str, Request] = {}
+        self._num_arrived = 0
+        self._num_forks = 0
+        self._num_steps = 0
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests without blocks."""
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        """Requests with blocks."""
+        return len(self._running)
+
+    @property
+    def requests(self) -> Iterable[Request]:
+        """All that have not ended, siblings that are still to be forked left out."""
+        return self._requests.values()
+
+    def add(self, request: Request) -> None:
+        """Queues a request; it must fit into the cache when alone.
+
+        Raises:
+            QueueFullError: as many wait as may.
+        """
+        if self._rules.max_waiting is not None and len(self._waiting) >= self._rules.max_waiting:
+            raise QueueFullError(f"{len(self._waiting)} requests are waiting already, no more may")
+        if request.request_id in self._requests:
+            raise EngineBugError(f"there is a request {request.request_id} already")
+        due = self._num_steps + request.priority * self._rules.patience_steps
+        request.rank = Rank(due, self._num_arrived)
+        self._num_arrived += 1
+        self.cache.enter(request)
+        self._requests[request.request_id] = request
+        _insert(self._waiting, request)
+
+    def remove(self, request_id: str) -> Request | None:
+        """Forgets a finished or cancelled request and frees its blocks; None if it is not here (any more)."""
+        request = self._requests.pop(request_id, None)
+        if request is not None:
+            (self._running if request in self._running else self._waiting).remove(request)
+            self.cache.release(request)
+        return request
+
+    def fork(self, parent: Request, child: Request) -> None:
+        """Lets a new request run on from what a running one has computed.
+
+        Args:
+            parent: running.
+            child: new; its tokens begin with those of the parent that are computed.
+        """
+        self._num_forks += 1
+        child.rank = parent.rank._replace(fork=self._num_forks)
+        self.cache.fork(parent, child)
+        self._requests[child.request_id] = child
+        _insert(self._running, child)
+
+    def schedule(self) -> tuple[Step, Moves]:
+        """The next step and what must be copied before it. Its chunks are empty when there is no work.
+
+        Raises:
+            EngineBugError: requests wait, nothing runs and nothing can be admitted: they would wait forever.
+        """
+        self._num_steps += 1
+        step = next_step(self._running, self._waiting, self.cache, self._rules)
+        moves = Moves()
+        for request, how in step.preempted:
+            self._preempt(request, how, moves)
+        for request, hit in step.admitted:
+            self._admit(request, hit)
+        for request, hit in step.admitted:
+            if hit is None:
+                self.cache.swap_in(request, moves)
+        for chunk in step.chunks:
+            self.cache.make_writable(chunk.request, chunk.end, moves)
+        if self._waiting and not self._running and not step.preempted:
+            raise EngineBugError(f"request {self._waiting[0].request_id} can never be admitted")
+        return step, moves
+
+    def complete(self, chunk: Chunk) -> None:
+        """Takes note that a planned chunk has been computed."""
+        chunk.request.num_computed = chunk.end
+        self.cache.advance(chunk.request)
+
+    def finish(self, request: Request) -> None:
+        """Ends a running request. A static batch keeps its members until the last one has ended."""
+        if self._rules.policy != "static":
+            self.remove(request.request_id)
+            return
+        request.is_done = True
+        if all(one.is_done for one in self._running):
+            for one in list(self._running):
+                self.remove(one.request_id)
+
+    def check_integrity(self) -> None:
+        """Raises BlockAccountingError or EngineBugError unless queues, tables and pools tell the same story."""
+        both = [*self._running, *self._waiting]
+        if {id(one) for one in both} != {id(one) for one in self._requests.values()} or len(both) != len(self._requests):
+            raise EngineBugError("the queues and the list of requests disagree")
+        for queue in (self._running, self._waiting):
+            if queue != sorted(queue, key=lambda one: one.rank):
+                raise EngineBugError("a queue is not in order of rank")
+        for request in self._waiting:
+            if any(True for table in holding_of(request).tables for _ in table.held()):
+                raise EngineBugError(f"request {request.request_id} waits and holds blocks")
+        self.cache.check_integrity(both)
+
+    def _admit(self, request: Request, hit: Hit | None) -> None:
+        self._waiting.remove(request)
+        _insert(self._running, request)
+        if hit is None:
+            return
+        self.cache.open(request, hit)
+        if request.num_cached_tokens is None and self.cache.prefix_caching:
+            request.num_cached_tokens = hit.num_tokens  # not when it finds its own blocks after a preemption
+
+    def _preempt(self, victim: Request, how: Preemption, moves: Moves) -> None:
+        self._running.remove(victim)
+        if how is Preemption.SWAP:
+            self.cache.swap_out(victim, moves)
+            self.num_swaps += 1
+        else:
+            self.cache.release(victim)
+        _insert(self._waiting, victim)
+        self.num_preemptions += 1
+
+
+def _insert(queue: list[Request], request: Request) -> None:
+    bisect.insort(queue, request, key=lambda one: one.rank)

@@ -1,0 +1,51 @@
+"""What one step of the engine computes."""
+
+import dataclasses
+import enum
+
+from reference_engine.kv_cache.cache import Hit
+from reference_engine.request import Request
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens [start, start + length) of a request, to be computed in one step."""
+
+    request: Request
+    start: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        """Tokens in the cache after the step."""
+        return self.start + self.length
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether the chunk reaches the end of what is known, so that its last row gives the next token."""
+        return self.end == self.request.num_tokens
+
+
+class Preemption(enum.StrEnum):
+    """How a request makes room for others and comes back (PagedAttention, SOSP'23, §4.5)."""
+
+    RECOMPUTE = "recompute"
+    SWAP = "swap"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """The plan of one step; to be carried out in this order.
+
+    Attributes:
+        preempted: requests that lose their blocks, and how.
+        admitted: requests that begin or come back, and what was found of each in the cache; None for what comes back
+            from host memory.
+        chunks: what is computed.
+        padding: lengths of rows that are computed for nothing, beside them: static batches pad to the longest.
+    """
+
+    preempted: tuple[tuple[Request, Preemption], ...] = ()
+    admitted: tuple[tuple[Request, Hit | None], ...] = ()
+    chunks: tuple[Chunk, ...] = ()
+    padding: tuple[int, ...] = ()
