@@ -21,8 +21,11 @@ _known: set[str] = set()
 
 
 def names_secret(name: str) -> bool:
-    """Whether something of that name holds a secret: ``HF_TOKEN``, ``--api-key``; not ``max_num_batched_tokens``."""
-    return _NAMES.search(name) is not None
+    """Whether something of that name holds a secret: ``HF_TOKEN``, ``--api-key``; not ``max_num_batched_tokens``.
+
+    ``PWD`` is the shell's working directory, which stands in front of half of all paths.
+    """
+    return name != "PWD" and _NAMES.search(name) is not None
 
 
 def conceal(*values: str) -> None:

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import msgspec
+import pandas as pd
 import pytest
 
 from engines import EngineSpec, Speculation, adapters
@@ -19,7 +20,10 @@ from harness.experiment import (
     TrialConfig,
     WorkloadConfig,
 )
+from results.metrics import CATALOGUE
 from results.records import Cache, Load, Slo
+from results.report.format import interval_text
+from results.statistics.interval import log_t_interval
 from workloads import ARRIVALS, workload_names
 
 ROOT = Path(__file__).parents[1]
@@ -76,3 +80,32 @@ def test_commands_of_the_readme_exist():
     targets = subprocess.run(["make", "-qp"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
     for target in re.findall(r"make ([a-z]+)\b", readme):
         assert f"\n{target}:" in targets or target == "bench"
+
+
+@pytest.mark.parametrize("folder", sorted((ROOT / "docs/results").iterdir()), ids=lambda path: path.name)
+def test_published_tables_are_those_of_the_published_trials(folder: Path):
+    """The README shows what the folder's page shows, and that follows from the folder's own data."""
+    tables = [published_table(page, folder.name) for page in (ROOT / "README.md", folder / "README.md")]
+    assert tables[0] == tables[1]
+    shown = {row.split(" | ")[1]: [] for row in tables[0]}
+    for row in tables[0]:
+        engine, latency, rate = (row.split(" | ")[column] for column in (1, 3, 6))
+        shown[engine].append((latency, rate))
+    trials = pd.read_csv(folder / "trials.csv")
+    trials = trials[trials.verdict == "VALID"]
+    for engine, rows in shown.items():
+        of_engine = trials[trials.engine == engine]
+        expected = [
+            tuple(
+                interval_text(CATALOGUE[name], log_t_interval(list(of_engine[of_engine.load == load][name])))
+                for name in ("ttft_p50_s", "output_tokens_per_s")
+            )
+            for load in dict.fromkeys(trials.load)
+        ]
+        assert sorted(rows) == sorted(expected)
+
+
+def published_table(page: Path, name: str) -> list[str]:
+    text = page.read_text(encoding="utf-8")
+    start, end = text.index(f"<!-- results: {name} -->\n"), text.index("<!-- end of results -->")
+    return text[start:end].splitlines()[3:]

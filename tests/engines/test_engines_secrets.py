@@ -26,7 +26,7 @@ def test_names_of_secrets(name: str) -> None:
     "name",
     [
         "max_num_batched_tokens", "--max-tokens", "TOKENIZERS_PARALLELISM", "tokenizer", "author", "keyboard",
-        "monkey", "num_tokens", "KEYS_PATH", "secretary",
+        "monkey", "num_tokens", "KEYS_PATH", "secretary", "PWD",
     ],
 )  # fmt: skip
 def test_names_that_only_look_like_them(name: str) -> None:
