@@ -5,7 +5,7 @@ import os
 
 import torch
 
-from reference_engine.attention.torch_backend import TorchAttention
+from reference_engine.attention import make_attention
 from reference_engine.config import EngineConfig
 from reference_engine.engine import Engine
 from reference_engine.errors import ConfigError
@@ -45,7 +45,9 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
     demand = demand_of(decided, model)
     num_blocks = config.num_blocks or _default_num_blocks(decided, demand)
     if num_blocks < min(map(demand.of_one, (v for v in model.cache_layout.groups if v.window is not None)), default=0):
-        raise ConfigError(f"{num_blocks} KV blocks of {config.block_size} tokens are less than the model's window; raise it")
+        raise ConfigError(
+            f"{num_blocks} KV blocks of {config.block_size} tokens are less than the model's window; raise it"
+        )
     return dataclasses.replace(
         decided,
         num_blocks=num_blocks,
@@ -143,7 +145,7 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> Engine:
         patience_steps=config.priority_patience_steps,
         max_waiting=config.max_queue,
     )
-    engine = Engine(Scheduler(cache, rules), ModelRunner(model, TorchAttention(storage), storage, host), limits)
+    engine = Engine(Scheduler(cache, rules), ModelRunner(model, make_attention(storage), storage, host), limits)
     _warm_up(engine, limits)
     return engine
 

@@ -47,14 +47,14 @@ class EngineConfig:
     policy: Annotated[
         PolicyName, "how requests are batched; no_chunking: prompts in one piece; static: padded, all wait for the last"
     ] = "continuous"
-    preemption: Annotated[PreemptionName, "of a request that makes room: compute it again, or keep it in host memory"] = (
-        "recompute"
-    )
+    preemption: Annotated[
+        PreemptionName, "of a request that makes room: compute it again, or keep it in host memory"
+    ] = "recompute"
     swap_memory_bytes: Annotated[int, "bytes of host memory for requests that make room with --preemption swap"] = (
         1 << 30
     )
     priority_patience_steps: Annotated[int, "steps by which one level of priority sends a request forward"] = 256
-    max_queue: Annotated[int | None, "requests that may wait; more get HTTP 429; default: any number"] = None
+    max_queue: Annotated[int, "requests that may wait; more get HTTP 429"] = 8192
     enable_prefix_caching: Annotated[bool, "compute what prompts have in common at their beginning once"] = True
     threads: Annotated[int | None, "CPU threads of torch; default: torch's own choice"] = None
     seed: Annotated[int, "seeds the requests that name no seed, in order of arrival"] = 0

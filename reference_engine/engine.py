@@ -114,7 +114,7 @@ class Engine:
         for request in fresh:
             for one in (request, *request.siblings):
                 one.first_scheduled_s = began_s
-        sampled = self._runner.run(step, moves) if step.chunks else []
+        sampled = self._runner.run(step, moves) if step.chunks or moves else []
         made_s = self._clock()
         outputs: list[TokenOutput] = []
         prompt_tokens, times = 0, StepTimes()

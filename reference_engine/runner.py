@@ -51,6 +51,8 @@ class ModelRunner:
         """See `Runner.run`."""
         if moves:
             self._storage.move(moves, self._host)
+        if not step.chunks:
+            return []  # a request went to host memory and nobody else runs
         # Decodes first, by context length: the attention backend pads neighbours to the longest of them.
         ordered = sorted(step.chunks, key=lambda chunk: (chunk.length > 1, chunk.end))
         token_ids: list[int] = []

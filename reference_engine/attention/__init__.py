@@ -1,1 +1,15 @@
-"""One attention interface over the paged cache, its torch backend and its naive twin."""
+"""One attention interface over the paged cache: compiled, in stock torch, and their naive twin."""
+
+from reference_engine.attention.base import AttentionBackend
+from reference_engine.attention.native_backend import NativeAttention
+from reference_engine.attention.torch_backend import TorchAttention
+from reference_engine.kernels.cpu import native_kernels
+from reference_engine.kv_cache.storage import KvStorage, PlainStore
+
+
+def make_attention(storage: KvStorage) -> AttentionBackend:
+    """The fastest backend for this storage on this machine."""
+    kernels = native_kernels(storage.device, storage.dtype)
+    if kernels is not None and all(isinstance(store, PlainStore) for store in storage.stores):
+        return NativeAttention(storage, kernels)
+    return TorchAttention(storage)

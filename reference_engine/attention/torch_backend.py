@@ -146,9 +146,7 @@ def _seen_blocks(span: Span, visible: Visible, block_size: int) -> list[int]:
     return [i for i in range(-(-span.end // block_size)) if i not in hidden]
 
 
-def _decode_batch(
-    spans: Sequence[Span], row: int, group: int, visible: Visible, storage: KvStorage
-) -> DecodeBatch:
+def _decode_batch(spans: Sequence[Span], row: int, group: int, visible: Visible, storage: KvStorage) -> DecodeBatch:
     size = storage.block_size
     seen = [_seen_blocks(span, visible, size) for span in spans]
     width = max(map(len, seen))

@@ -24,7 +24,7 @@ def audit(pool: BlockPool, holders: Sequence[tuple[BlockTable, "Request"]]) -> N
 
 def _check_table(pool: BlockPool, table: BlockTable, request: "Request") -> None:
     size = pool.block_size
-    if request.num_computed > table.capacity_tokens:
+    if request.num_computed > table.capacity_tokens and not request.is_swapped:
         raise BlockAccountingError(
             f"request {request.request_id} has {request.num_computed} computed tokens in room for "
             f"{table.capacity_tokens}"

@@ -177,7 +177,7 @@ class BlockPool:
         for block, (references, holding) in enumerate(zip(self._references, held, strict=True)):
             if references != holding:
                 raise BlockAccountingError(f"block {block} has {references} references but {holding} holders")
-            if (block in free) != (references == 0):
+            if (block in free) != (references == 0 and block < self.num_blocks - self.num_lost):
                 raise BlockAccountingError(f"block {block} has {references} references and the free list disagrees")
             if not references and (block in self._cached) != (block in self._index):
                 raise BlockAccountingError(f"block {block} is free and the prefix index disagrees with the free list")

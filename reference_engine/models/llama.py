@@ -5,13 +5,14 @@ next the engine's. RMSNorm: arXiv 1910.07467. SwiGLU: arXiv 2002.05202.
 """
 
 import torch
-from torch.nn.functional import embedding, rms_norm, silu
+from torch.nn.functional import embedding
 
 from reference_engine.attention.base import AttentionStep
+from reference_engine.kernels.cpu import Kernels, best_kernels
 from reference_engine.loading.checkpoint import WeightSource
 from reference_engine.models.config import ModelConfig
 from reference_engine.models.linear import make_linear
-from reference_engine.models.rope import RotaryTable, rotate
+from reference_engine.models.rope import RotaryTable
 
 
 class _Weights:
@@ -32,12 +33,13 @@ class _Weights:
 
 
 class LlamaLayer:
-    """One decoder layer: x += attention(norm(x)); x += mlp(norm(x))."""
+    """One decoder layer: x += attention(norm(x)); x += mlp(norm(x)). The last sum is left to the next layer's norm."""
 
-    def __init__(self, config: ModelConfig, index: int, weights: _Weights) -> None:
+    def __init__(self, config: ModelConfig, index: int, weights: _Weights, kernels: Kernels) -> None:
         prefix = f"model.layers.{index}."
         self._index = index
         self._config = config
+        self._kernels = kernels
         self._eps = config.rms_norm_eps
         self._input_norm = weights.tensor(f"{prefix}input_layernorm.weight")
         self._mlp_norm = weights.tensor(f"{prefix}post_attention_layernorm.weight")
@@ -52,13 +54,27 @@ class LlamaLayer:
         self._down = make_linear(*matrix("mlp.", ("down_proj",), has_bias=config.mlp_bias))
 
     def __call__(
-        self, hidden: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor], attention: AttentionStep
+        self,
+        residual: torch.Tensor,
+        added: torch.Tensor | None,
+        rotation: tuple[torch.Tensor, torch.Tensor],
+        attention: AttentionStep,
     ) -> torch.Tensor:
-        """Hidden [num_tokens, hidden_size] -> the same shape."""
-        shape = (hidden.shape[-1],)
-        hidden = hidden + self._attend(rms_norm(hidden, shape, self._input_norm, self._eps), rotation, attention)
-        gate, up = self._gate_up(rms_norm(hidden, shape, self._mlp_norm, self._eps)).chunk(2, dim=-1)
-        return hidden + self._down(silu(gate).mul_(up))
+        """One step of the residual stream.
+
+        Args:
+            residual: [num_tokens, hidden_size]; changed in place.
+            added: the same, what the layer before adds to it; None for nothing.
+            rotation: of the tokens' positions.
+            attention: prepared for the same tokens.
+
+        Returns:
+            What this layer adds, [num_tokens, hidden_size].
+        """
+        norm = self._kernels.add_rms_norm
+        attended = self._attend(norm(residual, added, self._input_norm, self._eps), rotation, attention)
+        gate_up = self._gate_up(norm(residual, attended, self._mlp_norm, self._eps))
+        return self._down(self._kernels.silu_mul(gate_up))
 
     def _attend(
         self, normed: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor], attention: AttentionStep
@@ -66,7 +82,7 @@ class LlamaLayer:
         queries, keys = self._config.num_attention_heads, self._config.num_key_value_heads
         heads = self._qkv(normed).view(normed.shape[0], queries + 2 * keys, self._config.head_dim)
         # Queries and keys turn together: one rotation of q+k heads costs as many calls as one of q heads.
-        rotated = rotate(heads[:, : queries + keys], *rotation)
+        rotated = self._kernels.rotate(heads[:, : queries + keys], *rotation)
         attended = attention.attend(self._index, rotated[:, :queries], rotated[:, queries:], heads[:, queries + keys :])
         return self._out(attended)
 
@@ -91,7 +107,8 @@ class LlamaModel:
         weights = _Weights(source, dtype, device)
         self._config = config
         self._embedding = weights.tensor("model.embed_tokens.weight")
-        self._layers = [LlamaLayer(config, index, weights) for index in range(config.num_hidden_layers)]
+        self._kernels = best_kernels(device, dtype)
+        self._layers = [LlamaLayer(config, i, weights, self._kernels) for i in range(config.num_hidden_layers)]
         self._norm = weights.tensor("model.norm.weight")
         head = self._embedding if config.tie_word_embeddings else weights.tensor("lm_head.weight")
         self._head = make_linear(head)
@@ -111,9 +128,10 @@ class LlamaModel:
         Returns:
             Logits [num_wanted, vocab_size].
         """
-        hidden = embedding(token_ids, self._embedding)
+        residual, added = embedding(token_ids, self._embedding), None
         rotation = self._rotary.at(positions)
         for layer in self._layers:
-            hidden = layer(hidden, rotation, attention)
-        wanted = hidden.index_select(0, wanted_rows)
-        return self._head(rms_norm(wanted, (wanted.shape[-1],), self._norm, self._config.rms_norm_eps))
+            added = layer(residual, added, rotation, attention)
+        wanted = None if added is None else added.index_select(0, wanted_rows)
+        residual = residual.index_select(0, wanted_rows)
+        return self._head(self._kernels.add_rms_norm(residual, wanted, self._norm, self._config.rms_norm_eps))

@@ -11,7 +11,7 @@ class RotaryTable:
     """cos and signed sin for every position, worked out once.
 
     With x = [a, b] (halves), rotation is [a·cos - b·sin, b·cos + a·sin] = x·[cos, cos] + [b, a]·[-sin, sin];
-    the table stores the two bracketed rows, so that applying it costs one roll and one fused multiply-add.
+    the table stores the two bracketed rows, which is what `Kernels.rotate` takes.
     """
 
     def __init__(self, config: ModelConfig, max_positions: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -25,11 +25,6 @@ class RotaryTable:
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cos and signed sin [num_tokens, 1, head_dim] of int64 positions [num_tokens]."""
         return self._cos[positions][:, None], self._signed_sin[positions][:, None]
-
-
-def rotate(heads: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:
-    """Rotates heads [num_tokens, num_heads, head_dim] with what `RotaryTable.at` gave."""
-    return torch.addcmul(heads * cos, heads.roll(heads.shape[-1] // 2, dims=-1), signed_sin)
 
 
 def _scale(frequencies: torch.Tensor, scaling: RopeScaling | None) -> torch.Tensor:

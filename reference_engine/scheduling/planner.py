@@ -150,7 +150,9 @@ class _Draft:
         self._seats += victim.width
         self._free = list(map(int.__add__, self._free, freed))
         held = self._cache.held(victim)
-        can_swap = self._rules.preemption == "swap" and victim.num_computed and not any(map(int.__gt__, held, self._host))
+        can_swap = (
+            self._rules.preemption == "swap" and victim.num_computed and not any(map(int.__gt__, held, self._host))
+        )
         if can_swap:
             self._host = list(map(int.__sub__, self._host, held))
         self.preempted.append((victim, Preemption.SWAP if can_swap else Preemption.RECOMPUTE))

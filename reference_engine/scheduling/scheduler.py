@@ -47,8 +47,8 @@ class Scheduler:
 
     @property
     def num_running(self) -> int:
-        """Requests with blocks."""
-        return len(self._running)
+        """Requests with blocks that have not ended."""
+        return sum(not request.is_done for request in self._running)
 
     @property
     def requests(self) -> Iterable[Request]:
@@ -78,6 +78,7 @@ class Scheduler:
         if request is not None:
             (self._running if request in self._running else self._waiting).remove(request)
             self.cache.release(request)
+            self._end_batch()
         return request
 
     def fork(self, parent: Request, child: Request) -> None:
@@ -100,6 +101,7 @@ class Scheduler:
             EngineBugError: requests wait, nothing runs and nothing can be admitted: they would wait forever.
         """
         self._num_steps += 1
+        self._end_batch()  # its last member may have made room
         step = next_step(self._running, self._waiting, self.cache, self._rules)
         moves = Moves()
         for request, how in step.preempted:
@@ -126,14 +128,14 @@ class Scheduler:
             self.remove(request.request_id)
             return
         request.is_done = True
-        if all(one.is_done for one in self._running):
-            for one in list(self._running):
-                self.remove(one.request_id)
+        self._end_batch()
 
     def check_integrity(self) -> None:
         """Raises BlockAccountingError or EngineBugError unless queues, tables and pools tell the same story."""
         both = [*self._running, *self._waiting]
-        if {id(one) for one in both} != {id(one) for one in self._requests.values()} or len(both) != len(self._requests):
+        if {id(one) for one in both} != {id(one) for one in self._requests.values()} or len(both) != len(
+            self._requests
+        ):
             raise EngineBugError("the queues and the list of requests disagree")
         for queue in (self._running, self._waiting):
             if queue != sorted(queue, key=lambda one: one.rank):
@@ -142,6 +144,14 @@ class Scheduler:
             if any(True for table in holding_of(request).tables for _ in table.held()):
                 raise EngineBugError(f"request {request.request_id} waits and holds blocks")
         self.cache.check_integrity(both)
+
+    def _end_batch(self) -> None:
+        """Frees what a static batch holds when its last member has ended."""
+        if self._running and all(request.is_done for request in self._running):
+            for request in self._running:
+                del self._requests[request.request_id]
+                self.cache.release(request)
+            self._running.clear()
 
     def _admit(self, request: Request, hit: Hit | None) -> None:
         self._waiting.remove(request)

@@ -14,7 +14,18 @@ class Bench:
     """An engine around a fake runner, with what each step computed. Without prefix caching unless asked for."""
 
     def __init__(
-        self, runner, *, blocks=64, size=4, seqs=8, tokens=16, caching=False, visible=(Visible(),), host=0, run=1, **rules
+        self,
+        runner,
+        *,
+        blocks=64,
+        size=4,
+        seqs=8,
+        tokens=16,
+        caching=False,
+        visible=(Visible(),),
+        host=0,
+        run=1,
+        **rules,
     ):
         self.now = 0.0
         self.groups = [
@@ -22,7 +33,9 @@ class Bench:
         ]
         self.pool = self.groups[0].pool
         self.runner = runner
-        rules = Rules(max_num_seqs=seqs, max_num_batched_tokens=tokens, preemption="swap" if host else "recompute", **rules)
+        rules = Rules(
+            max_num_seqs=seqs, max_num_batched_tokens=tokens, preemption="swap" if host else "recompute", **rules
+        )
         self.scheduler = Scheduler(KvCache(self.groups, prefix_caching=caching), rules)
         limits = Limits(1000, blocks, size, 10_000, seqs)
         self.engine = Engine(self.scheduler, runner, limits, clock=lambda: self.now)
@@ -72,8 +85,12 @@ class RememberingRunner:
         self.visible = visible
         self.slots = {}
         self.steps = []
+        self.padding = []
+        self.copies = 0
 
     def run(self, step, moves):
+        self.padding.append(step.padding)
+        self.copies += len(moves.copies)
         for kind, source, target in (("to_host", "", "host"), ("to_device", "host", ""), ("copies", "", "")):
             for group, read, write in getattr(moves, kind):
                 for place in range(self.block_size):
@@ -85,7 +102,9 @@ class RememberingRunner:
                 self.slots[slot] = expected[position]
         for chunk, expected in zip(step.chunks, known, strict=True):
             for slot, position in self.places(chunk, range(chunk.end)):
-                assert self.slots.get(slot) == expected[position], f"{chunk.request.request_id} reads what is not its own"
+                assert self.slots.get(slot) == expected[position], (
+                    f"{chunk.request.request_id} reads what is not its own"
+                )
         return [
             [
                 SampledToken(next_token(expected, self.vocabulary, one.request_id))

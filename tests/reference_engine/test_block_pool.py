@@ -99,7 +99,14 @@ def test_of_two_forks_the_first_to_write_gets_a_copy_and_the_other_the_original(
 
 @pytest.mark.parametrize(
     ("window", "sinks", "expected"),
-    [(None, 0, "0 1 2 3 4"), (9, 0, "- - 2 3 4"), (8, 0, "- - - 3 4"), (8, 1, "0 - - 3 4"), (8, 5, "0 1 - 3 4"), (2, 0, "- - - - 4")],
+    [
+        (None, 0, "0 1 2 3 4"),
+        (9, 0, "- - 2 3 4"),
+        (8, 0, "- - - 3 4"),
+        (8, 1, "0 - - 3 4"),
+        (8, 5, "0 1 - 3 4"),
+        (2, 0, "- - - - 4"),
+    ],
 )
 def test_blocks_that_no_later_token_sees_are_given_back(window, sinks, expected):
     pool = BlockPool(5, 4)

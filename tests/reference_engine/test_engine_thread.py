@@ -101,10 +101,10 @@ class Gate:
         self.inner = inner
         self.entered, self.go = threading.Event(), threading.Event()
 
-    def run(self, chunks):
+    def run(self, step, moves):
         self.entered.set()
         assert self.go.wait(20)
-        return self.inner.run(chunks)
+        return self.inner.run(step, moves)
 
 
 def test_closing_a_stream_in_the_middle_of_a_step_drops_its_tokens_and_frees_its_blocks(with_thread, fake_runner):
@@ -152,7 +152,7 @@ def test_a_reset_waits_for_the_step_under_way_and_comes_before_the_next_request(
 
 def test_a_crash_reaches_every_stream_and_later_callers(with_thread, caplog):
     class Broken:
-        def run(self, chunks):
+        def run(self, step, moves):
             raise ZeroDivisionError("boom")
 
     async def test(thread, _):

@@ -16,8 +16,8 @@ def scripted(tokens):
         left = list(tokens)
 
         class Script:
-            def run(self, chunks):
-                return [SampledToken(left.pop(0)) if chunk.is_sampled else None for chunk in chunks]
+            def run(self, step, moves):
+                return [[SampledToken(left.pop(0))] if chunk.is_sampled else [] for chunk in step.chunks]
 
         loaded.engine._runner = Script()
         return loaded

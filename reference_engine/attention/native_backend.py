@@ -1,0 +1,128 @@
+"""Paged attention on the CPU with a kernel of our own for decodes, which reads the cache where it lies.
+
+Stock operators must first copy every sequence's blocks side by side. Chunks of prompts are left to them: there the
+products are large enough to pay for it.
+"""
+
+import ctypes
+from collections.abc import Sequence
+
+import torch
+
+from reference_engine.attention.base import Span
+from reference_engine.attention.torch_backend import TorchAttention
+from reference_engine.kernels.cpu import Decode, NativeKernels
+from reference_engine.kv_cache.layout import LayerLayout
+from reference_engine.kv_cache.storage import KvStorage
+
+
+class NativeAttention:
+    """Needs plain stores; see the module text.
+
+    Args:
+        storage: in float32 or bfloat16, on the CPU.
+        kernels: of its dtype.
+    """
+
+    def __init__(self, storage: KvStorage, kernels: NativeKernels) -> None:
+        self._storage = storage
+        self._kernels = kernels
+
+    def begin_step(self, spans: Sequence[Span]) -> "NativeStep":
+        """See `AttentionBackend.begin_step`; decodes must come before chunks."""
+        return NativeStep(self._storage, self._kernels, spans)
+
+
+class NativeStep:
+    """One step of `NativeAttention`."""
+
+    def __init__(self, storage: KvStorage, kernels: NativeKernels, spans: Sequence[Span]) -> None:
+        self._storage = storage
+        self._kernels = kernels
+        self._num_decodes = next((i for i, span in enumerate(spans) if span.length > 1), len(spans))
+        decodes, chunks = spans[: self._num_decodes], spans[self._num_decodes :]
+        self._decodes = (
+            [_Decodes(decodes, group, storage) for group in range(len(storage.layout.groups))] if decodes else []
+        )
+        self._chunks = TorchAttention(storage).begin_step(chunks) if chunks else None
+
+    def attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor | None,
+        value: torch.Tensor | None,
+        scale: float | None = None,
+    ) -> torch.Tensor:
+        """See `AttentionStep.attend`."""
+        if self._chunks is None:
+            return self._decode(layer, query, key, value, scale)
+        count = self._num_decodes
+        later = self._chunks.attend(layer, query[count:], _rows(key, count), _rows(value, count), scale)
+        if not count:
+            return later
+        return torch.cat((self._decode(layer, query[:count], key, value, scale), later))
+
+    def _decode(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor | None, value: torch.Tensor | None, scale: float | None
+    ) -> torch.Tensor:
+        layout, parts = self._storage.layout.layers[layer], self._storage.stores[layer].parts
+        decodes = self._decodes[self._storage.group_of[layer]]
+        out = query.new_empty(decodes.batch, query.shape[1] * layout.value_dim)
+        self._kernels.paged_decode(
+            ctypes.byref(decodes.told(layout, query, key, value, scale)),
+            out.data_ptr(),
+            query.data_ptr(),
+            None if key is None else key.data_ptr(),
+            None if value is None else value.data_ptr(),
+            parts[0].data_ptr(),
+            parts[1].data_ptr() if len(parts) > 1 else None,
+        )
+        return out
+
+
+class _Decodes:
+    """What the kernel is told about the one-token spans of a step, for the layers of one group."""
+
+    def __init__(self, spans: Sequence[Span], group: int, storage: KvStorage) -> None:
+        self.batch = len(spans)
+        self._width = max(-(-span.end // storage.block_size) for span in spans)
+        rows = [list(span.tables[group][: self._width]) for span in spans]
+        self._tables = torch.tensor([row + [0] * (self._width - len(row)) for row in rows], dtype=torch.int32)
+        self._ends = torch.tensor([span.end for span in spans])
+        self._block_size = storage.block_size
+        self._visible = storage.layout.groups[group]
+        self._told: Decode | None = None
+
+    def told(
+        self,
+        layout: LayerLayout,
+        query: torch.Tensor,
+        key: torch.Tensor | None,
+        value: torch.Tensor | None,
+        scale: float | None,
+    ) -> Decode:
+        """The kernel's argument for a layer; its layers have the same shapes, so that it is made once."""
+        if self._told is None:
+            self._told = Decode(
+                tables=self._tables.data_ptr(),
+                ends=self._ends.data_ptr(),
+                batch=self.batch,
+                width=self._width,
+                block_size=self._block_size,
+                heads=query.shape[1],
+                kv_heads=layout.num_kv_heads,
+                key_dim=layout.key_dim,
+                value_dim=layout.value_dim,
+                query_stride=query.stride(0),
+                key_stride=0 if key is None else key.stride(0),
+                value_stride=0 if value is None else value.stride(0),
+                window=self._visible.window or 0,
+                sinks=self._visible.sinks,
+                scale=query.shape[2] ** -0.5 if scale is None else scale,
+            )
+        return self._told
+
+
+def _rows(tensor: torch.Tensor | None, first: int) -> torch.Tensor | None:
+    return None if tensor is None else tensor[first:]

@@ -1,0 +1,246 @@
+// The small operations between the matrix products of a decode step, and paged attention over one new token a sequence.
+//
+// Plain loops that a compiler turns into vector code for the processor it runs on; no intrinsics. Sums are in float32
+// whatever the type of the data. Every function has a torch twin of the same meaning in cpu.py, which the tests hold it
+// to. Parallel over rows or heads by OpenMP, with the library that torch has loaded already.
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+namespace {
+
+struct bf16 {
+    uint16_t bits;
+    operator float() const {
+        uint32_t wide = uint32_t(bits) << 16;
+        float value;
+        std::memcpy(&value, &wide, sizeof value);
+        return value;
+    }
+    bf16() = default;
+    bf16(float value) {  // to nearest, ties to even
+        uint32_t wide;
+        std::memcpy(&wide, &value, sizeof wide);
+        bits = uint16_t((wide + 0x7FFF + ((wide >> 16) & 1)) >> 16);
+    }
+};
+
+constexpr int64_t kMostDims = 576;  // of one head
+constexpr int64_t kMostGroup = 16;  // query heads that are attended together
+constexpr int64_t kTile = 16;       // tokens whose keys are in float32 at the same time
+
+// e^x to one unit in the last place of float32 or two, without a branch, so that a loop of it becomes vector code:
+// 2^n * e^r with n whole and |r| <= ln 2 / 2, e^r by its Taylor polynomial of degree 7. Everything below e^-87 is e^-87.
+inline float exponential(float x) {
+    x = x < -87.0f ? -87.0f : x;
+    const float n = std::nearbyint(x * 1.44269504f);
+    const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+    float sum = 1.0f / 5040;
+    sum = sum * r + 1.0f / 720;
+    sum = sum * r + 1.0f / 120;
+    sum = sum * r + 1.0f / 24;
+    sum = sum * r + 1.0f / 6;
+    sum = sum * r + 0.5f;
+    sum = sum * r + 1.0f;
+    sum = sum * r + 1.0f;
+    const int32_t power = (int32_t(n) + 127) << 23;
+    float scale;
+    std::memcpy(&scale, &power, sizeof scale);
+    return sum * scale;
+}
+
+// out[row] = norm(residual[row] += x[row]) * weight; x may be null.
+template <typename T>
+void add_rms_norm(T* out, T* residual, const T* x, const T* weight, int64_t rows, int64_t dim, float eps) {
+#pragma omp parallel for schedule(static) if (rows > 1)
+    for (int64_t row = 0; row < rows; ++row) {
+        T* kept = residual + row * dim;
+        T* target = out + row * dim;
+        if (x) {
+            const T* added = x + row * dim;
+            for (int64_t i = 0; i < dim; ++i) kept[i] = T(float(kept[i]) + float(added[i]));
+        }
+        float sum = 0;
+        for (int64_t i = 0; i < dim; ++i) sum += float(kept[i]) * float(kept[i]);
+        const float scale = 1.0f / std::sqrt(sum / float(dim) + eps);
+        for (int64_t i = 0; i < dim; ++i) target[i] = T(float(kept[i]) * scale * float(weight[i]));
+    }
+}
+
+// out[row] = silu(gate) * up, where gate_up[row] = [gate, up].
+template <typename T>
+void silu_mul(T* out, const T* gate_up, int64_t rows, int64_t dim) {
+#pragma omp parallel for schedule(static)
+    for (int64_t row = 0; row < rows; ++row) {
+        const T* gate = gate_up + row * 2 * dim;
+        const T* up = gate + dim;
+        T* target = out + row * dim;
+        for (int64_t i = 0; i < dim; ++i) {
+            const float g = gate[i];
+            target[i] = T(float(T(g / (1.0f + exponential(-g)))) * float(up[i]));
+        }
+    }
+}
+
+// Turns each head's vector in place by its row's position: [a, b] -> [a cos - b sin, b cos + a sin], halves a and b.
+// heads: rows of `stride` elements that begin with count * dim; cosine: [rows, dim], both halves the same; signed_sine:
+// the same with the first half negated.
+template <typename T>
+void rotate(T* heads, int64_t stride, const T* cosine, const T* signed_sine, int64_t rows, int64_t count,
+            int64_t dim) {
+    const int64_t half = dim / 2;
+#pragma omp parallel for schedule(static) if (rows > 1)
+    for (int64_t row = 0; row < rows; ++row)
+        for (int64_t head = 0; head < count; ++head) {
+            T* first = heads + row * stride + head * dim;
+            T* second = first + half;
+            for (int64_t i = 0; i < half; ++i) {
+                const float a = first[i], b = second[i], c = cosine[row * dim + i], s = signed_sine[row * dim + half + i];
+                first[i] = T(a * c - b * s);
+                second[i] = T(b * c + a * s);
+            }
+        }
+}
+
+}  // namespace
+
+// What is the same in all layers of a group in one step; cpu.py has the same fields in the same order.
+struct Decode {
+    const int32_t* tables;  // [batch, width], blocks of each sequence
+    const int64_t* ends;    // [batch], tokens of each, the new one included
+    int64_t batch, width, block_size;
+    int64_t heads, kv_heads, key_dim, value_dim;
+    int64_t query_stride, key_stride, value_stride;  // elements from one row of the batch to the next
+    int64_t window, sinks;                           // a window of 0 sees everything
+    float scale;
+};
+
+namespace {
+
+// Some query heads of one key/value head of one sequence: online softmax over the tokens that are seen, tile by tile
+// (FlashAttention, arXiv:2205.14135).
+template <typename T>
+class Head {
+  public:
+    Head(const Decode& step, const T* query, int64_t group) : step_(step), group_(group) {
+        for (int64_t g = 0; g < group; ++g) {
+            largest_[g] = -std::numeric_limits<float>::infinity();
+            total_[g] = 0;
+            for (int64_t i = 0; i < step.key_dim; ++i) query_[g][i] = float(query[g * step.key_dim + i]) * step.scale;
+            for (int64_t i = 0; i < step.value_dim; ++i) sums_[g][i] = 0;
+        }
+    }
+
+    // Takes in the tokens [first, stop); `keys` and `values` point to the head's place in the cache's first token.
+    void attend(const T* keys, const T* values, int64_t value_row, const int32_t* blocks, int64_t first, int64_t stop) {
+        const int64_t size = step_.block_size, key_row = step_.kv_heads * step_.key_dim;
+        for (int64_t token = first, count; token < stop; token += count) {
+            count = size - token % size;
+            count = count < kTile ? count : kTile;
+            count = count < stop - token ? count : stop - token;
+            const int64_t slot = int64_t(blocks[token / size]) * size + token % size;
+            load(keys + slot * key_row, key_row, count, step_.key_dim);
+            for (int64_t g = 0; g < group_; ++g) score(g, count);
+            load(values + slot * value_row, value_row, count, step_.value_dim);
+            for (int64_t g = 0; g < group_; ++g)
+                for (int64_t t = 0; t < count; ++t) {
+                    const float weight = scores_[g][t];
+                    for (int64_t i = 0; i < step_.value_dim; ++i) sums_[g][i] += weight * tile_[t][i];
+                }
+        }
+    }
+
+    void write(T* out) const {
+        for (int64_t g = 0; g < group_; ++g)
+            for (int64_t i = 0; i < step_.value_dim; ++i) out[g * step_.value_dim + i] = T(sums_[g][i] / total_[g]);
+    }
+
+  private:
+    void load(const T* from, int64_t row, int64_t count, int64_t dim) {
+        for (int64_t t = 0; t < count; ++t)
+            for (int64_t i = 0; i < dim; ++i) tile_[t][i] = from[t * row + i];
+    }
+
+    void score(int64_t g, int64_t count) {
+        float best = largest_[g], added = 0;
+        for (int64_t t = 0; t < count; ++t) {
+            float product = 0;
+            for (int64_t i = 0; i < step_.key_dim; ++i) product += query_[g][i] * tile_[t][i];
+            scores_[g][t] = product;
+            best = product > best ? product : best;
+        }
+        const float shrink = exponential(largest_[g] - best);
+        for (int64_t t = 0; t < count; ++t) {
+            scores_[g][t] = exponential(scores_[g][t] - best);
+            added += scores_[g][t];
+        }
+        if (best != largest_[g])
+            for (int64_t i = 0; i < step_.value_dim; ++i) sums_[g][i] *= shrink;
+        total_[g] = total_[g] * shrink + added;
+        largest_[g] = best;
+    }
+
+    const Decode& step_;
+    const int64_t group_;
+    float query_[kMostGroup][kMostDims], sums_[kMostGroup][kMostDims], tile_[kTile][kMostDims];
+    float scores_[kMostGroup][kTile], largest_[kMostGroup], total_[kMostGroup];
+};
+
+// Writes the new token of each sequence into the cache, then attends. out: [batch, heads * value_dim]. `new_keys` may be
+// null: nothing is written. `values` may be null: they are the beginnings of the keys.
+template <typename T>
+void paged_decode(const Decode& step, T* out, const T* query, const T* new_keys, const T* new_values, T* keys,
+                  T* values) {
+    const int64_t group = step.heads / step.kv_heads, pieces = (group + kMostGroup - 1) / kMostGroup;
+    const int64_t key_row = step.kv_heads * step.key_dim;
+    const int64_t value_row = values ? step.kv_heads * step.value_dim : key_row;
+    if (new_keys)
+        for (int64_t row = 0; row < step.batch; ++row) {
+            const int64_t token = step.ends[row] - 1;
+            const int64_t block = step.tables[row * step.width + token / step.block_size];
+            const int64_t slot = block * step.block_size + token % step.block_size;
+            std::memcpy(keys + slot * key_row, new_keys + row * step.key_stride, key_row * sizeof(T));
+            if (values) std::memcpy(values + slot * value_row, new_values + row * step.value_stride, value_row * sizeof(T));
+        }
+#pragma omp parallel for collapse(3) schedule(dynamic, 1)
+    for (int64_t row = 0; row < step.batch; ++row)
+        for (int64_t head = 0; head < step.kv_heads; ++head)
+            for (int64_t piece = 0; piece < pieces; ++piece) {
+                const int64_t first_head = head * group + piece * kMostGroup;
+                const int64_t count = group - piece * kMostGroup < kMostGroup ? group - piece * kMostGroup : kMostGroup;
+                Head<T> state(step, query + row * step.query_stride + first_head * step.key_dim, count);
+                const T* head_keys = keys + head * step.key_dim;
+                const T* head_values = values ? values + head * step.value_dim : head_keys;
+                const int32_t* blocks = step.tables + row * step.width;
+                const int64_t end = step.ends[row];
+                const int64_t begin = step.window && end > step.window ? end - step.window : 0;
+                const int64_t sunk = step.sinks < begin ? step.sinks : begin;
+                state.attend(head_keys, head_values, value_row, blocks, 0, sunk);
+                state.attend(head_keys, head_values, value_row, blocks, begin, end);
+                state.write(out + (row * step.heads + first_head) * step.value_dim);
+            }
+}
+
+}  // namespace
+
+#define EXPORT(T, SUFFIX)                                                                                              \
+    extern "C" void add_rms_norm_##SUFFIX(T* out, T* residual, const T* x, const T* weight, int64_t rows, int64_t dim, \
+                                          float eps) {                                                                 \
+        add_rms_norm<T>(out, residual, x, weight, rows, dim, eps);                                                     \
+    }                                                                                                                  \
+    extern "C" void silu_mul_##SUFFIX(T* out, const T* gate_up, int64_t rows, int64_t dim) {                           \
+        silu_mul<T>(out, gate_up, rows, dim);                                                                          \
+    }                                                                                                                  \
+    extern "C" void rotate_##SUFFIX(T* heads, int64_t stride, const T* cosine, const T* signed_sine, int64_t rows,     \
+                                    int64_t count, int64_t dim) {                                                      \
+        rotate<T>(heads, stride, cosine, signed_sine, rows, count, dim);                                               \
+    }                                                                                                                  \
+    extern "C" void paged_decode_##SUFFIX(const Decode* step, T* out, const T* query, const T* new_keys,               \
+                                          const T* new_values, T* keys, T* values) {                                   \
+        paged_decode<T>(*step, out, query, new_keys, new_values, keys, values);                                        \
+    }
+
+EXPORT(float, f32)
+EXPORT(bf16, bf16)

@@ -1,0 +1,123 @@
+"""The small operations between the matrix products, compiled (`cpu.cpp`) and in stock torch.
+
+`TorchKernels` is the twin that the tests hold `NativeKernels` to, and what is used wherever the compiled ones are not:
+on a GPU, for other dtypes, without a compiler.
+"""
+
+import ctypes
+from typing import Protocol
+
+import torch
+from torch.nn.functional import rms_norm, silu
+
+from reference_engine.kernels.native import library
+
+_SUFFIXES = {torch.float32: "f32", torch.bfloat16: "bf16"}
+_POINTER, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+_ARGUMENTS = {
+    "add_rms_norm": (_POINTER, _POINTER, _POINTER, _POINTER, _LONG, _LONG, _FLOAT),
+    "silu_mul": (_POINTER, _POINTER, _LONG, _LONG),
+    "rotate": (_POINTER, _LONG, _POINTER, _POINTER, _LONG, _LONG, _LONG),
+    "paged_decode": (_POINTER,) * 7,
+}
+
+
+class Kernels(Protocol):
+    """Operations on rows of tokens."""
+
+    def add_rms_norm(
+        self, residual: torch.Tensor, x: torch.Tensor | None, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
+        """Adds `x` to `residual`, in place, and returns the sum's RMS norm (arXiv 1910.07467) times `weight`.
+
+        Args:
+            residual: [rows, dim], contiguous.
+            x: the same; None adds nothing.
+            weight: [dim].
+            eps: added to the mean square.
+        """
+        ...
+
+    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """The middle of SwiGLU (arXiv 2002.05202): [rows, 2 · dim], gates first -> [rows, dim]."""
+        ...
+
+    def rotate(self, heads: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:
+        """Turns heads [rows, num_heads, head_dim] by what `RotaryTable.at` gave; perhaps in place."""
+        ...
+
+
+class TorchKernels:
+    """Stock operators; see `Kernels`."""
+
+    def add_rms_norm(
+        self, residual: torch.Tensor, x: torch.Tensor | None, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
+        """See `Kernels.add_rms_norm`."""
+        if x is not None:
+            residual.add_(x)
+        return rms_norm(residual, (residual.shape[-1],), weight, eps)
+
+    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """See `Kernels.silu_mul`."""
+        gate, up = gate_up.chunk(2, dim=-1)
+        return silu(gate).mul_(up)
+
+    def rotate(self, heads: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:
+        """See `Kernels.rotate`."""
+        return torch.addcmul(heads * cos, heads.roll(heads.shape[-1] // 2, dims=-1), signed_sin)
+
+
+class NativeKernels:
+    """Compiled ones; see `Kernels`. Rows of `heads` may be parts of longer rows, everything else is contiguous."""
+
+    def __init__(self, functions: ctypes.CDLL, dtype: torch.dtype) -> None:
+        found = {name: getattr(functions, f"{name}_{_SUFFIXES[dtype]}") for name in _ARGUMENTS}
+        for name, function in found.items():
+            function.argtypes, function.restype = _ARGUMENTS[name], None
+        self._add_rms_norm, self._silu_mul = found["add_rms_norm"], found["silu_mul"]
+        self._rotate, self.paged_decode = found["rotate"], found["paged_decode"]
+
+    def add_rms_norm(
+        self, residual: torch.Tensor, x: torch.Tensor | None, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
+        """See `Kernels.add_rms_norm`."""
+        out = torch.empty_like(residual)
+        added = None if x is None else x.data_ptr()
+        self._add_rms_norm(out.data_ptr(), residual.data_ptr(), added, weight.data_ptr(), *residual.shape, eps)
+        return out
+
+    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """See `Kernels.silu_mul`."""
+        rows, width = gate_up.shape
+        out = gate_up.new_empty(rows, width // 2)
+        self._silu_mul(out.data_ptr(), gate_up.data_ptr(), rows, width // 2)
+        return out
+
+    def rotate(self, heads: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:
+        """See `Kernels.rotate`; in place."""
+        rows, count, dim = heads.shape
+        self._rotate(heads.data_ptr(), heads.stride(0), cos.data_ptr(), signed_sin.data_ptr(), rows, count, dim)
+        return heads
+
+
+class Decode(ctypes.Structure):
+    """What `paged_decode` is told once per step; see the struct of that name in `cpu.cpp`."""
+
+    _fields_ = (
+        *((name, _POINTER) for name in ("tables", "ends")),
+        *((name, _LONG) for name in ("batch", "width", "block_size", "heads", "kv_heads", "key_dim", "value_dim")),
+        *((name, _LONG) for name in ("query_stride", "key_stride", "value_stride", "window", "sinks")),
+        ("scale", _FLOAT),
+    )
+
+
+def native_kernels(device: torch.device, dtype: torch.dtype) -> NativeKernels | None:
+    """The compiled operations for tensors of this kind; None where there are none."""
+    functions = library() if device.type == "cpu" and dtype in _SUFFIXES else None
+    return None if functions is None else NativeKernels(functions, dtype)
+
+
+def best_kernels(device: torch.device, dtype: torch.dtype) -> Kernels:
+    """The fastest operations for tensors of this kind on this machine."""
+    return native_kernels(device, dtype) or TorchKernels()

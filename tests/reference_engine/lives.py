@@ -1,0 +1,158 @@
+"""Random lives of an engine without a model: requests of every kind come, fork, are cancelled, preempted and end."""
+
+import random
+from collections import Counter
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from reference_engine.errors import QueueFullError
+from reference_engine.kv_cache.block_table import Visible
+from reference_engine.limits import Limits
+from tests.reference_engine.stepping import Bench, RememberingRunner, beginnings, next_token, request
+
+VOCABULARY = 2  # few tokens, so that prompts often begin alike
+GROUPS = (
+    (Visible(),),
+    (Visible(window=7),),
+    (Visible(), Visible(window=5, sinks=3)),
+)
+TOKENS = 8  # in a step
+
+
+class Life(RuleBasedStateMachine):
+    """After every step the page tables are audited, contents are what they should be, and nobody waits too long."""
+
+    @initialize(
+        blocks=st.integers(10, 24),
+        size=st.sampled_from([1, 2, 4]),
+        seqs=st.integers(1, 6),
+        policy=st.sampled_from(["continuous", "no_chunking", "static"]),
+        caching=st.booleans(),
+        host=st.sampled_from([0, 5, 40]),
+        visible=st.sampled_from(GROUPS),
+        contiguous=st.booleans(),
+    )
+    def start(self, blocks, size, seqs, policy, caching, host, visible, contiguous):
+        self.room = blocks * size
+        run = 1
+        if contiguous and len(visible) == 1 and visible[0].window is None:
+            run, caching = 5, False
+            self.room = run * size
+        if visible == GROUPS[1] and policy == "continuous":
+            self.room = 3 * blocks * size  # blocks come free again
+            blocks = max(blocks, (7 + TOKENS) // size + 3)
+        self.runner = RememberingRunner(size, VOCABULARY, visible)
+        self.bench = Bench(
+            self.runner, blocks=blocks, size=size, seqs=seqs, tokens=TOKENS, caching=caching, visible=visible, host=host,
+            run=run, policy=policy, patience_steps=20, max_waiting=12,
+        )  # fmt: skip
+        self.bench.engine.limits = Limits(1000, -(-self.room // size), size, 10_000, seqs)
+        self.seqs, self.policy, self.can_fork = seqs, policy, run == 1
+        self.live, self.made, self.counts = {}, 0, Counter()
+
+    @rule(
+        prompt=st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=20),
+        output=st.integers(1, 12),
+        n=st.integers(1, 3),
+        priority=st.integers(0, 2),
+    )
+    def add(self, prompt, output, n, priority):
+        prompt = prompt[: self.room]
+        output = min(output, self.room + 1 - len(prompt))
+        n = min(n, self.seqs) if self.can_fork else 1
+        one = request(str(self.made), prompt, output, priority=priority, n=n)
+        self.made += 1
+        try:
+            family = [one, *one.siblings]
+            self.bench.add(one)
+        except QueueFullError:
+            self.counts["refused"] += 1
+            return
+        self.counts["forked"] += n - 1
+        self.live |= {member.request_id: member for member in family}
+
+    @precondition(lambda self: getattr(self, "live", None))
+    @rule(data=st.data())
+    def cancel(self, data):
+        name = data.draw(st.sampled_from(sorted(self.live)))
+        self.drop(name)
+
+    def drop(self, name):
+        one = self.live[name]
+        if "/" in name and one.holding is None:
+            return  # not forked off yet: it goes with its leader
+        for member in (one, *one.siblings):
+            del self.live[member.request_id]
+        self.bench.engine.cancel(name)
+
+    @rule()
+    def forget(self):
+        self.bench.engine.reset_prefix_cache()
+
+    @rule(count=st.integers(1, 8))
+    def steps(self, count):
+        for _ in range(count):
+            self.step()
+
+    def step(self):
+        report = self.bench.step()
+        if self.policy == "continuous":
+            assert report.computed_tokens <= TOKENS
+        self.counts.update(
+            steps=1, preemptions=report.preemptions, swaps=report.swaps, evicted=report.evicted_blocks,
+            cached=report.cached_tokens, finished=sum(bool(output.finish_reason) for output in report.outputs),
+            released=self.released(),
+        )  # fmt: skip
+        for output in report.outputs:
+            one = self.live[output.request_id]
+            expected = next_token(beginnings(one.token_ids[:-1]), VOCABULARY, one.request_id)
+            assert output.token.token_id == expected
+            if output.finish_reason:
+                del self.live[output.request_id]
+        assert report.outputs or report.computed_tokens or report.preemptions or not self.live
+
+    def released(self):
+        return sum(table.blocks.count(-1) for one in self.live.values() if one.holding for table in one.holding.tables)
+
+    @invariant()
+    def audited(self):
+        if hasattr(self, "bench"):
+            self.bench.engine.check_integrity()
+
+    def teardown(self):
+        """Left alone, every request ends, and every block is free."""
+        if not hasattr(self, "bench"):
+            return
+        patience = 0
+        while self.bench.engine.has_work:
+            self.step()
+            patience += 1
+            assert patience < 3000, "a request never ends"
+        assert not self.live
+        assert [group.pool.num_used for group in self.bench.groups] == [0] * len(self.bench.groups)
+        assert not any(group.host.num_used for group in self.bench.groups if group.host)
+
+
+def random_life(seed, steps):
+    """The same without Hypothesis, many times faster; returns what happened how often."""
+    rng = random.Random(seed)
+    life = Life()
+    life.start(
+        blocks=rng.randint(10, 24), size=rng.choice([1, 2, 4]), seqs=rng.randint(1, 6),
+        policy=rng.choice(["continuous", "continuous", "no_chunking", "static"]), caching=rng.random() < 0.7,
+        host=rng.choice([0, 5, 40]), visible=rng.choice(GROUPS), contiguous=rng.random() < 0.2,
+    )  # fmt: skip
+    for _ in range(steps):
+        if rng.random() < 0.35:
+            alike = rng.random() < 0.5
+            prompt = [1 if alike else rng.randrange(VOCABULARY) for _ in range(rng.randint(1, 20))]
+            life.add(prompt, rng.randint(1, 12), rng.choice([1, 1, 2, 3]), rng.randrange(3))
+        if life.live and rng.random() < 0.05:
+            life.drop(rng.choice(sorted(life.live)))
+            life.counts["cancelled"] += 1
+        if rng.random() < 0.01:
+            life.forget()
+        life.step()
+    life.teardown()
+    return life.counts
