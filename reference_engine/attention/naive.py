@@ -46,7 +46,7 @@ class NaiveStep:
         if key is not None:
             slots = torch.tensor(slot_mapping(self._spans, size, group), device=storage.device)
             store.write(slots, key, value)
-        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        factor: float = query.shape[-1] ** -0.5 if scale is None else scale
         rows: list[torch.Tensor] = []
         for span in self._spans:
             for position in range(span.start, span.end):
@@ -54,7 +54,7 @@ class NaiveStep:
                 blocks = sorted({at // size for at in seen})
                 keys, values = store.read(torch.tensor([span.tables[group][i] for i in blocks], device=storage.device))
                 places = [blocks.index(at // size) * size + at % size for at in seen]
-                rows.append(_attend_one(query[len(rows)], keys[places].float(), values[places].float(), scale))
+                rows.append(_attend_one(query[len(rows)], keys[places].float(), values[places].float(), factor))
         return torch.stack(rows).flatten(1).to(query.dtype)
 
 

@@ -96,11 +96,10 @@ class TorchStep:
         group, store = self._groups[self._group_of[layer]], self._stores[layer]
         if key is not None:
             store.write(group.slots, key, value)
-        outputs: list[torch.Tensor] = []
-        for batch in group.batches:
-            outputs.append(_attend_decodes(query[batch.rows], *store.read(batch.blocks), batch.mask, scale))
-        for chunk in group.chunks:
-            outputs.append(_attend_chunk(chunk, query[chunk.rows], *store.read(chunk.blocks), scale))
+        outputs = [
+            *(_attend_decodes(query[one.rows], *store.read(one.blocks), one.mask, scale) for one in group.batches),
+            *(_attend_chunk(one, query[one.rows], *store.read(one.blocks), scale) for one in group.chunks),
+        ]
         if len(outputs) == 1:
             return outputs[0]
         whole = query.new_empty(query.shape[0], outputs[0].shape[1])

@@ -3,6 +3,7 @@
 exllamav3's page-table check is the model: state is not trusted where it can be worked out from what it stands for.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,9 @@ def _check_table(pool: BlockPool, table: BlockTable, request: "Request") -> None
             f"request {request.request_id} has {request.num_computed} computed tokens in room for "
             f"{table.capacity_tokens}"
         )
-    if pool.run > 1 and any(b != a + 1 for i, (a, b) in enumerate(_pairs(table.blocks)) if (i + 1) % pool.run):
+    if pool.run > 1 and any(
+        b != a + 1 for i, (a, b) in enumerate(itertools.pairwise(table.blocks)) if (i + 1) % pool.run
+    ):
         raise BlockAccountingError(f"request {request.request_id} holds a run of blocks that do not lie side by side")
     parent = root_name(request.cache_salt)
     for index, block in enumerate(table.blocks):
@@ -45,7 +48,3 @@ def _check_table(pool: BlockPool, table: BlockTable, request: "Request") -> None
             )
         if not is_full and pool.references(block) > 1 and index > request.num_computed // size:
             raise BlockAccountingError(f"block {block} has no tokens yet and is shared")
-
-
-def _pairs(blocks: Sequence[int]) -> Sequence[tuple[int, int]]:
-    return list(zip(blocks, blocks[1:], strict=False))

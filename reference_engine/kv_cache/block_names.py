@@ -5,6 +5,7 @@ sequence's first token on: keys and values depend on all of that and on nothing 
 SGLang's RadixAttention, arXiv:2312.07104, keeps the same in a tree). Pure Python, no tensors.
 """
 
+import copy
 from array import array
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -55,6 +56,6 @@ class BlockNames:
 
     def copy(self) -> "BlockNames":
         """For a sequence that goes on from here by itself."""
-        twin = BlockNames.__new__(BlockNames)
-        twin._block_size, twin._root, twin._names = self._block_size, self._root, list(self._names)
+        twin = copy.copy(self)
+        twin._names = list(self._names)  # noqa: SLF001 (of this class)
         return twin

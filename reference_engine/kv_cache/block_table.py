@@ -34,6 +34,9 @@ class Visible:
         return range(-(-self.sinks // block_size), max(0, num_computed - self.window + 1) // block_size)
 
 
+EVERYTHING = Visible()
+
+
 class BlockTable:
     """The growing list of blocks of one sequence; it owns one reference to each.
 
@@ -44,9 +47,9 @@ class BlockTable:
 
     __slots__ = ("_num_hidden", "_num_published", "_pool", "_visible", "blocks")
 
-    def __init__(self, pool: BlockPool, visible: Visible | None = None) -> None:
+    def __init__(self, pool: BlockPool, visible: Visible = EVERYTHING) -> None:
         self._pool = pool
-        self._visible = visible or Visible()
+        self._visible = visible
         self._num_published = 0  # leading blocks that were found or made findable
         self._num_hidden = 0  # as far as blocks that have left the window were given back
         self.blocks: list[int] = []
@@ -129,7 +132,7 @@ class BlockTable:
         for block in self.held():
             self._pool.share(block)
         twin.blocks = list(self.blocks)
-        twin._num_published, twin._num_hidden = self._num_published, self._num_hidden  # noqa: SLF001 (of this class)
+        twin._num_published, twin._num_hidden = self._num_published, self._num_hidden
         return twin
 
     def clear(self) -> None:

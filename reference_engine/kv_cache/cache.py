@@ -1,7 +1,7 @@
 """The KV cache as the scheduler sees it: what a request needs, what it would set free, and the doing of both.
 
-Layers that keep the same tokens form a group; every group has a pool of its own, and a request one block table for each.
-Most models have one group. Questions change nothing, so that a step can be planned without carrying it out.
+Layers that keep the same tokens form a group; every group has a pool of its own, and a request has one block table for
+each. Most models have one group. Questions change nothing, so that a step can be planned without carrying it out.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from reference_engine.errors import BlockAccountingError, EngineBugError
 from reference_engine.kv_cache.audit import audit
 from reference_engine.kv_cache.block_names import BlockNames
 from reference_engine.kv_cache.block_pool import BlockPool
-from reference_engine.kv_cache.block_table import RELEASED, BlockTable, Visible
+from reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, BlockTable, Visible
 from reference_engine.kv_cache.moves import Moves
 from reference_engine.request import Request
 
@@ -30,7 +30,7 @@ class Group:
     """
 
     pool: BlockPool
-    visible: Visible = Visible()
+    visible: Visible = EVERYTHING
     host: BlockPool | None = None
 
 

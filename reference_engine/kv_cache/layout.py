@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from reference_engine.kv_cache.block_table import Visible
+from reference_engine.kv_cache.block_table import EVERYTHING, Visible
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class LayerLayout:
     num_kv_heads: int
     key_dim: int
     value_dim: int
-    visible: Visible = Visible()
+    visible: Visible = EVERYTHING
     value_in_key: bool = False
     shares: int | None = None
 

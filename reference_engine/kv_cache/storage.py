@@ -14,13 +14,12 @@ from reference_engine.kv_cache.moves import Move, Moves
 
 
 class LayerStore(Protocol):
-    """Keys and values of one layer.
+    """Keys and values of one layer."""
 
-    Attributes:
-        parts: all its tensors, each [num_blocks, …].
-    """
-
-    parts: Sequence[torch.Tensor]
+    @property
+    def parts(self) -> Sequence[torch.Tensor]:
+        """All its tensors, each [num_blocks, …]."""
+        ...
 
     def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor | None) -> None:
         """Keeps new tokens.

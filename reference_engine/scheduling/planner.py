@@ -10,27 +10,14 @@ carried out; at worst a step does a little less than it could have.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
-from reference_engine.kv_cache.cache import Blocks, Hit
+from reference_engine.kv_cache.cache import Blocks, Hit, KvCache
 from reference_engine.request import Request
 from reference_engine.scheduling.rules import Rules
 from reference_engine.scheduling.step import Chunk, Preemption, Step
 
 
-class CacheView(Protocol):
-    """The questions that are asked of the cache; see :class:`~reference_engine.kv_cache.cache.KvCache`."""
-
-    def free(self) -> list[int]: ...
-    def free_on_host(self) -> list[int]: ...
-    def need(self, request: Request, end: int) -> Blocks: ...
-    def need_to_admit(self, request: Request, hit: Hit | None, end: int) -> Blocks: ...
-    def exclusive(self, request: Request, hit: Hit | None = None) -> Blocks: ...
-    def held(self, request: Request) -> Blocks: ...
-    def lookup(self, request: Request) -> Hit: ...
-
-
-def next_step(running: Sequence[Request], waiting: Sequence[Request], cache: CacheView, rules: Rules) -> Step:
+def next_step(running: Sequence[Request], waiting: Sequence[Request], cache: KvCache, rules: Rules) -> Step:
     """What to do next.
 
     Args:
@@ -53,7 +40,7 @@ def next_step(running: Sequence[Request], waiting: Sequence[Request], cache: Cac
 class _Draft:
     """The step as far as it is planned. Attributes are scratch of one call."""
 
-    def __init__(self, running: Sequence[Request], cache: CacheView, rules: Rules) -> None:
+    def __init__(self, running: Sequence[Request], cache: KvCache, rules: Rules) -> None:
         self._cache = cache
         self._rules = rules
         self._free = cache.free()

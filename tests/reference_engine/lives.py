@@ -44,8 +44,8 @@ class Life(RuleBasedStateMachine):
             blocks = max(blocks, (7 + TOKENS) // size + 3)
         self.runner = RememberingRunner(size, VOCABULARY, visible)
         self.bench = Bench(
-            self.runner, blocks=blocks, size=size, seqs=seqs, tokens=TOKENS, caching=caching, visible=visible, host=host,
-            run=run, policy=policy, patience_steps=20, max_waiting=12,
+            self.runner, blocks=blocks, size=size, seqs=seqs, tokens=TOKENS, caching=caching, visible=visible,
+            host=host, run=run, policy=policy, patience_steps=20, max_waiting=12,
         )  # fmt: skip
         self.bench.engine.limits = Limits(1000, -(-self.room // size), size, 10_000, seqs)
         self.seqs, self.policy, self.can_fork = seqs, policy, run == 1

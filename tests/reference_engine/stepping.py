@@ -2,7 +2,7 @@
 
 from reference_engine.engine import Engine
 from reference_engine.kv_cache.block_pool import BlockPool
-from reference_engine.kv_cache.block_table import RELEASED, Visible
+from reference_engine.kv_cache.block_table import EVERYTHING, RELEASED
 from reference_engine.kv_cache.cache import Group, KvCache
 from reference_engine.limits import Limits
 from reference_engine.request import Request, SampledToken, SamplingParams
@@ -22,7 +22,7 @@ class Bench:
         seqs=8,
         tokens=16,
         caching=False,
-        visible=(Visible(),),
+        visible=(EVERYTHING,),
         host=0,
         run=1,
         **rules,
@@ -79,7 +79,7 @@ class RememberingRunner:
     from the beginning, so that sequences with the same prompt stay the same; siblings differ by their names.
     """
 
-    def __init__(self, block_size, vocabulary, visible=(Visible(),)):
+    def __init__(self, block_size, vocabulary, visible=(EVERYTHING,)):
         self.block_size = block_size
         self.vocabulary = vocabulary
         self.visible = visible

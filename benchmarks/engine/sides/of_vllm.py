@@ -10,7 +10,7 @@ os.dup2(2, 1)  # vLLM prints to standard output
 
 
 def main() -> None:
-    from vllm import LLM, SamplingParams
+    from vllm import LLM, SamplingParams  # noqa: PLC0415  (prints while it is imported)
 
     model, dtype, max_num_seqs = sys.argv[1], sys.argv[2], int(sys.argv[3])
     llm = LLM(
