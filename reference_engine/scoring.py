@@ -18,7 +18,7 @@ from reference_engine.attention.torch_backend import TorchAttention
 from reference_engine.errors import RequestError
 from reference_engine.kv_cache.storage import allocate_storage
 from reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
-from reference_engine.models.llama import LlamaModel
+from reference_engine.models.registry import build_model
 
 NEAR_TIE_NATS = 0.2
 """A disagreement below this regret may be rounding: bf16 keeps eight bits, so the last rounding alone moves the
@@ -105,7 +105,7 @@ class Scorer:
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._device = torch.device(resolve_device(device))
         self._stops = sorted(i for i in checkpoint.eos_token_ids if i < checkpoint.config.vocab_size)
-        self._model = LlamaModel(
+        self._model = build_model(
             checkpoint.config,
             checkpoint.weights,
             max_positions=checkpoint.config.max_position_embeddings,

@@ -1,11 +1,25 @@
-"""What a Llama-family checkpoint says about itself, read from Hugging Face's config.json or from GGUF metadata."""
+"""What a checkpoint says about itself: the part that all families have in common, and how config.json is read."""
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from reference_engine.errors import CheckpointError
+from reference_engine.kv_cache.block_table import Visible
 from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
+
+_SCALINGS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
+    "linear": {"factor": float},
+    "llama3": {
+        "factor": float, "low_freq_factor": float, "high_freq_factor": float, "original_max_position_embeddings": int,
+    },
+    "yarn": {
+        "factor": float, "beta_fast": float, "beta_slow": float, "truncate": bool, "attention_factor": float,
+        "original_max_position_embeddings": int,
+    },
+}  # fmt: skip
+"""The fields of each kind of rope scaling and their types; the names are config.json's and `RopeScaling`'s."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -14,13 +28,18 @@ class RopeScaling:
 
     `linear` divides every frequency by `factor` (position interpolation, arXiv 2306.15595). `llama3` leaves short
     wavelengths alone, divides long ones and blends between (Llama 3.1 report, arXiv 2407.21783, and its released code).
+    `yarn` blends by the number of turns within the trained length and makes queries and keys longer (arXiv 2309.00071).
     """
 
-    kind: str  # "linear" or "llama3"
+    kind: str  # "linear", "llama3" or "yarn"
     factor: float
     low_freq_factor: float = 1.0  # llama3 only
     high_freq_factor: float = 4.0  # llama3 only
-    original_max_position_embeddings: int = 8192  # tokens, llama3 only
+    original_max_position_embeddings: int = 8192  # tokens, llama3 and yarn
+    beta_fast: float = 32.0  # turns, yarn only
+    beta_slow: float = 1.0  # turns, yarn only
+    truncate: bool = True  # yarn only: the blend begins and ends at whole dimensions
+    attention_factor: float = 1.0  # yarn only: length of what is turned
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,6 +63,10 @@ class ModelConfig:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     dtype: str = "float32"  # of the stored weights
+    model_type: str = "llama"  # what names the family
+    windows: tuple[int | None, ...] = ()  # tokens that each layer sees, None for all; () where all layers see all
+    cla_factor: int = 1  # neighbouring layers that share the first one's keys and values (arXiv:2405.12981)
+    norm_offset: float = 0.0  # what is added to the stored weights of norms
 
     def __post_init__(self) -> None:
         if self.num_attention_heads % self.num_key_value_heads:
@@ -51,52 +74,91 @@ class ModelConfig:
                 f"num_attention_heads {self.num_attention_heads} is not a multiple of num_key_value_heads "
                 f"{self.num_key_value_heads}: the checkpoint's config is damaged, fetch it again"
             )
+        if self.windows and len(self.windows) != self.num_hidden_layers:
+            raise CheckpointError(
+                f"layer_types names {len(self.windows)} layers, num_hidden_layers {self.num_hidden_layers}: the "
+                f"checkpoint's config is damaged, fetch it again"
+            )
 
     @property
     def cache_layout(self) -> CacheLayout:
-        """What the layers keep of each token."""
-        layer = LayerLayout(self.num_key_value_heads, self.head_dim, self.head_dim)
-        return CacheLayout((layer,) * self.num_hidden_layers)
+        """What the layers keep of each token: keys and values of their own, unless neighbours share them."""
+        windows = self.windows or (None,) * self.num_hidden_layers
+        return CacheLayout(
+            tuple(
+                LayerLayout(
+                    self.num_key_value_heads,
+                    self.head_dim,
+                    self.head_dim,
+                    Visible(window),
+                    shares=index - index % self.cla_factor if index % self.cla_factor else None,
+                )
+                for index, window in enumerate(windows)
+            )
+        )
 
 
 def config_from_hf(raw: Mapping[str, Any], where: str) -> ModelConfig:
     """Reads a decoded config.json (Transformers 4 and 5 spellings).
 
     Raises:
-        CheckpointError: for another architecture, activation or rope scaling than this engine computes exactly.
+        CheckpointError: for a family, activation or rope scaling that this engine does not compute exactly.
     """
-    if raw.get("model_type") != "llama":
-        raise CheckpointError(f"{where}: model_type {raw.get('model_type')!r} is not supported, only 'llama' is")
-    if raw.get("hidden_act", "silu") != "silu":
-        raise CheckpointError(f"{where}: hidden_act {raw['hidden_act']!r} is not supported, only 'silu' is")
+    from reference_engine.models.registry import FAMILIES  # noqa: PLC0415 (imports torch, and this module)
+
+    family = FAMILIES.get(str(raw.get("model_type")))
+    if family is None:
+        known = ", ".join(map(repr, FAMILIES))
+        raise CheckpointError(f"{where}: model_type {raw.get('model_type')!r} is not supported, these are: {known}")
+    check_options(raw, where, quantization_config=(None,), partial_rotary_factor=(None, 1.0))
     try:
-        return _build(raw, where)
+        return family.read_config(raw, where)
     except KeyError as error:
         raise CheckpointError(f"{where}: the field {error} is missing; fetch the checkpoint again") from error
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{where}: a field is not of its type ({error}); fetch the checkpoint again") from error
 
 
-def _build(raw: Mapping[str, Any], where: str) -> ModelConfig:
+def check_options(raw: Mapping[str, Any], where: str, **supported: Sequence[Any]) -> None:
+    """Refuses what is not computed exactly.
+
+    Args:
+        raw: config.json, or a part of it.
+        where: its path.
+        supported: for each field the values that are; the first one is meant where the field is missing.
+
+    Raises:
+        CheckpointError: another value.
+    """
+    for name, values in supported.items():
+        if raw.get(name, values[0]) not in values:
+            only = " or ".join(repr(value) for value in values if value is not None) or "a model without it"
+            raise CheckpointError(f"{where}: {name} {raw[name]!r} is not supported, only {only} is")
+
+
+def common_fields(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What `ModelConfig` takes, as far as all families spell it alike."""
+    check_options(raw, where, hidden_act=("silu",))
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     heads = int(raw["num_attention_heads"])
-    return ModelConfig(
-        vocab_size=int(raw["vocab_size"]),
-        hidden_size=int(raw["hidden_size"]),
-        intermediate_size=int(raw["intermediate_size"]),
-        num_hidden_layers=int(raw["num_hidden_layers"]),
-        num_attention_heads=heads,
-        num_key_value_heads=int(raw.get("num_key_value_heads") or heads),
-        head_dim=int(raw.get("head_dim") or raw["hidden_size"] // heads),
-        max_position_embeddings=int(raw.get("max_position_embeddings", 2048)),
-        rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
-        rope_theta=float(rope.get("rope_theta") or raw.get("rope_theta") or 10000.0),
-        rope_scaling=_rope_scaling(rope, where),
-        tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
-        attention_bias=bool(raw.get("attention_bias", False)),
-        mlp_bias=bool(raw.get("mlp_bias", False)),
-        bos_token_id=raw.get("bos_token_id"),
-        eos_token_ids=token_id_tuple(raw.get("eos_token_id")),
-        dtype=str(raw.get("dtype") or raw.get("torch_dtype") or "float32"),
-    )
+    return {
+        "vocab_size": int(raw["vocab_size"]),
+        "hidden_size": int(raw["hidden_size"]),
+        "intermediate_size": int(raw["intermediate_size"]),
+        "num_hidden_layers": int(raw["num_hidden_layers"]),
+        "num_attention_heads": heads,
+        "num_key_value_heads": int(raw.get("num_key_value_heads") or heads),
+        "head_dim": int(raw.get("head_dim") or raw["hidden_size"] // heads),
+        "max_position_embeddings": int(raw.get("max_position_embeddings", 2048)),
+        "rms_norm_eps": float(raw.get("rms_norm_eps", 1e-6)),
+        "rope_theta": float(rope.get("rope_theta") or raw.get("rope_theta") or 10000.0),
+        "rope_scaling": rope_scaling(rope, raw, where),
+        "tie_word_embeddings": bool(raw.get("tie_word_embeddings", False)),
+        "bos_token_id": raw.get("bos_token_id"),
+        "eos_token_ids": token_id_tuple(raw.get("eos_token_id")),
+        "dtype": str(raw.get("dtype") or raw.get("torch_dtype") or "float32"),
+        "model_type": str(raw["model_type"]),
+    }
 
 
 def token_id_tuple(value: int | list[int] | None) -> tuple[int, ...]:
@@ -106,39 +168,75 @@ def token_id_tuple(value: int | list[int] | None) -> tuple[int, ...]:
     return tuple(value) if isinstance(value, list) else (int(value),)
 
 
-def _rope_scaling(rope: Mapping[str, Any], where: str) -> RopeScaling | None:
+def layer_windows(
+    raw: Mapping[str, Any], where: str, window: int | None, sliding: Sequence[bool]
+) -> tuple[int | None, ...]:
+    """How many tokens each layer sees.
+
+    Args:
+        raw: config.json; its `layer_types` decide.
+        where: its path.
+        window: of the layers that slide; None if none may.
+        sliding: which layers do where `layer_types` is missing.
+
+    Raises:
+        CheckpointError: a kind of layer that is not known, or layers that slide and no window.
+    """
+    kinds = raw.get("layer_types") or ["sliding_attention" if slides else "full_attention" for slides in sliding]
+    for kind in kinds:
+        check_options({"layer_types": kind}, where, layer_types=("full_attention", "sliding_attention"))
+    if window is None and "sliding_attention" in kinds:
+        raise CheckpointError(f"{where}: layer_types has sliding layers, but there is no sliding_window for them")
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def rope_scaling(rope: Mapping[str, Any], raw: Mapping[str, Any], where: str) -> RopeScaling | None:
+    """The scaling that rope_parameters (or rope_scaling) ask for, None for none.
+
+    Raises:
+        CheckpointError: a kind that is not known.
+    """
+    check_options(rope, where, partial_rotary_factor=(None, 1.0))
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind == "default":
         return None
-    if kind == "linear":
-        return RopeScaling(kind="linear", factor=float(rope["factor"]))
-    if kind == "llama3":
-        return RopeScaling(
-            kind="llama3",
-            factor=float(rope["factor"]),
-            low_freq_factor=float(rope["low_freq_factor"]),
-            high_freq_factor=float(rope["high_freq_factor"]),
-            original_max_position_embeddings=int(rope["original_max_position_embeddings"]),
-        )
-    raise CheckpointError(f"{where}: rope scaling {kind!r} is not supported, only 'linear' and 'llama3' are")
+    if kind not in _SCALINGS:
+        known = ", ".join(map(repr, _SCALINGS))
+        raise CheckpointError(f"{where}: rope scaling {kind!r} is not supported, these are: {known}")
+    length = rope.get("original_max_position_embeddings") or raw.get("max_position_embeddings")
+    length_factor = rope.get("attention_factor") or _attention_factor(rope)
+    given = {**rope, "attention_factor": length_factor, "original_max_position_embeddings": length}
+    known = {name: convert(given[name]) for name, convert in _SCALINGS[kind].items() if given.get(name) is not None}
+    return RopeScaling(kind=kind, **known)
+
+
+def _attention_factor(rope: Mapping[str, Any]) -> float:
+    """How much longer YaRN makes queries and keys where the config does not say it itself."""
+    scale, mscale, all_dims = float(rope["factor"]), rope.get("mscale"), rope.get("mscale_all_dim")
+    if mscale and all_dims:
+        return yarn_length(scale, mscale) / yarn_length(scale, all_dims)
+    return yarn_length(scale)
+
+
+def yarn_length(scale: float, mscale: float = 1.0) -> float:
+    """By how much YaRN lengthens vectors at `scale` times the trained length (arXiv 2309.00071, eq. 22)."""
+    return 1.0 if scale <= 1 else 0.1 * mscale * math.log(scale) + 1.0
 
 
 def config_to_hf(config: ModelConfig) -> dict[str, Any]:
-    """The config.json that Transformers 5 reads back as the same model."""
+    """The config.json that Transformers 5 reads back as the same Llama."""
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": config.rope_theta}
-    if config.rope_scaling is not None:
-        rope |= {"rope_type": config.rope_scaling.kind, "factor": config.rope_scaling.factor}
-    if config.rope_scaling is not None and config.rope_scaling.kind == "llama3":
-        scaling = dataclasses.asdict(config.rope_scaling)
-        del scaling["kind"]
-        rope |= scaling
+    scaling = config.rope_scaling
+    if scaling is not None:
+        rope |= {"rope_type": scaling.kind} | {name: getattr(scaling, name) for name in _SCALINGS[scaling.kind]}
     fields = dataclasses.asdict(config)
-    for ours in ("rope_theta", "rope_scaling", "eos_token_ids"):
+    for ours in ("rope_theta", "rope_scaling", "eos_token_ids", "windows", "norm_offset"):
         del fields[ours]
+    if config.cla_factor == 1:
+        del fields["cla_factor"]  # Transformers does not know it
     eos = config.eos_token_ids
     return fields | {
         "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
         "hidden_act": "silu",
         "rope_parameters": rope,
         "eos_token_id": eos[0] if len(eos) == 1 else list(eos) or None,

@@ -11,6 +11,8 @@ from typing import Protocol
 import torch
 from torch.nn.functional import linear
 
+from reference_engine.kernels.gemm import TiledLinear, can_tile
+
 
 class Linear(Protocol):
     """A matrix with an optional bias."""
@@ -58,4 +60,6 @@ def can_pack(weight: torch.Tensor) -> bool:
 
 def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
     """The fastest exact multiplication for this weight [out_features, in_features] on this machine."""
+    if can_tile(weight):
+        return TiledLinear(weight, bias)
     return PackedLinear(weight, bias) if can_pack(weight) else PlainLinear(weight, bias)

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from reference_engine.models.config import ModelConfig, RopeScaling
+from reference_engine.models.config import RopeScaling
 
 
 class RotaryTable:
@@ -12,31 +12,78 @@ class RotaryTable:
 
     With x = [a, b] (halves), rotation is [a·cos - b·sin, b·cos + a·sin] = x·[cos, cos] + [b, a]·[-sin, sin];
     the table stores the two bracketed rows, which is what `Kernels.rotate` takes.
+
+    Args:
+        dim: elements of a vector that is turned.
+        theta: the base of the frequencies.
+        scaling: what stretches them; None for nothing.
+        max_positions: tokens.
+        dtype: of the vectors.
+        device: where they are.
     """
 
-    def __init__(self, config: ModelConfig, max_positions: int, dtype: torch.dtype, device: torch.device) -> None:
-        exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
-        frequencies = _scale(1.0 / config.rope_theta**exponents, config.rope_scaling)
+    def __init__(
+        self,
+        dim: int,
+        theta: float,
+        scaling: RopeScaling | None,
+        *,
+        max_positions: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        exponents = torch.arange(0, dim, 2, dtype=torch.int64).float() / dim
+        frequencies = _scale(1.0 / theta**exponents, theta, scaling)
         angles = torch.arange(max_positions, dtype=torch.float32)[:, None] * frequencies
-        cos, sin = angles.cos(), angles.sin()
+        length = 1.0 if scaling is None else scaling.attention_factor
+        cos, sin = angles.cos() * length, angles.sin() * length
         self._cos = torch.cat((cos, cos), dim=-1).to(device, dtype)
         self._signed_sin = torch.cat((-sin, sin), dim=-1).to(device, dtype)
 
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cos and signed sin [num_tokens, 1, head_dim] of int64 positions [num_tokens]."""
+        """Cos and signed sin [num_tokens, 1, dim] of int64 positions [num_tokens]."""
         return self._cos[positions][:, None], self._signed_sin[positions][:, None]
 
 
-def _scale(frequencies: torch.Tensor, scaling: RopeScaling | None) -> torch.Tensor:
-    """Frequencies [head_dim / 2] in radians per token, stretched as the checkpoint asks."""
+def halves_from_pairs(rows: torch.Tensor) -> torch.Tensor:
+    """Weights [..., dim, in_features] whose outputs are turned in neighbouring pairs, for the half-split layout.
+
+    Products of a query and a key that are both reordered are what they were.
+    """
+    return torch.cat((rows[..., 0::2, :], rows[..., 1::2, :]), dim=-2)
+
+
+def _scale(frequencies: torch.Tensor, theta: float, scaling: RopeScaling | None) -> torch.Tensor:
+    """Frequencies [dim / 2] in radians per token, stretched as the checkpoint asks."""
     if scaling is None:
         return frequencies
     if scaling.kind == "linear":
         return frequencies / scaling.factor
-    # llama3: wavelengths below L/high keep their frequency, above L/low they are divided by the factor, between
-    # the two the frequency is blended linearly in L/wavelength.
-    length = scaling.original_max_position_embeddings
+    keep = _kept_llama3(frequencies, scaling) if scaling.kind == "llama3" else _kept_yarn(frequencies, theta, scaling)
+    return (1 - keep) * frequencies / scaling.factor + keep * frequencies
+
+
+def _kept_llama3(frequencies: torch.Tensor, scaling: RopeScaling) -> torch.Tensor:
+    """Shares [dim / 2]: 1 for wavelengths below L/high, 0 above L/low, between them linear in L/wavelength."""
     wavelengths = 2 * math.pi / frequencies
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    keep = ((length / wavelengths - low) / (high - low)).clamp(0.0, 1.0)
-    return (1 - keep) * frequencies / scaling.factor + keep * frequencies
+    return ((scaling.original_max_position_embeddings / wavelengths - low) / (high - low)).clamp(0.0, 1.0)
+
+
+def _kept_yarn(frequencies: torch.Tensor, theta: float, scaling: RopeScaling) -> torch.Tensor:
+    """Shares [dim / 2]: 1 for dimensions that turn more than beta_fast times in the trained length, 0 below beta_slow.
+
+    Between them linear in the number of the dimension (arXiv 2309.00071, section 3.2, and its released code).
+    """
+    dim = 2 * len(frequencies)
+
+    def dimension(turns: float) -> float:
+        wavelength = scaling.original_max_position_embeddings / (turns * 2 * math.pi)
+        return dim * math.log(wavelength) / (2 * math.log(theta))
+
+    first, last = dimension(scaling.beta_fast), dimension(scaling.beta_slow)
+    if scaling.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, dim - 1)
+    width = last - first or 0.001
+    return 1 - ((torch.arange(dim // 2, dtype=torch.float32) - first) / width).clamp(0.0, 1.0)

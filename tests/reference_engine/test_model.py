@@ -8,7 +8,7 @@ from reference_engine.kv_cache.storage import allocate_storage
 from reference_engine.loading.safetensors import SafetensorsDirectory
 from reference_engine.models.config import ModelConfig, RopeScaling, config_from_hf, config_to_hf
 from reference_engine.models.linear import PackedLinear, PlainLinear, can_pack, make_linear
-from reference_engine.models.llama import LlamaModel
+from reference_engine.models.registry import build_model
 
 CPU = torch.device("cpu")
 LLAMA3 = {
@@ -25,7 +25,7 @@ LINEAR = {"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0}
 @torch.inference_mode()
 def logits_of(directory, prompt):
     weights = SafetensorsDirectory(directory)
-    model = LlamaModel(weights.config, weights, max_positions=256, dtype=torch.float32, device=CPU)
+    model = build_model(weights.config, weights, max_positions=256, dtype=torch.float32, device=CPU)
     layout = weights.config.cache_layout
     groups = len(layout.groups)
     store = allocate_storage(layout, num_blocks=[16] * groups, block_size=16, dtype=torch.float32, device=CPU)
@@ -62,7 +62,7 @@ def test_a_missing_tensor_is_named(tmp_path, make_model, save_checkpoint):
     weights = SafetensorsDirectory(tmp_path)
     weights.config = config_from_hf(config_to_hf(weights.config) | {"tie_word_embeddings": False}, "here")
     with pytest.raises(CheckpointError, match=r"lm_head\.weight is missing"):
-        LlamaModel(weights.config, weights, max_positions=8, dtype=torch.float32, device=CPU)
+        build_model(weights.config, weights, max_positions=8, dtype=torch.float32, device=CPU)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -117,7 +117,7 @@ def test_config_survives_the_way_to_hf_and_back(rope, eos):
     [
         ({"model_type": "mamba"}, "model_type 'mamba' is not supported"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
-        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope scaling 'yarn' is not supported"),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope scaling 'dynamic' is not supported"),
         ({"num_attention_heads": 3, "num_key_value_heads": 2}, "not a multiple"),
     ],
 )

@@ -1,0 +1,159 @@
+"""What the decoder families are made of: embedding, layers, norm and head over a flat, unpadded batch of tokens.
+
+A decoder knows shapes and weights only; which tokens belong together is the attention step's business, which tokens
+come next the engine's. RMSNorm: arXiv 1910.07467.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch.nn.functional import embedding
+
+from reference_engine.attention.base import AttentionStep
+from reference_engine.models.config import ModelConfig
+from reference_engine.models.linear import make_linear
+from reference_engine.models.mlp import FeedForward
+from reference_engine.models.rope import RotaryTable
+from reference_engine.models.weights import Weights
+
+Rotations = Sequence[tuple[torch.Tensor, torch.Tensor]]
+"""What `RotaryTable.at` gave for the tokens' positions, for each of the model's tables."""
+
+
+class Model(Protocol):
+    """A decoder of any family."""
+
+    def forward(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionStep, wanted_rows: torch.Tensor
+    ) -> torch.Tensor:
+        """One step.
+
+        Args:
+            token_ids: int64 [num_tokens].
+            positions: int64 [num_tokens], each token's place in its own sequence.
+            attention: prepared for the same tokens.
+            wanted_rows: int64 [num_wanted], the tokens whose successor is wanted.
+
+        Returns:
+            Logits [num_wanted, vocab_size].
+        """
+        ...
+
+
+class Mixer(Protocol):
+    """The part of a layer in which tokens see each other."""
+
+    def __call__(self, normed: torch.Tensor, rotations: Rotations, attention: AttentionStep) -> torch.Tensor:
+        """Rows [num_tokens, hidden_size] -> the same shape."""
+        ...
+
+
+class Layer(Protocol):
+    """One decoder layer."""
+
+    def __call__(
+        self, residual: torch.Tensor, added: torch.Tensor | None, rotations: Rotations, attention: AttentionStep
+    ) -> torch.Tensor:
+        """One step of the residual stream. The last sum is left to the next layer's norm.
+
+        Args:
+            residual: [num_tokens, hidden_size]; changed in place.
+            added: the same, what the layer before adds to it; None for nothing.
+            rotations: of the tokens' positions.
+            attention: prepared for the same tokens.
+
+        Returns:
+            What this layer adds, [num_tokens, hidden_size].
+        """
+        ...
+
+
+def layer_prefix(index: int) -> str:
+    """What the names of a layer's weights begin with."""
+    return f"model.layers.{index}."
+
+
+class PreNormLayer:
+    """x += mixer(norm(x)); x += mlp(norm(x)); a `Layer`."""
+
+    def __init__(self, config: ModelConfig, index: int, weights: Weights, mixer: Mixer, mlp: FeedForward) -> None:
+        self._norm, self._eps = weights.kernels.add_rms_norm, config.rms_norm_eps
+        self._input_norm = weights.norm(f"{layer_prefix(index)}input_layernorm")
+        self._mlp_norm = weights.norm(f"{layer_prefix(index)}post_attention_layernorm")
+        self._mixer, self._mlp = mixer, mlp
+
+    def __call__(
+        self, residual: torch.Tensor, added: torch.Tensor | None, rotations: Rotations, attention: AttentionStep
+    ) -> torch.Tensor:
+        """See `Layer`."""
+        mixed = self._mixer(self._norm(residual, added, self._input_norm, self._eps), rotations, attention)
+        return self._mlp(self._norm(residual, mixed, self._mlp_norm, self._eps))
+
+
+class Decoder:
+    """A `Model` of given layers.
+
+    Args:
+        config: shapes and constants.
+        weights: of the model.
+        layers: in order.
+        rotaries: the tables that its layers turn by.
+        embedding_scale: what embeddings are multiplied by.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        layers: Sequence[Layer],
+        rotaries: Sequence[RotaryTable],
+        *,
+        embedding_scale: float = 1.0,
+    ) -> None:
+        self._layers, self._rotaries = layers, rotaries
+        self._embedding = weights.tensor("model.embed_tokens.weight")
+        # As the weights are, so is their factor rounded.
+        self._scale = None if embedding_scale == 1.0 else torch.tensor(embedding_scale).to(self._embedding)
+        self._add_norm, self._eps = weights.kernels.add_rms_norm, config.rms_norm_eps
+        self._norm = weights.norm("model.norm")
+        self._head = make_linear(self._embedding if config.tie_word_embeddings else weights.tensor("lm_head.weight"))
+
+    def forward(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionStep, wanted_rows: torch.Tensor
+    ) -> torch.Tensor:
+        """See `Model.forward`."""
+        residual, added = embedding(token_ids, self._embedding), None
+        if self._scale is not None:
+            residual.mul_(self._scale)
+        rotations = [table.at(positions) for table in self._rotaries]
+        for layer in self._layers:
+            added = layer(residual, added, rotations, attention)
+        wanted = None if added is None else added.index_select(0, wanted_rows)
+        residual = residual.index_select(0, wanted_rows)
+        return self._head(self._add_norm(residual, wanted, self._norm, self._eps))
+
+
+def rotary_table(config: ModelConfig, weights: Weights, max_positions: int) -> RotaryTable:
+    """The one table of models whose layers all turn alike."""
+    return RotaryTable(
+        config.head_dim,
+        config.rope_theta,
+        config.rope_scaling,
+        max_positions=max_positions,
+        dtype=weights.dtype,
+        device=weights.device,
+    )
+
+
+def pre_norm_decoder(
+    config: ModelConfig,
+    weights: Weights,
+    max_positions: int,
+    *,
+    mixer: Callable[[int], Mixer],
+    mlp: Callable[[int], FeedForward],
+) -> Decoder:
+    """A decoder of `PreNormLayer`; `mixer` and `mlp` make the two halves of the layer of that number."""
+    layers = [PreNormLayer(config, i, weights, mixer(i), mlp(i)) for i in range(config.num_hidden_layers)]
+    return Decoder(config, weights, layers, [rotary_table(config, weights, max_positions)])

@@ -1,0 +1,62 @@
+"""Grouped-query attention (arXiv 2305.13245) with rotary positions, and what the families add to it."""
+
+import torch
+from torch.nn.functional import rms_norm
+
+from reference_engine.attention.base import AttentionStep
+from reference_engine.models.config import ModelConfig
+from reference_engine.models.decoder import Rotations, layer_prefix
+from reference_engine.models.weights import Weights
+
+
+class GroupedQueryAttention:
+    """One layer's attention; a `Mixer`.
+
+    Args:
+        config: shapes and constants; its cache layout says whether the layer has keys and values of its own.
+        index: of the layer.
+        weights: of the model.
+        qkv_bias: whether the projections to queries, keys and values have biases.
+        out_bias: whether the one after attention has.
+        qk_norm: whether each head's query and key are normalised before they are turned (arXiv 2010.04245).
+        scale: of the products of queries and keys; None for 1/√head_dim.
+        rotation: which of the model's rotations.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        index: int,
+        weights: Weights,
+        *,
+        qkv_bias: bool = False,
+        out_bias: bool = False,
+        qk_norm: bool = False,
+        scale: float | None = None,
+        rotation: int = 0,
+    ) -> None:
+        prefix = f"{layer_prefix(index)}self_attn."
+        self._shares = config.cache_layout.layers[index].shares is not None
+        self._index, self._scale, self._rotation = index, scale, rotation
+        self._rotate = weights.kernels.rotate
+        self._queries, self._keys = config.num_attention_heads, 0 if self._shares else config.num_key_value_heads
+        self._head_dim, self._eps = config.head_dim, config.rms_norm_eps
+        parts = ("q_proj",) if self._shares else ("q_proj", "k_proj", "v_proj")
+        self._qkv = weights.linear(prefix, parts, has_bias=qkv_bias)
+        self._out = weights.linear(prefix, ("o_proj",), has_bias=out_bias)
+        self._norm: torch.Tensor | None = None
+        if qk_norm:
+            norms = [weights.norm(f"{prefix}q_norm")] * self._queries + [weights.norm(f"{prefix}k_norm")] * self._keys
+            self._norm = torch.stack(norms)
+
+    def __call__(self, normed: torch.Tensor, rotations: Rotations, attention: AttentionStep) -> torch.Tensor:
+        """See `Mixer`."""
+        queries, turned = self._queries, self._queries + self._keys
+        heads = self._qkv(normed).view(normed.shape[0], -1, self._head_dim)
+        # Queries and keys turn together: one rotation of q+k heads costs as many calls as one of q heads.
+        rotated = heads[:, :turned]
+        if self._norm is not None:
+            rotated = rms_norm(rotated, (self._head_dim,), None, self._eps).mul_(self._norm)
+        rotated = self._rotate(rotated, *rotations[self._rotation])
+        key, value = (None, None) if self._shares else (rotated[:, queries:], heads[:, turned:])
+        return self._out(attention.attend(self._index, rotated[:, :queries], key, value, self._scale))

@@ -1,0 +1,48 @@
+"""The gated feed-forward network (GLU variants, arXiv 2002.05202)."""
+
+from collections.abc import Callable
+
+import torch
+from torch.nn.functional import gelu
+
+from reference_engine.models.weights import Weights
+
+FeedForward = Callable[[torch.Tensor], torch.Tensor]
+"""Rows [num_tokens, hidden_size] -> the same shape, each row by itself."""
+
+LLAMA_PARTS = ("gate_proj", "up_proj", "down_proj")
+
+
+class GatedMlp:
+    """down(activation(gate(x)) · up(x)); a `FeedForward`.
+
+    Args:
+        weights: of the model.
+        prefix: of the names of its matrices.
+        has_bias: whether each of them has one.
+        combine: [rows, 2 · dim], gates first -> [rows, dim]; None for SwiGLU's.
+        parts: what gate, up and down are called.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        prefix: str,
+        *,
+        has_bias: bool = False,
+        combine: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        parts: tuple[str, str, str] = LLAMA_PARTS,
+    ) -> None:
+        self._gate_up = weights.linear(prefix, parts[:2], has_bias=has_bias)
+        self._down = weights.linear(prefix, parts[2:], has_bias=has_bias)
+        self._combine = combine or weights.kernels.silu_mul
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `FeedForward`."""
+        return self._down(self._combine(self._gate_up(rows)))
+
+
+def gelu_tanh_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """The middle of GeGLU with GELU's tanh approximation (arXiv 1606.08415)."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return gelu(gate, approximate="tanh").mul_(up)

@@ -1,0 +1,58 @@
+"""Which families there are, by the `model_type` of config.json."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from reference_engine.loading.checkpoint import WeightSource
+from reference_engine.models import deepseek_v2, gemma3, llama, mistral, mixtral, qwen2, qwen3, qwen3_moe
+from reference_engine.models.config import ModelConfig
+from reference_engine.models.decoder import Model
+from reference_engine.models.weights import Weights
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Family:
+    """How models of one kind are read and built.
+
+    Attributes:
+        read_config: from a decoded config.json and its path, for messages; raises CheckpointError for what is not
+            computed exactly.
+        build: from what `read_config` returned, the weights, and the longest sequence's tokens.
+    """
+
+    read_config: Callable[[Mapping[str, Any], str], ModelConfig]
+    build: Callable[[Any, Weights, int], Model]
+
+
+FAMILIES: Mapping[str, Family] = {
+    "deepseek_v2": Family(deepseek_v2.read_config, deepseek_v2.build),
+    "gemma3_text": Family(gemma3.read_config, gemma3.build),
+    "llama": Family(llama.read_config, llama.build),
+    "mistral": Family(mistral.read_config, mistral.build),
+    "mixtral": Family(mixtral.read_config, mixtral.build),
+    "qwen2": Family(qwen2.read_config, qwen2.build),
+    "qwen3": Family(qwen3.read_config, qwen3.build),
+    "qwen3_moe": Family(qwen3_moe.read_config, qwen3_moe.build),
+}
+
+
+def build_model(
+    config: ModelConfig, source: WeightSource, *, max_positions: int, dtype: torch.dtype, device: torch.device
+) -> Model:
+    """The whole decoder.
+
+    Args:
+        config: shapes and constants.
+        source: the weights under Hugging Face's names.
+        max_positions: tokens; the longest sequence that will be computed.
+        dtype: of weights and activations.
+        device: where it runs.
+
+    Raises:
+        CheckpointError: a tensor is missing.
+    """
+    weights = Weights(source, dtype, device, config.norm_offset)
+    return FAMILIES[config.model_type].build(config, weights, max_positions)

@@ -1,0 +1,115 @@
+"""What config.json of each family means, and what is refused."""
+
+import dataclasses
+
+import pytest
+import transformers as hf
+
+from reference_engine.errors import CheckpointError
+from reference_engine.kv_cache.block_table import Visible
+from reference_engine.kv_cache.layout import LayerLayout
+from reference_engine.models.config import config_from_hf
+from reference_engine.models.registry import FAMILIES
+
+SIZES = {
+    "vocab_size": 99, "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 7, "num_attention_heads": 8,
+}  # fmt: skip
+OLD_YARN = {
+    "type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1, "mscale": 0.707, "mscale_all_dim": 0.707,
+    "original_max_position_embeddings": 4096,
+}  # fmt: skip
+# As they are on the hub, or were in older versions of Transformers.
+WRITTEN = {
+    "llama": (hf.LlamaConfig, {"rope_theta": 5.0, "rope_scaling": {"type": "linear", "factor": 2.0}}),
+    "mistral": (hf.MistralConfig, {}),
+    "qwen2": (hf.Qwen2Config, {"use_sliding_window": True, "max_window_layers": 3, "num_key_value_heads": 2}),
+    "qwen3": (hf.Qwen3Config, {"num_key_value_heads": 2, "sliding_window": None}),
+    "gemma3_text": (hf.Gemma3TextConfig, {"sliding_window": 512, "rope_local_base_freq": 10000, "rope_theta": 1e6}),
+    "mixtral": (hf.MixtralConfig, {}),
+    "qwen3_moe": (hf.Qwen3MoeConfig, {"num_experts": 16, "head_dim": 16, "norm_topk_prob": True}),
+    "deepseek_v2": (
+        hf.DeepseekV2Config,
+        {
+            "num_experts_per_tok": 6, "topk_method": "group_limited_greedy", "n_group": 8, "topk_group": 3,
+            "max_position_embeddings": 163840, "rope_scaling": OLD_YARN, "scoring_func": "softmax",
+            "moe_layer_freq": 1,
+        },
+    ),
+}  # fmt: skip
+
+
+def raw(model_type, **changes):
+    return SIZES | {"model_type": model_type} | WRITTEN[model_type][1] | changes
+
+
+def read(model_type, **changes):
+    return config_from_hf(raw(model_type, **changes), "config.json")
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_old_and_short_configs_mean_what_transformers_takes_them_for(model_type):
+    # Transformers changes what it is given.
+    theirs = WRITTEN[model_type][0](**{name: value for name, value in raw(model_type).items() if name != "model_type"})
+    ours, full = read(model_type), config_from_hf(theirs.to_dict(), "full")
+    same = {"bos_token_id": None, "eos_token_ids": (), "dtype": "float32"}
+    assert dataclasses.replace(ours, **same) == dataclasses.replace(full, **same)
+
+
+def test_an_unknown_family_is_refused_with_a_list_of_those_that_are_known():
+    with pytest.raises(CheckpointError, match=r"'mamba' is not supported, these are: 'deepseek_v2', .*'qwen3_moe'$"):
+        config_from_hf(SIZES | {"model_type": "mamba"}, "config.json")
+    with pytest.raises(CheckpointError, match="model_type None is not supported"):
+        config_from_hf(SIZES, "config.json")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "message"),
+    [
+        ("llama", {"quantization_config": {"bits": 4}}, "quantization_config .* only a model without it"),
+        ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5}}, "partial_rotary"),
+        ("llama", {"rope_scaling": {"type": "longrope", "factor": 2.0}}, "rope scaling 'longrope' is not supported"),
+        ("llama", {"rope_scaling": {"type": "linear"}}, "the field 'factor' is missing"),
+        ("llama", {"cla_factor": 0}, "cla_factor 0"),
+        ("llama", {"hidden_size": "wide"}, "a field is not of its type"),
+        ("qwen2", {"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported, only 'silu' is"),
+        ("qwen2", {"layer_types": ["full_attention"] * 3}, "layer_types names 3 layers"),
+        ("qwen3", {"layer_types": ["linear_attention"] * 7}, "layer_types 'linear_attention' is not supported"),
+        ("qwen3", {"layer_types": ["sliding_attention"] * 7}, "there is no sliding_window"),
+        ("gemma3_text", {"hidden_activation": "gelu"}, "hidden_activation 'gelu' .* only 'gelu_pytorch_tanh' is"),
+        ("gemma3_text", {"final_logit_softcapping": 30.0}, "final_logit_softcapping 30.0 is not supported"),
+        ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention True is not supported"),
+        ("mixtral", {"num_experts_per_tok": 9}, "9 experts per token cannot be chosen"),
+        ("qwen3_moe", {"num_experts": 0}, "experts per token cannot be chosen"),
+        ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method 'noaux_tc' is not supported"),
+        ("deepseek_v2", {"scoring_func": "sigmoid"}, "scoring_func 'sigmoid' is not supported, only 'softmax' is"),
+        ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob True is not supported"),
+        ("deepseek_v2", {"n_group": 7}, "cannot be chosen"),
+        ("deepseek_v2", {"num_experts_per_tok": None}, "a field is not of its type"),
+    ],
+)
+def test_what_is_not_computed_exactly_is_refused_in_one_line(model_type, changes, message):
+    with pytest.raises(CheckpointError, match=message) as refused:
+        read(model_type, **changes)
+    assert "\n" not in str(refused.value)
+
+
+def test_gemmas_every_sixth_layer_sees_everything():
+    assert [layer.visible.window for layer in read("gemma3_text").cache_layout.layers] == [512] * 5 + [None, 512]
+
+
+def test_qwens_windows_begin_at_a_layer_and_only_if_they_are_switched_on():
+    assert read("qwen2").windows == (None,) * 3 + (4096,) * 4
+    assert read("qwen2", use_sliding_window=False).windows == (None,) * 7
+
+
+def test_a_latent_cache_keeps_one_key_for_all_heads_whose_beginning_is_the_value():
+    layout = read("deepseek_v2").cache_layout
+    assert layout.layers == (LayerLayout(1, 576, 512, value_in_key=True),) * 7
+    assert layout.elements_per_token(0) == 7 * 576
+
+
+def test_layers_that_share_a_cache_keep_nothing_of_their_own():
+    layout = read("llama", cla_factor=3, num_key_value_heads=2).cache_layout
+    assert [layer.shares for layer in layout.layers] == [None, 0, 0, None, 3, 3, None]
+    assert layout.groups == [Visible()]
+    assert layout.elements_per_token(0) == 3 * 2 * 2 * 8
