@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from reference_engine.errors import EngineUnavailableError
+from reference_engine.errors import EngineUnavailableError, RequestError
 from reference_engine.request import Request, TokenOutput
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class TokenStream:
         self._open = set(request_ids)
         self._ready: deque[TokenOutput] = deque()
         self._arrived = asyncio.Event()
-        self._failure: EngineUnavailableError | None = None
+        self._failure: EngineUnavailableError | RequestError | None = None
         self.num_finished_early = 0
 
     async def next_outputs(self) -> list[TokenOutput]:
@@ -36,6 +36,7 @@ class TokenStream:
 
         Raises:
             EngineUnavailableError: the engine crashed or stops; what was made before is lost.
+            RequestError: the engine refuses the requests.
         """
         while not self._ready and self._open and self._failure is None:
             self._arrived.clear()
@@ -68,7 +69,7 @@ class TokenStream:
         self._ready.append(output)
         self._arrived.set()
 
-    def fail(self, failure: EngineUnavailableError) -> None:
+    def fail(self, failure: EngineUnavailableError | RequestError) -> None:
         """Called by the thread's delivery."""
         self._failure = failure
         self._arrived.set()
@@ -100,18 +101,21 @@ class EngineThread:
         self._thread.start()
 
     def submit(self, requests: Sequence[Request]) -> TokenStream:
-        """Hands requests to the engine.
+        """Hands requests to the engine, each with its siblings, whose tokens come out of the same stream.
 
         Raises:
             EngineUnavailableError: the engine crashed or stops.
-            RequestError: one of them can never be computed here; none is queued then.
+            RequestError: one of them can never be computed here, or too many wait; none is queued then.
         """
-        for request in requests:
-            self._engine.limits.check(request.token_ids, request.sampling.max_tokens)
+        for leader in requests:
+            longest = max(one.sampling.max_tokens for one in (leader, *leader.siblings))
+            self._engine.limits.check(leader.token_ids, longest, leader.width)
         if self.failure is not None:
             raise self.failure
-        stream = TokenStream(self, [request.request_id for request in requests])
-        for request in requests:
+        self._engine.check_queue(len(self._added) + len(requests))
+        everyone = [one for leader in requests for one in (leader, *leader.siblings)]
+        stream = TokenStream(self, [request.request_id for request in everyone])
+        for request in everyone:
             self._engine.stamp(request)
             self._streams[request.request_id] = stream
         with self._wake:
@@ -167,12 +171,18 @@ class EngineThread:
             if self._stopping:
                 return False
         for request in added:
-            self._engine.add(request)
+            self._add(request)
         for request_id in cancelled:
             self._engine.cancel(request_id)
         if resetting:
             self._engine.reset_prefix_cache()
         return True
+
+    def _add(self, request: Request) -> None:
+        try:
+            self._engine.add(request)
+        except RequestError as error:  # too many wait
+            self._loop.call_soon_threadsafe(self._refuse, request.request_id, error)
 
     def _has_commands(self) -> bool:
         return bool(self._added or self._cancelled or self._resetting or self._stopping)
@@ -193,6 +203,11 @@ class EngineThread:
             if output.finish_reason is not None:
                 del self._streams[output.request_id]
             stream.put(output)
+
+    def _refuse(self, request_id: str, error: RequestError) -> None:
+        stream = self._streams.get(request_id)
+        if stream is not None:
+            stream.fail(error)
 
     def _fail(self, failure: EngineUnavailableError) -> None:
         if self.failure is None:

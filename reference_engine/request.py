@@ -2,11 +2,15 @@
 
 import dataclasses
 import enum
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from reference_engine.grammar import Grammar
     from reference_engine.kv_cache.cache import Holding
+    from reference_engine.sampling.history import TokenHistory
+
+_COLDEST = 1e-5  # lower temperatures divide scores into infinity; vLLM takes them as 0, too
 
 
 class FinishReason(enum.StrEnum):
@@ -19,7 +23,7 @@ class FinishReason(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How the next token is chosen and when to stop.
+    """How the next token is chosen and when to stop. Where one of these changes nothing, it costs nothing.
 
     Attributes:
         max_tokens: output tokens, at least 1.
@@ -27,9 +31,16 @@ class SamplingParams:
         temperature: 0 takes the most likely token.
         top_p: keep the most likely tokens whose probabilities add up to this, in (0, 1].
         top_k: keep this many of the most likely tokens; 0 keeps all.
-        seed: of this request's own random numbers.
+        min_p: drop tokens that are less likely than this share of the most likely one, in [0, 1].
+        repetition_penalty: scores of tokens in prompt and output are divided by this where positive, else multiplied.
+        presence_penalty: subtracted from the scores of tokens in the output.
+        frequency_penalty: the same, once for each time they stand there.
+        logit_bias: what is added to the scores of single tokens, by token id.
+        grammar: what the output must match; None lets it be anything.
+        seed: of this request's own random numbers; counts modulo 2^64.
         stop_token_ids: tokens that end the output, end-of-sequence tokens included.
-        logprobs: whether to report the chosen token's log-probability under the unmodified model.
+        logprobs: how many alternatives to report beside the chosen token, with their log-probabilities under the
+            unmodified model; 0 reports the chosen token's only, None reports nothing.
     """
 
     max_tokens: int
@@ -37,14 +48,36 @@ class SamplingParams:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = dataclasses.field(default_factory=dict[int, float])
+    grammar: "Grammar | None" = None
     seed: int = 0
     stop_token_ids: frozenset[int] = frozenset()
-    logprobs: bool = False
+    logprobs: int | None = None
+    is_plain: bool = dataclasses.field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        changes = self.has_penalties or self.min_tokens or self.logit_bias or self.grammar is not None
+        # Read for each request in each step: looked up, not worked out.
+        object.__setattr__(self, "is_plain", self.is_greedy and not changes and self.logprobs is None)
 
     @property
     def is_greedy(self) -> bool:
         """Whether no random number is needed."""
-        return self.temperature == 0.0 or self.top_k == 1
+        return self.temperature < _COLDEST or self.top_k == 1
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether only some of the tokens can be drawn."""
+        return self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether scores depend on what stands in prompt or output."""
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
 
 
 class Rank(NamedTuple):
@@ -79,7 +112,8 @@ class Request:
         first_scheduled_s: when its first token was computed first; None while it waits.
         first_token_s: when its first output token was made; None before.
         last_token_s: when its newest one was.
-        random_state: the sampler's generator for this request.
+        grammar: how far its output has come in the grammar; None without one.
+        history: what the sampler knows of its tokens; None before it is needed.
     """
 
     __slots__ = (
@@ -87,6 +121,8 @@ class Request:
         "cache_salt",
         "first_scheduled_s",
         "first_token_s",
+        "grammar",
+        "history",
         "holding",
         "is_done",
         "last_token_s",
@@ -94,7 +130,6 @@ class Request:
         "num_computed",
         "priority",
         "prompt_len",
-        "random_state",
         "rank",
         "request_id",
         "sampling",
@@ -128,7 +163,8 @@ class Request:
         self.first_scheduled_s: float | None = None
         self.first_token_s: float | None = None
         self.last_token_s: float | None = None
-        self.random_state: Any = None
+        self.grammar = None if sampling.grammar is None else sampling.grammar.start()
+        self.history: TokenHistory | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -169,10 +205,18 @@ class Request:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SampledToken:
-    """A chosen token; `logprob` is a natural logarithm, None where nobody asked."""
+    """A chosen token.
+
+    Attributes:
+        token_id: exactly one.
+        logprob: natural logarithm; None where nobody asked.
+        alternatives: ids and log-probabilities of the likeliest tokens, as many as were asked for, likeliest first; the
+            chosen one may be among them.
+    """
 
     token_id: int
     logprob: float | None = None
+    alternatives: tuple[tuple[int, float], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

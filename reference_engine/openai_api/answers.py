@@ -29,7 +29,15 @@ class TextLogprobs(msgspec.Struct):
     tokens: list[str]
     token_logprobs: list[float | None]
     text_offset: list[int]
-    top_logprobs: None = None
+    top_logprobs: list[dict[str, float]] | None = None
+
+
+class Alternative(msgspec.Struct):
+    """/v1/chat/completions: a token that could have been chosen."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
 
 
 class TokenLogprob(msgspec.Struct):
@@ -38,7 +46,7 @@ class TokenLogprob(msgspec.Struct):
     token: str
     logprob: float
     bytes: list[int]
-    top_logprobs: list[Any] = []
+    top_logprobs: list[Alternative] = []
 
 
 class ChatLogprobs(msgspec.Struct):
@@ -136,13 +144,27 @@ def text_logprobs(events: list[TokenEvent], offset: int = 0) -> TextLogprobs | N
         offsets.append(length)
         length += len(event.text)
     tokens = [event.token_text or "" for event in events]
-    return TextLogprobs(tokens=tokens, token_logprobs=[event.logprob for event in events], text_offset=offsets)
+    best = None if events[0].alternatives is None else [_best_by_text(event) for event in events]
+    return TextLogprobs(tokens, [event.logprob for event in events], offsets, best)
+
+
+def _best_by_text(event: TokenEvent) -> dict[str, float]:
+    """The alternatives and the chosen token, as in OpenAI's answers; of tokens with the same text, the likeliest."""
+    best: dict[str, float] = {}
+    for text, value in [*(event.alternatives or ()), (event.token_text or "", event.logprob or 0.0)]:
+        best.setdefault(text, value)
+    return best
 
 
 def chat_logprobs(events: list[TokenEvent]) -> ChatLogprobs | None:
     """The same in the shape of the chat route."""
     content = [
-        TokenLogprob(token=event.token_text or "", logprob=event.logprob, bytes=list((event.token_text or "").encode()))
+        TokenLogprob(
+            event.token_text or "",
+            event.logprob,
+            list((event.token_text or "").encode()),
+            [Alternative(text, value, list(text.encode())) for text, value in event.alternatives or ()],
+        )
         for event in events
         if event.logprob is not None
     ]

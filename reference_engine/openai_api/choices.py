@@ -1,10 +1,11 @@
 """One output sequence between the engine's token ids and the client's text."""
 
 import dataclasses
+from collections.abc import Sequence
 
 from reference_engine.detokenizer import Detokenizer, StopMatcher
 from reference_engine.loading.tokenizer import Tokenizer
-from reference_engine.openai_api.fields import GenerationFields
+from reference_engine.openai_api.fields import GenerationFields, alternatives_of
 from reference_engine.request import FinishReason, Request, TokenOutput
 
 
@@ -18,6 +19,7 @@ class TokenEvent:
         text: what it added, held-back characters of earlier tokens included.
         token_text: the token on its own, for log-probability lists; None where nobody asked.
         logprob: natural logarithm; None where nobody asked.
+        alternatives: the likeliest tokens on their own and their log-probabilities; None where nobody asked.
         finish_reason: set on the last event of the choice.
         stop_reason: the stop string or the stop token id that ended it, as vLLM reports it; None for EOS.
     """
@@ -27,6 +29,7 @@ class TokenEvent:
     text: str
     token_text: str | None
     logprob: float | None
+    alternatives: list[tuple[str, float]] | None
     finish_reason: FinishReason | None
     stop_reason: str | int | None
 
@@ -49,6 +52,8 @@ class Choice:
         self.num_characters = 0  # of text in the events so far
         self.num_cached_tokens: int | None = None  # of the prompt; None before the first token, and without caching
         self.is_finished = False
+        self._sum_logprobs = 0.0
+        self._num_alternatives = alternatives_of(fields)
         self._tokenizer = tokenizer
         self._params = request.sampling
         self._own_stop_ids = frozenset(fields.stop_token_ids or ())
@@ -56,11 +61,17 @@ class Choice:
         stops = [fields.stop] if isinstance(fields.stop, str) else fields.stop or []
         self._stops = StopMatcher(stops, include=fields.include_stop_str_in_output)
 
+    @property
+    def mean_logprob(self) -> float:
+        """Of the tokens so far; 0 where the engine was not asked."""
+        return self._sum_logprobs / max(1, self.num_output)
+
     def push(self, output: TokenOutput) -> TokenEvent:
         """The event for one token; after an event with a finish reason the choice takes no more."""
         self.num_output += 1
         self.num_cached_tokens = output.num_cached_tokens
         token = output.token
+        self._sum_logprobs += token.logprob or 0.0
         text = self._detokenizer.push(token.token_id)
         stopped_by: str | int | None = None
         if self.num_output >= self._params.min_tokens:
@@ -71,12 +82,16 @@ class Choice:
             stopped_by = self._stop_token(token.token_id, reason)
         self.is_finished = reason is not None
         self.num_characters += len(text)
+        is_told = self._num_alternatives is not None
         return TokenEvent(
             index=self.index,
             token_id=token.token_id,
             text=text,
-            token_text=None if token.logprob is None else self._token_text(token.token_id),
-            logprob=token.logprob,
+            token_text=self._token_text(token.token_id) if is_told else None,
+            logprob=token.logprob if is_told else None,
+            alternatives=[(self._token_text(one), value) for one, value in token.alternatives]
+            if self._num_alternatives
+            else None,
             finish_reason=reason,
             stop_reason=stopped_by,
         )
@@ -91,3 +106,22 @@ class Choice:
 
     def _token_text(self, token_id: int) -> str:
         return self._tokenizer.decode([token_id], skip_special_tokens=False)
+
+
+def best_of(choices: Sequence[Choice], made: int, wanted: int) -> list[Choice]:
+    """The answers with the highest mean log-probability, best first, numbered anew.
+
+    Args:
+        choices: finished, in order of prompts.
+        made: how many there are of each prompt.
+        wanted: how many of them are kept; if all, they stay as they are.
+    """
+    if made == wanted:
+        return list(choices)
+    kept: list[Choice] = []
+    for first in range(0, len(choices), made):
+        group = sorted(choices[first : first + made], key=lambda choice: -choice.mean_logprob)
+        kept += group[:wanted]
+    for index, choice in enumerate(kept):
+        choice.index = index
+    return kept

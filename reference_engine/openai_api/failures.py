@@ -5,14 +5,20 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from reference_engine.errors import EngineUnavailableError, RequestError
+from reference_engine.errors import EngineUnavailableError, QueueFullError, RequestError
 from reference_engine.openai_api.answers import ErrorAnswer, ErrorBody, encode
 
 _log = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-_TYPES = {400: "invalid_request_error", 404: "not_found_error", 405: "invalid_request_error", 503: "unavailable_error"}
+_TYPES = {
+    400: "invalid_request_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "unavailable_error",
+}
 
 
 def failure_answer(error: Exception) -> ErrorAnswer:
@@ -47,6 +53,6 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except Exception as error:  # noqa: BLE001 (a bug of ours must still be an answer)
         _log.exception("%s %s failed", request.method, request.path)
         failure = error
-    headers = {"Retry-After": "1"} if isinstance(failure, EngineUnavailableError) else None
+    headers = {"Retry-After": "1"} if isinstance(failure, EngineUnavailableError | QueueFullError) else None
     body = encode(failure_answer(failure))
     return web.Response(body=body, status=_status(failure), content_type="application/json", headers=headers)

@@ -5,25 +5,17 @@ any value); and those that would change the answer but are not implemented (NEUT
 changes nothing).
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "best_of": (1,),
     "echo": (False,),
-    "frequency_penalty": (0,),
     "functions": ([],),
-    "logit_bias": ({},),
-    "min_p": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
-    "response_format": ({"type": "text"},),
     "stream_interval": (1,),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
-    "top_logprobs": (0,),
 }
 """Fields that are not implemented, and their harmless values; null is harmless too."""
 
@@ -31,7 +23,6 @@ IGNORED = (
     "metadata",
     "modalities",
     "parallel_tool_calls",
-    "priority",
     "prompt_cache_key",
     "prompt_cache_retention",
     "request_id",
@@ -45,6 +36,11 @@ IGNORED = (
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NonNegative = Annotated[int, msgspec.Meta(ge=0)]
+Number = Annotated[int, msgspec.Meta(ge=1, le=128)]  # of answers
+Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
+Alternatives = Annotated[int, msgspec.Meta(ge=0, le=20)]  # tokens to report beside the chosen one
+Bias = dict[NonNegative, Annotated[float, msgspec.Meta(ge=-100, le=100)]]
+Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Stops = Annotated[list[Annotated[str, msgspec.Meta(min_length=1)]], msgspec.Meta(max_length=16)]
 
 
@@ -54,6 +50,31 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     include_usage: bool = False
     continuous_usage_stats: bool = False
     include_obfuscation: bool | None = None
+
+
+class NamedSchema(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """OpenAI's wrapping of a JSON schema; only the schema has an effect."""
+
+    schema: dict[str, Any] | bool
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """OpenAI's way to ask for structured output."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+
+
+class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """vLLM's way."""
+
+    json: str | dict[str, Any] | None = None
+    regex: str | None = None
+    choice: Annotated[list[str], msgspec.Meta(min_length=1)] | None = None
+    json_object: bool | None = None
 
 
 class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -66,7 +87,12 @@ class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
     seed: int | None = None
-    n: Annotated[int, msgspec.Meta(ge=1, le=128)] | None = None
+    min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, msgspec.Meta(gt=0, le=100)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: Bias | None = None
+    n: Number | None = None
     stop: Annotated[str, msgspec.Meta(min_length=1)] | Stops | None = None
     stop_token_ids: list[int] | None = None
     include_stop_str_in_output: bool = False
@@ -76,17 +102,15 @@ class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
     cache_salt: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    priority: Priority | None = None
+    response_format: ResponseFormat | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    structured_outputs: StructuredOutputs | None = None
     # NEUTRAL
-    frequency_penalty: Any = None
-    logit_bias: Any = None
-    min_p: Any = None
-    presence_penalty: Any = None
-    repetition_penalty: Any = None
-    response_format: Any = None
     stream_interval: Any = None
     # IGNORED
     metadata: Any = None
-    priority: Any = None
     prompt_cache_key: Any = None
     prompt_cache_retention: Any = None
     request_id: Any = None
@@ -101,9 +125,9 @@ class CompletionFields(GenerationFields, forbid_unknown_fields=True, kw_only=Tru
     """POST /v1/completions."""
 
     prompt: str | list[Any]
-    logprobs: Annotated[int, msgspec.Meta(ge=0, le=1)] | None = None
+    logprobs: Alternatives | None = None
+    best_of: Number | None = None
     add_special_tokens: bool = True
-    best_of: Any = None  # NEUTRAL
     echo: Any = None  # NEUTRAL
     suffix: Any = None  # NEUTRAL
 
@@ -114,11 +138,30 @@ class ChatFields(GenerationFields, forbid_unknown_fields=True, kw_only=True):
     messages: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
     max_completion_tokens: Positive | None = None
     logprobs: bool | None = None
+    top_logprobs: Alternatives | None = None
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
     functions: Any = None  # NEUTRAL
     tool_choice: Any = None  # NEUTRAL
     tools: Any = None  # NEUTRAL
-    top_logprobs: Any = None  # NEUTRAL
     modalities: Any = None  # IGNORED
     parallel_tool_calls: Any = None  # IGNORED
+
+
+def answers_of(fields: GenerationFields) -> int:
+    """How many answers each prompt gets."""
+    return fields.n or 1
+
+
+def candidates_of(fields: GenerationFields) -> int:
+    """How many are made for each prompt, from which the best ones are taken."""
+    best_of = fields.best_of if isinstance(fields, CompletionFields) else None
+    return best_of or answers_of(fields)
+
+
+def alternatives_of(fields: GenerationFields) -> int | None:
+    """How many alternatives to report beside each chosen token; None where not even its own log-probability is."""
+    if isinstance(fields, ChatFields):
+        return (fields.top_logprobs or 0) if fields.logprobs else None
+    # For completions 0 means: the chosen token's, without alternatives.
+    return fields.logprobs if isinstance(fields, CompletionFields) else None

@@ -7,16 +7,25 @@ from aiohttp import web
 
 from reference_engine.engine_thread import EngineThread, TokenStream
 from reference_engine.errors import EngineUnavailableError, RequestError
+from reference_engine.grammar import Grammar, Grammars
 from reference_engine.openai_api.answers import DONE, encode, sse
-from reference_engine.openai_api.choices import Choice, TokenEvent
+from reference_engine.openai_api.choices import Choice, TokenEvent, best_of
 from reference_engine.openai_api.failures import failure_answer
-from reference_engine.openai_api.fields import ChatFields, CompletionFields, GenerationFields, StreamOptions
+from reference_engine.openai_api.fields import (
+    ChatFields,
+    CompletionFields,
+    GenerationFields,
+    StreamOptions,
+    answers_of,
+    candidates_of,
+)
 from reference_engine.openai_api.formats import AnswerFormat, ChatFormat, TextFormat, usage_of
 from reference_engine.openai_api.parsing import chat_prompt, completion_prompts, parse_body, sampling_params
+from reference_engine.openai_api.structured_output import grammar_of
 from reference_engine.request import FinishReason, Request
 from reference_engine.service import LoadedModel, Service
 
-_SEED_MASK = (1 << 63) - 1  # torch takes 64-bit seeds, JSON any integer
+_SEED_MASK = (1 << 63) - 1  # JSON takes any integer
 _SSE_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
 
 
@@ -29,6 +38,7 @@ class GenerationRoutes:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._grammars: Grammars | None = None
 
     async def completions(self, http: web.Request) -> web.StreamResponse:
         """POST /v1/completions."""
@@ -61,24 +71,33 @@ class GenerationRoutes:
             )
 
     async def _generate(self, http: web.Request, fields: GenerationFields, job: "_Job") -> web.StreamResponse:
+        grammar = await grammar_of(fields, self._grammars_of(job.model))
         choices: list[Choice] = []
-        requests: list[Request] = []
+        leaders: list[Request] = []
         for prompt in job.prompts:
-            for number in range(fields.n or 1):
+            group: list[Request] = []
+            for number in range(candidates_of(fields)):
                 seed = self._service.next_seed() if fields.seed is None else (fields.seed + number) & _SEED_MASK
-                request = job.request(prompt, fields, index=len(choices), seed=seed)
-                requests.append(request)
-                choices.append(Choice(len(choices), request, fields, job.model.tokenizer))
-        stream = job.engine.submit(requests)
+                group.append(job.request(prompt, fields, grammar, index=len(choices), seed=seed))
+                choices.append(Choice(len(choices), group[-1], fields, job.model.tokenizer))
+            # The prompt is computed once; the others are forked off then and share its blocks.
+            group[0].siblings.extend(group[1:])
+            leaders.append(group[0])
+        stream = job.engine.submit(leaders)
         try:
             if fields.stream:
                 return await _answer_in_stream(http, fields.stream_options or StreamOptions(), job, choices, stream)
-            return await _answer_whole(job, choices, stream)
+            return await _answer_whole(job, choices, stream, answers_of(fields))
         finally:
             # Also reached when aiohttp cancels the handler because the client has gone.
             metrics = self._service.metrics
             metrics.count_finished(FinishReason.STOP, stream.num_finished_early)
             metrics.count_finished(FinishReason.ABORT, stream.close())
+
+    def _grammars_of(self, model: LoadedModel) -> Grammars:
+        if self._grammars is None:
+            self._grammars = Grammars(model.tokenizer, model.limits.vocab_size, model.eos_token_ids)
+        return self._grammars
 
 
 class _Job:
@@ -93,15 +112,19 @@ class _Job:
         self.model = model
         self.engine = engine
 
-    def request(self, prompt: list[int], fields: GenerationFields, *, index: int, seed: int) -> Request:
+    def request(
+        self, prompt: list[int], fields: GenerationFields, grammar: Grammar | None, *, index: int, seed: int
+    ) -> Request:
         params = sampling_params(
             fields,
             prompt_len=len(prompt),
             seed=seed,
             eos_token_ids=self.model.eos_token_ids,
             limits=self.model.limits,
+            grammar=grammar,
         )
-        return Request(f"{self.answer_id}-{index}", prompt, params, fields.cache_salt)
+        name = f"{self.answer_id}-{index}"
+        return Request(name, prompt, params, fields.cache_salt, priority=fields.priority or 0)
 
 
 async def _events(choices: Sequence[Choice], stream: TokenStream) -> AsyncIterator[tuple[Choice, TokenEvent]]:
@@ -118,11 +141,14 @@ async def _events(choices: Sequence[Choice], stream: TokenStream) -> AsyncIterat
             yield choice, event
 
 
-async def _answer_whole(job: _Job, choices: list[Choice], stream: TokenStream) -> web.Response:
-    collected: dict[int, list[TokenEvent]] = {choice.index: [] for choice in choices}
+async def _answer_whole(job: _Job, choices: list[Choice], stream: TokenStream, wanted: int) -> web.Response:
+    """`wanted`: answers to each prompt, the best ones of those that are made."""
+    collected: dict[str, list[TokenEvent]] = {choice.request_id: [] for choice in choices}
     async for choice, event in _events(choices, stream):
-        collected[choice.index].append(event)
-    answer = job.form.whole([(choice, collected[choice.index]) for choice in choices], usage_of(choices, job.prompts))
+        collected[choice.request_id].append(event)
+    usage = usage_of(choices, job.prompts)  # what was made for nothing counts too
+    kept = best_of(choices, len(choices) // len(job.prompts), wanted)
+    answer = job.form.whole([(choice, collected[choice.request_id]) for choice in kept], usage)
     return web.Response(body=encode(answer), content_type="application/json")
 
 
@@ -136,7 +162,7 @@ async def _answer_in_stream(
             await response.write(_chunk_bytes(job, choice, event, choices, options))
         if options.include_usage:
             await response.write(sse(job.form.usage(usage_of(choices, job.prompts))))
-    except EngineUnavailableError as error:
+    except (EngineUnavailableError, RequestError) as error:
         await response.write(sse(failure_answer(error)))
     await response.write(DONE)
     await response.write_eof()

@@ -1,15 +1,25 @@
 """From the bytes of a request body to checked fields, token ids and sampling parameters."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import msgspec
 
 from reference_engine.errors import RequestError
+from reference_engine.grammar import Grammar
 from reference_engine.limits import Limits
 from reference_engine.loading.tokenizer import Tokenizer
-from reference_engine.openai_api.fields import NEUTRAL, ChatFields, CompletionFields, GenerationFields
+from reference_engine.openai_api.combinations import check_combinations, max_tokens_of
+from reference_engine.openai_api.fields import (
+    NEUTRAL,
+    ChatFields,
+    CompletionFields,
+    GenerationFields,
+    alternatives_of,
+    answers_of,
+    candidates_of,
+)
 from reference_engine.request import SamplingParams
 
 FieldsT = TypeVar("FieldsT", bound=GenerationFields)
@@ -34,8 +44,7 @@ def parse_body(body: bytes, kind: type[FieldsT]) -> FieldsT:
         value = getattr(fields, name, None)
         if value is not None and value not in harmless:
             raise RequestError(f"{name} is not supported here; leave it out", param=name)
-    if (fields.min_tokens or 0) > (max_tokens_of(fields) or fields.min_tokens or 0):
-        raise RequestError(f"min_tokens {fields.min_tokens} is more than max_tokens", param="min_tokens")
+    check_combinations(fields)
     return fields
 
 
@@ -43,12 +52,6 @@ def _field_of(message: str) -> str | None:
     """The field that a msgspec message names: "… unknown field `x`", "… required field `x`" or "… - at `$.x[...]`"."""
     named = re.search(r"field `(\w+)`", message) or re.search(r"`\$\.(\w+)", message)
     return named[1] if named else None
-
-
-def max_tokens_of(fields: GenerationFields) -> int | None:
-    """The asked-for output length; chat's newer name wins."""
-    newer = fields.max_completion_tokens if isinstance(fields, ChatFields) else None
-    return newer if newer is not None else fields.max_tokens
 
 
 async def completion_prompts(fields: CompletionFields, tokenizer: Tokenizer) -> list[list[int]]:
@@ -111,7 +114,13 @@ def _part_text(part: object, where: str) -> str:
 
 
 def sampling_params(
-    fields: GenerationFields, *, prompt_len: int, seed: int, eos_token_ids: frozenset[int], limits: Limits
+    fields: GenerationFields,
+    *,
+    prompt_len: int,
+    seed: int,
+    eos_token_ids: frozenset[int],
+    limits: Limits,
+    grammar: Grammar | None = None,
 ) -> SamplingParams:
     """What the engine needs to know about one choice.
 
@@ -121,19 +130,52 @@ def sampling_params(
         seed: for this choice; the body's own seed is not looked at.
         eos_token_ids: the model's.
         limits: the engine's.
+        grammar: compiled from the body.
+
+    Raises:
+        RequestError: a stop token or a biased one is outside the vocabulary.
     """
-    # OpenAI: completions default to 16 tokens, a chat may go on until there is no room.
-    default = _DEFAULT_COMPLETION_TOKENS if isinstance(fields, CompletionFields) else limits.max_model_len
-    wanted = max_tokens_of(fields) or min(default, max(1, limits.room_for_output(prompt_len)))
+    _check_token_ids(fields.stop_token_ids or (), limits, "stop_token_ids")
+    _check_token_ids(fields.logit_bias or (), limits, "logit_bias")
     stops = frozenset(fields.stop_token_ids or ()) | (frozenset() if fields.ignore_eos else eos_token_ids)
     return SamplingParams(
-        max_tokens=wanted,
+        max_tokens=_output_length(fields, prompt_len, limits),
         min_tokens=fields.min_tokens or 0,
-        temperature=1.0 if fields.temperature is None else fields.temperature,
-        top_p=1.0 if fields.top_p is None else fields.top_p,
+        temperature=_or(fields.temperature, 1.0),
+        top_p=_or(fields.top_p, 1.0),
         top_k=max(0, fields.top_k or 0),
+        min_p=fields.min_p or 0.0,
+        repetition_penalty=_or(fields.repetition_penalty, 1.0),
+        presence_penalty=fields.presence_penalty or 0.0,
+        frequency_penalty=fields.frequency_penalty or 0.0,
+        logit_bias=fields.logit_bias or {},
+        grammar=grammar,
         seed=seed,
         stop_token_ids=stops,
-        # For /v1/completions 0 means: the chosen token's, without alternatives. Only null and false mean none.
-        logprobs=fields.logprobs is not None and fields.logprobs is not False,  # type: ignore[attr-defined]
+        logprobs=_logprobs(fields),
     )
+
+
+def _output_length(fields: GenerationFields, prompt_len: int, limits: Limits) -> int:
+    # OpenAI: completions default to 16 tokens, a chat may go on until there is no room.
+    default = _DEFAULT_COMPLETION_TOKENS if isinstance(fields, CompletionFields) else limits.max_model_len
+    return max_tokens_of(fields) or min(default, max(1, limits.room_for_output(prompt_len)))
+
+
+def _logprobs(fields: GenerationFields) -> int | None:
+    """How many alternatives the engine reports; where the best of several answers is wanted, it must say its own."""
+    needed = 0 if candidates_of(fields) > answers_of(fields) else None
+    asked = alternatives_of(fields)
+    return needed if asked is None else asked
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _check_token_ids(token_ids: Collection[int], limits: Limits, param: str) -> None:
+    for token in token_ids:
+        if not 0 <= token < limits.vocab_size:
+            raise RequestError(
+                f"{param} has token id {token}, which is outside the vocabulary of {limits.vocab_size}", param=param
+            )

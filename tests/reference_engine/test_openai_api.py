@@ -60,14 +60,42 @@ def test_stop_tokens_are_the_models_and_the_callers(body, stops):
     assert params(completion(**body)).stop_token_ids == stops
 
 
-@pytest.mark.parametrize(("value", "wanted"), [(None, False), (0, True), (1, True)])
-def test_completions_want_logprobs_for_any_number(value, wanted):
-    assert params(completion(logprobs=value)).logprobs is wanted
+@pytest.mark.parametrize("value", [None, 0, 1, 20])
+def test_completions_say_how_many_alternatives_they_want(value):
+    assert params(completion(logprobs=value)).logprobs == value
 
 
-@pytest.mark.parametrize(("value", "wanted"), [(None, False), (False, False), (True, True)])
-def test_chats_want_logprobs_when_they_say_so(value, wanted):
-    assert params(chat(logprobs=value)).logprobs is wanted
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        ({}, None),
+        ({"logprobs": False}, None),
+        ({"logprobs": False, "top_logprobs": 0}, None),
+        ({"logprobs": True}, 0),
+        ({"logprobs": True, "top_logprobs": 4}, 4),
+    ],
+)
+def test_chats_say_so_in_two_fields(body, wanted):
+    assert params(chat(**body)).logprobs == wanted
+
+
+def test_the_best_of_several_needs_logprobs_that_nobody_sees(tokenizer):
+    fields = completion(n=1, best_of=3)
+    assert params(fields).logprobs == 0
+    assert params(completion(n=3, best_of=3)).logprobs is None
+    choice, ids = choice_of(tokenizer, "hello world", fields)
+    events = push_all(choice, ids, logprob=-0.5)
+    assert choice.mean_logprob == -0.5
+    assert {event.logprob for event in events} == {None}
+
+
+def test_each_field_of_the_sampler_reaches_it():
+    body = {
+        "temperature": 0.5, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "repetition_penalty": 1.1, "presence_penalty": -0.5,
+        "frequency_penalty": 0.25, "logit_bias": {"7": -100, "8": 1.5}, "min_tokens": 2, "max_tokens": 5,
+    }  # fmt: skip
+    wanted = body | {"logit_bias": {7: -100.0, 8: 1.5}}
+    assert params(completion(**body)) == SamplingParams(**wanted, seed=9, stop_token_ids=frozenset({2}))
 
 
 @pytest.mark.parametrize(("given", "meant"), [(-1, 0), (0, 0), (5, 5), (None, 0)])
@@ -156,7 +184,7 @@ def test_stop_strings_wait_for_min_tokens(tokenizer):
 
 
 def test_offsets_in_streamed_logprobs_go_on_from_chunk_to_chunk(tokenizer):
-    choice, ids = choice_of(tokenizer, "hello world")
+    choice, ids = choice_of(tokenizer, "hello world", completion(logprobs=0))
     form = TextFormat("id", "tiny", return_token_ids=False)
     offsets = []
     for token in ids:
@@ -167,7 +195,7 @@ def test_offsets_in_streamed_logprobs_go_on_from_chunk_to_chunk(tokenizer):
 
 
 def test_whole_and_streamed_chats_have_their_own_shapes(tokenizer):
-    choice, ids = choice_of(tokenizer)
+    choice, ids = choice_of(tokenizer, fields=chat(logprobs=True))
     events = push_all(choice, ids, logprob=-1.0)
     form = ChatFormat("id", "tiny", return_token_ids=True)
     whole = json.loads(encode(form.whole([(choice, events)], usage_of([choice], [[5, 6]]))))

@@ -1,3 +1,4 @@
+import asyncio
 import math
 
 import pytest
@@ -5,7 +6,7 @@ import pytest
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.request import SampledToken
 from reference_engine.service import load_model
-from tests.reference_engine.serving import CHAT, HELLO, TEXT, is_idle, with_server
+from tests.reference_engine.serving import CHAT, HELLO, LONG, TEXT, is_idle, slow_down, with_server
 
 
 def scripted(tokens):
@@ -204,3 +205,140 @@ def test_logprobs_of_the_chosen_tokens(serve):
         assert (await s.post(CHAT, {"messages": HELLO, "max_tokens": 1}))["choices"][0]["logprobs"] is None
 
     with_server(serve, test)
+
+
+def test_alternatives_come_in_each_routes_own_shape(serve):
+    async def test(s):
+        body = {"max_tokens": 4, "temperature": 0, "ignore_eos": True, "logit_bias": {"40": 100}}
+        logprobs = (await s.post(TEXT, body | {"prompt": "x", "logprobs": 3}))["choices"][0]["logprobs"]
+        assert len(logprobs["top_logprobs"]) == 4
+        for token, value, best in zip(
+            logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True
+        ):
+            assert best[token] == value
+            assert len(best) <= 4  # the bias chose a token that the model did not want
+            assert max(best.values()) > value
+        answer = await s.post(CHAT, body | {"messages": HELLO, "logprobs": True, "top_logprobs": 3})
+        for entry in answer["choices"][0]["logprobs"]["content"]:
+            values = [one["logprob"] for one in entry["top_logprobs"]]
+            assert len(values) == 3
+            assert values == sorted(values, reverse=True)
+            assert values[0] > entry["logprob"]
+            assert bytes(entry["top_logprobs"][0]["bytes"]).decode() == entry["top_logprobs"][0]["token"]
+
+    with_server(serve, test)
+
+
+def test_streamed_alternatives_are_those_of_the_whole_answer(serve):
+    async def test(s):
+        body = {"prompt": "hello", "max_tokens": 5, "temperature": 0, "ignore_eos": True, "logprobs": 2}
+        whole = (await s.post(TEXT, body))["choices"][0]["logprobs"]
+        chunks = [event["choices"][0]["logprobs"] for event in await s.stream(TEXT, body)]
+        for name, wanted in whole.items():
+            assert [value for chunk in chunks for value in chunk[name]] == wanted
+
+    with_server(serve, test)
+
+
+def test_answers_to_one_prompt_share_its_computation_and_keep_their_own_seeds(serve):
+    async def test(s):
+        body = {"prompt": [9] * 40, "max_tokens": 6, "ignore_eos": True, "return_token_ids": True}
+        together = await s.post(TEXT, body | {"n": 4, "seed": 20})
+        assert await s.metric("computed_tokens_total") == 40 + 4 * 5  # the last tokens are not fed back
+        assert together["usage"]["prompt_tokens"] == 40
+        apart = [await s.post(TEXT, body | {"seed": 20 + number}) for number in range(4)]
+        assert [choice["token_ids"] for choice in together["choices"]] == [
+            answer["choices"][0]["token_ids"] for answer in apart
+        ]
+        assert len({tuple(choice["token_ids"]) for choice in together["choices"]}) == 4
+        await s.until(lambda: is_idle(s))
+
+    with_server(serve, test, enable_prefix_caching=False)
+
+
+def test_best_of_returns_the_likeliest_answers_best_first(serve):
+    async def test(s):
+        body = {"prompt": ["hello", [7, 8]], "max_tokens": 5, "seed": 3, "ignore_eos": True, "return_token_ids": True}
+        every = (await s.post(TEXT, body | {"n": 6, "logprobs": 0}))["choices"]
+        best = await s.post(TEXT, body | {"n": 2, "best_of": 6})
+        assert [choice["index"] for choice in best["choices"]] == [0, 1, 2, 3]
+        assert best["usage"]["completion_tokens"] == 2 * 6 * 5
+        for prompt in (0, 1):
+            ranked = sorted(every[6 * prompt :][:6], key=lambda choice: -sum(choice["logprobs"]["token_logprobs"]))
+            assert [choice["token_ids"] for choice in best["choices"][2 * prompt :][:2]] == [
+                choice["token_ids"] for choice in ranked[:2]
+            ]
+        assert {choice["logprobs"] for choice in best["choices"]} == {None}
+
+    with_server(serve, test)
+
+
+def test_a_client_that_leaves_takes_all_its_answers_along(serve):
+    async def test(s):
+        step = slow_down(s)
+        answer = await s.client.post(TEXT, json=LONG | {"n": 4, "temperature": 1})
+        await answer.content.readany()
+        answer.close()
+        await s.until(lambda: is_idle(s))
+        assert step.called < 150
+
+    with_server(serve, test)
+
+
+def test_a_more_important_request_overtakes_those_that_wait(serve):
+    async def test(s):
+        slow_down(s)
+        body = {"prompt": [5], "max_tokens": 4, "ignore_eos": True}
+        order = []
+
+        async def ask(name, **more):
+            await s.post(TEXT, body | more)
+            order.append(name)
+
+        first = asyncio.ensure_future(ask("first", max_tokens=8))
+        await s.until(lambda: running(s))
+        late = [asyncio.ensure_future(ask(name)) for name in ("a", "b")]
+        await s.until(lambda: asyncio.sleep(0, s.service.ready()[1]._engine._scheduler.num_waiting == 2))
+        await ask("important", priority=-1)
+        await asyncio.gather(first, *late)
+        assert order.index("important") < order.index("a") < order.index("b")
+
+    with_server(serve, test, max_num_seqs=1)
+
+
+async def running(s):
+    return await s.metric("requests_running") == 1
+
+
+@pytest.mark.parametrize("stop", ["lo wor", "o w", "hello world h", "rld"])
+def test_a_stop_string_over_several_chunks_never_shows(serve, checkpoint_dir, stop):
+    said = "hello world hello"
+
+    async def test(s):
+        body = {"prompt": "x", "max_tokens": 12, "stop": [stop]}
+        events = await s.stream(TEXT, body)
+        assert "".join(event["choices"][0]["text"] for event in events) == said[: said.index(stop)]
+        assert events[-1]["choices"][0]["stop_reason"] == stop
+
+    with_server(serve, test, loader=scripted(hello_world(checkpoint_dir)))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_one_request_too_many_is_told_to_come_back(serve, stream):
+    async def test(s):
+        slow_down(s)
+        going = [await s.client.post(TEXT, json=LONG)]
+        await s.until(lambda: running(s))
+        going.append(await s.client.post(TEXT, json=LONG))
+        await s.until(lambda: asyncio.sleep(0, s.service.ready()[1]._engine._scheduler.num_waiting == 1))
+        async with s.client.post(TEXT, json=LONG | {"stream": stream}) as answer:
+            text = await answer.text()
+            assert "requests are waiting already" in text
+            assert '"code":"queue_full"' in text
+            assert (answer.status, answer.headers["Retry-After"]) == (429, "1")
+        for one in going:
+            one.close()
+        await s.until(lambda: is_idle(s))
+        await s.post(TEXT, {"prompt": "x", "max_tokens": 1})
+
+    with_server(serve, test, max_num_seqs=1, max_queue=1)

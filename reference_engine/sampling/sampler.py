@@ -1,0 +1,76 @@
+"""From logits to tokens, for a whole batch: change the scores, choose, report.
+
+Rows that ask for the same kind of thing are computed in one call, and what nobody asks for is not computed at all. No
+row's token depends on the other rows: the same seed gives the same tokens in any company.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from reference_engine.kernels.cpu import best_kernels
+from reference_engine.request import Request, SampledToken
+from reference_engine.sampling.blocks import BlockedScores
+from reference_engine.sampling.drawing import draw
+from reference_engine.sampling.grammar_mask import forbid_by_grammar
+from reference_engine.sampling.overrides import add_bias, forbid_early_stops
+from reference_engine.sampling.penalties import penalise
+from reference_engine.sampling.reports import reported
+from reference_engine.sampling.truncation import draw_truncated
+from reference_engine.sampling.uniform import uniforms
+
+_FEW = 4  # of so many rows
+
+
+def sample(logits: torch.Tensor, requests: Sequence[Request]) -> list[SampledToken]:
+    """Chooses the next token of each request.
+
+    Args:
+        logits: [num_rows, vocab_size] in any float dtype; of no use afterwards, they may be changed in place.
+        requests: one per row.
+
+    Returns:
+        One token per row, with its log-probability where the request asked for it.
+    """
+    if all(request.sampling.is_plain for request in requests):
+        return [SampledToken(token) for token in _most_likely(logits)]
+    scores = logits.float().contiguous()
+    telling = [row for row, request in enumerate(requests) if request.sampling.logprobs is not None]
+    unchanged = scores[telling] if telling else None
+    # Transformers' order and vLLM's: bias, then penalties.
+    add_bias(scores, requests)
+    penalise(scores, requests)
+    forbid_early_stops(scores, requests)
+    forbid_by_grammar(scores, requests)
+    tokens = _choose(scores, requests)
+    sampled = [SampledToken(token) for token in tokens]
+    if unchanged is not None:
+        wanted = [requests[row].sampling.logprobs or 0 for row in telling]
+        for row, told in zip(telling, reported(unchanged, [tokens[row] for row in telling], wanted), strict=True):
+            sampled[row] = told
+    return sampled
+
+
+def _most_likely(scores: torch.Tensor) -> list[int]:
+    return best_kernels(scores.device, scores.dtype).largest(scores)
+
+
+def _choose(scores: torch.Tensor, requests: Sequence[Request]) -> list[int]:
+    """Token ids, from scores that nothing changes any more."""
+    drawn = [row for row, request in enumerate(requests) if not request.sampling.is_greedy]
+    tokens = _most_likely(scores) if len(drawn) < len(requests) else [0] * len(requests)
+    if not drawn:
+        return tokens
+    numbers = uniforms([requests[row].sampling.seed for row in drawn], [requests[row].num_output for row in drawn])
+    # Where few rows draw, a copy of them is cheaper than a pass over all.
+    is_few = len(drawn) * _FEW < len(requests)
+    blocked = BlockedScores(scores[drawn]) if is_few else BlockedScores(scores).of(np.array(drawn))
+    params = [requests[row].sampling for row in drawn]
+    for is_truncated, choose in ((True, draw_truncated), (False, draw)):
+        places = np.array([place for place, one in enumerate(params) if one.is_truncated is is_truncated], np.int64)
+        if len(places):
+            chosen = choose(blocked.of(places), [params[place] for place in places], numbers[places])
+            for place, token in zip(places, chosen.tolist(), strict=True):
+                tokens[drawn[place]] = token
+    return tokens
