@@ -1,8 +1,12 @@
-"""The command line: `serve`, `convert`, `score`. Exit status 0 done, 1 our fault, 2 the caller's; a line on stderr."""
+"""The command line: `serve`, `convert`, `score`, `perplexity`.
+
+Exit status 0 done, 1 our fault, 2 the caller's; a line on stderr.
+"""
 
 import argparse
 import asyncio
 import dataclasses
+import json
 import logging
 import sys
 from collections.abc import Sequence
@@ -13,6 +17,10 @@ from reference_engine.config import EngineConfig
 from reference_engine.errors import ReferenceEngineError, UserMistakeError
 
 _DTYPES = ("bfloat16", "float16", "float32")
+_PERPLEXITY_FLAGS = (
+    "model", "dtype", "device", "threads", "max_model_len", "block_size", "kv_cache_dtype", "attention_window",
+    "attention_sinks", "kv_budget", "kv_heavy",
+)  # fmt: skip
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -30,6 +38,12 @@ def build_parser() -> argparse.ArgumentParser:
     score.add_argument("--model", type=Path, required=True, help="Hugging Face checkpoint directory or .gguf file")
     score.add_argument("--dtype", choices=_DTYPES, default="float32", help="to compute in; %(default)s")
     score.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: cuda if there is one")
+    perplexity = commands.add_parser("perplexity", help="of a text, under any setting of the KV cache: one JSON line")
+    perplexity.add_argument("--text", type=Path, required=True, help="UTF-8 file, in pieces of --max-model-len")
+    perplexity.add_argument("--step-tokens", type=int, default=32, help="computed at once (default: %(default)s)")
+    for field in dataclasses.fields(EngineConfig):
+        if field.name in _PERPLEXITY_FLAGS:
+            _add_flag(perplexity, field)
     return parser
 
 
@@ -106,7 +120,17 @@ def _score(options: dict[str, object]) -> None:
         sys.stdout.buffer.flush()
 
 
-_COMMANDS = {"serve": _serve, "convert": _convert, "score": _score}
+def _perplexity(options: dict[str, object]) -> None:
+    from reference_engine.perplexity import measure_file  # noqa: PLC0415 (imports torch)
+
+    text, step_tokens = Path(str(options.pop("text"))), int(str(options.pop("step_tokens")))
+    # One sequence in steps of its own: what is about serving is set so that it contradicts nothing.
+    config = EngineConfig(**options, max_num_seqs=1, enable_prefix_caching=False)  # type: ignore[arg-type]
+    found = measure_file(text, config, step_tokens)
+    sys.stdout.write(json.dumps(dataclasses.asdict(found)) + "\n")
+
+
+_COMMANDS = {"serve": _serve, "convert": _convert, "score": _score, "perplexity": _perplexity}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -6,17 +6,21 @@ import os
 import torch
 
 from reference_engine.attention import make_attention
+from reference_engine.attention.base import AttentionBackend
+from reference_engine.attention.heavy_hitter import Budget, scored
 from reference_engine.config import EngineConfig
 from reference_engine.engine import Engine
 from reference_engine.errors import ConfigError
 from reference_engine.kv_cache.block_pool import BlockPool
 from reference_engine.kv_cache.cache import Group, KvCache
+from reference_engine.kv_cache.layout import windowed
+from reference_engine.kv_cache.quantised import store_maker
 from reference_engine.kv_cache.sizing import Demand
-from reference_engine.kv_cache.storage import KvStorage, allocate_storage
+from reference_engine.kv_cache.storage import KvStorage, StoreMaker, allocate_storage, token_bytes
 from reference_engine.limits import Limits
 from reference_engine.loading.checkpoint import Checkpoint
 from reference_engine.models.config import ModelConfig
-from reference_engine.models.llama import LlamaModel
+from reference_engine.models.registry import build_model
 from reference_engine.request import Request, SamplingParams
 from reference_engine.runner import ModelRunner
 from reference_engine.scheduling.rules import Rules
@@ -44,7 +48,7 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
     decided = dataclasses.replace(config, device=device, dtype=dtype, max_model_len=length)
     demand = demand_of(decided, model)
     num_blocks = config.num_blocks or _default_num_blocks(decided, demand)
-    if num_blocks < min(map(demand.of_one, (v for v in model.cache_layout.groups if v.window is not None)), default=0):
+    if num_blocks < min(map(demand.of_one, (v for v in demand.layout.groups if v.window is not None)), default=0):
         raise ConfigError(
             f"{num_blocks} KV blocks of {config.block_size} tokens are less than the model's window; raise it"
         )
@@ -59,13 +63,16 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
 
 def demand_of(config: EngineConfig, model: ModelConfig) -> Demand:
     """What a configuration with its dtype and length decided can need of the cache."""
+    layout = model.cache_layout
+    if config.attention_window:
+        layout = windowed(layout, config.attention_window, config.attention_sinks)
     return Demand(
-        layout=model.cache_layout,
+        layout=layout,
         block_size=config.block_size,
         max_model_len=config.max_model_len or model.max_position_embeddings,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
-        element_bytes=_DTYPES[config.dtype].itemsize,
+        token_bytes=token_bytes(layout, _DTYPES[config.dtype], _store_maker(config)),
     )
 
 
@@ -109,9 +116,10 @@ def limits_of(config: EngineConfig, model: ModelConfig) -> Limits:
     if config.max_model_len is None or config.num_blocks is None:
         raise ConfigError("limits need a configuration that resolve_config has completed")
     # Where every layer has a window, blocks come free again and the length of a sequence is not bounded by them.
-    is_bounded = any(visible.window is None for visible in model.cache_layout.groups)
+    is_bounded = any(visible.window is None for visible in demand_of(config, model).layout.groups)
     num_blocks = config.num_blocks if is_bounded else -(-config.max_model_len // config.block_size)
-    return Limits(config.max_model_len, num_blocks, config.block_size, model.vocab_size, config.max_num_seqs)
+    max_num_seqs = 1 if config.kv_budget else config.max_num_seqs  # forks would drop each other's tokens
+    return Limits(config.max_model_len, num_blocks, config.block_size, model.vocab_size, max_num_seqs)
 
 
 def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> Engine:
@@ -128,14 +136,14 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> Engine:
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     device, dtype = torch.device(config.device), _DTYPES[config.dtype]
-    model = LlamaModel(
+    model = build_model(
         checkpoint.config, checkpoint.weights, max_positions=limits.max_model_len, dtype=dtype, device=device
     )
     demand = demand_of(config, checkpoint.config)
-    storage = _storage(demand, config.num_blocks or 1, device, dtype)
+    storage = storage_of(config, demand, config.num_blocks or 1, device)
     host = None
     if config.preemption == "swap":
-        host = _storage(demand, demand.fitting(config.swap_memory_bytes), torch.device("cpu"), dtype)
+        host = storage_of(config, demand, demand.fitting(config.swap_memory_bytes), torch.device("cpu"))
     cache = KvCache(_groups(config, demand), prefix_caching=config.enable_prefix_caching)
     rules = Rules(
         max_num_seqs=config.max_num_seqs,
@@ -145,7 +153,7 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> Engine:
         patience_steps=config.priority_patience_steps,
         max_waiting=config.max_queue,
     )
-    engine = Engine(Scheduler(cache, rules), ModelRunner(model, make_attention(storage), storage, host), limits)
+    engine = Engine(Scheduler(cache, rules), ModelRunner(model, attention_of(config, storage), storage, host), limits)
     _warm_up(engine, limits)
     return engine
 
@@ -161,9 +169,26 @@ def _groups(config: EngineConfig, demand: Demand) -> list[Group]:
     ]
 
 
-def _storage(demand: Demand, num_blocks: int, device: torch.device, dtype: torch.dtype) -> KvStorage:
-    sizes = demand.sizes(num_blocks)
-    return allocate_storage(demand.layout, num_blocks=sizes, block_size=demand.block_size, dtype=dtype, device=device)
+def storage_of(config: EngineConfig, demand: Demand, num_blocks: int, device: torch.device) -> KvStorage:
+    """Room for blocks, `num_blocks` in the largest group, kept as the configuration says."""
+    return allocate_storage(
+        demand.layout,
+        num_blocks=demand.sizes(num_blocks),
+        block_size=demand.block_size,
+        dtype=_DTYPES[config.dtype],
+        device=device,
+        make_store=_store_maker(config),
+    )
+
+
+def attention_of(config: EngineConfig, storage: KvStorage) -> AttentionBackend:
+    """What attends to it."""
+    return make_attention(storage, Budget(config.kv_budget, config.kv_heavy) if config.kv_budget else None)
+
+
+def _store_maker(config: EngineConfig) -> StoreMaker:
+    make = store_maker(config.kv_cache_dtype)
+    return scored(make) if config.kv_budget else make
 
 
 def _warm_up(engine: Engine, limits: Limits) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Annotated, Literal
 
 from reference_engine.errors import ConfigError
+from reference_engine.kv_cache.layout import KvCacheDtypeName
 from reference_engine.scheduling.rules import PolicyName, PreemptionName
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
@@ -39,6 +40,11 @@ class EngineConfig:
     kv_cache_memory_bytes: Annotated[
         int | None, "bytes for the KV cache; default: max-num-seqs full sequences, at most a quarter of free memory"
     ] = None
+    kv_cache_dtype: Annotated[KvCacheDtypeName, "how keys and values are kept; auto: in --dtype, not rounded"] = "auto"
+    attention_window: Annotated[int, "latest tokens that a token sees, in every layer; 0: all"] = 0
+    attention_sinks: Annotated[int, "first tokens that stay in sight with --attention-window"] = 0
+    kv_budget: Annotated[int, "tokens that each layer and KV head keeps, about; 0: all"] = 0
+    kv_heavy: Annotated[int, "those of --kv-budget that got the most attention so far; the others are the latest"] = 0
     max_num_seqs: Annotated[int, "requests that may run at the same time"] = 64
     max_num_batched_tokens: Annotated[int, "tokens computed per step; longer prompts are cut into chunks"] = 512
     kv_allocator: Annotated[
@@ -77,8 +83,36 @@ class EngineConfig:
                 "--kv-allocator contiguous gives every sequence memory of its own, so nothing can be shared; "
                 "add --no-enable-prefix-caching"
             )
+        _check_what_is_kept(self)
 
     @property
     def model_name(self) -> str:
         """The name that requests use."""
         return self.served_model_name or self.model.rstrip("/").rsplit("/", 1)[-1]
+
+
+def _check_what_is_kept(config: EngineConfig) -> None:
+    for name in ("attention_window", "attention_sinks", "kv_budget", "kv_heavy"):
+        if getattr(config, name) < 0:
+            raise ConfigError(f"--{name.replace('_', '-')} must be at least 0, not {getattr(config, name)}")
+    if config.attention_sinks and not config.attention_window:
+        raise ConfigError(
+            "--attention-sinks is for --attention-window, without which all tokens stay in sight; set both"
+        )
+    if config.attention_window and config.kv_allocator == "contiguous":
+        raise ConfigError(
+            "--attention-window gives memory back while a sequence grows, which --kv-allocator contiguous cannot; "
+            "choose one"
+        )
+    if config.kv_heavy and config.kv_heavy >= config.kv_budget:
+        raise ConfigError(
+            f"--kv-heavy {config.kv_heavy} leaves nothing of --kv-budget {config.kv_budget} for the latest tokens; "
+            "make the budget larger"
+        )
+    if config.kv_budget and config.attention_window:
+        raise ConfigError("--kv-budget and --attention-window both decide what stays in sight; choose one")
+    if config.kv_budget and config.enable_prefix_caching:
+        raise ConfigError(
+            "--kv-budget hides tokens of a prompt by what followed them, so no other request can use its blocks; "
+            "add --no-enable-prefix-caching"
+        )

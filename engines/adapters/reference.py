@@ -13,7 +13,7 @@ from engines.errors import NotInstalled
 from engines.launcher import Server
 from engines.metrics import Histogram, Prometheus, Series
 from engines.server_engine import ServerEngine
-from engines.spec import Cannot, Spellings, flag, one_of, option_argv, switch
+from engines.spec import Cannot, Setting, Spellings, flag, one_of, option_argv, switch
 
 _PACKAGES = ("torch", "safetensors", "prometheus_client", "gguf")
 """What the extra ``engine`` adds; looked for, not imported."""
@@ -49,8 +49,26 @@ class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """KV blocks in the pool."""
     kv_cache_memory_bytes: int | None = None
     """Size of the pool in bytes, instead of ``num_blocks``."""
+    kv_allocator: str | None = None
+    """``paged``, or ``contiguous``: memory for the longest sequence at once; wants ``enable_prefix_caching`` off."""
     policy: str | None = None
-    """``continuous`` or ``static`` batching."""
+    """``continuous`` batching, ``no_chunking``: the same with prompts in one piece, or ``static``."""
+    preemption: str | None = None
+    """What becomes of a request that makes room: ``recompute`` or ``swap``."""
+    swap_memory_bytes: int | None = None
+    """Host memory for ``swap``."""
+    priority_patience_steps: int | None = None
+    """By how many steps one level of priority sends a request forward."""
+    max_queue: int | None = None
+    """Requests that may wait; more get HTTP 429."""
+    attention_window: int | None = None
+    """Latest tokens that a token sees, in every layer."""
+    attention_sinks: int | None = None
+    """First tokens that stay in sight besides them."""
+    kv_budget: int | None = None
+    """Tokens that each layer and KV head keeps (H2O)."""
+    kv_heavy: int | None = None
+    """Those of them that got the most attention."""
     threads: int | None = None
     """CPU threads; the default is all cores."""
 
@@ -62,11 +80,12 @@ class ReferenceEngine(ServerEngine):
     Options = ReferenceOptions
     spellings: ClassVar[Spellings] = {
         "dtype": one_of(("auto", "float32", "bfloat16", "float16"), flag("--dtype")),
+        "kv_cache_dtype": one_of(("auto", "int8", "fp8", "int4"), flag("--kv-cache-dtype")),
         "max_model_len": flag("--max-model-len"),
         "max_num_seqs": flag("--max-num-seqs"),
         "max_num_batched_tokens": flag("--max-num-batched-tokens"),
         "enable_prefix_caching": switch("--enable-prefix-caching", "--no-enable-prefix-caching"),
-        "enable_chunked_prefill": one_of((True,), switch(None)),
+        "enable_chunked_prefill": lambda value: Setting(() if value else ("--policy", "no_chunking")),
         "seed": Cannot("it decodes greedily, or with each request's own seed"),
     }
     metrics = Prometheus(

@@ -13,11 +13,22 @@ from reference_engine.attention.base import Span
 from reference_engine.attention.torch_backend import TorchAttention
 from reference_engine.kernels.cpu import Decode, NativeKernels
 from reference_engine.kv_cache.layout import LayerLayout
-from reference_engine.kv_cache.storage import KvStorage
+from reference_engine.kv_cache.storage import KvStorage, PlainStore
+
+_LANES, _MOST_DIMS = 16, 576
+"""Dims of a head are multiples of the first and at most the second; see `cpu.cpp`."""
+
+
+def suits_native(storage: KvStorage) -> bool:
+    """Whether the compiled kernel reads such stores and heads."""
+    dims = {dim for layer in storage.layout.layers for dim in (layer.key_dim, layer.value_dim)}
+    return all(isinstance(store, PlainStore) for store in storage.stores) and all(
+        dim % _LANES == 0 and dim <= _MOST_DIMS for dim in dims
+    )
 
 
 class NativeAttention:
-    """Needs plain stores; see the module text.
+    """Needs a storage that `suits_native`; see the module text.
 
     Args:
         storage: in float32 or bfloat16, on the CPU.
@@ -102,7 +113,7 @@ class _Decodes:
         value: torch.Tensor | None,
         scale: float | None,
     ) -> Decode:
-        """The kernel's argument for a layer; its layers have the same shapes, so that it is made once."""
+        """The kernel's argument for a layer; made once, since a group's layers differ in how their tensors lie only."""
         if self._told is None:
             self._told = Decode(
                 tables=self._tables.data_ptr(),
@@ -110,18 +121,16 @@ class _Decodes:
                 batch=self.batch,
                 width=self._width,
                 block_size=self._block_size,
-                heads=query.shape[1],
-                kv_heads=layout.num_kv_heads,
-                key_dim=layout.key_dim,
-                value_dim=layout.value_dim,
-                query_stride=query.stride(0),
-                key_stride=0 if key is None else key.stride(0),
-                value_stride=0 if value is None else value.stride(0),
                 window=self._visible.window or 0,
                 sinks=self._visible.sinks,
-                scale=query.shape[2] ** -0.5 if scale is None else scale,
             )
-        return self._told
+        told = self._told
+        told.heads, told.query_stride = query.shape[1], query.stride(0)
+        told.kv_heads, told.key_dim, told.value_dim = layout.num_kv_heads, layout.key_dim, layout.value_dim
+        told.key_stride = 0 if key is None else key.stride(0)
+        told.value_stride = 0 if value is None else value.stride(0)
+        told.scale = query.shape[2] ** -0.5 if scale is None else scale
+        return told
 
 
 def _rows(tensor: torch.Tensor | None, first: int) -> torch.Tensor | None:

@@ -2,8 +2,12 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Literal
 
 from reference_engine.kv_cache.block_table import EVERYTHING, Visible
+
+KvCacheDtypeName = Literal["auto", "int8", "fp8", "int4"]
+"""How elements are kept: as they are computed, or rounded as `quantised.py` says."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,3 +59,21 @@ class CacheLayout:
         """What one token adds to the cache in all layers of a group."""
         visible = self.groups[group]
         return sum(layer.elements_per_token for layer in self.layers if layer.visible == visible)
+
+
+def windowed(layout: CacheLayout, window: int, sinks: int) -> CacheLayout:
+    """The same layers with no more in sight than the latest `window` tokens and the first `sinks` ones.
+
+    That is StreamingLLM (arXiv:2309.17453) but for the positions: tokens keep the ones that they have in the text,
+    where the paper counts within what is kept. The difference matters only beyond the length that a model was trained
+    for, where this engine does not go. A layer whose own window is smaller keeps it.
+    """
+    wanted = Visible(window, sinks)
+    return CacheLayout(
+        tuple(
+            layer
+            if layer.visible.window is not None and layer.visible.window <= window
+            else dataclasses.replace(layer, visible=wanted)
+            for layer in layout.layers
+        )
+    )

@@ -17,7 +17,7 @@ class Demand:
         max_model_len: tokens of one sequence.
         max_num_seqs: sequences that run at the same time.
         max_num_batched_tokens: tokens of one sequence that are computed at once.
-        element_bytes: of one element of a key or a value.
+        token_bytes: of one token in all layers of each group.
     """
 
     layout: CacheLayout
@@ -25,7 +25,7 @@ class Demand:
     max_model_len: int
     max_num_seqs: int
     max_num_batched_tokens: int
-    element_bytes: float
+    token_bytes: Sequence[int]
 
     def of_one(self, visible: Visible) -> int:
         """Blocks that one sequence holds at most."""
@@ -46,9 +46,7 @@ class Demand:
 
     def bytes(self, num_blocks: int) -> int:
         """Of all groups where the largest has `num_blocks`."""
-        sizes = enumerate(self.sizes(num_blocks))
-        elements = sum(size * self.layout.elements_per_token(group) for group, size in sizes)
-        return int(elements * self.block_size * self.element_bytes)
+        return self.block_size * sum(a * b for a, b in zip(self.sizes(num_blocks), self.token_bytes, strict=True))
 
     def fitting(self, budget_bytes: int) -> int:
         """The largest `num_blocks` whose groups fit into so many bytes; 0 if not even one block does."""

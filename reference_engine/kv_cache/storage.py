@@ -36,6 +36,16 @@ class LayerStore(Protocol):
         ...
 
 
+class StoreMaker(Protocol):
+    """Makes the store of a layer."""
+
+    def __call__(
+        self, layer: LayerLayout, *, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> LayerStore:
+        """A store of blocks of `block_size` tokens; `dtype` is what `read` gives."""
+        ...
+
+
 class PlainStore:
     """Elements as they are; see `LayerStore`."""
 
@@ -115,7 +125,13 @@ class KvStorage:
 
 
 def allocate_storage(
-    layout: CacheLayout, *, num_blocks: Sequence[int], block_size: int, dtype: torch.dtype, device: torch.device
+    layout: CacheLayout,
+    *,
+    num_blocks: Sequence[int],
+    block_size: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    make_store: StoreMaker = PlainStore,
 ) -> KvStorage:
     """Storage for blocks of `block_size` tokens; on the CPU memory is touched only as blocks are used.
 
@@ -123,8 +139,9 @@ def allocate_storage(
         layout: of the model.
         num_blocks: for each group.
         block_size: tokens per block.
-        dtype: of what is kept.
+        dtype: in which attention computes.
         device: where.
+        make_store: decides how a layer's keys and values are kept.
     """
     stores: list[LayerStore] = []
     for number, layer in enumerate(layout.layers):
@@ -132,8 +149,18 @@ def allocate_storage(
             stores.append(stores[layer.shares])
             continue
         count = num_blocks[layout.group_of(number)] + 1  # the last one is for padding
-        stores.append(PlainStore(layer, num_blocks=count, block_size=block_size, dtype=dtype, device=device))
+        stores.append(make_store(layer, num_blocks=count, block_size=block_size, dtype=dtype, device=device))
     return KvStorage(layout, tuple(stores), block_size, dtype, device, tuple(num_blocks))
+
+
+def token_bytes(layout: CacheLayout, dtype: torch.dtype, make_store: StoreMaker = PlainStore) -> list[int]:
+    """What one token takes in all layers of each group, scales and the like among it."""
+    sums = [0] * len(layout.groups)
+    for number, layer in enumerate(layout.layers):
+        if layer.shares is None:
+            one = make_store(layer, num_blocks=1, block_size=1, dtype=dtype, device=torch.device("cpu"))
+            sums[layout.group_of(number)] += sum(part.nbytes for part in one.parts)
+    return sums
 
 
 def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

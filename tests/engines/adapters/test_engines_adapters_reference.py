@@ -22,11 +22,21 @@ OPTIONS = {
     "block_size": 32,
     "num_blocks": 100,
     "kv_cache_memory_bytes": 1 << 20,
+    "kv_allocator": "contiguous",
     "policy": "static",
+    "preemption": "swap",
+    "swap_memory_bytes": 1 << 20,
+    "priority_patience_steps": 9,
+    "max_queue": 5,
+    "attention_window": 64,
+    "attention_sinks": 4,
+    "kv_budget": 32,
+    "kv_heavy": 16,
     "threads": 2,
 }
 SPEC = {
     "dtype": "float32",
+    "kv_cache_dtype": "int8",
     "max_model_len": 2048,
     "max_num_seqs": 8,
     "max_num_batched_tokens": 256,
@@ -63,10 +73,14 @@ def test_a_switch_that_is_on_is_a_flag_without_a_value() -> None:
     assert launch(enable_prefix_caching=True).argv[3:] == (*FIXED, "--enable-prefix-caching")
 
 
-def test_chunked_prefill_is_what_it_does_anyhow_and_nothing_else() -> None:
+def test_chunked_prefill_is_what_it_does_anyhow_and_else_a_policy() -> None:
     assert launch(enable_chunked_prefill=True).argv[3:] == FIXED
-    with pytest.raises(BadOption, match="cannot be told enable_chunked_prefill: it knows True, not False"):
-        made(enable_chunked_prefill=False)
+    assert launch(enable_chunked_prefill=False).argv[3:] == (*FIXED, "--policy", "no_chunking")
+
+
+def test_a_cache_dtype_of_other_engines_is_refused_with_its_own() -> None:
+    with pytest.raises(BadOption, match="cannot be told kv_cache_dtype: it knows auto, int8, fp8, int4, not 'q8_0'"):
+        made(kv_cache_dtype="q8_0")
 
 
 def test_every_setting_is_a_flag_that_the_engine_knows() -> None:

@@ -1,0 +1,188 @@
+"""Keys and values in fewer bits: one row, a token's key or value in one head, is rounded at a time.
+
+| kind | a row of `dim` elements | bytes at dim 64 | of bf16 |
+|---|---|---|---|
+| `int8` | dim codes of -127 … 127 and a scale | 64 + 2 | 0.516 |
+| `fp8` | dim e4m3 numbers up to 448 (arXiv:2209.05433) and a scale | 64 + 2 | 0.516 |
+| `int4` | dim codes of 0 … 15, two a byte; for each group of at most 32 a step and an offset | 32 + 8 | 0.313 |
+
+Scales are bfloat16: two bytes, and no value of any model is too large or too small for it. They are rounded up, so
+that the largest element of a row is never clipped. Each token is rounded on its own when it is written, so blocks can
+be copied, shared, swapped and filled in any order.
+
+Four bits need the groups and the offset. A few channels of the keys are many times larger than all others and of one
+sign (KIVI, arXiv:2402.02750; KVQuant, arXiv:2401.18079), and one scale for the row leaves few codes to the rest of it.
+SmolLM2-135M's perplexity grew by 37 % with one scale for a row, by 15 % with an offset beside it, by 6 % with groups of
+32, by 4 % with groups of 16, which take 48 bytes (2,048 tokens of this project's documents). Those papers give keys one
+scale for each channel over many tokens instead; that rounds better, but a block's scales would change while it fills,
+which needs its newest tokens kept unrounded beside it.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from reference_engine.kv_cache.layout import KvCacheDtypeName, LayerLayout
+from reference_engine.kv_cache.storage import PlainStore, StoreMaker, lazy_zeros
+
+_GROUP = 32  # elements of a row that share a step at most; arXiv:2402.02750 uses the same
+_LEAST = 1e-38  # a divisor in the place of a scale of 0, which only zeros have
+
+
+class Codec(Protocol):
+    """How a row is kept."""
+
+    def parts(self, dim: int) -> Sequence[tuple[int, torch.dtype]]:
+        """Width and type of each tensor that holds rows of `dim` elements."""
+        ...
+
+    def encode(self, rows: torch.Tensor) -> Sequence[torch.Tensor]:
+        """Rows float32 [..., dim] -> what `parts` says, each [..., width]."""
+        ...
+
+    def decode(self, kept: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+        """What `encode` gave -> [..., dim]."""
+        ...
+
+
+class Int8:
+    """Off by at most absmax / 127 / 2, and 1/128 of that for the scale's own rounding."""
+
+    def parts(self, dim: int) -> Sequence[tuple[int, torch.dtype]]:
+        """See `Codec.parts`."""
+        return [(dim, torch.int8), (1, torch.bfloat16)]
+
+    def encode(self, rows: torch.Tensor) -> Sequence[torch.Tensor]:
+        """See `Codec.encode`."""
+        scaled, scale = _scaled(rows, 127.0)
+        return [scaled.round_().to(torch.int8), scale]
+
+    def decode(self, kept: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+        """See `Codec.decode`."""
+        codes, scale = kept
+        return codes.to(dtype).mul_(scale.to(dtype))
+
+
+class Fp8:
+    """Off by at most 1/16 of the element, or absmax / 448 / 1024 where it is smaller than that can tell."""
+
+    def parts(self, dim: int) -> Sequence[tuple[int, torch.dtype]]:
+        """See `Codec.parts`; bytes, because few operators know the type itself."""
+        return [(dim, torch.uint8), (1, torch.bfloat16)]
+
+    def encode(self, rows: torch.Tensor) -> Sequence[torch.Tensor]:
+        """See `Codec.encode`."""
+        scaled, scale = _scaled(rows, 448.0)
+        return [scaled.to(torch.float8_e4m3fn).view(torch.uint8), scale]
+
+    def decode(self, kept: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+        """See `Codec.decode`."""
+        codes, scale = kept
+        # Looked up: torch's own conversion on the CPU takes five times as long.
+        numbers = _e4m3_numbers(dtype, codes.device).index_select(0, codes.flatten().int())
+        return numbers.view(codes.shape).mul_(scale.to(dtype))
+
+
+class Int4:
+    """Off by at most (max - min) / 15 / 2 of its group, and a little for the rounding of step and offset."""
+
+    def parts(self, dim: int) -> Sequence[tuple[int, torch.dtype]]:
+        """See `Codec.parts`: codes of the row's first half in the lower four bits, steps and offsets."""
+        groups = -(-dim // _GROUP)
+        return [(dim // 2, torch.uint8), (groups, torch.bfloat16), (groups, torch.bfloat16)]
+
+    def encode(self, rows: torch.Tensor) -> Sequence[torch.Tensor]:
+        """See `Codec.encode`."""
+        groups = rows.split(_group_size(rows.shape[-1]), dim=-1)
+        offset = _to_bfloat16(torch.stack([group.amin(dim=-1) for group in groups], dim=-1), up=False)
+        span = torch.stack([group.amax(dim=-1) for group in groups], dim=-1) - offset.float()
+        step = _to_bfloat16(span / 15.0, up=True)
+        codes = [
+            ((group - offset[..., i, None]) / step[..., i, None].float().clamp_min(_LEAST)).round_().clamp_(0.0, 15.0)
+            for i, group in enumerate(groups)
+        ]
+        low, high = torch.cat(codes, dim=-1).to(torch.uint8).chunk(2, dim=-1)
+        return [low | (high << 4), step, offset]
+
+    def decode(self, kept: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+        """See `Codec.decode`."""
+        packed, step, offset = kept
+        codes = torch.cat((packed & 15, packed >> 4), dim=-1).to(dtype)
+        size = _group_size(codes.shape[-1])
+        for i, group in enumerate(codes.split(size, dim=-1)):
+            group.mul_(step[..., i, None].to(dtype)).add_(offset[..., i, None].to(dtype))
+        return codes
+
+
+class QuantisedStore:
+    """Rows as a codec keeps them; see `LayerStore`. What is written in a step is read as it was rounded, too."""
+
+    def __init__(
+        self,
+        layer: LayerLayout,
+        *,
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        codec: Codec,
+    ) -> None:
+        self._codec = codec
+        self._dtype = dtype
+        self._value_dim = layer.value_dim
+        dims = [layer.key_dim] if layer.value_in_key else [layer.key_dim, layer.value_dim]
+        shape = (num_blocks, block_size, layer.num_kv_heads)
+        rows = [[lazy_zeros((*shape, width), kind, device) for width, kind in codec.parts(dim)] for dim in dims]
+        self.parts = [part for row in rows for part in row]
+        self._rows = rows
+
+    def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor | None) -> None:
+        """See `LayerStore.write`."""
+        for parts, fresh in zip(self._rows, (key, value), strict=False):
+            if fresh is not None:
+                for part, made in zip(parts, self._codec.encode(fresh.float()), strict=True):
+                    part.flatten(0, 1).index_copy_(0, slots, made)
+
+    def read(self, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `LayerStore.read`."""
+        found = [self._codec.decode([_chosen(part, blocks) for part in parts], self._dtype) for parts in self._rows]
+        return found[0], found[-1][..., : self._value_dim]
+
+
+_CODECS: dict[KvCacheDtypeName, Codec] = {"int8": Int8(), "fp8": Fp8(), "int4": Int4()}
+
+
+def store_maker(kind: KvCacheDtypeName) -> StoreMaker:
+    """What makes the stores of a kind; `auto` keeps elements as they are."""
+    codec = _CODECS.get(kind)
+    return PlainStore if codec is None else functools.partial(QuantisedStore, codec=codec)
+
+
+@functools.cache
+def _e4m3_numbers(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """What each of the 256 codes stands for."""
+    return torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).to(device, dtype)
+
+
+def _chosen(part: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
+    """Part [num_blocks, block_size, heads, width] -> [chosen · block_size, heads, width]."""
+    return part.flatten(1).index_select(0, blocks).view(-1, *part.shape[2:])
+
+
+def _scaled(rows: torch.Tensor, largest: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows stretched to ±largest, and what they must be multiplied by."""
+    scale = _to_bfloat16(rows.abs().amax(dim=-1, keepdim=True) / largest, up=True)
+    return (rows / scale.float().clamp_min(_LEAST)).clamp_(-largest, largest), scale
+
+
+def _group_size(dim: int) -> int:
+    return -(-dim // -(-dim // _GROUP))
+
+
+def _to_bfloat16(numbers: torch.Tensor, *, up: bool) -> torch.Tensor:
+    """The nearest bfloat16 that is not below a float32, or not above it: its upper half, one more where that errs."""
+    bits = numbers.contiguous().view(torch.int32)
+    grows = bits >= 0 if up else bits < 0  # where a larger magnitude is the wanted direction
+    return ((bits + grows * 0xFFFF) >> 16).to(torch.int16).view(torch.bfloat16)
