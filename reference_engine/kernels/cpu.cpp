@@ -28,7 +28,7 @@ struct bf16 {
 };
 
 constexpr int64_t kMostDims = 576;  // of one head
-constexpr int64_t kMostGroup = 16;  // query heads that are attended together
+constexpr int64_t kMostGroup = 8;   // query heads that are attended together
 constexpr int64_t kTile = 16;       // tokens whose keys are in float32 at the same time
 
 // e^x to one unit in the last place of float32 or two, without a branch, so that a loop of it becomes vector code:
@@ -104,6 +104,43 @@ void rotate(T* heads, int64_t stride, const T* cosine, const T* signed_sine, int
         }
 }
 
+// Numbers whose order as integers is that of the floats they are made from.
+inline int16_t ordered(bf16 value) {
+    const int16_t bits = int16_t(value.bits);
+    return bits ^ ((bits >> 15) & 0x7FFF);
+}
+
+inline int32_t ordered(float value) {
+    int32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF);
+}
+
+// The place of each row's largest number, the first of equals. rows of `dim` elements.
+template <typename T>
+void largest(int64_t* out, const T* x, int64_t rows, int64_t dim) {
+    constexpr int64_t kSpan = 1024;
+    using Key = decltype(ordered(T()));
+#pragma omp parallel for schedule(static) if (rows > 1)
+    for (int64_t row = 0; row < rows; ++row) {
+        const T* from = x + row * dim;
+        Key best = std::numeric_limits<Key>::min();
+        int64_t best_start = 0;
+        for (int64_t start = 0; start < dim; start += kSpan) {
+            const int64_t stop = start + kSpan < dim ? start + kSpan : dim;
+            Key most = std::numeric_limits<Key>::min();
+            for (int64_t i = start; i < stop; ++i) most = ordered(from[i]) > most ? ordered(from[i]) : most;
+            if (most > best) {
+                best = most;
+                best_start = start;
+            }
+        }
+        int64_t i = best_start;
+        while (i < dim - 1 && ordered(from[i]) != best) ++i;
+        out[row] = i;
+    }
+}
+
 }  // namespace
 
 // What is the same in all layers of a group in one step; cpu.py has the same fields in the same order.
@@ -119,17 +156,52 @@ struct Decode {
 
 namespace {
 
+// Sixteen numbers at a time, whatever the processor: the compiler makes of them what it has.
+typedef float Vector __attribute__((vector_size(64)));
+typedef uint16_t Halves __attribute__((vector_size(32)));
+typedef uint32_t Words __attribute__((vector_size(64)));
+constexpr int64_t kLanes = 16;
+
+inline Vector load(const float* from) {
+    Vector value;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+}
+
+inline Vector load(const bf16* from) {
+    Halves halves;
+    std::memcpy(&halves, from, sizeof halves);
+    const Words words = __builtin_convertvector(halves, Words) << 16;
+    Vector value;
+    std::memcpy(&value, &words, sizeof value);
+    return value;
+}
+
+inline float total(Vector vector) {
+    typedef float Eight __attribute__((vector_size(32)));
+    typedef float Four __attribute__((vector_size(16)));
+    Eight eight[2];
+    Four four[2];
+    std::memcpy(eight, &vector, sizeof vector);
+    const Eight half = eight[0] + eight[1];
+    std::memcpy(four, &half, sizeof half);
+    const Four quarter = four[0] + four[1];
+    return (quarter[0] + quarter[2]) + (quarter[1] + quarter[3]);
+}
+
 // Some query heads of one key/value head of one sequence: online softmax over the tokens that are seen, tile by tile
-// (FlashAttention, arXiv:2205.14135).
-template <typename T>
+// (FlashAttention, arXiv:2205.14135). Dims are multiples of kLanes.
+template <typename T, int group>
 class Head {
   public:
-    Head(const Decode& step, const T* query, int64_t group) : step_(step), group_(group) {
-        for (int64_t g = 0; g < group; ++g) {
+    Head(const Decode& step, const T* query)
+        : step_(step), key_vectors_(step.key_dim / kLanes), value_vectors_(step.value_dim / kLanes) {
+        for (int g = 0; g < group; ++g) {
             largest_[g] = -std::numeric_limits<float>::infinity();
             total_[g] = 0;
-            for (int64_t i = 0; i < step.key_dim; ++i) query_[g][i] = float(query[g * step.key_dim + i]) * step.scale;
-            for (int64_t i = 0; i < step.value_dim; ++i) sums_[g][i] = 0;
+            for (int64_t i = 0; i < key_vectors_; ++i)
+                query_[g][i] = load(query + g * step.key_dim + i * kLanes) * step.scale;
+            for (int64_t i = 0; i < value_vectors_; ++i) sums_[g][i] = Vector{};
         }
     }
 
@@ -141,85 +213,119 @@ class Head {
             count = count < kTile ? count : kTile;
             count = count < stop - token ? count : stop - token;
             const int64_t slot = int64_t(blocks[token / size]) * size + token % size;
-            load(keys + slot * key_row, key_row, count, step_.key_dim);
-            for (int64_t g = 0; g < group_; ++g) score(g, count);
-            load(values + slot * value_row, value_row, count, step_.value_dim);
-            for (int64_t g = 0; g < group_; ++g)
-                for (int64_t t = 0; t < count; ++t) {
-                    const float weight = scores_[g][t];
-                    for (int64_t i = 0; i < step_.value_dim; ++i) sums_[g][i] += weight * tile_[t][i];
-                }
+            for (int64_t t = 0; t < count; ++t) multiply(keys + (slot + t) * key_row, t);
+            for (int g = 0; g < group; ++g) weigh(g, count);
+            add(values + slot * value_row, value_row, count);
         }
     }
 
     void write(T* out) const {
-        for (int64_t g = 0; g < group_; ++g)
-            for (int64_t i = 0; i < step_.value_dim; ++i) out[g * step_.value_dim + i] = T(sums_[g][i] / total_[g]);
+        for (int g = 0; g < group; ++g)
+            for (int64_t i = 0; i < step_.value_dim; ++i)
+                out[g * step_.value_dim + i] = T(sums_[g][i / kLanes][i % kLanes] / total_[g]);
     }
 
   private:
-    void load(const T* from, int64_t row, int64_t count, int64_t dim) {
-        for (int64_t t = 0; t < count; ++t)
-            for (int64_t i = 0; i < dim; ++i) tile_[t][i] = from[t * row + i];
+    // The products of one key with every query.
+    void multiply(const T* key, int64_t t) {
+        Vector products[group];
+        for (int g = 0; g < group; ++g) products[g] = Vector{};
+        for (int64_t i = 0; i < key_vectors_; ++i) {
+            const Vector part = load(key + i * kLanes);
+            for (int g = 0; g < group; ++g) products[g] += part * query_[g][i];
+        }
+        for (int g = 0; g < group; ++g) {
+            scores_[g][t] = total(products[g]);
+        }
     }
 
-    void score(int64_t g, int64_t count) {
+    // Scores become weights under the largest score so far.
+    void weigh(int g, int64_t count) {
         float best = largest_[g], added = 0;
-        for (int64_t t = 0; t < count; ++t) {
-            float product = 0;
-            for (int64_t i = 0; i < step_.key_dim; ++i) product += query_[g][i] * tile_[t][i];
-            scores_[g][t] = product;
-            best = product > best ? product : best;
+        for (int64_t t = 0; t < count; ++t) best = scores_[g][t] > best ? scores_[g][t] : best;
+        for (int64_t t = 0; t < count; ++t) scores_[g][t] = exponential(scores_[g][t] - best);
+        for (int64_t t = 0; t < count; ++t) added += scores_[g][t];
+        if (best != largest_[g]) {
+            const float shrink = exponential(largest_[g] - best);
+            for (int64_t i = 0; i < value_vectors_; ++i) sums_[g][i] *= shrink;
+            total_[g] *= shrink;
+            largest_[g] = best;
         }
-        const float shrink = exponential(largest_[g] - best);
-        for (int64_t t = 0; t < count; ++t) {
-            scores_[g][t] = exponential(scores_[g][t] - best);
-            added += scores_[g][t];
+        total_[g] += added;
+    }
+
+    // The weighted sum of a tile's values.
+    void add(const T* values, int64_t row, int64_t count) {
+        for (int64_t i = 0; i < value_vectors_; ++i) {
+            Vector sums[group];
+            for (int g = 0; g < group; ++g) sums[g] = sums_[g][i];
+            for (int64_t t = 0; t < count; ++t) {
+                const Vector part = load(values + t * row + i * kLanes);
+                for (int g = 0; g < group; ++g) sums[g] += part * scores_[g][t];
+            }
+            for (int g = 0; g < group; ++g) sums_[g][i] = sums[g];
         }
-        if (best != largest_[g])
-            for (int64_t i = 0; i < step_.value_dim; ++i) sums_[g][i] *= shrink;
-        total_[g] = total_[g] * shrink + added;
-        largest_[g] = best;
     }
 
     const Decode& step_;
-    const int64_t group_;
-    float query_[kMostGroup][kMostDims], sums_[kMostGroup][kMostDims], tile_[kTile][kMostDims];
-    float scores_[kMostGroup][kTile], largest_[kMostGroup], total_[kMostGroup];
+    const int64_t key_vectors_, value_vectors_;
+    Vector query_[group][kMostDims / kLanes], sums_[group][kMostDims / kLanes];
+    float scores_[group][kTile], largest_[group], total_[group];
 };
 
-// Writes the new token of each sequence into the cache, then attends. out: [batch, heads * value_dim]. `new_keys` may be
-// null: nothing is written. `values` may be null: they are the beginnings of the keys.
+template <typename T>
+struct Caches {
+    T *keys, *values;   // values may be null: they are the beginnings of the keys
+    int64_t key_row, value_row;
+};
+
+// `count` query heads from `first_head` on, which share the key/value head `head`, of one row of the batch.
+template <typename T, int count>
+void attend_heads(const Decode& step, const Caches<T>& caches, T* out, const T* query, int64_t row, int64_t head,
+                  int64_t first_head) {
+    Head<T, count> state(step, query + row * step.query_stride + first_head * step.key_dim);
+    const T* keys = caches.keys + head * step.key_dim;
+    const T* values = caches.values ? caches.values + head * step.value_dim : keys;
+    const int32_t* blocks = step.tables + row * step.width;
+    const int64_t end = step.ends[row];
+    const int64_t begin = step.window && end > step.window ? end - step.window : 0;
+    state.attend(keys, values, caches.value_row, blocks, 0, step.sinks < begin ? step.sinks : begin);
+    state.attend(keys, values, caches.value_row, blocks, begin, end);
+    state.write(out + (row * step.heads + first_head) * step.value_dim);
+}
+
+// Writes the new token of each sequence into the cache.
+template <typename T>
+void store(const Decode& step, const Caches<T>& caches, const T* new_keys, const T* new_values) {
+    for (int64_t row = 0; row < step.batch; ++row) {
+        const int64_t token = step.ends[row] - 1, size = step.block_size;
+        const int64_t slot = step.tables[row * step.width + token / size] * size + token % size;
+        std::memcpy(caches.keys + slot * caches.key_row, new_keys + row * step.key_stride, caches.key_row * sizeof(T));
+        if (caches.values)
+            std::memcpy(caches.values + slot * caches.value_row, new_values + row * step.value_stride,
+                        caches.value_row * sizeof(T));
+    }
+}
+
+// Stores, then attends. out: [batch, heads * value_dim]; `new_keys` may be null: nothing is stored.
 template <typename T>
 void paged_decode(const Decode& step, T* out, const T* query, const T* new_keys, const T* new_values, T* keys,
                   T* values) {
-    const int64_t group = step.heads / step.kv_heads, pieces = (group + kMostGroup - 1) / kMostGroup;
     const int64_t key_row = step.kv_heads * step.key_dim;
-    const int64_t value_row = values ? step.kv_heads * step.value_dim : key_row;
-    if (new_keys)
-        for (int64_t row = 0; row < step.batch; ++row) {
-            const int64_t token = step.ends[row] - 1;
-            const int64_t block = step.tables[row * step.width + token / step.block_size];
-            const int64_t slot = block * step.block_size + token % step.block_size;
-            std::memcpy(keys + slot * key_row, new_keys + row * step.key_stride, key_row * sizeof(T));
-            if (values) std::memcpy(values + slot * value_row, new_values + row * step.value_stride, value_row * sizeof(T));
-        }
+    const Caches<T> caches{keys, values, key_row, values ? step.kv_heads * step.value_dim : key_row};
+    if (new_keys) store(step, caches, new_keys, new_values);
+    const int64_t group = step.heads / step.kv_heads, pieces = (group + kMostGroup - 1) / kMostGroup;
 #pragma omp parallel for collapse(3) schedule(dynamic, 1)
     for (int64_t row = 0; row < step.batch; ++row)
         for (int64_t head = 0; head < step.kv_heads; ++head)
             for (int64_t piece = 0; piece < pieces; ++piece) {
-                const int64_t first_head = head * group + piece * kMostGroup;
-                const int64_t count = group - piece * kMostGroup < kMostGroup ? group - piece * kMostGroup : kMostGroup;
-                Head<T> state(step, query + row * step.query_stride + first_head * step.key_dim, count);
-                const T* head_keys = keys + head * step.key_dim;
-                const T* head_values = values ? values + head * step.value_dim : head_keys;
-                const int32_t* blocks = step.tables + row * step.width;
-                const int64_t end = step.ends[row];
-                const int64_t begin = step.window && end > step.window ? end - step.window : 0;
-                const int64_t sunk = step.sinks < begin ? step.sinks : begin;
-                state.attend(head_keys, head_values, value_row, blocks, 0, sunk);
-                state.attend(head_keys, head_values, value_row, blocks, begin, end);
-                state.write(out + (row * step.heads + first_head) * step.value_dim);
+                const int64_t first = head * group + piece * kMostGroup, left = group - piece * kMostGroup;
+                switch (left < kMostGroup ? left : kMostGroup) {
+#define CASE(count) \
+    case count: attend_heads<T, count>(step, caches, out, query, row, head, first); break;
+                    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8)
+#undef CASE
+                }
             }
 }
 
@@ -236,6 +342,9 @@ void paged_decode(const Decode& step, T* out, const T* query, const T* new_keys,
     extern "C" void rotate_##SUFFIX(T* heads, int64_t stride, const T* cosine, const T* signed_sine, int64_t rows,     \
                                     int64_t count, int64_t dim) {                                                      \
         rotate<T>(heads, stride, cosine, signed_sine, rows, count, dim);                                               \
+    }                                                                                                                  \
+    extern "C" void largest_##SUFFIX(int64_t* out, const T* x, int64_t rows, int64_t dim) {                            \
+        largest<T>(out, x, rows, dim);                                                                                 \
     }                                                                                                                  \
     extern "C" void paged_decode_##SUFFIX(const Decode* step, T* out, const T* query, const T* new_keys,               \
                                           const T* new_values, T* keys, T* values) {                                   \

@@ -5,6 +5,7 @@ on a GPU, for other dtypes, without a compiler.
 """
 
 import ctypes
+import functools
 from typing import Protocol
 
 import torch
@@ -17,6 +18,7 @@ _POINTER, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _ARGUMENTS = {
     "add_rms_norm": (_POINTER, _POINTER, _POINTER, _POINTER, _LONG, _LONG, _FLOAT),
     "silu_mul": (_POINTER, _POINTER, _LONG, _LONG),
+    "largest": (_POINTER, _POINTER, _LONG, _LONG),
     "rotate": (_POINTER, _LONG, _POINTER, _POINTER, _LONG, _LONG, _LONG),
     "paged_decode": (_POINTER,) * 7,
 }
@@ -42,6 +44,10 @@ class Kernels(Protocol):
         """The middle of SwiGLU (arXiv 2002.05202): [rows, 2 · dim], gates first -> [rows, dim]."""
         ...
 
+    def largest(self, rows: torch.Tensor) -> list[int]:
+        """For each row of [rows, dim] the place of its largest element, the first of equals."""
+        ...
+
     def rotate(self, heads: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:
         """Turns heads [rows, num_heads, head_dim] by what `RotaryTable.at` gave; perhaps in place."""
         ...
@@ -63,9 +69,19 @@ class TorchKernels:
         gate, up = gate_up.chunk(2, dim=-1)
         return silu(gate).mul_(up)
 
+    def largest(self, rows: torch.Tensor) -> list[int]:
+        """See `Kernels.largest`."""
+        if rows.device.type == "cpu":
+            # NumPy's argmax is vectorised (17 µs for 8 rows of 49152 here); torch's takes 660 µs on bf16.
+            return rows.float().numpy().argmax(axis=-1).tolist()
+        return rows.argmax(dim=-1).tolist()
+
     def rotate(self, heads: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:
         """See `Kernels.rotate`."""
         return torch.addcmul(heads * cos, heads.roll(heads.shape[-1] // 2, dims=-1), signed_sin)
+
+
+_TORCH = TorchKernels()
 
 
 class NativeKernels:
@@ -76,7 +92,8 @@ class NativeKernels:
         for name, function in found.items():
             function.argtypes, function.restype = _ARGUMENTS[name], None
         self._add_rms_norm, self._silu_mul = found["add_rms_norm"], found["silu_mul"]
-        self._rotate, self.paged_decode = found["rotate"], found["paged_decode"]
+        self._rotate, self._largest = found["rotate"], found["largest"]
+        self.paged_decode = found["paged_decode"]
 
     def add_rms_norm(
         self, residual: torch.Tensor, x: torch.Tensor | None, weight: torch.Tensor, eps: float
@@ -93,6 +110,12 @@ class NativeKernels:
         out = gate_up.new_empty(rows, width // 2)
         self._silu_mul(out.data_ptr(), gate_up.data_ptr(), rows, width // 2)
         return out
+
+    def largest(self, rows: torch.Tensor) -> list[int]:
+        """See `Kernels.largest`."""
+        out = torch.empty(rows.shape[0], dtype=torch.int64)
+        self._largest(out.data_ptr(), rows.data_ptr(), *rows.shape)
+        return out.tolist()
 
     def rotate(self, heads: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:
         """See `Kernels.rotate`; in place."""
@@ -112,12 +135,13 @@ class Decode(ctypes.Structure):
     )
 
 
+@functools.cache
 def native_kernels(device: torch.device, dtype: torch.dtype) -> NativeKernels | None:
     """The compiled operations for tensors of this kind; None where there are none."""
-    functions = library() if device.type == "cpu" and dtype in _SUFFIXES else None
+    functions = library("cpu.cpp") if device.type == "cpu" and dtype in _SUFFIXES else None
     return None if functions is None else NativeKernels(functions, dtype)
 
 
 def best_kernels(device: torch.device, dtype: torch.dtype) -> Kernels:
     """The fastest operations for tensors of this kind on this machine."""
-    return native_kernels(device, dtype) or TorchKernels()
+    return native_kernels(device, dtype) or _TORCH

@@ -1,4 +1,4 @@
-"""Compiles `cpu.cpp` for this processor, once, and opens it.
+"""Compiles C++ sources for this processor, once, and opens them.
 
 The library lies in the cache folder under a name that says source, flags and processor, so that another machine with
 the same home compiles its own. It is linked with the OpenMP of torch, which is loaded already: a second one would keep
@@ -18,7 +18,6 @@ from pathlib import Path
 
 _log = logging.getLogger(__name__)
 
-_SOURCE = Path(__file__).with_name("cpu.cpp")
 _FLAGS = (
     "-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC",
     # Sums may be taken in any order; infinities stay what they are.
@@ -28,31 +27,36 @@ _TIMEOUT_S = 120
 
 
 @functools.cache
-def library() -> ctypes.CDLL | None:
-    """The compiled functions; None, and a line in the log, where there is no compiler or it fails."""
+def library(source: str) -> ctypes.CDLL | None:
+    """The compiled functions of a file beside this one; None, and a line in the log, where that cannot be.
+
+    ``BAKEOFF_KERNELS=torch`` in the environment compiles nothing.
+    """
+    if os.environ.get("BAKEOFF_KERNELS") == "torch":
+        return None
     compiler = shutil.which(os.environ.get("CXX", "g++"))
     if compiler is None:
         _log.info("no C++ compiler here: stock torch operators are used; install g++ for faster decoding on the CPU")
         return None
     try:
-        return ctypes.CDLL(str(_compiled(compiler)))
+        return ctypes.CDLL(str(_compiled(compiler, Path(__file__).with_name(source))))
     except (OSError, subprocess.SubprocessError) as error:
-        _log.warning("%s cannot be compiled here, stock torch operators are used: %s", _SOURCE.name, error)
+        _log.warning("%s cannot be compiled here, stock torch operators are used: %s", source, error)
         return None
 
 
-def _compiled(compiler: str) -> Path:
+def _compiled(compiler: str, source: Path) -> Path:
     key = hashlib.blake2b(digest_size=12)
-    for part in (_SOURCE.read_bytes(), " ".join(_FLAGS).encode(), _processor().encode()):
+    for part in (source.read_bytes(), " ".join(_FLAGS).encode(), _processor().encode()):
         key.update(part)
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bakeoff" / "kernels"
-    target = folder / f"cpu-{key.hexdigest()}.so"
+    target = folder / f"{source.stem}-{key.hexdigest()}.so"
     if target.exists():
         return target
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         made = Path(scratch) / target.name
-        command = [compiler, *_FLAGS, str(_SOURCE), "-o", str(made)]
+        command = [compiler, *_FLAGS, str(source), "-o", str(made)]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S)
         made.replace(target)  # whole or not at all, whoever else compiles at the same time
     return target

@@ -1,0 +1,216 @@
+// y = x·Wᵀ + b in bfloat16 with sums in float32, for weights that are packed once.
+//
+// Decoding reads every weight once per step, so that a product of few rows is as fast as memory; the layout lets it be
+// read from front to back. W [n, k] is cut into panels of 32 outputs and 32 inputs, each two tiles of [16 pairs of
+// inputs][16 outputs][2]: what one tile register takes (AMX), and what one dot product of bf16 pairs takes (AVX-512).
+// A processor with neither has its products done elsewhere; see gemm.py.
+
+#include <cstdint>
+
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__)
+#define HAS_TILES 1
+#else
+#define HAS_TILES 0
+#endif
+
+#if defined(__AVX512BF16__)
+
+#include <immintrin.h>
+#include <omp.h>
+
+#include <cstring>
+#if HAS_TILES
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace {
+
+using Element = uint16_t;  // bfloat16
+
+constexpr int64_t kPanel = 32;            // outputs, and inputs
+constexpr int64_t kTile = 16 * 16 * 2;    // elements
+constexpr int64_t kAhead = 4 * 2 * kTile; // elements that are fetched before they are needed: 8 KiB
+
+// The panels of one thread, side by side in memory.
+struct Share {
+    int64_t first, stop;
+    explicit Share(int64_t panels) {
+        const int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
+        first = panels * thread / threads;
+        stop = panels * (thread + 1) / threads;
+    }
+};
+
+inline void fetch(const Element* panel) {
+    for (int64_t i = 0; i < 2 * kTile; i += 32) _mm_prefetch(reinterpret_cast<const char*>(panel + kAhead + i), _MM_HINT_T0);
+}
+
+inline void write_row(Element* out, __m512 sums, const float* bias) {
+    if (bias) sums = _mm512_add_ps(sums, _mm512_loadu_ps(bias));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(sums)));
+}
+
+struct Product {
+    Element* out;
+    const Element* x;
+    int64_t x_row;  // elements from one row of x to the next
+    const Element* packed;
+    const float* bias;  // [n], or null
+    int64_t rows, n, k;
+
+    const Element* panel(int64_t p) const { return packed + p * (k / kPanel) * 2 * kTile; }
+};
+
+#if HAS_TILES
+
+// Tiles 0 … 3 hold sums of [rows 0-15, rows 16-31] x [outputs 0-15, 16-31]; 4 and 5 rows of x; 6 and 7 weights.
+void configure(int64_t upper, int64_t lower) {
+    struct {
+        uint8_t palette = 1, start = 0, reserved[14] = {};
+        uint16_t row_bytes[16] = {};
+        uint8_t rows[16] = {};
+    } layout;
+    for (int i = 0; i < 8; ++i) {
+        layout.row_bytes[i] = 64;
+        layout.rows[i] = 16;
+    }
+    layout.rows[0] = layout.rows[1] = layout.rows[4] = uint8_t(upper);
+    layout.rows[2] = layout.rows[3] = layout.rows[5] = uint8_t(lower ? lower : 1);
+    _tile_loadconfig(&layout);
+}
+
+void write_sums(const Product& job, const float* sums, int64_t row, int64_t column, int64_t count) {
+    for (int64_t r = 0; r < count; ++r)
+        write_row(job.out + (row + r) * job.n + column, _mm512_load_ps(sums + 16 * r), job.bias ? job.bias + column : nullptr);
+}
+
+void multiply(const Product& job) {
+#pragma omp parallel
+    {
+        const Share share(job.n / kPanel);
+        alignas(64) float sums[256];
+        for (int64_t row = 0; row < job.rows; row += 32) {
+            const int64_t left = job.rows - row, upper = left < 16 ? left : 16;
+            const int64_t lower = left - upper < 16 ? left - upper : 16;
+            configure(upper, lower);
+            const Element* x = job.x + row * job.x_row;
+            for (int64_t p = share.first; p < share.stop; ++p) {
+                const Element* weights = job.panel(p);
+                _tile_zero(0);
+                _tile_zero(1);
+                if (lower) {
+                    _tile_zero(2);
+                    _tile_zero(3);
+                    for (int64_t i = 0; i < job.k; i += kPanel, weights += 2 * kTile) {
+                        _tile_loadd(6, weights, 64);
+                        _tile_loadd(7, weights + kTile, 64);
+                        _tile_loadd(4, x + i, job.x_row * 2);
+                        _tile_loadd(5, x + 16 * job.x_row + i, job.x_row * 2);
+                        fetch(weights);
+                        _tile_dpbf16ps(0, 4, 6);
+                        _tile_dpbf16ps(1, 4, 7);
+                        _tile_dpbf16ps(2, 5, 6);
+                        _tile_dpbf16ps(3, 5, 7);
+                    }
+                    _tile_stored(2, sums, 64);
+                    write_sums(job, sums, row + 16, p * kPanel, lower);
+                    _tile_stored(3, sums, 64);
+                    write_sums(job, sums, row + 16, p * kPanel + 16, lower);
+                } else {
+                    for (int64_t i = 0; i < job.k; i += kPanel, weights += 2 * kTile) {
+                        _tile_loadd(6, weights, 64);
+                        _tile_loadd(7, weights + kTile, 64);
+                        _tile_loadd(4, x + i, job.x_row * 2);
+                        fetch(weights);
+                        _tile_dpbf16ps(0, 4, 6);
+                        _tile_dpbf16ps(1, 4, 7);
+                    }
+                }
+                _tile_stored(0, sums, 64);
+                write_sums(job, sums, row, p * kPanel, upper);
+                _tile_stored(1, sums, 64);
+                write_sums(job, sums, row, p * kPanel + 16, upper);
+            }
+        }
+        _tile_release();
+    }
+}
+
+#else
+
+template <int count>
+void multiply_rows(const Product& job, int64_t row, int64_t p) {
+    __m512 sums[count][2];
+    for (int r = 0; r < count; ++r) sums[r][0] = sums[r][1] = _mm512_setzero_ps();
+    const Element* weights = job.panel(p);
+    for (int64_t i = 0; i < job.k; i += kPanel, weights += 2 * kTile) {
+        if (row == 0) fetch(weights);
+        for (int64_t pair = 0; pair < 16; ++pair) {
+            const __m512bh left = (__m512bh)_mm512_loadu_si512(weights + pair * 32);
+            const __m512bh right = (__m512bh)_mm512_loadu_si512(weights + kTile + pair * 32);
+            for (int r = 0; r < count; ++r) {
+                int32_t two;
+                std::memcpy(&two, job.x + (row + r) * job.x_row + i + 2 * pair, sizeof two);
+                const __m512bh inputs = (__m512bh)_mm512_set1_epi32(two);
+                sums[r][0] = _mm512_dpbf16_ps(sums[r][0], inputs, left);
+                sums[r][1] = _mm512_dpbf16_ps(sums[r][1], inputs, right);
+            }
+        }
+    }
+    for (int r = 0; r < count; ++r)
+        for (int half = 0; half < 2; ++half) {
+            const int64_t column = p * kPanel + 16 * half;
+            write_row(job.out + (row + r) * job.n + column, sums[r][half], job.bias ? job.bias + column : nullptr);
+        }
+}
+
+void multiply(const Product& job) {
+#pragma omp parallel
+    {
+        const Share share(job.n / kPanel);
+        for (int64_t p = share.first; p < share.stop; ++p) {
+            int64_t row = 0;
+            for (; row + 8 <= job.rows; row += 8) multiply_rows<8>(job, row, p);
+            for (; row + 4 <= job.rows; row += 4) multiply_rows<4>(job, row, p);
+            for (; row < job.rows; ++row) multiply_rows<1>(job, row, p);
+        }
+    }
+}
+
+#endif
+
+}  // namespace
+
+// Whether this machine lets this process multiply; to be asked once before anything else.
+extern "C" int32_t can_multiply() {
+#if HAS_TILES
+    constexpr long kRequestPermission = 0x1023, kTileData = 18;  // arch_prctl; Linux gives tiles to those who ask
+    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+    return 1;
+#endif
+}
+
+extern "C" void pack(Element* packed, const Element* weight, int64_t n, int64_t k) {
+#pragma omp parallel for
+    for (int64_t p = 0; p < n / kPanel; ++p) {
+        Element* to = packed + p * (k / kPanel) * 2 * kTile;
+        for (int64_t i = 0; i < k; i += kPanel)
+            for (int64_t half = 0; half < 2; ++half)
+                for (int64_t pair = 0; pair < 16; ++pair)
+                    for (int64_t output = 0; output < 16; ++output, to += 2)
+                        std::memcpy(to, weight + (p * kPanel + half * 16 + output) * k + i + 2 * pair, 2 * sizeof(Element));
+    }
+}
+
+extern "C" void multiply_packed(Element* out, const Element* x, int64_t x_row, const Element* packed, const float* bias,
+                                int64_t rows, int64_t n, int64_t k) {
+    multiply(Product{out, x, x_row, packed, bias, rows, n, k});
+}
+
+#else
+
+extern "C" int32_t can_multiply() { return 0; }
+
+#endif

@@ -1,0 +1,57 @@
+"""Matrix products with packed weights, compiled (`gemm.cpp`); see there for how and why."""
+
+import ctypes
+import functools
+
+import torch
+
+from reference_engine.kernels.native import library
+
+_PANEL = 32  # both dimensions of a weight must be multiples of it
+_POINTER, _LONG = ctypes.c_void_p, ctypes.c_int64
+
+
+class TiledLinear:
+    """y = x·Wᵀ + b for bfloat16 on this CPU; keeps no copy of the weight [out_features, in_features] it is made from.
+
+    Args:
+        weight: :func:`can_tile` said yes to it.
+        bias: [out_features]; None for none.
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        functions = _functions()
+        if functions is None:
+            raise RuntimeError("this machine has no tiled products; ask can_tile first")
+        weight = weight.contiguous()
+        self._packed = torch.empty_like(weight)
+        self._bias = None if bias is None else bias.float().contiguous()
+        self._out, self._in = weight.shape
+        functions.pack(self._packed.data_ptr(), weight.data_ptr(), self._out, self._in)
+        self._multiply = functions.multiply_packed
+        self._constants = (self._packed.data_ptr(), None if self._bias is None else self._bias.data_ptr())
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """Rows [num_rows, in_features] -> [num_rows, out_features]."""
+        count = rows.shape[0]
+        out = rows.new_empty(count, self._out)
+        self._multiply(out.data_ptr(), rows.data_ptr(), rows.stride(0), *self._constants, count, self._out, self._in)
+        return out
+
+
+def can_tile(weight: torch.Tensor) -> bool:
+    """Whether `TiledLinear` works for this weight here."""
+    if weight.device.type != "cpu" or weight.dtype != torch.bfloat16:
+        return False
+    return not any(size % _PANEL for size in weight.shape) and _functions() is not None
+
+
+@functools.cache
+def _functions() -> ctypes.CDLL | None:
+    functions = library("gemm.cpp")
+    if functions is None or not functions.can_multiply():
+        return None
+    functions.pack.argtypes = (_POINTER, _POINTER, _LONG, _LONG)
+    functions.multiply_packed.argtypes = (_POINTER, _POINTER, _LONG, _POINTER, _POINTER, _LONG, _LONG, _LONG)
+    functions.pack.restype = functions.multiply_packed.restype = None
+    return functions

@@ -1,0 +1,206 @@
+"""The compiled operations against their twins in stock torch. CI has a compiler, so that nothing here is left out."""
+
+import logging
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reference_engine.attention.base import Span
+from reference_engine.attention.naive import NaiveAttention
+from reference_engine.attention.native_backend import NativeAttention
+from reference_engine.kernels import native
+from reference_engine.kernels.cpu import TorchKernels, best_kernels, native_kernels
+from reference_engine.kernels.gemm import TiledLinear, can_tile
+from reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, Visible
+from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
+from reference_engine.kv_cache.storage import allocate_storage
+from reference_engine.models.linear import PlainLinear
+
+CPU = torch.device("cpu")
+DTYPES = [torch.float32, torch.bfloat16]
+BLOCK = 4
+
+
+@pytest.fixture(params=DTYPES, ids=str)
+def kernels(request):
+    found = native_kernels(CPU, request.param)
+    assert found is not None, "there is no C++ compiler here"
+    return found, request.param
+
+
+def assert_close(ours, theirs):
+    bound = 2e-6 if ours.dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(ours.float(), theirs.float(), atol=bound, rtol=bound)
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+@pytest.mark.parametrize("dim", [32, 45, 576])
+@pytest.mark.parametrize("adds", [False, True])
+def test_norms_and_activations_equal_torch(kernels, rows, dim, adds):
+    torch.manual_seed(rows + dim)
+    compiled, dtype = kernels
+    residual, x, weight = (torch.randn(shape).to(dtype) for shape in ((rows, dim), (rows, dim), (dim,)))
+    kept = residual.clone()
+    ours = compiled.add_rms_norm(residual, x if adds else None, weight, 1e-5)
+    theirs = TorchKernels().add_rms_norm(kept, x if adds else None, weight, 1e-5)
+    assert torch.equal(residual, kept)
+    assert_close(ours, theirs)
+    gates = 4 * torch.randn(rows, 2 * dim).to(dtype)
+    assert_close(compiled.silu_mul(gates), TorchKernels().silu_mul(gates))
+
+
+def test_rotation_turns_parts_of_longer_rows_in_place(kernels):
+    compiled, dtype = kernels
+    rows = torch.randn(5, 9, 16).to(dtype)
+    angles = torch.rand(5, 1, 8) * 6
+    cos, sin = (torch.cat((part, part), -1).to(dtype) for part in (angles.cos(), angles.sin()))
+    signed = torch.cat((-sin[..., :8], sin[..., 8:]), -1)
+    expected = TorchKernels().rotate(rows[:, :6], cos, signed)
+    untouched = rows[:, 6:].clone()
+    assert_close(compiled.rotate(rows[:, :6], cos, signed), expected)
+    assert_close(rows[:, :6], expected)
+    assert torch.equal(rows[:, 6:], untouched)
+
+
+@pytest.mark.parametrize("dim", [1, 5, 1023, 1024, 1025, 49_152])
+def test_the_first_of_the_largest_is_found(kernels, dim):
+    compiled, dtype = kernels
+    torch.manual_seed(dim)
+    rows = torch.randn(6, dim).to(dtype)
+    rows[1] = -rows[1].abs() - 1
+    rows[2] = 0
+    rows[3, 0], rows[3, -1] = float("-inf"), 9
+    rows[4] = float("-inf")
+    rows[5, dim // 2 :] = 7
+    assert compiled.largest(rows) == TorchKernels().largest(rows)
+
+
+def attended(backend, layout, spans, dtype, heads, seed=0, scale=None):
+    torch.manual_seed(seed)
+    store = allocate_storage(layout, num_blocks=[300], block_size=BLOCK, dtype=dtype, device=CPU)
+    for part in store.stores[0].parts:
+        part.copy_(torch.randn(part.shape))
+    layer = layout.layers[0]
+    rows = sum(span.length for span in spans)
+    query, key, value = (
+        torch.randn(rows, count, dim).to(dtype)
+        for count, dim in (
+            (heads, layer.key_dim), (layer.num_kv_heads, layer.key_dim), (layer.num_kv_heads, layer.value_dim)
+        )
+    )  # fmt: skip
+    told = None if layer.value_in_key else value
+    return backend(store).begin_step(spans).attend(0, query, key, told, scale), store
+
+
+def spans_of(shape, visible):
+    order = torch.randperm(300).tolist()
+    spans = []
+    for start, length in sorted(shape, key=lambda one: one[1] > 1):  # decodes first, as the runner has them
+        held = [order.pop() for _ in range(-(-(start + length) // BLOCK))]
+        for index in visible.hidden_blocks(start, BLOCK):
+            held[index] = RELEASED
+        spans.append(Span([held], start, length))
+    return spans
+
+
+shapes = st.lists(st.tuples(st.integers(0, 50), st.sampled_from([1, 1, 1, 5])), min_size=1, max_size=7)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shape=shapes,
+    heads=st.sampled_from([(4, 2), (3, 1), (12, 12), (11, 1), (16, 2)]),
+    dims=st.sampled_from([(16, 16), (48, 32), (64, 64)]),
+    visible=st.sampled_from([EVERYTHING, Visible(9), Visible(6, 5)]),
+    dtype=st.sampled_from(DTYPES),
+    seed=st.integers(0, 99),
+)
+def test_any_mix_of_decodes_and_chunks_equals_the_naive_twin(shape, heads, dims, visible, dtype, seed):
+    torch.manual_seed(seed)
+    spans = spans_of(shape, visible)
+    layout = CacheLayout((LayerLayout(heads[1], *dims, visible),))
+    compiled = native_kernels(CPU, dtype)
+    ours, store = attended(lambda found: NativeAttention(found, compiled), layout, spans, dtype, heads[0], seed)
+    theirs, twin = attended(NaiveAttention, layout, spans, dtype, heads[0], seed)
+    assert_close(ours, theirs)
+    assert all(map(torch.equal, store.stores[0].parts, twin.stores[0].parts))
+
+
+@settings(max_examples=20, deadline=None)
+@given(shape=shapes, heads=st.sampled_from([1, 5, 20]), seed=st.integers(0, 99))
+def test_a_latent_cache_equals_the_naive_twin(shape, heads, seed):
+    torch.manual_seed(seed)
+    layout = CacheLayout((LayerLayout(1, 576, 512, value_in_key=True),))
+    spans = spans_of(shape, EVERYTHING)
+    compiled = native_kernels(CPU, torch.float32)
+    ours, _ = attended(lambda found: NativeAttention(found, compiled), layout, spans, torch.float32, heads, seed, 0.1)
+    theirs, _ = attended(NaiveAttention, layout, spans, torch.float32, heads, seed, 0.1)
+    torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8, 16, 17, 32, 33, 50])
+@pytest.mark.parametrize(("outputs", "inputs"), [(32, 32), (96, 64), (160, 576)])
+@pytest.mark.parametrize("biased", [False, True])
+def test_tiled_products_equal_torch(rows, outputs, inputs, biased):
+    torch.manual_seed(rows)
+    weight, x = torch.randn(outputs, inputs).bfloat16(), torch.randn(rows, inputs + 32).bfloat16()[:, :inputs]
+    bias = torch.randn(outputs).bfloat16() if biased else None
+    if not can_tile(weight):
+        assert not {"avx512_bf16"} <= processor_flags()
+        return
+    exact = x.double() @ weight.double().T + (bias.double() if biased else 0)
+    ours, theirs = TiledLinear(weight, bias)(x), PlainLinear(weight, bias)(x)
+    # One rounding to bf16 of a sum in float32: no further from the truth than stock torch is.
+    assert (ours.double() - exact).abs().max() <= max((theirs.double() - exact).abs().max(), exact.abs().max() / 256)
+
+
+def processor_flags():
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    return {word for line in lines if line.startswith("flags") for word in line.split()}
+
+
+def test_odd_shapes_and_other_dtypes_are_not_tiled():
+    assert not can_tile(torch.zeros(33, 32, dtype=torch.bfloat16))
+    assert not can_tile(torch.zeros(32, 48, dtype=torch.bfloat16))
+    assert not can_tile(torch.zeros(32, 32))
+
+
+@pytest.fixture
+def _fresh(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for one in (native.library, native_kernels):
+        one.cache_clear()
+    yield
+    for one in (native.library, native_kernels):
+        one.cache_clear()
+
+
+@pytest.mark.usefixtures("_fresh")
+def test_sources_are_compiled_once_and_kept(tmp_path, monkeypatch):
+    assert native.library("cpu.cpp") is not None
+    (kept,) = (tmp_path / "bakeoff" / "kernels").iterdir()
+    native.library.cache_clear()
+    monkeypatch.setattr(subprocess, "run", None)
+    assert native.library("cpu.cpp") is not None
+    assert kept.suffix == ".so"
+
+
+@pytest.mark.usefixtures("_fresh")
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("CXX", "no-such-compiler", "no C++ compiler here"),
+        ("CXX", "false", "cannot be compiled here"),
+        ("BAKEOFF_KERNELS", "torch", ""),
+    ],
+)  # fmt: skip
+def test_without_a_compiler_stock_torch_is_used_and_the_log_says_so(monkeypatch, caplog, name, value, said):
+    monkeypatch.setenv(name, value)
+    with caplog.at_level(logging.INFO):
+        assert isinstance(best_kernels(CPU, torch.float32), TorchKernels)
+    assert said in caplog.text
+    assert (not said) == (not caplog.text)
