@@ -88,6 +88,10 @@ class Engine:
             self.stamp(one)
         self._scheduler.add(request)
 
+    def check_queue(self, count: int) -> None:
+        """Raises QueueFullError where so many more requests may not wait; callable from any thread, as a forecast."""
+        self._scheduler.check_queue(count)
+
     def stamp(self, request: Request) -> None:
         """Sets the arrival time unless it is set; callable from any thread, so that waiting for `add` counts too."""
         if request.arrival_s is None:

@@ -1,13 +1,147 @@
-"""The engine without HTTP: for scripts, benchmarks and tests."""
+"""The engine without HTTP: for scripts, benchmarks and tests.
 
+llm = LLM("path/to/checkpoint", dtype="bfloat16")
+for answer in llm.generate(["The capital of France is"], SamplingParams(max_tokens=8, temperature=0.0)):
+    print(answer.completions[0].text)
+"""
+
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from reference_engine.assembly import build_engine, resolve_config
 from reference_engine.config import EngineConfig
+from reference_engine.detokenizer import Detokenizer, StopMatcher
 from reference_engine.engine import Engine
 from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.request import Request, SamplingParams
+from reference_engine.loading.tokenizer import Tokenizer
+from reference_engine.request import FinishReason, Request, SamplingParams, TokenOutput
+
+_ANY_NUMBER = 1 << 40
+
+
+@dataclasses.dataclass(slots=True)
+class Completion:
+    """One answer to a prompt.
+
+    Attributes:
+        token_ids: all of them, the one that ended it included.
+        logprobs: of each token, where they were asked for.
+        text: without what is left out of texts: special tokens, and the stop string that ended it.
+        finish_reason: why it ended.
+    """
+
+    token_ids: list[int] = dataclasses.field(default_factory=list[int])
+    logprobs: list[float] = dataclasses.field(default_factory=list[float])
+    text: str = ""
+    finish_reason: FinishReason | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """A prompt, as token ids, and its completions in order of their seeds."""
+
+    prompt_token_ids: list[int]
+    completions: list[Completion]
+
+
+class LLM:
+    """A loaded model.
+
+    Args:
+        model: Hugging Face checkpoint directory or .gguf file.
+        settings: other fields of `EngineConfig`.
+
+    Raises:
+        CheckpointError, ConfigError: the model or the settings are at fault.
+    """
+
+    def __init__(self, model: str | Path, **settings: Any) -> None:  # noqa: ANN401  (EngineConfig says what)
+        checkpoint = open_checkpoint(Path(model))
+        settings.setdefault("max_queue", _ANY_NUMBER)
+        config = EngineConfig(model=str(model), **settings)
+        self.engine = build_engine(resolve_config(config, checkpoint.config), checkpoint)
+        self.tokenizer = checkpoint.tokenizer
+        self._eos_token_ids = checkpoint.eos_token_ids
+
+    def generate(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        params: SamplingParams | Sequence[SamplingParams],
+        *,
+        n: int = 1,
+        stop: Sequence[str] = (),
+        ignore_eos: bool = False,
+    ) -> list[Answer]:
+        """Answers to all prompts, computed together.
+
+        Args:
+            prompts: texts or token ids.
+            params: for all, or one for each.
+            n: completions of each prompt; they share its blocks, and the seed goes up by one from each to the next.
+            stop: strings that end a completion.
+            ignore_eos: go on behind the end of a sequence.
+
+        Raises:
+            RequestError: a prompt that can never be computed; none is then.
+        """
+        every = [params] * len(prompts) if isinstance(params, SamplingParams) else params
+        writers: dict[str, _Writer] = {}
+        leaders: list[Request] = []
+        for number, (prompt, wanted) in enumerate(zip(prompts, every, strict=True)):
+            tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+            stops = wanted.stop_token_ids | (frozenset() if ignore_eos else self._eos_token_ids)
+            family = [
+                Request(
+                    f"{number}/{i}", tokens, dataclasses.replace(wanted, stop_token_ids=stops, seed=wanted.seed + i)
+                )
+                for i in range(n)
+            ]
+            family[0].siblings = family[1:]
+            leaders.append(family[0])
+            writers |= {one.request_id: _Writer(self.tokenizer, stop, wanted.min_tokens) for one in family}
+        self._run(leaders, writers)
+        return [
+            Answer(leader.token_ids[: leader.prompt_len], [writers[f"{number}/{i}"].completion for i in range(n)])
+            for number, leader in enumerate(leaders)
+        ]
+
+    def _run(self, leaders: Sequence[Request], writers: dict[str, "_Writer"]) -> None:
+        for leader in leaders:
+            self.engine.limits.check(leader.token_ids, leader.sampling.max_tokens, leader.width)
+        for leader in leaders:
+            self.engine.add(leader)
+        while self.engine.has_work:
+            for output in self.engine.step().outputs:
+                if writers[output.request_id].push(output):
+                    self.engine.cancel(output.request_id)
+
+
+class _Writer:
+    """Follows one completion to its text."""
+
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], min_tokens: int) -> None:
+        self.completion = Completion()
+        self._detokenizer = Detokenizer(tokenizer)
+        self._stops = StopMatcher(stops)
+        self._min_tokens = min_tokens
+
+    def push(self, output: TokenOutput) -> bool:
+        """Take a token; True where a stop string has ended the completion before the engine did."""
+        done = self.completion
+        done.token_ids.append(output.token.token_id)
+        if output.token.logprob is not None:
+            done.logprobs.append(output.token.logprob)
+        text, met = self._detokenizer.push(output.token.token_id), None
+        if len(done.token_ids) >= self._min_tokens:
+            text, met = self._stops.push(text)
+        if met is None and output.finish_reason is not None:
+            rest, met = self._stops.push(self._detokenizer.flush())
+            text += rest if met is not None else rest + self._stops.flush()
+        done.text += text
+        done.finish_reason = FinishReason.STOP if met is not None else output.finish_reason
+        return met is not None and output.finish_reason is None
 
 
 def load_engine(config: EngineConfig) -> Engine:

@@ -9,7 +9,7 @@ from reference_engine.attention.base import AttentionBackend, Span
 from reference_engine.kv_cache.cache import holding_of
 from reference_engine.kv_cache.moves import Moves
 from reference_engine.kv_cache.storage import KvStorage
-from reference_engine.models.llama import LlamaModel
+from reference_engine.models.decoder import Model
 from reference_engine.request import SampledToken
 from reference_engine.sampling import sample
 from reference_engine.scheduling.step import Chunk, Step
@@ -39,7 +39,7 @@ class ModelRunner:
     """
 
     def __init__(
-        self, model: LlamaModel, attention: AttentionBackend, storage: KvStorage, host: KvStorage | None = None
+        self, model: Model, attention: AttentionBackend, storage: KvStorage, host: KvStorage | None = None
     ) -> None:
         self._model = model
         self._attention = attention

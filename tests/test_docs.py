@@ -109,3 +109,20 @@ def published_table(page: Path, name: str) -> list[str]:
     text = page.read_text(encoding="utf-8")
     start, end = text.index(f"<!-- results: {name} -->\n"), text.index("<!-- end of results -->")
     return text[start:end].splitlines()[3:]
+
+
+def test_every_name_on_the_way_of_a_request_exists():
+    """docs/engine.md names code; a name with a dot is a member, and some file of the engine defines each part."""
+    text = (ROOT / "docs/engine.md").read_text(encoding="utf-8")
+    sources = [path for kind in ("*.py", "*.cpp") for path in (ROOT / "reference_engine").rglob(kind)]
+    code = "\n".join(path.read_text(encoding="utf-8") for path in sources)
+    names = {name for quoted in re.findall(r"`([A-Za-z_][\w.]*)`(?! \[)", text) for name in quoted.split(".")}
+    quoted_with_links = re.findall(r"`([\w.]+)`\s+\(\[`([\w/.]+)`\]", text)
+    assert len(quoted_with_links) > 20
+    for quoted, place in quoted_with_links:
+        file = (ROOT / "reference_engine" / place).read_text(encoding="utf-8")
+        for name in quoted.split("."):
+            assert re.search(rf"(class|def) {name}\b|^\s+{name}:", file, re.MULTILINE), f"{name} is not in {place}"
+    ignored = {"py", "md", "tests", "n"}
+    assert {name for name in names - ignored if not re.search(rf"\b{name}\b", code)} == set()
+    assert len(text.split()) < 1_000  # two pages

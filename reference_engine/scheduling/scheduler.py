@@ -61,8 +61,7 @@ class Scheduler:
         Raises:
             QueueFullError: as many wait as may.
         """
-        if self._rules.max_waiting is not None and len(self._waiting) >= self._rules.max_waiting:
-            raise QueueFullError(f"{len(self._waiting)} requests are waiting already, no more may")
+        self.check_queue(1)
         if request.request_id in self._requests:
             raise EngineBugError(f"there is a request {request.request_id} already")
         due = self._num_steps + request.priority * self._rules.patience_steps
@@ -71,6 +70,13 @@ class Scheduler:
         self.cache.enter(request)
         self._requests[request.request_id] = request
         _insert(self._waiting, request)
+
+    def check_queue(self, count: int) -> None:
+        """Raises QueueFullError where so many more requests would have to wait and may not."""
+        most = self._rules.max_waiting
+        seats = self._rules.max_num_seqs - sum(request.width for request in self._running)
+        if most is not None and len(self._waiting) + count - max(0, seats) > most:
+            raise QueueFullError(f"{len(self._waiting)} requests are waiting already, no more than {most} may")
 
     def remove(self, request_id: str) -> Request | None:
         """Forgets a finished or cancelled request and frees its blocks; None if it is not here (any more)."""

@@ -67,6 +67,26 @@ def test_several_requests_share_a_stream(with_thread):
     with_thread(test)
 
 
+def test_siblings_come_out_of_the_stream_of_their_leader(with_thread):
+    async def test(thread, _):
+        leader = request("a", 3)
+        leader.siblings.extend([request("a/1", 2), request("a/2", 4)])
+        outputs = await collect(thread.submit([leader, request("b", 1)]))
+        assert sorted(output.request_id for output in outputs) == sorted(["a"] * 3 + ["a/1"] * 2 + ["a/2"] * 4 + ["b"])
+
+    with_thread(test)
+
+
+def test_a_sibling_that_can_never_be_computed_keeps_its_leader_out(with_thread):
+    async def test(thread, _):
+        leader = request("a", 3)
+        leader.siblings.append(request("a/1", 500))
+        with pytest.raises(RequestError, match="maximum model length"):
+            thread.submit([leader])
+
+    with_thread(test)
+
+
 def test_one_bad_request_keeps_the_others_of_its_group_out(with_thread):
     async def test(thread, _):
         with pytest.raises(RequestError, match="maximum model length"):

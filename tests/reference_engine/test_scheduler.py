@@ -216,13 +216,17 @@ def test_nobody_is_overtaken_for_longer_than_the_patience_allows(bench):
 
 
 def test_more_than_may_wait_are_refused(bench):
-    b = bench(max_waiting=2)
-    b.add(request("a"), request("b"))
-    with pytest.raises(QueueFullError, match="2 requests are waiting already, no more may; try again later") as refusal:
-        b.add(request("c"))
+    b = bench(max_waiting=2, seqs=1)
+    b.add(request("a"), request("b"), request("c"))  # one of them need not wait
+    refused = pytest.raises(QueueFullError, match="3 requests are waiting already, no more than 2 may; try again later")
+    with refused as refusal:
+        b.add(request("d"))
     assert refusal.value.status == 429
     b.step()
-    b.add(request("c"))
+    with pytest.raises(QueueFullError, match="2 requests are waiting already"):
+        b.add(request("d"))
+    b.steps(3)
+    b.add(request("d"))
 
 
 def test_siblings_share_the_prompt_and_part_where_they_write():

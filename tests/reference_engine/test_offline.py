@@ -1,0 +1,50 @@
+import pytest
+
+from reference_engine.errors import RequestError
+from reference_engine.offline import LLM
+from reference_engine.request import FinishReason, SamplingParams
+
+GREEDY = SamplingParams(max_tokens=12, temperature=0.0)
+
+
+@pytest.fixture
+def llm(checkpoint_dir):
+    return LLM(checkpoint_dir, dtype="float32", num_blocks=64, max_num_seqs=8, threads=1)
+
+
+def test_texts_and_tokens_are_answered_alike(llm):
+    text = "hello world"
+    by_text, by_tokens = llm.generate([text, llm.tokenizer.encode(text)], GREEDY, ignore_eos=True)
+    assert by_text == by_tokens
+    (completion,) = by_text.completions
+    assert (len(completion.token_ids), completion.finish_reason) == (12, FinishReason.LENGTH)
+    assert completion.text == llm.tokenizer.decode(completion.token_ids)
+
+
+def test_completions_of_one_prompt_are_those_of_their_seeds_alone(llm):
+    params = SamplingParams(max_tokens=9, temperature=1.0, seed=5, logprobs=0)
+    (together,) = llm.generate(["hello"], params, n=3, ignore_eos=True)
+    alone = [
+        llm.generate(["hello"], SamplingParams(max_tokens=9, temperature=1.0, seed=5 + i), ignore_eos=True)
+        for i in range(3)
+    ]
+    tokens = [one.token_ids for one in together.completions]
+    assert tokens == [answer.completions[0].token_ids for (answer,) in alone]
+    assert len({tuple(one) for one in tokens}) == 3
+    assert all(len(one.logprobs) == 9 and max(one.logprobs) <= 0 for one in together.completions)
+
+
+def test_a_stop_string_ends_a_completion_and_leaves_its_text(llm):
+    (whole,) = llm.generate(["hello"], GREEDY, ignore_eos=True)
+    text = whole.completions[0].text
+    stop = text[3:5]
+    (cut,) = llm.generate(["hello"], GREEDY, stop=[stop], ignore_eos=True)
+    assert cut.completions[0].text == text[: text.index(stop)]
+    assert cut.completions[0].finish_reason is FinishReason.STOP
+    assert not llm.engine.has_work
+
+
+def test_where_one_prompt_is_impossible_none_is_computed(llm):
+    with pytest.raises(RequestError, match="the prompt is empty"):
+        llm.generate([[5, 6], []], GREEDY)
+    assert not llm.engine.has_work
