@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks.bars import Bars
-from benchmarks.reference_engine.parity import Tally, Truth, compare, transformers_greedy
+from benchmarks.engine.parity import Tally, Truth, compare, transformers_greedy
 from reference_engine.loading.safetensors import read_config
 from reference_engine.offline import load_engine
 from tests.reference_engine.conftest import write_checkpoint
@@ -60,8 +60,10 @@ def fewest_blocks(directory: Path, block_size: int, budget: int, longest: int) -
     return int(1.5 * longest / block_size)
 
 
-def run(directory: Path, case: str, prompts: list[list[int]], truths: list[Truth]) -> tuple[Tally, Counter]:
-    settings = dict(CASES[case])
+def run(
+    directory: Path, case: str, prompts: list[list[int]], truths: list[Truth], device: str
+) -> tuple[Tally, Counter]:
+    settings = CASES[case] | {"device": device}
     length = len(truths[0].tokens)
     if settings.get("num_blocks", 1) is None:
         longest = max(map(len, prompts)) + length
@@ -79,7 +81,7 @@ def run(directory: Path, case: str, prompts: list[list[int]], truths: list[Truth
     return tally, counts
 
 
-def check(name: str, prompts: list[list[int]], length: int, bars: Bars) -> Counter:
+def check(name: str, prompts: list[list[int]], length: int, device: str, bars: Bars) -> Counter:
     """One family in all cases; prints a line for each."""
     total = Counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -87,7 +89,7 @@ def check(name: str, prompts: list[list[int]], length: int, bars: Bars) -> Count
         directory = write_checkpoint(Path(folder), model)
         truths = [transformers_greedy(model, prompt, length) for prompt in prompts]
         for case in CASES:
-            tally, counts = run(directory, case, prompts, truths)
+            tally, counts = run(directory, case, prompts, truths, device)
             total += counts + Counter(different=tally.different, excused=tally.excused)
             found = [tally.equal, tally.excused, tally.different, *(counts[key] for key in COUNTED)]
             print(f"{name:<30}{case:<15}" + "".join(f"{value:>9}" for value in found) + f"{tally.seconds:>8.1f}")
@@ -103,12 +105,15 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--only", choices=FAMILIES)
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="of the engine; Transformers is on the CPU"
+    )
     options = parser.parse_args()
     prompts, bars = make_prompts(options.prompts), Bars()
     heads = ("equal", "excused", "differ", "preempt", "swap", "cached")
     print(f"{'family':<30}{'case':<15}" + "".join(f"{head:>9}" for head in heads) + f"{'seconds':>8}")
     totals = {
-        name: check(name, prompts, options.tokens, bars)
+        name: check(name, prompts, options.tokens, options.device, bars)
         for name in ([options.only] if options.only else FAMILIES)
     }  # fmt: skip
     for key in COUNTED:

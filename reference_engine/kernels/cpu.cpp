@@ -1,13 +1,18 @@
 // The small operations between the matrix products of a decode step, and paged attention over one new token a sequence.
 //
-// Plain loops that a compiler turns into vector code for the processor it runs on; no intrinsics. Sums are in float32
-// whatever the type of the data. Every function has a torch twin of the same meaning in cpu.py, which the tests hold it
+// Plain loops that a compiler turns into vector code for the processor it runs on; intrinsics only where bfloat16 is
+// multiplied in pairs. Sums are in float32 whatever the type of the data. Every function has a torch twin of the same meaning in cpu.py, which the tests hold it
 // to. Parallel over rows or heads by OpenMP, with the library that torch has loaded already.
+
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
 
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 namespace {
 
@@ -177,6 +182,26 @@ inline Vector load(const bf16* from) {
     return value;
 }
 
+// The same as the function above for sixteen numbers that are not above 0.
+inline Vector exponential(Vector x) {
+    typedef int32_t Whole __attribute__((vector_size(64)));
+    x = x < -87.0f ? Vector{} - 87.0f : x;
+    const Whole whole = __builtin_convertvector(x * 1.44269504f - 0.5f, Whole);  // towards 0, so to the nearest
+    const Vector n = __builtin_convertvector(whole, Vector);
+    const Vector r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+    Vector sum = r * (1.0f / 5040) + 1.0f / 720;
+    sum = sum * r + 1.0f / 120;
+    sum = sum * r + 1.0f / 24;
+    sum = sum * r + 1.0f / 6;
+    sum = sum * r + 0.5f;
+    sum = sum * r + 1.0f;
+    sum = sum * r + 1.0f;
+    const Whole power = (whole + 127) << 23;
+    Vector scale;
+    std::memcpy(&scale, &power, sizeof scale);
+    return sum * scale;
+}
+
 inline float total(Vector vector) {
     typedef float Eight __attribute__((vector_size(32)));
     typedef float Four __attribute__((vector_size(16)));
@@ -243,7 +268,8 @@ class Head {
     void weigh(int g, int64_t count) {
         float best = largest_[g], added = 0;
         for (int64_t t = 0; t < count; ++t) best = scores_[g][t] > best ? scores_[g][t] : best;
-        for (int64_t t = 0; t < count; ++t) scores_[g][t] = exponential(scores_[g][t] - best);
+        const Vector weights = exponential(load(scores_[g]) - best);  // behind `count` they are of no use
+        std::memcpy(scores_[g], &weights, sizeof weights);
         for (int64_t t = 0; t < count; ++t) added += scores_[g][t];
         if (best != largest_[g]) {
             const float shrink = exponential(largest_[g] - best);
@@ -270,8 +296,154 @@ class Head {
     const Decode& step_;
     const int64_t key_vectors_, value_vectors_;
     Vector query_[group][kMostDims / kLanes], sums_[group][kMostDims / kLanes];
-    float scores_[group][kTile], largest_[group], total_[group];
+    float scores_[group][kTile] = {}, largest_[group], total_[group];
 };
+
+#if defined(__AVX512BF16__)
+
+// The same for bfloat16 where the processor multiplies pairs of it: keys and values are never made wider, and weights are
+// rounded to bfloat16 before they meet the values. Dims are multiples of 32, blocks of kTile tokens.
+template <int group>
+class PairHead {
+  public:
+    PairHead(const Decode& step, const bf16* query)
+        : step_(step), query_(query), key_parts_(step.key_dim / 32), value_parts_(step.value_dim / 32) {
+        for (int g = 0; g < group; ++g) {
+            largest_[g] = -std::numeric_limits<float>::infinity();
+            total_[g] = 0;
+            for (int64_t i = 0; i < 2 * value_parts_; ++i) sums_[g][i] = _mm512_setzero_ps();
+        }
+    }
+
+    void attend(const bf16* keys, const bf16* values, int64_t value_row, const int32_t* blocks, int64_t first,
+                int64_t stop) {
+        const int64_t size = step_.block_size, key_row = step_.kv_heads * step_.key_dim;
+        int64_t slots[kTiles];
+        for (int64_t token = first - first % kTile; token < stop;) {
+            int tiles = 0;
+            for (; tiles < kTiles && token < stop; ++tiles, token += kTile) {
+                slots[tiles] = int64_t(blocks[token / size]) * size + token % size;
+                const int from = token < first ? int(first - token) : 0;
+                const int to = stop - token < kTile ? int(stop - token) : int(kTile);
+                const __mmask16 seen = __mmask16((0xFFFFu >> (kTile - to)) & (0xFFFFu << from));
+                for (int g = 0; g < group; ++g) multiply(g, tiles, keys + slots[tiles] * key_row, key_row, seen);
+            }
+            for (int g = 0; g < group; ++g) weigh(g, tiles);
+            add(values, value_row, slots, tiles);
+        }
+    }
+
+    void write(bf16* out) const {
+        for (int g = 0; g < group; ++g)
+            for (int64_t d = 0; d < step_.value_dim; ++d) {
+                alignas(64) float part[16];
+                // Pairs of values were taken apart by fours of dims; see add.
+                _mm512_store_ps(part, sums_[g][2 * (d / 32) + d % 8 / 4]);
+                out[g * step_.value_dim + d] = bf16(part[d % 32 / 8 * 4 + d % 4] / total_[g]);
+            }
+    }
+
+  private:
+    static __m512bh pairs(const bf16* from) { return (__m512bh)_mm512_loadu_si512(from); }
+
+    // The products of one query with a tile of keys; minus infinity for those that are not seen.
+    void multiply(int g, int tile, const bf16* keys, int64_t row, __mmask16 seen) {
+        __m512 products[kTile];
+        for (int t = 0; t < kTile; ++t) products[t] = _mm512_setzero_ps();
+        for (int64_t i = 0; i < key_parts_; ++i) {
+            const __m512bh part = pairs(query_ + g * step_.key_dim + 32 * i);
+            for (int t = 0; t < kTile; ++t) products[t] = _mm512_dpbf16_ps(products[t], pairs(keys + t * row + 32 * i), part);
+        }
+        const __m512 lowest = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+        scores_[g][tile] = _mm512_mask_mul_ps(lowest, seen, row_sums(products), _mm512_set1_ps(step_.scale));
+    }
+
+    // The sum of each of sixteen vectors, in order, by adding halves of two at a time.
+    static __m512 row_sums(const __m512* rows) {
+        __m512 fours[4];
+        for (int i = 0; i < 4; ++i) {
+            const __m512 *r = rows + 4 * i;
+            const __m512 left = _mm512_add_ps(_mm512_unpacklo_ps(r[0], r[1]), _mm512_unpackhi_ps(r[0], r[1]));
+            const __m512 right = _mm512_add_ps(_mm512_unpacklo_ps(r[2], r[3]), _mm512_unpackhi_ps(r[2], r[3]));
+            const __m512d a = _mm512_castps_pd(left), b = _mm512_castps_pd(right);
+            fours[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+        }
+        const __m512 upper = _mm512_add_ps(_mm512_shuffle_f32x4(fours[0], fours[1], 0x44),
+                                           _mm512_shuffle_f32x4(fours[0], fours[1], 0xEE));
+        const __m512 lower = _mm512_add_ps(_mm512_shuffle_f32x4(fours[2], fours[3], 0x44),
+                                           _mm512_shuffle_f32x4(fours[2], fours[3], 0xEE));
+        return _mm512_add_ps(_mm512_shuffle_f32x4(upper, lower, 0x88), _mm512_shuffle_f32x4(upper, lower, 0xDD));
+    }
+
+    // Products of some tiles become weights under the largest so far.
+    void weigh(int g, int tiles) {
+        __m512 most = scores_[g][0], sum = _mm512_setzero_ps();
+        for (int i = 1; i < tiles; ++i) most = _mm512_max_ps(most, scores_[g][i]);
+        const float here = _mm512_reduce_max_ps(most), best = here > largest_[g] ? here : largest_[g];
+        for (int i = 0; i < tiles; ++i) {
+            const __mmask16 seen = _mm512_cmp_ps_mask(scores_[g][i], _mm512_set1_ps(-1e30f), _CMP_GT_OQ);
+            const __m512 below = _mm512_sub_ps(scores_[g][i], _mm512_set1_ps(best));
+            const __m512 weights = _mm512_maskz_mov_ps(seen, __m512(exponential(Vector(below))));
+            sum = _mm512_add_ps(sum, weights);
+            const __m256bh rounded = _mm512_cvtneps_pbh(weights);
+            _mm256_store_si256(reinterpret_cast<__m256i*>(weights_[g] + i * kTile), reinterpret_cast<const __m256i&>(rounded));
+        }
+        if (best != largest_[g]) {
+            const float shrink = exponential(largest_[g] - best);
+            for (int64_t i = 0; i < 2 * value_parts_; ++i)
+                sums_[g][i] = _mm512_mul_ps(sums_[g][i], _mm512_set1_ps(shrink));
+            total_[g] *= shrink;
+            largest_[g] = best;
+        }
+        total_[g] += _mm512_reduce_add_ps(sum);
+    }
+
+    // The weighted sum of values, two tokens at a time.
+    void add(const bf16* values, int64_t row, const int64_t* slots, int tiles) {
+        for (int64_t i = 0; i < value_parts_; ++i) {
+            __m512 low[group], high[group];
+            for (int g = 0; g < group; ++g) {
+                low[g] = sums_[g][2 * i];
+                high[g] = sums_[g][2 * i + 1];
+            }
+            for (int tile = 0; tile < tiles; ++tile) {
+                const bf16* from = values + slots[tile] * row + 32 * i;
+                for (int pair = 0; pair < kTile / 2; ++pair) {
+                    const __m512i a = _mm512_loadu_si512(from + 2 * pair * row);
+                    const __m512i b = _mm512_loadu_si512(from + (2 * pair + 1) * row);
+                    const __m512bh left = (__m512bh)_mm512_unpacklo_epi16(a, b);
+                    const __m512bh right = (__m512bh)_mm512_unpackhi_epi16(a, b);
+                    for (int g = 0; g < group; ++g) {
+                        int32_t two;
+                        std::memcpy(&two, weights_[g] + tile * kTile + 2 * pair, sizeof two);
+                        const __m512bh both = (__m512bh)_mm512_set1_epi32(two);
+                        low[g] = _mm512_dpbf16_ps(low[g], both, left);
+                        high[g] = _mm512_dpbf16_ps(high[g], both, right);
+                    }
+                }
+            }
+            for (int g = 0; g < group; ++g) {
+                sums_[g][2 * i] = low[g];
+                sums_[g][2 * i + 1] = high[g];
+            }
+        }
+    }
+
+    static constexpr int kTiles = 8;  // that are weighed together: one alone would mostly wait for itself
+
+    const Decode& step_;
+    const bf16* query_;
+    const int64_t key_parts_, value_parts_;
+    __m512 sums_[group][kMostDims / 16], scores_[group][kTiles];
+    alignas(32) uint16_t weights_[group][kTiles * kTile];
+    float largest_[group], total_[group];
+};
+
+inline bool suits_pairs(const Decode& step) {
+    return step.key_dim % 32 == 0 && step.value_dim % 32 == 0 && step.block_size % kTile == 0;
+}
+
+#endif
 
 template <typename T>
 struct Caches {
@@ -283,15 +455,22 @@ struct Caches {
 template <typename T, int count>
 void attend_heads(const Decode& step, const Caches<T>& caches, T* out, const T* query, int64_t row, int64_t head,
                   int64_t first_head) {
-    Head<T, count> state(step, query + row * step.query_stride + first_head * step.key_dim);
     const T* keys = caches.keys + head * step.key_dim;
     const T* values = caches.values ? caches.values + head * step.value_dim : keys;
     const int32_t* blocks = step.tables + row * step.width;
     const int64_t end = step.ends[row];
     const int64_t begin = step.window && end > step.window ? end - step.window : 0;
-    state.attend(keys, values, caches.value_row, blocks, 0, step.sinks < begin ? step.sinks : begin);
-    state.attend(keys, values, caches.value_row, blocks, begin, end);
-    state.write(out + (row * step.heads + first_head) * step.value_dim);
+    const auto attend = [&](auto&& state) {
+        state.attend(keys, values, caches.value_row, blocks, 0, step.sinks < begin ? step.sinks : begin);
+        state.attend(keys, values, caches.value_row, blocks, begin, end);
+        state.write(out + (row * step.heads + first_head) * step.value_dim);
+    };
+    const T* heads = query + row * step.query_stride + first_head * step.key_dim;
+#if defined(__AVX512BF16__)
+    if constexpr (std::is_same_v<T, bf16>)
+        if (suits_pairs(step)) return attend(PairHead<count>(step, heads));
+#endif
+    attend(Head<T, count>(step, heads));
 }
 
 // Writes the new token of each sequence into the cache.

@@ -1,6 +1,6 @@
 """How fast is the reference engine beside Transformers on this machine? Same weights, same dtype, same run.
 
-    python -m benchmarks.reference_engine.throughput [--device cuda]
+    python -m benchmarks.engine.throughput [--device cuda]
 
 Decoding: 200 prompt tokens, then 64 tokens each, at batch 1 and 8; only the time after the first token counts.
 Prefill: one prompt of 512 tokens. Each number is the median of three runs, the two engines taking turns.

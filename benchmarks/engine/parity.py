@@ -1,6 +1,6 @@
 """Does the reference engine say, token for token, what Transformers says? Greedy, float32, real prompts.
 
-    python -m benchmarks.reference_engine.parity [--device cuda]
+    python -m benchmarks.engine.parity [--device cuda]
 
 Transformers runs each prompt alone in a greedy loop with its own cache. The engine runs the same prompts alone, in
 mixed batches of 8 with chunked prefill, and once more with so few KV blocks that requests are preempted. A difference
