@@ -16,7 +16,7 @@ from reference_engine.kv_cache.layout import LayerLayout
 from reference_engine.kv_cache.storage import KvStorage, PlainStore
 
 _LANES, _MOST_DIMS = 16, 576
-"""Dims of a head are multiples of the first and at most the second; see `cpu.cpp`."""
+"""Dims of a head are multiples of the first and at most the second; see `attention.cpp`."""
 
 
 def suits_native(storage: KvStorage) -> bool:

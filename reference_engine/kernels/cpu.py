@@ -1,4 +1,4 @@
-"""The small operations between the matrix products, compiled (`cpu.cpp`) and in stock torch.
+"""The small operations between the matrix products, compiled (`rows.cpp`, `attention.cpp`) and in stock torch.
 
 `TorchKernels` is the twin that the tests hold `NativeKernels` to, and what is used wherever the compiled ones are not:
 on a GPU, for other dtypes, without a compiler.
@@ -87,8 +87,9 @@ _TORCH = TorchKernels()
 class NativeKernels:
     """Compiled ones; see `Kernels`. Rows of `heads` may be parts of longer rows, everything else is contiguous."""
 
-    def __init__(self, functions: ctypes.CDLL, dtype: torch.dtype) -> None:
-        found = {name: getattr(functions, f"{name}_{_SUFFIXES[dtype]}") for name in _ARGUMENTS}
+    def __init__(self, rows: ctypes.CDLL, attention: ctypes.CDLL, dtype: torch.dtype) -> None:
+        places = dict.fromkeys(_ARGUMENTS, rows) | {"paged_decode": attention}
+        found = {name: getattr(place, f"{name}_{_SUFFIXES[dtype]}") for name, place in places.items()}
         for name, function in found.items():
             function.argtypes, function.restype = _ARGUMENTS[name], None
         self._add_rms_norm, self._silu_mul = found["add_rms_norm"], found["silu_mul"]
@@ -125,7 +126,7 @@ class NativeKernels:
 
 
 class Decode(ctypes.Structure):
-    """What `paged_decode` is told once per step; see the struct of that name in `cpu.cpp`."""
+    """What `paged_decode` is told once per step; see the struct of that name in `attention.cpp`."""
 
     _fields_ = (
         *((name, _POINTER) for name in ("tables", "ends")),
@@ -138,8 +139,10 @@ class Decode(ctypes.Structure):
 @functools.cache
 def native_kernels(device: torch.device, dtype: torch.dtype) -> NativeKernels | None:
     """The compiled operations for tensors of this kind; None where there are none."""
-    functions = library("cpu.cpp") if device.type == "cpu" and dtype in _SUFFIXES else None
-    return None if functions is None else NativeKernels(functions, dtype)
+    if device.type != "cpu" or dtype not in _SUFFIXES:
+        return None
+    rows, attention = library("rows.cpp"), library("attention.cpp")
+    return None if rows is None or attention is None else NativeKernels(rows, attention, dtype)
 
 
 def best_kernels(device: torch.device, dtype: torch.dtype) -> Kernels:

@@ -43,7 +43,9 @@ struct Share {
 };
 
 inline void fetch(const Element* panel) {
-    for (int64_t i = 0; i < 2 * kTile; i += 32) _mm_prefetch(reinterpret_cast<const char*>(panel + kAhead + i), _MM_HINT_T0);
+    const char* ahead = reinterpret_cast<const char*>(panel + kAhead);
+    for (int64_t line = 0; line < 2 * kTile * int64_t(sizeof(Element)); line += 64)
+        _mm_prefetch(ahead + line, _MM_HINT_T0);
 }
 
 inline void write_row(Element* out, __m512 sums, const float* bias) {
@@ -81,8 +83,9 @@ void configure(int64_t upper, int64_t lower) {
 }
 
 void write_sums(const Product& job, const float* sums, int64_t row, int64_t column, int64_t count) {
+    const float* bias = job.bias ? job.bias + column : nullptr;
     for (int64_t r = 0; r < count; ++r)
-        write_row(job.out + (row + r) * job.n + column, _mm512_load_ps(sums + 16 * r), job.bias ? job.bias + column : nullptr);
+        write_row(job.out + (row + r) * job.n + column, _mm512_load_ps(sums + 16 * r), bias);
 }
 
 void multiply(const Product& job) {
@@ -199,8 +202,10 @@ extern "C" void pack(Element* packed, const Element* weight, int64_t n, int64_t 
         for (int64_t i = 0; i < k; i += kPanel)
             for (int64_t half = 0; half < 2; ++half)
                 for (int64_t pair = 0; pair < 16; ++pair)
-                    for (int64_t output = 0; output < 16; ++output, to += 2)
-                        std::memcpy(to, weight + (p * kPanel + half * 16 + output) * k + i + 2 * pair, 2 * sizeof(Element));
+                    for (int64_t output = 0; output < 16; ++output, to += 2) {
+                        const Element* row = weight + (p * kPanel + half * 16 + output) * k;
+                        std::memcpy(to, row + i + 2 * pair, 2 * sizeof(Element));
+                    }
     }
 }
 

@@ -47,7 +47,8 @@ def library(source: str) -> ctypes.CDLL | None:
 
 def _compiled(compiler: str, source: Path) -> Path:
     key = hashlib.blake2b(digest_size=12)
-    for part in (source.read_bytes(), " ".join(_FLAGS).encode(), _processor().encode()):
+    headers = [header.read_bytes() for header in sorted(source.parent.glob("*.h"))]
+    for part in (source.read_bytes(), *headers, " ".join(_FLAGS).encode(), _processor().encode()):
         key.update(part)
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bakeoff" / "kernels"
     target = folder / f"{source.stem}-{key.hexdigest()}.so"

@@ -16,7 +16,7 @@ from reference_engine.offline import generate, load_engine
 from reference_engine.request import SamplingParams
 
 pytestmark = pytest.mark.model
-PROMPTS = Path(__file__).parents[2] / "benchmarks" / "reference_engine" / "prompts.json"
+PROMPTS = Path(__file__).parents[2] / "benchmarks" / "engine" / "prompts.json"
 LENGTH = 24
 
 

@@ -1,152 +1,17 @@
-// The small operations between the matrix products of a decode step, and paged attention over one new token a sequence.
+// Attention of one new token a sequence over a paged cache, read where it lies.
 //
-// Plain loops that a compiler turns into vector code for the processor it runs on; intrinsics only where bfloat16 is
-// multiplied in pairs. Sums are in float32 whatever the type of the data. Every function has a torch twin of the same meaning in cpu.py, which the tests hold it
-// to. Parallel over rows or heads by OpenMP, with the library that torch has loaded already.
+// Written for vectors of sixteen numbers, which the compiler makes of what the processor has; intrinsics only where
+// bfloat16 is multiplied in pairs. Sums are in float32. cpu.py and native_backend.py call it, the tests hold it to the
+// naive twin. Parallel over sequences and heads by OpenMP, with the library that torch has loaded already.
 
 #if defined(__AVX512BF16__)
 #include <immintrin.h>
 #endif
 
-#include <cmath>
-#include <cstdint>
-#include <cstring>
 #include <limits>
 #include <type_traits>
 
-namespace {
-
-struct bf16 {
-    uint16_t bits;
-    operator float() const {
-        uint32_t wide = uint32_t(bits) << 16;
-        float value;
-        std::memcpy(&value, &wide, sizeof value);
-        return value;
-    }
-    bf16() = default;
-    bf16(float value) {  // to nearest, ties to even
-        uint32_t wide;
-        std::memcpy(&wide, &value, sizeof wide);
-        bits = uint16_t((wide + 0x7FFF + ((wide >> 16) & 1)) >> 16);
-    }
-};
-
-constexpr int64_t kMostDims = 576;  // of one head
-constexpr int64_t kMostGroup = 8;   // query heads that are attended together
-constexpr int64_t kTile = 16;       // tokens whose keys are in float32 at the same time
-
-// e^x to one unit in the last place of float32 or two, without a branch, so that a loop of it becomes vector code:
-// 2^n * e^r with n whole and |r| <= ln 2 / 2, e^r by its Taylor polynomial of degree 7. Everything below e^-87 is e^-87.
-inline float exponential(float x) {
-    x = x < -87.0f ? -87.0f : x;
-    const float n = std::nearbyint(x * 1.44269504f);
-    const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-    float sum = 1.0f / 5040;
-    sum = sum * r + 1.0f / 720;
-    sum = sum * r + 1.0f / 120;
-    sum = sum * r + 1.0f / 24;
-    sum = sum * r + 1.0f / 6;
-    sum = sum * r + 0.5f;
-    sum = sum * r + 1.0f;
-    sum = sum * r + 1.0f;
-    const int32_t power = (int32_t(n) + 127) << 23;
-    float scale;
-    std::memcpy(&scale, &power, sizeof scale);
-    return sum * scale;
-}
-
-// out[row] = norm(residual[row] += x[row]) * weight; x may be null.
-template <typename T>
-void add_rms_norm(T* out, T* residual, const T* x, const T* weight, int64_t rows, int64_t dim, float eps) {
-#pragma omp parallel for schedule(static) if (rows > 1)
-    for (int64_t row = 0; row < rows; ++row) {
-        T* kept = residual + row * dim;
-        T* target = out + row * dim;
-        if (x) {
-            const T* added = x + row * dim;
-            for (int64_t i = 0; i < dim; ++i) kept[i] = T(float(kept[i]) + float(added[i]));
-        }
-        float sum = 0;
-        for (int64_t i = 0; i < dim; ++i) sum += float(kept[i]) * float(kept[i]);
-        const float scale = 1.0f / std::sqrt(sum / float(dim) + eps);
-        for (int64_t i = 0; i < dim; ++i) target[i] = T(float(kept[i]) * scale * float(weight[i]));
-    }
-}
-
-// out[row] = silu(gate) * up, where gate_up[row] = [gate, up].
-template <typename T>
-void silu_mul(T* out, const T* gate_up, int64_t rows, int64_t dim) {
-#pragma omp parallel for schedule(static)
-    for (int64_t row = 0; row < rows; ++row) {
-        const T* gate = gate_up + row * 2 * dim;
-        const T* up = gate + dim;
-        T* target = out + row * dim;
-        for (int64_t i = 0; i < dim; ++i) {
-            const float g = gate[i];
-            target[i] = T(float(T(g / (1.0f + exponential(-g)))) * float(up[i]));
-        }
-    }
-}
-
-// Turns each head's vector in place by its row's position: [a, b] -> [a cos - b sin, b cos + a sin], halves a and b.
-// heads: rows of `stride` elements that begin with count * dim; cosine: [rows, dim], both halves the same; signed_sine:
-// the same with the first half negated.
-template <typename T>
-void rotate(T* heads, int64_t stride, const T* cosine, const T* signed_sine, int64_t rows, int64_t count,
-            int64_t dim) {
-    const int64_t half = dim / 2;
-#pragma omp parallel for schedule(static) if (rows > 1)
-    for (int64_t row = 0; row < rows; ++row)
-        for (int64_t head = 0; head < count; ++head) {
-            T* first = heads + row * stride + head * dim;
-            T* second = first + half;
-            for (int64_t i = 0; i < half; ++i) {
-                const float a = first[i], b = second[i], c = cosine[row * dim + i], s = signed_sine[row * dim + half + i];
-                first[i] = T(a * c - b * s);
-                second[i] = T(b * c + a * s);
-            }
-        }
-}
-
-// Numbers whose order as integers is that of the floats they are made from.
-inline int16_t ordered(bf16 value) {
-    const int16_t bits = int16_t(value.bits);
-    return bits ^ ((bits >> 15) & 0x7FFF);
-}
-
-inline int32_t ordered(float value) {
-    int32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    return bits ^ ((bits >> 31) & 0x7FFFFFFF);
-}
-
-// The place of each row's largest number, the first of equals. rows of `dim` elements.
-template <typename T>
-void largest(int64_t* out, const T* x, int64_t rows, int64_t dim) {
-    constexpr int64_t kSpan = 1024;
-    using Key = decltype(ordered(T()));
-#pragma omp parallel for schedule(static) if (rows > 1)
-    for (int64_t row = 0; row < rows; ++row) {
-        const T* from = x + row * dim;
-        Key best = std::numeric_limits<Key>::min();
-        int64_t best_start = 0;
-        for (int64_t start = 0; start < dim; start += kSpan) {
-            const int64_t stop = start + kSpan < dim ? start + kSpan : dim;
-            Key most = std::numeric_limits<Key>::min();
-            for (int64_t i = start; i < stop; ++i) most = ordered(from[i]) > most ? ordered(from[i]) : most;
-            if (most > best) {
-                best = most;
-                best_start = start;
-            }
-        }
-        int64_t i = best_start;
-        while (i < dim - 1 && ordered(from[i]) != best) ++i;
-        out[row] = i;
-    }
-}
-
-}  // namespace
+#include "numbers.h"
 
 // What is the same in all layers of a group in one step; cpu.py has the same fields in the same order.
 struct Decode {
@@ -161,58 +26,9 @@ struct Decode {
 
 namespace {
 
-// Sixteen numbers at a time, whatever the processor: the compiler makes of them what it has.
-typedef float Vector __attribute__((vector_size(64)));
-typedef uint16_t Halves __attribute__((vector_size(32)));
-typedef uint32_t Words __attribute__((vector_size(64)));
-constexpr int64_t kLanes = 16;
-
-inline Vector load(const float* from) {
-    Vector value;
-    std::memcpy(&value, from, sizeof value);
-    return value;
-}
-
-inline Vector load(const bf16* from) {
-    Halves halves;
-    std::memcpy(&halves, from, sizeof halves);
-    const Words words = __builtin_convertvector(halves, Words) << 16;
-    Vector value;
-    std::memcpy(&value, &words, sizeof value);
-    return value;
-}
-
-// The same as the function above for sixteen numbers that are not above 0.
-inline Vector exponential(Vector x) {
-    typedef int32_t Whole __attribute__((vector_size(64)));
-    x = x < -87.0f ? Vector{} - 87.0f : x;
-    const Whole whole = __builtin_convertvector(x * 1.44269504f - 0.5f, Whole);  // towards 0, so to the nearest
-    const Vector n = __builtin_convertvector(whole, Vector);
-    const Vector r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-    Vector sum = r * (1.0f / 5040) + 1.0f / 720;
-    sum = sum * r + 1.0f / 120;
-    sum = sum * r + 1.0f / 24;
-    sum = sum * r + 1.0f / 6;
-    sum = sum * r + 0.5f;
-    sum = sum * r + 1.0f;
-    sum = sum * r + 1.0f;
-    const Whole power = (whole + 127) << 23;
-    Vector scale;
-    std::memcpy(&scale, &power, sizeof scale);
-    return sum * scale;
-}
-
-inline float total(Vector vector) {
-    typedef float Eight __attribute__((vector_size(32)));
-    typedef float Four __attribute__((vector_size(16)));
-    Eight eight[2];
-    Four four[2];
-    std::memcpy(eight, &vector, sizeof vector);
-    const Eight half = eight[0] + eight[1];
-    std::memcpy(four, &half, sizeof half);
-    const Four quarter = four[0] + four[1];
-    return (quarter[0] + quarter[2]) + (quarter[1] + quarter[3]);
-}
+constexpr int64_t kMostDims = 576;  // of one head
+constexpr int64_t kMostGroup = 8;   // query heads that are attended together
+constexpr int64_t kTile = 16;       // tokens whose keys are in float32 at the same time
 
 // Some query heads of one key/value head of one sequence: online softmax over the tokens that are seen, tile by tile
 // (FlashAttention, arXiv:2205.14135). Dims are multiples of kLanes.
@@ -301,8 +117,8 @@ class Head {
 
 #if defined(__AVX512BF16__)
 
-// The same for bfloat16 where the processor multiplies pairs of it: keys and values are never made wider, and weights are
-// rounded to bfloat16 before they meet the values. Dims are multiples of 32, blocks of kTile tokens.
+// The same for bfloat16 where the processor multiplies pairs of it: keys and values are never made wider, and weights
+// are rounded to bfloat16 before they meet the values. Dims are multiples of 32, blocks of kTile tokens.
 template <int group>
 class PairHead {
   public:
@@ -352,7 +168,8 @@ class PairHead {
         for (int t = 0; t < kTile; ++t) products[t] = _mm512_setzero_ps();
         for (int64_t i = 0; i < key_parts_; ++i) {
             const __m512bh part = pairs(query_ + g * step_.key_dim + 32 * i);
-            for (int t = 0; t < kTile; ++t) products[t] = _mm512_dpbf16_ps(products[t], pairs(keys + t * row + 32 * i), part);
+            for (int t = 0; t < kTile; ++t)
+                products[t] = _mm512_dpbf16_ps(products[t], pairs(keys + t * row + 32 * i), part);
         }
         const __m512 lowest = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
         scores_[g][tile] = _mm512_mask_mul_ps(lowest, seen, row_sums(products), _mm512_set1_ps(step_.scale));
@@ -366,7 +183,8 @@ class PairHead {
             const __m512 left = _mm512_add_ps(_mm512_unpacklo_ps(r[0], r[1]), _mm512_unpackhi_ps(r[0], r[1]));
             const __m512 right = _mm512_add_ps(_mm512_unpacklo_ps(r[2], r[3]), _mm512_unpackhi_ps(r[2], r[3]));
             const __m512d a = _mm512_castps_pd(left), b = _mm512_castps_pd(right);
-            fours[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+            fours[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
+                                     _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
         }
         const __m512 upper = _mm512_add_ps(_mm512_shuffle_f32x4(fours[0], fours[1], 0x44),
                                            _mm512_shuffle_f32x4(fours[0], fours[1], 0xEE));
@@ -386,7 +204,7 @@ class PairHead {
             const __m512 weights = _mm512_maskz_mov_ps(seen, __m512(exponential(Vector(below))));
             sum = _mm512_add_ps(sum, weights);
             const __m256bh rounded = _mm512_cvtneps_pbh(weights);
-            _mm256_store_si256(reinterpret_cast<__m256i*>(weights_[g] + i * kTile), reinterpret_cast<const __m256i&>(rounded));
+            _mm256_store_si256(reinterpret_cast<__m256i*>(weights_[g] + i * kTile), (__m256i)rounded);
         }
         if (best != largest_[g]) {
             const float shrink = exponential(largest_[g] - best);
@@ -511,20 +329,6 @@ void paged_decode(const Decode& step, T* out, const T* query, const T* new_keys,
 }  // namespace
 
 #define EXPORT(T, SUFFIX)                                                                                              \
-    extern "C" void add_rms_norm_##SUFFIX(T* out, T* residual, const T* x, const T* weight, int64_t rows, int64_t dim, \
-                                          float eps) {                                                                 \
-        add_rms_norm<T>(out, residual, x, weight, rows, dim, eps);                                                     \
-    }                                                                                                                  \
-    extern "C" void silu_mul_##SUFFIX(T* out, const T* gate_up, int64_t rows, int64_t dim) {                           \
-        silu_mul<T>(out, gate_up, rows, dim);                                                                          \
-    }                                                                                                                  \
-    extern "C" void rotate_##SUFFIX(T* heads, int64_t stride, const T* cosine, const T* signed_sine, int64_t rows,     \
-                                    int64_t count, int64_t dim) {                                                      \
-        rotate<T>(heads, stride, cosine, signed_sine, rows, count, dim);                                               \
-    }                                                                                                                  \
-    extern "C" void largest_##SUFFIX(int64_t* out, const T* x, int64_t rows, int64_t dim) {                            \
-        largest<T>(out, x, rows, dim);                                                                                 \
-    }                                                                                                                  \
     extern "C" void paged_decode_##SUFFIX(const Decode* step, T* out, const T* query, const T* new_keys,               \
                                           const T* new_values, T* keys, T* values) {                                   \
         paged_decode<T>(*step, out, query, new_keys, new_values, keys, values);                                        \
