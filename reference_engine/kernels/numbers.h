@@ -24,24 +24,28 @@ struct bf16 {
     }
 };
 
-// e^x to one unit in the last place of float32 or two, without a branch, so that a loop of it becomes vector code:
-// 2^n * e^r with n whole and |r| <= ln 2 / 2, e^r by its Taylor polynomial of degree 7. What is below e^-87 is e^-87.
-inline float exponential(float x) {
-    x = x < -87.0f ? -87.0f : x;
-    const float n = std::nearbyint(x * 1.44269504f);
-    const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-    float sum = 1.0f / 5040;
-    sum = sum * r + 1.0f / 720;
+// e^r for |r| <= ln 2 / 2.
+template <typename Number>
+inline Number taylor(Number r) {
+    Number sum = r * (1.0f / 5040) + 1.0f / 720;
     sum = sum * r + 1.0f / 120;
     sum = sum * r + 1.0f / 24;
     sum = sum * r + 1.0f / 6;
     sum = sum * r + 0.5f;
     sum = sum * r + 1.0f;
-    sum = sum * r + 1.0f;
+    return sum * r + 1.0f;
+}
+
+// e^x to one unit in the last place of float32 or two, without a branch, so that a loop of it becomes vector code:
+// 2^n * e^r with n whole. What is below e^-87 is e^-87.
+inline float exponential(float x) {
+    x = x < -87.0f ? -87.0f : x;
+    const float n = std::nearbyint(x * 1.44269504f);
+    const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
     const int32_t power = (int32_t(n) + 127) << 23;
     float scale;
     std::memcpy(&scale, &power, sizeof scale);
-    return sum * scale;
+    return taylor(r) * scale;
 }
 
 // Sixteen numbers at a time, whatever the processor: the compiler makes of them what it has.
@@ -72,17 +76,10 @@ inline Vector exponential(Vector x) {
     const Whole whole = __builtin_convertvector(x * 1.44269504f - 0.5f, Whole);  // towards 0, so to the nearest
     const Vector n = __builtin_convertvector(whole, Vector);
     const Vector r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-    Vector sum = r * (1.0f / 5040) + 1.0f / 720;
-    sum = sum * r + 1.0f / 120;
-    sum = sum * r + 1.0f / 24;
-    sum = sum * r + 1.0f / 6;
-    sum = sum * r + 0.5f;
-    sum = sum * r + 1.0f;
-    sum = sum * r + 1.0f;
     const Whole power = (whole + 127) << 23;
     Vector scale;
     std::memcpy(&scale, &power, sizeof scale);
-    return sum * scale;
+    return taylor(r) * scale;
 }
 
 inline float total(Vector vector) {
