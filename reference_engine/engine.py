@@ -33,6 +33,8 @@ class StepReport:
         running: requests with blocks.
         waiting: requests without blocks.
         used_blocks: KV blocks in use.
+        held_tokens: tokens for which there is room in them.
+        filled_tokens: those of them that are there.
     """
 
     outputs: list[TokenOutput]
@@ -49,6 +51,8 @@ class StepReport:
     running: int
     waiting: int
     used_blocks: int
+    held_tokens: int
+    filled_tokens: int
 
 
 class Engine:
@@ -127,6 +131,7 @@ class Engine:
             for request, token in zip(self._takers(chunk) if tokens else (), tokens, strict=True):
                 prompt_tokens += 0 if request.num_output else request.prompt_len
                 outputs.append(self._take(request, token, times, made_s))
+        held_tokens, filled_tokens = scheduler.occupancy()
         return StepReport(
             outputs=outputs,
             duration_s=self._clock() - began_s,
@@ -142,6 +147,8 @@ class Engine:
             running=scheduler.num_running,
             waiting=scheduler.num_waiting,
             used_blocks=cache.num_used,
+            held_tokens=held_tokens,
+            filled_tokens=filled_tokens,
         )
 
     def check_integrity(self) -> None:

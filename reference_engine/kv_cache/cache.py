@@ -88,6 +88,29 @@ class KvCache:
         """Blocks that could have been found and were taken for something else, since the start."""
         return sum(group.pool.num_evicted for group in self.groups)
 
+    def occupancy(self, requests: Iterable[Request]) -> tuple[int, int]:
+        """Tokens for which the held blocks have room, and those of them that are filled, over all groups.
+
+        The difference is memory that nobody else can have meanwhile: kept for tokens to come, or never used.
+
+        Args:
+            requests: all that hold blocks.
+        """
+        size, running = self._block_size, list(requests)
+        held = filled = 0
+        for number, group in enumerate(self.groups):
+            room = group.pool.num_used * size
+            half_full: dict[int, int] = {}  # forks share theirs until they write
+            empty = 0
+            for request in running:
+                blocks, (full, rest) = holding_of(request).tables[number].blocks, divmod(request.num_computed, size)
+                empty += len(blocks) - full - bool(rest)
+                if rest:
+                    half_full[blocks[full]] = size - rest
+            held += room
+            filled += room - empty * size - sum(half_full.values())
+        return held, filled
+
     # Questions
 
     def free(self) -> list[int]:

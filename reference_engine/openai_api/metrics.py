@@ -36,6 +36,11 @@ class Metrics:
         self._generation_tokens = self._counter("generation_tokens", "Output tokens")
         self._computed_tokens = self._counter("computed_tokens", "Tokens through the model, recomputed ones included")
         self._preemptions = self._counter("preemptions", "Times a request lost its blocks and was recomputed")
+        self._swaps = self._counter("swaps", "Those of them whose blocks went to host memory and came back")
+        self._held = self._counter(
+            "kv_held_token_steps", "Tokens for which held KV blocks have room, summed over steps"
+        )
+        self._filled = self._counter("kv_filled_token_steps", "Those of them that are there; the rest is wasted")
         self._looked_up_tokens = self._counter(
             "prefix_cache_queries_tokens", "Prompt tokens looked up in the prefix cache, once per request"
         )
@@ -86,6 +91,9 @@ class Metrics:
         self._prompt_tokens.inc(report.prompt_tokens)
         self._generation_tokens.inc(len(report.outputs))
         self._preemptions.inc(report.preemptions)
+        self._swaps.inc(report.swaps)
+        self._held.inc(report.held_tokens)
+        self._filled.inc(report.filled_tokens)
         self._looked_up_tokens.inc(report.looked_up_tokens)
         self._cached_tokens.inc(report.cached_tokens)
         self._evicted_blocks.inc(report.evicted_blocks)

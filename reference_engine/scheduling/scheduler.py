@@ -55,6 +55,10 @@ class Scheduler:
         """All that have not ended, siblings that are still to be forked left out."""
         return self._requests.values()
 
+    def occupancy(self) -> tuple[int, int]:
+        """See :meth:`KvCache.occupancy`."""
+        return self.cache.occupancy(self._running)
+
     def add(self, request: Request) -> None:
         """Queues a request; it must fit into the cache when alone.
 

@@ -246,6 +246,21 @@ def test_siblings_share_the_prompt_and_part_where_they_write():
     assert [one.num_output for one in (leader, *siblings)] == [4, 4, 4]
 
 
+def test_room_and_what_is_in_it_are_counted_once_for_siblings(bench):
+    b = bench(seqs=3)
+    b.add(request("a", prompt=10, output=4, n=3))
+    first, second = b.step(), b.step()
+    assert (first.held_tokens, first.filled_tokens) == (12, 10)
+    assert (second.held_tokens, second.filled_tokens) == (20, 8 + 3 * 3)
+
+
+def test_contiguous_memory_is_held_for_the_longest_and_mostly_empty(bench):
+    b = bench(blocks=50, run=25)
+    b.add(request("a", prompt=10, output=3))
+    reports = [b.step() for _ in range(3)]
+    assert [(one.held_tokens, one.filled_tokens) for one in reports] == [(100, 10), (100, 11), (0, 0)]
+
+
 def test_siblings_need_seats_together(bench):
     b = bench(seqs=3)
     b.add(request("a", output=9), request("b", output=3, n=3), request("c", output=3))
