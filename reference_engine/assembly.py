@@ -13,7 +13,7 @@ from reference_engine.engine import Engine
 from reference_engine.errors import ConfigError
 from reference_engine.kv_cache.block_pool import BlockPool
 from reference_engine.kv_cache.cache import Group, KvCache
-from reference_engine.kv_cache.layout import windowed
+from reference_engine.kv_cache.layout import CacheLayout, windowed
 from reference_engine.kv_cache.quantised import store_maker
 from reference_engine.kv_cache.sizing import Demand
 from reference_engine.kv_cache.storage import KvStorage, StoreMaker, allocate_storage, token_bytes
@@ -61,11 +61,16 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
     )
 
 
+def _layout_of(config: EngineConfig, model: ModelConfig) -> CacheLayout:
+    """What the layers keep, with the windows that the configuration gives them."""
+    if config.attention_window:
+        return windowed(model.cache_layout, config.attention_window, config.attention_sinks)
+    return model.cache_layout
+
+
 def demand_of(config: EngineConfig, model: ModelConfig) -> Demand:
     """What a configuration with its dtype and length decided can need of the cache."""
-    layout = model.cache_layout
-    if config.attention_window:
-        layout = windowed(layout, config.attention_window, config.attention_sinks)
+    layout = _layout_of(config, model)
     return Demand(
         layout=layout,
         block_size=config.block_size,
@@ -116,7 +121,7 @@ def limits_of(config: EngineConfig, model: ModelConfig) -> Limits:
     if config.max_model_len is None or config.num_blocks is None:
         raise ConfigError("limits need a configuration that resolve_config has completed")
     # Where every layer has a window, blocks come free again and the length of a sequence is not bounded by them.
-    is_bounded = any(visible.window is None for visible in demand_of(config, model).layout.groups)
+    is_bounded = any(visible.window is None for visible in _layout_of(config, model).groups)
     num_blocks = config.num_blocks if is_bounded else -(-config.max_model_len // config.block_size)
     max_num_seqs = 1 if config.kv_budget else config.max_num_seqs  # forks would drop each other's tokens
     return Limits(config.max_model_len, num_blocks, config.block_size, model.vocab_size, max_num_seqs)

@@ -25,6 +25,10 @@ _ASCII = "dws"  # these classes of regular expressions
 _JSON_OPTIONS: Any = {"whitespace_pattern": r"[ \t\n\r]{1,64}"}
 
 
+JSON_OBJECT: Mapping[str, Any] = {"type": "object"}
+"""The schema of any JSON object."""
+
+
 class GrammarState:
     """Where one sequence is in its grammar. Sequences only grow, so nothing is undone.
 
@@ -108,7 +112,7 @@ class Grammars:
 
     def of_json_object(self) -> Grammar:
         """Any JSON object."""
-        return self.of_json_schema({"type": "object"})
+        return self.of_json_schema(JSON_OBJECT)
 
     def of_regex(self, pattern: str) -> Grammar:
         """Text that a regular expression matches from its first to its last character.

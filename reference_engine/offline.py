@@ -6,7 +6,7 @@ for answer in llm.generate(["The capital of France is"], SamplingParams(max_toke
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from reference_engine.assembly import build_engine, resolve_config
 from reference_engine.config import EngineConfig
 from reference_engine.detokenizer import Detokenizer, StopMatcher
 from reference_engine.engine import Engine
-from reference_engine.loading.checkpoint import open_checkpoint
+from reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
 from reference_engine.loading.tokenizer import Tokenizer
 from reference_engine.request import FinishReason, Request, SamplingParams, TokenOutput
 
@@ -60,8 +60,7 @@ class LLM:
     def __init__(self, model: str | Path, **settings: Any) -> None:  # noqa: ANN401  (EngineConfig says what)
         checkpoint = open_checkpoint(Path(model))
         settings.setdefault("max_queue", _ANY_NUMBER)
-        config = EngineConfig(model=str(model), **settings)
-        self.engine = build_engine(resolve_config(config, checkpoint.config), checkpoint)
+        self.engine = _built(EngineConfig(model=str(model), **settings), checkpoint)
         self.tokenizer = checkpoint.tokenizer
         self._eos_token_ids = checkpoint.eos_token_ids
 
@@ -101,21 +100,13 @@ class LLM:
             family[0].siblings = family[1:]
             leaders.append(family[0])
             writers |= {one.request_id: _Writer(self.tokenizer, stop, wanted.min_tokens) for one in family}
-        self._run(leaders, writers)
+        for output in _outputs(self.engine, leaders):
+            if writers[output.request_id].push(output):
+                self.engine.cancel(output.request_id)
         return [
             Answer(leader.token_ids[: leader.prompt_len], [writers[f"{number}/{i}"].completion for i in range(n)])
             for number, leader in enumerate(leaders)
         ]
-
-    def _run(self, leaders: Sequence[Request], writers: dict[str, "_Writer"]) -> None:
-        for leader in leaders:
-            self.engine.limits.check(leader.token_ids, leader.sampling.max_tokens, leader.width)
-        for leader in leaders:
-            self.engine.add(leader)
-        while self.engine.has_work:
-            for output in self.engine.step().outputs:
-                if writers[output.request_id].push(output):
-                    self.engine.cancel(output.request_id)
 
 
 class _Writer:
@@ -150,8 +141,7 @@ def load_engine(config: EngineConfig) -> Engine:
     Raises:
         CheckpointError, ConfigError: the model or the settings are at fault.
     """
-    checkpoint = open_checkpoint(Path(config.model))
-    return build_engine(resolve_config(config, checkpoint.config), checkpoint)
+    return _built(config, open_checkpoint(Path(config.model)))
 
 
 def generate(engine: Engine, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> list[list[int]]:
@@ -165,12 +155,25 @@ def generate(engine: Engine, prompts: Sequence[Sequence[int]], params: Sequence[
     Raises:
         RequestError: a prompt that can never be computed; none is then.
     """
-    for prompt, wanted in zip(prompts, params, strict=True):
-        engine.limits.check(prompt, wanted.max_tokens)
-    for number, (prompt, wanted) in enumerate(zip(prompts, params, strict=True)):
-        engine.add(Request(str(number), list(prompt), wanted))
-    outputs: list[list[int]] = [[] for _ in prompts]
+    requests = [
+        Request(str(number), prompt, wanted)
+        for number, (prompt, wanted) in enumerate(zip(prompts, params, strict=True))
+    ]
+    tokens: list[list[int]] = [[] for _ in requests]
+    for output in _outputs(engine, requests):
+        tokens[int(output.request_id)].append(output.token.token_id)
+    return tokens
+
+
+def _built(config: EngineConfig, checkpoint: Checkpoint) -> Engine:
+    return build_engine(resolve_config(config, checkpoint.config), checkpoint)
+
+
+def _outputs(engine: Engine, requests: Sequence[Request]) -> Iterator[TokenOutput]:
+    """Queues all requests, or none where one is impossible, and steps until nothing is left."""
+    for request in requests:
+        engine.limits.check(request.token_ids, request.sampling.max_tokens, request.width)
+    for request in requests:
+        engine.add(request)
     while engine.has_work:
-        for output in engine.step().outputs:
-            outputs[int(output.request_id)].append(output.token.token_id)
-    return outputs
+        yield from engine.step().outputs

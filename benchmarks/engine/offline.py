@@ -2,7 +2,7 @@
 
 64 tokens in, exactly 128 out, greedy, at batch 1, 8 and 32. The sides are processes that live through the whole run and
 take turns; each figure is the median of the rounds. The share of the bandwidth floor is that of a step that reads every
-weight once at the speed at which this machine copies memory.
+weight once at the speed at which this machine reads memory.
 """
 
 import argparse
@@ -64,7 +64,7 @@ class Side:
         return self._process.stdout.readline()
 
 
-def copied_bytes_per_s() -> float:
+def read_bytes_per_s() -> float:
     """How fast memory is read here: the best of some sums over 512 MiB."""
     memory = torch.ones(128 << 20, dtype=torch.float32)
     best = float("inf")
@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--sides", nargs="+", default=["ours", "vllm", "transformers"])
     options = parser.parse_args()
     weights = Path(options.model, "model.safetensors").stat().st_size
-    floor = copied_bytes_per_s() / weights
+    floor = read_bytes_per_s() / weights
     sides = [Side(name, options.model, "bfloat16", max(options.batches)) for name in options.sides]
     found: dict[tuple[str, int], list[float]] = {}
     for number in range(-1, options.rounds):

@@ -1,6 +1,7 @@
 """What each layer of a model keeps of each token, and for how long."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Literal
 
@@ -40,13 +41,13 @@ class LayerLayout:
         return self.num_kv_heads * (self.key_dim + (0 if self.value_in_key else self.value_dim))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class CacheLayout:
     """All layers of a model, in groups that see the same tokens and therefore share their block tables."""
 
     layers: tuple[LayerLayout, ...]
 
-    @property
+    @functools.cached_property
     def groups(self) -> Sequence[Visible]:
         """One for each group, in the order of their first layers."""
         return list(dict.fromkeys(layer.visible for layer in self.layers))

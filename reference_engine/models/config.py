@@ -169,7 +169,7 @@ def token_id_tuple(value: int | list[int] | None) -> tuple[int, ...]:
 
 
 def layer_windows(
-    raw: Mapping[str, Any], where: str, window: int | None, sliding: Sequence[bool]
+    raw: Mapping[str, Any], where: str, window: int | None, sliding: Sequence[bool] | None = None
 ) -> tuple[int | None, ...]:
     """How many tokens each layer sees.
 
@@ -177,11 +177,13 @@ def layer_windows(
         raw: config.json; its `layer_types` decide.
         where: its path.
         window: of the layers that slide; None if none may.
-        sliding: which layers do where `layer_types` is missing.
+        sliding: which layers do where `layer_types` is missing; None for all, if there is a window.
 
     Raises:
         CheckpointError: a kind of layer that is not known, or layers that slide and no window.
     """
+    if sliding is None:
+        sliding = [window is not None] * int(raw["num_hidden_layers"])
     kinds = raw.get("layer_types") or ["sliding_attention" if slides else "full_attention" for slides in sliding]
     for kind in kinds:
         check_options({"layer_types": kind}, where, layer_types=("full_attention", "sliding_attention"))

@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import embedding
 
 from reference_engine.attention.base import AttentionStep
-from reference_engine.models.config import ModelConfig
+from reference_engine.models.config import ModelConfig, RopeScaling
 from reference_engine.models.linear import make_linear
 from reference_engine.models.mlp import FeedForward
 from reference_engine.models.rope import RotaryTable
@@ -136,10 +136,15 @@ class Decoder:
 
 def rotary_table(config: ModelConfig, weights: Weights, max_positions: int) -> RotaryTable:
     """The one table of models whose layers all turn alike."""
+    return table_of(config.head_dim, config.rope_theta, config.rope_scaling, weights, max_positions)
+
+
+def table_of(dim: int, theta: float, scaling: RopeScaling | None, weights: Weights, max_positions: int) -> RotaryTable:
+    """A table where the weights are and of their type."""
     return RotaryTable(
-        config.head_dim,
-        config.rope_theta,
-        config.rope_scaling,
+        dim,
+        theta,
+        scaling,
         max_positions=max_positions,
         dtype=weights.dtype,
         device=weights.device,

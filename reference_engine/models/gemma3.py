@@ -20,10 +20,9 @@ from reference_engine.models.config import (
     layer_windows,
     rope_scaling,
 )
-from reference_engine.models.decoder import Decoder, Rotations, layer_prefix, rotary_table
+from reference_engine.models.decoder import Decoder, Rotations, layer_prefix, rotary_table, table_of
 from reference_engine.models.gqa import GroupedQueryAttention
 from reference_engine.models.mlp import GatedMlp, gelu_tanh_mul
-from reference_engine.models.rope import RotaryTable
 from reference_engine.models.weights import Weights
 
 _DEFAULTS: Mapping[str, Any] = {
@@ -111,14 +110,7 @@ class SandwichLayer:
 
 def build(config: Gemma3Config, weights: Weights, max_positions: int) -> Decoder:
     """See `registry.Family`."""
-    local = RotaryTable(
-        config.head_dim,
-        config.local_rope_theta,
-        config.local_rope_scaling,
-        max_positions=max_positions,
-        dtype=weights.dtype,
-        device=weights.device,
-    )
+    local = table_of(config.head_dim, config.local_rope_theta, config.local_rope_scaling, weights, max_positions)
     layers = [SandwichLayer(config, i, weights) for i in range(config.num_hidden_layers)]
     rotaries = [rotary_table(config, weights, max_positions), local]
     return Decoder(config, weights, layers, rotaries, embedding_scale=math.sqrt(config.hidden_size))

@@ -15,9 +15,7 @@ _DEFAULTS = {"num_key_value_heads": 8, "max_position_embeddings": 131072, "slidi
 def read_config(raw: Mapping[str, Any], where: str) -> ModelConfig:
     """See `registry.Family`."""
     raw = {**_DEFAULTS, **raw}
-    window = raw["sliding_window"]
-    sliding = [window is not None] * int(raw["num_hidden_layers"])
-    return ModelConfig(**common_fields(raw, where), windows=layer_windows(raw, where, window, sliding))
+    return ModelConfig(**common_fields(raw, where), windows=layer_windows(raw, where, raw["sliding_window"]))
 
 
 def build(config: ModelConfig, weights: Weights, max_positions: int) -> Decoder:

@@ -18,11 +18,9 @@ _DEFAULTS: Mapping[str, Any] = {
 def read_config(raw: Mapping[str, Any], where: str) -> MoeConfig:
     """See `registry.Family`."""
     raw = {**_DEFAULTS, **raw}
-    window = raw.get("sliding_window")
-    sliding = [window is not None] * int(raw["num_hidden_layers"])
     return MoeConfig(
         **common_fields(raw, where),
-        windows=layer_windows(raw, where, window, sliding),
+        windows=layer_windows(raw, where, raw.get("sliding_window")),
         num_experts=int(raw["num_local_experts"]),
         num_experts_per_tok=int(raw["num_experts_per_tok"]),
         moe_intermediate_size=int(raw["intermediate_size"]),

@@ -25,7 +25,7 @@ def read_config(raw: Mapping[str, Any], where: str) -> MoeConfig:
     return MoeConfig(
         **common_fields(raw, where),
         attention_bias=bool(raw.get("attention_bias", False)),
-        windows=layer_windows(raw, where, window, [window is not None for _ in layers]),
+        windows=layer_windows(raw, where, window),
         num_experts=int(raw.get("num_local_experts") or raw["num_experts"]),
         num_experts_per_tok=int(raw["num_experts_per_tok"]),
         moe_intermediate_size=int(raw["moe_intermediate_size"]),

@@ -1,16 +1,14 @@
 """What a request wants its output to match, in OpenAI's words and in vLLM's, and the grammar for it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from reference_engine.errors import RequestError
-from reference_engine.grammar import Grammar, Grammars
+from reference_engine.grammar import JSON_OBJECT, Grammar, Grammars
 from reference_engine.openai_api.fields import GenerationFields, ResponseFormat
 
 Wish = tuple[str, Callable[[Grammars, Any], Grammar], Any]  # the field, how it is compiled, what it holds
-
-_JSON_OBJECT = {"type": "object"}
 
 
 def wishes_of(fields: GenerationFields) -> list[Wish]:
@@ -30,7 +28,7 @@ def wishes_of(fields: GenerationFields) -> list[Wish]:
             ("structured_outputs.json", Grammars.of_json_schema, asked.json),
             ("structured_outputs.regex", Grammars.of_regex, asked.regex),
             ("structured_outputs.choice", Grammars.of_choice, asked.choice),
-            ("structured_outputs.json_object", Grammars.of_json_schema, _JSON_OBJECT if asked.json_object else None),
+            ("structured_outputs.json_object", Grammars.of_json_schema, JSON_OBJECT if asked.json_object else None),
         ]
     return [wish for wish in wishes if wish[2] is not None]
 
@@ -50,11 +48,11 @@ async def grammar_of(fields: GenerationFields, grammars: Grammars) -> Grammar | 
     return None
 
 
-def _schema_of(wanted: ResponseFormat | None) -> dict[str, Any] | bool | None:
+def _schema_of(wanted: ResponseFormat | None) -> Mapping[str, Any] | bool | None:
     if wanted is None or wanted.type == "text":
         return None
     if wanted.type == "json_object":
-        return _JSON_OBJECT
+        return JSON_OBJECT
     if wanted.json_schema is None:
         raise RequestError("response_format of type json_schema needs json_schema.schema", param="response_format")
     return wanted.json_schema.schema

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from reference_engine.kv_cache.cache import Blocks, Hit, KvCache
 from reference_engine.request import Request
-from reference_engine.scheduling.rules import Rules
-from reference_engine.scheduling.step import Chunk, Preemption, Step
+from reference_engine.scheduling.rules import PreemptionName, Rules
+from reference_engine.scheduling.step import Chunk, Step
 
 
 def next_step(running: Sequence[Request], waiting: Sequence[Request], cache: KvCache, rules: Rules) -> Step:
@@ -51,7 +51,7 @@ class _Draft:
         self._chunks: dict[str, Chunk] = {}
         self._admitted: list[tuple[Request, Hit | None]] = []
         self.going = list(running)
-        self.preempted: list[tuple[Request, Preemption]] = []
+        self.preempted: list[tuple[Request, PreemptionName]] = []
 
     def step(self) -> Step:
         chunks = tuple(self._chunks.values())
@@ -142,7 +142,7 @@ class _Draft:
         )
         if can_swap:
             self._host = list(map(int.__sub__, self._host, held))
-        self.preempted.append((victim, Preemption.SWAP if can_swap else Preemption.RECOMPUTE))
+        self.preempted.append((victim, "swap" if can_swap else "recompute"))
 
     def _padding(self, chunks: Sequence[Chunk]) -> tuple[int, ...]:
         if self._rules.policy != "static":

@@ -5,6 +5,7 @@ from typing import Literal
 
 PolicyName = Literal["continuous", "no_chunking", "static"]
 PreemptionName = Literal["recompute", "swap"]
+"""How a request makes room for others and comes back (PagedAttention, SOSP'23, §4.5)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

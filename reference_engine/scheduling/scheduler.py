@@ -5,15 +5,14 @@ A preempted request keeps its rank. What is computed stays findable for later re
 """
 
 import bisect
-from collections.abc import Iterable
 
 from reference_engine.errors import EngineBugError, QueueFullError
 from reference_engine.kv_cache.cache import Hit, KvCache, holding_of
 from reference_engine.kv_cache.moves import Moves
 from reference_engine.request import Rank, Request
 from reference_engine.scheduling.planner import next_step
-from reference_engine.scheduling.rules import Rules
-from reference_engine.scheduling.step import Chunk, Preemption, Step
+from reference_engine.scheduling.rules import PreemptionName, Rules
+from reference_engine.scheduling.step import Chunk, Step
 
 
 class Scheduler:
@@ -50,11 +49,6 @@ class Scheduler:
         """Requests with blocks that have not ended."""
         return sum(not request.is_done for request in self._running)
 
-    @property
-    def requests(self) -> Iterable[Request]:
-        """All that have not ended, siblings that are still to be forked left out."""
-        return self._requests.values()
-
     def occupancy(self) -> tuple[int, int]:
         """See :meth:`KvCache.occupancy`."""
         return self.cache.occupancy(self._running)
@@ -82,14 +76,13 @@ class Scheduler:
         if most is not None and len(self._waiting) + count - max(0, seats) > most:
             raise QueueFullError(f"{len(self._waiting)} requests are waiting already, no more than {most} may")
 
-    def remove(self, request_id: str) -> Request | None:
-        """Forgets a finished or cancelled request and frees its blocks; None if it is not here (any more)."""
+    def remove(self, request_id: str) -> None:
+        """Forgets a finished or cancelled request and frees its blocks; one that is not here is no mistake."""
         request = self._requests.pop(request_id, None)
         if request is not None:
             (self._running if request in self._running else self._waiting).remove(request)
             self.cache.release(request)
             self._end_batch()
-        return request
 
     def fork(self, parent: Request, child: Request) -> None:
         """Lets a new request run on from what a running one has computed.
@@ -172,9 +165,9 @@ class Scheduler:
         if request.num_cached_tokens is None and self.cache.prefix_caching:
             request.num_cached_tokens = hit.num_tokens  # not when it finds its own blocks after a preemption
 
-    def _preempt(self, victim: Request, how: Preemption, moves: Moves) -> None:
+    def _preempt(self, victim: Request, how: PreemptionName, moves: Moves) -> None:
         self._running.remove(victim)
-        if how is Preemption.SWAP:
+        if how == "swap":
             self.cache.swap_out(victim, moves)
             self.num_swaps += 1
         else:

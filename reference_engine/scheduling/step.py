@@ -1,10 +1,10 @@
 """What one step of the engine computes."""
 
 import dataclasses
-import enum
 
 from reference_engine.kv_cache.cache import Hit
 from reference_engine.request import Request
+from reference_engine.scheduling.rules import PreemptionName
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,13 +26,6 @@ class Chunk:
         return self.end == self.request.num_tokens
 
 
-class Preemption(enum.StrEnum):
-    """How a request makes room for others and comes back (PagedAttention, SOSP'23, §4.5)."""
-
-    RECOMPUTE = "recompute"
-    SWAP = "swap"
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Step:
     """The plan of one step; to be carried out in this order.
@@ -45,7 +38,7 @@ class Step:
         padding: lengths of rows that are computed for nothing, beside them: static batches pad to the longest.
     """
 
-    preempted: tuple[tuple[Request, Preemption], ...] = ()
+    preempted: tuple[tuple[Request, PreemptionName], ...] = ()
     admitted: tuple[tuple[Request, Hit | None], ...] = ()
     chunks: tuple[Chunk, ...] = ()
     padding: tuple[int, ...] = ()
