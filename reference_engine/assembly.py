@@ -11,6 +11,7 @@ from reference_engine.attention.heavy_hitter import Budget, scored
 from reference_engine.config import EngineConfig
 from reference_engine.engine import Engine
 from reference_engine.errors import ConfigError
+from reference_engine.grammar import Grammars
 from reference_engine.kv_cache.block_pool import BlockPool
 from reference_engine.kv_cache.cache import Group, KvCache
 from reference_engine.kv_cache.layout import CacheLayout, windowed
@@ -158,7 +159,9 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> Engine:
         patience_steps=config.priority_patience_steps,
         max_waiting=config.max_queue,
     )
-    engine = Engine(Scheduler(cache, rules), ModelRunner(model, attention_of(config, storage), storage, host), limits)
+    runner = ModelRunner(model, attention_of(config, storage), storage, host)
+    grammars = Grammars(checkpoint.tokenizer, limits.vocab_size, checkpoint.eos_token_ids)
+    engine = Engine(Scheduler(cache, rules), runner, limits, grammars)
     _warm_up(engine, limits)
     return engine
 

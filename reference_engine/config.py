@@ -14,7 +14,7 @@ AllocatorName = Literal["paged", "contiguous"]
 
 _POSITIVE = (
     "block_size", "max_num_seqs", "max_num_batched_tokens", "threads", "max_model_len", "num_blocks", "max_queue",
-    "priority_patience_steps",
+    "priority_patience_steps", "data_parallel_size",
 )  # fmt: skip
 
 
@@ -63,6 +63,9 @@ class EngineConfig:
     max_queue: Annotated[int, "requests that may wait; more get HTTP 429"] = 8192
     enable_prefix_caching: Annotated[bool, "compute what prompts have in common at their beginning once"] = True
     threads: Annotated[int | None, "CPU threads of torch; default: torch's own choice"] = None
+    data_parallel_size: Annotated[int, "engines behind the same port, each with the whole model"] = 1
+    drain_timeout_s: Annotated[int, "seconds that requests under way get to end after SIGTERM; 0: none"] = 30
+    profile_dir: Annotated[str | None, "where POST /start_profile writes traces of the step loop"] = None
     seed: Annotated[int, "seeds the requests that name no seed, in order of arrival"] = 0
 
     def __post_init__(self) -> None:
@@ -70,6 +73,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+        if self.drain_timeout_s < 0:
+            raise ConfigError(f"--drain-timeout-s must be at least 0, not {self.drain_timeout_s}")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"--port must be 0 to 65535, not {self.port}")
         if self.max_num_batched_tokens < self.max_num_seqs:

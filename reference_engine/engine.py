@@ -1,73 +1,42 @@
 """The step loop, synchronous and single-threaded: schedule, run, sample, emit."""
 
-import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
+from reference_engine.errors import EngineBugError
+from reference_engine.grammar import Grammars, GrammarState
 from reference_engine.limits import Limits
-from reference_engine.request import Request, SampledToken, TokenOutput
+from reference_engine.outputs import Phases, SampledToken, StepReport, TokenOutput
+from reference_engine.request import Request
 from reference_engine.runner import Runner
 from reference_engine.scheduling.scheduler import Scheduler
 from reference_engine.scheduling.step import Chunk
-from reference_engine.timing import StepTimes
 
 Clock = Callable[[], float]  # seconds from an arbitrary origin, never going back
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class StepReport:
-    """What one step did, and how things stand after it.
-
-    Attributes:
-        outputs: one per new token.
-        duration_s: seconds the step took.
-        computed_tokens: tokens that went through the model; 0 when there was nothing to do.
-        prompt_tokens: prompt lengths of the requests that got their first token.
-        queue_times_s: seconds from arrival to first computation, of the requests that began in this step.
-        times: of the tokens that were made.
-        preemptions: requests that lost their blocks in this step.
-        swaps: those of them whose blocks went to host memory.
-        looked_up_tokens: prompt lengths of the requests that were looked up in the prefix cache for the first time.
-        cached_tokens: how many of those were found there and need not be computed.
-        evicted_blocks: blocks that could have been found and were taken for something else.
-        running: requests with blocks.
-        waiting: requests without blocks.
-        used_blocks: KV blocks in use.
-        held_tokens: tokens for which there is room in them.
-        filled_tokens: those of them that are there.
-    """
-
-    outputs: list[TokenOutput]
-    duration_s: float
-    computed_tokens: int
-    prompt_tokens: int
-    queue_times_s: list[float]
-    times: StepTimes
-    preemptions: int
-    swaps: int
-    looked_up_tokens: int
-    cached_tokens: int
-    evicted_blocks: int
-    running: int
-    waiting: int
-    used_blocks: int
-    held_tokens: int
-    filled_tokens: int
-
-
 class Engine:
-    """Requests go in by `add`, tokens come out of `step`. Not thread-safe: `EngineThread` owns one.
+    """Requests go in by `add`, tokens come out of `step`. Not thread-safe.
 
     Args:
         scheduler: decides what each step computes.
         runner: computes it.
         limits: what a request may ask for.
-        clock: for durations.
+        grammars: start those of requests that have one; None where no request may.
+        clock: for durations and the times of requests.
     """
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, limits: Limits, clock: Clock = time.perf_counter) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        limits: Limits,
+        grammars: Grammars | None = None,
+        clock: Clock = time.perf_counter,
+    ) -> None:
         self._scheduler = scheduler
         self._runner = runner
+        self._grammars = grammars
         self.limits = limits
         self._clock = clock
 
@@ -81,6 +50,11 @@ class Engine:
         """Times a request lost its blocks, since the start."""
         return self._scheduler.num_preemptions
 
+    @property
+    def num_arrived(self) -> int:
+        """Requests that were ever added."""
+        return self._scheduler.num_arrived
+
     def add(self, request: Request) -> None:
         """Queues a request, and its siblings with it.
 
@@ -89,17 +63,11 @@ class Engine:
         """
         for one in (request, *request.siblings):
             self.limits.check(one.token_ids, one.sampling.max_tokens, request.width)
-            self.stamp(one)
+            if one.arrival_s is None:
+                one.arrival_s = self._clock()
+            if one.sampling.grammar is not None:
+                one.grammar = self._start(one.sampling.grammar)
         self._scheduler.add(request)
-
-    def check_queue(self, count: int) -> None:
-        """Raises QueueFullError where so many more requests may not wait; callable from any thread, as a forecast."""
-        self._scheduler.check_queue(count)
-
-    def stamp(self, request: Request) -> None:
-        """Sets the arrival time unless it is set; callable from any thread, so that waiting for `add` counts too."""
-        if request.arrival_s is None:
-            request.arrival_s = self._clock()
 
     def cancel(self, request_id: str) -> None:
         """Forgets a request, its siblings that are not forked off yet with it, and frees its blocks.
@@ -125,12 +93,12 @@ class Engine:
         sampled = self._runner.run(step, moves) if step.chunks or moves else []
         made_s = self._clock()
         outputs: list[TokenOutput] = []
-        prompt_tokens, times = 0, StepTimes()
+        prompt_tokens = 0
         for chunk, tokens in zip(step.chunks, sampled, strict=True):
             scheduler.complete(chunk)
             for request, token in zip(self._takers(chunk) if tokens else (), tokens, strict=True):
                 prompt_tokens += 0 if request.num_output else request.prompt_len
-                outputs.append(self._take(request, token, times, made_s))
+                outputs.append(self._take(request, token, made_s))
         held_tokens, filled_tokens = scheduler.occupancy()
         return StepReport(
             outputs=outputs,
@@ -138,14 +106,15 @@ class Engine:
             computed_tokens=sum(chunk.length for chunk in step.chunks),
             prompt_tokens=prompt_tokens,
             queue_times_s=[began_s - request.arrival_s for request in fresh if request.arrival_s is not None],
-            times=times,
             preemptions=scheduler.num_preemptions - before[0],
             swaps=scheduler.num_swaps - before[1],
             looked_up_tokens=sum(request.prompt_len for request in fresh if request.num_cached_tokens is not None),
             cached_tokens=sum(request.num_cached_tokens or 0 for request in fresh),
             evicted_blocks=cache.num_evicted - before[2],
+            arrived=scheduler.num_arrived,
             running=scheduler.num_running,
             waiting=scheduler.num_waiting,
+            free_seats=scheduler.free_seats,
             used_blocks=cache.num_used,
             held_tokens=held_tokens,
             filled_tokens=filled_tokens,
@@ -164,10 +133,19 @@ class Engine:
             self._scheduler.fork(leader, sibling)
         return (leader, *siblings)
 
-    def _take(self, request: Request, token: SampledToken, times: StepTimes, made_s: float) -> TokenOutput:
+    def _take(self, request: Request, token: SampledToken, made_s: float) -> TokenOutput:
         request.token_ids.append(token.token_id)
         reason = request.finish_reason()
-        times.take(request, made_s, is_last=reason is not None)
+        last_s, request.last_token_s = request.last_token_s, made_s
+        if last_s is None:
+            request.first_token_s = made_s
+        phases = Phases.of(request, made_s) if last_s is None or reason is not None else None
         if reason is not None:
             self._scheduler.finish(request)
-        return TokenOutput(request.request_id, token, reason, request.num_cached_tokens)
+        gap_s = None if last_s is None else made_s - last_s
+        return TokenOutput(request.request_id, token, reason, gap_s, phases, request.num_cached_tokens)
+
+    def _start(self, source: str) -> GrammarState:
+        if self._grammars is None:
+            raise EngineBugError("a request has a grammar and this engine has nothing to read it with")
+        return self._grammars.start(source)

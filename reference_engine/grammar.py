@@ -66,23 +66,11 @@ class GrammarState:
             _log.warning("a grammar was given up: %s", _one_line(self._matcher.get_error()))
 
 
-class Grammar:
-    """A compiled grammar; never changes.
-
-    Args:
-        matcher: at the beginning.
-    """
-
-    def __init__(self, matcher: LLMatcher) -> None:
-        self._matcher = matcher
-
-    def start(self) -> GrammarState:
-        """The beginning of a new sequence; microseconds."""
-        return GrammarState(self._matcher.deep_copy())
-
-
 class Grammars:
     """Compiles grammars for one model; usable from any thread, and slow enough to keep off an event loop.
+
+    What must be matched becomes a text in the library's own language, which has been compiled once when it is handed
+    out: it is right, and can be sent to another process, whose `start` compiles it again.
 
     Args:
         tokenizer: the checkpoint's.
@@ -97,7 +85,7 @@ class Grammars:
         self._lock = threading.Lock()
         self._compile = functools.lru_cache(_CACHED_GRAMMARS)(self._compile_anew)
 
-    def of_json_schema(self, schema: str | Mapping[str, Any] | bool) -> Grammar:
+    def of_json_schema(self, schema: str | Mapping[str, Any] | bool) -> str:
         """JSON that matches a schema, as text or as an object.
 
         Raises:
@@ -110,11 +98,11 @@ class Grammars:
             raise RequestError(f"the JSON schema cannot be read: {_one_line(str(error))}") from error
         return self._compiled("JSON schema", source)
 
-    def of_json_object(self) -> Grammar:
+    def of_json_object(self) -> str:
         """Any JSON object."""
         return self.of_json_schema(JSON_OBJECT)
 
-    def of_regex(self, pattern: str) -> Grammar:
+    def of_regex(self, pattern: str) -> str:
         """Text that a regular expression matches from its first to its last character.
 
         The classes of digits, word characters and blanks are those of ASCII, as in JSON schemas.
@@ -125,7 +113,7 @@ class Grammars:
         lark = f"start: /{regex_to_lark(pattern, _ASCII)}/"
         return self._compiled("regular expression", LLMatcher.grammar_from_lark(lark))
 
-    def of_choice(self, choices: Sequence[str]) -> Grammar:
+    def of_choice(self, choices: Sequence[str]) -> str:
         """One of several texts.
 
         Raises:
@@ -136,17 +124,26 @@ class Grammars:
         alternatives = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
         return self._compiled("list of choices", LLMatcher.grammar_from_lark(f"start: {alternatives}"))
 
-    def _compiled(self, what: str, source: str) -> Grammar:
+    def start(self, source: str) -> GrammarState:
+        """The beginning of a new sequence; microseconds once the grammar is compiled.
+
+        Args:
+            source: as one of the above returned it.
+        """
+        return GrammarState(self._compile(source).deep_copy())
+
+    def _compiled(self, what: str, source: str) -> str:
         try:
-            return self._compile(source)
+            self._compile(source)
         except ValueError as error:
             raise RequestError(f"the {what} cannot be used: {error}") from error
+        return source
 
-    def _compile_anew(self, source: str) -> Grammar:
+    def _compile_anew(self, source: str) -> LLMatcher:
         matcher = LLMatcher(self._vocabulary, source, log_level=0)
         if matcher.is_error():
             raise ValueError(_one_line(matcher.get_error()))
-        return Grammar(matcher)
+        return matcher
 
     @property
     def _vocabulary(self) -> LLTokenizer:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from reference_engine.errors import RequestError
+from reference_engine.errors import QueueFullError, RequestError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,3 +78,19 @@ class Limits:
 
     def _refuse(self, message: str, param: str) -> None:
         raise RequestError(message, param=param, code="context_length_exceeded")
+
+
+def check_queue(most: int, waiting: int, free_seats: int, count: int = 1) -> None:
+    """Refuses requests that would have to wait where no more may.
+
+    Args:
+        most: requests that may wait.
+        waiting: requests that do.
+        free_seats: sequences that could run beside those that do.
+        count: requests that want to come in.
+
+    Raises:
+        QueueFullError: always the same for all of them.
+    """
+    if waiting + count - max(0, free_seats) > most:
+        raise QueueFullError(f"{waiting} requests are waiting already, no more than {most} may")

@@ -16,7 +16,8 @@ from reference_engine.detokenizer import Detokenizer, StopMatcher
 from reference_engine.engine import Engine
 from reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
 from reference_engine.loading.tokenizer import Tokenizer
-from reference_engine.request import FinishReason, Request, SamplingParams, TokenOutput
+from reference_engine.outputs import TokenOutput
+from reference_engine.request import FinishReason, Request, SamplingParams
 
 _ANY_NUMBER = 1 << 40
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from reference_engine.grammar import Grammar
+    from reference_engine.grammar import GrammarState
     from reference_engine.kv_cache.cache import Holding
     from reference_engine.sampling.history import TokenHistory
 
@@ -36,7 +36,7 @@ class SamplingParams:
         presence_penalty: subtracted from the scores of tokens in the output.
         frequency_penalty: the same, once for each time they stand there.
         logit_bias: what is added to the scores of single tokens, by token id.
-        grammar: what the output must match; None lets it be anything.
+        grammar: what the output must match, as `Grammars` wrote it; None lets it be anything.
         seed: of this request's own random numbers; counts modulo 2^64.
         stop_token_ids: tokens that end the output, end-of-sequence tokens included.
         logprobs: how many alternatives to report beside the chosen token, with their log-probabilities under the
@@ -53,7 +53,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = dataclasses.field(default_factory=dict[int, float])
-    grammar: "Grammar | None" = None
+    grammar: str | None = None
     seed: int = 0
     stop_token_ids: frozenset[int] = frozenset()
     logprobs: int | None = None
@@ -112,7 +112,7 @@ class Request:
         first_scheduled_s: when its first token was computed first; None while it waits.
         first_token_s: when its first output token was made; None before.
         last_token_s: when its newest one was.
-        grammar: how far its output has come in the grammar; None without one.
+        grammar: how far its output has come in the grammar; the engine sets it. None without one.
         history: what the sampler knows of its tokens; None before it is needed.
     """
 
@@ -163,7 +163,7 @@ class Request:
         self.first_scheduled_s: float | None = None
         self.first_token_s: float | None = None
         self.last_token_s: float | None = None
-        self.grammar = None if sampling.grammar is None else sampling.grammar.start()
+        self.grammar: GrammarState | None = None
         self.history: TokenHistory | None = None
 
     @property
@@ -201,29 +201,3 @@ class Request:
         if self.num_output >= self.sampling.min_tokens and self.token_ids[-1] in self.sampling.stop_token_ids:
             return FinishReason.STOP
         return FinishReason.LENGTH if self.num_output >= self.sampling.max_tokens else None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SampledToken:
-    """A chosen token.
-
-    Attributes:
-        token_id: exactly one.
-        logprob: natural logarithm; None where nobody asked.
-        alternatives: ids and log-probabilities of the likeliest tokens, as many as were asked for, likeliest first; the
-            chosen one may be among them.
-    """
-
-    token_id: int
-    logprob: float | None = None
-    alternatives: tuple[tuple[int, float], ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class TokenOutput:
-    """One new token of one request, as the engine hands it out; `num_cached_tokens` as in `Request`."""
-
-    request_id: str
-    token: SampledToken
-    finish_reason: FinishReason | None
-    num_cached_tokens: int | None = None

@@ -10,7 +10,7 @@ from reference_engine.kv_cache.cache import holding_of
 from reference_engine.kv_cache.moves import Moves
 from reference_engine.kv_cache.storage import KvStorage
 from reference_engine.models.decoder import Model
-from reference_engine.request import SampledToken
+from reference_engine.outputs import SampledToken
 from reference_engine.sampling import sample
 from reference_engine.scheduling.step import Chunk, Step
 

@@ -7,6 +7,7 @@ import errno
 import importlib.metadata
 import logging
 import signal
+from collections.abc import Awaitable
 
 from aiohttp import web
 
@@ -45,9 +46,26 @@ class StatusRoutes:
             "config": dataclasses.asdict(self._service.config),
         }
         if self._service.status is Status.READY:
-            model, _thread = self._service.ready()
-            answer |= {"torch": model.torch_version, "dtype": model.config.dtype, "device": model.config.device}
+            facts = self._service.ready().facts
+            answer |= {"torch": facts.torch_version, "dtype": facts.config.dtype, "device": facts.config.device}
         return _json(answer)
+
+    async def server_info(self, _: web.Request) -> web.Response:
+        """How each engine process is built and how it stands: what vLLM's route of this name is for."""
+        serving = self._service.ready()
+        replicas = [
+            {"facts": replica.facts.result(), "open_sequences": replica.num_open, "latest_step": replica.last}
+            for replica in serving.engines.replicas
+        ]
+        return _json({"version": engine_version(), "status": self._service.status.value, "replicas": replicas})
+
+    async def start_profile(self, _: web.Request) -> web.Response:
+        """Records what the step loops do until POST /stop_profile, as in vLLM; needs --profile-dir."""
+        return _json({"directories": await self._service.ready().engines.start_profile()})
+
+    async def stop_profile(self, _: web.Request) -> web.Response:
+        """Writes the traces; the answer says where, when they are there."""
+        return _json({"traces": await self._service.ready().engines.stop_profile()})
 
     async def models(self, _: web.Request) -> web.Response:
         """The one model, in OpenAI's list shape."""
@@ -64,8 +82,7 @@ class StatusRoutes:
 
     async def reset_prefix_cache(self, _: web.Request) -> web.Response:
         """Forgets all cached prompts, as in vLLM: requests sent after the answer find none of them."""
-        _model, engine = self._service.ready()
-        engine.reset_prefix_cache()
+        self._service.ready().engines.reset_prefix_cache()
         return _json({})
 
     async def metrics(self, _: web.Request) -> web.Response:
@@ -92,6 +109,9 @@ def make_app(service: Service) -> web.Application:
     app.router.add_get("/version", status.version)
     app.router.add_get("/metrics", status.metrics)
     app.router.add_post("/reset_prefix_cache", status.reset_prefix_cache)
+    app.router.add_post("/start_profile", status.start_profile)
+    app.router.add_post("/stop_profile", status.stop_profile)
+    app.router.add_get("/server_info", status.server_info)
     app.router.add_get("/v1/models", status.models)
     app.router.add_post("/v1/completions", generation.completions)
     app.router.add_post("/v1/chat/completions", generation.chat)
@@ -99,7 +119,7 @@ def make_app(service: Service) -> web.Application:
 
 
 async def serve(service: Service) -> None:
-    """Serves until SIGINT or SIGTERM, or until loading fails.
+    """Serves until SIGINT, or SIGTERM, after which requests under way may end, or until loading fails.
 
     Raises:
         PortInUseError: somebody else listens there.
@@ -128,18 +148,31 @@ async def _open_port(runner: web.AppRunner, service: Service) -> None:
 
 
 async def _load_then_wait(service: Service) -> None:
-    stop = asyncio.Event()
+    """Until told to stop: SIGTERM once drains, SIGINT or a second SIGTERM ends at once."""
+    stop, drain = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    stopped = asyncio.ensure_future(stop.wait())
+    loop.add_signal_handler(signal.SIGINT, stop.set)
+    loop.add_signal_handler(signal.SIGTERM, lambda: stop.set() if drain.is_set() else drain.set())
+    told = asyncio.ensure_future(_first(drain.wait(), stop.wait()))
     loading = asyncio.ensure_future(service.load())
-    await asyncio.wait((stopped, loading), return_when=asyncio.FIRST_COMPLETED)
+    await _first(told, loading)
     if loading.done():
         loading.result()
-        await stopped
+        await told
+        if not stop.is_set():
+            _log.info("draining: no more requests are taken")
+            await _first(service.drain(), stop.wait())
     else:
         loading.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await loading
     _log.info("stopping")
+
+
+async def _first(*awaitables: Awaitable[object]) -> None:
+    """Waits for one of several and gives the others up, unless they are somebody else's futures."""
+    futures = [asyncio.ensure_future(one) for one in awaitables]
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+    for future, awaitable in zip(futures, awaitables, strict=True):
+        if future is not awaitable:
+            future.cancel()

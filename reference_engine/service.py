@@ -1,4 +1,4 @@
-"""The state behind the HTTP routes: loading in the background, then an engine thread and all that requests need."""
+"""The state behind the HTTP routes: engine processes that load in the background, and all that requests need."""
 
 import asyncio
 import dataclasses
@@ -7,68 +7,18 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from reference_engine.config import EngineConfig
-from reference_engine.engine_thread import EngineThread
+from reference_engine.core.client import EngineClient
+from reference_engine.core.launch import CoreProcess, Starter
+from reference_engine.core.wire import Facts
 from reference_engine.errors import EngineUnavailableError
-from reference_engine.limits import Limits
+from reference_engine.loading.checkpoint import open_tokenizer
 from reference_engine.loading.tokenizer import Tokenizer
 from reference_engine.openai_api.metrics import Metrics
 
-if TYPE_CHECKING:
-    from reference_engine.engine import Engine  # imports torch, which the server must not wait for
-
 _log = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """What loading yields.
-
-    Attributes:
-        engine: built and warm.
-        config: with nothing left to decide.
-        tokenizer: the checkpoint's.
-        eos_token_ids: every id that ends a sequence.
-        limits: of requests.
-        torch_version: for GET /version.
-    """
-
-    engine: "Engine"
-    config: EngineConfig
-    tokenizer: Tokenizer
-    eos_token_ids: frozenset[int]
-    limits: Limits
-    torch_version: str
-
-
-Loader = Callable[[EngineConfig], LoadedModel]
-
-
-def load_model(config: EngineConfig) -> LoadedModel:
-    """The real loader: reads the checkpoint and builds the engine. Takes seconds; called off the event loop.
-
-    Raises:
-        CheckpointError, ConfigError: the model or the settings are at fault.
-    """
-    import torch  # noqa: PLC0415 (takes a second; the port is open before)
-
-    from reference_engine.assembly import build_engine, limits_of, resolve_config  # noqa: PLC0415
-    from reference_engine.loading.checkpoint import open_checkpoint  # noqa: PLC0415
-
-    checkpoint = open_checkpoint(Path(config.model))
-    resolved = resolve_config(config, checkpoint.config)
-    return LoadedModel(
-        engine=build_engine(resolved, checkpoint),
-        config=resolved,
-        tokenizer=checkpoint.tokenizer,
-        eos_token_ids=checkpoint.eos_token_ids,
-        limits=limits_of(resolved, checkpoint.config),
-        torch_version=str(torch.__version__),
-    )
 
 
 class Status(enum.Enum):
@@ -76,7 +26,23 @@ class Status(enum.Enum):
 
     LOADING = "loading"
     READY = "ready"
+    STOPPING = "stopping"
     FAILED = "failed"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Serving:
+    """What answers requests.
+
+    Attributes:
+        facts: about the engines.
+        tokenizer: the checkpoint's.
+        engines: where requests go.
+    """
+
+    facts: Facts
+    tokenizer: Tokenizer
+    engines: EngineClient
 
 
 class Service:
@@ -84,83 +50,104 @@ class Service:
 
     Args:
         config: as the user gave it.
-        loader: what turns it into a model; tests give a fast one.
+        start_core: what starts an engine; tests give one on a thread.
     """
 
-    def __init__(self, config: EngineConfig, loader: Loader = load_model) -> None:
+    def __init__(self, config: EngineConfig, start_core: Starter = CoreProcess) -> None:
         self.config = config
-        self.metrics = Metrics()
+        self.metrics = Metrics(config.model_name)
         self.created_s = int(time.time())  # wall clock, seconds; only reported
-        self._loader = loader
-        self._loaded: tuple[LoadedModel, EngineThread] | None = None
+        self._start_core = start_core
+        self._engines: EngineClient | None = None
+        self._serving: Serving | None = None
+        self._is_draining = False
         self._random = random.Random(config.seed)  # noqa: S311 (sampling, not secrets)
 
     async def load(self) -> None:
-        """Loads the model on a thread and starts the engine; `ready` answers afterwards.
+        """Starts the engines, which load the model, and reads the tokenizer meanwhile; `ready` answers afterwards.
 
         Raises:
-            Whatever the loader raises.
+            UserMistakeError: the model or the settings are at fault.
+            EngineUnavailableError: an engine ended before it was ready.
         """
-        loop = asyncio.get_running_loop()
-        result: asyncio.Future[LoadedModel] = loop.create_future()
-        # A daemon thread, not the loop's executor: a server that is told to stop must not wait for a load to end.
-        threading.Thread(target=_load_into, args=(self._loader, self.config, loop, result), daemon=True).start()
-        loaded = await result
-        self.metrics.set_config(loaded.config)
-        self.config = loaded.config
-        self._loaded = (loaded, EngineThread(loaded.engine, loop, self.metrics.observe))
-        _log.info("ready: %s", loaded.config)
+        self._engines = EngineClient(self.metrics.observe)
+        tokenizer = _read_tokenizer(Path(self.config.model))
+        try:
+            facts = await self._engines.start(self.config, self._start_core)
+        except BaseException:
+            tokenizer.cancel()
+            raise
+        self._serving = Serving(facts, await tokenizer, self._engines)
+        self.config = facts.config
+        self.metrics.set_config(facts.config)
+        _log.info("ready: %s", facts)
+
+    async def drain(self) -> None:
+        """Takes no more requests and waits for those under way, no longer than the configuration says."""
+        self._is_draining = True
+        if self._engines is not None:
+            try:
+                await asyncio.wait_for(self._engines.drained(), self.config.drain_timeout_s)
+            except TimeoutError:
+                _log.warning("requests are cut short: --drain-timeout-s %s are over", self.config.drain_timeout_s)
 
     async def stop(self) -> None:
-        """Ends the engine thread; requests in flight fail with a message that says so."""
-        if self._loaded is not None:
-            await self._loaded[1].stop()
+        """Ends the engines; requests in flight fail with a message that says so."""
+        self._is_draining = True
+        if self._engines is not None:
+            await self._engines.stop()
 
     @property
     def status(self) -> Status:
-        """Loading, ready or failed."""
-        if self._loaded is None:
+        """Loading, ready, stopping or failed."""
+        if self._is_draining:
+            return Status.STOPPING
+        if self._serving is None:
             return Status.LOADING
-        return Status.FAILED if self._loaded[1].failure is not None else Status.READY
+        return Status.FAILED if self._serving.engines.failure is not None else Status.READY
 
-    def ready(self) -> tuple[LoadedModel, EngineThread]:
-        """The model and its thread.
+    def ready(self) -> Serving:
+        """What answers requests.
 
         Raises:
             EngineUnavailableError: still loading, crashed or stopping.
         """
-        if self._loaded is None:
+        if self._is_draining:
+            raise EngineUnavailableError("the server is stopping")
+        if self._serving is None:
             raise EngineUnavailableError("the model is still loading; ask again when GET /health answers 200")
-        failure = self._loaded[1].failure
-        if failure is not None:
-            raise failure
-        return self._loaded
+        if self._serving.engines.failure is not None:
+            raise self._serving.engines.failure
+        return self._serving
 
     def next_seed(self) -> int:
         """A seed for a request that names none; the sequence follows from --seed."""
         return self._random.getrandbits(62)
 
 
-def _load_into(
-    loader: Loader, config: EngineConfig, loop: asyncio.AbstractEventLoop, result: "asyncio.Future[LoadedModel]"
-) -> None:
-    """Thread body: settles `result` on its loop unless the loop has gone meanwhile."""
-    loaded: LoadedModel | None = None
-    failure: Exception | None = None
-    try:
-        loaded = loader(config)
-    except Exception as error:  # noqa: BLE001 (handed on to whoever awaits)
-        failure = error
+def _read_tokenizer(path: Path) -> "asyncio.Future[Tokenizer]":
+    """On a daemon thread, not the loop's executor: a server that is told to stop must not wait for it."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[Tokenizer] = loop.create_future()
 
-    def settle() -> None:
+    def settle(tokenizer: Tokenizer | None, failure: Exception | None) -> None:
         if result.cancelled():
             return
-        if loaded is None:
-            result.set_exception(failure or EngineUnavailableError("loading ended without a model"))
-        else:
-            result.set_result(loaded)
+        if tokenizer is not None:
+            result.set_result(tokenizer)
+        elif failure is not None:
+            result.set_exception(failure)
 
-    try:
-        loop.call_soon_threadsafe(settle)
-    except RuntimeError:
-        _log.info("the server stopped before the model was loaded")
+    def read() -> None:
+        tokenizer, failure = None, None
+        try:
+            tokenizer = open_tokenizer(path)
+        except Exception as error:  # noqa: BLE001 (handed on to whoever awaits)
+            failure = error
+        try:
+            loop.call_soon_threadsafe(settle, tokenizer, failure)
+        except RuntimeError:
+            _log.info("the server stopped before the tokenizer was read")
+
+    threading.Thread(target=read, name="tokenizer", daemon=True).start()
+    return result

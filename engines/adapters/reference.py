@@ -7,35 +7,16 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from engines.adapters.vllm import METRICS
 from engines.dialects import Dialect, ReferenceDialect
 from engines.engine import Setup
 from engines.errors import NotInstalled
 from engines.launcher import Server
-from engines.metrics import Histogram, Prometheus, Series
 from engines.server_engine import ServerEngine
 from engines.spec import Cannot, Setting, Spellings, flag, one_of, option_argv, switch
 
 _PACKAGES = ("torch", "safetensors", "prometheus_client", "gguf")
 """What the extra ``engine`` adds; looked for, not imported."""
-
-_SERIES = {
-    "running": "requests_running",
-    "waiting": "requests_waiting",
-    "kv_usage_share": "kv_cache_usage_ratio",
-    "preemptions_total": "preemptions_total",
-    "prefix_queries_tokens_total": "prefix_cache_queries_tokens_total",
-    "prefix_hits_tokens_total": "prefix_cache_hit_tokens_total",
-    "prompt_tokens_total": "prompt_tokens_total",
-    "output_tokens_total": "generation_tokens_total",
-}
-_HISTOGRAMS = {
-    "ttft_s": "time_to_first_token",
-    "itl_s": "inter_token_latency",
-    "e2e_s": "e2e_request_latency",
-    "queue_s": "request_queue",
-    "prefill_s": "request_prefill_time",
-    "decode_s": "request_decode_time",
-}
 
 
 class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -71,6 +52,12 @@ class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """Those of them that got the most attention."""
     threads: int | None = None
     """CPU threads; the default is all cores."""
+    data_parallel_size: int | None = None
+    """Engines behind the same port, each with the whole model."""
+    drain_timeout_s: int | None = None
+    """Seconds that requests under way get to end after SIGTERM."""
+    profile_dir: str | None = None
+    """Where ``POST /start_profile`` writes traces."""
 
 
 class ReferenceEngine(ServerEngine):
@@ -88,10 +75,7 @@ class ReferenceEngine(ServerEngine):
         "enable_chunked_prefill": lambda value: Setting(() if value else ("--policy", "no_chunking")),
         "seed": Cannot("it decodes greedily, or with each request's own seed"),
     }
-    metrics = Prometheus(
-        {ours: (Series(f"reference_engine_{theirs}"),) for ours, theirs in _SERIES.items()},
-        {ours: Histogram(f"reference_engine_{theirs}_seconds") for ours, theirs in _HISTOGRAMS.items()},
-    )
+    metrics = METRICS
     stop_grace_s = (5.0, 2.0)
 
     @classmethod

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from reference_engine.errors import CheckpointError
+from reference_engine.loading.safetensors import SafetensorsDirectory, read_json
 from reference_engine.loading.tokenizer import Tokenizer, tokenizer_from_directory, tokenizer_from_gguf
 from reference_engine.models.config import ModelConfig
 
@@ -73,10 +74,22 @@ def _open_gguf(path: Path) -> Checkpoint:
 
 
 def _open_directory(path: Path) -> Checkpoint:
-    from reference_engine.loading.safetensors import SafetensorsDirectory, read_json  # noqa: PLC0415 (imports torch)
-
     weights = SafetensorsDirectory(path)
+    return Checkpoint(path, weights.config, weights, _directory_tokenizer(path))
+
+
+def open_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer alone, as `open_checkpoint` gives it; without torch where the path is a directory.
+
+    Raises:
+        CheckpointError: see `check_model_path`, or the tokenizer's files are damaged.
+    """
+    check_model_path(path)
+    return _directory_tokenizer(path) if path.is_dir() else _open_gguf(path).tokenizer
+
+
+def _directory_tokenizer(path: Path) -> Tokenizer:
     config_file, template_file = path / "tokenizer_config.json", path / "chat_template.jinja"
     tokenizer_config = read_json(config_file) if config_file.exists() else {}
     template = template_file.read_text(encoding="utf-8") if template_file.exists() else None
-    return Checkpoint(path, weights.config, weights, tokenizer_from_directory(path, tokenizer_config, template))
+    return tokenizer_from_directory(path, tokenizer_config, template)

@@ -3,13 +3,15 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 
 from reference_engine.errors import CheckpointError
 from reference_engine.models.config import ModelConfig, config_from_hf
+
+if TYPE_CHECKING:
+    import torch
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -55,7 +57,7 @@ class SafetensorsDirectory:
         """Hugging Face names of all tensors."""
         return list(self._shard_of)
 
-    def get(self, name: str) -> torch.Tensor:
+    def get(self, name: str) -> "torch.Tensor":
         """The named tensor in its stored dtype."""
         try:
             return self._shard_of[name].get_tensor(name)

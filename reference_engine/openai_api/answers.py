@@ -14,13 +14,27 @@ class PromptTokensDetails(msgspec.Struct):
     cached_tokens: int
 
 
+class Timings(msgspec.Struct):
+    """Where a request's time went inside the server, in seconds; of several choices each phase's longest.
+
+    `queued_s` until it was first computed, `prefill_s` until its first token, `decode_s` until its last, and, beside
+    them, `detokenize_s`: what making text of tokens took, of all choices together.
+    """
+
+    queued_s: float
+    prefill_s: float
+    decode_s: float
+    detokenize_s: float
+
+
 class Usage(msgspec.Struct):
-    """Token counts; sums over all choices. Without prefix caching there are no details."""
+    """Token counts; sums over all choices. Without prefix caching there are no details, before the end no timings."""
 
     prompt_tokens: int
     total_tokens: int
     completion_tokens: int
     prompt_tokens_details: PromptTokensDetails | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
 
 
 class TextLogprobs(msgspec.Struct):

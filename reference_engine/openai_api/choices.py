@@ -1,12 +1,14 @@
 """One output sequence between the engine's token ids and the client's text."""
 
 import dataclasses
+import time
 from collections.abc import Sequence
 
 from reference_engine.detokenizer import Detokenizer, StopMatcher
 from reference_engine.loading.tokenizer import Tokenizer
 from reference_engine.openai_api.fields import GenerationFields, alternatives_of
-from reference_engine.request import FinishReason, Request, TokenOutput
+from reference_engine.outputs import Phases, TokenOutput
+from reference_engine.request import FinishReason, Request
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class Choice:
         self.num_characters = 0  # of text in the events so far
         self.num_cached_tokens: int | None = None  # of the prompt; None before the first token, and without caching
         self.is_finished = False
+        self.phases = Phases(0.0, 0.0, 0.0)  # up to the newest token
+        self.detokenize_s = 0.0  # what it took here to make text of tokens
         self._sum_logprobs = 0.0
         self._num_alternatives = alternatives_of(fields)
         self._tokenizer = tokenizer
@@ -68,6 +72,18 @@ class Choice:
 
     def push(self, output: TokenOutput) -> TokenEvent:
         """The event for one token; after an event with a finish reason the choice takes no more."""
+        began_s = time.perf_counter()
+        event = self._event(output)
+        self.detokenize_s += time.perf_counter() - began_s
+        self._take_times(output)
+        return event
+
+    def _take_times(self, output: TokenOutput) -> None:
+        """The engine says how long it all took where it ends a request, not where a stop string does."""
+        before = self.phases
+        self.phases = output.phases or Phases(before.queue_s, before.prefill_s, before.decode_s + (output.gap_s or 0.0))
+
+    def _event(self, output: TokenOutput) -> TokenEvent:
         self.num_output += 1
         self.num_cached_tokens = output.num_cached_tokens
         token = output.token

@@ -13,6 +13,7 @@ from reference_engine.openai_api.answers import (
     Message,
     PromptTokensDetails,
     TextChoice,
+    Timings,
     Usage,
     chat_logprobs,
     text_logprobs,
@@ -60,6 +61,18 @@ def usage_of(choices: Sequence[Choice], prompts: Sequence[Sequence[int]]) -> Usa
         total_tokens=prompt_tokens + completion,
         prompt_tokens_details=PromptTokensDetails(sum(cached)) if cached else UNSET,
     )
+
+
+def final_usage_of(choices: Sequence[Choice], prompts: Sequence[Sequence[int]]) -> Usage:
+    """Counts, and where the time went, when all is done; arguments as in `usage_of`."""
+    usage = usage_of(choices, prompts)
+    usage.timings = Timings(
+        queued_s=max(choice.phases.queue_s for choice in choices),
+        prefill_s=max(choice.phases.prefill_s for choice in choices),
+        decode_s=max(choice.phases.decode_s for choice in choices),
+        detokenize_s=sum(choice.detokenize_s for choice in choices),
+    )
+    return usage
 
 
 class TextFormat:

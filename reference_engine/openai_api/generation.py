@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Sequence
 
 from aiohttp import web
 
-from reference_engine.engine_thread import EngineThread, TokenStream
+from reference_engine.core.streams import TokenStream
 from reference_engine.errors import EngineUnavailableError, RequestError
-from reference_engine.grammar import Grammar, Grammars
+from reference_engine.grammar import Grammars
 from reference_engine.openai_api.answers import DONE, encode, sse
 from reference_engine.openai_api.choices import Choice, TokenEvent, best_of
 from reference_engine.openai_api.failures import failure_answer
@@ -19,11 +19,11 @@ from reference_engine.openai_api.fields import (
     answers_of,
     candidates_of,
 )
-from reference_engine.openai_api.formats import AnswerFormat, ChatFormat, TextFormat, usage_of
+from reference_engine.openai_api.formats import AnswerFormat, ChatFormat, TextFormat, final_usage_of, usage_of
 from reference_engine.openai_api.parsing import chat_prompt, completion_prompts, parse_body, sampling_params
 from reference_engine.openai_api.structured_output import grammar_of
 from reference_engine.request import FinishReason, Request
-from reference_engine.service import LoadedModel, Service
+from reference_engine.service import Service, Serving
 
 _SEED_MASK = (1 << 63) - 1  # JSON takes any integer
 _SSE_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
@@ -42,23 +42,23 @@ class GenerationRoutes:
 
     async def completions(self, http: web.Request) -> web.StreamResponse:
         """POST /v1/completions."""
-        model, engine = self._service.ready()
+        serving = self._service.ready()
         fields = parse_body(await http.read(), CompletionFields)
         self._check_model_name(fields)
-        prompts = await completion_prompts(fields, model.tokenizer)
+        prompts = await completion_prompts(fields, serving.tokenizer)
         answer_id = f"cmpl-{uuid.uuid4().hex}"
-        form = TextFormat(answer_id, model.config.model_name, return_token_ids=bool(fields.return_token_ids))
-        return await self._generate(http, fields, _Job(answer_id, prompts, form, model, engine))
+        form = TextFormat(answer_id, serving.facts.config.model_name, return_token_ids=bool(fields.return_token_ids))
+        return await self._generate(http, fields, _Job(answer_id, prompts, form, serving))
 
     async def chat(self, http: web.Request) -> web.StreamResponse:
         """POST /v1/chat/completions."""
-        model, engine = self._service.ready()
+        serving = self._service.ready()
         fields = parse_body(await http.read(), ChatFields)
         self._check_model_name(fields)
-        prompts = [await chat_prompt(fields, model.tokenizer)]
+        prompts = [await chat_prompt(fields, serving.tokenizer)]
         answer_id = f"chatcmpl-{uuid.uuid4().hex}"
-        form = ChatFormat(answer_id, model.config.model_name, return_token_ids=bool(fields.return_token_ids))
-        return await self._generate(http, fields, _Job(answer_id, prompts, form, model, engine))
+        form = ChatFormat(answer_id, serving.facts.config.model_name, return_token_ids=bool(fields.return_token_ids))
+        return await self._generate(http, fields, _Job(answer_id, prompts, form, serving))
 
     def _check_model_name(self, fields: GenerationFields) -> None:
         name = self._service.config.model_name
@@ -71,7 +71,7 @@ class GenerationRoutes:
             )
 
     async def _generate(self, http: web.Request, fields: GenerationFields, job: "_Job") -> web.StreamResponse:
-        grammar = await grammar_of(fields, self._grammars_of(job.model))
+        grammar = await grammar_of(fields, self._grammars_of(job.serving))
         choices: list[Choice] = []
         leaders: list[Request] = []
         for prompt in job.prompts:
@@ -79,11 +79,11 @@ class GenerationRoutes:
             for number in range(candidates_of(fields)):
                 seed = self._service.next_seed() if fields.seed is None else (fields.seed + number) & _SEED_MASK
                 group.append(job.request(prompt, fields, grammar, index=len(choices), seed=seed))
-                choices.append(Choice(len(choices), group[-1], fields, job.model.tokenizer))
+                choices.append(Choice(len(choices), group[-1], fields, job.serving.tokenizer))
             # The prompt is computed once; the others are forked off then and share its blocks.
             group[0].siblings.extend(group[1:])
             leaders.append(group[0])
-        stream = job.engine.submit(leaders)
+        stream = job.serving.engines.submit(leaders)
         try:
             if fields.stream:
                 return await _answer_in_stream(http, fields.stream_options or StreamOptions(), job, choices, stream)
@@ -94,33 +94,31 @@ class GenerationRoutes:
             metrics.count_finished(FinishReason.STOP, stream.num_finished_early)
             metrics.count_finished(FinishReason.ABORT, stream.close())
 
-    def _grammars_of(self, model: LoadedModel) -> Grammars:
+    def _grammars_of(self, serving: Serving) -> Grammars:
         if self._grammars is None:
-            self._grammars = Grammars(model.tokenizer, model.limits.vocab_size, model.eos_token_ids)
+            facts = serving.facts
+            self._grammars = Grammars(serving.tokenizer, facts.limits.vocab_size, facts.eos_token_ids)
         return self._grammars
 
 
 class _Job:
     """What a request has become after parsing."""
 
-    def __init__(
-        self, answer_id: str, prompts: Sequence[list[int]], form: AnswerFormat, model: LoadedModel, engine: EngineThread
-    ) -> None:  # fmt: skip
+    def __init__(self, answer_id: str, prompts: Sequence[list[int]], form: AnswerFormat, serving: Serving) -> None:
         self.answer_id = answer_id
         self.prompts = prompts
         self.form = form
-        self.model = model
-        self.engine = engine
+        self.serving = serving
 
     def request(
-        self, prompt: list[int], fields: GenerationFields, grammar: Grammar | None, *, index: int, seed: int
+        self, prompt: list[int], fields: GenerationFields, grammar: str | None, *, index: int, seed: int
     ) -> Request:
         params = sampling_params(
             fields,
             prompt_len=len(prompt),
             seed=seed,
-            eos_token_ids=self.model.eos_token_ids,
-            limits=self.model.limits,
+            eos_token_ids=self.serving.facts.eos_token_ids,
+            limits=self.serving.facts.limits,
             grammar=grammar,
         )
         name = f"{self.answer_id}-{index}"
@@ -146,7 +144,7 @@ async def _answer_whole(job: _Job, choices: list[Choice], stream: TokenStream, w
     collected: dict[str, list[TokenEvent]] = {choice.request_id: [] for choice in choices}
     async for choice, event in _events(choices, stream):
         collected[choice.request_id].append(event)
-    usage = usage_of(choices, job.prompts)  # what was made for nothing counts too
+    usage = final_usage_of(choices, job.prompts)  # what was made for nothing counts too
     kept = best_of(choices, len(choices) // len(job.prompts), wanted)
     answer = job.form.whole([(choice, collected[choice.request_id]) for choice in kept], usage)
     return web.Response(body=encode(answer), content_type="application/json")
@@ -161,7 +159,7 @@ async def _answer_in_stream(
         async for choice, event in _events(choices, stream):
             await response.write(_chunk_bytes(job, choice, event, choices, options))
         if options.include_usage:
-            await response.write(sse(job.form.usage(usage_of(choices, job.prompts))))
+            await response.write(sse(job.form.usage(final_usage_of(choices, job.prompts))))
     except (EngineUnavailableError, RequestError) as error:
         await response.write(sse(failure_answer(error)))
     await response.write(DONE)

@@ -7,7 +7,6 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from reference_engine.errors import RequestError
-from reference_engine.grammar import Grammar
 from reference_engine.limits import Limits
 from reference_engine.loading.tokenizer import Tokenizer
 from reference_engine.openai_api.combinations import check_combinations, max_tokens_of
@@ -120,7 +119,7 @@ def sampling_params(
     seed: int,
     eos_token_ids: frozenset[int],
     limits: Limits,
-    grammar: Grammar | None = None,
+    grammar: str | None = None,
 ) -> SamplingParams:
     """What the engine needs to know about one choice.
 

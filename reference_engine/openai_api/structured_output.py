@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from reference_engine.errors import RequestError
-from reference_engine.grammar import JSON_OBJECT, Grammar, Grammars
+from reference_engine.grammar import JSON_OBJECT, Grammars
 from reference_engine.openai_api.fields import GenerationFields, ResponseFormat
 
-Wish = tuple[str, Callable[[Grammars, Any], Grammar], Any]  # the field, how it is compiled, what it holds
+Wish = tuple[str, Callable[[Grammars, Any], str], Any]  # the field, how it is compiled, what it holds
 
 
 def wishes_of(fields: GenerationFields) -> list[Wish]:
@@ -33,8 +33,8 @@ def wishes_of(fields: GenerationFields) -> list[Wish]:
     return [wish for wish in wishes if wish[2] is not None]
 
 
-async def grammar_of(fields: GenerationFields, grammars: Grammars) -> Grammar | None:
-    """The compiled grammar of a checked body; None where the output may be anything.
+async def grammar_of(fields: GenerationFields, grammars: Grammars) -> str | None:
+    """The grammar of a checked body, which can be compiled; None where the output may be anything.
 
     Raises:
         RequestError: 400, naming the field and what is wrong with it.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from reference_engine.request import SampledToken
+from reference_engine.outputs import SampledToken
 from reference_engine.sampling.blocks import BlockedScores
 from reference_engine.sampling.ranking import rank, top_k_floors
 

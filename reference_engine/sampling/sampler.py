@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from reference_engine.kernels.cpu import best_kernels
-from reference_engine.request import Request, SampledToken
+from reference_engine.outputs import SampledToken
+from reference_engine.request import Request
 from reference_engine.sampling.blocks import BlockedScores
 from reference_engine.sampling.drawing import draw
 from reference_engine.sampling.grammar_mask import forbid_by_grammar

@@ -6,9 +6,10 @@ A preempted request keeps its rank. What is computed stays findable for later re
 
 import bisect
 
-from reference_engine.errors import EngineBugError, QueueFullError
+from reference_engine.errors import EngineBugError
 from reference_engine.kv_cache.cache import Hit, KvCache, holding_of
 from reference_engine.kv_cache.moves import Moves
+from reference_engine.limits import check_queue
 from reference_engine.request import Rank, Request
 from reference_engine.scheduling.planner import next_step
 from reference_engine.scheduling.rules import PreemptionName, Rules
@@ -23,19 +24,20 @@ class Scheduler:
         rules: the settings.
 
     Attributes:
+        num_arrived: requests that were ever added.
         num_preemptions: times a request lost its blocks.
         num_swaps: those of them after which nothing is computed again.
     """
 
     def __init__(self, cache: KvCache, rules: Rules) -> None:
         self.cache = cache
+        self.num_arrived = 0
         self.num_preemptions = 0
         self.num_swaps = 0
         self._rules = rules
         self._waiting: list[Request] = []  # these two in order of rank
         self._running: list[Request] = []
         self._requests: dict[str, Request] = {}
-        self._num_arrived = 0
         self._num_forks = 0
         self._num_steps = 0
 
@@ -49,6 +51,11 @@ class Scheduler:
         """Requests with blocks that have not ended."""
         return sum(not request.is_done for request in self._running)
 
+    @property
+    def free_seats(self) -> int:
+        """Sequences that could run beside those that do; below 0 where several answers were promised seats."""
+        return self._rules.max_num_seqs - sum(request.width for request in self._running)
+
     def occupancy(self) -> tuple[int, int]:
         """See :meth:`KvCache.occupancy`."""
         return self.cache.occupancy(self._running)
@@ -59,22 +66,17 @@ class Scheduler:
         Raises:
             QueueFullError: as many wait as may.
         """
-        self.check_queue(1)
+        most = self._rules.max_waiting
+        if most is not None:
+            check_queue(most, len(self._waiting), self.free_seats)
         if request.request_id in self._requests:
             raise EngineBugError(f"there is a request {request.request_id} already")
         due = self._num_steps + request.priority * self._rules.patience_steps
-        request.rank = Rank(due, self._num_arrived)
-        self._num_arrived += 1
+        request.rank = Rank(due, self.num_arrived)
+        self.num_arrived += 1
         self.cache.enter(request)
         self._requests[request.request_id] = request
         _insert(self._waiting, request)
-
-    def check_queue(self, count: int) -> None:
-        """Raises QueueFullError where so many more requests would have to wait and may not."""
-        most = self._rules.max_waiting
-        seats = self._rules.max_num_seqs - sum(request.width for request in self._running)
-        if most is not None and len(self._waiting) + count - max(0, seats) > most:
-            raise QueueFullError(f"{len(self._waiting)} requests are waiting already, no more than {most} may")
 
     def remove(self, request_id: str) -> None:
         """Forgets a finished or cancelled request and frees its blocks; one that is not here is no mistake."""

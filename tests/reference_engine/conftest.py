@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import json
+import socket
+import threading
 from collections import deque
 
 import pytest
@@ -12,10 +14,11 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from reference_engine.config import EngineConfig
+from reference_engine.core import loop as core_loop
 from reference_engine.offline import load_engine
-from reference_engine.request import SampledToken
+from reference_engine.outputs import SampledToken
 from reference_engine.server import make_app
-from reference_engine.service import Service, load_model
+from reference_engine.service import Service
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MERGES = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("Ġ", "w"), ("o", "r"), ("Ġw", "or")]
@@ -135,6 +138,11 @@ class Served:
         self.client = client
         self.service = service
 
+    @property
+    def engine(self):
+        """The first replica's; it works on a thread of its own."""
+        return self.service.ready().engines.replicas[0].core.engine
+
     async def post(self, path, body, status=200):
         async with self.client.post(path, json=body) as answer:
             assert answer.status == status, await answer.text()
@@ -151,8 +159,9 @@ class Served:
     async def metric(self, name):
         async with self.client.get("/metrics") as answer:
             for line in (await answer.text()).splitlines():
-                if line.startswith(f"reference_engine_{name} "):
-                    return float(line.split()[1])
+                series, _, value = line.rpartition(" ")
+                if series in (f'vllm:{name}{{model_name="tiny"}}', f'reference_engine_{name}{{model_name="tiny"}}'):
+                    return float(value)
         raise AssertionError(f"no metric {name}")
 
     async def until(self, condition):
@@ -162,13 +171,35 @@ class Served:
                 await asyncio.sleep(0)
 
 
+class ThreadCore:
+    """An engine on a thread of this process; what serves it is what serves one in a process of its own."""
+
+    def __init__(self, config, loader):
+        self.socket, theirs = socket.socketpair()
+        self.engine = None
+
+        def load(config):
+            self.engine, facts = loader(config)
+            return self.engine, facts
+
+        self.thread = threading.Thread(target=core_loop.serve_engine, args=(theirs, load), name="engine", daemon=True)
+        self.thread.start()
+
+    def kill(self):
+        """Python has no way to; it ends when it has loaded."""
+
+    async def ended(self):
+        await asyncio.to_thread(self.thread.join, 20)
+        return "the thread has ended"
+
+
 @pytest.fixture
 def serve(tiny_config):
-    """`async with serve(**config) as served`: an in-process server around the tiny model."""
+    """`async with serve(**config) as served`: a server around the tiny model, all in this process."""
 
     @contextlib.asynccontextmanager
-    async def start(loader=load_model, *, load=True, config=None, **changes):
-        service = Service(config or tiny_config(**changes), loader)
+    async def start(loader=core_loop.load, *, load=True, config=None, **changes):
+        service = Service(config or tiny_config(**changes), lambda config, _: ThreadCore(config, loader))
         server = TestServer(make_app(service))
         await server.start_server()  # its runner cancels handlers whose client has gone, as ours does
         async with TestClient(server) as client:

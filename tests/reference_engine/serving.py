@@ -20,12 +20,12 @@ def with_server(serve, test, **settings):
 
 
 async def is_idle(s):
-    return await s.metric("requests_running") == 0 and await s.metric("kv_cache_used_blocks") == 0
+    return await s.metric("num_requests_running") == 0 and await s.metric("kv_cache_used_blocks") == 0
 
 
 def slow_down(s):
     """Lets the event loop go round several times between steps, so that a test can act in the middle of a request."""
-    engine, loop = s.service.ready()[1]._engine, asyncio.get_running_loop()
+    engine, loop = s.engine, asyncio.get_running_loop()
     original = engine.step
 
     async def rounds():

@@ -5,7 +5,8 @@ from reference_engine.kv_cache.block_pool import BlockPool
 from reference_engine.kv_cache.block_table import EVERYTHING, RELEASED
 from reference_engine.kv_cache.cache import Group, KvCache
 from reference_engine.limits import Limits
-from reference_engine.request import Request, SampledToken, SamplingParams
+from reference_engine.outputs import SampledToken
+from reference_engine.request import Request, SamplingParams
 from reference_engine.scheduling.rules import Rules
 from reference_engine.scheduling.scheduler import Scheduler
 

@@ -1,10 +1,4 @@
-import asyncio
-import json
-import os
-import signal
 import socket
-import sys
-import urllib.request
 
 import pytest
 
@@ -74,44 +68,3 @@ def test_contradicting_flags_are_status_2(capsys, checkpoint_dir):
     line = ["serve", "--model", str(checkpoint_dir), "--port", "0", "--max-model-len", "9999"]
     assert main(line) == 2
     assert "--max-model-len 9999 is more than" in one_error_line(capsys)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_real_process_serves_and_stops_in_time(checkpoint_dir, number):
-    asyncio.run(serve_and_stop(checkpoint_dir, number))
-
-
-async def serve_and_stop(checkpoint_dir, number):
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "reference_engine", "serve", "--model", str(checkpoint_dir)),
-        *("--port", "0", "--served-model-name", "tiny", "--threads", "1", "--num-blocks", "64"),
-        stderr=asyncio.subprocess.PIPE,
-        env=os.environ | {"PYTHONWARNINGS": "error"},
-    )
-    try:
-        async with asyncio.timeout(60):
-            url = await line_with(process.stderr, "listening on ")
-            await line_with(process.stderr, "ready: ")
-        body = {"prompt": "hello", "max_tokens": 200, "ignore_eos": True, "model": "tiny"}
-        answer = await asyncio.to_thread(post, f"{url}/v1/completions", body)
-        assert answer["usage"]["completion_tokens"] == 200
-        process.send_signal(number)
-        async with asyncio.timeout(2):
-            assert await process.wait() == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-
-
-async def line_with(stream, text):
-    while line := (await stream.readline()).decode():
-        if text in line:
-            return line.split(text)[1].split(",")[0].strip()
-    raise AssertionError(f"the server ended without saying {text!r}")
-
-
-def post(url, body):
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.load(answer)

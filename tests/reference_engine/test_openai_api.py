@@ -14,7 +14,8 @@ from reference_engine.openai_api.failures import failure_answer
 from reference_engine.openai_api.fields import IGNORED, NEUTRAL, ChatFields, CompletionFields
 from reference_engine.openai_api.formats import ChatFormat, TextFormat, usage_of
 from reference_engine.openai_api.parsing import chat_prompt, completion_prompts, parse_body, sampling_params
-from reference_engine.request import FinishReason, Request, SampledToken, SamplingParams, TokenOutput
+from reference_engine.outputs import SampledToken, TokenOutput
+from reference_engine.request import FinishReason, Request, SamplingParams
 
 LIMITS = Limits(max_model_len=100, num_blocks=10, block_size=8, vocab_size=266)
 

@@ -3,9 +3,9 @@ import math
 
 import pytest
 
+from reference_engine.core import loop as core_loop
 from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.request import SampledToken
-from reference_engine.service import load_model
+from reference_engine.outputs import SampledToken
 from tests.reference_engine.serving import CHAT, HELLO, LONG, TEXT, is_idle, slow_down, with_server
 
 
@@ -13,15 +13,15 @@ def scripted(tokens):
     """A loader whose model says these tokens, whoever asks."""
 
     def load(config):
-        loaded = load_model(config)
+        engine, facts = core_loop.load(config)
         left = list(tokens)
 
         class Script:
             def run(self, step, moves):
                 return [[SampledToken(left.pop(0))] if chunk.is_sampled else [] for chunk in step.chunks]
 
-        loaded.engine._runner = Script()
-        return loaded
+        engine._runner = Script()
+        return engine, facts
 
     return load
 
@@ -33,7 +33,10 @@ def test_completion_and_usage(serve):
         choice = answer["choices"][0]
         assert (answer["object"], answer["model"], choice["index"]) == ("text_completion", "tiny", 0)
         counts = {"prompt_tokens": 4, "completion_tokens": 5, "total_tokens": 9}
+        timings = answer["usage"].pop("timings")
         assert answer["usage"] == counts | {"prompt_tokens_details": {"cached_tokens": 0}}
+        assert set(timings) == {"queued_s", "prefill_s", "decode_s", "detokenize_s"}
+        assert all(seconds > 0 for seconds in timings.values())
         assert (len(choice["token_ids"]), len(choice["prompt_token_ids"])) == (5, 4)
         assert choice["finish_reason"] == "length"
         # Text and its ids are the same prompt.
@@ -298,7 +301,7 @@ def test_a_more_important_request_overtakes_those_that_wait(serve):
         first = asyncio.ensure_future(ask("first", max_tokens=8))
         await s.until(lambda: running(s))
         late = [asyncio.ensure_future(ask(name)) for name in ("a", "b")]
-        await s.until(lambda: asyncio.sleep(0, s.service.ready()[1]._engine._scheduler.num_waiting == 2))
+        await s.until(lambda: asyncio.sleep(0, s.engine._scheduler.num_waiting == 2))
         await ask("important", priority=-1)
         await asyncio.gather(first, *late)
         assert order.index("important") < order.index("a") < order.index("b")
@@ -307,7 +310,7 @@ def test_a_more_important_request_overtakes_those_that_wait(serve):
 
 
 async def running(s):
-    return await s.metric("requests_running") == 1
+    return await s.metric("num_requests_running") == 1
 
 
 @pytest.mark.parametrize("stop", ["lo wor", "o w", "hello world h", "rld"])
@@ -330,7 +333,7 @@ def test_one_request_too_many_is_told_to_come_back(serve, stream):
         going = [await s.client.post(TEXT, json=LONG)]
         await s.until(lambda: running(s))
         going.append(await s.client.post(TEXT, json=LONG))
-        await s.until(lambda: asyncio.sleep(0, s.service.ready()[1]._engine._scheduler.num_waiting == 1))
+        await s.until(lambda: asyncio.sleep(0, s.engine._scheduler.num_waiting == 1))
         async with s.client.post(TEXT, json=LONG | {"stream": stream}) as answer:
             text = await answer.text()
             assert "requests are waiting already" in text

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from reference_engine.errors import CheckpointError, EngineUnavailableError
+from reference_engine.errors import CheckpointError, EngineUnavailableError, UserMistakeError
 from tests.reference_engine.serving import CHAT, HELLO, LONG, TEXT, is_idle, run, slow_down, with_server
 
 
@@ -12,7 +12,7 @@ def test_the_role_waits_for_prefill(serve):
     async def test(s):
         gate = asyncio.Event()
         loop = asyncio.get_running_loop()
-        engine = s.service.ready()[1]._engine
+        engine = s.engine
         step = engine.step
 
         def held_step():
@@ -23,7 +23,7 @@ def test_the_role_waits_for_prefill(serve):
         body = {"messages": HELLO, "max_tokens": 1, "stream": True}
         async with s.client.post(CHAT, json=body) as answer:
             first = asyncio.ensure_future(answer.content.readany())
-            await s.until(lambda: asyncio.sleep(0, s.service.ready()[1]._engine._scheduler.num_waiting == 1))
+            await s.until(lambda: asyncio.sleep(0, s.engine._scheduler.num_waiting == 1))
             assert not first.done()
             gate.set()
             assert b'"role":"assistant"' in await first
@@ -41,7 +41,7 @@ def test_a_client_that_goes_away_frees_its_blocks(serve, stream):
             await answer.content.readany()
         else:
             await s.until(lambda: asyncio.sleep(0, step.called > 2))
-        assert await s.metric("requests_running") == 1
+        assert await s.metric("num_requests_running") == 1
         if stream:
             answer.close()
         else:
@@ -49,7 +49,7 @@ def test_a_client_that_goes_away_frees_its_blocks(serve, stream):
         await s.until(lambda: is_idle(s))
         assert step.called < 150
         async with s.client.get("/metrics") as metrics:
-            assert 'requests_finished_total{finished_reason="abort"} 1.0' in await metrics.text()
+            assert 'request_success_total{finished_reason="abort",model_name="tiny"} 1.0' in await metrics.text()
 
     with_server(serve, test)
 
@@ -84,7 +84,7 @@ def test_a_loader_that_fails_hands_its_error_on(serve):
 
     async def test():
         async with serve(broken, load=False) as s:
-            with pytest.raises(CheckpointError, match="no such model"):
+            with pytest.raises(UserMistakeError, match="no such model"):
                 await s.service.load()
 
     run(test())
@@ -93,7 +93,7 @@ def test_a_loader_that_fails_hands_its_error_on(serve):
 def test_a_crash_in_the_step_loop_fails_requests_and_health(serve, caplog):
     async def test(s):
         step = slow_down(s)
-        engine = s.service.ready()[1]._engine
+        engine = s.engine
         slowed = engine.step
 
         def crash():
@@ -112,7 +112,7 @@ def test_a_crash_in_the_step_loop_fails_requests_and_health(serve, caplog):
         assert "crashed" in error["message"]
 
     with_server(serve, test)
-    assert "step loop crashed" in caplog.text
+    assert "the engine crashed" in caplog.text
 
 
 def test_stopping_fails_what_is_in_flight(serve):
@@ -135,9 +135,9 @@ def test_metrics_count_what_happened(serve):
         assert await s.metric("generation_tokens_total") == 4
         assert await s.metric("computed_tokens_total") == 103
         assert await s.metric("step_seconds_count") == 5  # 64 + 36 prompt tokens, then three decodes
-        assert await s.metric("request_queue_seconds_count") == 1
+        assert await s.metric("request_queue_time_seconds_count") == 1
         assert await s.metric("kv_cache_total_blocks") == 64
-        assert await s.metric("preemptions_total") == 0
+        assert await s.metric("num_preemptions_total") == 0
 
     with_server(serve, test)
 

@@ -33,6 +33,9 @@ OPTIONS = {
     "kv_budget": 32,
     "kv_heavy": 16,
     "threads": 2,
+    "data_parallel_size": 2,
+    "drain_timeout_s": 3,
+    "profile_dir": "/profiles",
 }
 SPEC = {
     "dtype": "float32",

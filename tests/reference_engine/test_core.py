@@ -1,0 +1,288 @@
+"""The server's side of an engine and the engine's side of the server, over a real socket, with a fake model."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+
+import pytest
+
+from reference_engine.config import EngineConfig
+from reference_engine.core.client import EngineClient
+from reference_engine.core.wire import Facts
+from reference_engine.engine import Engine
+from reference_engine.errors import EngineUnavailableError, QueueFullError, RequestError
+from reference_engine.kv_cache.block_pool import BlockPool
+from reference_engine.kv_cache.cache import Group, KvCache
+from reference_engine.limits import Limits
+from reference_engine.request import Request, SamplingParams
+from reference_engine.scheduling.rules import Rules
+from reference_engine.scheduling.scheduler import Scheduler
+from tests.reference_engine.conftest import ThreadCore
+
+
+@contextlib.asynccontextmanager
+async def client_of(*runners, max_queue=100, max_num_seqs=8):
+    """A client of one engine for each runner, and the reports that came."""
+    limits, config = Limits(100, 64, 4, 1000, max_num_seqs), EngineConfig(model="m", max_queue=max_queue)
+    reports = []
+
+    def load(_):
+        rules = Rules(max_num_seqs=max_num_seqs, max_num_batched_tokens=16, max_waiting=max_queue)
+        scheduler = Scheduler(KvCache([Group(BlockPool(64, 4))], prefix_caching=True), rules)
+        return Engine(scheduler, left.pop(0), limits), Facts(config, limits, frozenset(), "2", "torch", 1)
+
+    left = list(runners)
+    client = EngineClient(lambda number, report: reports.append((number, report)))
+    replicated = EngineConfig(model="m", data_parallel_size=len(runners))
+    cores = []
+
+    def start_core(wanted, _):
+        cores.append(ThreadCore(wanted, load))
+        return cores[-1]
+
+    async with asyncio.timeout(20):
+        await client.start(replicated, start_core)
+        try:
+            yield client, reports
+        finally:
+            await client.stop()
+    for core in cores:
+        core.engine.check_integrity()
+
+
+@pytest.fixture
+def with_client(fake_runner):
+    """Runs an async test with a client of one engine around a fake runner."""
+
+    def start(test, runner=None):
+        async def main():
+            async with client_of(runner or fake_runner()) as (client, reports):
+                await test(client, reports)
+
+        asyncio.run(main())
+
+    return start
+
+
+def request(name, tokens=5):
+    return Request(name, [1, 2], SamplingParams(max_tokens=tokens))
+
+
+async def collect(stream):
+    outputs = []
+    while batch := await stream.next_outputs():
+        outputs += batch
+    return outputs
+
+
+def test_tokens_arrive_in_order_and_the_stream_ends(with_client):
+    async def test(client, reports):
+        outputs = await collect(client.submit([request("a")]))
+        assert [output.token.token_id for output in outputs] == [2, 3, 4, 5, 6]
+        assert [report.computed_tokens for _, report in reports][:5] == [2, 1, 1, 1, 1]
+
+    with_client(test)
+
+
+def test_several_requests_share_a_stream(with_client):
+    async def test(client, _):
+        outputs = await collect(client.submit([request("a", 3), request("b", 2)]))
+        assert sorted(output.request_id for output in outputs) == ["a", "a", "a", "b", "b"]
+
+    with_client(test)
+
+
+def test_siblings_come_out_of_the_stream_of_their_leader(with_client):
+    async def test(client, _):
+        leader = request("a", 3)
+        leader.siblings.extend([request("a/1", 2), request("a/2", 4)])
+        outputs = await collect(client.submit([leader, request("b", 1)]))
+        assert sorted(output.request_id for output in outputs) == sorted(["a"] * 3 + ["a/1"] * 2 + ["a/2"] * 4 + ["b"])
+
+    with_client(test)
+
+
+def test_a_sibling_that_can_never_be_computed_keeps_its_leader_out(with_client):
+    async def test(client, _):
+        leader = request("a", 3)
+        leader.siblings.append(request("a/1", 500))
+        with pytest.raises(RequestError, match="maximum model length"):
+            client.submit([leader])
+
+    with_client(test)
+
+
+def test_one_bad_request_keeps_the_others_of_its_group_out(with_client):
+    async def test(client, _):
+        with pytest.raises(RequestError, match="maximum model length"):
+            client.submit([request("a"), request("b", 500)])
+        assert len(await collect(client.submit([request("c", 1)]))) == 1
+
+    with_client(test)
+
+
+def test_a_step_is_one_message_whatever_the_number_of_tokens(with_client):
+    async def test(client, reports):
+        await collect(client.submit([request(str(i)) for i in range(8)]))
+        assert len(reports) <= 7  # eight requests of five tokens
+        assert max(len(report.outputs) for _, report in reports) == 8
+
+    with_client(test)
+
+
+class Gate:
+    """A runner that waits for permission, so that a test can act in the middle of a step."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        self.entered, self.go = threading.Event(), threading.Event()
+
+    def run(self, step, moves):
+        self.entered.set()
+        assert self.go.wait(20)
+        return self.inner.run(step, moves)
+
+
+def test_closing_a_stream_in_the_middle_of_a_step_drops_its_tokens_and_frees_its_blocks(with_client, fake_runner):
+    gate = Gate(fake_runner())
+
+    async def test(client, reports):
+        stream = client.submit([request("a", 50)])
+        await asyncio.to_thread(gate.entered.wait)
+        assert stream.close() == 1
+        assert stream.close() == 0
+        gate.go.set()
+        assert len(await collect(client.submit([request("b", 2)]))) == 2
+        assert await stream.next_outputs() == []
+        assert sum(output.request_id == "a" for _, report in reports for output in report.outputs) <= 1
+
+    with_client(test, gate)
+
+
+def test_a_reset_waits_for_the_step_under_way_and_comes_before_the_next_request(with_client, fake_runner):
+    gate = Gate(fake_runner())
+
+    async def test(client, reports):
+        async def cached():
+            outputs = await collect(client.submit([Request("again", [1] * 9, SamplingParams(max_tokens=1))]))
+            return outputs[-1].num_cached_tokens
+
+        gate.go.set()
+        assert [await cached(), await cached()] == [0, 8]
+        gate.go.clear()
+        gate.entered.clear()
+        during = asyncio.ensure_future(cached())  # its blocks are entered after the reset was asked for
+        await asyncio.to_thread(gate.entered.wait)
+        client.reset_prefix_cache()
+        gate.go.set()
+        assert await during == 8
+        assert [await cached(), await cached()] == [0, 8]
+        before = len(reports)
+        client.reset_prefix_cache()  # while idle: it must wake the thread
+        while len(reports) == before:  # noqa: ASYNC110 (what changes it is a thread)
+            await asyncio.sleep(0)
+        assert await cached() == 0
+
+    with_client(test, gate)
+
+
+def test_a_crash_reaches_every_stream_and_later_callers(with_client, caplog):
+    class Broken:
+        def run(self, step, moves):
+            raise ZeroDivisionError("boom")
+
+    async def test(client, _):
+        streams = [client.submit([request(name)]) for name in "ab"]
+        for stream in streams:
+            with pytest.raises(EngineUnavailableError, match=r"crashed \(ZeroDivisionError: boom\); restart"):
+                await collect(stream)
+        with pytest.raises(EngineUnavailableError, match="crashed"):
+            client.submit([request("c")])
+        with pytest.raises(EngineUnavailableError, match="crashed"):
+            client.reset_prefix_cache()
+
+    with_client(test, Broken())
+    assert "the engine crashed" in caplog.text
+
+
+def test_an_idle_engine_says_nothing(with_client):
+    async def test(client, reports):
+        await collect(client.submit([request("a", 1)]))
+        before = len(reports)
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert len(reports) == before
+
+    with_client(test)
+
+
+def test_an_engine_that_is_gone_is_reported_once_it_is(with_client, fake_runner):
+    gate = Gate(fake_runner())
+
+    async def test(client, _):
+        stream = client.submit([request("a", 50)])
+        await asyncio.to_thread(gate.entered.wait)
+        client.replicas[0].core.socket.shutdown(socket.SHUT_RDWR)  # as when its process was killed
+        gate.go.set()
+        with pytest.raises(EngineUnavailableError, match=r"process has ended \(the thread has ended\); restart"):
+            await collect(stream)
+
+    with_client(test, gate)
+
+
+def test_who_would_wait_where_nobody_may_is_refused_before_and_by_the_engine(fake_runner):
+    gate = Gate(fake_runner())
+
+    async def main():
+        async with client_of(gate, max_queue=2, max_num_seqs=1) as (client, _):
+            streams = [client.submit([request(name, 3)]) for name in "abc"]  # one runs, two wait
+            with pytest.raises(QueueFullError, match="2 requests are waiting already"):
+                client.submit([request("d")])
+            gate.go.set()
+            assert [len(await collect(stream)) for stream in streams] == [3, 3, 3]
+            client.replicas[0].check_queue = lambda *_: None  # as if nothing were known of it
+            gate.go.clear()
+            hasty = [client.submit([request(f"h{i}", 3)]) for i in range(3)]
+            late = client.submit([request("late", 3)])
+            gate.go.set()
+            with pytest.raises(RequestError, match="waiting already") as caught:
+                await collect(late)
+            assert caught.value.status == 429
+            assert [len(await collect(stream)) for stream in hasty] == [3, 3, 3]
+            late.close()
+
+    asyncio.run(main())
+
+
+def test_replicas_share_the_requests_and_each_keeps_its_own(fake_runner):
+    runners = [fake_runner(), fake_runner()]
+
+    async def main():
+        async with client_of(*runners) as (client, reports):
+            outputs = await collect(client.submit([request(str(i), 3) for i in range(6)]))
+            assert len(outputs) == 18
+            assert {number for number, _ in reports} == {0, 1}
+            await client.drained()
+            assert [replica.num_open for replica in client.replicas] == [0, 0]
+
+    asyncio.run(main())
+    names = [{name for step in runner.steps for name, _, _ in step} for runner in runners]
+    assert not names[0] & names[1]
+    assert [len(of_one) for of_one in names] == [3, 3]
+
+
+def test_draining_waits_for_the_last_request(fake_runner):
+    gate = Gate(fake_runner())
+
+    async def main():
+        async with client_of(gate) as (client, _):
+            stream = client.submit([request("a", 3)])
+            drained = asyncio.ensure_future(client.drained())
+            await asyncio.to_thread(gate.entered.wait)
+            assert not drained.done()
+            gate.go.set()
+            await drained
+            assert len(await collect(stream)) == 3
+
+    asyncio.run(main())
