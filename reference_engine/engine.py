@@ -63,13 +63,22 @@ class Engine:
         runner: computes it.
         limits: what a request may ask for.
         clock: for durations.
+        close: ends what the runner has besides this process.
     """
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, limits: Limits, clock: Clock = time.perf_counter) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        limits: Limits,
+        clock: Clock = time.perf_counter,
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self.limits = limits
         self._clock = clock
+        self.close = close
 
     @property
     def has_work(self) -> bool:

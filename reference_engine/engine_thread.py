@@ -159,6 +159,8 @@ class EngineThread:
         except Exception as error:  # noqa: BLE001 (every crash must reach the requests and /health)
             _log.exception("the engine's step loop crashed")
             self._report_crash(error)
+        finally:
+            self._engine.close()
 
     def _take_commands(self) -> bool:
         """Waits until there is work, then applies what came in; False when it is time to end."""
