@@ -42,7 +42,7 @@ class EngineConfig:
     num_blocks: Annotated[int | None, "KV-cache blocks; default: from --kv-cache-memory-bytes"] = None
     kv_cache_memory_bytes: Annotated[
         int | None,
-        "bytes for the KV cache, in each process; default: max-num-seqs full sequences, at most a quarter of free memory",
+        "bytes for the KV cache of a process; default: max-num-seqs full sequences, at most a quarter of free memory",
     ] = None
     kv_cache_dtype: Annotated[KvCacheDtypeName, "how keys and values are kept; auto: in --dtype, not rounded"] = "auto"
     attention_window: Annotated[int, "latest tokens that a token sees, in every layer; 0: all"] = 0
@@ -61,7 +61,7 @@ class EngineConfig:
         PreemptionName, "of a request that makes room: compute it again, or keep it in host memory"
     ] = "recompute"
     swap_memory_bytes: Annotated[
-        int, "bytes of host memory, in each process, for requests that make room with --preemption swap"
+        int, "bytes of host memory of a process, for requests that make room with --preemption swap"
     ] = 1 << 30
     priority_patience_steps: Annotated[int, "steps by which one level of priority sends a request forward"] = 256
     max_queue: Annotated[int, "requests that may wait; more get HTTP 429"] = 8192

@@ -38,7 +38,7 @@ class Ranks(Protocol):
             vocab_size: columns beyond are padding.
 
         Returns:
-            [num_rows, vocab_size] on rank 0; on the others what they gave.
+            [num_rows, vocab_size], contiguous, on rank 0; on the others what they gave.
         """
         ...
 
