@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Callable
 
 import torch
 
@@ -11,6 +12,7 @@ from reference_engine.attention.heavy_hitter import Budget, scored
 from reference_engine.config import EngineConfig
 from reference_engine.engine import Engine
 from reference_engine.errors import ConfigError
+from reference_engine.execution import Executor, LocalExecutor
 from reference_engine.grammar import Grammars
 from reference_engine.kv_cache.block_pool import BlockPool
 from reference_engine.kv_cache.cache import Group, KvCache
@@ -22,6 +24,9 @@ from reference_engine.limits import Limits
 from reference_engine.loading.checkpoint import Checkpoint
 from reference_engine.models.config import ModelConfig
 from reference_engine.models.registry import build_model
+from reference_engine.parallel.executor import TensorParallelExecutor
+from reference_engine.parallel.ranks import ALONE, Ranks
+from reference_engine.parallel.sharding import config_of_rank
 from reference_engine.request import Request, SamplingParams
 from reference_engine.runner import ModelRunner
 from reference_engine.scheduling.rules import Rules
@@ -35,9 +40,15 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
     """The same settings with every None and "auto" replaced by what it comes to here.
 
     Raises:
-        ConfigError: no CUDA where it is asked for, a model shorter than the wanted length, or two cache sizes.
+        ConfigError: no CUDA where it is asked for or too few GPUs, a model that is shorter than the wanted length or
+            cannot be cut into so many parts, or two cache sizes.
     """
     device = resolve_device(config.device)
+    if device == "cuda" and config.tensor_parallel_size > torch.cuda.device_count():
+        raise ConfigError(
+            f"--tensor-parallel-size {config.tensor_parallel_size} wants as many GPUs, torch finds "
+            f"{torch.cuda.device_count()} here; make it smaller or use --device cpu"
+        )
     dtype = config.dtype if config.dtype != "auto" else _default_dtype(model, device)
     length = config.max_model_len or model.max_position_embeddings
     if length > model.max_position_embeddings:
@@ -57,20 +68,21 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
         decided,
         num_blocks=num_blocks,
         kv_cache_memory_bytes=demand.bytes(num_blocks),
-        threads=config.threads or torch.get_num_threads(),
+        threads=config.threads or max(1, torch.get_num_threads() // config.num_processes),
         served_model_name=config.model_name,
     )
 
 
 def _layout_of(config: EngineConfig, model: ModelConfig) -> CacheLayout:
-    """What the layers keep, with the windows that the configuration gives them."""
+    """What the layers keep in each process, with the windows that the configuration gives them."""
+    layout = config_of_rank(model, config.tensor_parallel_size).cache_layout
     if config.attention_window:
-        return windowed(model.cache_layout, config.attention_window, config.attention_sinks)
-    return model.cache_layout
+        return windowed(layout, config.attention_window, config.attention_sinks)
+    return layout
 
 
 def demand_of(config: EngineConfig, model: ModelConfig) -> Demand:
-    """What a configuration with its dtype and length decided can need of the cache."""
+    """What a configuration with its dtype and length decided can need of the cache, in each process."""
     layout = _layout_of(config, model)
     return Demand(
         layout=layout,
@@ -85,7 +97,7 @@ def demand_of(config: EngineConfig, model: ModelConfig) -> Demand:
 def _default_num_blocks(config: EngineConfig, demand: Demand) -> int:
     budget = config.kv_cache_memory_bytes
     if budget is None:
-        free = int(_free_memory_bytes(config.device) * _FREE_MEMORY_SHARE)
+        free = int(_free_memory_bytes(config) * _FREE_MEMORY_SHARE)
         return max(1, min(demand.useful, demand.fitting(free)))
     if not demand.fitting(budget):
         raise ConfigError(f"--kv-cache-memory-bytes {budget} is less than one block of {demand.bytes(1)} bytes")
@@ -111,10 +123,11 @@ def _default_dtype(model: ModelConfig, device: str) -> str:
     return "bfloat16" if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "float32"  # noqa: SLF001 (no public name)
 
 
-def _free_memory_bytes(device: str) -> int:
-    if device == "cuda":
+def _free_memory_bytes(config: EngineConfig) -> int:
+    """For each process; that of the first GPU, since to ask the others would take memory of theirs."""
+    if config.device == "cuda":
         return torch.cuda.mem_get_info()[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // config.num_processes
 
 
 def limits_of(config: EngineConfig, model: ModelConfig) -> Limits:
@@ -137,19 +150,11 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> Engine:
 
     Raises:
         CheckpointError: weights are missing or damaged.
+        EngineUnavailableError: another process that should share the model could not be started.
     """
     limits = limits_of(config, checkpoint.config)
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-    device, dtype = torch.device(config.device), _DTYPES[config.dtype]
-    model = build_model(
-        checkpoint.config, checkpoint.weights, max_positions=limits.max_model_len, dtype=dtype, device=device
-    )
+    executor, close = _executor(config, checkpoint)
     demand = demand_of(config, checkpoint.config)
-    storage = storage_of(config, demand, config.num_blocks or 1, device)
-    host = None
-    if config.preemption == "swap":
-        host = storage_of(config, demand, demand.fitting(config.swap_memory_bytes), torch.device("cpu"))
     cache = KvCache(_groups(config, demand), prefix_caching=config.enable_prefix_caching)
     rules = Rules(
         max_num_seqs=config.max_num_seqs,
@@ -159,11 +164,55 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> Engine:
         patience_steps=config.priority_patience_steps,
         max_waiting=config.max_queue,
     )
-    runner = ModelRunner(model, attention_of(config, storage), storage, host)
     grammars = Grammars(checkpoint.tokenizer, limits.vocab_size, checkpoint.eos_token_ids)
-    engine = Engine(Scheduler(cache, rules), runner, limits, grammars)
+    engine = Engine(Scheduler(cache, rules), ModelRunner(executor), limits, grammars=grammars, close=close)
     _warm_up(engine, limits)
     return engine
+
+
+def _executor(config: EngineConfig, checkpoint: Checkpoint) -> tuple[Executor, Callable[[], None]]:
+    """What computes, and what ends it."""
+    if config.tensor_parallel_size == 1:
+        return build_executor(config, checkpoint), lambda: None
+    executor = TensorParallelExecutor(
+        config, device_of_rank(config, 0), lambda ranks: build_executor(config, checkpoint, ranks)
+    )
+    return executor, executor.close
+
+
+def device_of_rank(config: EngineConfig, rank: int) -> torch.device:
+    """Where a process computes."""
+    is_alone = config.device == "cpu" or config.tensor_parallel_size == 1
+    return torch.device(config.device) if is_alone else torch.device(config.device, rank)
+
+
+def build_executor(config: EngineConfig, checkpoint: Checkpoint, ranks: Ranks = ALONE) -> LocalExecutor:
+    """A process's part of the model and of the KV cache.
+
+    Args:
+        config: as `resolve_config` returned it.
+        checkpoint: whose weights are loaded now.
+        ranks: with whom it computes.
+
+    Raises:
+        CheckpointError: weights are missing or damaged.
+    """
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    device, demand = device_of_rank(config, ranks.rank), demand_of(config, checkpoint.config)
+    model = build_model(
+        checkpoint.config,
+        checkpoint.weights,
+        max_positions=demand.max_model_len,
+        dtype=_DTYPES[config.dtype],
+        device=device,
+        ranks=ranks,
+    )
+    storage = storage_of(config, demand, config.num_blocks or 1, device)
+    host = None
+    if config.preemption == "swap":
+        host = storage_of(config, demand, demand.fitting(config.swap_memory_bytes), torch.device("cpu"))
+    return LocalExecutor(model, attention_of(config, storage), storage, host)
 
 
 def _groups(config: EngineConfig, demand: Demand) -> list[Group]:

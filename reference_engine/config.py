@@ -14,7 +14,7 @@ AllocatorName = Literal["paged", "contiguous"]
 
 _POSITIVE = (
     "block_size", "max_num_seqs", "max_num_batched_tokens", "threads", "max_model_len", "num_blocks", "max_queue",
-    "priority_patience_steps", "data_parallel_size",
+    "priority_patience_steps", "data_parallel_size", "tensor_parallel_size",
 )  # fmt: skip
 
 
@@ -34,11 +34,16 @@ class EngineConfig:
     served_model_name: Annotated[str | None, "model name in the API; default: the last part of the model path"] = None
     dtype: Annotated[DtypeName, "type of weights, activations and KV cache; auto: as stored"] = "auto"
     device: Annotated[DeviceName, "where the model runs; auto: cuda if there is one"] = "auto"
+    data_parallel_size: Annotated[int, "engines behind the same port, each with the whole model"] = 1
+    tensor_parallel_size: Annotated[
+        int, "processes that share every layer and the KV cache; on CUDA each has a GPU of its own"
+    ] = 1
     max_model_len: Annotated[int | None, "tokens, prompt and output together; default: the model's own limit"] = None
     block_size: Annotated[int, "tokens per KV-cache block"] = 16
     num_blocks: Annotated[int | None, "KV-cache blocks; default: from --kv-cache-memory-bytes"] = None
     kv_cache_memory_bytes: Annotated[
-        int | None, "bytes for the KV cache; default: max-num-seqs full sequences, at most a quarter of free memory"
+        int | None,
+        "bytes for the KV cache of a process; default: max-num-seqs full sequences, at most a quarter of free memory",
     ] = None
     kv_cache_dtype: Annotated[KvCacheDtypeName, "how keys and values are kept; auto: in --dtype, not rounded"] = "auto"
     attention_window: Annotated[int, "latest tokens that a token sees, in every layer; 0: all"] = 0
@@ -56,16 +61,15 @@ class EngineConfig:
     preemption: Annotated[
         PreemptionName, "of a request that makes room: compute it again, or keep it in host memory"
     ] = "recompute"
-    swap_memory_bytes: Annotated[int, "bytes of host memory for requests that make room with --preemption swap"] = (
-        1 << 30
-    )
+    swap_memory_bytes: Annotated[
+        int, "bytes of host memory of a process, for requests that make room with --preemption swap"
+    ] = 1 << 30
     priority_patience_steps: Annotated[int, "steps by which one level of priority sends a request forward"] = 256
     max_queue: Annotated[int, "requests that may wait; more get HTTP 429"] = 8192
     enable_prefix_caching: Annotated[bool, "compute what prompts have in common at their beginning once"] = True
-    threads: Annotated[int | None, "CPU threads of torch; default: torch's own choice"] = None
-    data_parallel_size: Annotated[int, "engines behind the same port, each with the whole model"] = 1
+    threads: Annotated[int | None, "CPU threads of each process; default: torch's own choice, shared among them"] = None
     drain_timeout_s: Annotated[int, "seconds that requests under way get to end after SIGTERM; 0: none"] = 30
-    profile_dir: Annotated[str | None, "where POST /start_profile writes traces of the step loop"] = None
+    profile_dir: Annotated[str, "where POST /start_profile writes traces of the step loop; empty: nowhere"] = ""
     seed: Annotated[int, "seeds the requests that name no seed, in order of arrival"] = 0
 
     def __post_init__(self) -> None:
@@ -89,6 +93,11 @@ class EngineConfig:
                 "add --no-enable-prefix-caching"
             )
         _check_what_is_kept(self)
+
+    @property
+    def num_processes(self) -> int:
+        """Those that compute."""
+        return self.tensor_parallel_size * self.data_parallel_size
 
     @property
     def model_name(self) -> str:
@@ -120,4 +129,9 @@ def _check_what_is_kept(config: EngineConfig) -> None:
         raise ConfigError(
             "--kv-budget hides tokens of a prompt by what followed them, so no other request can use its blocks; "
             "add --no-enable-prefix-caching"
+        )
+    if config.kv_budget and config.tensor_parallel_size > 1:
+        raise ConfigError(
+            "--kv-budget weighs tokens by all heads that share a key, and --tensor-parallel-size may part them; "
+            "choose one"
         )

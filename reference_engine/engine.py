@@ -24,6 +24,7 @@ class Engine:
         limits: what a request may ask for.
         grammars: start those of requests that have one; None where no request may.
         clock: for durations and the times of requests.
+        close: ends what the runner has besides this process.
     """
 
     def __init__(
@@ -31,14 +32,17 @@ class Engine:
         scheduler: Scheduler,
         runner: Runner,
         limits: Limits,
+        *,
         grammars: Grammars | None = None,
         clock: Clock = time.perf_counter,
+        close: Callable[[], None] = lambda: None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._grammars = grammars
         self.limits = limits
         self._clock = clock
+        self.close = close
 
     @property
     def has_work(self) -> bool:

@@ -8,7 +8,7 @@ for answer in llm.generate(["The capital of France is"], SamplingParams(max_toke
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from reference_engine.assembly import build_engine, resolve_config
 from reference_engine.config import EngineConfig
@@ -48,7 +48,7 @@ class Answer:
 
 
 class LLM:
-    """A loaded model.
+    """A loaded model; a context manager, which closes it.
 
     Args:
         model: Hugging Face checkpoint directory or .gguf file.
@@ -64,6 +64,16 @@ class LLM:
         self.engine = _built(EngineConfig(model=str(model), **settings), checkpoint)
         self.tokenizer = checkpoint.tokenizer
         self._eos_token_ids = checkpoint.eos_token_ids
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the processes that share the model, if there are any; at the latest they end with this one."""
+        self.engine.close()
 
     def generate(
         self,

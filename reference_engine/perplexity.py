@@ -69,6 +69,7 @@ class PerplexityMeter:
             max_num_batched_tokens=step_tokens,
             enable_prefix_caching=False,
             preemption="recompute",
+            tensor_parallel_size=1,
         )
         self.config = resolve_config(alone, checkpoint.config)
         self.tokenizer = checkpoint.tokenizer

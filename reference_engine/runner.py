@@ -1,15 +1,13 @@
-"""Turns a planned step into tensors, runs the model, samples. The seam that tests replace with a fake."""
+"""Turns a planned step into a batch, has it computed, samples. The seam that tests replace with a fake."""
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 
-from reference_engine.attention.base import AttentionBackend, Span
+from reference_engine.attention.base import Span
+from reference_engine.execution import Batch, Executor
 from reference_engine.kv_cache.cache import holding_of
 from reference_engine.kv_cache.moves import Moves
-from reference_engine.kv_cache.storage import KvStorage
-from reference_engine.models.decoder import Model
 from reference_engine.outputs import SampledToken
 from reference_engine.sampling import sample
 from reference_engine.scheduling.step import Chunk, Step
@@ -32,59 +30,39 @@ class ModelRunner:
     """The real runner.
 
     Args:
-        model: the decoder.
-        attention: works on the storage.
-        storage: what the requests' block tables point into.
-        host: where requests are swapped out to; None where none is.
+        executor: computes.
     """
 
-    def __init__(
-        self, model: Model, attention: AttentionBackend, storage: KvStorage, host: KvStorage | None = None
-    ) -> None:
-        self._model = model
-        self._attention = attention
-        self._storage = storage
-        self._host = host
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
 
     @torch.inference_mode()
     def run(self, step: Step, moves: Moves) -> list[list[SampledToken]]:
         """See `Runner.run`."""
-        if moves:
-            self._storage.move(moves, self._host)
-        if not step.chunks:
-            return []  # a request went to host memory and nobody else runs
         # Decodes first, by context length: the attention backend pads neighbours to the longest of them.
         ordered = sorted(step.chunks, key=lambda chunk: (chunk.length > 1, chunk.end))
-        token_ids: list[int] = []
-        positions: list[int] = []
-        last_rows: list[int] = []
-        for chunk in ordered:
-            token_ids.extend(chunk.request.token_ids[chunk.start : chunk.end])
-            positions.extend(range(chunk.start, chunk.end))
-            if chunk.is_sampled:
-                last_rows.extend([len(token_ids) - 1] * chunk.request.width)
-        spans = [_span(chunk) for chunk in ordered]
-        for length in step.padding:
-            token_ids.extend([0] * length)
-            positions.extend(range(length))
-            spans.append(self._padding(length))
-        logits = self._model.forward(
-            self._tensor(token_ids),
-            self._tensor(positions),
-            self._attention.begin_step(spans),
-            self._tensor(last_rows),
-        )
+        logits = self._executor.execute(self._batch(ordered, step, moves))
         takers = [one for chunk in ordered if chunk.is_sampled for one in (chunk.request, *chunk.request.siblings)]
-        tokens = iter(sample(logits, takers) if takers else ())
+        tokens = iter(sample(logits, takers) if takers and logits is not None else ())
         made = {id(chunk): [next(tokens) for _ in range(chunk.request.width)] for chunk in ordered if chunk.is_sampled}
         return [made.get(id(chunk), []) for chunk in step.chunks]
 
-    def _padding(self, length: int) -> Span:
-        blocks = -(-length // self._storage.block_size)
-        return Span([[block] * blocks for block in self._storage.padding_blocks], 0, length)
+    def _batch(self, ordered: list[Chunk], step: Step, moves: Moves) -> Batch:
+        batch = Batch(moves, [_span(chunk) for chunk in ordered], [], [], [])
+        for chunk in ordered:
+            batch.token_ids.extend(chunk.request.token_ids[chunk.start : chunk.end])
+            batch.positions.extend(range(chunk.start, chunk.end))
+            if chunk.is_sampled:
+                batch.wanted_rows.extend([len(batch.token_ids) - 1] * chunk.request.width)
+        for length in step.padding:
+            batch.token_ids.extend([0] * length)
+            batch.positions.extend(range(length))
+            batch.spans.append(self._padding(length))
+        return batch
 
-    def _tensor(self, values: Sequence[int]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=self._storage.device)
+    def _padding(self, length: int) -> Span:
+        storage = self._executor.storage
+        return Span([[block] * -(-length // storage.block_size) for block in storage.padding_blocks], 0, length)
 
 
 def _span(chunk: Chunk) -> Span:

@@ -51,7 +51,7 @@ class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     kv_heavy: int | None = None
     """Those of them that got the most attention."""
     threads: int | None = None
-    """CPU threads; the default is all cores."""
+    """CPU threads of each process; by default its share of all cores."""
     data_parallel_size: int | None = None
     """Engines behind the same port, each with the whole model."""
     drain_timeout_s: int | None = None
@@ -71,6 +71,7 @@ class ReferenceEngine(ServerEngine):
         "max_model_len": flag("--max-model-len"),
         "max_num_seqs": flag("--max-num-seqs"),
         "max_num_batched_tokens": flag("--max-num-batched-tokens"),
+        "tensor_parallel_size": flag("--tensor-parallel-size"),
         "enable_prefix_caching": switch("--enable-prefix-caching", "--no-enable-prefix-caching"),
         "enable_chunked_prefill": lambda value: Setting(() if value else ("--policy", "no_chunking")),
         "seed": Cannot("it decodes greedily, or with each request's own seed"),

@@ -74,6 +74,6 @@ def _devices(config: EngineConfig, number: int) -> dict[str, str]:
     """What makes a replica see its own GPUs only."""
     if config.data_parallel_size == 1 or config.device == "cpu":
         return {}
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = visible.split(",") if visible else [str(i) for i in range(config.data_parallel_size)]
-    return {"CUDA_VISIBLE_DEVICES": ",".join(names[number : number + 1])}
+    visible, share = os.environ.get("CUDA_VISIBLE_DEVICES"), config.tensor_parallel_size
+    names = visible.split(",") if visible else [str(i) for i in range(config.num_processes)]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(names[number * share : (number + 1) * share])}

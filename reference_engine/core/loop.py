@@ -86,13 +86,16 @@ def _serve(channel: Channel, loader: Loader) -> None:
         raise EngineBugError(f"the first command is {type(start).__name__}, not Start")
     engine, facts = loader(start.config)
     profiler = Profiler(facts.config.profile_dir)
-    channel.send(Ready(facts, engine.num_arrived))
-    while True:
-        for command in early or channel.receive(wait=not engine.has_work):
-            _follow(command, engine, channel, profiler)
-        early = []
-        # A step without work computes nothing, but its report tells that the last cancelled request is gone.
-        channel.send(engine.step())
+    try:
+        channel.send(Ready(facts, engine.num_arrived))
+        while True:
+            for command in early or channel.receive(wait=not engine.has_work):
+                _follow(command, engine, channel, profiler)
+            early = []
+            # A step without work computes nothing, but its report tells that the last cancelled request is gone.
+            channel.send(engine.step())
+    finally:
+        engine.close()
 
 
 def _follow(command: Command, engine: Engine, channel: Channel, profiler: Profiler) -> None:

@@ -13,11 +13,11 @@ class Profiler:
     """Records from `start` to `stop`.
 
     Args:
-        directory: where traces are written; None where nobody said.
+        directory: where traces are written; empty where nobody said.
     """
 
-    def __init__(self, directory: str | None) -> None:
-        self._directory = None if directory is None else Path(directory)
+    def __init__(self, directory: str) -> None:
+        self._directory = Path(directory) if directory else None
         self._running: profile | None = None
 
     def start(self) -> str:

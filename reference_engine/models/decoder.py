@@ -12,7 +12,6 @@ from torch.nn.functional import embedding
 
 from reference_engine.attention.base import AttentionStep
 from reference_engine.models.config import ModelConfig, RopeScaling
-from reference_engine.models.linear import make_linear
 from reference_engine.models.mlp import FeedForward
 from reference_engine.models.rope import RotaryTable
 from reference_engine.models.weights import Weights
@@ -36,7 +35,7 @@ class Model(Protocol):
             wanted_rows: int64 [num_wanted], the tokens whose successor is wanted.
 
         Returns:
-            Logits [num_wanted, vocab_size].
+            Logits [num_wanted, vocab_size]; on ranks other than the first, which do not sample, a part of them.
         """
         ...
 
@@ -45,7 +44,7 @@ class Mixer(Protocol):
     """The part of a layer in which tokens see each other."""
 
     def __call__(self, normed: torch.Tensor, rotations: Rotations, attention: AttentionStep) -> torch.Tensor:
-        """Rows [num_tokens, hidden_size] -> the same shape."""
+        """Rows [num_tokens, hidden_size] -> this rank's part of a sum of that shape; see `Ranks`."""
         ...
 
 
@@ -81,14 +80,14 @@ class PreNormLayer:
         self._norm, self._eps = weights.kernels.add_rms_norm, config.rms_norm_eps
         self._input_norm = weights.norm(f"{layer_prefix(index)}input_layernorm")
         self._mlp_norm = weights.norm(f"{layer_prefix(index)}post_attention_layernorm")
-        self._mixer, self._mlp = mixer, mlp
+        self._mixer, self._mlp, self._sum = mixer, mlp, weights.ranks.sum
 
     def __call__(
         self, residual: torch.Tensor, added: torch.Tensor | None, rotations: Rotations, attention: AttentionStep
     ) -> torch.Tensor:
         """See `Layer`."""
-        mixed = self._mixer(self._norm(residual, added, self._input_norm, self._eps), rotations, attention)
-        return self._mlp(self._norm(residual, mixed, self._mlp_norm, self._eps))
+        mixed = self._sum(self._mixer(self._norm(residual, added, self._input_norm, self._eps), rotations, attention))
+        return self._sum(self._mlp(self._norm(residual, mixed, self._mlp_norm, self._eps)))
 
 
 class Decoder:
@@ -117,7 +116,8 @@ class Decoder:
         self._scale = None if embedding_scale == 1.0 else torch.tensor(embedding_scale).to(self._embedding)
         self._add_norm, self._eps = weights.kernels.add_rms_norm, config.rms_norm_eps
         self._norm = weights.norm("model.norm")
-        self._head = make_linear(self._embedding if config.tie_word_embeddings else weights.tensor("lm_head.weight"))
+        self._head = weights.head(self._embedding if config.tie_word_embeddings else None)
+        self._gather, self._vocab_size = weights.ranks.gather, self._embedding.shape[0]
 
     def forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionStep, wanted_rows: torch.Tensor
@@ -131,7 +131,7 @@ class Decoder:
             added = layer(residual, added, rotations, attention)
         wanted = None if added is None else added.index_select(0, wanted_rows)
         residual = residual.index_select(0, wanted_rows)
-        return self._head(self._add_norm(residual, wanted, self._norm, self._eps))
+        return self._gather(self._head(self._add_norm(residual, wanted, self._norm, self._eps)), self._vocab_size)
 
 
 def rotary_table(config: ModelConfig, weights: Weights, max_positions: int) -> RotaryTable:

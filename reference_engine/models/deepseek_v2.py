@@ -96,7 +96,7 @@ def _yarn_scale(raw: Mapping[str, Any]) -> float:
 
 
 class LatentAttention:
-    """One layer's attention; a `Mixer`."""
+    """One layer's attention; a `Mixer`. All ranks compute and keep the latents, which are all heads'."""
 
     def __init__(self, config: DeepseekV2Config, index: int, weights: Weights) -> None:
         prefix = f"{layer_prefix(index)}self_attn."
@@ -106,10 +106,10 @@ class LatentAttention:
         bias = _turned_last(weights.tensor(f"{down}.bias")[:, None], config)[:, 0] if config.attention_bias else None
         self._latent = make_linear(_turned_last(weights.tensor(f"{down}.weight"), config), bias)
         self._latent_norm = weights.norm(f"{prefix}kv_a_layernorm")
-        up = weights.tensor(f"{prefix}kv_b_proj.weight").unflatten(0, (config.num_attention_heads, -1))
+        up = weights.outputs(f"{prefix}kv_b_proj.weight").unflatten(0, (config.num_attention_heads, -1))
         self._to_latent = up[:, : config.qk_nope_head_dim].contiguous()  # [heads, nope, latent]
         self._from_latent = up[:, config.qk_nope_head_dim :].transpose(1, 2).contiguous()  # [heads, latent, value]
-        self._out = weights.linear(prefix, ("o_proj",), has_bias=config.attention_bias)
+        self._out = weights.rows(prefix, "o_proj", has_bias=config.attention_bias)
 
     def __call__(self, normed: torch.Tensor, rotations: Rotations, attention: AttentionStep) -> torch.Tensor:
         """See `Mixer`."""
@@ -133,9 +133,9 @@ class LatentAttention:
 
 
 def _query_projection(config: DeepseekV2Config, prefix: str, weights: Weights) -> Linear:
-    """From rows to all heads' queries, over a latent of their own where the model has one."""
+    """From rows to the queries of this rank's heads, over a latent of their own where the model has one."""
     name = "q_proj" if config.q_lora_rank is None else "q_b_proj"
-    heads = weights.tensor(f"{prefix}{name}.weight").unflatten(0, (config.num_attention_heads, -1))
+    heads = weights.outputs(f"{prefix}{name}.weight").unflatten(0, (config.num_attention_heads, -1))
     up = make_linear(_turned_last(heads, config).flatten(0, 1))
     if config.q_lora_rank is None:
         return up

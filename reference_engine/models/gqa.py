@@ -13,7 +13,8 @@ class GroupedQueryAttention:
     """One layer's attention; a `Mixer`.
 
     Args:
-        config: shapes and constants; its cache layout says whether the layer has keys and values of its own.
+        config: shapes and constants, heads those of this rank; its cache layout says whether the layer has keys and
+            values of its own.
         index: of the layer.
         weights: of the model.
         qkv_bias: whether the projections to queries, keys and values have biases.
@@ -42,8 +43,9 @@ class GroupedQueryAttention:
         self._queries, self._keys = config.num_attention_heads, 0 if self._shares else config.num_key_value_heads
         self._head_dim, self._eps = config.head_dim, config.rms_norm_eps
         parts = ("q_proj",) if self._shares else ("q_proj", "k_proj", "v_proj")
-        self._qkv = weights.linear(prefix, parts, has_bias=qkv_bias)
-        self._out = weights.linear(prefix, ("o_proj",), has_bias=out_bias)
+        widths = [heads * self._head_dim for heads in (self._queries, self._keys, self._keys)]
+        self._qkv = weights.columns(prefix, parts, has_bias=qkv_bias, widths=widths)
+        self._out = weights.rows(prefix, "o_proj", has_bias=out_bias)
         self._norm: torch.Tensor | None = None
         if qk_norm:
             norms = [weights.norm(f"{prefix}q_norm")] * self._queries + [weights.norm(f"{prefix}k_norm")] * self._keys

@@ -8,7 +8,7 @@ from torch.nn.functional import gelu
 from reference_engine.models.weights import Weights
 
 FeedForward = Callable[[torch.Tensor], torch.Tensor]
-"""Rows [num_tokens, hidden_size] -> the same shape, each row by itself."""
+"""Rows [num_tokens, hidden_size] -> this rank's part of a sum of that shape, each row by itself."""
 
 LLAMA_PARTS = ("gate_proj", "up_proj", "down_proj")
 
@@ -33,8 +33,8 @@ class GatedMlp:
         combine: Callable[[torch.Tensor], torch.Tensor] | None = None,
         parts: tuple[str, str, str] = LLAMA_PARTS,
     ) -> None:
-        self._gate_up = weights.linear(prefix, parts[:2], has_bias=has_bias)
-        self._down = weights.linear(prefix, parts[2:], has_bias=has_bias)
+        self._gate_up = weights.columns(prefix, parts[:2], has_bias=has_bias)
+        self._down = weights.rows(prefix, parts[2], has_bias=has_bias)
         self._combine = combine or weights.kernels.silu_mul
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,8 @@ from reference_engine.models import deepseek_v2, gemma3, llama, mistral, mixtral
 from reference_engine.models.config import ModelConfig
 from reference_engine.models.decoder import Model
 from reference_engine.models.weights import Weights
+from reference_engine.parallel.ranks import ALONE, Ranks
+from reference_engine.parallel.sharding import config_of_rank
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -20,7 +22,8 @@ class Family:
     Attributes:
         read_config: from a decoded config.json and its path, for messages; raises CheckpointError for what is not
             computed exactly.
-        build: from what `read_config` returned, the weights, and the longest sequence's tokens.
+        build: from what `read_config` returned, with a rank's share of the heads, the weights, and the longest
+            sequence's tokens.
     """
 
     read_config: Callable[[Mapping[str, Any], str], ModelConfig]
@@ -40,9 +43,15 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def build_model(
-    config: ModelConfig, source: WeightSource, *, max_positions: int, dtype: torch.dtype, device: torch.device
+    config: ModelConfig,
+    source: WeightSource,
+    *,
+    max_positions: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    ranks: Ranks = ALONE,
 ) -> Model:
-    """The whole decoder.
+    """The decoder, or a rank's part of it.
 
     Args:
         config: shapes and constants.
@@ -50,9 +59,11 @@ def build_model(
         max_positions: tokens; the longest sequence that will be computed.
         dtype: of weights and activations.
         device: where it runs.
+        ranks: who computes the layers together.
 
     Raises:
         CheckpointError: a tensor is missing.
+        ConfigError: so many ranks cannot share it.
     """
-    weights = Weights(source, dtype, device, config.norm_offset)
-    return FAMILIES[config.model_type].build(config, weights, max_positions)
+    weights = Weights(source, dtype, device, config.norm_offset, ranks)
+    return FAMILIES[config.model_type].build(config_of_rank(config, ranks.size), weights, max_positions)

@@ -4,8 +4,11 @@ import asyncio
 import contextlib
 import json
 import socket
+import tempfile
 import threading
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,10 +16,13 @@ from aiohttp.test_utils import TestClient, TestServer
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from reference_engine import assembly
 from reference_engine.config import EngineConfig
 from reference_engine.core import loop as core_loop
 from reference_engine.offline import load_engine
 from reference_engine.outputs import SampledToken
+from reference_engine.parallel.group import connect
+from reference_engine.parallel.messages import decode_batch, encode
 from reference_engine.server import make_app
 from reference_engine.service import Service
 
@@ -209,6 +215,33 @@ def serve(tiny_config):
             await service.stop()
 
     return start
+
+
+class RanksAsThreads:
+    """A TensorParallelExecutor whose ranks are threads of this process: gloo and messages without a second of start."""
+
+    def __init__(self, config, device, build):
+        with tempfile.TemporaryDirectory() as folder:
+            size = config.tensor_parallel_size
+            self.pool = ThreadPoolExecutor(size)
+            self.groups = list(self.pool.map(lambda rank: connect(Path(folder), rank, size, device), range(size)))
+        self.executors = [build(group) for group in self.groups]
+        self.storage = self.executors[0].storage
+
+    def execute(self, batch):
+        message = encode(batch)
+        results = list(self.pool.map(lambda executor: executor.execute(decode_batch(message)), self.executors))
+        return results[0]
+
+    def close(self):
+        self.pool.shutdown()
+        for group in self.groups:
+            group.abort()
+
+
+@pytest.fixture
+def ranks_as_threads(monkeypatch):
+    monkeypatch.setattr(assembly, "TensorParallelExecutor", RanksAsThreads)
 
 
 class FakeRunner:

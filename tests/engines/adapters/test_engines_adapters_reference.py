@@ -43,6 +43,7 @@ SPEC = {
     "max_model_len": 2048,
     "max_num_seqs": 8,
     "max_num_batched_tokens": 256,
+    "tensor_parallel_size": 2,
     "enable_prefix_caching": False,
 }
 

@@ -40,6 +40,12 @@ class Subject:
         self.directory = save_checkpoint(directory, self.theirs, max_shard_size="40KB")
         self.truths = [greedy(self.theirs, prompt, LENGTH) for prompt in prompts()]
 
+    @property
+    def has_windows_only(self):
+        """Then blocks that have left the window come free again, and fewer are enough."""
+        windows = SafetensorsDirectory(self.directory).config.windows
+        return bool(windows) and None not in windows
+
     def assert_same(self, outputs):
         for tokens, (expected, margins) in zip(outputs, self.truths, strict=True):
             place = next((i for i in range(LENGTH) if tokens[i] != expected[i]), None)
@@ -101,15 +107,23 @@ def test_in_bfloat16_logits_are_as_near_as_rounding_lets_them(subject, long_prom
 def test_greedy_tokens_equal_transformers_with_few_blocks_and_small_chunks(
     subject, size, budget, blocks, fewest, preemption
 ):
-    windows = SafetensorsDirectory(subject.directory).config.windows
-    if windows and None not in windows:
-        blocks = fewest  # blocks that have left the window come free again
-    settings = {"block_size": size, "max_num_batched_tokens": budget, "num_blocks": blocks, "preemption": preemption}
+    settings = {"block_size": size, "max_num_batched_tokens": budget, "preemption": preemption}
+    settings["num_blocks"] = fewest if subject.has_windows_only else blocks
     engine = load_engine(engine_config(subject.directory, **settings))
     outputs, counts = answers(engine, prompts(), LENGTH)
     subject.assert_same(outputs)
     assert counts["preemptions"] > 0
     assert (counts["swaps"] > 0) == (preemption == "swap")
+
+
+def test_greedy_tokens_of_two_ranks_equal_transformers(subject, ranks_as_threads):
+    settings = {"block_size": 4, "max_num_batched_tokens": 24, "preemption": "swap", "tensor_parallel_size": 2}
+    settings["num_blocks"] = 11 if subject.has_windows_only else 36
+    engine = load_engine(engine_config(subject.directory, **settings))
+    outputs, counts = answers(engine, prompts(), LENGTH)
+    engine.close()
+    subject.assert_same(outputs)
+    assert counts["swaps"] > 0
 
 
 def test_greedy_tokens_equal_transformers_behind_beginnings_that_are_known(subject):

@@ -1,0 +1,80 @@
+"""What one process computes in a step. Where several share a model, each runs this on its part."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from reference_engine.attention.base import AttentionBackend, Span
+from reference_engine.kv_cache.moves import Moves
+from reference_engine.kv_cache.storage import KvStorage
+from reference_engine.models.decoder import Model
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Batch:
+    """One step in plain numbers.
+
+    Attributes:
+        moves: blocks to copy first.
+        spans: which tokens belong together and where their keys and values lie; empty where only blocks are copied.
+        token_ids: of all spans, one after the other.
+        positions: of each token in its sequence.
+        wanted_rows: the tokens whose successor is wanted.
+    """
+
+    moves: Moves
+    spans: list[Span]
+    token_ids: list[int]
+    positions: list[int]
+    wanted_rows: list[int]
+
+
+class Executor(Protocol):
+    """Computes batches."""
+
+    @property
+    def storage(self) -> KvStorage:
+        """What the spans' block tables point into."""
+        ...
+
+    def execute(self, batch: Batch) -> torch.Tensor | None:
+        """Logits [wanted rows, vocab_size]; None where only blocks are copied."""
+        ...
+
+
+class LocalExecutor:
+    """With a model, or a part of one, in this process.
+
+    Args:
+        model: the decoder.
+        attention: works on the storage.
+        storage: what the spans' block tables point into.
+        host: where requests are swapped out to; None where none is.
+    """
+
+    def __init__(
+        self, model: Model, attention: AttentionBackend, storage: KvStorage, host: KvStorage | None = None
+    ) -> None:
+        self._model = model
+        self._attention = attention
+        self._host = host
+        self.storage = storage
+
+    @torch.inference_mode()
+    def execute(self, batch: Batch) -> torch.Tensor | None:
+        """See `Executor.execute`."""
+        if batch.moves:
+            self.storage.move(batch.moves, self._host)
+        if not batch.spans:
+            return None  # a request went to host memory and nobody else runs
+        return self._model.forward(
+            self._tensor(batch.token_ids),
+            self._tensor(batch.positions),
+            self._attention.begin_step(batch.spans),
+            self._tensor(batch.wanted_rows),
+        )
+
+    def _tensor(self, values: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self.storage.device)

@@ -1,0 +1,71 @@
+"""A step computed by several ranks, as if it were computed here."""
+
+from collections.abc import Callable
+
+import torch
+
+from reference_engine.config import EngineConfig
+from reference_engine.errors import EngineUnavailableError
+from reference_engine.execution import Batch, LocalExecutor
+from reference_engine.parallel.group import Group, connect
+from reference_engine.parallel.workers import Workers
+
+
+class TensorParallelExecutor:
+    """Has batches computed by this process, which is rank 0, and by others that it starts; an `Executor`.
+
+    Args:
+        config: with nothing left to decide.
+        device: of rank 0.
+        build: makes rank 0's part.
+
+    Raises:
+        EngineUnavailableError: another rank could not be started; and what `build` raises.
+    """
+
+    def __init__(self, config: EngineConfig, device: torch.device, build: Callable[[Group], LocalExecutor]) -> None:
+        self._failure: EngineUnavailableError | None = None
+        self._workers = Workers(config)
+        try:
+            self._workers.await_ready()
+            self._group = connect(self._workers.folder, 0, config.tensor_parallel_size, device)
+            self._local = build(self._group)
+            self._workers.await_ready()
+        except BaseException:
+            self._workers.close()
+            raise
+        self.storage = self._local.storage
+        self._is_cuda = device.type == "cuda"
+        if self._is_cuda:
+            self._workers.watch(self._group.abort)  # gloo notices itself that a rank is gone, a GPU waits for ever
+
+    def execute(self, batch: Batch) -> torch.Tensor | None:
+        """See `Executor.execute`.
+
+        Raises:
+            EngineUnavailableError: a rank failed or is gone; every later call says so again.
+        """
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return self._execute(batch)
+        except EngineUnavailableError as error:
+            self._failure = error
+            raise
+
+    def _execute(self, batch: Batch) -> torch.Tensor | None:
+        self._workers.send(batch)
+        try:
+            logits = self._local.execute(batch)
+            if self._is_cuda:
+                torch.cuda.synchronize(self.storage.device)
+        except RuntimeError as error:
+            raise self._workers.failure(error) from error
+        if self._is_cuda:
+            self._workers.check()  # an exchange that was aborted ends like any other, with anything in its place
+        return logits
+
+    def close(self) -> None:
+        """Ends the other ranks."""
+        self._workers.close()
+        self._group.abort()

@@ -1,0 +1,151 @@
+"""The other ranks, seen from rank 0: started, told what to compute, watched, ended."""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+from reference_engine.config import EngineConfig
+from reference_engine.errors import EngineUnavailableError
+from reference_engine.execution import Batch
+from reference_engine.parallel.messages import READY, Assignment, encode
+
+_GRACE_S = 5.0
+"""Seconds that a process gets to end, or to be seen as ended."""
+_PACKAGES = str(Path(__file__).parents[2])
+
+
+class Workers:
+    """The processes of ranks 1 and up. They end with this process, however it ends, with this object, or by `close`.
+
+    Args:
+        config: with nothing left to decide.
+
+    Attributes:
+        folder: where the ranks meet.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="reference-engine-"))
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._pipes: list[Connection] = []
+        self._is_closing = threading.Event()
+        # Nothing that it is given may refer to `self`, which would then never be forgotten.
+        self.close = weakref.finalize(self, _close, self._processes, self._pipes, self._is_closing, self.folder)
+        for rank in range(1, config.tensor_parallel_size):
+            ours, theirs = Pipe()
+            self._pipes.append(ours)
+            with theirs:
+                self._processes.append(_start(theirs.fileno()))
+            with contextlib.suppress(OSError):  # `await_ready` tells
+                ours.send_bytes(encode(Assignment(config, rank, str(self.folder))))
+
+    def await_ready(self) -> None:
+        """Waits until each has come as far as it can by itself.
+
+        Raises:
+            EngineUnavailableError: one gave up.
+        """
+        for index, pipe in enumerate(self._pipes):
+            words = _read(pipe)
+            if words != READY:
+                raise _lost([self._described(index, words)])
+
+    def watch(self, then: Callable[[], None]) -> None:
+        """Calls something, from another thread, as soon as one of them is gone."""
+        threading.Thread(target=_watch, args=(self._pipes, self._is_closing, then), daemon=True).start()
+
+    def send(self, batch: Batch) -> None:
+        """Tells all of them what is to be computed.
+
+        Raises:
+            EngineUnavailableError: one is gone.
+        """
+        message = encode(batch)
+        try:
+            for pipe in self._pipes:
+                pipe.send_bytes(message)
+        except OSError as error:
+            raise self.failure(error) from error
+
+    def check(self) -> None:
+        """Raises EngineUnavailableError where one is gone."""
+        if wait(self._pipes, 0):
+            raise self.failure(None)
+
+    def failure(self, error: Exception | None) -> EngineUnavailableError:
+        """What to say when a step failed, perhaps because one of them is gone.
+
+        Args:
+            error: what rank 0 noticed.
+        """
+        wait(self._pipes, _GRACE_S)
+        gone = [self._described(index, _read(pipe)) for index, pipe in enumerate(self._pipes) if pipe.poll()]
+        return _lost(gone or [f"rank 0 failed: {type(error).__name__}: {error}"])
+
+    def _described(self, index: int, words: bytes | None) -> str:
+        process = self._processes[index]
+        try:
+            status = process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            how = "gave up"
+        else:
+            how = f"ended with signal {-status}" if status < 0 else f"ended with status {status}"
+        reason = f": {words.decode(errors='replace')}" if words else ""
+        return f"rank {index + 1} (pid {process.pid}) {how}{reason}"
+
+
+def _start(descriptor: int) -> "subprocess.Popen[bytes]":
+    paths = os.pathsep.join(filter(None, (_PACKAGES, os.environ.get("PYTHONPATH"))))
+    return subprocess.Popen(
+        [sys.executable, "-m", "reference_engine.parallel.worker", str(descriptor)],
+        pass_fds=[descriptor],
+        stdin=subprocess.DEVNULL,
+        stdout=2,  # what a library prints there must not come between this process's lines
+        env=os.environ | {"PYTHONPATH": paths},
+    )
+
+
+def _read(pipe: Connection) -> bytes | None:
+    """What a rank says, waiting for it; None where it is gone."""
+    try:
+        return pipe.recv_bytes()
+    except (EOFError, OSError):
+        return None
+
+
+def _lost(what: list[str]) -> EngineUnavailableError:
+    return EngineUnavailableError(f"tensor parallelism broke off: {'; '.join(what)}; start the engine again")
+
+
+def _watch(pipes: list[Connection], is_closing: threading.Event, then: Callable[[], None]) -> None:
+    wait(pipes)
+    if not is_closing.is_set():
+        then()
+
+
+def _close(
+    processes: "list[subprocess.Popen[bytes]]", pipes: list[Connection], is_closing: threading.Event, folder: Path
+) -> None:
+    is_closing.set()
+    for pipe in pipes:  # only this direction: somebody may be waiting for what comes from the other
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(pipe.fileno())) as end:
+            end.shutdown(socket.SHUT_WR)
+    for process in processes:
+        try:
+            process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:  # it is still starting, or stopped
+            process.kill()
+            process.wait()
+    for pipe in pipes:
+        pipe.close()
+    shutil.rmtree(folder, ignore_errors=True)
