@@ -4,15 +4,17 @@ Runs `ladder.toml` through the harness, twenty minutes on two cores, or takes a 
 is the reference engine with one more idea switched on, under the same traffic: users who never pause. Its gain is its
 output rate over that of the rung before, paired by repeat: geometric mean and 95 % interval.
 
-What others say: Orca, whose iteration-level scheduling rung 3 is, has 36.9 times the throughput of FasterTransformer at
-equal latency (GPT-3 175B; Yu et al., OSDI '22); vLLM, which adds paging, 2 to 4 times that of Orca and FasterTransformer
-(arXiv:2309.06180); SARATHI's chunked prefill 1.33 times end to end with LLaMA-13B on an A6000 and 1.25 times with
-LLaMA-33B on an A100 (arXiv:2308.16369). Paging pays where memory is scarce, which it is not here; chunks pay in the
-gaps between tokens, which is why those are shown too.
+What others say: Orca, whose iteration-level scheduling rung 3 is, has 36.9 times the throughput of FasterTransformer
+at equal latency (GPT-3 175B; Yu et al., OSDI '22); vLLM, which adds paging, 2 to 4 times that of Orca and of
+FasterTransformer (arXiv:2309.06180); SARATHI's chunks 1.33 times end to end with LLaMA-13B on an A6000 and 1.25 times
+with LLaMA-33B on an A100 (arXiv:2308.16369). Paging pays where memory is scarce, which it is not here; chunks pay in
+the gaps between tokens, which is why those are shown too.
 """
 
 import argparse
+import itertools
 import re
+import sys
 import tempfile
 from pathlib import Path
 
@@ -60,16 +62,17 @@ def main() -> None:
             options.run or measured(changed(Path(folder), options.repeats, options.duration), options.out)
         )
     rungs = run.cells
+    if [cell.engine[0] for cell in rungs] != [*"12345"]:
+        sys.exit(f"{run.path} is no run of {EXPERIMENT.name}; give one, or leave out --run")
     for cell in rungs:
         print(f"{cell.engine}: {cell.valid} of {cell.planned} trials are valid")
         for name in SHOWN:
             print(f"  {name:<22}{interval_text(CATALOGUE[name], cell.intervals.get(name))}")
     print(f"\n{'rung':<24}{'over the one before':>28}{'over the first':>28}")
-    for below, above in zip(rungs, rungs[1:], strict=False):
+    for below, above in itertools.pairwise(rungs):
         gains = (ratio_text(gain(run, other, above)) for other in (below, rungs[0]))
         print(f"{above.engine:<24}" + "".join(f"{text:>28}" for text in gains))
-    static, continuous = (next(cell for cell in rungs if cell.engine[0] == number) for number in "23")
-    found = gain(run, static, continuous)
+    found = gain(run, rungs[1], rungs[2])
     bars = Bars()
     bars.add("continuous_over_static", found.centre if found else 0, ">=", GOAL)
     bars.add("valid_repeats_of_each_rung", min(cell.valid for cell in rungs), ">=", LEAST_REPEATS)
