@@ -14,6 +14,7 @@ from reference_engine.errors import PortInUseError, UserMistakeError
 from reference_engine.openai_api.answers import encode
 from reference_engine.openai_api.failures import errors_as_json
 from reference_engine.openai_api.generation import GenerationRoutes
+from reference_engine.openai_api.openapi import document
 from reference_engine.service import Service, Status
 
 _log = logging.getLogger(__name__)
@@ -68,6 +69,10 @@ class StatusRoutes:
         engine.reset_prefix_cache()
         return _json({})
 
+    async def openapi(self, http: web.Request) -> web.Response:
+        """This description, in OpenAPI 3.1."""
+        return _json(document(http.app.router, engine_version()))
+
     async def metrics(self, _: web.Request) -> web.Response:
         """Prometheus text format."""
         return web.Response(
@@ -91,6 +96,7 @@ def make_app(service: Service) -> web.Application:
     app.router.add_get("/health", status.health)
     app.router.add_get("/version", status.version)
     app.router.add_get("/metrics", status.metrics)
+    app.router.add_get("/openapi.json", status.openapi)
     app.router.add_post("/reset_prefix_cache", status.reset_prefix_cache)
     app.router.add_get("/v1/models", status.models)
     app.router.add_post("/v1/completions", generation.completions)
