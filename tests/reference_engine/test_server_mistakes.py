@@ -95,6 +95,7 @@ def test_bad_json_wrong_paths_and_methods_are_openai_errors_too(serve):
         for method, path, status in (("get", "/nope", 404), ("get", TEXT, 405)):
             async with s.client.request(method, path) as answer:
                 assert answer.status == status
+                assert answer.headers.get("Allow") == ("POST" if status == 405 else None)
                 assert "error" in await answer.json()
 
     with_server(serve, test)
