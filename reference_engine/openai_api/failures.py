@@ -46,7 +46,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except web.HTTPException as error:
         if error.status < 400:
             raise
-        headers = {name: error.headers[name] for name in ("Allow",) if name in error.headers}  # a 405 must have it
+        headers |= {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}  # a 405 must have it
         failure: Exception = RequestError(f"{error.reason}: {request.method} {request.path}", status=error.status)
     except (RequestError, EngineUnavailableError) as error:
         failure = error
