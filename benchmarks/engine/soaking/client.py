@@ -5,7 +5,7 @@ import contextlib
 import json
 import socket
 import struct
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterable
 from typing import Any
 
 import aiohttp
@@ -40,8 +40,9 @@ class Client:
         return f"http://{self._host}:{self._port}"
 
     async def ask(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:  # noqa: ANN401  (any JSON)
-        """Status and body; `body` is sent as it is where it is bytes, else as JSON."""
-        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        """Status and body; `body` is sent as it is where it is bytes or pieces of them, else as JSON."""
+        as_it_is = body is None or isinstance(body, bytes | AsyncIterable)
+        data = body if as_it_is else json.dumps(body).encode()
         async with self._session.request(method, self.url + path, data=data, headers=JSON) as answer:
             return answer.status, await answer.read()
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 
 import aiohttp
@@ -12,7 +12,7 @@ import aiohttp
 from benchmarks.engine.soaking import bodies
 from benchmarks.engine.soaking.client import CHAT, TEXT, Client, WrongAnswer, check_stream, check_whole, status_of
 
-BIG = b'{"prompt": "' + b" " * (65 << 20)  # more than the 64 MiB that a body may have
+BIG_MEBIBYTES = 65  # more than the 64 that a body may have
 READ_BYTES = 256
 
 
@@ -139,8 +139,13 @@ async def too_long(client: Client, rng: random.Random) -> int:
 
 async def too_big(client: Client, rng: random.Random) -> int | None:  # noqa: ARG001
     """The server may answer, or hang up while there is still more to come."""
+
+    async def pieces() -> AsyncGenerator[bytes]:
+        for _ in range(BIG_MEBIBYTES):
+            yield b" " * (1 << 20)
+
     try:
-        return (await client.ask("POST", TEXT, BIG))[0]
+        return (await client.ask("POST", TEXT, pieces()))[0]
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
         return None
 
