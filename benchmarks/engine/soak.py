@@ -106,7 +106,7 @@ def main() -> None:
     model_argument(parser)
     parser.add_argument("--minutes", type=float, default=MINUTES)
     parser.add_argument("--clients", type=int, default=CLIENTS)
-    parser.add_argument("--patience", type=float, default=120.0, help="seconds after which a request counts as stuck")
+    parser.add_argument("--patience", type=float, default=300.0, help="seconds after which a request is stuck")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--preemption", default="recompute", choices=("recompute", "swap"))
     parser.add_argument("--schemathesis", action=argparse.BooleanOptionalAction, default=True)
