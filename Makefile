@@ -26,7 +26,7 @@ model: $(VENV)/.demo ## Fetch and convert the small model (cached)
 browser: ## Chromium from Debian's packages, for the tests that look at the HTML report
 	@command -v chromium > /dev/null || (apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium > /dev/null)
 
-peers: $(VENV)/.test ## Other load generators, for make bench-client: four environments of their own, about 6 GB, cached
+peers: $(VENV)/.test ## Other tools that send requests, for make bench-client: five environments of their own, about 6 GB, cached
 	$(BIN)/python -m benchmarks.peers.install
 
 check: lint types layers ## Lint, types and layers, without tests

@@ -96,6 +96,8 @@ class Grammars:
             source = LLMatcher.grammar_from_json_schema(json.dumps(decoded), overrides=_JSON_OPTIONS)
         except ValueError as error:
             raise RequestError(f"the JSON schema cannot be read: {_one_line(str(error))}") from error
+        except RecursionError as error:
+            raise RequestError("the JSON schema is nested too deeply; make it flatter") from error
         return self._compiled("JSON schema", source)
 
     def of_json_object(self) -> str:

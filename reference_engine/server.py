@@ -15,6 +15,7 @@ from reference_engine.errors import PortInUseError, UserMistakeError
 from reference_engine.openai_api.answers import encode
 from reference_engine.openai_api.failures import errors_as_json
 from reference_engine.openai_api.generation import GenerationRoutes
+from reference_engine.openai_api.openapi import document
 from reference_engine.service import Service, Status
 
 _log = logging.getLogger(__name__)
@@ -85,6 +86,10 @@ class StatusRoutes:
         self._service.ready().engines.reset_prefix_cache()
         return _json({})
 
+    async def openapi(self, http: web.Request) -> web.Response:
+        """This description, in OpenAPI 3.1."""
+        return _json(document(http.app.router, engine_version()))
+
     async def metrics(self, _: web.Request) -> web.Response:
         """Prometheus text format."""
         return web.Response(
@@ -108,6 +113,7 @@ def make_app(service: Service) -> web.Application:
     app.router.add_get("/health", status.health)
     app.router.add_get("/version", status.version)
     app.router.add_get("/metrics", status.metrics)
+    app.router.add_get("/openapi.json", status.openapi)
     app.router.add_post("/reset_prefix_cache", status.reset_prefix_cache)
     app.router.add_post("/start_profile", status.start_profile)
     app.router.add_post("/stop_profile", status.stop_profile)

@@ -6,25 +6,16 @@ table of the repository's README is made from it.
 """
 
 import argparse
-import subprocess
-import sys
 from pathlib import Path
 
 import results
 from benchmarks.bars import Bars
+from benchmarks.experiments import measured
 from benchmarks.published import into_readme, publish
 
 EXPERIMENT = Path(__file__).with_name("cpu.toml")
 ROOT = EXPERIMENT.parents[2]
 ENGINES, LOADS, REPEATS = 5, 4, 5
-
-
-def measured(out: Path) -> Path:
-    """Run the experiment, or go on with it where it broke off; returns the run's folder."""
-    bakeoff = Path(sys.executable).with_name("bakeoff")
-    resume = ["--resume", "latest"] if any(out.glob("*-cpu-bakeoff-*/manifest.json")) else []
-    subprocess.run([bakeoff, "run", EXPERIMENT, "--out", out, *resume], check=False)
-    return max(out.glob("*-cpu-bakeoff-*"))
 
 
 def main() -> None:
@@ -33,7 +24,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs"), help="where to")
     parser.add_argument("--publish", type=Path, help="folder for the page and data, such as docs/results/cpu-bakeoff")
     options = parser.parse_args()
-    run = results.load(options.run or measured(options.out))
+    run = results.load(options.run or measured(EXPERIMENT, options.out, resume=True))
     if options.publish:
         publish(run, EXPERIMENT, options.publish, "make bench-bakeoff")
         into_readme(ROOT / "README.md", run)

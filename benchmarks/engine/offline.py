@@ -6,62 +6,22 @@ weight once at the speed at which this machine reads memory.
 """
 
 import argparse
-import json
-import os
-import random
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 
 import torch
 
 from benchmarks.bars import Bars, model_argument
-from engines.environments import find
+from benchmarks.engine.sides.side import Side, random_prompts
 
 INPUT, OUTPUT = 64, 128
 GOALS = {("vllm", 1): 1.2, ("vllm", 8): 1.3, ("vllm", 32): 1.2, ("transformers", 1): 1.8}
-SIDES = Path(__file__).with_name("sides")
-VLLM = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
-"""Without a server beside it vLLM is faster on all cores than with one kept free, which is its default."""
 
 
-class Side:
-    """One engine in a process of its own."""
-
-    def __init__(self, name: str, model: str, dtype: str, most: int) -> None:
-        self.name = name
-        python = str(find(None, ("vllm-cpu",)).python) if name == "vllm" else sys.executable
-        self._log = Path(tempfile.gettempdir(), f"bakeoff-side-{name}.log")
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [python, SIDES / f"of_{name}.py", model, dtype, str(most)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-                env={**os.environ, **VLLM},
-            )  # fmt: skip
-        if self._line() != "ready\n":
-            raise SystemExit(f"{name} does not start; see {self._log}")
-
-    def tokens_per_s(self, batch: int, seed: int) -> float:
-        """Of one batch of random prompts."""
-        rng = random.Random(f"{batch} {seed}")
-        prompts = [[rng.randrange(100, 40_000) for _ in range(INPUT)] for _ in range(batch)]
-        assert self._process.stdin
-        self._process.stdin.write(json.dumps({"prompts": prompts, "output": OUTPUT}) + "\n")
-        self._process.stdin.flush()
-        return batch * OUTPUT / json.loads(self._line())["seconds"]
-
-    def close(self) -> None:
-        """End it."""
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait(30)
-
-    def _line(self) -> str:
-        assert self._process.stdout
-        return self._process.stdout.readline()
+def tokens_per_s(side: Side, batch: int, seed: int) -> float:
+    """Of one batch of random prompts."""
+    return batch * OUTPUT / side.seconds(random_prompts(batch, INPUT, f"{batch} {seed}"), OUTPUT)
 
 
 def read_bytes_per_s() -> float:
@@ -89,7 +49,7 @@ def main() -> None:
     for number in range(-1, options.rounds):
         for batch in options.batches:
             for side in sides if number % 2 else sides[::-1]:
-                rate = side.tokens_per_s(batch, number)
+                rate = tokens_per_s(side, batch, number)
                 if number >= 0:
                     found.setdefault((side.name, batch), []).append(rate)
     for side in sides:

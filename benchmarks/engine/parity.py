@@ -1,12 +1,12 @@
-"""Does the reference engine say, token for token, what Transformers says? Greedy, float32, real prompts.
+"""Bar 1: does the reference engine say, token for token, what Transformers says? Greedy, float32, real prompts.
 
-    python -m benchmarks.engine.parity [--device cuda]
+    python -m benchmarks.engine.parity [--device cuda] [--prompts 100] [--tokens 128]
 
-Transformers runs each prompt alone in a greedy loop with its own cache. The engine runs the same prompts alone, in
-mixed batches of 8 with chunked prefill, and once more with so few KV blocks that requests are preempted. A difference
-is excused only where Transformers' own two best log-probabilities are within 1e-4; that prompt is then compared no
-further.
-The last line of the output is one JSON object; the exit status is 0 if every goal is met.
+Transformers runs each prompt alone in a greedy loop with its own cache, once. The engine runs the same prompts alone;
+in mixed batches of 8 with chunked prefill; with so few KV blocks that requests are preempted, and computed again or
+swapped to host memory; a second time, when the prefix cache has them; and in blocks of other sizes. A difference is
+excused only where Transformers' own two best log-probabilities are within 1e-4; that prompt is then compared no
+further. The prompts are those of `prompts.json` and pieces of this project's documentation, of 5 to 400 tokens.
 """
 
 import argparse
@@ -14,20 +14,24 @@ import dataclasses
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks.bars import Bars, model_argument
-from reference_engine.config import EngineConfig
+from benchmarks.engine.kv_memory import text
+from reference_engine.config import DeviceName, EngineConfig
 from reference_engine.engine import Engine
 from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.offline import generate, load_engine
-from reference_engine.request import SamplingParams
+from reference_engine.loading.tokenizer import Tokenizer
+from reference_engine.offline import load_engine
+from reference_engine.request import Request, SamplingParams
 
 PROMPTS = Path(__file__).with_name("prompts.json")
 EXCUSED_MARGIN = 1e-4  # natural-log units
 BATCH = 8
+SHORTEST, LONGEST = 5, 400  # tokens of a piece of the documentation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +52,23 @@ class Tally:
     tokens: int = 0
     seconds: float = 0.0
     preemptions: int = 0
+    swaps: int = 0
+    cached_tokens: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One way to run all prompts.
+
+    Attributes:
+        config: of the engine.
+        batch: prompts that are queued together.
+        passes: how often all prompts are run; the last time counts.
+    """
+
+    config: EngineConfig
+    batch: int = BATCH
+    passes: int = 1
 
 
 @torch.inference_mode()
@@ -75,16 +96,31 @@ def compare(truth: Truth, tokens: list[int], tally: Tally) -> None:
     tally.equal += 1
 
 
-def run(engine: Engine, prompts: list[list[int]], truths: list[Truth], batch: int) -> Tally:
-    tally = Tally()
-    params = SamplingParams(max_tokens=len(truths[0].tokens), temperature=0.0)
-    began, before = time.perf_counter(), engine.preemptions
-    for first in range(0, len(prompts), batch):
-        group = prompts[first : first + batch]
-        for truth, tokens in zip(truths[first:], generate(engine, group, [params] * len(group)), strict=False):
-            compare(truth, tokens, tally)
-        engine.check_integrity()
-    tally.seconds, tally.preemptions = time.perf_counter() - began, engine.preemptions - before
+def answers(engine: Engine, prompts: list[list[int]], length: int, tally: Tally) -> list[list[int]]:
+    """Output token ids of prompts that are queued together."""
+    params, tokens = SamplingParams(max_tokens=length, temperature=0.0), [[] for _ in prompts]
+    for number, prompt in enumerate(prompts):
+        engine.add(Request(str(number), prompt, params))
+    while engine.has_work:
+        report = engine.step()
+        tally.preemptions += report.preemptions
+        tally.swaps += report.swaps
+        tally.cached_tokens += report.cached_tokens
+        for output in report.outputs:
+            tokens[int(output.request_id)].append(output.token.token_id)
+    engine.check_integrity()
+    return tokens
+
+
+def run(case: Case, prompts: list[list[int]], truths: list[Truth]) -> Tally:
+    engine, tally, length = load_engine(case.config), Tally(), len(truths[0].tokens)
+    for _ in range(case.passes):
+        tally, began = Tally(), time.perf_counter()
+        for first in range(0, len(prompts), case.batch):
+            made = answers(engine, prompts[first : first + case.batch], length, tally)
+            for truth, tokens in zip(truths[first:], made, strict=False):
+                compare(truth, tokens, tally)
+        tally.seconds = time.perf_counter() - began
     return tally
 
 
@@ -98,45 +134,78 @@ def read_prompts(model: str, count: int) -> list[list[int]]:
         else tokenizer.encode(entry["text"])
         for entry in texts
     ]
-    prompts = sorted(prompts, key=len)
+    prompts = sorted(prompts + pieces(tokenizer, count - len(prompts)), key=len)
     return [prompt for start in range(4) for prompt in prompts[start::4]]
+
+
+def pieces(tokenizer: Tokenizer, count: int) -> list[list[int]]:
+    """Beginnings of paragraphs all over the documentation; their lengths grow by the same factor each time."""
+    paragraphs, found = text().split("\n\n"), list[list[int]]()
+    for number in range(count):
+        length = round(SHORTEST * (LONGEST / SHORTEST) ** (number / max(1, count - 1)))
+        start = number * len(paragraphs) // count
+        rest = "\n\n".join(paragraphs[start:] + paragraphs[:start])
+        found.append(tokenizer.encode(rest[: 8 * length])[:length])  # a token has four characters or so
+        assert len(found[-1]) == length
+    return found
 
 
 def truths_of(model_path: str, device: str, prompts: list[list[int]], tokens: int) -> list[Truth]:
     began = time.perf_counter()
-    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32).to(device)
+    model: Any = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+    model.to(device)
     truths = [transformers_greedy(model, prompt, tokens) for prompt in prompts]
     lengths = f"{min(map(len, prompts))} to {max(map(len, prompts))} tokens"
     print(f"transformers: {len(prompts)} prompts of {lengths}, {tokens} more each, {time.perf_counter() - began:.1f} s")
     return truths
 
 
-def cases_of(model: str, device: str, longest: int) -> dict[str, tuple[EngineConfig, int]]:
-    common = EngineConfig(model=model, dtype="float32", device=device, max_model_len=2048, num_blocks=1024)
+def cases_of(model: str, device: DeviceName, longest: int) -> dict[str, Case]:
+    common = EngineConfig(
+        model=model, dtype="float32", device=device, max_model_len=2048, num_blocks=1024, enable_prefix_caching=False
+    )
     mixed = dataclasses.replace(common, max_num_seqs=BATCH, max_num_batched_tokens=48)
-    # Room for one and a half of the longest sequences: eight of them must push each other out.
-    tight = dataclasses.replace(mixed, num_blocks=int(1.5 * longest / 16))
-    return {"alone": (common, 1), "batched": (mixed, BATCH), "preempted": (tight, BATCH)}
+    # Room for the longest sequence and a fifth more: eight of them must push each other out.
+    tight = dataclasses.replace(mixed, num_blocks=int(1.2 * longest / common.block_size))
+    # All prompts with their answers stay in the cache until they come again.
+    roomy = dataclasses.replace(mixed, num_blocks=8192, enable_prefix_caching=True)
+    sizes = {
+        f"blocks of {size}": dataclasses.replace(mixed, block_size=size, num_blocks=BATCH * (longest // size + 1))
+        for size in (1, 7, 32, 128)
+    }
+    return {
+        "alone": Case(common, batch=1),
+        "mixed": Case(mixed),
+        "preempted": Case(tight),
+        "swapped": Case(dataclasses.replace(tight, preemption="swap")),
+        "cached": Case(roomy, passes=2),
+        **{name: Case(config) for name, config in sizes.items()},
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     model_argument(parser)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--prompts", type=int, default=32)
-    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--prompts", type=int, default=100)
+    parser.add_argument("--tokens", type=int, default=128)
     options = parser.parse_args()
     prompts = read_prompts(options.model, options.prompts)
     truths = truths_of(options.model, options.device, prompts, options.tokens)
-    bars = Bars()
-    print(f"{'case':<12}{'equal':>7}{'excused':>9}{'different':>11}{'preemptions':>13}{'seconds':>9}")
+    bars, tallies = Bars(), dict[str, Tally]()
+    columns = ("equal", "excused", "different", "preemptions", "swaps", "cached_tokens")
+    print(f"{'case':<16}" + "".join(f"{name:>15}" for name in (*columns, "seconds")))
     longest = max(map(len, prompts)) + options.tokens
-    for name, (config, batch) in cases_of(options.model, options.device, longest).items():
-        tally = run(load_engine(config), prompts, truths, batch)
-        counts = f"{tally.equal:>7}{tally.excused:>9}{tally.different:>11}{tally.preemptions:>13}{tally.seconds:>9.1f}"
-        print(f"{name:<12}{counts}")
-        bars.add(f"parity_{name}", tally.equal + tally.excused, "==", len(prompts))
-    bars.add("preemptions_forced", tally.preemptions, ">=", 1)
+    for name, case in cases_of(options.model, options.device, longest).items():
+        tally = tallies[name] = run(case, prompts, truths)
+        counts = "".join(f"{getattr(tally, column):>15}" for column in columns)
+        print(f"{name:<16}{counts}{tally.seconds:>15.1f}", flush=True)
+        bars.add(f"parity_{name.replace(' ', '_')}", tally.equal + tally.excused, "==", len(prompts))
+    excused = sum(tally.excused for tally in tallies.values()) / (len(tallies) * len(prompts))
+    bars.add("excused_share", excused, "<=", 0.05)
+    bars.add("preemptions_forced", tallies["preempted"].preemptions, ">=", 1)
+    bars.add("swaps_forced", tallies["swapped"].swaps, ">=", 1)
+    bars.add("share_of_prompts_cached", tallies["cached"].cached_tokens / sum(map(len, prompts)), ">=", 0.8)
     bars.finish()
 
 

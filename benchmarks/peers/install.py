@@ -32,6 +32,7 @@ class Peer(msgspec.Struct, frozen=True):
 
 # vLLM's wheel for CPUs wants the torch of this machine, and none of torch's siblings, which it draws in unmatched.
 # SGLang's client is one extension module inside a wheel whose dependencies are an engine: they stay away.
+# Schemathesis sends odd requests, for benchmarks.engine.soak; beside the tests' packages it would be a pytest plugin.
 PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
@@ -47,6 +48,7 @@ PEERS: dict[str, Peer] = {
         Peer("aiperf", "0.13.0", (("install", "aiperf==0.13.0"),)),
         Peer("guidellm", "0.8.1", (("install", "torch==2.13.0"), ("install", "guidellm==0.8.1"))),
         Peer("sglang", "0.5.23", (("install", "--no-deps", "sglang==0.5.23"),)),
+        Peer("schemathesis", "4.32.5", (("install", "schemathesis==4.32.5"),)),
     )
 }
 _MARK = "installed"

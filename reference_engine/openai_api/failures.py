@@ -40,11 +40,13 @@ def _status(error: Exception) -> int:
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Turns every exception of a handler into an answer of OpenAI's shape."""
+    headers: dict[str, str] = {}
     try:
         return await handler(request)
     except web.HTTPException as error:
         if error.status < 400:
             raise
+        headers |= {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}  # a 405 must have it
         failure: Exception = RequestError(f"{error.reason}: {request.method} {request.path}", status=error.status)
     except (RequestError, EngineUnavailableError) as error:
         failure = error
@@ -53,6 +55,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except Exception as error:  # noqa: BLE001 (a bug of ours must still be an answer)
         _log.exception("%s %s failed", request.method, request.path)
         failure = error
-    headers = {"Retry-After": "1"} if isinstance(failure, EngineUnavailableError | QueueFullError) else None
+    if isinstance(failure, EngineUnavailableError | QueueFullError):
+        headers["Retry-After"] = "1"
     body = encode(failure_answer(failure))
     return web.Response(body=body, status=_status(failure), content_type="application/json", headers=headers)

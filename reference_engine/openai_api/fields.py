@@ -43,6 +43,18 @@ Bias = dict[NonNegative, Annotated[float, msgspec.Meta(ge=-100, le=100)]]
 Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Stops = Annotated[list[Annotated[str, msgspec.Meta(min_length=1)]], msgspec.Meta(max_length=16)]
 
+# What the types do not say of these, openai_api/parsing.py checks.
+_TOKENS: dict[str, Any] = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+_ITEMS = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}, _TOKENS]}
+Prompts = Annotated[
+    list[Any],
+    msgspec.Meta(extra_json_schema={"items": _ITEMS, "minItems": 1, "description": "Token ids, or a list of prompts"}),
+]
+Message = Annotated[
+    dict[str, Any],
+    msgspec.Meta(extra_json_schema={"required": ["role"], "properties": {"role": {"type": "string"}}}),
+]
+
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """What a stream carries besides tokens."""
@@ -124,7 +136,7 @@ class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
 class CompletionFields(GenerationFields, forbid_unknown_fields=True, kw_only=True):
     """POST /v1/completions."""
 
-    prompt: str | list[Any]
+    prompt: str | Prompts
     logprobs: Alternatives | None = None
     best_of: Number | None = None
     add_special_tokens: bool = True
@@ -135,7 +147,7 @@ class CompletionFields(GenerationFields, forbid_unknown_fields=True, kw_only=Tru
 class ChatFields(GenerationFields, forbid_unknown_fields=True, kw_only=True):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
+    messages: Annotated[list[Message], msgspec.Meta(min_length=1)]
     max_completion_tokens: Positive | None = None
     logprobs: bool | None = None
     top_logprobs: Alternatives | None = None

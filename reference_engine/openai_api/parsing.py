@@ -25,6 +25,7 @@ FieldsT = TypeVar("FieldsT", bound=GenerationFields)
 
 _DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
 _MAX_PROMPTS = 256  # per request
+_NOT_VARIABLES = {"messages", "self"}  # of a chat template: what the body has a field for, and a word of Jinja's
 
 
 def parse_body(body: bytes, kind: type[FieldsT]) -> FieldsT:
@@ -39,6 +40,10 @@ def parse_body(body: bytes, kind: type[FieldsT]) -> FieldsT:
         raise RequestError(str(error), param=_field_of(str(error))) from error
     except msgspec.DecodeError as error:
         raise RequestError(f"the body is not valid JSON: {error}") from error
+    except UnicodeDecodeError as error:
+        raise RequestError(f"the body is not valid UTF-8: byte {error.object[error.start]:#04x} in a string") from error
+    except RecursionError as error:
+        raise RequestError("the body is nested too deeply; make it flatter") from error
     for name, harmless in NEUTRAL.items():
         value = getattr(fields, name, None)
         if value is not None and value not in harmless:
@@ -85,6 +90,8 @@ async def chat_prompt(fields: ChatFields, tokenizer: Tokenizer) -> list[int]:
     Raises:
         RequestError: a message without a role, with content that is not text, or refused by the template.
     """
+    if taken := _NOT_VARIABLES & (fields.chat_template_kwargs or {}).keys():
+        raise RequestError(f"chat_template_kwargs cannot set {min(taken)}; leave it out", param="chat_template_kwargs")
     messages = [_plain_message(message, index) for index, message in enumerate(fields.messages)]
     variables = {"add_generation_prompt": fields.add_generation_prompt} | (fields.chat_template_kwargs or {})
     text = tokenizer.render_chat(messages, **variables)

@@ -43,6 +43,9 @@ from tests.reference_engine.serving import CHAT, HELLO, TEXT, with_server
         (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages", "type text"),
         (CHAT, {"messages": [{"role": "user", "content": 5}]}, 400, "messages", "must be a string"),
         (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, 400, "messages", "no robots"),
+        (CHAT, {"messages": HELLO, "chat_template_kwargs": {"messages": 5}}, 400, "chat_template_kwargs", "cannot set"),
+        (CHAT, {"messages": HELLO, "chat_template_kwargs": {"self": 5}}, 400, "chat_template_kwargs", "set self"),
+        (TEXT, {"prompt": "x", "guided_json": "[" * 100_000}, 400, "guided_json", "nested too deeply"),
         (CHAT, {"messages": HELLO, "tools": [{"type": "function"}]}, 400, "tools", "not supported"),
     ],
 )
@@ -89,12 +92,15 @@ def test_fields_without_effect_and_harmless_values_are_accepted(serve):
 
 def test_bad_json_wrong_paths_and_methods_are_openai_errors_too(serve):
     async def test(s):
-        async with s.client.post(TEXT, data=b"{") as answer:
-            assert answer.status == 400
-            assert "not valid JSON" in (await answer.json())["error"]["message"]
+        deep = b'{"prompt": ' + b"[" * 100_000
+        for body, message in ((b"{", "JSON"), (b'{"prompt": "\xff"}', "UTF-8: byte 0xff"), (deep, "deeply")):
+            async with s.client.post(TEXT, data=body) as answer:
+                assert answer.status == 400
+                assert message in (await answer.json())["error"]["message"]
         for method, path, status in (("get", "/nope", 404), ("get", TEXT, 405)):
             async with s.client.request(method, path) as answer:
                 assert answer.status == status
+                assert answer.headers.get("Allow") == ("POST" if status == 405 else None)
                 assert "error" in await answer.json()
 
     with_server(serve, test)

@@ -1,23 +1,49 @@
-"""The reference engine as one side of `offline.py`: a line with a number of requests in, a line with seconds out."""
+"""The reference engine as one side: a line with requests in, a line with seconds out."""
 
 import json
 import sys
 import time
+from collections import deque
+from typing import Any
 
 from reference_engine.config import EngineConfig
 from reference_engine.offline import generate, load_engine
-from reference_engine.request import SamplingParams
+from reference_engine.request import Request, SamplingParams
 
-model, dtype, max_num_seqs = sys.argv[1], sys.argv[2], int(sys.argv[3])
+model, max_num_seqs = sys.argv[1], int(sys.argv[3])
+dtype: Any = sys.argv[2]
 engine = load_engine(
     EngineConfig(model=model, dtype=dtype, max_model_len=2048, max_num_seqs=max_num_seqs, enable_prefix_caching=False)
 )
+
+
+def together(job: dict[str, Any], params: SamplingParams) -> int:
+    """Answer requests that are all there; returns how many tokens."""
+    tokens = generate(engine, job["prompts"], [params] * len(job["prompts"]))
+    return sum(map(len, tokens))
+
+
+def as_they_come(job: dict[str, Any], params: SamplingParams) -> int:
+    """Answer requests that come one after the other: each joins the batch at the next step."""
+    coming, made = deque(enumerate(zip(job["arrivals_s"], job["prompts"], strict=True))), 0
+    began = time.perf_counter()
+    while coming or engine.has_work:
+        while coming and coming[0][1][0] <= time.perf_counter() - began:
+            number, (_, prompt) = coming.popleft()
+            engine.add(Request(str(number), prompt, params))
+        if engine.has_work:
+            made += len(engine.step().outputs)
+        else:
+            time.sleep(max(0.0, coming[0][1][0] + began - time.perf_counter()))
+    return made
+
+
 print("ready", flush=True)
 for line in sys.stdin:
     job = json.loads(line)
-    params = [SamplingParams(max_tokens=job["output"], temperature=0.0)] * len(job["prompts"])
+    params = SamplingParams(max_tokens=job["output"], temperature=0.0)
     began = time.perf_counter()
-    tokens = generate(engine, job["prompts"], params)
+    made = (as_they_come if "arrivals_s" in job else together)(job, params)
     seconds = time.perf_counter() - began
-    assert all(len(one) == job["output"] for one in tokens)
+    assert made == len(job["prompts"]) * job["output"]
     print(json.dumps({"seconds": seconds}), flush=True)
