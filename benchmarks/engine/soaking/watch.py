@@ -9,7 +9,7 @@ import psutil
 
 from benchmarks.engine.soaking.client import Client
 
-HELD = ("requests_running", "requests_waiting", "kv_cache_used_blocks")
+HELD = ("vllm:num_requests_running", "vllm:num_requests_waiting", "reference_engine_kv_cache_used_blocks")
 SAMPLE_S = 1.0
 
 
@@ -39,8 +39,9 @@ async def left_over(client: Client, limit_s: float) -> dict[str, float]:
     deadline = time.monotonic() + limit_s
     while True:
         _, page = await client.ask("GET", "/metrics")
-        values = dict(line.rsplit(" ", 1) for line in page.decode().splitlines() if not line.startswith("#"))
-        held = {name: float(values[f"reference_engine_{name}"]) for name in HELD}
+        lines = [line.rpartition(" ") for line in page.decode().splitlines() if not line.startswith("#")]
+        values = {series.partition("{")[0]: float(value) for series, _, value in lines}
+        held = {name: values[name] for name in HELD}
         if not any(held.values()) or time.monotonic() > deadline:
             return held
         await asyncio.sleep(0.2)
