@@ -4,15 +4,14 @@ A step is one flat batch of tokens, sequence after sequence, without padding. Ev
 of a group (slots, gather indices, masks) is worked out once by `begin_step`; `attend` then runs once per layer.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Protocol
 
+import msgspec
 import torch
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Span:
+class Span(msgspec.Struct, frozen=True, gc=False):
     """Consecutive new tokens of one sequence in this step.
 
     Attributes:

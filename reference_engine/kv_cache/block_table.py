@@ -73,15 +73,17 @@ class BlockTable:
         Returns:
             From which block to which one contents must be copied, because the first is shared with a fork.
         """
+        size = self._pool.block_size
+        missing = self._pool.blocks_for(end) - len(self.blocks)
         shared = self._shared_at(start)
         copy = None
         if shared is not None:
             (own,) = self._pool.take(1)
             self._pool.release([shared])
-            self.blocks[start // self._pool.block_size] = own
+            self.blocks[start // size] = own
             copy = (shared, own)
-        self.blocks.extend(self._pool.take(max(0, self._pool.blocks_for(end) - len(self.blocks))))
-        size = self._pool.block_size
+        if missing > 0:
+            self.blocks.extend(self._pool.take(missing))
         self._pool.check_writable(self.blocks[start // size : -(-end // size)])
         return copy
 

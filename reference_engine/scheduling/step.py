@@ -2,13 +2,14 @@
 
 import dataclasses
 
+import msgspec
+
 from reference_engine.kv_cache.cache import Hit
 from reference_engine.request import Request
 from reference_engine.scheduling.rules import PreemptionName
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True):
     """Tokens [start, start + length) of a request, to be computed in one step."""
 
     request: Request
