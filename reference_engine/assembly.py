@@ -142,7 +142,12 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> Engine:
         torch.set_num_threads(config.threads)
     device, dtype = torch.device(config.device), _DTYPES[config.dtype]
     model = build_model(
-        checkpoint.config, checkpoint.weights, max_positions=limits.max_model_len, dtype=dtype, device=device
+        checkpoint.config,
+        checkpoint.weights,
+        max_positions=limits.max_model_len,
+        dtype=dtype,
+        device=device,
+        quantization=config.quantization,
     )
     demand = demand_of(config, checkpoint.config)
     storage = storage_of(config, demand, config.num_blocks or 1, device)

@@ -9,6 +9,7 @@ from reference_engine.scheduling.rules import PolicyName, PreemptionName
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceName = Literal["auto", "cpu", "cuda"]
+QuantizationName = Literal["auto", "stored", "none"]
 AllocatorName = Literal["paged", "contiguous"]
 
 
@@ -33,6 +34,10 @@ class EngineConfig:
     port: Annotated[int, "TCP port to listen on; 0 takes a free one and logs it"] = 8000
     served_model_name: Annotated[str | None, "model name in the API; default: the last part of the model path"] = None
     dtype: Annotated[DtypeName, "type of weights, activations and KV cache; auto: as stored"] = "auto"
+    quantization: Annotated[
+        QuantizationName,
+        "matrices of a GGUF file; stored: kept in its blocks; none: in --dtype; auto: stored where there is a kernel",
+    ] = "auto"
     device: Annotated[DeviceName, "where the model runs; auto: cuda if there is one"] = "auto"
     max_model_len: Annotated[int | None, "tokens, prompt and output together; default: the model's own limit"] = None
     block_size: Annotated[int, "tokens per KV-cache block"] = 16

@@ -1,16 +1,20 @@
 """Which families there are, by the `model_type` of config.json."""
 
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
+from reference_engine.config import QuantizationName
 from reference_engine.loading.checkpoint import WeightSource
 from reference_engine.models import deepseek_v2, gemma3, llama, mistral, mixtral, qwen2, qwen3, qwen3_moe
 from reference_engine.models.config import ModelConfig
 from reference_engine.models.decoder import Model
 from reference_engine.models.weights import Weights
+
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,7 +44,13 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def build_model(
-    config: ModelConfig, source: WeightSource, *, max_positions: int, dtype: torch.dtype, device: torch.device
+    config: ModelConfig,
+    source: WeightSource,
+    *,
+    max_positions: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    quantization: QuantizationName = "none",
 ) -> Model:
     """The whole decoder.
 
@@ -50,9 +60,13 @@ def build_model(
         max_positions: tokens; the longest sequence that will be computed.
         dtype: of weights and activations.
         device: where it runs.
+        quantization: whether matrices that are stored in blocks stay so.
 
     Raises:
         CheckpointError: a tensor is missing.
     """
-    weights = Weights(source, dtype, device, config.norm_offset)
-    return FAMILIES[config.model_type].build(config, weights, max_positions)
+    weights = Weights(source, dtype, device, config.norm_offset, quantization)
+    model = FAMILIES[config.model_type].build(config, weights, max_positions)
+    plain, blocks = weights.plain_bytes / 2**20, weights.block_bytes / 2**20
+    _log.info("weights: %.1f MiB in %s, %.1f MiB in blocks as stored", plain, str(dtype).removeprefix("torch."), blocks)
+    return model
