@@ -5,6 +5,8 @@
 // float32 with float32 activations; with bfloat16 they are rounded to it where the processor has dot products of its
 // pairs, as they are when a file is dequantised at load.
 
+#include <omp.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -12,19 +14,23 @@
 
 namespace {
 
-constexpr int64_t kPart = 32;             // weights that meet 32 activations at once
-constexpr int64_t kTileBytes = 16 << 10;  // of unpacked weights: with some rows of x, the first cache
-constexpr int64_t kOutputs = 4;           // that are computed together, and rows of x: as the registers hold sums
+constexpr int64_t kOutputs = 4;  // that are computed together, and rows of x: as the registers hold sums
 #if defined(__AVX512F__)
 constexpr int64_t kRows = 4;
 #else
 constexpr int64_t kRows = 1;
 #endif
 
+// Bytes of unpacked weights at a time. Few rows leave room for them in the first cache; many rows, which do not stay in
+// any cache themselves, are read anew for each tile, so that it should be as large as the second allows.
+inline int64_t tile_bytes(int64_t rows) { return rows <= 16 ? 16 << 10 : 256 << 10; }
+
+// How some weights are multiplied by as many activations.
 template <typename Input>
 struct Meeting {
+    static constexpr int64_t kStep = kLanes;
     static inline Vector add(Vector sum, const Input* weights, const Input* x) {
-        return sum + (load(weights) * load(x) + load(weights + kLanes) * load(x + kLanes));
+        return sum + load(weights) * load(x);
     }
 };
 
@@ -32,6 +38,7 @@ struct Meeting {
 using Inner = bf16;  // what bfloat16 activations meet weights in
 template <>
 struct Meeting<bf16> {
+    static constexpr int64_t kStep = 2 * kLanes;
     static inline Vector add(Vector sum, const bf16* weights, const bf16* x) {
         return (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_loadu_si512(weights),
                                         (__m512bh)_mm512_loadu_si512(x));
@@ -76,7 +83,7 @@ inline void sum_rows(const Tile<Input>& tile, const Input* x, int64_t x_row, int
     for (int64_t output = 0; output < tile.count; output += kOutputs) {
         const Input* weights = tile.weights + output * k;
         Vector sums[rows * kOutputs] = {};
-        for (int64_t i = 0; i < k; i += kPart)
+        for (int64_t i = 0; i < k; i += Meeting<Input>::kStep)
 #pragma GCC unroll 4
             for (int64_t r = 0; r < rows; ++r)
 #pragma GCC unroll 4
@@ -106,7 +113,7 @@ inline void multiply_rows(const Product<T, Input>& job, const Tile<Input>& tile,
 template <typename Format, typename T, typename Input>
 void multiply(const Product<T, Input>& job) {
     const int64_t blocks = job.k / Format::kElements, row_bytes = blocks * Format::kBytes;
-    const int64_t fitting = kTileBytes / (job.k * int64_t(sizeof(Input))) / kOutputs * kOutputs;
+    const int64_t fitting = tile_bytes(job.rows) / (job.k * int64_t(sizeof(Input))) / kOutputs * kOutputs;
     const int64_t width = std::max(fitting, kOutputs);
 #pragma omp parallel
     {
@@ -115,9 +122,11 @@ void multiply(const Product<T, Input>& job) {
         if (scratch.size() * sizeof(Vector) < wanted) scratch.resize(wanted / sizeof(Vector) + 1);
         Input* weights = reinterpret_cast<Input*>(scratch.data());
         float* sums = reinterpret_cast<float*>(weights + width * job.k);
-#pragma omp for schedule(static)
-        for (int64_t first = 0; first < job.n; first += width) {
-            const Tile<Input> tile{weights, sums, first, std::min(width, job.n - first), width};
+        const int64_t groups = (job.n + kOutputs - 1) / kOutputs, threads = omp_get_num_threads();
+        const int64_t mine = groups * omp_get_thread_num() / threads * kOutputs;
+        const int64_t stop = std::min(groups * (omp_get_thread_num() + 1) / threads * kOutputs, job.n);
+        for (int64_t first = mine; first < stop; first += width) {
+            const Tile<Input> tile{weights, sums, first, std::min(width, stop - first), width};
             unpack<Format>(weights, job.blocks + first * row_bytes, tile.count * blocks);
             int64_t row = 0;
             for (; row + kRows <= job.rows; row += kRows) multiply_rows<kRows>(job, tile, row);

@@ -1,5 +1,7 @@
 """Random blocks of every format that GGUF files have and this engine keeps: gguf can read K formats, not write them."""
 
+import contextlib
+
 import gguf
 import torch
 
@@ -33,3 +35,24 @@ def truth(matrix):
     """What the gguf library says that the blocks mean."""
     kind = gguf.GGMLQuantizationType[matrix.format.name]
     return torch.from_numpy(gguf.quants.dequantize(matrix.blocks.numpy(), kind))
+
+
+def requantised(source, target, kind):
+    """A GGUF file again, with its matrices in another type that gguf can write; its metadata stays."""
+    reader, number = gguf.GGUFReader(source), gguf.GGMLQuantizationType[kind]
+    with contextlib.closing(gguf.GGUFWriter(str(target), reader.fields["general.architecture"].contents())) as writer:
+        for name, field in reader.fields.items():
+            if name.startswith("GGUF.") or name == "general.architecture":
+                continue
+            inner = field.types[-1] if len(field.types) > 1 else None
+            writer.add_key_value(name, field.contents(), field.types[0], inner)
+        for tensor in reader.tensors:
+            values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+            if values.ndim == 2:
+                writer.add_tensor(tensor.name, gguf.quants.quantize(values, number), raw_dtype=number)
+            else:
+                writer.add_tensor(tensor.name, values)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+    return target
