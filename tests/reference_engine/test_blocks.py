@@ -71,6 +71,18 @@ def test_products_with_blocks_are_exact_but_for_rounding(name, dtype, count):
         assert_is_product(multiply(x, matrix, bias), x, matrix, bias)
 
 
+@pytest.mark.parametrize("outputs", [1, 3, 9, 37])
+def test_threads_share_the_outputs(outputs):
+    """Also where there are fewer of them than threads."""
+    matrix, x = random_blocks("Q8_0", outputs, 64), torch.randn(5, 64)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        assert_is_product(multiply(x, matrix, None), x, matrix)
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_rows_so_long_that_few_are_unpacked_at_once():
     matrix = random_blocks("Q4_1", 11, 32 * 300)
     for dtype in DTYPES:
