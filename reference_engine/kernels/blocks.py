@@ -40,10 +40,12 @@ class QuantisedTensor:
     Attributes:
         blocks: uint8 [rows, bytes of a row], contiguous.
         format: of every block.
+        dtype: of the activations that it is multiplied by, and of its numbers where they become plain.
     """
 
     blocks: torch.Tensor
     format: BlockFormat
+    dtype: torch.dtype = torch.float32
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -55,9 +57,9 @@ class QuantisedTensor:
         """Bytes that it takes."""
         return self.blocks.nbytes
 
-    def on(self, device: torch.device) -> Self:
-        """The same on a device."""
-        return dataclasses.replace(self, blocks=self.blocks.to(device))
+    def to(self, device: torch.device, dtype: torch.dtype) -> Self:
+        """The same blocks on a device, for activations of a dtype."""
+        return dataclasses.replace(self, blocks=self.blocks.to(device), dtype=dtype)
 
     def rows(self, index: torch.Tensor | slice) -> Self:
         """Some of its rows, in the order of `index`."""

@@ -17,40 +17,34 @@ def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cpu" and dtype in _SUFFIXES and _functions() is not None
 
 
-def multiply(rows: torch.Tensor, weight: QuantisedTensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Compiled x·Wᵀ + b; `has_kernel` said yes.
+class BlockLinear:
+    """y = x·Wᵀ + b, compiled, of sums in float32.
 
     Args:
-        rows: [num_rows, in_features], each contiguous; not rounded.
-        weight: [out_features, in_features].
-        bias: float32 [out_features], or None.
-
-    Returns:
-        [num_rows, out_features] in the dtype of `rows`, of sums in float32.
+        weight: [out_features, in_features]; `has_kernel` said yes to its device and dtype.
+        bias: [out_features]; None for none.
     """
-    count, (width, depth) = rows.shape[0], weight.shape
-    out = rows.new_empty(count, width)
-    function = getattr(_compiled(), f"multiply_blocks_{_SUFFIXES[rows.dtype]}")
-    function(
-        weight.format.number,
-        out.data_ptr(),
-        rows.data_ptr(),
-        rows.stride(0),
-        weight.blocks.data_ptr(),
-        None if bias is None else bias.data_ptr(),
-        count,
-        width,
-        depth,
-    )
-    return out
+
+    def __init__(self, weight: QuantisedTensor, bias: torch.Tensor | None) -> None:
+        self._multiply = getattr(_compiled(), f"multiply_blocks_{_SUFFIXES[weight.dtype]}")
+        self._blocks, self._bias = weight.blocks, None if bias is None else bias.float().contiguous()
+        self._format, (self._out, self._in) = weight.format.number, weight.shape
+        self._constants = (self._blocks.data_ptr(), None if self._bias is None else self._bias.data_ptr())
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """Rows [num_rows, in_features] in the weight's dtype, each contiguous -> [num_rows, out_features]."""
+        count, x = rows.shape[0], rows.data_ptr()
+        out = rows.new_empty(count, self._out)
+        self._multiply(self._format, out.data_ptr(), x, rows.stride(0), *self._constants, count, self._out, self._in)
+        return out
 
 
-def dequantise(matrix: QuantisedTensor, dtype: torch.dtype) -> torch.Tensor:
-    """The matrix as plain numbers of a dtype; compiled where that is there, else in stock torch."""
-    if not has_kernel(matrix.blocks.device, dtype):
-        return matrix.dequantised().to(dtype)
-    out = torch.empty(matrix.shape, dtype=dtype)
-    function = getattr(_compiled(), f"dequantise_{_SUFFIXES[dtype]}")
+def dequantise(matrix: QuantisedTensor) -> torch.Tensor:
+    """The matrix as plain numbers of its dtype; compiled where that is there, else in stock torch."""
+    if not has_kernel(matrix.blocks.device, matrix.dtype):
+        return matrix.dequantised().to(matrix.dtype)
+    out = torch.empty(matrix.shape, dtype=matrix.dtype)
+    function = getattr(_compiled(), f"dequantise_{_SUFFIXES[matrix.dtype]}")
     function(matrix.format.number, out.data_ptr(), matrix.blocks.data_ptr(), matrix.nbytes // matrix.format.bytes)
     return out
 

@@ -111,7 +111,7 @@ class Decoder:
         embedding_scale: float = 1.0,
     ) -> None:
         self._layers, self._rotaries = layers, rotaries
-        self._embedding, self._dtype = weights.matrix("model.embed_tokens.weight"), weights.dtype
+        self._embedding = weights.matrix("model.embed_tokens.weight")
         # As the weights are, so is their factor rounded.
         scale = torch.tensor(embedding_scale, dtype=weights.dtype, device=weights.device)
         self._scale = None if embedding_scale == 1.0 else scale
@@ -123,7 +123,7 @@ class Decoder:
         self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionStep, wanted_rows: torch.Tensor
     ) -> torch.Tensor:
         """See `Model.forward`."""
-        residual, added = rows_of(self._embedding, token_ids, self._dtype), None
+        residual, added = rows_of(self._embedding, token_ids), None
         if self._scale is not None:
             residual.mul_(self._scale)
         rotations = [table.at(positions) for table in self._rotaries]

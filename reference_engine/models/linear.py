@@ -5,7 +5,7 @@ oneDNN's pre-packed weights are 2 to 3 times faster than `torch.nn.functional.li
 rounds nothing that stock torch would not. `PlainLinear` is the twin that the tests
 compare `PackedLinear` with, and the one used wherever the packed operator does not exist.
 
-A matrix that a GGUF file has in blocks may stay in them: `QuantisedLinear` and `rows_of` unpack what they need.
+A matrix that a GGUF file has in blocks may stay in them: `BlockLinear`, `SlabLinear`, `rows_of` unpack what they need.
 """
 
 import itertools
@@ -17,7 +17,7 @@ from torch.nn.functional import embedding, linear
 
 from reference_engine.kernels.blocks import QuantisedTensor, stacked
 from reference_engine.kernels.gemm import TiledLinear, can_tile
-from reference_engine.kernels.quantised import dequantise, has_kernel, multiply
+from reference_engine.kernels.quantised import BlockLinear, dequantise, has_kernel
 
 Matrix = torch.Tensor | QuantisedTensor
 """[rows, columns], as plain numbers or in blocks."""
@@ -70,21 +70,18 @@ def can_pack(weight: torch.Tensor) -> bool:
     return weight.dtype == torch.float32
 
 
-class QuantisedLinear:
-    """A weight [out_features, in_features] that stays in blocks; bias [out_features], or None."""
+class SlabLinear:
+    """A weight [out_features, in_features] that stays in blocks, some rows of it dequantised at a time by stock torch."""
 
     def __init__(self, weight: QuantisedTensor, bias: torch.Tensor | None) -> None:
-        self._weight = weight
-        self._bias = None if bias is None else bias.float().contiguous()
+        self._weight, self._bias = weight, bias
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Linear`."""
-        if has_kernel(rows.device, rows.dtype):
-            return multiply(rows, self._weight, self._bias)
         width, depth = self._weight.shape
         step = max(1, _SLAB_ELEMENTS // depth)
         slabs = (self._weight.rows(slice(first, first + step)) for first in range(0, width, step))
-        sums = torch.cat([linear(rows, dequantise(slab, rows.dtype)) for slab in slabs], dim=1)
+        sums = torch.cat([linear(rows, dequantise(slab)) for slab in slabs], dim=1)
         return sums if self._bias is None else sums.add_(self._bias)
 
 
@@ -102,7 +99,8 @@ class JoinedLinear:
 def make_linear(weight: Matrix, bias: torch.Tensor | None = None) -> Linear:
     """The fastest exact multiplication for this weight [out_features, in_features] on this machine."""
     if isinstance(weight, QuantisedTensor):
-        return QuantisedLinear(weight, bias)
+        is_compiled = has_kernel(weight.blocks.device, weight.dtype)
+        return BlockLinear(weight, bias) if is_compiled else SlabLinear(weight, bias)
     if can_tile(weight):
         return TiledLinear(weight, bias)
     return PackedLinear(weight, bias) if can_pack(weight) else PlainLinear(weight, bias)
@@ -130,8 +128,8 @@ def _joined(run: Sequence[Matrix]) -> Matrix:
     return stacked(blocks) if blocks else torch.cat([one for one in run if isinstance(one, torch.Tensor)])
 
 
-def rows_of(table: Matrix, index: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The rows [num_rows, columns] of a table that int64 [num_rows] names, in `dtype`, which a plain table has."""
+def rows_of(table: Matrix, index: torch.Tensor) -> torch.Tensor:
+    """The rows [num_rows, columns] of a table that int64 [num_rows] names."""
     if isinstance(table, QuantisedTensor):
-        return dequantise(table.rows(index), dtype)
+        return dequantise(table.rows(index))
     return embedding(index, table)

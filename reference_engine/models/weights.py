@@ -74,7 +74,7 @@ class Weights:
         if stored is None or (self._quantization == "auto" and not has_kernel(self.device, self.dtype)):
             return None
         self.block_bytes += stored.nbytes
-        return stored.on(self.device)
+        return stored.to(self.device, self.dtype)
 
     def _counted(self, tensor: torch.Tensor) -> torch.Tensor:
         self.plain_bytes += tensor.nbytes

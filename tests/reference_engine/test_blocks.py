@@ -9,9 +9,9 @@ from torch.nn.functional import linear
 
 from reference_engine.kernels import quantised
 from reference_engine.kernels.blocks import FORMATS
-from reference_engine.kernels.quantised import dequantise, has_kernel, multiply
+from reference_engine.kernels.quantised import BlockLinear, dequantise, has_kernel
 from reference_engine.models import linear as linear_module
-from reference_engine.models.linear import JoinedLinear, QuantisedLinear, make_joined, make_linear, rows_of
+from reference_engine.models.linear import JoinedLinear, SlabLinear, make_joined, make_linear, rows_of
 from tests.reference_engine.gguf_blocks import random_blocks, truth
 
 CPU = torch.device("cpu")
@@ -41,9 +41,8 @@ def test_blocks_mean_what_the_gguf_library_says(name, rows, blocks, seed):
     expected = truth(matrix)
     assert matrix.shape == tuple(expected.shape)
     assert torch.equal(matrix.dequantised(), expected)
-    assert torch.equal(dequantise(matrix, torch.float32), expected)
-    assert torch.equal(dequantise(matrix, torch.bfloat16), expected.bfloat16())
-    assert torch.equal(dequantise(matrix, torch.float16), expected.half())
+    for dtype in (*DTYPES, torch.float16):
+        assert torch.equal(dequantise(matrix.to(CPU, dtype)), expected.to(dtype))
 
 
 def assert_is_product(found, rows, matrix, bias=None):
@@ -64,11 +63,11 @@ def test_products_with_blocks_are_exact_but_for_rounding(name, dtype, count):
     torch.manual_seed(count)
     assert has_kernel(CPU, dtype), "there is no C++ compiler here"
     for outputs, blocks in ((37, 1), (5, 3), (64, 2)):
-        matrix = random_blocks(name, outputs, blocks * FORMATS[name].elements, seed=count)
+        matrix = random_blocks(name, outputs, blocks * FORMATS[name].elements, seed=count).to(CPU, dtype)
         x = torch.randn(count, matrix.shape[1] + 32).to(dtype)[:, 32:]  # parts of longer rows
         bias = torch.randn(outputs)
-        assert_is_product(multiply(x, matrix, None), x, matrix)
-        assert_is_product(multiply(x, matrix, bias), x, matrix, bias)
+        assert_is_product(BlockLinear(matrix, None)(x), x, matrix)
+        assert_is_product(BlockLinear(matrix, bias)(x), x, matrix, bias)
 
 
 @pytest.mark.parametrize("outputs", [1, 3, 9, 37])
@@ -78,16 +77,16 @@ def test_threads_share_the_outputs(outputs):
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        assert_is_product(multiply(x, matrix, None), x, matrix)
+        assert_is_product(BlockLinear(matrix, None)(x), x, matrix)
     finally:
         torch.set_num_threads(before)
 
 
 def test_rows_so_long_that_few_are_unpacked_at_once():
-    matrix = random_blocks("Q4_1", 11, 32 * 300)
     for dtype in DTYPES:
+        matrix = random_blocks("Q4_1", 11, 32 * 300).to(CPU, dtype)
         x = torch.randn(6, 9600).to(dtype)
-        assert_is_product(multiply(x, matrix, None), x, matrix)
+        assert_is_product(BlockLinear(matrix, None)(x), x, matrix)
 
 
 @EVERY_FORMAT
@@ -95,7 +94,8 @@ def test_rows_so_long_that_few_are_unpacked_at_once():
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float16])
 @pytest.mark.parametrize("count", [1, 40])
 def test_without_a_kernel_slabs_are_dequantised_and_forgotten(name, dtype, count):
-    matrix = random_blocks(name, 50, 512)
+    matrix = random_blocks(name, 50, 512).to(CPU, dtype)
+    assert isinstance(make_linear(matrix), SlabLinear)
     x, bias = torch.randn(count, 512).to(dtype), torch.randn(50).to(dtype)
     assert_is_product(make_linear(matrix, bias)(x), x, matrix, bias)
     assert_is_product(make_linear(matrix)(x), x, matrix)
@@ -122,7 +122,7 @@ def test_matrices_of_mixed_formats_are_one_product(kinds, products, biased):
     bias = torch.randn(plain.shape[0]) if biased else None
     joined = make_joined(matrices, bias)
     assert (len(joined._linears) if isinstance(joined, JoinedLinear) else 1) == products
-    assert products > 1 or isinstance(joined, QuantisedLinear)
+    assert products > 1 or isinstance(joined, BlockLinear)
     for count in (1, 9):
         x = torch.randn(count, 256)
         torch.testing.assert_close(joined(x), linear(x, plain, bias), atol=1e-3, rtol=1e-4)
@@ -131,5 +131,5 @@ def test_matrices_of_mixed_formats_are_one_product(kinds, products, biased):
 @EVERY_FORMAT
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_an_embedding_table_unpacks_the_rows_that_are_looked_up(name, dtype):
-    table, tokens = random_blocks(name, 30, 512), torch.tensor([7, 0, 29, 7])
-    assert torch.equal(rows_of(table, tokens, dtype), truth(table)[tokens].to(dtype))
+    table, tokens = random_blocks(name, 30, 512).to(CPU, dtype), torch.tensor([7, 0, 29, 7])
+    assert torch.equal(rows_of(table, tokens), truth(table)[tokens].to(dtype))
