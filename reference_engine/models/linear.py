@@ -71,7 +71,7 @@ def can_pack(weight: torch.Tensor) -> bool:
 
 
 class SlabLinear:
-    """A weight [out_features, in_features] that stays in blocks, some rows of it dequantised at a time by stock torch."""
+    """A weight [out_features, in_features] that stays in blocks; stock torch dequantises some rows at a time."""
 
     def __init__(self, weight: QuantisedTensor, bias: torch.Tensor | None) -> None:
         self._weight, self._bias = weight, bias
