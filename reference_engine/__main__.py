@@ -18,8 +18,8 @@ from reference_engine.errors import ReferenceEngineError, UserMistakeError
 
 _DTYPES = ("bfloat16", "float16", "float32")
 _PERPLEXITY_FLAGS = (
-    "model", "dtype", "device", "threads", "max_model_len", "block_size", "kv_cache_dtype", "attention_window",
-    "attention_sinks", "kv_budget", "kv_heavy",
+    "model", "dtype", "quantization", "device", "threads", "max_model_len", "block_size", "kv_cache_dtype",
+    "attention_window", "attention_sinks", "kv_budget", "kv_heavy",
 )  # fmt: skip
 
 

@@ -207,6 +207,7 @@ def build_executor(config: EngineConfig, checkpoint: Checkpoint, ranks: Ranks = 
         dtype=_DTYPES[config.dtype],
         device=device,
         ranks=ranks,
+        quantization=config.quantization,
     )
     storage = storage_of(config, demand, config.num_blocks or 1, device)
     host = None

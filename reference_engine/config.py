@@ -9,6 +9,7 @@ from reference_engine.scheduling.rules import PolicyName, PreemptionName
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceName = Literal["auto", "cpu", "cuda"]
+QuantizationName = Literal["auto", "stored", "none"]
 AllocatorName = Literal["paged", "contiguous"]
 
 
@@ -33,6 +34,10 @@ class EngineConfig:
     port: Annotated[int, "TCP port to listen on; 0 takes a free one and logs it"] = 8000
     served_model_name: Annotated[str | None, "model name in the API; default: the last part of the model path"] = None
     dtype: Annotated[DtypeName, "type of weights, activations and KV cache; auto: as stored"] = "auto"
+    quantization: Annotated[
+        QuantizationName,
+        "matrices of a GGUF file; stored: kept in its blocks; none: in --dtype; auto: stored where there is a kernel",
+    ] = "auto"
     device: Annotated[DeviceName, "where the model runs; auto: cuda if there is one"] = "auto"
     data_parallel_size: Annotated[int, "engines behind the same port, each with the whole model"] = 1
     tensor_parallel_size: Annotated[
@@ -91,6 +96,10 @@ class EngineConfig:
             raise ConfigError(
                 "--kv-allocator contiguous gives every sequence memory of its own, so nothing can be shared; "
                 "add --no-enable-prefix-caching"
+            )
+        if self.quantization == "stored" and self.tensor_parallel_size > 1:
+            raise ConfigError(
+                "--quantization stored keeps blocks whole, which --tensor-parallel-size would cut; choose one"
             )
         _check_what_is_kept(self)
 

@@ -90,6 +90,7 @@ class PerplexityMeter:
             max_positions=self._demand.max_model_len,
             dtype=getattr(torch, self.config.dtype),
             device=self._device,
+            quantization=self.config.quantization,
         )
 
     def measure(self, token_ids: Sequence[int]) -> Perplexity:

@@ -67,6 +67,7 @@ class ReferenceEngine(ServerEngine):
     Options = ReferenceOptions
     spellings: ClassVar[Spellings] = {
         "dtype": one_of(("auto", "float32", "bfloat16", "float16"), flag("--dtype")),
+        "quantization": one_of(("auto", "stored", "none"), flag("--quantization")),
         "kv_cache_dtype": one_of(("auto", "int8", "fp8", "int4"), flag("--kv-cache-dtype")),
         "max_model_len": flag("--max-model-len"),
         "max_num_seqs": flag("--max-num-seqs"),

@@ -1,10 +1,13 @@
-// Numbers that rows.cpp and attention.cpp compute with.
+// Numbers that rows.cpp, attention.cpp and quantised.cpp compute with.
 
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 namespace {
 
@@ -69,6 +72,19 @@ inline Vector load(const bf16* from) {
     return value;
 }
 
+inline void store(float* to, Vector value) { std::memcpy(to, &value, sizeof value); }
+
+inline void store(bf16* to, Vector value) {  // rounded as bf16 rounds one
+#if defined(__AVX512BF16__)
+    const __m256bh halves = _mm512_cvtneps_pbh((__m512)value);
+#else
+    Words words;
+    std::memcpy(&words, &value, sizeof value);
+    const Halves halves = __builtin_convertvector((words + 0x7FFF + ((words >> 16) & 1)) >> 16, Halves);
+#endif
+    std::memcpy(to, &halves, sizeof halves);
+}
+
 // The same as the function above for sixteen numbers that are not above 0.
 inline Vector exponential(Vector x) {
     typedef int32_t Whole __attribute__((vector_size(64)));
@@ -82,16 +98,31 @@ inline Vector exponential(Vector x) {
     return taylor(r) * scale;
 }
 
-inline float total(Vector vector) {
+typedef float Four __attribute__((vector_size(16)));
+
+inline Four quarters(Vector vector) {
     typedef float Eight __attribute__((vector_size(32)));
-    typedef float Four __attribute__((vector_size(16)));
     Eight eight[2];
     Four four[2];
     std::memcpy(eight, &vector, sizeof vector);
     const Eight half = eight[0] + eight[1];
     std::memcpy(four, &half, sizeof half);
-    const Four quarter = four[0] + four[1];
+    return four[0] + four[1];
+}
+
+inline float total(Vector vector) {
+    const Four quarter = quarters(vector);
     return (quarter[0] + quarter[2]) + (quarter[1] + quarter[3]);
+}
+
+// The totals of four vectors, with a third of the work.
+inline Four totals(const Vector* v) {
+    typedef int32_t Places __attribute__((vector_size(64)));
+    const Places low = {0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29};
+    const Places low_pairs = {0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29};
+    const Vector first = __builtin_shuffle(v[0], v[1], low) + __builtin_shuffle(v[0], v[1], low + 2);
+    const Vector second = __builtin_shuffle(v[2], v[3], low) + __builtin_shuffle(v[2], v[3], low + 2);
+    return quarters(__builtin_shuffle(first, second, low_pairs) + __builtin_shuffle(first, second, low_pairs + 2));
 }
 
 }  // namespace

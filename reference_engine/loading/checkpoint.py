@@ -13,6 +13,8 @@ from reference_engine.models.config import ModelConfig
 if TYPE_CHECKING:
     import torch  # the tokenizer and the checks must not wait a second for torch to import
 
+    from reference_engine.kernels.blocks import QuantisedTensor
+
 
 class WeightSource(Protocol):
     """Where weights come from: tensors under Hugging Face's names."""
@@ -23,6 +25,10 @@ class WeightSource(Protocol):
 
     def get(self, name: str) -> "torch.Tensor":
         """One tensor on the CPU; raises CheckpointError if there is none of that name."""
+        ...
+
+    def get_quantised(self, name: str) -> "QuantisedTensor | None":
+        """One matrix in the blocks that it is stored in, in memory of its own; None if it is stored otherwise."""
         ...
 
 

@@ -1,10 +1,12 @@
 """Reads llama.cpp's GGUF files as if they were Hugging Face checkpoints: same tensor names, same layout.
 
-Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; the `gguf` library parses and dequantises.
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; the `gguf` library parses and dequantises. Matrices
+can also be had in the blocks that they are stored in.
 llama.cpp stores q and k rows in the order its interleaved RoPE wants; `_undo_rope_permutation` restores
 Hugging Face's half-split order.
 """
 
+import importlib.metadata
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,9 +18,13 @@ import numpy as np
 import torch
 
 from reference_engine.errors import CheckpointError
+from reference_engine.kernels.blocks import FORMATS, QuantisedTensor
 from reference_engine.models.config import ModelConfig, RopeScaling
 
+_VERSION = importlib.metadata.version("gguf")
+_REMEDY = "give a file in a common type, such as Q8_0 or Q4_K_M"
 _MAGIC = b"GGUF"
+_MATRIX = 2  # dimensions
 _HEADER_BYTES = 24  # magic, version, tensor count, metadata count
 
 _TENSOR_NAMES = {
@@ -46,7 +52,12 @@ class _SizeCheckingReader(gguf.GGUFReader):
         expected = start_offs
         for field in fields:
             _, _, _, dims, raw_type, offset = field.parts
-            block_size, type_size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(int(raw_type[0]))]
+            try:
+                block_size, type_size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(int(raw_type[0]))]
+            except (ValueError, KeyError):
+                raise CheckpointError(
+                    f"tensor {field.name} has type {int(raw_type[0])}, which is none of gguf {_VERSION}'s; {_REMEDY}"
+                ) from None
             tensor_bytes = int(np.prod(dims)) * type_size // block_size
             expected = max(expected, start_offs + int(offset[0]) + tensor_bytes)
         actual = int(self.data.nbytes)
@@ -78,17 +89,43 @@ class GgufFile:
 
     def get(self, name: str) -> torch.Tensor:
         """The named tensor, dequantised to float32, in Hugging Face's row order."""
+        return self._in_order(name, dequantised(self._stored(name), self.path))
+
+    def get_quantised(self, name: str) -> QuantisedTensor | None:
+        """The named matrix in its blocks, in Hugging Face's row order; None if its type is none of `FORMATS`."""
+        stored = self._stored(name)
+        block_format = FORMATS.get(stored.tensor_type.name)
+        if block_format is None or len(stored.shape) != _MATRIX:
+            return None
+        # Rows are whole blocks, so that they change places as rows of plain numbers do.
+        return QuantisedTensor(self._in_order(name, torch.from_numpy(np.array(stored.data))), block_format)
+
+    def _stored(self, name: str) -> gguf.ReaderTensor:
         try:
-            stored = self._tensors[name]
+            return self._tensors[name]
         except KeyError:
             raise CheckpointError(f"{self.path}: tensor {name} is missing; fetch the file again") from None
+
+    def _in_order(self, name: str, rows: torch.Tensor) -> torch.Tensor:
+        if name.split(".")[-2] not in ("q_proj", "k_proj"):
+            return rows
+        heads = self.config.num_attention_heads if "q_proj" in name else self.config.num_key_value_heads
+        return _undo_rope_permutation(rows, heads)
+
+
+def dequantised(stored: gguf.ReaderTensor, path: Path) -> torch.Tensor:
+    """A tensor as the file has it, as float32.
+
+    Raises:
+        CheckpointError: its type cannot be dequantised; the message names both.
+    """
+    try:
         values = gguf.quants.dequantize(stored.data, stored.tensor_type)
-        tensor = torch.from_numpy(np.array(values, dtype=np.float32))
-        if name.split(".")[-2] in ("q_proj", "k_proj"):
-            is_query = "q_proj" in name
-            heads = self.config.num_attention_heads if is_query else self.config.num_key_value_heads
-            tensor = _undo_rope_permutation(tensor, heads)
-        return tensor
+    except NotImplementedError:
+        raise CheckpointError(
+            f"{path}: tensor {stored.name} has type {stored.tensor_type.name}, which cannot be dequantised; {_REMEDY}"
+        ) from None
+    return torch.from_numpy(np.array(values, dtype=np.float32))
 
 
 def open_gguf(path: Path) -> gguf.GGUFReader:

@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import gguf.quants
-import numpy as np
 import numpy.typing as npt
 import torch
 
 from reference_engine.errors import CheckpointError
 from reference_engine.loading.checkpoint import check_model_path
-from reference_engine.loading.gguf import open_gguf
+from reference_engine.loading.gguf import dequantised, open_gguf
 
 _TYPES = {
     "bfloat16": (torch.bfloat16, gguf.GGMLQuantizationType.BF16, gguf.LlamaFileType.MOSTLY_BF16),
@@ -54,21 +52,21 @@ def copy_gguf(source: Path, target: Path, *, dtype: str, progress: Callable[[str
     handle, scratch = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
     os.close(handle)
     try:
-        _write(reader, Path(scratch), dtype)
+        _write(reader, source, Path(scratch), dtype)
         Path(scratch).rename(target)
     finally:
         Path(scratch).unlink(missing_ok=True)
     progress(f"wrote {target}")
 
 
-def _write(reader: gguf.GGUFReader, path: Path, dtype: str) -> None:
+def _write(reader: gguf.GGUFReader, source: Path, path: Path, dtype: str) -> None:
     architecture = reader.fields.get("general.architecture")
     if architecture is None:
         raise CheckpointError("GGUF metadata general.architecture is missing; fetch the file again")
     with contextlib.closing(gguf.GGUFWriter(str(path), str(architecture.contents()))) as writer:
         _add_metadata(reader, writer, _TYPES[dtype][2])
         for tensor in reader.tensors:
-            _add_tensor(tensor, writer, dtype)
+            _add_tensor(dequantised(tensor, source), tensor.name, writer, dtype)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -89,14 +87,13 @@ def _add_metadata(reader: gguf.GGUFReader, writer: gguf.GGUFWriter, file_type: i
         writer.add_file_type(file_type)
 
 
-def _add_tensor(tensor: gguf.ReaderTensor, writer: gguf.GGUFWriter, dtype: str) -> None:
+def _add_tensor(values: torch.Tensor, name: str, writer: gguf.GGUFWriter, dtype: str) -> None:
     torch_type, ggml_type, _ = _TYPES[dtype]
-    values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-    rounded = torch.from_numpy(np.array(values, dtype=np.float32)).to(torch_type)
+    rounded = values.to(torch_type)
     if rounded.ndim < _MATRIX:
-        writer.add_tensor(tensor.name, rounded.float().numpy())
+        writer.add_tensor(name, rounded.float().numpy())
     else:
-        writer.add_tensor(tensor.name, _plain(rounded), raw_shape=rounded.shape, raw_dtype=ggml_type)
+        writer.add_tensor(name, _plain(rounded), raw_shape=rounded.shape, raw_dtype=ggml_type)
 
 
 def _plain(tensor: torch.Tensor) -> npt.NDArray[Any]:

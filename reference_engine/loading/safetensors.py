@@ -64,6 +64,10 @@ class SafetensorsDirectory:
         except KeyError:
             raise CheckpointError(f"{self.path}: tensor {name} is missing; fetch the checkpoint again") from None
 
+    def get_quantised(self, name: str) -> None:  # noqa: ARG002 (see WeightSource)
+        """None: these files have no blocks."""
+        return
+
 
 def _shard_files(directory: Path) -> list[Path]:
     index = directory / "model.safetensors.index.json"

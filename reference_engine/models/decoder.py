@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
-from torch.nn.functional import embedding
 
 from reference_engine.attention.base import AttentionStep
 from reference_engine.models.config import ModelConfig, RopeScaling
+from reference_engine.models.linear import rows_of
 from reference_engine.models.mlp import FeedForward
 from reference_engine.models.rope import RotaryTable
 from reference_engine.models.weights import Weights
@@ -111,9 +111,10 @@ class Decoder:
         embedding_scale: float = 1.0,
     ) -> None:
         self._layers, self._rotaries = layers, rotaries
-        self._embedding = weights.tensor("model.embed_tokens.weight")
+        self._embedding = weights.matrix("model.embed_tokens.weight")
         # As the weights are, so is their factor rounded.
-        self._scale = None if embedding_scale == 1.0 else torch.tensor(embedding_scale).to(self._embedding)
+        scale = torch.tensor(embedding_scale, dtype=weights.dtype, device=weights.device)
+        self._scale = None if embedding_scale == 1.0 else scale
         self._add_norm, self._eps = weights.kernels.add_rms_norm, config.rms_norm_eps
         self._norm = weights.norm("model.norm")
         self._head = weights.head(self._embedding if config.tie_word_embeddings else None)
@@ -123,7 +124,7 @@ class Decoder:
         self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionStep, wanted_rows: torch.Tensor
     ) -> torch.Tensor:
         """See `Model.forward`."""
-        residual, added = embedding(token_ids, self._embedding), None
+        residual, added = rows_of(self._embedding, token_ids), None
         if self._scale is not None:
             residual.mul_(self._scale)
         rotations = [table.at(positions) for table in self._rotaries]

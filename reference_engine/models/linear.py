@@ -4,14 +4,26 @@ oneDNN's pre-packed weights are 2 to 3 times faster than `torch.nn.functional.li
 (measured on an AMD Turin core pair, lm_head 576 x 49152, one row: bf16 2412 -> 715 µs, fp32 6716 -> 2293 µs); oneDNN
 rounds nothing that stock torch would not. `PlainLinear` is the twin that the tests
 compare `PackedLinear` with, and the one used wherever the packed operator does not exist.
+
+A matrix that a GGUF file has in blocks may stay in them: `BlockLinear`, `SlabLinear`, `rows_of` unpack what they need.
 """
 
+import itertools
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
-from torch.nn.functional import linear
+from torch.nn.functional import embedding, linear
 
+from reference_engine.kernels.blocks import QuantisedTensor, stacked
 from reference_engine.kernels.gemm import TiledLinear, can_tile
+from reference_engine.kernels.quantised import BlockLinear, dequantise, has_kernel
+
+Matrix = torch.Tensor | QuantisedTensor
+"""[rows, columns], as plain numbers or in blocks."""
+
+_SLAB_ELEMENTS = 1 << 24
+"""Weights that are plain at the same time where no kernel unpacks them: few against a model, many against a launch."""
 
 
 class Linear(Protocol):
@@ -58,8 +70,66 @@ def can_pack(weight: torch.Tensor) -> bool:
     return weight.dtype == torch.float32
 
 
-def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+class SlabLinear:
+    """A weight [out_features, in_features] that stays in blocks; stock torch dequantises some rows at a time."""
+
+    def __init__(self, weight: QuantisedTensor, bias: torch.Tensor | None) -> None:
+        self._weight, self._bias = weight, bias
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        width, depth = self._weight.shape
+        step = max(1, _SLAB_ELEMENTS // depth)
+        slabs = (self._weight.rows(slice(first, first + step)) for first in range(0, width, step))
+        sums = torch.cat([linear(rows, dequantise(slab)) for slab in slabs], dim=1)
+        return sums if self._bias is None else sums.add_(self._bias)
+
+
+class JoinedLinear:
+    """Several matrices over the same input, their outputs side by side."""
+
+    def __init__(self, linears: Sequence[Linear]) -> None:
+        self._linears = linears
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        return torch.cat([one(rows) for one in self._linears], dim=1)
+
+
+def make_linear(weight: Matrix, bias: torch.Tensor | None = None) -> Linear:
     """The fastest exact multiplication for this weight [out_features, in_features] on this machine."""
+    if isinstance(weight, QuantisedTensor):
+        is_compiled = has_kernel(weight.blocks.device, weight.dtype)
+        return BlockLinear(weight, bias) if is_compiled else SlabLinear(weight, bias)
     if can_tile(weight):
         return TiledLinear(weight, bias)
     return PackedLinear(weight, bias) if can_pack(weight) else PlainLinear(weight, bias)
+
+
+def make_joined(weights: Sequence[Matrix], bias: torch.Tensor | None) -> Linear:
+    """Matrices over the same input as one, their outputs side by side; neighbours that are alike become one product.
+
+    Files mix formats: what matters most, often the projection to values, has more bits than its neighbours.
+    """
+    runs = [_joined(list(run)) for _, run in itertools.groupby(weights, key=_kind)]
+    if len(runs) == 1:
+        return make_linear(runs[0], bias)
+    biases = [None] * len(runs) if bias is None else bias.split([run.shape[0] for run in runs])
+    return JoinedLinear([make_linear(run, part) for run, part in zip(runs, biases, strict=True)])
+
+
+def _kind(weight: Matrix) -> str:
+    return weight.format.name if isinstance(weight, QuantisedTensor) else "plain"
+
+
+def _joined(run: Sequence[Matrix]) -> Matrix:
+    """Matrices of one kind, below each other."""
+    blocks = [one for one in run if isinstance(one, QuantisedTensor)]
+    return stacked(blocks) if blocks else torch.cat([one for one in run if isinstance(one, torch.Tensor)])
+
+
+def rows_of(table: Matrix, index: torch.Tensor) -> torch.Tensor:
+    """The rows [num_rows, columns] of a table that int64 [num_rows] names."""
+    if isinstance(table, QuantisedTensor):
+        return dequantise(table.rows(index))
+    return embedding(index, table)

@@ -1,11 +1,13 @@
 """Which families there are, by the `model_type` of config.json."""
 
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
+from reference_engine.config import QuantizationName
 from reference_engine.loading.checkpoint import WeightSource
 from reference_engine.models import deepseek_v2, gemma3, llama, mistral, mixtral, qwen2, qwen3, qwen3_moe
 from reference_engine.models.config import ModelConfig
@@ -13,6 +15,8 @@ from reference_engine.models.decoder import Model
 from reference_engine.models.weights import Weights
 from reference_engine.parallel.ranks import ALONE, Ranks
 from reference_engine.parallel.sharding import config_of_rank
+
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ def build_model(
     dtype: torch.dtype,
     device: torch.device,
     ranks: Ranks = ALONE,
+    quantization: QuantizationName = "none",
 ) -> Model:
     """The decoder, or a rank's part of it.
 
@@ -60,10 +65,14 @@ def build_model(
         dtype: of weights and activations.
         device: where it runs.
         ranks: who computes the layers together.
+        quantization: whether matrices that are stored in blocks stay so.
 
     Raises:
         CheckpointError: a tensor is missing.
         ConfigError: so many ranks cannot share it.
     """
-    weights = Weights(source, dtype, device, config.norm_offset, ranks)
-    return FAMILIES[config.model_type].build(config_of_rank(config, ranks.size), weights, max_positions)
+    weights = Weights(source, dtype, device, config.norm_offset, ranks=ranks, quantization=quantization)
+    model = FAMILIES[config.model_type].build(config_of_rank(config, ranks.size), weights, max_positions)
+    plain, blocks = weights.plain_bytes / 2**20, weights.block_bytes / 2**20
+    _log.info("weights: %.1f MiB in %s, %.1f MiB in blocks as stored", plain, str(dtype).removeprefix("torch."), blocks)
+    return model

@@ -72,7 +72,10 @@ def write_gguf(path, model, tokenizer, *, architecture="llama", quantize=None, c
         for part, heads in (("q_proj", config.num_attention_heads), ("k_proj", config.num_key_value_heads)):
             values = permute(values, heads) if part in name else values
         if quantize is not None and values.ndim == 2:
-            writer.add_tensor(gguf_name(name), gguf.quants.quantize(values, quantize), raw_dtype=quantize)
+            data, kind = (
+                quantize(name, values) if callable(quantize) else (gguf.quants.quantize(values, quantize), quantize)
+            )
+            writer.add_tensor(gguf_name(name), data, raw_dtype=kind)
         else:
             writer.add_tensor(gguf_name(name), np.ascontiguousarray(values))
     for name in extra_tensors:

@@ -10,10 +10,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from engines.models.store import GGUF_NAME
 from reference_engine.config import EngineConfig
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.offline import generate, load_engine
 from reference_engine.request import SamplingParams
+from reference_engine.scoring import Sample, Scorer
+from tests.reference_engine.gguf_blocks import requantised
 
 pytestmark = pytest.mark.model
 PROMPTS = Path(__file__).parents[2] / "benchmarks" / "engine" / "prompts.json"
@@ -111,3 +114,13 @@ async def lags_during(work):
         lags.append(time.perf_counter() - before - 0.001)
     await work
     return lags
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0"])
+def test_a_file_kept_in_blocks_says_what_it_says_dequantised(model_folder, tmp_path, asked, kind):
+    path = requantised(model_folder / GGUF_NAME, tmp_path / "small.gguf", kind)
+    config = EngineConfig(model=str(path), dtype="float32", quantization="stored", num_blocks=256)
+    scorer = Scorer(open_checkpoint(path), "float32", "cpu")
+    outputs = generate(load_engine(config), asked, [SamplingParams(max_tokens=LENGTH, temperature=0.0)] * len(asked))
+    for number, (prompt, output) in enumerate(zip(asked, outputs, strict=True)):
+        assert scorer.score(Sample(str(number), prompt, output)).max_regret <= 1e-4, "differs where it is sure"

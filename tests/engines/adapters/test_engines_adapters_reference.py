@@ -39,6 +39,7 @@ OPTIONS = {
 }
 SPEC = {
     "dtype": "float32",
+    "quantization": "none",
     "kv_cache_dtype": "int8",
     "max_model_len": 2048,
     "max_num_seqs": 8,

