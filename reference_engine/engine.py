@@ -8,6 +8,7 @@ from reference_engine.limits import Limits
 from reference_engine.request import Request, SampledToken, TokenOutput
 from reference_engine.runner import Runner
 from reference_engine.scheduling.scheduler import Scheduler
+from reference_engine.scheduling.search import Search
 from reference_engine.scheduling.step import Chunk
 from reference_engine.timing import StepTimes
 
@@ -19,7 +20,7 @@ class StepReport:
     """What one step did, and how things stand after it.
 
     Attributes:
-        outputs: one per new token.
+        outputs: one per new token; those of a beam search when it is over, all at once.
         duration_s: seconds the step took.
         computed_tokens: tokens that went through the model; 0 when there was nothing to do.
         prompt_tokens: prompt lengths of the requests that got their first token.
@@ -89,7 +90,12 @@ class Engine:
         """
         for one in (request, *request.siblings):
             self.limits.check(one.token_ids, one.sampling.max_tokens, request.width)
+            self.limits.check_search(one.sampling)
             self.stamp(one)
+        if request.sampling.beams is not None:
+            search = Search(request, request.sampling.beams)
+            for one in search.members:
+                one.search = search
         self._scheduler.add(request)
 
     def check_queue(self, count: int) -> None:
@@ -104,7 +110,7 @@ class Engine:
     def cancel(self, request_id: str) -> None:
         """Forgets a request, its siblings that are not forked off yet with it, and frees its blocks.
 
-        A request that has ended already is no mistake.
+        A beam search goes as a whole, when one of its beams does. A request that has ended already is no mistake.
         """
         self._scheduler.remove(request_id)
 
@@ -128,6 +134,11 @@ class Engine:
         prompt_tokens, times = 0, StepTimes()
         for chunk, tokens in zip(step.chunks, sampled, strict=True):
             scheduler.complete(chunk)
+            if chunk.request.search is not None:
+                told = self._search_on(chunk.request, chunk.request.search, tokens, times, made_s)
+                prompt_tokens += sum(one.finish_reason is not None for one in told) * chunk.request.prompt_len
+                outputs.extend(told)
+                continue
             for request, token in zip(self._takers(chunk) if tokens else (), tokens, strict=True):
                 prompt_tokens += 0 if request.num_output else request.prompt_len
                 outputs.append(self._take(request, token, times, made_s))
@@ -171,3 +182,20 @@ class Engine:
         if reason is not None:
             self._scheduler.finish(request)
         return TokenOutput(request.request_id, token, reason, request.num_cached_tokens)
+
+    def _search_on(
+        self, beam: Request, search: Search, tokens: Sequence[SampledToken], times: StepTimes, made_s: float
+    ) -> list[TokenOutput]:
+        """All tokens of all hypotheses when it is known which they are; nothing before."""
+        if not tokens:
+            return []
+        for member in search.members:
+            member.first_token_s = made_s if member.first_token_s is None else member.first_token_s
+        if not search.settle(beam, tokens[0].continuations, self._scheduler):
+            return []
+        outputs: list[TokenOutput] = []
+        for request, told, reason in search.answers():
+            times.take(request, made_s, is_last=True)
+            outputs += [TokenOutput(request.request_id, token, None, request.num_cached_tokens) for token in told]
+            outputs[-1] = dataclasses.replace(outputs[-1], finish_reason=reason)
+        return outputs

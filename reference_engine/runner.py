@@ -22,8 +22,8 @@ class Runner(Protocol):
         """Copies blocks, then computes the chunks.
 
         Returns:
-            For each chunk the next token of its request and of each sibling; nothing where the chunk does not reach
-            the end of what is known.
+            For each chunk the next token of each of its request's `takers`; nothing where the chunk does not reach the
+            end of what is known.
         """
         ...
 
@@ -62,7 +62,7 @@ class ModelRunner:
             token_ids.extend(chunk.request.token_ids[chunk.start : chunk.end])
             positions.extend(range(chunk.start, chunk.end))
             if chunk.is_sampled:
-                last_rows.extend([len(token_ids) - 1] * chunk.request.width)
+                last_rows.extend([len(token_ids) - 1] * len(chunk.request.takers))
         spans = [_span(chunk) for chunk in ordered]
         for length in step.padding:
             token_ids.extend([0] * length)
@@ -74,9 +74,9 @@ class ModelRunner:
             self._attention.begin_step(spans),
             self._tensor(last_rows),
         )
-        takers = [one for chunk in ordered if chunk.is_sampled for one in (chunk.request, *chunk.request.siblings)]
+        takers = [one for chunk in ordered if chunk.is_sampled for one in chunk.request.takers]
         tokens = iter(sample(logits, takers) if takers else ())
-        made = {id(chunk): [next(tokens) for _ in range(chunk.request.width)] for chunk in ordered if chunk.is_sampled}
+        made = {id(chunk): [next(tokens) for _ in chunk.request.takers] for chunk in ordered if chunk.is_sampled}
         return [made.get(id(chunk), []) for chunk in step.chunks]
 
     def _padding(self, length: int) -> Span:

@@ -40,15 +40,16 @@ class StepTimes:
     ended: list[Phases] = dataclasses.field(default_factory=list[Phases])
 
     def take(self, request: Request, now_s: float, *, is_last: bool) -> None:
-        """Note a token that was made just now."""
+        """Note a token that was made just now, or all tokens of a beam search, whose first was made earlier."""
         arrival_s = now_s if request.arrival_s is None else request.arrival_s
-        if request.last_token_s is None:
+        if request.first_token_s is None:
             request.first_token_s = now_s
+        if request.last_token_s is None:
             self.ttfts_s.append(now_s - arrival_s)
         else:
             self.gaps_s.append(now_s - request.last_token_s)
         request.last_token_s = now_s
         if is_last:
             began_s = arrival_s if request.first_scheduled_s is None else request.first_scheduled_s
-            first_s = now_s if request.first_token_s is None else request.first_token_s
+            first_s = request.first_token_s
             self.ended.append(Phases(began_s - arrival_s, first_s - began_s, now_s - first_s))

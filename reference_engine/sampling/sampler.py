@@ -4,19 +4,20 @@ Rows that ask for the same kind of thing are computed in one call, and what nobo
 row's token depends on the other rows: the same seed gives the same tokens in any company.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from reference_engine.kernels.cpu import best_kernels
-from reference_engine.request import Request, SampledToken
+from reference_engine.request import Continuation, Request, SampledToken
 from reference_engine.sampling.blocks import BlockedScores
 from reference_engine.sampling.drawing import draw
 from reference_engine.sampling.grammar_mask import forbid_by_grammar
 from reference_engine.sampling.overrides import add_bias, forbid_early_stops
 from reference_engine.sampling.penalties import penalise
-from reference_engine.sampling.reports import reported
+from reference_engine.sampling.reports import best_of_rows, reported
 from reference_engine.sampling.truncation import draw_truncated
 from reference_engine.sampling.uniform import uniforms
 
@@ -31,25 +32,50 @@ def sample(logits: torch.Tensor, requests: Sequence[Request]) -> list[SampledTok
         requests: one per row.
 
     Returns:
-        One token per row, with its log-probability where the request asked for it.
+        One token per row, with its log-probability where the request asked for it, and with all continuations that may
+        matter where the request is a beam.
     """
     if all(request.sampling.is_plain for request in requests):
         return [SampledToken(token) for token in _most_likely(logits)]
     scores = logits.float().contiguous()
     telling = [row for row, request in enumerate(requests) if request.sampling.logprobs is not None]
     unchanged = scores[telling] if telling else None
+    beams = [row for row, request in enumerate(requests) if request.sampling.beams is not None]
+    if beams:
+        scores[beams] = _log_probs(scores[beams])
     # Transformers' order and vLLM's: bias, then penalties.
     add_bias(scores, requests)
     penalise(scores, requests)
     forbid_early_stops(scores, requests)
     forbid_by_grammar(scores, requests)
-    tokens = _choose(scores, requests)
-    sampled = [SampledToken(token) for token in tokens]
+    chosen = [[token] for token in _choose(scores, requests)]
+    values = _continue(scores, requests, beams, chosen) if beams else {}
+    sampled = [[SampledToken(token) for token in tokens] for tokens in chosen]
     if unchanged is not None:
         wanted = [requests[row].sampling.logprobs or 0 for row in telling]
-        for row, told in zip(telling, reported(unchanged, [tokens[row] for row in telling], wanted), strict=True):
+        for row, told in zip(telling, reported(unchanged, [chosen[row] for row in telling], wanted), strict=True):
             sampled[row] = told
-    return sampled
+    made = [tokens[0] for tokens in sampled]
+    for row, found in values.items():
+        ways = tuple(map(Continuation, sampled[row], found))
+        made[row] = dataclasses.replace(made[row], continuations=ways)
+    return made
+
+
+def _log_probs(scores: torch.Tensor) -> torch.Tensor:
+    """What beams add up. A model that computes NaN must not leave a search without beams that anybody waits for."""
+    return torch.nan_to_num(scores.log_softmax(dim=-1), nan=torch.finfo(scores.dtype).min, neginf=float("-inf"))
+
+
+def _continue(
+    scores: torch.Tensor, requests: Sequence[Request], beams: Sequence[int], chosen: list[list[int]]
+) -> dict[int, list[float]]:
+    """Puts the continuations of each beam, by its row, in the place of its one token; their log-probabilities."""
+    wanted = [requests[row].sampling.num_continuations for row in beams]
+    best = best_of_rows(scores[list(beams)], wanted, np.zeros(len(beams), np.float32))
+    for row, ways in zip(beams, best, strict=True):
+        chosen[row] = [token for token, _ in ways]
+    return {row: [value for _, value in ways] for row, ways in zip(beams, best, strict=True)}
 
 
 def _most_likely(scores: torch.Tensor) -> list[int]:

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from reference_engine.beam_search import BeamParams
 from reference_engine.errors import EngineUnavailableError, RequestError
 from reference_engine.limits import Limits
 from reference_engine.loading.checkpoint import open_checkpoint
@@ -87,6 +88,27 @@ def test_the_best_of_several_needs_logprobs_that_nobody_sees(tokenizer):
     events = push_all(choice, ids, logprob=-0.5)
     assert choice.mean_logprob == -0.5
     assert {event.logprob for event in events} == {None}
+
+
+@pytest.mark.parametrize("kind", [completion, chat])
+@pytest.mark.parametrize(
+    ("body", "beams"),
+    [
+        ({"n": 3}, BeamParams(3)),
+        ({"n": 2, "best_of": 5, "length_penalty": 0.5, "early_stopping": True}, BeamParams(5, 0.5, True)),
+        ({"best_of": 2, "length_penalty": -2, "early_stopping": "never"}, BeamParams(2, -2.0, "never")),
+    ],
+)
+def test_beams_are_as_many_as_answers_are_made(kind, body, beams):
+    searched = params(kind(use_beam_search=True, temperature=0, **body))
+    assert (searched.beams, searched.logprobs) == (beams, None)
+    assert params(kind(**{name: body[name] for name in body if name in ("n", "best_of")})).beams is None
+
+
+def test_more_beams_than_a_vocabulary_has_tokens_are_refused():
+    fields = completion(use_beam_search=True, n=128, stop_token_ids=list(range(3, 150)))
+    with pytest.raises(RequestError, match="128 beams and 148 stop tokens are more than the 266 tokens"):
+        params(fields)
 
 
 def test_each_field_of_the_sampler_reaches_it():
