@@ -149,6 +149,7 @@ class Life(RuleBasedStateMachine):
     def audited(self):
         if hasattr(self, "bench"):
             self.bench.engine.check_integrity()
+            assert sum(one.width for one in self.bench.scheduler._running) <= self.seqs
 
     def teardown(self):
         """Left alone, every request ends, and every block is free."""

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from reference_engine.beam_search import BeamParams, BeamSearch
 from reference_engine.errors import EngineBugError, RequestError
+from reference_engine.kv_cache.block_table import Visible
+from reference_engine.limits import Limits
 from reference_engine.offline import LLM
 from reference_engine.request import Continuation, FinishReason, Request, SampledToken, SamplingParams
 from reference_engine.sampling import sample
@@ -148,12 +150,42 @@ def test_a_search_is_cancelled_as_a_whole(steps, name):
     assert engine.step().used_blocks == 0
 
 
-def test_seats_are_kept_for_all_beams_and_never_exceeded():
-    engine = bench(seqs=4, blocks=9)
+def test_a_search_waits_until_there_are_seats_for_all_its_beams():
+    engine = bench(seqs=4)
     engine.add(request("x", 3, 4), request("y", 3, 4), searching(width=3, output=20))
-    running = [engine.step().running for _ in range(30)]
-    assert running[:3] == [2, 2, 2]
-    assert max(running) == 3
+    assert [engine.step().running for _ in range(4)] == [2, 2, 2, 0]
+    assert [engine.step().running for _ in range(2)] == [3, 3]
+
+
+@pytest.mark.parametrize("first", range(6))
+def test_who_takes_the_seat_of_a_beam_keeps_it(first):
+    engine, prompt = bench(seqs=3, patience_steps=20), [first, 1, 2]
+    one = request("a", prompt, 12, priority=1, beams=BeamParams(3))
+    engine.add(one)
+    engine.steps(2)
+    engine.add(request("x", 3, 9))
+    reports = [engine.step() for _ in range(8)]
+    assert max(report.running for report in reports) == 3
+    assert sum(report.preemptions for report in reports) > 0
+    reports += engine.finish()
+    told = answers_of(reports)
+    assert len(told.pop("x")) == 9
+    assert list(told.values()) == search(prompt, one.sampling)
+
+
+@pytest.mark.parametrize(("window", "size", "tokens"), [(5, 2, 4), (5, 2, 6), (7, 1, 4), (7, 2, 6)])
+def test_behind_windows_beams_that_wait_make_room_for_those_that_do_not(window, size, tokens):
+    sees, blocks = (Visible(window=window),), (window + tokens) // size + 2
+    runner = RememberingRunner(size, 2, sees)
+    engine = Bench(runner, blocks=blocks, size=size, seqs=4, tokens=tokens, visible=sees)
+    engine.engine.limits = Limits(1000, 1000, size, 10_000, 4)  # blocks come free again
+    one = request("a", 20, 20, beams=BeamParams(3))
+    engine.add(one)
+    reports = list(
+        itertools.takewhile(lambda report: report.running + report.waiting, (engine.step() for _ in range(2000)))
+    )
+    assert sum(report.preemptions for report in reports) > 0
+    assert not engine.engine.has_work
 
 
 def test_as_many_requests_as_beams_or_it_is_our_mistake():
