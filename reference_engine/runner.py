@@ -10,7 +10,7 @@ from reference_engine.kv_cache.cache import holding_of
 from reference_engine.kv_cache.moves import Moves
 from reference_engine.kv_cache.storage import KvStorage
 from reference_engine.models.decoder import Model
-from reference_engine.request import SampledToken
+from reference_engine.request import Request, SampledToken
 from reference_engine.sampling import sample
 from reference_engine.scheduling.step import Chunk, Step
 
@@ -58,11 +58,16 @@ class ModelRunner:
         token_ids: list[int] = []
         positions: list[int] = []
         last_rows: list[int] = []
+        takers: list[Request] = []
+        shares: dict[int, int] = {}  # of the sampled tokens, by chunk
         for chunk in ordered:
             token_ids.extend(chunk.request.token_ids[chunk.start : chunk.end])
             positions.extend(range(chunk.start, chunk.end))
             if chunk.is_sampled:
-                last_rows.extend([len(token_ids) - 1] * len(chunk.request.takers))
+                mine = chunk.request.takers
+                takers.extend(mine)
+                last_rows.extend([len(token_ids) - 1] * len(mine))
+                shares[id(chunk)] = len(mine)
         spans = [_span(chunk) for chunk in ordered]
         for length in step.padding:
             token_ids.extend([0] * length)
@@ -74,9 +79,8 @@ class ModelRunner:
             self._attention.begin_step(spans),
             self._tensor(last_rows),
         )
-        takers = [one for chunk in ordered if chunk.is_sampled for one in chunk.request.takers]
         tokens = iter(sample(logits, takers) if takers else ())
-        made = {id(chunk): [next(tokens) for _ in chunk.request.takers] for chunk in ordered if chunk.is_sampled}
+        made = {chunk: [next(tokens) for _ in range(share)] for chunk, share in shares.items()}
         return [made.get(id(chunk), []) for chunk in step.chunks]
 
     def _padding(self, length: int) -> Span:

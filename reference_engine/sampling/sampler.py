@@ -48,18 +48,19 @@ def sample(logits: torch.Tensor, requests: Sequence[Request]) -> list[SampledTok
     penalise(scores, requests)
     forbid_early_stops(scores, requests)
     forbid_by_grammar(scores, requests)
-    chosen = [[token] for token in _choose(scores, requests)]
-    values = _continue(scores, requests, beams, chosen) if beams else {}
-    sampled = [[SampledToken(token) for token in tokens] for tokens in chosen]
+    tokens = _choose(scores, requests)
+    ways = _ways(scores, requests, beams) if beams else {}
+    sampled = [SampledToken(token) for token in tokens]
+    among = {row: [SampledToken(token) for token, _ in found] for row, found in ways.items()}
     if unchanged is not None:
         wanted = [requests[row].sampling.logprobs or 0 for row in telling]
-        for row, told in zip(telling, reported(unchanged, [chosen[row] for row in telling], wanted), strict=True):
-            sampled[row] = told
-    made = [tokens[0] for tokens in sampled]
-    for row, found in values.items():
-        ways = tuple(map(Continuation, sampled[row], found))
-        made[row] = dataclasses.replace(made[row], continuations=ways)
-    return made
+        chosen = [[one.token_id for one in among.get(row, sampled[row : row + 1])] for row in telling]
+        for row, told in zip(telling, reported(unchanged, chosen, wanted), strict=True):
+            sampled[row], among[row] = told[0], told
+    for row, found in ways.items():
+        continuations = tuple(Continuation(one, value) for one, (_, value) in zip(among[row], found, strict=True))
+        sampled[row] = dataclasses.replace(sampled[row], continuations=continuations)
+    return sampled
 
 
 def _log_probs(scores: torch.Tensor) -> torch.Tensor:
@@ -67,15 +68,13 @@ def _log_probs(scores: torch.Tensor) -> torch.Tensor:
     return torch.nan_to_num(scores.log_softmax(dim=-1), nan=torch.finfo(scores.dtype).min, neginf=float("-inf"))
 
 
-def _continue(
-    scores: torch.Tensor, requests: Sequence[Request], beams: Sequence[int], chosen: list[list[int]]
-) -> dict[int, list[float]]:
-    """Puts the continuations of each beam, by its row, in the place of its one token; their log-probabilities."""
+def _ways(
+    scores: torch.Tensor, requests: Sequence[Request], beams: Sequence[int]
+) -> dict[int, tuple[tuple[int, float], ...]]:
+    """The best continuations of each beam and their log-probabilities, by its row."""
     wanted = [requests[row].sampling.num_continuations for row in beams]
     best = best_of_rows(scores[list(beams)], wanted, np.zeros(len(beams), np.float32))
-    for row, ways in zip(beams, best, strict=True):
-        chosen[row] = [token for token, _ in ways]
-    return {row: [value for _, value in ways] for row, ways in zip(beams, best, strict=True)}
+    return dict(zip(beams, best, strict=True))
 
 
 def _most_likely(scores: torch.Tensor) -> list[int]:

@@ -163,6 +163,8 @@ class Scheduler:
         for request in self._waiting:
             if any(True for table in holding_of(request).tables for _ in table.held()):
                 raise EngineBugError(f"request {request.request_id} waits and holds blocks")
+        for search in {id(one.search): one.search for one in both if one.search is not None}.values():
+            search.check_integrity([one for one in both if one.search is search])
         self.cache.check_integrity(both)
 
     @property

@@ -7,6 +7,7 @@ compute until the others have theirs. It may lose its blocks meanwhile, but neve
 on even where the cache holds a single one of its beams.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from reference_engine.beam_search import BeamParams, BeamSearch, Extension
@@ -67,6 +68,20 @@ class Search:
             (member, one.tokens, self._rules.finish_reason(one))
             for member, one in zip(self.members, best, strict=True)
         ]  # fmt: skip
+
+    def check_integrity(self, present: Sequence[Request]) -> None:
+        """Raises EngineBugError unless the scheduler has exactly the beams, in lockstep, and one is yet to be computed.
+
+        Args:
+            present: what the scheduler has of this search.
+        """
+        beams = {id(beam) for beam in self.beams}
+        if beams != {id(one) for one in present} or not beams <= {id(member) for member in self.members}:
+            raise EngineBugError(f"the search of {self.members[0].request_id} has other beams than the scheduler")
+        if len({beam.num_tokens for beam in self.beams}) > 1:
+            raise EngineBugError(f"the beams of {self.members[0].request_id} are not of one length")
+        if all(beam.is_settled for beam in self.beams):
+            raise EngineBugError(f"the beams of {self.members[0].request_id} wait for each other")
 
     def _branch(self, extensions: list[Extension], scheduler: "Scheduler") -> None:
         """Makes the next beams out of those that are left."""

@@ -84,6 +84,7 @@ def test_the_best_of_several_needs_logprobs_that_nobody_sees(tokenizer):
     fields = completion(n=1, best_of=3)
     assert params(fields).logprobs == 0
     assert params(completion(n=3, best_of=3)).logprobs is None
+    assert params(chat(best_of=2)).logprobs == 0
     choice, ids = choice_of(tokenizer, "hello world", fields)
     events = push_all(choice, ids, logprob=-0.5)
     assert choice.mean_logprob == -0.5
