@@ -4,9 +4,8 @@ Decodes come first, then prompts under way, then newcomers, each kind in order o
 of the last rank makes room; the one of the first rank therefore always makes progress. A newcomer makes only those give
 way that have a lower priority and a later rank.
 
-Beams that wait for others of their search compute nothing. They keep their blocks while there is room, but make room
-before the rest of their search does, and give way to every newcomer of a rank that is not behind their search's: it may
-be one of those that they wait for, or stand before those in the queue.
+Beams that wait for others of their search compute nothing. They make room before the rest of their search does; and
+where nobody else runs, they give way to the first newcomer: those that they wait for are not before it.
 
 Blocks are counted, not chosen, and with care: a block that two requests share is not counted as free when only one of
 them goes, nor as found when another newcomer was promised it. What was counted is always there when the step is
@@ -106,7 +105,11 @@ class _Draft:
 
     def _make_way(self, request: Request, hit: Hit | None, need: Blocks) -> bool:
         """Room and a seat for a newcomer, at the cost of requests of a lower priority where need be."""
-        losers = sorted((one for one in self.going if _gives_way(one, request)), key=_yielding)
+        is_stuck = all(one.is_settled for one in self.going)
+        losers = sorted(
+            (one for one in self.going if is_stuck or (one.priority > request.priority and one.rank > request.rank)),
+            key=_yielding,
+        )
         room, seats, outlook = list(self._free), self._seats, self._outlook.copy()
         if hit is not None:
             outlook.promise(hit)
@@ -166,9 +169,3 @@ def _yielding(request: Request) -> tuple[int, int, bool, int]:
     """In what order requests make room: the largest first. That is their rank, but for beams that wait for others."""
     rank = request.rank
     return (rank.due_step, rank.number, request.is_settled, rank.fork)
-
-
-def _gives_way(one: Request, newcomer: Request) -> bool:
-    if one.is_settled and one.rank[:2] >= newcomer.rank[:2]:
-        return True
-    return one.priority > newcomer.priority and one.rank > newcomer.rank
