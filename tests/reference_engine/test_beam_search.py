@@ -157,20 +157,15 @@ def test_a_search_waits_until_there_are_seats_for_all_its_beams():
     assert [engine.step().running for _ in range(2)] == [3, 3]
 
 
-@pytest.mark.parametrize("first", range(6))
-def test_who_takes_the_seat_of_a_beam_keeps_it(first):
-    engine, prompt = bench(seqs=3, patience_steps=20), [first, 1, 2]
-    one = request("a", prompt, 12, priority=1, beams=BeamParams(3))
+@pytest.mark.parametrize(("blocks", "tokens", "first"), [(6, 4, 1), (6, 7, 3), (7, 4, 0), (7, 7, 5), (8, 5, 5)])
+def test_who_takes_the_seat_of_a_beam_keeps_it(blocks, tokens, first):
+    engine, prompt = bench(seqs=3, blocks=blocks, tokens=tokens), [first, 1, 2, 3, 4, 5, 1, 2]
+    one = request("a", prompt, 14, beams=BeamParams(3))
     engine.add(one)
-    engine.steps(2)
-    engine.add(request("x", 3, 9))
-    reports = [engine.step() for _ in range(8)]
+    reports = engine.finish(*(request(f"x{number}", 1, 5) for number in range(3)))
     assert max(report.running for report in reports) == 3
-    assert sum(report.preemptions for report in reports) > 0
-    reports += engine.finish()
     told = answers_of(reports)
-    assert len(told.pop("x")) == 9
-    assert list(told.values()) == search(prompt, one.sampling)
+    assert [told[member.request_id] for member in one.search.members] == search(prompt, one.sampling)
 
 
 @pytest.mark.parametrize(("window", "size", "tokens"), [(5, 2, 4), (5, 2, 6), (7, 1, 4), (7, 2, 6)])
