@@ -282,7 +282,7 @@ def test_what_one_newcomer_was_promised_is_not_free_for_the_next():
 
 
 def test_forks_that_go_together_free_what_they_share():
-    b = Bench(RememberingRunner(4, 50), blocks=6, tokens=24)
+    b = Bench(RememberingRunner(4, 50), blocks=6, tokens=26)
     b.add(request("a", prompt=16, output=5, n=2, priority=1))
     assert b.step().used_blocks == 4
     b.add(request("large", prompt=24, output=1))
