@@ -138,7 +138,20 @@ def limits_of(config: EngineConfig, model: ModelConfig) -> Limits:
     is_bounded = any(visible.window is None for visible in _layout_of(config, model).groups)
     num_blocks = config.num_blocks if is_bounded else -(-config.max_model_len // config.block_size)
     max_num_seqs = 1 if config.kv_budget else config.max_num_seqs  # forks would drop each other's tokens
-    return Limits(config.max_model_len, num_blocks, config.block_size, model.vocab_size, max_num_seqs)
+    # Beams need sequences that leave a batch when they like, and whose blocks can be shared and copied.
+    against = {
+        "--policy static": config.policy == "static",
+        "--kv-allocator contiguous": config.kv_allocator == "contiguous",
+        "--kv-budget": config.kv_budget > 0,
+    }
+    return Limits(
+        max_model_len=config.max_model_len,
+        num_blocks=num_blocks,
+        block_size=config.block_size,
+        vocab_size=model.vocab_size,
+        max_num_seqs=max_num_seqs,
+        against_beams=next((flag for flag, is_on in against.items() if is_on), None),
+    )
 
 
 def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> Engine:

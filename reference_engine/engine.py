@@ -10,6 +10,7 @@ from reference_engine.outputs import Phases, SampledToken, StepReport, TokenOutp
 from reference_engine.request import Request
 from reference_engine.runner import Runner
 from reference_engine.scheduling.scheduler import Scheduler
+from reference_engine.scheduling.search import Search
 from reference_engine.scheduling.step import Chunk
 
 Clock = Callable[[], float]  # seconds from an arbitrary origin, never going back
@@ -67,16 +68,21 @@ class Engine:
         """
         for one in (request, *request.siblings):
             self.limits.check(one.token_ids, one.sampling.max_tokens, request.width)
+            self.limits.check_search(one.sampling)
             if one.arrival_s is None:
                 one.arrival_s = self._clock()
             if one.sampling.grammar is not None:
                 one.grammar = self._start(one.sampling.grammar)
+        if request.sampling.beams is not None:
+            search = Search(request, request.sampling.beams)
+            for one in search.members:
+                one.search = search
         self._scheduler.add(request)
 
     def cancel(self, request_id: str) -> None:
         """Forgets a request, its siblings that are not forked off yet with it, and frees its blocks.
 
-        A request that has ended already is no mistake.
+        A beam search goes as a whole, when one of its beams does. A request that has ended already is no mistake.
         """
         self._scheduler.remove(request_id)
 
@@ -100,6 +106,11 @@ class Engine:
         prompt_tokens = 0
         for chunk, tokens in zip(step.chunks, sampled, strict=True):
             scheduler.complete(chunk)
+            if chunk.request.search is not None:
+                told = self._search_on(chunk.request, chunk.request.search, tokens, made_s)
+                prompt_tokens += sum(one.finish_reason is not None for one in told) * chunk.request.prompt_len
+                outputs.extend(told)
+                continue
             for request, token in zip(self._takers(chunk) if tokens else (), tokens, strict=True):
                 prompt_tokens += 0 if request.num_output else request.prompt_len
                 outputs.append(self._take(request, token, made_s))
@@ -153,3 +164,20 @@ class Engine:
         if self._grammars is None:
             raise EngineBugError("a request has a grammar and this engine has nothing to read it with")
         return self._grammars.start(source)
+
+    def _search_on(
+        self, beam: Request, search: Search, tokens: Sequence[SampledToken], made_s: float
+    ) -> list[TokenOutput]:
+        """All tokens of all hypotheses when it is known which they are; nothing before."""
+        if not tokens:
+            return []
+        for member in search.members:
+            member.first_token_s = made_s if member.first_token_s is None else member.first_token_s
+        if not search.settle(beam, tokens[0].continuations, self._scheduler):
+            return []
+        outputs: list[TokenOutput] = []
+        for request, told, reason in search.answers():
+            name, cached = request.request_id, request.num_cached_tokens
+            outputs += [TokenOutput(name, token, None, num_cached_tokens=cached) for token in told[:-1]]
+            outputs.append(TokenOutput(name, told[-1], reason, None, Phases.of(request, made_s), cached))
+        return outputs

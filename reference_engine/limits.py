@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from reference_engine.errors import QueueFullError, RequestError
+from reference_engine.request import SamplingParams
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -16,6 +17,7 @@ class Limits:
         block_size: tokens per block.
         vocab_size: token ids are below this.
         max_num_seqs: sequences that may run at the same time.
+        against_beams: the setting with which beams cannot be searched; None if they can.
     """
 
     max_model_len: int
@@ -23,6 +25,7 @@ class Limits:
     block_size: int
     vocab_size: int
     max_num_seqs: int = 1 << 30
+    against_beams: str | None = None
 
     @property
     def cache_tokens(self) -> int:
@@ -74,6 +77,28 @@ class Limits:
                 f"{length} prompt tokens and {max_tokens} output tokens need more than the {self.num_blocks} KV blocks "
                 f"of {self.block_size} tokens; shorten one of them or start the server with more --num-blocks",
                 "max_tokens",
+            )
+
+    def check_search(self, sampling: SamplingParams) -> None:
+        """Refuses beams that can never be searched here.
+
+        Raises:
+            RequestError: with the setting or the parameter at fault.
+        """
+        if sampling.beams is None:
+            return
+        if self.against_beams is not None:
+            raise RequestError(
+                f"beams cannot be searched with {self.against_beams}; start the server without it",
+                param="use_beam_search",
+            )
+        if sampling.grammar is not None:
+            raise RequestError("beam search heeds no grammar; leave out one of the two", param="use_beam_search")
+        if sampling.num_continuations > self.vocab_size:
+            raise RequestError(
+                f"{sampling.beams.width} beams and {len(sampling.stop_token_ids)} stop tokens are more than the "
+                f"{self.vocab_size} tokens of the vocabulary; ask for fewer",
+                param="best_of",
             )
 
     def _refuse(self, message: str, param: str) -> None:

@@ -6,6 +6,7 @@ for answer in llm.generate(["The capital of France is"], SamplingParams(max_toke
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -14,6 +15,7 @@ from reference_engine.assembly import build_engine, resolve_config
 from reference_engine.config import EngineConfig
 from reference_engine.detokenizer import Detokenizer, StopMatcher
 from reference_engine.engine import Engine
+from reference_engine.errors import RequestError
 from reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
 from reference_engine.loading.tokenizer import Tokenizer
 from reference_engine.outputs import TokenOutput
@@ -38,10 +40,15 @@ class Completion:
     text: str = ""
     finish_reason: FinishReason | None = None
 
+    @property
+    def cumulative_logprob(self) -> float | None:
+        """The natural logarithm of the whole one's probability, where log-probabilities were asked for."""
+        return math.fsum(self.logprobs) if self.logprobs else None
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """A prompt, as token ids, and its completions in order of their seeds."""
+    """A prompt, as token ids, and its completions in order of their seeds; those of a beam search best first."""
 
     prompt_token_ids: list[int]
     completions: list[Completion]
@@ -89,12 +96,14 @@ class LLM:
         Args:
             prompts: texts or token ids.
             params: for all, or one for each.
-            n: completions of each prompt; they share its blocks, and the seed goes up by one from each to the next.
+            n: completions of each prompt; they share its blocks, and the seed goes up by one from each to the next. Of
+                a beam search they are the best ones, at most as many as it has beams.
             stop: strings that end a completion.
             ignore_eos: go on behind the end of a sequence.
 
         Raises:
-            RequestError: a prompt that can never be computed; none is then.
+            RequestError: a prompt that can never be computed, or a beam search that is to stop at strings or to find
+                more than it has beams; none is computed then.
         """
         every = [params] * len(prompts) if isinstance(params, SamplingParams) else params
         writers: dict[str, _Writer] = {}
@@ -102,11 +111,10 @@ class LLM:
         for number, (prompt, wanted) in enumerate(zip(prompts, every, strict=True)):
             tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
             stops = wanted.stop_token_ids | (frozenset() if ignore_eos else self._eos_token_ids)
+            chosen = _chosen(wanted, stops, n, stop)
             family = [
-                Request(
-                    f"{number}/{i}", tokens, dataclasses.replace(wanted, stop_token_ids=stops, seed=wanted.seed + i)
-                )
-                for i in range(n)
+                Request(f"{number}/{i}", tokens, dataclasses.replace(chosen, seed=wanted.seed + i))
+                for i in range(n if chosen.beams is None else chosen.beams.width)
             ]
             family[0].siblings = family[1:]
             leaders.append(family[0])
@@ -118,6 +126,17 @@ class LLM:
             Answer(leader.token_ids[: leader.prompt_len], [writers[f"{number}/{i}"].completion for i in range(n)])
             for number, leader in enumerate(leaders)
         ]
+
+
+def _chosen(params: SamplingParams, stops: frozenset[int], n: int, strings: Sequence[str]) -> SamplingParams:
+    """The parameters with all that ends a completion; a search tells log-probabilities, which it goes by."""
+    if params.beams is None:
+        return dataclasses.replace(params, stop_token_ids=stops)
+    if n > params.beams.width:
+        raise RequestError(f"{n} completions are more than {params.beams.width} beams; ask for fewer", param="n")
+    if strings:
+        raise RequestError("beam search stops at tokens, not at strings; use stop_token_ids", param="stop")
+    return dataclasses.replace(params, stop_token_ids=stops, logprobs=params.logprobs or 0)
 
 
 class _Writer:
@@ -184,6 +203,7 @@ def _outputs(engine: Engine, requests: Sequence[Request]) -> Iterator[TokenOutpu
     """Queues all requests, or none where one is impossible, and steps until nothing is left."""
     for request in requests:
         engine.limits.check(request.token_ids, request.sampling.max_tokens, request.width)
+        engine.limits.check_search(request.sampling)
     for request in requests:
         engine.add(request)
     while engine.has_work:

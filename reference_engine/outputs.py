@@ -15,11 +15,20 @@ class SampledToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
         logprob: natural logarithm; None where nobody asked.
         alternatives: ids and log-probabilities of the likeliest tokens, as many as were asked for, likeliest first; the
             chosen one may be among them.
+        continuations: where it is a beam that goes on: the best tokens, best first, of which this is the first.
     """
 
     token_id: int
     logprob: float | None = None
     alternatives: tuple[tuple[int, float], ...] = ()
+    continuations: "tuple[Continuation, ...]" = ()
+
+
+class Continuation(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A token with which a beam can go on, and its log-probability as the search adds it up."""
+
+    token: SampledToken
+    log_prob: float
 
 
 class Phases(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -49,11 +58,6 @@ class Phases(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return cls(began_s - arrival_s, first_s - began_s, now_s - first_s)
 
     @property
-    def ttft_s(self) -> float:
-        """From arrival to the first token."""
-        return self.queue_s + self.prefill_s
-
-    @property
     def e2e_s(self) -> float:
         """From arrival to this token."""
         return self.queue_s + self.prefill_s + self.decode_s
@@ -66,8 +70,8 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
         request_id: whose.
         token: what was chosen.
         finish_reason: set on the last one.
-        gap_s: seconds since the request's last token; None for the first.
-        phases: set on the first and on the last one.
+        gap_s: seconds since the request's last token; None for the first, and in a beam search.
+        phases: set on the first and on the last one; in a beam search on the last.
         num_cached_tokens: as in `Request`.
     """
 
@@ -83,7 +87,7 @@ class StepReport(msgspec.Struct, frozen=True, tag="step"):
     """What one step did, and how things stand after it.
 
     Attributes:
-        outputs: one per new token.
+        outputs: one per new token; those of a beam search when it is over, all at once.
         duration_s: seconds the step took.
         computed_tokens: tokens that went through the model; 0 when there was nothing to do.
         prompt_tokens: prompt lengths of the requests that got their first token.

@@ -3,12 +3,16 @@
 import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from reference_engine.errors import RequestError
 
 if TYPE_CHECKING:
     from reference_engine.grammar import GrammarState
     from reference_engine.kv_cache.cache import Holding
+    from reference_engine.outputs import Continuation
     from reference_engine.sampling.history import TokenHistory
+    from reference_engine.scheduling.search import Search
 
 _COLDEST = 1e-5  # lower temperatures divide scores into infinity; vLLM takes them as 0, too
 
@@ -19,6 +23,40 @@ class FinishReason(enum.StrEnum):
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
+
+
+EarlyStopping = bool | Literal["never"]
+STEEPEST = 10.0
+"""Length penalties lie between this and its negative: powers of any length are finite numbers."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BeamParams:
+    """How beams are searched.
+
+    Attributes:
+        width: beams, at least 2, and hypotheses kept.
+        length_penalty: the power of its length by which a hypothesis' log-probability is divided; above 0 it favours
+            long ones.
+        early_stopping: True: over as soon as there are `width` hypotheses. False: when the best beam, were it to end
+            now, would be worse than all of them. "never": the same, at the length that would be best for it.
+
+    Raises:
+        RequestError: a value outside these bounds.
+    """
+
+    width: int
+    length_penalty: float = 1.0
+    early_stopping: EarlyStopping = False
+
+    def __post_init__(self) -> None:
+        if self.width < 2:
+            raise RequestError("beam search needs at least 2 beams; ask for more with n or best_of", param="best_of")
+        if not -STEEPEST <= self.length_penalty <= STEEPEST:
+            raise RequestError(
+                f"length_penalty {self.length_penalty} is not between {-STEEPEST:g} and {STEEPEST:g}",
+                param="length_penalty",
+            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +79,8 @@ class SamplingParams:
         stop_token_ids: tokens that end the output, end-of-sequence tokens included.
         logprobs: how many alternatives to report beside the chosen token, with their log-probabilities under the
             unmodified model; 0 reports the chosen token's only, None reports nothing.
+        beams: how beams are searched; None draws or takes each token for itself. A search adds up log-probabilities
+            after penalties, bias and `min_tokens`, and heeds nothing else of what is above about choosing.
     """
 
     max_tokens: int
@@ -57,17 +97,24 @@ class SamplingParams:
     seed: int = 0
     stop_token_ids: frozenset[int] = frozenset()
     logprobs: int | None = None
+    beams: BeamParams | None = None
     is_plain: bool = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        changes = self.has_penalties or self.min_tokens or self.logit_bias or self.grammar is not None
+        changes = (
+            self.has_penalties
+            or self.min_tokens
+            or self.logit_bias
+            or self.grammar is not None
+            or self.beams is not None
+        )
         # Read for each request in each step: looked up, not worked out.
         object.__setattr__(self, "is_plain", self.is_greedy and not changes and self.logprobs is None)
 
     @property
     def is_greedy(self) -> bool:
         """Whether no random number is needed."""
-        return self.temperature < _COLDEST or self.top_k == 1
+        return self.temperature < _COLDEST or self.top_k == 1 or self.beams is not None
 
     @property
     def is_truncated(self) -> bool:
@@ -78,6 +125,11 @@ class SamplingParams:
     def has_penalties(self) -> bool:
         """Whether scores depend on what stands in prompt or output."""
         return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+    @property
+    def num_continuations(self) -> int:
+        """How many of a beam's best next tokens can matter: a stop token ends a hypothesis, the others may be beams."""
+        return 0 if self.beams is None else self.beams.width + len(self.stop_token_ids)
 
 
 class Rank(NamedTuple):
@@ -105,6 +157,9 @@ class Request:
         priority: smaller is more important.
         rank: its place in the queues; the scheduler sets it.
         siblings: further answers to the same prompt; they are forked off when it is computed, and empty from then on.
+        search: the beam search it belongs to; None without one.
+        continuations: as a beam, the best continuations of its tokens, once they are computed; with them it waits for
+            the other beams of its search. None before, and without a search.
         is_done: it has ended and stays until the rest of its static batch has.
         num_cached_tokens: prompt tokens found in the prefix cache when the request was first admitted; None before,
             and without prefix caching.
@@ -119,6 +174,7 @@ class Request:
     __slots__ = (
         "arrival_s",
         "cache_salt",
+        "continuations",
         "first_scheduled_s",
         "first_token_s",
         "grammar",
@@ -133,6 +189,7 @@ class Request:
         "rank",
         "request_id",
         "sampling",
+        "search",
         "siblings",
         "token_ids",
     )
@@ -158,6 +215,8 @@ class Request:
         self.priority = priority
         self.rank = Rank(0, 0)
         self.siblings = list(siblings)
+        self.search: Search | None = None
+        self.continuations: tuple[Continuation, ...] | None = None
         self.is_done = False
         self.arrival_s: float | None = None
         self.first_scheduled_s: float | None = None
@@ -185,6 +244,16 @@ class Request:
     def width(self) -> int:
         """Seats among the running requests that it takes, with those that will be forked off."""
         return 1 + len(self.siblings)
+
+    @property
+    def takers(self) -> list["Request"]:
+        """Who gets a token of its own from the next row; the beams of a search share what the first one gets."""
+        return [self] if self.sampling.beams is not None else [self, *self.siblings]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left to compute until the other beams of its search have come as far."""
+        return self.continuations is not None
 
     @property
     def is_swapped(self) -> bool:

@@ -20,8 +20,8 @@ class Runner(Protocol):
         """Copies blocks, then computes the chunks.
 
         Returns:
-            For each chunk the next token of its request and of each sibling; nothing where the chunk does not reach
-            the end of what is known.
+            For each chunk the next token of each of its request's `takers`; nothing where the chunk does not reach the
+            end of what is known.
         """
         ...
 
@@ -42,9 +42,10 @@ class ModelRunner:
         # Decodes first, by context length: the attention backend pads neighbours to the longest of them.
         ordered = sorted(step.chunks, key=lambda chunk: (chunk.length > 1, chunk.end))
         logits = self._executor.execute(self._batch(ordered, step, moves))
-        takers = [one for chunk in ordered if chunk.is_sampled for one in (chunk.request, *chunk.request.siblings)]
+        shares = {id(chunk): chunk.request.takers for chunk in ordered if chunk.is_sampled}
+        takers = [one for share in shares.values() for one in share]
         tokens = iter(sample(logits, takers) if takers and logits is not None else ())
-        made = {id(chunk): [next(tokens) for _ in range(chunk.request.width)] for chunk in ordered if chunk.is_sampled}
+        made = {chunk: [next(tokens) for _ in share] for chunk, share in shares.items()}
         return [made.get(id(chunk), []) for chunk in step.chunks]
 
     def _batch(self, ordered: list[Chunk], step: Step, moves: Moves) -> Batch:
@@ -53,7 +54,7 @@ class ModelRunner:
             batch.token_ids.extend(chunk.request.token_ids[chunk.start : chunk.end])
             batch.positions.extend(range(chunk.start, chunk.end))
             if chunk.is_sampled:
-                batch.wanted_rows.extend([len(batch.token_ids) - 1] * chunk.request.width)
+                batch.wanted_rows.extend([len(batch.token_ids) - 1] * len(chunk.request.takers))
         for length in step.padding:
             batch.token_ids.extend([0] * length)
             batch.positions.extend(range(length))

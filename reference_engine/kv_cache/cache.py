@@ -147,14 +147,6 @@ class KvCache:
             for group, blocks in zip(self.groups, held or (), strict=True)
         )
 
-    def exclusive(self, request: Request, hit: Hit | None = None) -> Blocks:
-        """Blocks that are free when the request gives up its own, those left out that a newcomer was promised."""
-        promised = self._nothing.blocks if hit is None else hit.blocks
-        return tuple(
-            sum(group.pool.references(block) == 1 and block not in kept for block in table.held())
-            for group, table, kept in zip(self.groups, holding_of(request).tables, promised, strict=True)
-        )
-
     def held(self, request: Request) -> Blocks:
         """Blocks that the request holds."""
         return tuple(sum(1 for _ in table.held()) for table in holding_of(request).tables)
@@ -206,9 +198,14 @@ class KvCache:
             table.advance(holding.names if self.prefix_caching else None, request.token_ids, request.num_computed)
 
     def fork(self, parent: Request, child: Request) -> None:
-        """Lets a new request begin with everything that another has computed."""
+        """Lets a new request begin with everything that another has computed, in host memory too."""
         holding = holding_of(parent)
         child.holding = Holding(tuple(table.fork() for table in holding.tables), holding.names.copy())
+        child.holding.swapped = holding.swapped
+        for group, blocks in zip(self.groups, holding.swapped or (), strict=False):
+            for block in blocks:
+                if block != RELEASED:
+                    _host(group).share(block)
         child.num_computed = parent.num_computed
 
     def release(self, request: Request) -> None:

@@ -66,6 +66,11 @@ class Choice:
         self._stops = StopMatcher(stops, include=fields.include_stop_str_in_output)
 
     @property
+    def is_searched(self) -> bool:
+        """Whether it is one of the hypotheses of a beam search, which come best first."""
+        return self._params.beams is not None
+
+    @property
     def mean_logprob(self) -> float:
         """Of the tokens so far; 0 where the engine was not asked."""
         return self._sum_logprobs / max(1, self.num_output)
@@ -125,7 +130,7 @@ class Choice:
 
 
 def best_of(choices: Sequence[Choice], made: int, wanted: int) -> list[Choice]:
-    """The answers with the highest mean log-probability, best first, numbered anew.
+    """The answers with the highest mean log-probability, best first, numbered anew; a beam search has ranked its own.
 
     Args:
         choices: finished, in order of prompts.
@@ -136,8 +141,8 @@ def best_of(choices: Sequence[Choice], made: int, wanted: int) -> list[Choice]:
         return list(choices)
     kept: list[Choice] = []
     for first in range(0, len(choices), made):
-        group = sorted(choices[first : first + made], key=lambda choice: -choice.mean_logprob)
-        kept += group[:wanted]
+        group = choices[first : first + made]
+        kept += sorted(group, key=lambda choice: 0.0 if choice.is_searched else -choice.mean_logprob)[:wanted]
     for index, choice in enumerate(kept):
         choice.index = index
     return kept

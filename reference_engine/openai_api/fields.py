@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from reference_engine.request import STEEPEST
+
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "echo": (False,),
     "functions": ([],),
@@ -105,6 +107,10 @@ class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     frequency_penalty: Penalty | None = None
     logit_bias: Bias | None = None
     n: Number | None = None
+    best_of: Number | None = None
+    use_beam_search: bool = False
+    length_penalty: Annotated[float, msgspec.Meta(ge=-STEEPEST, le=STEEPEST)] | None = None
+    early_stopping: bool | Literal["never"] | None = None
     stop: Annotated[str, msgspec.Meta(min_length=1)] | Stops | None = None
     stop_token_ids: list[int] | None = None
     include_stop_str_in_output: bool = False
@@ -138,7 +144,6 @@ class CompletionFields(GenerationFields, forbid_unknown_fields=True, kw_only=Tru
 
     prompt: str | Prompts
     logprobs: Alternatives | None = None
-    best_of: Number | None = None
     add_special_tokens: bool = True
     echo: Any = None  # NEUTRAL
     suffix: Any = None  # NEUTRAL
@@ -166,9 +171,8 @@ def answers_of(fields: GenerationFields) -> int:
 
 
 def candidates_of(fields: GenerationFields) -> int:
-    """How many are made for each prompt, from which the best ones are taken."""
-    best_of = fields.best_of if isinstance(fields, CompletionFields) else None
-    return best_of or answers_of(fields)
+    """How many are made for each prompt, from which the best ones are taken; as many beams are searched."""
+    return fields.best_of or answers_of(fields)
 
 
 def alternatives_of(fields: GenerationFields) -> int | None:

@@ -125,7 +125,7 @@ class Metrics:
         if phases is None:
             return
         if output.gap_s is None:
-            self._ttft_s.observe(phases.ttft_s)
+            self._ttft_s.observe(phases.e2e_s)
         if output.finish_reason is not None:
             self._e2e_s.observe(phases.e2e_s)
             self._prefill_s.observe(phases.prefill_s)

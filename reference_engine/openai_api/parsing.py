@@ -19,7 +19,7 @@ from reference_engine.openai_api.fields import (
     answers_of,
     candidates_of,
 )
-from reference_engine.request import SamplingParams
+from reference_engine.request import BeamParams, SamplingParams
 
 FieldsT = TypeVar("FieldsT", bound=GenerationFields)
 
@@ -139,12 +139,12 @@ def sampling_params(
         grammar: compiled from the body.
 
     Raises:
-        RequestError: a stop token or a biased one is outside the vocabulary.
+        RequestError: a stop token or a biased one is outside the vocabulary, or beams cannot be searched here.
     """
     _check_token_ids(fields.stop_token_ids or (), limits, "stop_token_ids")
     _check_token_ids(fields.logit_bias or (), limits, "logit_bias")
     stops = frozenset(fields.stop_token_ids or ()) | (frozenset() if fields.ignore_eos else eos_token_ids)
-    return SamplingParams(
+    params = SamplingParams(
         max_tokens=_output_length(fields, prompt_len, limits),
         min_tokens=fields.min_tokens or 0,
         temperature=_or(fields.temperature, 1.0),
@@ -159,7 +159,10 @@ def sampling_params(
         seed=seed,
         stop_token_ids=stops,
         logprobs=_logprobs(fields),
+        beams=_beams(fields),
     )
+    limits.check_search(params)
+    return params
 
 
 def _output_length(fields: GenerationFields, prompt_len: int, limits: Limits) -> int:
@@ -168,9 +171,20 @@ def _output_length(fields: GenerationFields, prompt_len: int, limits: Limits) ->
     return max_tokens_of(fields) or min(default, max(1, limits.room_for_output(prompt_len)))
 
 
+def _beams(fields: GenerationFields) -> BeamParams | None:
+    if not fields.use_beam_search:
+        return None
+    return BeamParams(
+        width=candidates_of(fields),
+        length_penalty=_or(fields.length_penalty, 1.0),
+        early_stopping=fields.early_stopping or False,
+    )
+
+
 def _logprobs(fields: GenerationFields) -> int | None:
     """How many alternatives the engine reports; where the best of several answers is wanted, it must say its own."""
-    needed = 0 if candidates_of(fields) > answers_of(fields) else None
+    is_ranked_here = candidates_of(fields) > answers_of(fields) and not fields.use_beam_search
+    needed = 0 if is_ranked_here else None
     asked = alternatives_of(fields)
     return needed if asked is None else asked
 

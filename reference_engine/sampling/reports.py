@@ -4,37 +4,53 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from reference_engine.outputs import SampledToken
 from reference_engine.sampling.blocks import BlockedScores
 from reference_engine.sampling.ranking import rank, top_k_floors
 
 
-def reported(logits: torch.Tensor, tokens: Sequence[int], alternatives: Sequence[int]) -> list[SampledToken]:
+def reported(
+    logits: torch.Tensor, tokens: Sequence[Sequence[int]], alternatives: Sequence[int]
+) -> list[list[SampledToken]]:
     """Chosen tokens with their log-probabilities.
 
     Args:
         logits: float32 [num_rows, vocab_size] as the model made them.
-        tokens: what was chosen in each row.
-        alternatives: how many of the likeliest tokens each row wants beside it.
+        tokens: what was chosen in each row: one, or the continuations of a beam.
+        alternatives: how many of the likeliest tokens each row wants beside each.
 
     Returns:
-        One per row.
+        As many for each row.
     """
     norms = logits.logsumexp(dim=-1).cpu().numpy()
-    chosen = logits[torch.arange(len(tokens)), torch.tensor(tokens)].cpu().numpy() - norms
-    best = _best(logits, alternatives, norms) if any(alternatives) else [()] * len(tokens)
-    return list(map(SampledToken, tokens, chosen.tolist(), best))
+    best = best_of_rows(logits, alternatives, norms) if any(alternatives) else [()] * len(tokens)
+    rows = [row for row, chosen in enumerate(tokens) for _ in chosen]
+    flat = [token for chosen in tokens for token in chosen]
+    values = iter((logits[torch.tensor(rows), torch.tensor(flat)].cpu().numpy() - norms[rows]).tolist())
+    return [
+        [SampledToken(token, next(values), beside) for token in chosen]
+        for chosen, beside in zip(tokens, best, strict=True)
+    ]
 
 
-def _best(
-    logits: torch.Tensor, wanted: Sequence[int], norms: np.ndarray[tuple[int], np.dtype[np.float32]]
+def best_of_rows(
+    scores: torch.Tensor, wanted: Sequence[int], norms: NDArray[np.float32]
 ) -> list[tuple[tuple[int, float], ...]]:
-    blocked = BlockedScores(logits)
+    """The best tokens of each row with their log-probabilities, best first.
+
+    Args:
+        scores: float32 [num_rows, vocab_size]; minus infinity where a token is forbidden, which is left out.
+        wanted: how many of each row.
+        norms: [num_rows], what makes log-probabilities of the scores when it is subtracted.
+    """
+    blocked = BlockedScores(scores)
     ks = np.minimum(np.array(wanted), blocked.vocab_size)
     floors = np.where(ks > 0, top_k_floors(blocked, ks), np.float32(np.inf))
     ranked = rank(blocked, floors)
     width = int(ks.max())
     tokens = ranked.tokens[:, :width].tolist()
     values = (ranked.scores[:, :width] - norms[:, None]).tolist()
-    return [tuple(zip(ids[:k], logs[:k], strict=True)) for ids, logs, k in zip(tokens, values, ks, strict=True)]
+    ks = np.minimum(ks, ranked.counts)
+    return [tuple(zip(ids[:k], found[:k], strict=True)) for ids, found, k in zip(tokens, values, ks, strict=True)]

@@ -6,18 +6,19 @@ row's token depends on the other rows: the same seed gives the same tokens in an
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 import torch
 
 from reference_engine.kernels.cpu import best_kernels
-from reference_engine.outputs import SampledToken
+from reference_engine.outputs import Continuation, SampledToken
 from reference_engine.request import Request
 from reference_engine.sampling.blocks import BlockedScores
 from reference_engine.sampling.drawing import draw
 from reference_engine.sampling.grammar_mask import forbid_by_grammar
 from reference_engine.sampling.overrides import add_bias, forbid_early_stops
 from reference_engine.sampling.penalties import penalise
-from reference_engine.sampling.reports import reported
+from reference_engine.sampling.reports import best_of_rows, reported
 from reference_engine.sampling.truncation import draw_truncated
 from reference_engine.sampling.uniform import uniforms
 
@@ -32,25 +33,49 @@ def sample(logits: torch.Tensor, requests: Sequence[Request]) -> list[SampledTok
         requests: one per row.
 
     Returns:
-        One token per row, with its log-probability where the request asked for it.
+        One token per row, with its log-probability where the request asked for it, and with all continuations that may
+        matter where the request is a beam.
     """
     if all(request.sampling.is_plain for request in requests):
         return [SampledToken(token) for token in _most_likely(logits)]
     scores = logits.float().contiguous()
     telling = [row for row, request in enumerate(requests) if request.sampling.logprobs is not None]
     unchanged = scores[telling] if telling else None
+    beams = [row for row, request in enumerate(requests) if request.sampling.beams is not None]
+    if beams:
+        scores[beams] = _log_probs(scores[beams])
     # Transformers' order and vLLM's: bias, then penalties.
     add_bias(scores, requests)
     penalise(scores, requests)
     forbid_early_stops(scores, requests)
     forbid_by_grammar(scores, requests)
     tokens = _choose(scores, requests)
+    ways = _ways(scores, requests, beams) if beams else {}
     sampled = [SampledToken(token) for token in tokens]
+    among = {row: [SampledToken(token) for token, _ in found] for row, found in ways.items()}
     if unchanged is not None:
         wanted = [requests[row].sampling.logprobs or 0 for row in telling]
-        for row, told in zip(telling, reported(unchanged, [tokens[row] for row in telling], wanted), strict=True):
-            sampled[row] = told
+        chosen = [[one.token_id for one in among.get(row, sampled[row : row + 1])] for row in telling]
+        for row, told in zip(telling, reported(unchanged, chosen, wanted), strict=True):
+            sampled[row], among[row] = told[0], told
+    for row, found in ways.items():
+        continuations = tuple(Continuation(one, value) for one, (_, value) in zip(among[row], found, strict=True))
+        sampled[row] = msgspec.structs.replace(sampled[row], continuations=continuations)
     return sampled
+
+
+def _log_probs(scores: torch.Tensor) -> torch.Tensor:
+    """What beams add up. A model that computes NaN must not leave a search without beams that anybody waits for."""
+    return torch.nan_to_num(scores.log_softmax(dim=-1), nan=torch.finfo(scores.dtype).min, neginf=float("-inf"))
+
+
+def _ways(
+    scores: torch.Tensor, requests: Sequence[Request], beams: Sequence[int]
+) -> dict[int, tuple[tuple[int, float], ...]]:
+    """The best continuations of each beam and their log-probabilities, by its row."""
+    wanted = [requests[row].sampling.num_continuations for row in beams]
+    best = best_of_rows(scores[list(beams)], wanted, np.zeros(len(beams), np.float32))
+    return dict(zip(beams, best, strict=True))
 
 
 def _most_likely(scores: torch.Tensor) -> list[int]:

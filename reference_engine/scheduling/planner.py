@@ -4,6 +4,9 @@ Decodes come first, then prompts under way, then newcomers, each kind in order o
 of the last rank makes room; the one of the first rank therefore always makes progress. A newcomer makes only those give
 way that have a lower priority and a later rank.
 
+Beams that wait for others of their search compute nothing. They make room before the rest of their search does; and
+where nobody else runs, they give way to the first newcomer: those that they wait for are not before it.
+
 Blocks are counted, not chosen, and with care: a block that two requests share is not counted as free when only one of
 them goes, nor as found when another newcomer was promised it. What was counted is always there when the step is
 carried out; at worst a step does a little less than it could have.
@@ -12,6 +15,7 @@ carried out; at worst a step does a little less than it could have.
 from collections.abc import Sequence
 
 from reference_engine.kv_cache.cache import Blocks, Hit, KvCache
+from reference_engine.kv_cache.outlook import Outlook
 from reference_engine.request import Request
 from reference_engine.scheduling.rules import PreemptionName, Rules
 from reference_engine.scheduling.step import Chunk, Step
@@ -32,7 +36,7 @@ def next_step(running: Sequence[Request], waiting: Sequence[Request], cache: KvC
             draft.go_on(request)
     if not draft.preempted and not (rules.policy == "static" and running):
         for request in waiting:
-            if not draft.admit(request) or draft.preempted:
+            if not request.is_settled and (not draft.admit(request) or draft.preempted):
                 break
     return draft.step()
 
@@ -47,6 +51,7 @@ class _Draft:
         self._host = cache.free_on_host()
         self._budget = rules.max_num_batched_tokens
         self._seats = rules.max_num_seqs - sum(request.width for request in running)
+        self._outlook = Outlook(cache)
         self._taken: dict[str, Blocks] = {}
         self._chunks: dict[str, Chunk] = {}
         self._admitted: list[tuple[Request, Hit | None]] = []
@@ -65,7 +70,7 @@ class _Draft:
         end = request.num_computed + length
         need = self._cache.need(request, end)
         while not self._fits(need):
-            victim = next(one for one in reversed(self.going) if not one.is_done)
+            victim = max((one for one in self.going if not one.is_done), key=_yielding)
             self._preempt(victim)
             if victim is request:
                 return
@@ -100,8 +105,14 @@ class _Draft:
 
     def _make_way(self, request: Request, hit: Hit | None, need: Blocks) -> bool:
         """Room and a seat for a newcomer, at the cost of requests of a lower priority where need be."""
-        losers = [one for one in self.going if one.priority > request.priority and one.rank > request.rank]
-        room, seats = list(self._free), self._seats
+        is_stuck = all(one.is_settled for one in self.going)
+        losers = sorted(
+            (one for one in self.going if is_stuck or (one.priority > request.priority and one.rank > request.rank)),
+            key=_yielding,
+        )
+        room, seats, outlook = list(self._free), self._seats, self._outlook.copy()
+        if hit is not None:
+            outlook.promise(hit)
         chosen = 0
         while seats < request.width or any(map(int.__gt__, need, room)):
             if chosen == len(losers):
@@ -109,9 +120,11 @@ class _Draft:
             chosen += 1
             loser = losers[-chosen]
             seats += loser.width
-            room = [have + own for have, own in zip(room, self._would_free(loser, hit), strict=True)]
+            room = [have + own for have, own in zip(room, self._would_free(loser, outlook), strict=True)]
+        if hit is not None:
+            self._outlook.promise(hit)
         for loser in reversed(losers[len(losers) - chosen :]):
-            self._preempt(loser, hit)
+            self._preempt(loser)
         return True
 
     def _fits(self, need: Blocks) -> bool:
@@ -123,13 +136,13 @@ class _Draft:
         self._chunks[request.request_id] = Chunk(request, start, length)
         self._budget -= length
 
-    def _would_free(self, victim: Request, hit: Hit | None) -> Blocks:
+    def _would_free(self, victim: Request, outlook: Outlook) -> Blocks:
         taken = self._taken.get(victim.request_id)
-        own = self._cache.exclusive(victim, hit)
+        own = outlook.give_up(victim)
         return own if taken is None else tuple(map(int.__add__, own, taken))
 
-    def _preempt(self, victim: Request, hit: Hit | None = None) -> None:
-        freed = self._would_free(victim, hit)
+    def _preempt(self, victim: Request) -> None:
+        freed = self._would_free(victim, self._outlook)
         self.going.remove(victim)
         planned = self._chunks.pop(victim.request_id, None)
         self._taken.pop(victim.request_id, None)
@@ -150,3 +163,9 @@ class _Draft:
         longest = max((chunk.length for chunk in chunks), default=0)
         short = [longest - chunk.length for chunk in chunks if chunk.length < longest]
         return (*short, *(1 for request in self.going if request.is_done))
+
+
+def _yielding(request: Request) -> tuple[int, int, bool, int]:
+    """In what order requests make room: the largest first. That is their rank, but for beams that wait for others."""
+    rank = request.rank
+    return (rank.due_step, rank.number, request.is_settled, rank.fork)

@@ -79,25 +79,43 @@ class Scheduler:
         _insert(self._waiting, request)
 
     def remove(self, request_id: str) -> None:
-        """Forgets a finished or cancelled request and frees its blocks; one that is not here is no mistake."""
-        request = self._requests.pop(request_id, None)
-        if request is not None:
-            (self._running if request in self._running else self._waiting).remove(request)
-            self.cache.release(request)
-            self._end_batch()
+        """Forgets a finished or cancelled request and frees its blocks; one that is not here is no mistake.
+
+        A beam takes its whole search with it.
+        """
+        request = self._requests.get(request_id)
+        if request is None:
+            return
+        for one in [request] if request.search is None else request.search.beams:
+            self.drop(one)
+        self._end_batch()
+
+    def drop(self, request: Request) -> None:
+        """Forgets one request that is here and frees its blocks."""
+        del self._requests[request.request_id]
+        (self._running if request in self._running else self._waiting).remove(request)
+        self.cache.release(request)
 
     def fork(self, parent: Request, child: Request) -> None:
-        """Lets a new request run on from what a running one has computed.
+        """Lets a new request go on from what another has computed.
+
+        It runs as its parent does; where no seat is left, it waits and shares nothing.
 
         Args:
-            parent: running.
+            parent: running, or waiting.
             child: new; its tokens begin with those of the parent that are computed.
         """
         self._num_forks += 1
-        child.rank = parent.rank._replace(fork=self._num_forks)
-        self.cache.fork(parent, child)
+        child.rank, child.priority = parent.rank._replace(fork=self._num_forks), parent.priority
+        is_running = parent in self._running
+        if is_running and self.free_seats <= 0:
+            is_running = False
+            child.num_computed = 0
+            self.cache.enter(child)
+        else:
+            self.cache.fork(parent, child)
         self._requests[child.request_id] = child
-        _insert(self._running, child)
+        _insert(self._running if is_running else self._waiting, child)
 
     def schedule(self) -> tuple[Step, Moves]:
         """The next step and what must be copied before it. Its chunks are empty when there is no work.
@@ -148,6 +166,8 @@ class Scheduler:
         for request in self._waiting:
             if any(True for table in holding_of(request).tables for _ in table.held()):
                 raise EngineBugError(f"request {request.request_id} waits and holds blocks")
+        for search in {id(one.search): one.search for one in both if one.search is not None}.values():
+            search.check_integrity([one for one in both if one.search is search])
         self.cache.check_integrity(both)
 
     def _end_batch(self) -> None:

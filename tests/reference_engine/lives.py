@@ -9,7 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from reference_engine.errors import QueueFullError
 from reference_engine.kv_cache.block_table import Visible
 from reference_engine.limits import Limits
-from tests.reference_engine.stepping import Bench, RememberingRunner, beginnings, next_token, request
+from reference_engine.request import BeamParams
+from tests.reference_engine.stepping import Bench, RememberingRunner, beginnings, next_token, request, search
 
 VOCABULARY = 2  # few tokens, so that prompts often begin alike
 GROUPS = (
@@ -49,19 +50,23 @@ class Life(RuleBasedStateMachine):
         )  # fmt: skip
         self.bench.engine.limits = Limits(1000, -(-self.room // size), size, 10_000, seqs)
         self.seqs, self.policy, self.can_fork = seqs, policy, run == 1
-        self.live, self.made, self.counts = {}, 0, Counter()
+        self.live, self.made, self.counts, self.told = {}, 0, Counter(), {}
 
     @rule(
         prompt=st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=20),
         output=st.integers(1, 12),
-        n=st.integers(1, 3),
+        n=st.integers(1, 4),
         priority=st.integers(0, 2),
+        how=st.sampled_from([None, None, False, True, "never"]),
     )
-    def add(self, prompt, output, n, priority):
+    def add(self, prompt, output, n, priority, how):
         prompt = prompt[: self.room]
         output = min(output, self.room + 1 - len(prompt))
         n = min(n, self.seqs) if self.can_fork else 1
-        one = request(str(self.made), prompt, output, priority=priority, n=n)
+        sampling = {}
+        if how is not None and n > 1 and self.policy != "static":
+            sampling = {"beams": BeamParams(n, n / 2, how), "stop_token_ids": frozenset({5})}
+        one = request(str(self.made), prompt, output, priority=priority, n=n, **sampling)
         self.made += 1
         try:
             family = [one, *one.siblings]
@@ -80,6 +85,12 @@ class Life(RuleBasedStateMachine):
 
     def drop(self, name):
         one = self.live[name]
+        if one.search is not None:
+            for member in one.search.members:
+                del self.live[member.request_id]
+                self.told.pop(member.request_id, None)
+                self.bench.engine.cancel(member.request_id)
+            return
         if "/" in name and one.holding is None:
             return  # not forked off yet: it goes with its leader
         for member in (one, *one.siblings):
@@ -102,15 +113,34 @@ class Life(RuleBasedStateMachine):
         self.counts.update(
             steps=1, preemptions=report.preemptions, swaps=report.swaps, evicted=report.evicted_blocks,
             cached=report.cached_tokens, finished=sum(bool(output.finish_reason) for output in report.outputs),
-            released=self.released(),
+            released=self.released(), settled=self.settled(), robbed=self.settled(robbed=True),
         )  # fmt: skip
         for output in report.outputs:
             one = self.live[output.request_id]
+            if one.search is not None:
+                self.listen(one, output)
+                continue
             expected = next_token(beginnings(one.token_ids[:-1]), VOCABULARY, one.request_id)
             assert output.token.token_id == expected
             if output.finish_reason:
                 del self.live[output.request_id]
         assert report.outputs or report.computed_tokens or report.preemptions or not self.live
+
+    def listen(self, one, output):
+        """A search tells what it would have told alone."""
+        told = self.told.setdefault(one.request_id, [])
+        told.append(output.token.token_id)
+        if output.finish_reason:
+            members = one.search.members
+            assert told == search(one.token_ids[: one.prompt_len], one.sampling)[members.index(one)]
+            assert output.finish_reason == ("stop" if told[-1] == 5 else "length")
+            self.counts["searched"] += 1
+            del self.live[one.request_id], self.told[one.request_id]
+
+    def settled(self, *, robbed=False):
+        """Beams that wait for others, or those of them that have lost their blocks."""
+        waiting = self.bench.scheduler._waiting
+        return sum(one.is_settled and (not robbed or one in waiting) for one in self.live.values())
 
     def released(self):
         return sum(table.blocks.count(-1) for one in self.live.values() if one.holding for table in one.holding.tables)
@@ -119,6 +149,7 @@ class Life(RuleBasedStateMachine):
     def audited(self):
         if hasattr(self, "bench"):
             self.bench.engine.check_integrity()
+            assert sum(one.width for one in self.bench.scheduler._running) <= self.seqs
 
     def teardown(self):
         """Left alone, every request ends, and every block is free."""
@@ -130,6 +161,7 @@ class Life(RuleBasedStateMachine):
             patience += 1
             assert patience < 3000, "a request never ends"
         assert not self.live
+        assert not self.told
         assert [group.pool.num_used for group in self.bench.groups] == [0] * len(self.bench.groups)
         assert not any(group.host.num_used for group in self.bench.groups if group.host)
 
@@ -147,7 +179,8 @@ def random_life(seed, steps):
         if rng.random() < 0.35:
             alike = rng.random() < 0.5
             prompt = [1 if alike else rng.randrange(VOCABULARY) for _ in range(rng.randint(1, 20))]
-            life.add(prompt, rng.randint(1, 12), rng.choice([1, 1, 2, 3]), rng.randrange(3))
+            how = rng.choice([None, None, False, True, "never"])
+            life.add(prompt, rng.randint(1, 12), rng.choice([1, 1, 2, 3, 4]), rng.randrange(3), how)
         if life.live and rng.random() < 0.05:
             life.drop(rng.choice(sorted(life.live)))
             life.counts["cancelled"] += 1

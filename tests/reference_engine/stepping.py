@@ -1,11 +1,12 @@
 """An engine around a fake runner, step by step, and a runner that knows what every slot of the cache holds."""
 
+from reference_engine.beam_search import BeamSearch
 from reference_engine.engine import Engine
 from reference_engine.kv_cache.block_pool import BlockPool
 from reference_engine.kv_cache.block_table import EVERYTHING, RELEASED
 from reference_engine.kv_cache.cache import Group, KvCache
 from reference_engine.limits import Limits
-from reference_engine.outputs import SampledToken
+from reference_engine.outputs import Continuation, SampledToken
 from reference_engine.request import Request, SamplingParams
 from reference_engine.scheduling.rules import Rules
 from reference_engine.scheduling.scheduler import Scheduler
@@ -68,6 +69,8 @@ def request(name, prompt=4, output=3, salt=None, priority=0, n=1, **sampling):
     """`prompt`: token ids, or how many of them."""
     tokens = [1] * prompt if isinstance(prompt, int) else prompt
     params = SamplingParams(max_tokens=output, **sampling)
+    if params.beams is not None:
+        n = params.beams.width
     siblings = [Request(f"{name}/{number}", tokens, params, salt) for number in range(1, n)]
     return Request(name, tokens, params, salt, priority=priority, siblings=siblings)
 
@@ -108,8 +111,10 @@ class RememberingRunner:
                 )
         return [
             [
-                SampledToken(next_token(expected, self.vocabulary, one.request_id))
-                for one in (chunk.request, *chunk.request.siblings)
+                SampledToken(0, continuations=continuations(chunk.request.token_ids))
+                if one.sampling.beams
+                else SampledToken(next_token(expected, self.vocabulary, one.request_id))
+                for one in chunk.request.takers
             ]
             if chunk.is_sampled
             else []
@@ -138,3 +143,20 @@ def beginnings(token_ids):
 def next_token(numbers, vocabulary, name=""):
     """Siblings, whose names hold a slash, go ways of their own."""
     return (numbers[-1] + (int(name.split("/")[1]) if "/" in name else 0)) % vocabulary
+
+
+def continuations(token_ids):
+    """All tokens that the runner knows as continuations of a beam, best first."""
+    last = beginnings(token_ids)[-1]
+    ways = [Continuation(SampledToken(token), -(hash((last, token)) % 1000) / 100) for token in range(6)]
+    return tuple(sorted(ways, key=lambda way: -way.log_prob))
+
+
+def search(prompt, params):
+    """The hypotheses of a beam search that nothing else runs beside: their token ids, best first."""
+    rules = BeamSearch(params.beams, params.stop_token_ids, params.max_tokens)
+    while rules.beams:
+        rules.advance(
+            [continuations([*prompt, *(token.token_id for token in beam.tokens)]) for beam in rules.beams]
+        )  # fmt: skip
+    return [[token.token_id for token in one.tokens] for one in rules.hypotheses]

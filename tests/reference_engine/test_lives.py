@@ -16,5 +16,8 @@ def test_random_lives_leave_nothing_behind(seeds):
     counts = Counter()
     for seed in seeds:
         counts += random_life(seed, 100)
-    kinds = ("forked", "cancelled", "preemptions", "swaps", "evicted", "cached", "finished", "released", "refused")
+    kinds = (
+        "forked", "cancelled", "preemptions", "swaps", "evicted", "cached", "finished", "released", "refused",
+        "searched", "settled", "robbed",
+    )  # fmt: skip
     assert {kind: counts[kind] > 20 for kind in kinds} == dict.fromkeys(kinds, True), counts

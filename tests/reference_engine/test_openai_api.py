@@ -15,7 +15,7 @@ from reference_engine.openai_api.fields import IGNORED, NEUTRAL, ChatFields, Com
 from reference_engine.openai_api.formats import ChatFormat, TextFormat, usage_of
 from reference_engine.openai_api.parsing import chat_prompt, completion_prompts, parse_body, sampling_params
 from reference_engine.outputs import SampledToken, TokenOutput
-from reference_engine.request import FinishReason, Request, SamplingParams
+from reference_engine.request import BeamParams, FinishReason, Request, SamplingParams
 
 LIMITS = Limits(max_model_len=100, num_blocks=10, block_size=8, vocab_size=266)
 
@@ -84,10 +84,32 @@ def test_the_best_of_several_needs_logprobs_that_nobody_sees(tokenizer):
     fields = completion(n=1, best_of=3)
     assert params(fields).logprobs == 0
     assert params(completion(n=3, best_of=3)).logprobs is None
+    assert params(chat(best_of=2)).logprobs == 0
     choice, ids = choice_of(tokenizer, "hello world", fields)
     events = push_all(choice, ids, logprob=-0.5)
     assert choice.mean_logprob == -0.5
     assert {event.logprob for event in events} == {None}
+
+
+@pytest.mark.parametrize("kind", [completion, chat])
+@pytest.mark.parametrize(
+    ("body", "beams"),
+    [
+        ({"n": 3}, BeamParams(3)),
+        ({"n": 2, "best_of": 5, "length_penalty": 0.5, "early_stopping": True}, BeamParams(5, 0.5, True)),
+        ({"best_of": 2, "length_penalty": -2, "early_stopping": "never"}, BeamParams(2, -2.0, "never")),
+    ],
+)
+def test_beams_are_as_many_as_answers_are_made(kind, body, beams):
+    searched = params(kind(use_beam_search=True, temperature=0, **body))
+    assert (searched.beams, searched.logprobs) == (beams, None)
+    assert params(kind(**{name: body[name] for name in body if name in ("n", "best_of")})).beams is None
+
+
+def test_more_beams_than_a_vocabulary_has_tokens_are_refused():
+    fields = completion(use_beam_search=True, n=128, stop_token_ids=list(range(3, 150)))
+    with pytest.raises(RequestError, match="128 beams and 148 stop tokens are more than the 266 tokens"):
+        params(fields)
 
 
 def test_each_field_of_the_sampler_reaches_it():

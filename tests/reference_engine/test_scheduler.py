@@ -270,6 +270,28 @@ def test_siblings_need_seats_together(bench):
         b.add(request("d", n=4))
 
 
+def test_what_one_newcomer_was_promised_is_not_free_for_the_next():
+    b = Bench(RememberingRunner(4, 50), blocks=6, tokens=32, caching=True)
+    b.add(request("r", prompt=[1, 2, 3, 4, 5, 6, 7, 8], output=9, priority=1))
+    b.steps(2)
+    b.add(request("found", prompt=[1, 2, 3, 4, 5, 6, 7, 8, 9]), request("large", prompt=20))
+    report = b.step()
+    # Two of the three blocks of "r" were promised to "found": if "r" went, "large" would find three, not five.
+    assert (report.running, report.waiting, report.preemptions) == (2, 1, 0)
+    b.finish()
+
+
+def test_forks_that_go_together_free_what_they_share():
+    b = Bench(RememberingRunner(4, 50), blocks=6, tokens=26)
+    b.add(request("a", prompt=16, output=5, n=2, priority=1))
+    assert b.step().used_blocks == 4
+    b.add(request("large", prompt=24, output=1))
+    report = b.step()
+    assert (report.running, report.waiting, report.preemptions) == (0, 2, 2)
+    assert b.runner.steps[-1] == [("large", 0, 24)]
+    b.finish()
+
+
 def test_cancelling_before_the_prompt_is_computed_cancels_the_siblings_too(bench):
     b = bench(tokens=4, seqs=4)
     b.add(request("a", prompt=10, n=3))

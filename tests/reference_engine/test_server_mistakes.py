@@ -3,6 +3,9 @@ import pytest
 from reference_engine.openai_api import fields
 from tests.reference_engine.serving import CHAT, HELLO, TEXT, with_server
 
+SEARCH = {"prompt": "x", "use_beam_search": True, "n": 2}
+CHAT_SEARCH = {"messages": HELLO, "use_beam_search": True, "n": 2}
+
 
 @pytest.mark.parametrize(
     ("path", "body", "status", "param", "message"),
@@ -28,7 +31,21 @@ from tests.reference_engine.serving import CHAT, HELLO, TEXT, with_server
         (TEXT, {"prompt": "x", "echo": True}, 400, "echo", "not supported"),
         (TEXT, {"prompt": "x", "logprobs": 21}, 400, "logprobs", "<= 20"),
         (CHAT, {"messages": HELLO, "top_logprobs": 2}, 400, "top_logprobs", "needs logprobs: true"),
-        (CHAT, {"messages": HELLO, "best_of": 2}, 400, "best_of", "unknown field"),
+        (CHAT, {"messages": HELLO, "n": 3, "best_of": 2}, 400, "best_of", "best_of 2 is less than n 3"),
+        (TEXT, SEARCH | {"n": 1}, 400, "best_of", "needs at least 2 beams"),
+        (TEXT, SEARCH | {"stream": True}, 400, "stream", "contradicts use_beam_search"),
+        (CHAT, CHAT_SEARCH | {"stream": True, "best_of": 3}, 400, "best_of", "a stream cannot wait"),
+        (TEXT, SEARCH | {"temperature": 0.5}, 400, "temperature", "contradicts use_beam_search"),
+        (TEXT, SEARCH | {"top_p": 0.5}, 400, "top_p", "contradicts use_beam_search"),
+        (TEXT, SEARCH | {"top_k": 5}, 400, "top_k", "contradicts use_beam_search"),
+        (TEXT, SEARCH | {"min_p": 0.5}, 400, "min_p", "contradicts use_beam_search"),
+        (CHAT, CHAT_SEARCH | {"stop": "x"}, 400, "stop", "contradicts use_beam_search"),
+        (TEXT, SEARCH | {"guided_regex": "x"}, 400, "guided_regex", "contradicts use_beam_search"),
+        (TEXT, SEARCH | {"length_penalty": 11}, 400, "length_penalty", "<= 10"),
+        (TEXT, SEARCH | {"early_stopping": "soon"}, 400, "early_stopping", "Invalid enum value"),
+        (TEXT, SEARCH | {"n": 9}, 400, "n", "9 answers to one prompt are more than the 8 sequences"),
+        (TEXT, {"prompt": "x", "length_penalty": 2}, 400, "length_penalty", "no effect without use_beam_search"),
+        (CHAT, {"messages": HELLO, "early_stopping": True}, 400, "early_stopping", "no effect without"),
         (TEXT, {"prompt": "x", "min_tokens": 5, "max_tokens": 4}, 400, "min_tokens", "more than max_tokens"),
         (TEXT, {"prompt": []}, 400, "prompt", "empty list"),
         (TEXT, {"prompt": ""}, 400, "prompt", "prompt is empty"),
@@ -67,6 +84,22 @@ def test_more_than_the_pool_holds_is_refused(serve):
         await s.post(TEXT, {"prompt": [5] * 60, "max_tokens": 5})
 
     with_server(serve, test, num_blocks=4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "flag"),
+    [
+        ({"policy": "static"}, "--policy static"),
+        ({"kv_allocator": "contiguous", "enable_prefix_caching": False}, "--kv-allocator contiguous"),
+        ({"kv_budget": 32, "enable_prefix_caching": False}, "--kv-budget"),
+    ],
+)
+def test_what_a_server_cannot_search_it_refuses_with_the_setting_at_fault(serve, settings, flag):
+    async def test(s):
+        error = (await s.post(TEXT, SEARCH, status=400))["error"]
+        assert error["message"] == f"beams cannot be searched with {flag}; start the server without it"
+
+    with_server(serve, test, **settings)
 
 
 def test_a_chat_without_a_limit_may_use_the_rest(serve):

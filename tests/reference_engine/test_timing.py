@@ -25,7 +25,7 @@ def test_a_request_is_timed_from_its_arrival_token_by_token(fake_runner):
     assert (first.gap_s, first.phases) == (None, Phases(queue_s=1.0, prefill_s=2.0, decode_s=0.0))
     assert (second.gap_s, second.phases) == (1.0, None)
     assert (last.gap_s, last.phases) == (1.0, Phases(queue_s=1.0, prefill_s=2.0, decode_s=2.0))
-    assert (last.phases.ttft_s, last.phases.e2e_s) == (3.0, 5.0)
+    assert (first.phases.e2e_s, last.phases.e2e_s) == (3.0, 5.0)
 
 
 def test_a_request_of_one_token_has_no_decode(fake_runner):

@@ -1,0 +1,63 @@
+"""What Transformers finds when it searches beams, and how ours is held to it."""
+
+import dataclasses
+
+import torch
+
+from reference_engine.request import BeamParams, SamplingParams
+
+EXCUSED = 1e-4  # between the log-probabilities of the hypotheses in one place
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A hypothesis, its stop token included.
+
+    Attributes:
+        token_ids: at least one.
+        log_prob: the sum over its tokens, after penalties.
+    """
+
+    token_ids: list[int]
+    log_prob: float
+
+
+@torch.inference_mode()
+def transformers_beams(model, prompt: list[int], params: SamplingParams) -> list[Found]:
+    """All hypotheses that ``generate`` keeps for one prompt, best first."""
+    beams, stops = params.beams, sorted(params.stop_token_ids)
+    assert beams is not None
+    ids = torch.tensor([prompt], device=model.device)
+    answer = model.generate(
+        ids, attention_mask=torch.ones_like(ids), num_beams=beams.width, num_return_sequences=beams.width,
+        length_penalty=beams.length_penalty, early_stopping=beams.early_stopping, max_new_tokens=params.max_tokens,
+        min_new_tokens=params.min_tokens or None, repetition_penalty=params.repetition_penalty, do_sample=False,
+        eos_token_id=stops or None, pad_token_id=0, return_dict_in_generate=True, output_scores=True,
+    )  # fmt: skip
+    found: list[Found] = []
+    for tokens, score in zip(answer.sequences.tolist(), answer.sequences_scores.tolist(), strict=True):
+        told = tokens[len(prompt) :]
+        length = next((place + 1 for place, token in enumerate(told) if token in params.stop_token_ids), len(told))
+        found.append(Found(told[:length], score * length**beams.length_penalty))
+    return found
+
+
+def agreement(ours: list[Found], theirs: list[Found]) -> str:
+    """``equal``; ``excused`` where each place is taken by hypotheses that rounding alone ranks; else ``different``."""
+    if [one.token_ids for one in ours] == [one.token_ids for one in theirs]:
+        return "equal"
+    near = all(abs(a.log_prob - b.log_prob) <= EXCUSED for a, b in zip(ours, theirs, strict=True))
+    return "excused" if near else "different"
+
+
+def searched(llm, prompts: list[list[int]], params: SamplingParams) -> list[list[Found]]:
+    """The same by the engine, all prompts at once; the page tables are audited."""
+    assert params.beams is not None
+    answers = llm.generate(prompts, params, n=params.beams.width, ignore_eos=True)
+    llm.engine.check_integrity()
+    return [[Found(one.token_ids, one.cumulative_logprob or 0.0) for one in answer.completions] for answer in answers]
+
+
+def beam_params(width: int, penalty: float, early, **sampling) -> SamplingParams:
+    """Parameters of a search; keyword arguments as in `SamplingParams`."""
+    return SamplingParams(beams=BeamParams(width, penalty, early), **sampling)
