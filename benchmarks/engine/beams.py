@@ -7,10 +7,10 @@ beams are computed again, at three widths with other length penalties and ways t
 where, in each place of the two lists, the log-probabilities of the two hypotheses are within 1e-4.
 
 Saved is what PagedAttention (SOSP'23, §6.3) calls so: of the blocks that the beams would hold without sharing, how many
-are not there because they are shared. There it is 37.6 % at 2 beams to 55.2 % at 6, on Alpaca's requests. Those here are
-drawn around the same mean lengths, 19 tokens and 58 more, exponentially, which is an assumption: longer answers share
-more and weigh more, and where all have just these lengths, 2 beams save 36 to 37 %. Beside it stands the peak against as
-many separate requests without prefix caching.
+are not there because they are shared. There it is 37.6 % at 2 beams to 55.2 % at 6, on Alpaca's requests. Those here
+are drawn around the same mean lengths, 19 tokens and 58 more, exponentially, which is an assumption: longer answers
+share more and weigh more, and where all have just these lengths, 2 beams save 36 to 37 %. Beside it stands the peak
+against as many separate requests without prefix caching.
 The last line of the output is one JSON object; the exit status is 0 if every goal is met.
 """
 
