@@ -1,8 +1,8 @@
 """Bar 4: random lives of the scheduler and the KV cache, every page table audited after every step.
 
-Requests come, fork, are cancelled, preempted, swapped and evicted, under every policy, with and without windows, prefix
-cache and host memory; see tests/reference_engine/lives.py. A life fails if a block leaks, has two owners or dangles, if
-contents are not what they should be, or if a request does not end.
+Requests come, fork, search beams, are cancelled, preempted, swapped and evicted, under every policy, with and
+without windows, prefix cache and host memory; see tests/reference_engine/lives.py. A life fails if a block leaks, has
+two owners or dangles, if contents are not what they should be, or if a request does not end.
 """
 
 import argparse
@@ -13,7 +13,10 @@ from benchmarks.bars import Bars
 from tests.reference_engine.lives import random_life
 
 STEPS = 100_000
-_KINDS = ("forked", "cancelled", "preemptions", "swaps", "evicted", "cached", "finished", "released", "refused")
+_KINDS = (
+    "forked", "cancelled", "preemptions", "swaps", "evicted", "cached", "finished", "released", "refused", "searched",
+    "settled", "robbed",
+)  # fmt: skip
 
 
 def main() -> None:
