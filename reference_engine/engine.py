@@ -142,6 +142,8 @@ class Engine:
     def _takers(self, chunk: Chunk) -> Sequence[Request]:
         """Who gets a token from the chunk's last row; siblings run on from here by themselves."""
         leader = chunk.request
+        if not leader.siblings:
+            return (leader,)
         siblings, leader.siblings = leader.siblings, []
         for sibling in siblings:
             sibling.num_cached_tokens = leader.num_cached_tokens

@@ -36,7 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     model_argument(parser)
     engine = decoding(parser.parse_args().model)
-    model: Any = engine._runner._model  # noqa: SLF001
+    model: Any = engine._runner._executor._model  # noqa: SLF001
     forward, inside = model.forward, [0.0]
 
     def timed(*arguments: Any) -> Any:  # noqa: ANN401

@@ -147,6 +147,10 @@ class BlockPool:
         self._cached.clear()
         self._index.clear()
 
+    def is_writable(self, block: int) -> bool:
+        """Whether exactly one holds the block, and nobody can find it."""
+        return self._references[block] == 1 and block not in self._index
+
     def check_writable(self, blocks: Iterable[int]) -> None:
         """Guards what others read: full blocks are never written again, and a shared one is copied first.
 
@@ -154,7 +158,7 @@ class BlockPool:
             BlockAccountingError: somebody else holds one of the blocks, or may find it.
         """
         for block in blocks:
-            if self._references[block] != 1 or block in self._index:
+            if not self.is_writable(block):
                 raise BlockAccountingError(
                     f"block {block} is about to be written but has {self._references[block]} references"
                     + (" and can be found" if block in self._index else "")

@@ -67,6 +67,11 @@ class BlockTable:
         """Blocks that must be allocated before tokens [start, end) can be written, a copy of a shared one included."""
         return max(0, self._pool.blocks_for(end) - len(self.blocks)) + (self._shared_at(start) is not None)
 
+    def has_room(self, token: int) -> bool:
+        """Whether that token's place is there, and may be written."""
+        index = token // self._pool.block_size
+        return index < len(self.blocks) and self._pool.is_writable(self.blocks[index])
+
     def make_writable(self, start: int, end: int) -> tuple[int, int] | None:
         """Gets what `missing` counted; the pool must have it.
 

@@ -132,6 +132,11 @@ class KvCache:
             table.missing(start, _kept(group, request, end)) for group, table in zip(self.groups, tables, strict=True)
         )
 
+    def has_room(self, request: Request) -> bool:
+        """Whether a running request's next token needs no block."""
+        token = request.num_computed
+        return all(table.has_room(token) for table in holding_of(request).tables)
+
     def need_to_admit(self, request: Request, hit: Hit | None, end: int) -> Blocks:
         """Blocks that a waiting request takes from the free ones when it is admitted.
 

@@ -30,6 +30,35 @@ def next_step(running: Sequence[Request], waiting: Sequence[Request], cache: KvC
         cache: asked, not changed.
         rules: the settings.
     """
+    decodes = None if waiting else plain_decodes(running, cache, rules)
+    return draft_step(running, waiting, cache, rules) if decodes is None else decodes
+
+
+def plain_decodes(running: Sequence[Request], cache: KvCache, rules: Rules) -> Step | None:
+    """The same as `draft_step`, sooner, where everybody decodes, has room, and nobody waits: most steps.
+
+    Returns:
+        None where there is more to decide.
+    """
+    if rules.policy == "static" or len(running) > rules.max_num_batched_tokens:
+        return None
+    free = cache.free()
+    chunks: list[Chunk] = []
+    for request in running:
+        if not request.is_decoding:
+            return None
+        start = request.num_computed
+        has_room = cache.has_room(request)
+        if not has_room:
+            free = list(map(int.__sub__, free, cache.need(request, start + 1)))
+            if min(free) < 0:
+                return None
+        chunks.append(Chunk(request, start, 1, takes_blocks=not has_room))
+    return Step(chunks=tuple(chunks))
+
+
+def draft_step(running: Sequence[Request], waiting: Sequence[Request], cache: KvCache, rules: Rules) -> Step:
+    """Whatever there is to decide; arguments as of `next_step`."""
     draft = _Draft(running, cache, rules)
     for request in sorted(running, key=lambda one: not one.is_decoding):  # stable: among equals rank decides
         if not draft.preempted or request in draft.going:
@@ -74,7 +103,7 @@ class _Draft:
             self._preempt(victim)
             if victim is request:
                 return
-        self._plan(request, request.num_computed, length, need)
+        self._plan(Chunk(request, request.num_computed, length, takes_blocks=any(need)), need)
 
     def admit(self, request: Request) -> bool:
         """Plan a newcomer's first chunk; False where it must wait, and all behind it with it."""
@@ -89,7 +118,7 @@ class _Draft:
         self.going.append(request)
         self._admitted.append((request, hit))
         self._seats -= request.width
-        self._plan(request, start, length, need)
+        self._plan(Chunk(request, start, length), need)
         return True
 
     def _length(self, request: Request, start: int) -> int:
@@ -130,11 +159,11 @@ class _Draft:
     def _fits(self, need: Blocks) -> bool:
         return not any(map(int.__gt__, need, self._free))
 
-    def _plan(self, request: Request, start: int, length: int, need: Blocks) -> None:
+    def _plan(self, chunk: Chunk, need: Blocks) -> None:
         self._free = [have - taken for have, taken in zip(self._free, need, strict=True)]
-        self._taken[request.request_id] = need
-        self._chunks[request.request_id] = Chunk(request, start, length)
-        self._budget -= length
+        self._taken[chunk.request.request_id] = need
+        self._chunks[chunk.request.request_id] = chunk
+        self._budget -= chunk.length
 
     def _would_free(self, victim: Request, outlook: Outlook) -> Blocks:
         taken = self._taken.get(victim.request_id)

@@ -135,7 +135,8 @@ class Scheduler:
             if hit is None:
                 self.cache.swap_in(request, moves)
         for chunk in step.chunks:
-            self.cache.make_writable(chunk.request, chunk.end, moves)
+            if chunk.takes_blocks:
+                self.cache.make_writable(chunk.request, chunk.end, moves)
         if self._waiting and not self._running and not step.preempted:
             raise EngineBugError(f"request {self._waiting[0].request_id} can never be admitted")
         return step, moves

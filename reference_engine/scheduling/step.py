@@ -10,11 +10,19 @@ from reference_engine.scheduling.rules import PreemptionName
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """Tokens [start, start + length) of a request, to be computed in one step."""
+    """Tokens [start, start + length) of a request, to be computed in one step.
+
+    Attributes:
+        request: whose.
+        start: tokens in the cache before the step.
+        length: at least 1.
+        takes_blocks: whether there must be blocks first for it; else their place is there.
+    """
 
     request: Request
     start: int
     length: int
+    takes_blocks: bool = True
 
     @property
     def end(self) -> int:

@@ -188,4 +188,5 @@ def random_life(seed, steps):
             life.forget()
         life.step()
     life.teardown()
+    life.counts["short_cuts"] = life.bench.short_cuts
     return life.counts

@@ -8,6 +8,7 @@ from reference_engine.kv_cache.cache import Group, KvCache
 from reference_engine.limits import Limits
 from reference_engine.outputs import Continuation, SampledToken
 from reference_engine.request import Request, SamplingParams
+from reference_engine.scheduling.planner import draft_step, plain_decodes
 from reference_engine.scheduling.rules import Rules
 from reference_engine.scheduling.scheduler import Scheduler
 
@@ -30,6 +31,7 @@ class Bench:
         **rules,
     ):
         self.now = 0.0
+        self.short_cuts = 0
         self.groups = [
             Group(BlockPool(blocks, size, run), sees, BlockPool(host, size) if host else None) for sees in visible
         ]
@@ -47,9 +49,18 @@ class Bench:
             self.engine.add(one)
 
     def step(self):
+        self.check_short_cut()
         report = self.engine.step()
         self.engine.check_integrity()
         return report
+
+    def check_short_cut(self):
+        """Where the planner knows the step without deciding anything, it is the one that it would decide on."""
+        one = self.scheduler
+        soon = None if one._waiting else plain_decodes(one._running, one.cache, one._rules)
+        if soon is not None:
+            assert soon == draft_step(one._running, one._waiting, one.cache, one._rules)
+            self.short_cuts += 1
 
     def steps(self, count):
         for _ in range(count):

@@ -18,6 +18,6 @@ def test_random_lives_leave_nothing_behind(seeds):
         counts += random_life(seed, 100)
     kinds = (
         "forked", "cancelled", "preemptions", "swaps", "evicted", "cached", "finished", "released", "refused",
-        "searched", "settled", "robbed",
+        "searched", "settled", "robbed", "short_cuts",
     )  # fmt: skip
     assert {kind: counts[kind] > 20 for kind in kinds} == dict.fromkeys(kinds, True), counts
