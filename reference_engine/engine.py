@@ -114,7 +114,7 @@ class Engine:
             for request, token in zip(self._takers(chunk) if tokens else (), tokens, strict=True):
                 prompt_tokens += 0 if request.num_output else request.prompt_len
                 outputs.append(self._take(request, token, made_s))
-        held_tokens, filled_tokens = scheduler.occupancy()
+        occupancy = scheduler.occupancy()
         return StepReport(
             outputs=outputs,
             duration_s=self._clock() - began_s,
@@ -131,8 +131,10 @@ class Engine:
             waiting=scheduler.num_waiting,
             free_seats=scheduler.free_seats,
             used_blocks=cache.num_used,
-            held_tokens=held_tokens,
-            filled_tokens=filled_tokens,
+            held_tokens=occupancy.held,
+            filled_tokens=occupancy.filled,
+            reserved_tokens=occupancy.reserved,
+            lost_tokens=occupancy.lost,
         )
 
     def check_integrity(self) -> None:

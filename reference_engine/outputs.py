@@ -102,8 +102,10 @@ class StepReport(msgspec.Struct, frozen=True, tag="step"):
         waiting: requests without blocks.
         free_seats: sequences that could run beside them; below 0 where several answers were promised seats.
         used_blocks: KV blocks in use.
-        held_tokens: tokens for which there is room in them.
-        filled_tokens: those of them that are there.
+        held_tokens: places for tokens in them.
+        filled_tokens: those of them that hold one.
+        reserved_tokens: those of the others that tokens will come to; see `Occupancy`.
+        lost_tokens: places in blocks that nobody can ever hold.
     """
 
     outputs: list[TokenOutput]
@@ -123,3 +125,5 @@ class StepReport(msgspec.Struct, frozen=True, tag="step"):
     used_blocks: int
     held_tokens: int
     filled_tokens: int
+    reserved_tokens: int
+    lost_tokens: int

@@ -32,8 +32,8 @@ class Nothing:
         return [[SampledToken(1)] if chunk.is_sampled else [] for chunk in step.chunks]
 
 
-def wasted(run: int) -> float:
-    """Share of held token places that are empty, over a whole run."""
+def wasted(run: int) -> tuple[float, float, float]:
+    """Shares of the places for tokens, over a whole run: empty and reserved, empty for good, lost between the runs."""
     rng = random.Random(1)
     pool = BlockPool(SEATS * LONGEST // BLOCK, BLOCK, run)
     rules = Rules(max_num_seqs=SEATS, max_num_batched_tokens=512)
@@ -43,20 +43,22 @@ def wasted(run: int) -> float:
         length = max(1, min(LONGEST // 2, round(MEDIAN_INPUT * rng.lognormvariate(0, SPREAD))))
         output = max(1, min(LONGEST - length, round(MEDIAN_OUTPUT * rng.lognormvariate(0, SPREAD))))
         engine.add(Request(str(number), [1] * length, SamplingParams(max_tokens=output, temperature=0.0)))
-    held = filled = 0
+    held = filled = reserved = lost = 0
     while engine.has_work:
         report = engine.step()
         held, filled = held + report.held_tokens, filled + report.filled_tokens
-    return 1 - filled / held
+        reserved, lost = reserved + report.reserved_tokens, lost + report.lost_tokens
+    return reserved / held, (held - filled - reserved) / held, lost / (held + lost)
 
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
-    paged, contiguous = wasted(1), wasted(LONGEST // BLOCK)
-    print(f"wasted: paged {paged:.1%}, contiguous {contiguous:.1%}")
     bars = Bars()
-    bars.add("paged_waste_pct", 100 * paged, "<=", 4)
-    bars.add("contiguous_waste_pct", 100 * contiguous, ">=", 60)
+    print(f"{'wasted':<12}{'reserved':>10}{'internal':>10}{'external':>10}")
+    for name, run, sign, goal in (("paged", 1, "<=", 4), ("contiguous", LONGEST // BLOCK, ">=", 60)):
+        shares = wasted(run)
+        print(f"{name:<12}" + "".join(f"{share:>10.1%}" for share in shares))
+        bars.add(f"{name}_waste_pct", 100 * sum(shares), sign, goal)
     bars.finish()
 
 

@@ -1,5 +1,6 @@
 """The engine's side: loads a model, then commands in and one report a step out."""
 
+import gc
 import logging
 import os
 import socket
@@ -86,6 +87,8 @@ def _serve(channel: Channel, loader: Loader) -> None:
         raise EngineBugError(f"the first command is {type(start).__name__}, not Start")
     engine, facts = loader(start.config)
     profiler = Profiler(facts.config.profile_dir)
+    gc.collect()
+    gc.freeze()  # what is loaded stays: no step has to look through it for garbage
     try:
         channel.send(Ready(facts, engine.num_arrived))
         while True:

@@ -6,6 +6,7 @@ each. Most models have one group. Questions change nothing, so that a step can b
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from reference_engine.errors import BlockAccountingError, EngineBugError
 from reference_engine.kv_cache.audit import audit
@@ -45,6 +46,23 @@ class Hit:
 
     num_tokens: int
     blocks: tuple[tuple[int, ...], ...]
+
+
+class Occupancy(NamedTuple):
+    """Places for tokens in the KV cache; PagedAttention's paper (SOSP'23, §3) names the three ways to waste them.
+
+    Attributes:
+        held: in the blocks that requests hold.
+        filled: those of them that hold a token.
+        reserved: those of the others that the request will fill if it makes as many tokens as it may. What is left is
+            internal fragmentation: nobody ever fills it.
+        lost: in blocks that nobody can ever hold: external fragmentation.
+    """
+
+    held: int
+    filled: int
+    reserved: int
+    lost: int
 
 
 class Holding:
@@ -88,28 +106,33 @@ class KvCache:
         """Blocks that could have been found and were taken for something else, since the start."""
         return sum(group.pool.num_evicted for group in self.groups)
 
-    def occupancy(self, requests: Iterable[Request]) -> tuple[int, int]:
-        """Tokens for which the held blocks have room, and those of them that are filled, over all groups.
-
-        The difference is memory that nobody else can have meanwhile: kept for tokens to come, or never used.
+    def occupancy(self, requests: Iterable[Request]) -> Occupancy:
+        """How full the held blocks are, over all groups.
 
         Args:
             requests: all that hold blocks.
         """
         size, running = self._block_size, list(requests)
-        held = filled = 0
+        held = filled = reserved = lost = 0
         for number, group in enumerate(self.groups):
             room = group.pool.num_used * size
             half_full: dict[int, int] = {}  # forks share theirs until they write
             empty = 0
             for request in running:
-                blocks, (full, rest) = holding_of(request).tables[number].blocks, divmod(request.num_computed, size)
-                empty += len(blocks) - full - bool(rest)
+                blocks, computed = holding_of(request).tables[number].blocks, request.num_computed
+                full, rest = divmod(computed, size)
+                spare = len(blocks) * size - computed
                 if rest:
                     half_full[blocks[full]] = size - rest
+                    empty += spare - size + rest
+                else:
+                    empty += spare
+                # The last token is never fed back.
+                reserved += min(spare, request.prompt_len + request.sampling.max_tokens - 1 - computed)
             held += room
-            filled += room - empty * size - sum(half_full.values())
-        return held, filled
+            filled += room - empty - sum(half_full.values())
+            lost += group.pool.num_lost * size
+        return Occupancy(held, filled, min(reserved, held - filled), lost)
 
     # Questions
 

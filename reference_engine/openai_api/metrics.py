@@ -53,6 +53,13 @@ class Metrics:
         self._filled = self._counter(
             "reference_engine_kv_filled_token_steps", "Those of them that are there; the rest is wasted"
         )
+        self._reserved = self._counter(
+            "reference_engine_kv_reserved_token_steps",
+            "Those of the rest that the same request may still fill; what is left is internal fragmentation",
+        )
+        self._lost = self._gauge(
+            "reference_engine_kv_lost_tokens", "Tokens for which there is room in blocks that nobody can ever hold"
+        )
         self._evicted_blocks = self._counter(
             "reference_engine_prefix_cache_evicted_blocks",
             "Blocks that could be found until they were taken for something else",
@@ -98,6 +105,7 @@ class Metrics:
         self._running.set(sum(one.running for one in self._latest.values()))
         self._waiting.set(sum(one.waiting for one in self._latest.values()))
         self._used_blocks.set(used_blocks)
+        self._lost.set(sum(one.lost_tokens for one in self._latest.values()))
         self._used_ratio.set(used_blocks / self._num_blocks)
         if not report.computed_tokens:
             return
@@ -109,6 +117,7 @@ class Metrics:
         self._swaps.inc(report.swaps)
         self._held.inc(report.held_tokens)
         self._filled.inc(report.filled_tokens)
+        self._reserved.inc(report.reserved_tokens)
         self._looked_up_tokens.inc(report.looked_up_tokens)
         self._cached_tokens.inc(report.cached_tokens)
         self._evicted_blocks.inc(report.evicted_blocks)

@@ -7,7 +7,7 @@ A preempted request keeps its rank. What is computed stays findable for later re
 import bisect
 
 from reference_engine.errors import EngineBugError
-from reference_engine.kv_cache.cache import Hit, KvCache, holding_of
+from reference_engine.kv_cache.cache import Hit, KvCache, Occupancy, holding_of
 from reference_engine.kv_cache.moves import Moves
 from reference_engine.limits import check_queue
 from reference_engine.request import Rank, Request
@@ -56,7 +56,7 @@ class Scheduler:
         """Sequences that could run beside those that do; below 0 where several answers were promised seats."""
         return self._rules.max_num_seqs - sum(request.width for request in self._running)
 
-    def occupancy(self) -> tuple[int, int]:
+    def occupancy(self) -> Occupancy:
         """See :meth:`KvCache.occupancy`."""
         return self.cache.occupancy(self._running)
 

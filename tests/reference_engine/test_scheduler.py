@@ -259,6 +259,7 @@ def test_contiguous_memory_is_held_for_the_longest_and_mostly_empty(bench):
     b.add(request("a", prompt=10, output=3))
     reports = [b.step() for _ in range(3)]
     assert [(one.held_tokens, one.filled_tokens) for one in reports] == [(100, 10), (100, 11), (0, 0)]
+    assert [one.reserved_tokens for one in reports] == [2, 1, 0]
 
 
 def test_siblings_need_seats_together(bench):
