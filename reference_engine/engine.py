@@ -100,6 +100,8 @@ class Engine:
         for request in fresh:
             for one in (request, *request.siblings):
                 one.first_scheduled_s = began_s
+        # Whatever can be is done before the model has pushed all of this out of the processor's caches.
+        computed_tokens = sum(chunk.length for chunk in step.chunks)
         sampled = self._runner.run(step, moves) if step.chunks or moves else []
         made_s = self._clock()
         outputs: list[TokenOutput] = []
@@ -118,7 +120,7 @@ class Engine:
         return StepReport(
             outputs=outputs,
             duration_s=self._clock() - began_s,
-            computed_tokens=sum(chunk.length for chunk in step.chunks),
+            computed_tokens=computed_tokens,
             prompt_tokens=prompt_tokens,
             queue_times_s=[began_s - request.arrival_s for request in fresh if request.arrival_s is not None],
             preemptions=scheduler.num_preemptions - before[0],

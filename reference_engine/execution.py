@@ -1,5 +1,6 @@
 """What one process computes in a step. Where several share a model, each runs this on its part."""
 
+import array
 import dataclasses
 from collections.abc import Sequence
 from typing import Protocol
@@ -77,4 +78,7 @@ class LocalExecutor:
         )
 
     def _tensor(self, values: Sequence[int]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=self.storage.device)
+        if not values:
+            return torch.empty(0, dtype=torch.int64, device=self.storage.device)
+        # Out of an array of C: half the time of a tensor out of a list.
+        return torch.frombuffer(array.array("q", values), dtype=torch.int64).to(self.storage.device)

@@ -267,6 +267,7 @@ class Request:
 
     def finish_reason(self) -> FinishReason | None:
         """Whether the newest token ends the request, and why."""
-        if self.num_output >= self.sampling.min_tokens and self.token_ids[-1] in self.sampling.stop_token_ids:
+        num_output, sampling = len(self.token_ids) - self.prompt_len, self.sampling
+        if self.token_ids[-1] in sampling.stop_token_ids and num_output >= sampling.min_tokens:
             return FinishReason.STOP
-        return FinishReason.LENGTH if self.num_output >= self.sampling.max_tokens else None
+        return FinishReason.LENGTH if num_output >= sampling.max_tokens else None

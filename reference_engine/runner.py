@@ -49,8 +49,8 @@ class ModelRunner:
         decodes = sorted((chunk for chunk in step.chunks if chunk.length == 1), key=_START)
         ordered = [*decodes, *(chunk for chunk in step.chunks if chunk.length > 1)]
         takers = {id(chunk): chunk.request.takers for chunk in ordered if chunk.is_sampled}
-        logits = self._executor.execute(self._batch(ordered, takers, step, moves))
         everyone = list(itertools.chain.from_iterable(takers.values()))
+        logits = self._executor.execute(self._batch(ordered, takers, step, moves))
         tokens = iter(sample(logits, everyone) if everyone and logits is not None else ())
         made = {chunk: list(itertools.islice(tokens, len(share))) for chunk, share in takers.items()}
         return [made.get(id(chunk), []) for chunk in step.chunks]
