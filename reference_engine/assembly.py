@@ -32,6 +32,7 @@ from reference_engine.runner import ModelRunner
 from reference_engine.scheduling.rules import Rules
 from reference_engine.scheduling.scheduler import Scheduler
 
+_OCCUPANCY_STEPS = 8
 _FREE_MEMORY_SHARE = 0.25  # of what is free after the weights are loaded; the machine has other work too
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -178,7 +179,14 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> Engine:
         max_waiting=config.max_queue,
     )
     grammars = Grammars(checkpoint.tokenizer, limits.vocab_size, checkpoint.eos_token_ids)
-    engine = Engine(Scheduler(cache, rules), ModelRunner(executor), limits, grammars=grammars, close=close)
+    engine = Engine(
+        Scheduler(cache, rules),
+        ModelRunner(executor),
+        limits,
+        grammars=grammars,
+        occupancy_steps=_OCCUPANCY_STEPS,
+        close=close,
+    )
     _warm_up(engine, limits)
     return engine
 

@@ -25,6 +25,7 @@ class Engine:
         limits: what a request may ask for.
         grammars: start those of requests that have one; None where no request may.
         clock: for durations and the times of requests.
+        occupancy_steps: in one of so many steps it is looked how full the cache is.
         close: ends what the runner has besides this process.
     """
 
@@ -36,6 +37,7 @@ class Engine:
         *,
         grammars: Grammars | None = None,
         clock: Clock = time.perf_counter,
+        occupancy_steps: int = 1,
         close: Callable[[], None] = lambda: None,
     ) -> None:
         self._scheduler = scheduler
@@ -43,6 +45,8 @@ class Engine:
         self._grammars = grammars
         self.limits = limits
         self._clock = clock
+        self._occupancy_steps = occupancy_steps
+        self._num_steps = 0
         self.close = close
 
     @property
@@ -116,7 +120,7 @@ class Engine:
             for request, token in zip(self._takers(chunk) if tokens else (), tokens, strict=True):
                 prompt_tokens += 0 if request.num_output else request.prompt_len
                 outputs.append(self._take(request, token, made_s))
-        occupancy = scheduler.occupancy()
+        self._num_steps += 1
         return StepReport(
             outputs=outputs,
             duration_s=self._clock() - began_s,
@@ -133,10 +137,7 @@ class Engine:
             waiting=scheduler.num_waiting,
             free_seats=scheduler.free_seats,
             used_blocks=cache.num_used,
-            held_tokens=occupancy.held,
-            filled_tokens=occupancy.filled,
-            reserved_tokens=occupancy.reserved,
-            lost_tokens=occupancy.lost,
+            occupancy=None if self._num_steps % self._occupancy_steps else scheduler.occupancy(),
         )
 
     def check_integrity(self) -> None:

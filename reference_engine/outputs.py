@@ -1,6 +1,6 @@
 """What comes out of a step: tokens, their times by the engine's clock, and how things stand. Plain data."""
 
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -83,6 +83,23 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     num_cached_tokens: int | None = None
 
 
+class Occupancy(NamedTuple):
+    """Places for tokens in the KV cache; PagedAttention's paper (SOSP'23, §3) names the three ways to waste them.
+
+    Attributes:
+        held: in the blocks that requests hold.
+        filled: those of them that hold a token.
+        reserved: those of the others that the request will fill if it makes as many tokens as it may. What is left is
+            internal fragmentation: nobody ever fills it.
+        lost: in blocks that nobody can ever hold: external fragmentation.
+    """
+
+    held: int
+    filled: int
+    reserved: int
+    lost: int
+
+
 class StepReport(msgspec.Struct, frozen=True, tag="step"):
     """What one step did, and how things stand after it.
 
@@ -102,10 +119,7 @@ class StepReport(msgspec.Struct, frozen=True, tag="step"):
         waiting: requests without blocks.
         free_seats: sequences that could run beside them; below 0 where several answers were promised seats.
         used_blocks: KV blocks in use.
-        held_tokens: places for tokens in them.
-        filled_tokens: those of them that hold one.
-        reserved_tokens: those of the others that tokens will come to; see `Occupancy`.
-        lost_tokens: places in blocks that nobody can ever hold.
+        occupancy: how full they are; None in steps that do not look.
     """
 
     outputs: list[TokenOutput]
@@ -123,7 +137,4 @@ class StepReport(msgspec.Struct, frozen=True, tag="step"):
     waiting: int
     free_seats: int
     used_blocks: int
-    held_tokens: int
-    filled_tokens: int
-    reserved_tokens: int
-    lost_tokens: int
+    occupancy: Occupancy | None

@@ -45,9 +45,9 @@ def wasted(run: int) -> tuple[float, float, float]:
         engine.add(Request(str(number), [1] * length, SamplingParams(max_tokens=output, temperature=0.0)))
     held = filled = reserved = lost = 0
     while engine.has_work:
-        report = engine.step()
-        held, filled = held + report.held_tokens, filled + report.filled_tokens
-        reserved, lost = reserved + report.reserved_tokens, lost + report.lost_tokens
+        now = engine.step().occupancy
+        assert now is not None
+        held, filled, reserved, lost = held + now.held, filled + now.filled, reserved + now.reserved, lost + now.lost
     return reserved / held, (held - filled - reserved) / held, lost / (held + lost)
 
 

@@ -5,8 +5,9 @@ on; their places stay, as `RELEASED`, so that the rule above holds. The first to
 sinks, StreamingLLM, arXiv:2309.17453).
 """
 
+import array
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from reference_engine.kv_cache.block_names import BlockNames
 from reference_engine.kv_cache.block_pool import BlockPool
@@ -37,6 +38,11 @@ class Visible:
 EVERYTHING = Visible()
 
 
+def block_list(blocks: Iterable[int] = ()) -> "array.array[int]":
+    """Numbers of blocks, as C keeps them: what a kernel is told in every step is copied, not collected from objects."""
+    return array.array("i", blocks)
+
+
 class BlockTable:
     """The growing list of blocks of one sequence; it owns one reference to each.
 
@@ -52,7 +58,7 @@ class BlockTable:
         self._visible = visible
         self._num_published = 0  # leading blocks that were found or made findable
         self._num_hidden = 0  # as far as blocks that have left the window were given back
-        self.blocks: list[int] = []
+        self.blocks = block_list()
 
     @property
     def capacity_tokens(self) -> int:
@@ -105,7 +111,7 @@ class BlockTable:
         for block in found:
             if block != RELEASED:
                 self._pool.share(block)
-        self.blocks = list(found)
+        self.blocks = block_list(found)
         self._num_published = len(found)
         size = self._pool.block_size
         self._num_hidden = self._visible.hidden_blocks(len(found) * size, size).stop
@@ -138,12 +144,12 @@ class BlockTable:
         twin = BlockTable(self._pool, self._visible)
         for block in self.held():
             self._pool.share(block)
-        twin.blocks = list(self.blocks)
+        twin.blocks = self.blocks[:]
         twin._num_published, twin._num_hidden = self._num_published, self._num_hidden
         return twin
 
     def clear(self) -> None:
         """Gives all blocks back, the last one first: a beginning is of use to more sequences than its continuation."""
-        blocks, self.blocks = self.blocks, []
+        blocks, self.blocks = self.blocks, block_list()
         self._num_published = self._num_hidden = 0
         self._pool.release(block for block in reversed(blocks) if block != RELEASED)

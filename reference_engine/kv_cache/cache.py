@@ -6,14 +6,14 @@ each. Most models have one group. Questions change nothing, so that a step can b
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from reference_engine.errors import BlockAccountingError, EngineBugError
 from reference_engine.kv_cache.audit import audit
 from reference_engine.kv_cache.block_names import BlockNames
 from reference_engine.kv_cache.block_pool import BlockPool
-from reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, BlockTable, Visible
+from reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, BlockTable, Visible, block_list
 from reference_engine.kv_cache.moves import Moves
+from reference_engine.outputs import Occupancy
 from reference_engine.request import Request
 
 Blocks = tuple[int, ...]
@@ -46,23 +46,6 @@ class Hit:
 
     num_tokens: int
     blocks: tuple[tuple[int, ...], ...]
-
-
-class Occupancy(NamedTuple):
-    """Places for tokens in the KV cache; PagedAttention's paper (SOSP'23, §3) names the three ways to waste them.
-
-    Attributes:
-        held: in the blocks that requests hold.
-        filled: those of them that hold a token.
-        reserved: those of the others that the request will fill if it makes as many tokens as it may. What is left is
-            internal fragmentation: nobody ever fills it.
-        lost: in blocks that nobody can ever hold: external fragmentation.
-    """
-
-    held: int
-    filled: int
-    reserved: int
-    lost: int
 
 
 class Holding:
@@ -219,8 +202,10 @@ class KvCache:
             if copy is not None:
                 moves.copies.append((number, *copy))
 
-    def advance(self, request: Request) -> None:
-        """Takes note that the request's tokens are computed up to `num_computed`."""
+    def advance(self, request: Request, since: int) -> None:
+        """Takes note that the request's tokens are computed up to `num_computed`, from `since` on just now."""
+        if request.num_computed // self._block_size == since // self._block_size:
+            return  # no block has become full: most decodes
         holding = holding_of(request)
         for table in holding.tables:
             table.advance(holding.names if self.prefix_caching else None, request.token_ids, request.num_computed)
@@ -268,7 +253,7 @@ class KvCache:
         for number, (group, table) in enumerate(zip(self.groups, holding.tables, strict=True)):
             places = holding.swapped[number]
             fresh = iter(group.pool.take(sum(place != RELEASED for place in places)))
-            table.blocks = [RELEASED if place == RELEASED else next(fresh) for place in places]
+            table.blocks = block_list(RELEASED if place == RELEASED else next(fresh) for place in places)
             moves.to_device.extend(
                 (number, place, block) for place, block in zip(places, table.blocks, strict=True) if place != RELEASED
             )

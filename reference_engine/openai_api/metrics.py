@@ -48,7 +48,8 @@ class Metrics:
         )
         self._swaps = self._counter("reference_engine_swaps", "Preemptions whose blocks went to host memory and back")
         self._held = self._counter(
-            "reference_engine_kv_held_token_steps", "Tokens for which held KV blocks have room, summed over steps"
+            "reference_engine_kv_held_token_steps",
+            "Tokens for which held KV blocks have room, summed over steps, of which one in some is looked at",
         )
         self._filled = self._counter(
             "reference_engine_kv_filled_token_steps", "Those of them that are there; the rest is wasted"
@@ -57,8 +58,8 @@ class Metrics:
             "reference_engine_kv_reserved_token_steps",
             "Those of the rest that the same request may still fill; what is left is internal fragmentation",
         )
-        self._lost = self._gauge(
-            "reference_engine_kv_lost_tokens", "Tokens for which there is room in blocks that nobody can ever hold"
+        self._lost = self._counter(
+            "reference_engine_kv_lost_token_steps", "Tokens for which blocks have room that nobody can ever hold"
         )
         self._evicted_blocks = self._counter(
             "reference_engine_prefix_cache_evicted_blocks",
@@ -105,7 +106,6 @@ class Metrics:
         self._running.set(sum(one.running for one in self._latest.values()))
         self._waiting.set(sum(one.waiting for one in self._latest.values()))
         self._used_blocks.set(used_blocks)
-        self._lost.set(sum(one.lost_tokens for one in self._latest.values()))
         self._used_ratio.set(used_blocks / self._num_blocks)
         if not report.computed_tokens:
             return
@@ -115,9 +115,11 @@ class Metrics:
         self._generation_tokens.inc(len(report.outputs))
         self._preemptions.inc(report.preemptions)
         self._swaps.inc(report.swaps)
-        self._held.inc(report.held_tokens)
-        self._filled.inc(report.filled_tokens)
-        self._reserved.inc(report.reserved_tokens)
+        if report.occupancy is not None:
+            self._held.inc(report.occupancy.held)
+            self._filled.inc(report.occupancy.filled)
+            self._reserved.inc(report.occupancy.reserved)
+            self._lost.inc(report.occupancy.lost)
         self._looked_up_tokens.inc(report.looked_up_tokens)
         self._cached_tokens.inc(report.cached_tokens)
         self._evicted_blocks.inc(report.evicted_blocks)

@@ -31,6 +31,6 @@ class Assignment:
 READY = b""
 """A process has come as far as it can alone: to where the ranks meet, and then to the first step."""
 
-encode = msgspec.msgpack.Encoder().encode
+encode = msgspec.msgpack.Encoder(enc_hook=list).encode  # block tables are arrays
 decode_assignment = msgspec.msgpack.Decoder(Assignment).decode
 decode_batch = msgspec.msgpack.Decoder(Batch).decode

@@ -7,9 +7,10 @@ A preempted request keeps its rank. What is computed stays findable for later re
 import bisect
 
 from reference_engine.errors import EngineBugError
-from reference_engine.kv_cache.cache import Hit, KvCache, Occupancy, holding_of
+from reference_engine.kv_cache.cache import Hit, KvCache, holding_of
 from reference_engine.kv_cache.moves import Moves
 from reference_engine.limits import check_queue
+from reference_engine.outputs import Occupancy
 from reference_engine.request import Rank, Request
 from reference_engine.scheduling.planner import next_step
 from reference_engine.scheduling.rules import PreemptionName, Rules
@@ -144,7 +145,7 @@ class Scheduler:
     def complete(self, chunk: Chunk) -> None:
         """Takes note that a planned chunk has been computed."""
         chunk.request.num_computed = chunk.end
-        self.cache.advance(chunk.request)
+        self.cache.advance(chunk.request, chunk.start)
 
     def finish(self, request: Request) -> None:
         """Ends a running request. A static batch keeps its members until the last one has ended."""

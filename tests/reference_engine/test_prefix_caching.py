@@ -158,7 +158,7 @@ def test_a_newcomer_without_room_changes_nothing(bench):
     b.step()
     assert b.scheduler.num_waiting == 1
     assert [*b.pool._empty, *b.pool._cached] == free
-    assert (waiting.num_cached_tokens, waiting.holding.tables[0].blocks, waiting.num_computed) == (None, [], 0)
+    assert (waiting.num_cached_tokens, [*waiting.holding.tables[0].blocks], waiting.num_computed) == (None, [], 0)
     b.finish()
     assert waiting.num_cached_tokens == 8
 

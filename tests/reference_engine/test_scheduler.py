@@ -250,16 +250,15 @@ def test_room_and_what_is_in_it_are_counted_once_for_siblings(bench):
     b = bench(seqs=3)
     b.add(request("a", prompt=10, output=4, n=3))
     first, second = b.step(), b.step()
-    assert (first.held_tokens, first.filled_tokens) == (12, 10)
-    assert (second.held_tokens, second.filled_tokens) == (20, 8 + 3 * 3)
+    assert first.occupancy[:2] == (12, 10)
+    assert second.occupancy[:2] == (20, 8 + 3 * 3)
 
 
 def test_contiguous_memory_is_held_for_the_longest_and_mostly_empty(bench):
     b = bench(blocks=50, run=25)
     b.add(request("a", prompt=10, output=3))
     reports = [b.step() for _ in range(3)]
-    assert [(one.held_tokens, one.filled_tokens) for one in reports] == [(100, 10), (100, 11), (0, 0)]
-    assert [one.reserved_tokens for one in reports] == [2, 1, 0]
+    assert [one.occupancy for one in reports] == [(100, 10, 2, 0), (100, 11, 1, 0), (0, 0, 0, 0)]
 
 
 def test_siblings_need_seats_together(bench):
