@@ -99,10 +99,10 @@ def _default_num_blocks(config: EngineConfig, demand: Demand) -> int:
     budget = config.kv_cache_memory_bytes
     if budget is None:
         free = int(_free_memory_bytes(config) * _FREE_MEMORY_SHARE)
-        return max(1, min(demand.useful, demand.fitting(free)))
-    if not demand.fitting(budget):
+        return max(1, demand.fitting(free))
+    if not demand.filling(budget):
         raise ConfigError(f"--kv-cache-memory-bytes {budget} is less than one block of {demand.bytes(1)} bytes")
-    return demand.fitting(budget)
+    return demand.filling(budget)
 
 
 def resolve_device(wanted: str) -> str:

@@ -37,21 +37,35 @@ class Demand:
 
     @property
     def useful(self) -> int:
-        """Blocks of a group beyond which more are of no use to anybody."""
+        """Blocks of a group beyond which more are of use to the prefix cache only."""
         return self.max_num_seqs * max(map(self.of_one, self.layout.groups))
 
     def sizes(self, num_blocks: int) -> Sequence[int]:
         """Blocks of each group where the largest has `num_blocks`: a group with a window has no use for as many."""
-        return [min(num_blocks, self.max_num_seqs * self.of_one(visible)) for visible in self.layout.groups]
+        return [
+            num_blocks if visible.window is None else min(num_blocks, self.max_num_seqs * self.of_one(visible))
+            for visible in self.layout.groups
+        ]
 
     def bytes(self, num_blocks: int) -> int:
         """Of all groups where the largest has `num_blocks`."""
         return self.block_size * sum(a * b for a, b in zip(self.sizes(num_blocks), self.token_bytes, strict=True))
 
-    def fitting(self, budget_bytes: int) -> int:
-        """The largest `num_blocks` whose groups fit into so many bytes; 0 if not even one block does."""
-        low, high = 0, self.useful
+    def fitting(self, budget_bytes: int, most: int | None = None) -> int:
+        """The largest `num_blocks` whose groups fit into so many bytes; 0 if not even one block does.
+
+        Args:
+            budget_bytes: of all groups.
+            most: blocks; `useful` where nobody says.
+        """
+        low, high = 0, self.useful if most is None else most
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if self.bytes(middle) <= budget_bytes else (low, middle - 1)
         return low
+
+    def filling(self, budget_bytes: int) -> int:
+        """The same, where whatever is of no use to sequences is left to the prefix cache."""
+        if all(visible.window is not None for visible in self.layout.groups):
+            return self.fitting(budget_bytes)
+        return self.fitting(budget_bytes, budget_bytes // (self.block_size * min(self.token_bytes)))

@@ -127,6 +127,20 @@ def test_cache_bytes_become_whole_blocks(checkpoint_dir):
     assert (config.num_blocks, config.kv_cache_memory_bytes) == (5, block * 5)
 
 
+def test_room_beyond_what_sequences_need_is_the_prefix_caches(checkpoint_dir, tiny_engine):
+    few = {"max_num_seqs": 1, "max_model_len": 64, "dtype": "float32"}
+    block = 16 * 2 * 2 * 2 * 16 * 4
+    assert resolved(checkpoint_dir, **few).num_blocks == 4
+    assert resolved(checkpoint_dir, kv_cache_memory_bytes=50 * block, **few).num_blocks == 50
+    engine = tiny_engine(num_blocks=40, **few)
+    asked = [[number] * 33 for number in range(10, 18)]
+    found = []
+    for number in range(16):
+        engine.add(Request(str(number), asked[number % 8], SamplingParams(max_tokens=2)))
+        found.append(sum(engine.step().cached_tokens for _ in range(2)))
+    assert found == [0] * 8 + [32] * 8
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
