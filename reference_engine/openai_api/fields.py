@@ -42,7 +42,7 @@ Number = Annotated[int, msgspec.Meta(ge=1, le=128)]  # of answers
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 Alternatives = Annotated[int, msgspec.Meta(ge=0, le=20)]  # tokens to report beside the chosen one
 Bias = dict[NonNegative, Annotated[float, msgspec.Meta(ge=-100, le=100)]]
-Priority = Annotated[int, msgspec.Meta(ge=-16, le=16)]  # each level is worth `--priority-patience-steps`: waits stay short
+Priority = Annotated[int, msgspec.Meta(ge=-16, le=16)]  # each level waits `--priority-patience-steps` longer
 Stops = Annotated[list[Annotated[str, msgspec.Meta(min_length=1)]], msgspec.Meta(max_length=16)]
 
 # What the types do not say of these, openai_api/parsing.py checks.
