@@ -100,9 +100,10 @@ def _default_num_blocks(config: EngineConfig, demand: Demand) -> int:
     if budget is None:
         free = int(_free_memory_bytes(config) * _FREE_MEMORY_SHARE)
         return max(1, demand.fitting(free))
-    if not demand.filling(budget):
+    num_blocks = demand.filling(budget)
+    if not num_blocks:
         raise ConfigError(f"--kv-cache-memory-bytes {budget} is less than one block of {demand.bytes(1)} bytes")
-    return demand.filling(budget)
+    return num_blocks
 
 
 def resolve_device(wanted: str) -> str:

@@ -70,9 +70,8 @@ class Engine:
         Raises:
             RequestError: it could never be computed here, or too many wait.
         """
+        self.limits.check_request(request)
         for one in (request, *request.siblings):
-            self.limits.check(one.token_ids, one.sampling.max_tokens, request.width)
-            self.limits.check_search(one.sampling)
             if one.arrival_s is None:
                 one.arrival_s = self._clock()
             if one.sampling.grammar is not None:

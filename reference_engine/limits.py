@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from reference_engine.errors import QueueFullError, RequestError
-from reference_engine.request import SamplingParams
+from reference_engine.request import Request, SamplingParams
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,6 +78,17 @@ class Limits:
                 f"of {self.block_size} tokens; shorten one of them or start the server with more --num-blocks",
                 "max_tokens",
             )
+
+    def check_request(self, request: Request) -> None:
+        """Refuses a request that can never be computed, alone or with its siblings, which have its prompt.
+
+        Raises:
+            RequestError: see `check` and `check_search`.
+        """
+        everyone = (request, *request.siblings)
+        self.check(request.token_ids, max(one.sampling.max_tokens for one in everyone), request.width)
+        for one in everyone:
+            self.check_search(one.sampling)
 
     def check_search(self, sampling: SamplingParams) -> None:
         """Refuses beams that can never be searched here.

@@ -202,8 +202,7 @@ def _built(config: EngineConfig, checkpoint: Checkpoint) -> Engine:
 def _outputs(engine: Engine, requests: Sequence[Request]) -> Iterator[TokenOutput]:
     """Queues all requests, or none where one is impossible, and steps until nothing is left."""
     for request in requests:
-        engine.limits.check(request.token_ids, request.sampling.max_tokens, request.width)
-        engine.limits.check_search(request.sampling)
+        engine.limits.check_request(request)
     for request in requests:
         engine.add(request)
     while engine.has_work:

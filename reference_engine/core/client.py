@@ -166,8 +166,7 @@ class EngineClient:
         shares: dict[int, list[Request]] = {}
         loads = [replica.num_open for replica in self._replicas]
         for leader in requests:
-            longest = max(one.sampling.max_tokens for one in (leader, *leader.siblings))
-            self._facts.limits.check(leader.token_ids, longest, leader.width)
+            self._facts.limits.check_request(leader)
             number = min(range(len(loads)), key=loads.__getitem__)
             loads[number] += leader.width
             shares.setdefault(number, []).append(leader)

@@ -82,7 +82,7 @@ def serve_engine(sock: socket.socket, loader: Loader = load) -> None:
 
 
 def _serve(channel: Channel, loader: Loader) -> None:
-    start, *early = channel.receive(wait=True)
+    (start,) = channel.receive(wait=True)  # the server says nothing more before it has heard `Ready`
     if not isinstance(start, Start):
         raise EngineBugError(f"the first command is {type(start).__name__}, not Start")
     engine, facts = loader(start.config)
@@ -92,9 +92,8 @@ def _serve(channel: Channel, loader: Loader) -> None:
     try:
         channel.send(Ready(facts, engine.num_arrived))
         while True:
-            for command in early or channel.receive(wait=not engine.has_work):
+            for command in channel.receive(wait=not engine.has_work):
                 _follow(command, engine, channel, profiler)
-            early = []
             # A step without work computes nothing, but its report tells that the last cancelled request is gone.
             channel.send(engine.step())
     finally:

@@ -11,16 +11,15 @@ from typing import Protocol
 import torch
 from torch.nn.functional import rms_norm, silu
 
-from reference_engine.kernels.native import library
+from reference_engine.kernels.native import FLOAT, LONG, POINTER, library
 
-_SUFFIXES = {torch.float32: "f32", torch.bfloat16: "bf16"}
-_POINTER, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+SUFFIXES = {torch.float32: "f32", torch.bfloat16: "bf16"}
 _ARGUMENTS = {
-    "add_rms_norm": (_POINTER, _POINTER, _POINTER, _POINTER, _LONG, _LONG, _FLOAT),
-    "silu_mul": (_POINTER, _POINTER, _LONG, _LONG),
-    "largest": (_POINTER, _POINTER, _LONG, _LONG),
-    "rotate": (_POINTER, _LONG, _POINTER, _POINTER, _LONG, _LONG, _LONG),
-    "paged_decode": (_POINTER,) * 7,
+    "add_rms_norm": (POINTER, POINTER, POINTER, POINTER, LONG, LONG, FLOAT),
+    "silu_mul": (POINTER, POINTER, LONG, LONG),
+    "largest": (POINTER, POINTER, LONG, LONG),
+    "rotate": (POINTER, LONG, POINTER, POINTER, LONG, LONG, LONG),
+    "paged_decode": (POINTER,) * 7,
 }
 
 
@@ -89,7 +88,7 @@ class NativeKernels:
 
     def __init__(self, rows: ctypes.CDLL, attention: ctypes.CDLL, dtype: torch.dtype) -> None:
         places = dict.fromkeys(_ARGUMENTS, rows) | {"paged_decode": attention}
-        found = {name: getattr(place, f"{name}_{_SUFFIXES[dtype]}") for name, place in places.items()}
+        found = {name: getattr(place, f"{name}_{SUFFIXES[dtype]}") for name, place in places.items()}
         for name, function in found.items():
             function.argtypes, function.restype = _ARGUMENTS[name], None
         self._add_rms_norm, self._silu_mul = found["add_rms_norm"], found["silu_mul"]
@@ -129,17 +128,17 @@ class Decode(ctypes.Structure):
     """What `paged_decode` is told once per step; see the struct of that name in `attention.cpp`."""
 
     _fields_ = (
-        *((name, _POINTER) for name in ("tables", "ends")),
-        *((name, _LONG) for name in ("batch", "width", "block_size", "heads", "kv_heads", "key_dim", "value_dim")),
-        *((name, _LONG) for name in ("query_stride", "key_stride", "value_stride", "window", "sinks")),
-        ("scale", _FLOAT),
+        *((name, POINTER) for name in ("tables", "ends")),
+        *((name, LONG) for name in ("batch", "width", "block_size", "heads", "kv_heads", "key_dim", "value_dim")),
+        *((name, LONG) for name in ("query_stride", "key_stride", "value_stride", "window", "sinks")),
+        ("scale", FLOAT),
     )
 
 
 @functools.cache
 def native_kernels(device: torch.device, dtype: torch.dtype) -> NativeKernels | None:
     """The compiled operations for tensors of this kind; None where there are none."""
-    if device.type != "cpu" or dtype not in _SUFFIXES:
+    if device.type != "cpu" or dtype not in SUFFIXES:
         return None
     rows, attention = library("rows.cpp"), library("attention.cpp")
     return None if rows is None or attention is None else NativeKernels(rows, attention, dtype)

@@ -5,10 +5,9 @@ import functools
 
 import torch
 
-from reference_engine.kernels.native import library
+from reference_engine.kernels.native import LONG, POINTER, library
 
 _PANEL = 32  # both dimensions of a weight must be multiples of it
-_POINTER, _LONG = ctypes.c_void_p, ctypes.c_int64
 
 
 class TiledLinear:
@@ -51,7 +50,7 @@ def _functions() -> ctypes.CDLL | None:
     functions = library("gemm.cpp")
     if functions is None or not functions.can_multiply():
         return None
-    functions.pack.argtypes = (_POINTER, _POINTER, _LONG, _LONG)
-    functions.multiply_packed.argtypes = (_POINTER, _POINTER, _LONG, _POINTER, _POINTER, _LONG, _LONG, _LONG)
+    functions.pack.argtypes = (POINTER, POINTER, LONG, LONG)
+    functions.multiply_packed.argtypes = (POINTER, POINTER, LONG, POINTER, POINTER, LONG, LONG, LONG)
     functions.pack.restype = functions.multiply_packed.restype = None
     return functions

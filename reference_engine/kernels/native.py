@@ -16,6 +16,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+POINTER, LONG, FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+"""What the compiled functions take."""
+
 _log = logging.getLogger(__name__)
 
 _FLAGS = (

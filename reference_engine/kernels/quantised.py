@@ -6,15 +6,13 @@ import functools
 import torch
 
 from reference_engine.kernels.blocks import QuantisedTensor
-from reference_engine.kernels.native import library
-
-_SUFFIXES = {torch.float32: "f32", torch.bfloat16: "bf16"}
-_POINTER, _LONG = ctypes.c_void_p, ctypes.c_int64
+from reference_engine.kernels.cpu import SUFFIXES
+from reference_engine.kernels.native import LONG, POINTER, library
 
 
 def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether compiled products with activations of this kind are there."""
-    return device.type == "cpu" and dtype in _SUFFIXES and _functions() is not None
+    return device.type == "cpu" and dtype in SUFFIXES and _functions() is not None
 
 
 class BlockLinear:
@@ -26,7 +24,7 @@ class BlockLinear:
     """
 
     def __init__(self, weight: QuantisedTensor, bias: torch.Tensor | None) -> None:
-        self._multiply = getattr(_compiled(), f"multiply_blocks_{_SUFFIXES[weight.dtype]}")
+        self._multiply = getattr(_compiled(), f"multiply_blocks_{SUFFIXES[weight.dtype]}")
         self._blocks, self._bias = weight.blocks, None if bias is None else bias.float().contiguous()
         self._format, (self._out, self._in) = weight.format.number, weight.shape
         self._constants = (self._blocks.data_ptr(), None if self._bias is None else self._bias.data_ptr())
@@ -44,7 +42,7 @@ def dequantise(matrix: QuantisedTensor) -> torch.Tensor:
     if not has_kernel(matrix.blocks.device, matrix.dtype):
         return matrix.dequantised().to(matrix.dtype)
     out = torch.empty(matrix.shape, dtype=matrix.dtype)
-    function = getattr(_compiled(), f"dequantise_{_SUFFIXES[matrix.dtype]}")
+    function = getattr(_compiled(), f"dequantise_{SUFFIXES[matrix.dtype]}")
     function(matrix.format.number, out.data_ptr(), matrix.blocks.data_ptr(), matrix.nbytes // matrix.format.bytes)
     return out
 
@@ -61,9 +59,9 @@ def _functions() -> ctypes.CDLL | None:
     functions = library("quantised.cpp")
     if functions is None:
         return None
-    for suffix in _SUFFIXES.values():
+    for suffix in SUFFIXES.values():
         product, plain = getattr(functions, f"multiply_blocks_{suffix}"), getattr(functions, f"dequantise_{suffix}")
-        product.argtypes = (_LONG, _POINTER, _POINTER, _LONG, _POINTER, _POINTER, _LONG, _LONG, _LONG)
-        plain.argtypes = (_LONG, _POINTER, _POINTER, _LONG)
+        product.argtypes = (LONG, POINTER, POINTER, LONG, POINTER, POINTER, LONG, LONG, LONG)
+        plain.argtypes = (LONG, POINTER, POINTER, LONG)
         product.restype = plain.restype = None
     return functions
