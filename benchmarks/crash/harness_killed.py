@@ -1,10 +1,13 @@
 """Bar 6a: kill -9 of the harness at random instants. Run by ``make bench-crash``.
 
-A truth server answers; the harness drives it at concurrency 8 and is killed. After each kill: every process that it
-started is gone, every request that had ended is readable, at most one line is torn, and the run shows as incomplete.
+A truth server answers; the harness drives it at concurrency 8 and is killed, in turn after a random number of answers,
+which is in the middle of its work on a machine of any speed, and after a random time, which may be while it starts or
+ends. After each kill: every process that it started is gone, every request that had ended is readable, at most one line
+is torn, and the run shows as incomplete.
 """
 
 import argparse
+import dataclasses
 import json
 import random
 import subprocess
@@ -23,8 +26,8 @@ from results.records import RunStatus
 from results.store import RunFolder
 
 CONCURRENCY, TOKENS, DURATION_S = 8, 20, 2.0
-WHOLE_RUN_S = 4.0
-"""About how long an undisturbed run takes: instants are drawn up to here."""
+WHOLE_RUN_S, WHOLE_RUN_ANSWERS = 6.0, 200
+"""About how long an undisturbed run takes and how many answers it gets: instants are drawn up to here."""
 
 
 class Truth:
@@ -63,12 +66,26 @@ def start_harness(truth: Truth, model: str, out: Path) -> subprocess.Popen[bytes
     return subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def kill_once(truth: Truth, model: str, instant_s: float) -> dict[str, int]:
-    """One run killed at ``instant_s``; returns counts of what went wrong and what was saved."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Instant:
+    """When a harness is killed: after so many seconds and so many answers, or when it has ended."""
+
+    seconds: float = 0.0
+    answers: int = 0
+
+    def wait(self, harness: subprocess.Popen[bytes], truth: Truth, before: int) -> None:
+        """Sleep until it has come; ``before`` answers are of earlier runs."""
+        time.sleep(self.seconds)
+        while harness.poll() is None and truth.whole_answers() - before < self.answers:
+            time.sleep(0.01)
+
+
+def kill_once(truth: Truth, model: str, instant: Instant) -> dict[str, int]:
+    """One run killed at ``instant``; returns counts of what went wrong and what was saved."""
     with tempfile.TemporaryDirectory() as folder:
         before = truth.whole_answers()
         harness = start_harness(truth, model, Path(folder))
-        time.sleep(instant_s)
+        instant.wait(harness, truth, before)
         children = psutil.Process(harness.pid).children(recursive=True) if harness.poll() is None else []
         complete = harness.poll() is not None
         harness.kill()
@@ -108,9 +125,10 @@ def main() -> None:
     total: dict[str, int] = {}
     try:
         for number in range(options.instants):
-            instant_s = rng.uniform(0.5, WHOLE_RUN_S)
-            found = kill_once(truth, options.model, instant_s)
-            print(f"kill {number + 1:2} at {instant_s:.2f} s: {found}")
+            after_seconds, after_answers = rng.uniform(0.5, WHOLE_RUN_S), rng.randint(1, WHOLE_RUN_ANSWERS)
+            instant = Instant(seconds=after_seconds) if number % 2 else Instant(answers=after_answers)
+            found = kill_once(truth, options.model, instant)
+            print(f"kill {number + 1:2}, {instant}: {found}")
             total = {name: total.get(name, 0) + count for name, count in found.items()}
     finally:
         truth.stop()
