@@ -3,15 +3,16 @@
 import time
 from collections.abc import Callable, Sequence
 
-from reference_engine.errors import EngineBugError
+from reference_engine.errors import EngineBugError, EngineUnavailableError
 from reference_engine.grammar import Grammars, GrammarState
+from reference_engine.kv_cache.moves import Moves
 from reference_engine.limits import Limits
 from reference_engine.outputs import Phases, SampledToken, StepReport, TokenOutput
-from reference_engine.request import Request
+from reference_engine.request import FinishReason, Request
 from reference_engine.runner import Runner
 from reference_engine.scheduling.scheduler import Scheduler
 from reference_engine.scheduling.search import Search
-from reference_engine.scheduling.step import Chunk
+from reference_engine.scheduling.step import Step
 
 Clock = Callable[[], float]  # seconds from an arbitrary origin, never going back
 
@@ -47,6 +48,7 @@ class Engine:
         self._clock = clock
         self._occupancy_steps = occupancy_steps
         self._num_steps = 0
+        self._failure: EngineUnavailableError | None = None
         self.close = close
 
     @property
@@ -91,46 +93,67 @@ class Engine:
 
     def reset_prefix_cache(self) -> None:
         """Makes sure that no later request finds what was computed so far; requests under way go on."""
-        self._scheduler.cache.forget_all()
+        self._scheduler.forget_all()
 
     def step(self) -> StepReport:
-        """Computes one step. Requests that end in it are forgotten and their blocks are free."""
+        """Computes one step. Requests that end in it are forgotten and their blocks are free.
+
+        Raises:
+            EngineUnavailableError: a step was broken off, this one or one before it.
+        """
+        if self._failure is not None:
+            raise self._failure
         scheduler, cache = self._scheduler, self._scheduler.cache
         began_s = self._clock()
         before = (scheduler.num_preemptions, scheduler.num_swaps, cache.num_evicted)
         step, moves = scheduler.schedule()
+        # Whatever can be is done before the model has pushed all of this out of the processor's caches.
+        chunks = [chunk for chunk in step.chunks if chunk.is_sampled]
         fresh = [chunk.request for chunk in step.chunks if chunk.request.first_scheduled_s is None]
         for request in fresh:
             for one in (request, *request.siblings):
                 one.first_scheduled_s = began_s
-        # Whatever can be is done before the model has pushed all of this out of the processor's caches.
-        computed_tokens = sum(chunk.length for chunk in step.chunks)
-        sampled = self._runner.run(step, moves) if step.chunks or moves else []
+        computed_tokens = sum([chunk.length for chunk in step.chunks])
+        queue_times_s = [began_s - request.arrival_s for request in fresh if request.arrival_s is not None]
+        looked_up = [request for request in fresh if request.num_cached_tokens is not None]
+        preemptions, swaps = scheduler.num_preemptions - before[0], scheduler.num_swaps - before[1]
+        evicted_blocks = cache.num_evicted - before[2]
+        self._num_steps += 1
+
+        tokens = iter(self._run(step, moves) if step.chunks or moves else ())
         made_s = self._clock()
         outputs: list[TokenOutput] = []
         prompt_tokens = 0
-        for chunk, tokens in zip(step.chunks, sampled, strict=True):
-            scheduler.complete(chunk)
-            if chunk.request.search is not None:
-                told = self._search_on(chunk.request, chunk.request.search, tokens, made_s)
-                prompt_tokens += sum(one.finish_reason is not None for one in told) * chunk.request.prompt_len
-                outputs.extend(told)
+        scheduler.complete()
+        for chunk in chunks:
+            request = chunk.request
+            if request.search is not None:
+                told = self._search_on(request, request.search, next(tokens), made_s)
+                prompt_tokens += sum(one.finish_reason is not None for one in told) * request.prompt_len
+                outputs += told
                 continue
-            for request, token in zip(self._takers(chunk) if tokens else (), tokens, strict=True):
-                prompt_tokens += 0 if request.num_output else request.prompt_len
-                outputs.append(self._take(request, token, made_s))
-        self._num_steps += 1
+            if request.first_token_s is None:
+                prompt_tokens += request.prompt_len * request.width
+            family = (request, *self._forks(request)) if request.siblings else (request,)
+            for one in family:
+                token, last_s = next(tokens), one.last_token_s
+                one.last_token_s, reason = made_s, one.append(token.token_id)
+                outputs.append(
+                    TokenOutput(one.request_id, token, None, made_s - last_s, None, one.num_cached_tokens)
+                    if reason is None and last_s is not None
+                    else self._first_or_last(one, token, reason, last_s, made_s)
+                )
         return StepReport(
             outputs=outputs,
             duration_s=self._clock() - began_s,
             computed_tokens=computed_tokens,
             prompt_tokens=prompt_tokens,
-            queue_times_s=[began_s - request.arrival_s for request in fresh if request.arrival_s is not None],
-            preemptions=scheduler.num_preemptions - before[0],
-            swaps=scheduler.num_swaps - before[1],
-            looked_up_tokens=sum(request.prompt_len for request in fresh if request.num_cached_tokens is not None),
-            cached_tokens=sum(request.num_cached_tokens or 0 for request in fresh),
-            evicted_blocks=cache.num_evicted - before[2],
+            queue_times_s=queue_times_s,
+            preemptions=preemptions,
+            swaps=swaps,
+            looked_up_tokens=sum([request.prompt_len for request in looked_up]),
+            cached_tokens=sum([request.num_cached_tokens or 0 for request in looked_up]),
+            evicted_blocks=evicted_blocks,
             arrived=scheduler.num_arrived,
             running=scheduler.num_running,
             waiting=scheduler.num_waiting,
@@ -143,27 +166,34 @@ class Engine:
         """Raises BlockAccountingError if a block leaked or the prefix cache finds what it should not."""
         self._scheduler.check_integrity()
 
-    def _takers(self, chunk: Chunk) -> Sequence[Request]:
-        """Who gets a token from the chunk's last row; siblings run on from here by themselves."""
-        leader = chunk.request
-        if not leader.siblings:
-            return (leader,)
-        siblings, leader.siblings = leader.siblings, []
+    def _run(self, step: Step, moves: Moves) -> list[SampledToken]:
+        """What was planned counts as computed, so that an engine in which it was not must not go on."""
+        try:
+            return self._runner.run(step, moves)
+        except EngineUnavailableError as error:
+            self._failure = error
+            raise
+        except BaseException as error:
+            what = f"a step was broken off ({type(error).__name__}); start the engine again"
+            self._failure = EngineUnavailableError(what)
+            raise
+
+    def _forks(self, leader: Request) -> Sequence[Request]:
+        """A request's siblings, who run on from here by themselves."""
+        siblings, leader.siblings = leader.siblings, ()
         for sibling in siblings:
             sibling.num_cached_tokens = leader.num_cached_tokens
             self._scheduler.fork(leader, sibling)
-        return (leader, *siblings)
+        return siblings
 
-    def _take(self, request: Request, token: SampledToken, made_s: float) -> TokenOutput:
-        request.token_ids.append(token.token_id)
-        reason = request.finish_reason()
-        last_s, request.last_token_s = request.last_token_s, made_s
+    def _first_or_last(
+        self, request: Request, token: SampledToken, reason: FinishReason | None, last_s: float | None, made_s: float
+    ) -> TokenOutput:
         if last_s is None:
             request.first_token_s = made_s
-        phases = Phases.of(request, made_s) if last_s is None or reason is not None else None
         if reason is not None:
             self._scheduler.finish(request)
-        gap_s = None if last_s is None else made_s - last_s
+        gap_s, phases = None if last_s is None else made_s - last_s, Phases.of(request, made_s)
         return TokenOutput(request.request_id, token, reason, gap_s, phases, request.num_cached_tokens)
 
     def _start(self, source: str) -> GrammarState:
@@ -171,15 +201,11 @@ class Engine:
             raise EngineBugError("a request has a grammar and this engine has nothing to read it with")
         return self._grammars.start(source)
 
-    def _search_on(
-        self, beam: Request, search: Search, tokens: Sequence[SampledToken], made_s: float
-    ) -> list[TokenOutput]:
+    def _search_on(self, beam: Request, search: Search, token: SampledToken, made_s: float) -> list[TokenOutput]:
         """All tokens of all hypotheses when it is known which they are; nothing before."""
-        if not tokens:
-            return []
         for member in search.members:
             member.first_token_s = made_s if member.first_token_s is None else member.first_token_s
-        if not search.settle(beam, tokens[0].continuations, self._scheduler):
+        if not search.settle(beam, token.continuations, self._scheduler):
             return []
         outputs: list[TokenOutput] = []
         for request, told, reason in search.answers():

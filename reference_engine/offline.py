@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import torch
+
 from reference_engine.assembly import build_engine, resolve_config
 from reference_engine.config import EngineConfig
 from reference_engine.detokenizer import Detokenizer, StopMatcher
@@ -82,6 +84,7 @@ class LLM:
         """Ends the processes that share the model, if there are any; at the latest they end with this one."""
         self.engine.close()
 
+    @torch.inference_mode()
     def generate(
         self,
         prompts: Sequence[str | Sequence[int]],
@@ -116,7 +119,7 @@ class LLM:
                 Request(f"{number}/{i}", tokens, dataclasses.replace(chosen, seed=wanted.seed + i))
                 for i in range(n if chosen.beams is None else chosen.beams.width)
             ]
-            family[0].siblings = family[1:]
+            family[0].siblings = tuple(family[1:])
             leaders.append(family[0])
             writers |= {one.request_id: _Writer(self.tokenizer, stop, wanted.min_tokens) for one in family}
         for output in _outputs(self.engine, leaders):
@@ -174,6 +177,7 @@ def load_engine(config: EngineConfig) -> Engine:
     return _built(config, open_checkpoint(Path(config.model)))
 
 
+@torch.inference_mode()
 def generate(engine: Engine, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> list[list[int]]:
     """Output token ids of each prompt, all queued at once.
 

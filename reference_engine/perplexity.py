@@ -141,7 +141,7 @@ class PerplexityMeter:
             )
             nats += float(cross_entropy(logits.float(), tokens[start + 1 : end + 1], reduction="sum"))
             for table in tables:
-                table.advance(None, token_ids, end)
+                table.hide(end)
         is_partial = isinstance(attention, HeavyHitterAttention)
         census = attention.census([table.blocks for table in tables], inputs) if is_partial else None
         return nats, peak, census

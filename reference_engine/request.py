@@ -2,7 +2,7 @@
 
 import dataclasses
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from reference_engine.errors import RequestError
@@ -202,7 +202,7 @@ class Request:
         cache_salt: str | None = None,
         *,
         priority: int = 0,
-        siblings: Sequence["Request"] = (),
+        siblings: Iterable["Request"] = (),
     ) -> None:
         self.request_id = request_id
         self.token_ids = list(prompt_token_ids)
@@ -214,7 +214,7 @@ class Request:
         self.holding: Holding | None = None
         self.priority = priority
         self.rank = Rank(0, 0)
-        self.siblings = list(siblings)
+        self.siblings = tuple(siblings)
         self.search: Search | None = None
         self.continuations: tuple[Continuation, ...] | None = None
         self.is_done = False
@@ -246,9 +246,9 @@ class Request:
         return 1 + len(self.siblings)
 
     @property
-    def takers(self) -> list["Request"]:
+    def takers(self) -> tuple["Request", ...]:
         """Who gets a token of its own from the next row; the beams of a search share what the first one gets."""
-        return [self] if self.sampling.beams is not None else [self, *self.siblings]
+        return (self,) if not self.siblings or self.sampling.beams is not None else (self, *self.siblings)
 
     @property
     def is_settled(self) -> bool:
@@ -263,11 +263,13 @@ class Request:
     @property
     def is_decoding(self) -> bool:
         """Whether exactly the last sampled token is missing from the cache."""
-        return self.num_uncomputed == 1 and self.num_output > 0
+        num_tokens = len(self.token_ids)
+        return num_tokens - self.num_computed == 1 and num_tokens > self.prompt_len
 
-    def finish_reason(self) -> FinishReason | None:
-        """Whether the newest token ends the request, and why."""
+    def append(self, token_id: int) -> FinishReason | None:
+        """Takes the next token; returns why it ends the request, or None."""
+        self.token_ids.append(token_id)
         num_output, sampling = len(self.token_ids) - self.prompt_len, self.sampling
-        if self.token_ids[-1] in sampling.stop_token_ids and num_output >= sampling.min_tokens:
+        if token_id in sampling.stop_token_ids and num_output >= sampling.min_tokens:
             return FinishReason.STOP
         return FinishReason.LENGTH if num_output >= sampling.max_tokens else None

@@ -93,7 +93,7 @@ def blocks_of_search(llm: LLM, prompt: list[int], params: SamplingParams, width:
     """One search alone: block-steps held, those that would be without sharing, and the most blocks at once."""
     family = [Request(f"beam {number}", prompt, params) for number in range(width)]
     leader = family[0]
-    leader.siblings = family[1:]
+    leader.siblings = tuple(family[1:])
     llm.engine.add(leader)
     held = unshared = peak = 0
     while llm.engine.has_work:

@@ -98,17 +98,11 @@ class _Decodes:
 
     def __init__(self, spans: Sequence[Span], group: int, storage: KvStorage) -> None:
         self.batch = len(spans)
-        ends = array.array("q", [span.end for span in spans])
-        self._width = -(-max(ends) // storage.block_size)
-        tables, padding = array.array("i"), array.array("i", [0]) * self._width
-        for number, span in enumerate(spans, 1):
-            tables.extend(span.tables[group][: self._width])
-            tables.extend(padding[: number * self._width - len(tables)])
-        # Arrays of C, several times faster than a tensor out of lists in every step.
-        self._tables, self._ends = (
-            torch.frombuffer(tables, dtype=torch.int32),
-            torch.frombuffer(ends, dtype=torch.int64),
-        )
+        # As the kernel reads them; as a rule they are so already. Held here, since it is told where they lie.
+        tables = [span.tables[group] for span in spans]
+        self._tables = [table if isinstance(table, array.array) else array.array("i", table) for table in tables]
+        self._places = array.array("Q", [table.buffer_info()[0] for table in self._tables])
+        self._ends = array.array("q", [span.start + 1 for span in spans])
         self._block_size = storage.block_size
         self._visible = storage.layout.groups[group]
         self._told: Decode | None = None
@@ -124,10 +118,9 @@ class _Decodes:
         """The kernel's argument for a layer; made once, since a group's layers differ in how their tensors lie only."""
         if self._told is None:
             self._told = Decode(
-                tables=self._tables.data_ptr(),
-                ends=self._ends.data_ptr(),
+                tables=self._places.buffer_info()[0],
+                ends=self._ends.buffer_info()[0],
                 batch=self.batch,
-                width=self._width,
                 block_size=self._block_size,
                 window=self._visible.window or 0,
                 sinks=self._visible.sinks,

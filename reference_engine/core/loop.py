@@ -91,11 +91,12 @@ def _serve(channel: Channel, loader: Loader) -> None:
     gc.freeze()  # what is loaded stays: no step has to look through it for garbage
     try:
         channel.send(Ready(facts, engine.num_arrived))
-        while True:
-            for command in channel.receive(wait=not engine.has_work):
-                _follow(command, engine, channel, profiler)
-            # A step without work computes nothing, but its report tells that the last cancelled request is gone.
-            channel.send(engine.step())
+        with torch.inference_mode():
+            while True:
+                for command in channel.receive(wait=not engine.has_work):
+                    _follow(command, engine, channel, profiler)
+                # A step without work computes nothing, but its report tells that the last cancelled request is gone.
+                channel.send(engine.step())
     finally:
         engine.close()
 

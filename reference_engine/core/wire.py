@@ -54,7 +54,7 @@ class Sent(msgspec.Struct, array_like=True):
         ]
         for one in (leader, *siblings):
             one.arrival_s = self.arrival_s
-        leader.siblings = siblings
+        leader.siblings = tuple(siblings)
         return leader
 
 

@@ -15,9 +15,9 @@
 
 // What is the same in all layers of a group in one step; cpu.py has the same fields in the same order.
 struct Decode {
-    const int32_t* tables;  // [batch, width], blocks of each sequence
-    const int64_t* ends;    // [batch], tokens of each, the new one included
-    int64_t batch, width, block_size;
+    const int32_t* const* tables;  // [batch], blocks of each sequence, where the engine keeps them
+    const int64_t* ends;           // [batch], tokens of each, the new one included
+    int64_t batch, block_size;
     int64_t heads, kv_heads, key_dim, value_dim;
     int64_t query_stride, key_stride, value_stride;  // elements from one row of the batch to the next
     int64_t window, sinks;                           // a window of 0 sees everything
@@ -275,7 +275,7 @@ void attend_heads(const Decode& step, const Caches<T>& caches, T* out, const T* 
                   int64_t first_head) {
     const T* keys = caches.keys + head * step.key_dim;
     const T* values = caches.values ? caches.values + head * step.value_dim : keys;
-    const int32_t* blocks = step.tables + row * step.width;
+    const int32_t* blocks = step.tables[row];
     const int64_t end = step.ends[row];
     const int64_t begin = step.window && end > step.window ? end - step.window : 0;
     const auto attend = [&](auto&& state) {
@@ -296,7 +296,7 @@ template <typename T>
 void store(const Decode& step, const Caches<T>& caches, const T* new_keys, const T* new_values) {
     for (int64_t row = 0; row < step.batch; ++row) {
         const int64_t token = step.ends[row] - 1, size = step.block_size;
-        const int64_t slot = step.tables[row * step.width + token / size] * size + token % size;
+        const int64_t slot = step.tables[row][token / size] * size + token % size;
         std::memcpy(caches.keys + slot * caches.key_row, new_keys + row * step.key_stride, caches.key_row * sizeof(T));
         if (caches.values)
             std::memcpy(caches.values + slot * caches.value_row, new_values + row * step.value_stride,

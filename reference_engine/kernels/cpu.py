@@ -129,7 +129,7 @@ class Decode(ctypes.Structure):
 
     _fields_ = (
         *((name, POINTER) for name in ("tables", "ends")),
-        *((name, LONG) for name in ("batch", "width", "block_size", "heads", "kv_heads", "key_dim", "value_dim")),
+        *((name, LONG) for name in ("batch", "block_size", "heads", "kv_heads", "key_dim", "value_dim")),
         *((name, LONG) for name in ("query_stride", "key_stride", "value_stride", "window", "sinks")),
         ("scale", FLOAT),
     )

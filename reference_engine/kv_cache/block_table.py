@@ -58,7 +58,7 @@ class BlockTable:
         self._visible = visible
         self._num_published = 0  # leading blocks that were found or made findable
         self._num_hidden = 0  # as far as blocks that have left the window were given back
-        self.blocks = block_list()
+        self.blocks = block_list()  # always this one: steps and kernels point to it
 
     @property
     def capacity_tokens(self) -> int:
@@ -84,18 +84,18 @@ class BlockTable:
         Returns:
             From which block to which one contents must be copied, because the first is shared with a fork.
         """
-        size = self._pool.block_size
+        first, copy = start // self._pool.block_size, None
+        if first < len(self.blocks):
+            shared = self._shared_at(start)
+            if shared is not None:
+                (own,) = self._pool.take(1)
+                self._pool.release([shared])
+                self.blocks[first] = own
+                copy = (shared, own)
+            self._pool.check_writable(self.blocks[first : -(-end // self._pool.block_size)])
         missing = self._pool.blocks_for(end) - len(self.blocks)
-        shared = self._shared_at(start)
-        copy = None
-        if shared is not None:
-            (own,) = self._pool.take(1)
-            self._pool.release([shared])
-            self.blocks[start // size] = own
-            copy = (shared, own)
         if missing > 0:
             self.blocks.extend(self._pool.take(missing))
-        self._pool.check_writable(self.blocks[start // size : -(-end // size)])
         return copy
 
     def _shared_at(self, token: int) -> int | None:
@@ -111,45 +111,47 @@ class BlockTable:
         for block in found:
             if block != RELEASED:
                 self._pool.share(block)
-        self.blocks = block_list(found)
+        self.blocks[:] = block_list(found)
         self._num_published = len(found)
         size = self._pool.block_size
         self._num_hidden = self._visible.hidden_blocks(len(found) * size, size).stop
 
-    def advance(self, names: BlockNames | None, token_ids: Sequence[int], num_computed: int) -> None:
-        """Takes note of what is computed: full blocks become findable, those out of sight are given back.
+    def publish(self, names: BlockNames, token_ids: Sequence[int], num_computed: int) -> None:
+        """Makes full blocks findable.
 
         Args:
-            names: of the sequence's blocks; None where nothing is to be found.
+            names: of the sequence's blocks.
             token_ids: of the sequence, at least `num_computed`.
             num_computed: leading tokens whose keys and values are in the blocks.
         """
-        num_full = num_computed // self._pool.block_size
-        if num_full == self._num_published:
-            return  # most decodes
-        if names is not None:
-            for index in range(self._num_published, num_full):
-                if self.blocks[index] != RELEASED:
-                    self._pool.publish(self.blocks[index], names.at(token_ids, index))
-        self._num_published = num_full
+        for index in range(self._num_published, num_computed // self._pool.block_size):
+            if self.blocks[index] != RELEASED:
+                self._pool.publish(self.blocks[index], names.at(token_ids, index))
+            self._num_published = index + 1
+
+    def hide(self, num_computed: int) -> None:
+        """Gives back the blocks that nobody sees any more when so many leading tokens are computed."""
         hidden = self._visible.hidden_blocks(num_computed, self._pool.block_size)
+        if hidden.stop <= self._num_hidden:
+            return
         for index in range(max(hidden.start, self._num_hidden), hidden.stop):
             if self.blocks[index] != RELEASED:
                 self._pool.release([self.blocks[index]])
                 self.blocks[index] = RELEASED
-        self._num_hidden = max(self._num_hidden, hidden.stop)
+        self._num_hidden = hidden.stop
 
     def fork(self) -> "BlockTable":
         """A second table that shares every block; whoever writes into the last one first gets a copy of it."""
         twin = BlockTable(self._pool, self._visible)
         for block in self.held():
             self._pool.share(block)
-        twin.blocks = self.blocks[:]
+        twin.blocks.extend(self.blocks)
         twin._num_published, twin._num_hidden = self._num_published, self._num_hidden
         return twin
 
     def clear(self) -> None:
         """Gives all blocks back, the last one first: a beginning is of use to more sequences than its continuation."""
-        blocks, self.blocks = self.blocks, block_list()
+        held = [block for block in reversed(self.blocks) if block != RELEASED]
+        del self.blocks[:]
         self._num_published = self._num_hidden = 0
-        self._pool.release(block for block in reversed(blocks) if block != RELEASED)
+        self._pool.release(held)

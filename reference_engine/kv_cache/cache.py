@@ -53,14 +53,19 @@ class Holding:
 
     Attributes:
         tables: one for each group.
+        blocks: of each table.
+        room: tokens below this one, from `num_computed` on, have a place that may be written. It is what is known
+            without a look: 0 after anything that may have changed it.
         names: of its blocks.
         swapped: for each group the blocks of host memory that hold it; None while it is not swapped out.
     """
 
-    __slots__ = ("names", "swapped", "tables")
+    __slots__ = ("blocks", "names", "room", "swapped", "tables")
 
     def __init__(self, tables: tuple[BlockTable, ...], names: BlockNames) -> None:
         self.tables = tables
+        self.blocks = [table.blocks for table in tables]
+        self.room = 0
         self.names = names
         self.swapped: tuple[tuple[int, ...], ...] | None = None
 
@@ -71,12 +76,19 @@ class KvCache:
     Args:
         groups: at least one; all have the same block size.
         prefix_caching: whether requests begin with the blocks that hold their beginning already.
+
+    Attributes:
+        block_size: tokens of a block.
+        has_windows: whether blocks go out of sight of their sequence.
+        most_for_one_token: blocks of a group that a request's next token may need.
     """
 
     def __init__(self, groups: Sequence[Group], *, prefix_caching: bool) -> None:
         self.groups = tuple(groups)
         self.prefix_caching = prefix_caching
-        self._block_size = self.groups[0].pool.block_size
+        self.block_size = self.groups[0].pool.block_size
+        self.has_windows = any(group.visible.window is not None for group in self.groups)
+        self.most_for_one_token = max(group.pool.run for group in self.groups)
         self._nothing = Hit(0, tuple(() for _ in self.groups))
 
     @property
@@ -95,7 +107,7 @@ class KvCache:
         Args:
             requests: all that hold blocks.
         """
-        size, running = self._block_size, list(requests)
+        size, running = self.block_size, list(requests)
         held = filled = reserved = lost = 0
         for number, group in enumerate(self.groups):
             room = group.pool.num_used * size
@@ -138,10 +150,10 @@ class KvCache:
             table.missing(start, _kept(group, request, end)) for group, table in zip(self.groups, tables, strict=True)
         )
 
-    def has_room(self, request: Request) -> bool:
-        """Whether a running request's next token needs no block."""
-        token = request.num_computed
-        return all(table.has_room(token) for table in holding_of(request).tables)
+    def has_room(self, request: Request, end: int) -> bool:
+        """Whether it is known that a running request's next tokens, up to `end`, need no block."""
+        holding = request.holding
+        return holding is not None and end <= holding.room
 
     def need_to_admit(self, request: Request, hit: Hit | None, end: int) -> Blocks:
         """Blocks that a waiting request takes from the free ones when it is admitted.
@@ -169,7 +181,7 @@ class KvCache:
         """
         if not self.prefix_caching:
             return self._nothing
-        names, tokens, size = holding_of(request).names, request.token_ids, self._block_size
+        names, tokens, size = holding_of(request).names, request.token_ids, self.block_size
         count = (len(tokens) - 1) // size
         found = [_find(group, names, tokens, count) for group in self.groups]
         for length in range(min(map(len, found), default=0), 0, -1):
@@ -187,7 +199,7 @@ class KvCache:
     def enter(self, request: Request) -> None:
         """Gives a new request its empty tables."""
         tables = tuple(BlockTable(group.pool, group.visible) for group in self.groups)
-        request.holding = Holding(tables, BlockNames(self._block_size, request.cache_salt))
+        request.holding = Holding(tables, BlockNames(self.block_size, request.cache_salt))
 
     def open(self, request: Request, hit: Hit) -> None:
         """Begins with what was found. All newcomers do so before anybody takes a block, which might be one of these."""
@@ -197,22 +209,31 @@ class KvCache:
 
     def make_writable(self, request: Request, end: int, moves: Moves) -> None:
         """Does what `need` or `need_to_admit` counted."""
-        for number, (group, table) in enumerate(zip(self.groups, holding_of(request).tables, strict=True)):
-            copy = table.make_writable(request.num_computed, _kept(group, request, end))
+        holding, size = holding_of(request), self.block_size
+        ends = [_kept(group, request, end) for group in self.groups]
+        for number, (table, stop) in enumerate(zip(holding.tables, ends, strict=True)):
+            copy = table.make_writable(request.num_computed, stop)
             if copy is not None:
                 moves.copies.append((number, *copy))
+        holding.room = -(-min(ends) // size) * size
 
-    def advance(self, request: Request, since: int) -> None:
-        """Takes note that the request's tokens are computed up to `num_computed`, from `since` on just now."""
-        if request.num_computed // self._block_size == since // self._block_size:
-            return  # no block has become full: most decodes
+    def publish(self, request: Request) -> None:
+        """Makes what a request has computed findable. What would not be found in between may wait for it."""
         holding = holding_of(request)
-        for table in holding.tables:
-            table.advance(holding.names if self.prefix_caching else None, request.token_ids, request.num_computed)
+        if self.prefix_caching and holding.swapped is None:
+            for table in holding.tables:
+                table.publish(holding.names, request.token_ids, request.num_computed)
+
+    def hide(self, request: Request) -> None:
+        """Takes back the blocks that are out of a request's sight; they can be found from now on."""
+        self.publish(request)
+        for table in holding_of(request).tables:
+            table.hide(request.num_computed)
 
     def fork(self, parent: Request, child: Request) -> None:
         """Lets a new request begin with everything that another has computed, in host memory too."""
         holding = holding_of(parent)
+        holding.room = 0
         child.holding = Holding(tuple(table.fork() for table in holding.tables), holding.names.copy())
         child.holding.swapped = holding.swapped
         for group, blocks in zip(self.groups, holding.swapped or (), strict=False):
@@ -222,17 +243,19 @@ class KvCache:
         child.num_computed = parent.num_computed
 
     def release(self, request: Request) -> None:
-        """Takes everything from a request, in host memory too."""
+        """Takes everything from a request, in host memory too; what it has computed can be found from now on."""
+        self.publish(request)
         holding = holding_of(request)
         for table in holding.tables:
             table.clear()
         for group, blocks in zip(self.groups, holding.swapped or (), strict=False):
             _host(group).release(block for block in blocks if block != RELEASED)
-        holding.swapped = None
+        holding.swapped, holding.room = None, 0
         request.num_computed = 0
 
     def swap_out(self, request: Request, moves: Moves) -> None:
         """Moves what a request has computed to host memory, which must have room for `held` blocks."""
+        self.publish(request)
         holding = holding_of(request)
         swapped: list[tuple[int, ...]] = []
         for number, (group, table) in enumerate(zip(self.groups, holding.tables, strict=True)):
@@ -243,7 +266,7 @@ class KvCache:
             )
             table.clear()
             swapped.append(places)
-        holding.swapped = tuple(swapped)
+        holding.swapped, holding.room = tuple(swapped), 0
 
     def swap_in(self, request: Request, moves: Moves) -> None:
         """Moves back what was swapped out."""
@@ -253,7 +276,7 @@ class KvCache:
         for number, (group, table) in enumerate(zip(self.groups, holding.tables, strict=True)):
             places = holding.swapped[number]
             fresh = iter(group.pool.take(sum(place != RELEASED for place in places)))
-            table.blocks = block_list(RELEASED if place == RELEASED else next(fresh) for place in places)
+            table.blocks[:] = block_list(RELEASED if place == RELEASED else next(fresh) for place in places)
             moves.to_device.extend(
                 (number, place, block) for place, block in zip(places, table.blocks, strict=True) if place != RELEASED
             )
@@ -268,6 +291,9 @@ class KvCache:
     def check_integrity(self, requests: Iterable[Request]) -> None:
         """Raises BlockAccountingError unless every block is either free or held by exactly these requests."""
         held = list(requests)
+        for holding, token in ((holding_of(one), one.num_computed) for one in held):
+            if token < holding.room and not all(table.has_room(token) for table in holding.tables):
+                raise BlockAccountingError(f"token {token} has no place of its own, and is said to have one")
         for number, group in enumerate(self.groups):
             audit(group.pool, [(holding_of(one).tables[number], one) for one in held])
             if group.host:

@@ -1,13 +1,12 @@
 """What must be copied before a step can be computed. Pure Python; `storage.py` carries it out."""
 
-import dataclasses
+import msgspec
 
 Move = tuple[int, int, int]
 """Group, block to read, block to write."""
 
 
-@dataclasses.dataclass(slots=True)
-class Moves:
+class Moves(msgspec.Struct):
     """Blocks to copy, in this order, because a block that one kind reads may be written by the next.
 
     Attributes:
@@ -16,9 +15,9 @@ class Moves:
         copies: within the cache: blocks that a fork is about to write into.
     """
 
-    to_host: list[Move] = dataclasses.field(default_factory=list[Move])
-    to_device: list[Move] = dataclasses.field(default_factory=list[Move])
-    copies: list[Move] = dataclasses.field(default_factory=list[Move])
+    to_host: list[Move] = []
+    to_device: list[Move] = []
+    copies: list[Move] = []
 
     def __bool__(self) -> bool:
         return bool(self.to_host or self.to_device or self.copies)

@@ -24,7 +24,11 @@ class Model(Protocol):
     """A decoder of any family."""
 
     def forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionStep, wanted_rows: torch.Tensor
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        attention: AttentionStep,
+        wanted_rows: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """One step.
 
@@ -32,7 +36,7 @@ class Model(Protocol):
             token_ids: int64 [num_tokens].
             positions: int64 [num_tokens], each token's place in its own sequence.
             attention: prepared for the same tokens.
-            wanted_rows: int64 [num_wanted], the tokens whose successor is wanted.
+            wanted_rows: int64 [num_wanted], the tokens whose successor is wanted; None for all, each once.
 
         Returns:
             Logits [num_wanted, vocab_size]; on ranks other than the first, which do not sample, a part of them.
@@ -121,7 +125,11 @@ class Decoder:
         self._gather, self._vocab_size = weights.ranks.gather, self._embedding.shape[0]
 
     def forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionStep, wanted_rows: torch.Tensor
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        attention: AttentionStep,
+        wanted_rows: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See `Model.forward`."""
         residual, added = rows_of(self._embedding, token_ids), None
@@ -130,9 +138,10 @@ class Decoder:
         rotations = [table.at(positions) for table in self._rotaries]
         for layer in self._layers:
             added = layer(residual, added, rotations, attention)
-        wanted = None if added is None else added.index_select(0, wanted_rows)
-        residual = residual.index_select(0, wanted_rows)
-        return self._gather(self._head(self._add_norm(residual, wanted, self._norm, self._eps)), self._vocab_size)
+        if wanted_rows is not None:
+            added = None if added is None else added.index_select(0, wanted_rows)
+            residual = residual.index_select(0, wanted_rows)
+        return self._gather(self._head(self._add_norm(residual, added, self._norm, self._eps)), self._vocab_size)
 
 
 def rotary_table(config: ModelConfig, weights: Weights, max_positions: int) -> RotaryTable:

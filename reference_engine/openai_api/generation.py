@@ -81,7 +81,7 @@ class GenerationRoutes:
                 group.append(job.request(prompt, fields, grammar, index=len(choices), seed=seed))
                 choices.append(Choice(len(choices), group[-1], fields, job.serving.tokenizer))
             # The prompt is computed once; the others are forked off then and share its blocks.
-            group[0].siblings.extend(group[1:])
+            group[0].siblings = tuple(group[1:])
             leaders.append(group[0])
         stream = job.serving.engines.submit(leaders)
         try:

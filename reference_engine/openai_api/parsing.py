@@ -46,7 +46,10 @@ def parse_body(body: bytes, kind: type[FieldsT]) -> FieldsT:
         raise RequestError("the body is nested too deeply; make it flatter") from error
     for name, harmless in NEUTRAL.items():
         value = getattr(fields, name, None)
-        if value is not None and value not in harmless:
+        # To Python true is 1, to JSON it is not.
+        if value is not None and not any(
+            value == one and isinstance(value, bool) == isinstance(one, bool) for one in harmless
+        ):
             raise RequestError(f"{name} is not supported here; leave it out", param=name)
     check_combinations(fields)
     return fields

@@ -28,7 +28,7 @@ class TensorParallelExecutor:
         self._workers = Workers(config)
         try:
             self._workers.await_ready()
-            self._group = connect(self._workers.folder, 0, config.tensor_parallel_size, device)
+            self._group = self._meet(config.tensor_parallel_size, device)
             self._local = build(self._group)
             self._workers.await_ready()
         except BaseException:
@@ -52,6 +52,12 @@ class TensorParallelExecutor:
         except EngineUnavailableError as error:
             self._failure = error
             raise
+
+    def _meet(self, size: int, device: torch.device) -> Group:
+        try:
+            return connect(self._workers.folder, 0, size, device)
+        except RuntimeError as error:  # a rank that fails at once may be gone before all have met
+            raise self._workers.failure(error) from error
 
     def _execute(self, batch: Batch) -> torch.Tensor | None:
         self._workers.send(batch)

@@ -30,8 +30,9 @@ def main(pipe: Connection) -> int:
         threading.Thread(target=_end_with_pipe, args=(pipe.fileno(), assignment.folder), daemon=True).start()
         executor = _executor(assignment)
         pipe.send_bytes(READY)
-        while True:
-            executor.execute(decode_batch(pipe.recv_bytes()))
+        with torch.inference_mode():
+            while True:
+                executor.execute(decode_batch(pipe.recv_bytes()))
     except (EOFError, ConnectionError):
         return 0
     except Exception as error:  # noqa: BLE001 (rank 0 tells the user, whatever it is)

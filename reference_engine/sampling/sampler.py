@@ -25,6 +25,16 @@ from reference_engine.sampling.uniform import uniforms
 _FEW = 4  # of so many rows
 
 
+def all_plain(requests: Sequence[Request]) -> bool:
+    """Whether nobody wants anything but the likeliest token."""
+    return all(request.sampling.is_plain for request in requests)
+
+
+def most_likely(logits: torch.Tensor) -> list[SampledToken]:
+    """What `sample` gives where `all_plain` is true: the largest of each row, the first of equals."""
+    return [SampledToken(token) for token in _largest(logits)]
+
+
 def sample(logits: torch.Tensor, requests: Sequence[Request]) -> list[SampledToken]:
     """Chooses the next token of each request.
 
@@ -36,8 +46,8 @@ def sample(logits: torch.Tensor, requests: Sequence[Request]) -> list[SampledTok
         One token per row, with its log-probability where the request asked for it, and with all continuations that may
         matter where the request is a beam.
     """
-    if all(request.sampling.is_plain for request in requests):
-        return [SampledToken(token) for token in _most_likely(logits)]
+    if all_plain(requests):
+        return most_likely(logits)
     scores = logits.float().contiguous()
     telling = [row for row, request in enumerate(requests) if request.sampling.logprobs is not None]
     unchanged = scores[telling] if telling else None
@@ -78,14 +88,14 @@ def _ways(
     return dict(zip(beams, best, strict=True))
 
 
-def _most_likely(scores: torch.Tensor) -> list[int]:
+def _largest(scores: torch.Tensor) -> list[int]:
     return best_kernels(scores.device, scores.dtype).largest(scores)
 
 
 def _choose(scores: torch.Tensor, requests: Sequence[Request]) -> list[int]:
     """Token ids, from scores that nothing changes any more."""
     drawn = [row for row, request in enumerate(requests) if not request.sampling.is_greedy]
-    tokens = _most_likely(scores) if len(drawn) < len(requests) else [0] * len(requests)
+    tokens = _largest(scores) if len(drawn) < len(requests) else [0] * len(requests)
     if not drawn:
         return tokens
     numbers = uniforms([requests[row].sampling.seed for row in drawn], [requests[row].num_output for row in drawn])

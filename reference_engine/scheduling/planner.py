@@ -12,6 +12,7 @@ them goes, nor as found when another newcomer was promised it. What was counted 
 carried out; at worst a step does a little less than it could have.
 """
 
+import operator
 from collections.abc import Sequence
 
 from reference_engine.kv_cache.cache import Blocks, Hit, KvCache
@@ -19,6 +20,8 @@ from reference_engine.kv_cache.outlook import Outlook
 from reference_engine.request import Request
 from reference_engine.scheduling.rules import PreemptionName, Rules
 from reference_engine.scheduling.step import Chunk, Step
+
+_START = operator.attrgetter("start")
 
 
 def next_step(running: Sequence[Request], waiting: Sequence[Request], cache: KvCache, rules: Rules) -> Step:
@@ -42,18 +45,19 @@ def plain_decodes(running: Sequence[Request], cache: KvCache, rules: Rules) -> S
     """
     if rules.policy == "static" or len(running) > rules.max_num_batched_tokens:
         return None
-    free = cache.free()
     chunks: list[Chunk] = []
+    growing = 0
     for request in running:
         if not request.is_decoding:
             return None
         start = request.num_computed
-        has_room = cache.has_room(request)
+        has_room = cache.has_room(request, start + 1)
         if not has_room:
-            free = list(map(int.__sub__, free, cache.need(request, start + 1)))
-            if min(free) < 0:
-                return None
-        chunks.append(Chunk(request, start, 1, takes_blocks=not has_room))
+            growing += 1
+        chunks.append(Chunk(request, start, 1, True, not has_room))
+    if growing * cache.most_for_one_token > min(cache.free()):
+        return None
+    chunks.sort(key=_START)
     return Step(chunks=tuple(chunks))
 
 
@@ -88,7 +92,7 @@ class _Draft:
         self.preempted: list[tuple[Request, PreemptionName]] = []
 
     def step(self) -> Step:
-        chunks = tuple(self._chunks.values())
+        chunks = tuple(sorted(self._chunks.values(), key=lambda one: (one.length > 1, one.length == 1 and one.start)))
         return Step(tuple(self.preempted), tuple(self._admitted), chunks, self._padding(chunks))
 
     def go_on(self, request: Request) -> None:
@@ -103,7 +107,7 @@ class _Draft:
             self._preempt(victim)
             if victim is request:
                 return
-        self._plan(Chunk(request, request.num_computed, length, takes_blocks=any(need)), need)
+        self._plan(request, request.num_computed, length, need, takes_blocks=not self._cache.has_room(request, end))
 
     def admit(self, request: Request) -> bool:
         """Plan a newcomer's first chunk; False where it must wait, and all behind it with it."""
@@ -118,7 +122,7 @@ class _Draft:
         self.going.append(request)
         self._admitted.append((request, hit))
         self._seats -= request.width
-        self._plan(Chunk(request, start, length), need)
+        self._plan(request, start, length, need)
         return True
 
     def _length(self, request: Request, start: int) -> int:
@@ -159,11 +163,12 @@ class _Draft:
     def _fits(self, need: Blocks) -> bool:
         return not any(map(int.__gt__, need, self._free))
 
-    def _plan(self, chunk: Chunk, need: Blocks) -> None:
+    def _plan(self, request: Request, start: int, length: int, need: Blocks, *, takes_blocks: bool = True) -> None:
         self._free = [have - taken for have, taken in zip(self._free, need, strict=True)]
-        self._taken[chunk.request.request_id] = need
-        self._chunks[chunk.request.request_id] = chunk
-        self._budget -= chunk.length
+        self._taken[request.request_id] = need
+        is_sampled = start + length == request.num_tokens
+        self._chunks[request.request_id] = Chunk(request, start, length, is_sampled, takes_blocks)
+        self._budget -= length
 
     def _would_free(self, victim: Request, outlook: Outlook) -> Blocks:
         taken = self._taken.get(victim.request_id)

@@ -14,7 +14,7 @@ from reference_engine.outputs import Occupancy
 from reference_engine.request import Rank, Request
 from reference_engine.scheduling.planner import next_step
 from reference_engine.scheduling.rules import PreemptionName, Rules
-from reference_engine.scheduling.step import Chunk, Step
+from reference_engine.scheduling.step import Step
 
 
 class Scheduler:
@@ -50,12 +50,15 @@ class Scheduler:
     @property
     def num_running(self) -> int:
         """Requests with blocks that have not ended."""
+        if self._rules.policy != "static":
+            return len(self._running)  # whoever is done has left
         return sum(not request.is_done for request in self._running)
 
     @property
     def free_seats(self) -> int:
         """Sequences that could run beside those that do; below 0 where several answers were promised seats."""
-        return self._rules.max_num_seqs - sum(request.width for request in self._running)
+        promised = sum([len(request.siblings) for request in self._running])
+        return self._rules.max_num_seqs - len(self._running) - promised
 
     def occupancy(self) -> Occupancy:
         """See :meth:`KvCache.occupancy`."""
@@ -126,6 +129,8 @@ class Scheduler:
         """
         self._num_steps += 1
         self._end_batch()  # its last member may have made room
+        if self._waiting:
+            self._publish()
         step = next_step(self._running, self._waiting, self.cache, self._rules)
         moves = Moves()
         for request, how in step.preempted:
@@ -136,16 +141,25 @@ class Scheduler:
             if hit is None:
                 self.cache.swap_in(request, moves)
         for chunk in step.chunks:
+            request, end = chunk.request, chunk.start + chunk.length
             if chunk.takes_blocks:
-                self.cache.make_writable(chunk.request, chunk.end, moves)
+                self.cache.make_writable(request, end, moves)
+            # Counted as computed before it is, as in vLLM: after the model, all of this is far from the processor.
+            request.num_computed = end
         if self._waiting and not self._running and not step.preempted:
             raise EngineBugError(f"request {self._waiting[0].request_id} can never be admitted")
         return step, moves
 
-    def complete(self, chunk: Chunk) -> None:
-        """Takes note that a planned chunk has been computed."""
-        chunk.request.num_computed = chunk.end
-        self.cache.advance(chunk.request, chunk.start)
+    def complete(self) -> None:
+        """Takes note that what was planned has been computed."""
+        if self.cache.has_windows:
+            for request in self._running:
+                self.cache.hide(request)
+
+    def forget_all(self) -> None:
+        """Makes sure that nothing computed so far is found by a later request."""
+        self._publish()
+        self.cache.forget_all()
 
     def finish(self, request: Request) -> None:
         """Ends a running request. A static batch keeps its members until the last one has ended."""
@@ -171,6 +185,11 @@ class Scheduler:
         for search in {id(one.search): one.search for one in both if one.search is not None}.values():
             search.check_integrity([one for one in both if one.search is search])
         self.cache.check_integrity(both)
+
+    def _publish(self) -> None:
+        """What is computed matters to newcomers only: until there are some, steps are spared the hashing."""
+        for request in self._running:
+            self.cache.publish(request)
 
     def _end_batch(self) -> None:
         """Frees what a static batch holds when its last member has ended."""

@@ -56,7 +56,7 @@ class Search:
         extensions = self._rules.advance(ready)
         kept = {extension.parent for extension in extensions}
         for number, one in enumerate(self.beams):
-            one.siblings = []
+            one.siblings = ()
             if number not in kept:
                 scheduler.drop(one)
         self._branch(extensions, scheduler)

@@ -1,7 +1,5 @@
 """What one step of the engine computes."""
 
-import dataclasses
-
 import msgspec
 
 from reference_engine.kv_cache.cache import Hit
@@ -16,12 +14,14 @@ class Chunk(msgspec.Struct, frozen=True):
         request: whose.
         start: tokens in the cache before the step.
         length: at least 1.
+        is_sampled: whether it reaches the end of what is known, so that its last row gives the next token.
         takes_blocks: whether there must be blocks first for it; else their place is there.
     """
 
     request: Request
     start: int
     length: int
+    is_sampled: bool
     takes_blocks: bool = True
 
     @property
@@ -29,21 +29,16 @@ class Chunk(msgspec.Struct, frozen=True):
         """Tokens in the cache after the step."""
         return self.start + self.length
 
-    @property
-    def is_sampled(self) -> bool:
-        """Whether the chunk reaches the end of what is known, so that its last row gives the next token."""
-        return self.end == self.request.num_tokens
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """The plan of one step; to be carried out in this order.
 
     Attributes:
         preempted: requests that lose their blocks, and how.
         admitted: requests that begin or come back, and what was found of each in the cache; None for what comes back
             from host memory.
-        chunks: what is computed.
+        chunks: what is computed: single tokens first, by the length of what they look back on, since backends pad
+            neighbours to the longest of them; then the others, in order of rank.
         padding: lengths of rows that are computed for nothing, beside them: static batches pad to the longest.
     """
 

@@ -253,7 +253,8 @@ class FakeRunner:
 
     def run(self, step, moves):
         self.steps.append([(chunk.request.request_id, chunk.start, chunk.length) for chunk in step.chunks])
-        return [[self.token(chunk)] * chunk.request.width if chunk.is_sampled else [] for chunk in step.chunks]
+        sampled = [chunk for chunk in step.chunks if chunk.is_sampled]
+        return [token for chunk in sampled for token in [self.token(chunk)] * chunk.request.width]
 
     def token(self, chunk):
         return SampledToken(self.script.popleft() if self.script else chunk.end)

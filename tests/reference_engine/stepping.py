@@ -121,15 +121,12 @@ class RememberingRunner:
                     f"{chunk.request.request_id} reads what is not its own"
                 )
         return [
-            [
-                SampledToken(0, continuations=continuations(chunk.request.token_ids))
-                if one.sampling.beams
-                else SampledToken(next_token(expected, self.vocabulary, one.request_id))
-                for one in chunk.request.takers
-            ]
-            if chunk.is_sampled
-            else []
+            SampledToken(0, continuations=continuations(chunk.request.token_ids))
+            if one.sampling.beams
+            else SampledToken(next_token(expected, self.vocabulary, one.request_id))
             for chunk, expected in zip(step.chunks, known, strict=True)
+            if chunk.is_sampled
+            for one in chunk.request.takers
         ]
 
     def places(self, chunk, positions):

@@ -96,7 +96,7 @@ def test_several_requests_share_a_stream(with_client):
 def test_siblings_come_out_of_the_stream_of_their_leader(with_client):
     async def test(client, _):
         leader = request("a", 3)
-        leader.siblings.extend([request("a/1", 2), request("a/2", 4)])
+        leader.siblings = (request("a/1", 2), request("a/2", 4))
         outputs = await collect(client.submit([leader, request("b", 1)]))
         assert sorted(output.request_id for output in outputs) == sorted(["a"] * 3 + ["a/1"] * 2 + ["a/2"] * 4 + ["b"])
 
@@ -106,7 +106,7 @@ def test_siblings_come_out_of_the_stream_of_their_leader(with_client):
 def test_a_sibling_that_can_never_be_computed_keeps_its_leader_out(with_client):
     async def test(client, _):
         leader = request("a", 3)
-        leader.siblings.append(request("a/1", 500))
+        leader.siblings = (request("a/1", 500),)
         with pytest.raises(RequestError, match="maximum model length"):
             client.submit([leader])
 

@@ -1,12 +1,13 @@
 import dataclasses
 import random
+import signal
 
 import pytest
 import torch
 
 from reference_engine.assembly import build_engine, resolve_config
 from reference_engine.config import EngineConfig
-from reference_engine.errors import ConfigError, RequestError
+from reference_engine.errors import ConfigError, EngineUnavailableError, RequestError
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.models.config import config_from_hf
 from reference_engine.offline import generate
@@ -80,6 +81,17 @@ def test_random_adds_cancels_and_finishes_leak_no_block_of_the_real_engine(tiny_
     report = engine.step()
     assert (report.used_blocks, report.running, report.waiting) == (0, 0, 0)
     assert engine.preemptions > 0
+
+
+def test_an_engine_whose_step_was_broken_off_computes_no_more(tiny_engine, monkeypatch):
+    engine, params = tiny_engine(), SamplingParams(max_tokens=4, temperature=0.0)
+    engine.add(Request("a", [5, 6, 7], params))
+    with monkeypatch.context() as broken:
+        broken.setattr(engine._runner._executor, "execute", lambda _: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            engine.step()
+    with pytest.raises(EngineUnavailableError, match=r"broken off \(KeyboardInterrupt\); start the engine again"):
+        engine.step()
 
 
 @pytest.mark.parametrize(

@@ -212,6 +212,9 @@ def test_writing_into_a_block_that_others_may_find_is_a_bug_that_speaks_up(bench
     b.step()
     half_full = one.holding.tables[0].blocks[2]
     b.pool.publish(half_full, b"some name")
+    with pytest.raises(EngineBugError, match="token 10 has no place of its own"):
+        b.engine.check_integrity()
+    one.holding.room = 0  # as after a fork: it is looked at again
     with pytest.raises(EngineBugError, match=f"block {half_full} is about to be written"):
         b.engine.step()
 

@@ -157,7 +157,7 @@ def test_exactly_the_longest_common_beginning_in_whole_blocks_is_found(computed,
         cache.open(one, hit)
         cache.make_writable(one, len(tokens), Moves())
         one.num_computed = len(tokens)
-        cache.advance(one, 0)
+        cache.publish(one)
         cache.check_integrity([one])
         known |= {tuple(tokens[:end]) for end in range(size, len(tokens) + 1, size)}
         cache.release(one)

@@ -21,8 +21,8 @@ def tokens(count, seed):
 def logits_of(monkeypatch):
     """Runs one prompt and returns its tokens and the logits behind each, [num_tokens, vocab]."""
     seen = []
-    original = runner.sample
-    monkeypatch.setattr(runner, "sample", lambda logits, requests: seen.append(logits) or original(logits, requests))
+    original = runner.most_likely  # greedy, and nothing else is asked for
+    monkeypatch.setattr(runner, "most_likely", lambda logits: seen.append(logits) or original(logits))
 
     def run(engine, prompt):
         seen.clear()

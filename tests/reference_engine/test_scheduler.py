@@ -163,7 +163,7 @@ def test_without_chunking_a_prompt_is_computed_in_one_piece_and_waits_until_it_f
     assert b.steps(3) == [
         [("a", 0, 6)],
         [("a", 6, 1), ("b", 0, 6)],
-        [("a", 7, 1), ("b", 6, 1), ("long", 0, 25)],  # longer than any budget: alone beside the decodes
+        [("b", 6, 1), ("a", 7, 1), ("long", 0, 25)],  # longer than any budget: alone beside the decodes
     ]
 
 

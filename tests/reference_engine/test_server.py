@@ -18,7 +18,7 @@ def scripted(tokens):
 
         class Script:
             def run(self, step, moves):
-                return [[SampledToken(left.pop(0))] if chunk.is_sampled else [] for chunk in step.chunks]
+                return [SampledToken(left.pop(0)) for chunk in step.chunks if chunk.is_sampled]
 
         engine._runner = Script()
         return engine, facts
