@@ -1,6 +1,5 @@
 import dataclasses
 import random
-import signal
 
 import pytest
 import torch
@@ -84,10 +83,13 @@ def test_random_adds_cancels_and_finishes_leak_no_block_of_the_real_engine(tiny_
 
 
 def test_an_engine_whose_step_was_broken_off_computes_no_more(tiny_engine, monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
     engine, params = tiny_engine(), SamplingParams(max_tokens=4, temperature=0.0)
     engine.add(Request("a", [5, 6, 7], params))
     with monkeypatch.context() as broken:
-        broken.setattr(engine._runner._executor, "execute", lambda _: signal.raise_signal(signal.SIGINT))
+        broken.setattr(engine._runner._executor, "execute", interrupted)
         with pytest.raises(KeyboardInterrupt):
             engine.step()
     with pytest.raises(EngineUnavailableError, match=r"broken off \(KeyboardInterrupt\); start the engine again"):
