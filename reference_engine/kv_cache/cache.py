@@ -78,7 +78,6 @@ class KvCache:
         prefix_caching: whether requests begin with the blocks that hold their beginning already.
 
     Attributes:
-        block_size: tokens of a block.
         has_windows: whether blocks go out of sight of their sequence.
         most_for_one_token: blocks of a group that a request's next token may need.
     """
@@ -86,7 +85,7 @@ class KvCache:
     def __init__(self, groups: Sequence[Group], *, prefix_caching: bool) -> None:
         self.groups = tuple(groups)
         self.prefix_caching = prefix_caching
-        self.block_size = self.groups[0].pool.block_size
+        self._block_size = self.groups[0].pool.block_size
         self.has_windows = any(group.visible.window is not None for group in self.groups)
         self.most_for_one_token = max(group.pool.run for group in self.groups)
         self._nothing = Hit(0, tuple(() for _ in self.groups))
@@ -107,7 +106,7 @@ class KvCache:
         Args:
             requests: all that hold blocks.
         """
-        size, running = self.block_size, list(requests)
+        size, running = self._block_size, list(requests)
         held = filled = reserved = lost = 0
         for number, group in enumerate(self.groups):
             room = group.pool.num_used * size
@@ -181,7 +180,7 @@ class KvCache:
         """
         if not self.prefix_caching:
             return self._nothing
-        names, tokens, size = holding_of(request).names, request.token_ids, self.block_size
+        names, tokens, size = holding_of(request).names, request.token_ids, self._block_size
         count = (len(tokens) - 1) // size
         found = [_find(group, names, tokens, count) for group in self.groups]
         for length in range(min(map(len, found), default=0), 0, -1):
@@ -199,7 +198,7 @@ class KvCache:
     def enter(self, request: Request) -> None:
         """Gives a new request its empty tables."""
         tables = tuple(BlockTable(group.pool, group.visible) for group in self.groups)
-        request.holding = Holding(tables, BlockNames(self.block_size, request.cache_salt))
+        request.holding = Holding(tables, BlockNames(self._block_size, request.cache_salt))
 
     def open(self, request: Request, hit: Hit) -> None:
         """Begins with what was found. All newcomers do so before anybody takes a block, which might be one of these."""
@@ -209,7 +208,7 @@ class KvCache:
 
     def make_writable(self, request: Request, end: int, moves: Moves) -> None:
         """Does what `need` or `need_to_admit` counted."""
-        holding, size = holding_of(request), self.block_size
+        holding, size = holding_of(request), self._block_size
         ends = [_kept(group, request, end) for group in self.groups]
         for number, (table, stop) in enumerate(zip(holding.tables, ends, strict=True)):
             copy = table.make_writable(request.num_computed, stop)
