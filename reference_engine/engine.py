@@ -143,6 +143,8 @@ class Engine:
                     if reason is None and last_s is not None
                     else self._first_or_last(one, token, reason, last_s, made_s)
                 )
+        if next(tokens, None) is not None:
+            raise EngineBugError("more tokens were sampled than somebody takes")
         return StepReport(
             outputs=outputs,
             duration_s=self._clock() - began_s,

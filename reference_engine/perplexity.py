@@ -137,7 +137,6 @@ class PerplexityMeter:
                 tokens[start:end],
                 torch.arange(start, end, device=self._device),
                 attention.begin_step([Span([table.blocks for table in tables], start, end - start)]),
-                torch.arange(end - start, device=self._device),
             )
             nats += float(cross_entropy(logits.float(), tokens[start + 1 : end + 1], reduction="sum"))
             for table in tables:

@@ -57,7 +57,7 @@ class ModelRunner:
                 token_ids.extend(request.token_ids[start : chunk.end])
                 positions.extend(range(start, chunk.end))
             if chunk.is_sampled:
-                takers = request.takers if request.siblings else (request,)
+                takers = request.takers
                 everyone.extend(takers)
                 batch.wanted_rows.extend([len(token_ids) - 1] * len(takers))
         for length in step.padding:

@@ -93,10 +93,7 @@ def main() -> None:
     for name, times in parts.items():
         print(f"{name:12} median {statistics.median(times):8.3f} ms, best {min(times):8.3f} ms")
     bars = Bars()
-    rounds = [
-        statistics.median(steps)
-        for steps in (parts["overhead"][i : i + STEPS] for i in range(0, ROUNDS * STEPS, STEPS))
-    ]
+    rounds = [statistics.median(parts["overhead"][first : first + STEPS]) for first in range(0, ROUNDS * STEPS, STEPS)]
     print("overhead of each round:", ", ".join(f"{one:.3f}" for one in rounds), "ms")
     bars.add("step_overhead_ms", statistics.median(rounds), "<=", GOAL_MS)
     bars.finish()

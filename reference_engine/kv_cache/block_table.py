@@ -129,11 +129,15 @@ class BlockTable:
                 self._pool.publish(self.blocks[index], names.at(token_ids, index))
             self._num_published = index + 1
 
+    def hides(self, num_computed: int) -> bool:
+        """Whether `hide` would do anything."""
+        return self._visible.hidden_blocks(num_computed, self._pool.block_size).stop > self._num_hidden
+
     def hide(self, num_computed: int) -> None:
         """Gives back the blocks that nobody sees any more when so many leading tokens are computed."""
-        hidden = self._visible.hidden_blocks(num_computed, self._pool.block_size)
-        if hidden.stop <= self._num_hidden:
+        if not self.hides(num_computed):
             return
+        hidden = self._visible.hidden_blocks(num_computed, self._pool.block_size)
         for index in range(max(hidden.start, self._num_hidden), hidden.stop):
             if self.blocks[index] != RELEASED:
                 self._pool.release([self.blocks[index]])

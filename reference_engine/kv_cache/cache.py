@@ -225,9 +225,10 @@ class KvCache:
 
     def hide(self, request: Request) -> None:
         """Takes back the blocks that are out of a request's sight; they can be found from now on."""
-        self.publish(request)
         for table in holding_of(request).tables:
-            table.hide(request.num_computed)
+            if table.hides(request.num_computed):
+                self.publish(request)
+                table.hide(request.num_computed)
 
     def fork(self, parent: Request, child: Request) -> None:
         """Lets a new request begin with everything that another has computed, in host memory too."""

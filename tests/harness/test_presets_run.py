@@ -19,6 +19,7 @@ from workloads.presets import built_in, preset_names
 
 pytestmark = pytest.mark.model
 SCALE, PER_S = 0.02, 20.0
+TRIAL: dict[str, Any] = {"duration_s": 1.3, "settle_s": 0.0, "min_requests": 0, "warmup_requests": 1}
 CONVERSATIONS = {"agentic-tools", "long-context-chat", "multi-turn"}
 """Their users think for longer than a short closed loop lasts."""
 HEAD_TOKENS = 48
@@ -38,7 +39,7 @@ async def run(tmp_path: Path, tokenizer: Path, url: str, name: str, **changes: A
         "engines": [{"adapter": "reference", "url": url}],
         "workload": {"name": name, "options": {"scale": SCALE}},
         "loads": [{"concurrency": 4}],
-        "trial": {"duration_s": 1.3, "settle_s": 0.0, "min_requests": 0, "warmup_requests": 1, "max_requests": 60},
+        "trial": TRIAL | {"max_requests": 60},
         "client": {"calibrate": False},
         **changes,
     }
@@ -77,13 +78,7 @@ def test_every_preset_runs_with_the_lengths_that_it_says(tiny: Path, tmp_path: P
             warp = 400.0 if name in CONVERSATIONS else warp
             loads = [{"concurrency": 4}, {"arrival": "workload", "time_warp": warp}]
             sessions = 12 if name in CONVERSATIONS else 300
-            trial = {
-                "duration_s": 1.3,
-                "settle_s": 0.0,
-                "min_requests": 0,
-                "warmup_requests": 1,
-                "max_requests": sessions,
-            }
+            trial = TRIAL | {"max_requests": sessions}
             runs.append(await run(tmp_path, tiny, url, name, loads=loads, trial=trial))
         return runs
 
@@ -136,14 +131,7 @@ def test_primed_and_warm_trials_hit_what_they_say(tiny: Path, tmp_path: Path) ->
     async def scene(url: str) -> list[results.Run]:
         runs = []
         for cache in ("cold", "primed", "warm"):
-            trial = {
-                "duration_s": 1.3,
-                "settle_s": 0.0,
-                "min_requests": 0,
-                "warmup_requests": 1,
-                "max_requests": 20,
-                "cache": cache,
-            }
+            trial = TRIAL | {"max_requests": 20, "cache": cache}
             options = {"workload": {"name": "multi-turn", "options": {"scale": 0.1}}, "trial": trial}
             runs.append(await run(tmp_path / cache, tiny, url, "multi-turn", **options))
         return runs
@@ -180,14 +168,7 @@ def test_a_trial_that_should_be_cold_and_is_not_is_invalid(tiny: Path, tmp_path:
 @pytest.mark.timeout(120)
 def test_a_cache_that_is_switched_off_is_told(tiny: Path, tmp_path: Path) -> None:
     async def scene(url: str) -> results.Run:
-        trial = {
-            "duration_s": 1.3,
-            "settle_s": 0.0,
-            "min_requests": 0,
-            "warmup_requests": 1,
-            "max_requests": 20,
-            "cache": "warm",
-        }
+        trial = TRIAL | {"max_requests": 20, "cache": "warm"}
         return await run(tmp_path, tiny, url, "chat", trial=trial)
 
     (trial,) = play(tiny, tmp_path, scene, enable_prefix_caching=False).finished
