@@ -18,6 +18,7 @@ import argparse
 import random
 import time
 from collections import Counter
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
@@ -38,6 +39,8 @@ SEARCHES = {
 PUBLISHED = {2: 0.376, 6: 0.552}
 ALPACA = (19, 58)  # mean tokens of prompt and answer
 SPREAD = (4, 320)  # fewest and most of either
+NUM_PROMPTS = 32  # from which those that are searched are taken
+COMMON: dict[str, Any] = {"device": "cpu", "dtype": "float32", "max_model_len": 1024, "max_num_seqs": 12}
 LONGEST = 120  # tokens of a prompt whose search is compared; Transformers computes it once for each beam
 
 
@@ -64,19 +67,16 @@ def compare(
 
 def parity(options: argparse.Namespace, bars: Bars) -> None:
     """All searches against Transformers."""
-    prompts = [prompt for prompt in read_prompts(options.model, 1 << 30) if len(prompt) <= LONGEST][: options.prompts]
+    prompts = [prompt for prompt in read_prompts(options.model, NUM_PROMPTS) if len(prompt) <= LONGEST][
+        : options.prompts
+    ]
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
     lengths = f"{min(map(len, prompts))} to {max(map(len, prompts))}"
     print(f"{len(prompts)} prompts of {lengths} tokens, at most {options.tokens} more")
     print(f"{'search':<28}{'case':<12}{'equal':>11}{'excused':>11}{'different':>11}{'preempted':>11}{'seconds':>9}")
     counts: Counter[str] = Counter()
     cases = settings_of(max(map(len, prompts)) + options.tokens)
-    llms = {
-        case: LLM(
-            options.model, max_model_len=1024, max_num_seqs=12, threads=options.threads, dtype="float32", **changes
-        )
-        for case, changes in cases.items()
-    }
+    llms = {case: LLM(options.model, threads=options.threads, **COMMON, **changes) for case, changes in cases.items()}
     ends = frozenset(llms["with room"].tokenizer.encode(text)[-1] for text in ENDS)
     for name, (beams, is_stopped) in SEARCHES.items():
         stops = ends if is_stopped else frozenset[int]()
@@ -121,11 +121,10 @@ def peak_of_separate(llm: LLM, prompt: list[int], length: int, count: int) -> in
 def saving(options: argparse.Namespace, bars: Bars) -> None:
     """What sharing saves."""
     rng = random.Random(1)
-    every = read_prompts(options.model, 1 << 30)
+    every = read_prompts(options.model, NUM_PROMPTS)
     lengths = [[min(max(round(rng.expovariate(1 / mean)), SPREAD[0]), SPREAD[1]) for mean in ALPACA] for _ in every]
     asked = [(prompt[:length], more) for prompt, (length, more) in zip(every, lengths, strict=True)]
-    common = {"dtype": "float32", "max_model_len": 1024, "num_blocks": 2048, "max_num_seqs": 12}
-    llm = LLM(options.model, threads=options.threads, enable_prefix_caching=False, **common)
+    llm = LLM(options.model, threads=options.threads, enable_prefix_caching=False, num_blocks=2048, **COMMON)
     means = [sum(values) / len(asked) for values in ([len(prompt) for prompt, _ in asked], [more for _, more in asked])]
     print(f"\n{len(asked)} prompts of {means[0]:.0f} tokens on average, {means[1]:.0f} more; blocks of 16")
     print(f"{'beams':<8}{'saved by sharing':>18}{'peak':>8}{'separate':>10}{'saved':>8}")

@@ -68,8 +68,8 @@ def main() -> None:
     for name, changes in settings(options.budget).items():
         meter = PerplexityMeter(
             EngineConfig(
-                model=options.model, dtype="bfloat16", max_model_len=options.piece, threads=options.threads,
-                max_num_seqs=1, enable_prefix_caching=False, **changes,
+                model=options.model, dtype="bfloat16", device="cpu", max_model_len=options.piece,
+                threads=options.threads, max_num_seqs=1, enable_prefix_caching=False, **changes,
             )
         )  # fmt: skip
         found = results[name] = meter.measure(meter.tokenizer.encode(text())[: options.tokens])

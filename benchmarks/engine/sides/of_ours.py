@@ -13,8 +13,11 @@ from reference_engine.request import Request, SamplingParams
 model, max_num_seqs = sys.argv[1], int(sys.argv[3])
 dtype: Any = sys.argv[2]
 engine = load_engine(
-    EngineConfig(model=model, dtype=dtype, max_model_len=2048, max_num_seqs=max_num_seqs, enable_prefix_caching=False)
-)
+    EngineConfig(
+        model=model, dtype=dtype, device="cpu", max_model_len=2048, max_num_seqs=max_num_seqs,
+        enable_prefix_caching=False,
+    )
+)  # fmt: skip
 
 
 def together(job: dict[str, Any], params: SamplingParams) -> int:
