@@ -15,6 +15,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 from reference_engine.config import EngineConfig
 from reference_engine.errors import ReferenceEngineError, UserMistakeError
+from reference_engine.memory import share_one_arena
 
 _DTYPES = ("bfloat16", "float16", "float32")
 _PERPLEXITY_FLAGS = (
@@ -90,6 +91,7 @@ def _serve(options: dict[str, object]) -> None:
     from reference_engine.server import serve  # noqa: PLC0415
     from reference_engine.service import Service  # noqa: PLC0415
 
+    share_one_arena()
     config = EngineConfig(**options)  # type: ignore[arg-type]
     check_model_path(Path(config.model))
     with asyncio.Runner(loop_factory=_new_event_loop) as runner:

@@ -41,7 +41,7 @@ class Found:
 
     Attributes:
         tally: of everything the users did.
-        memory: resident bytes of the server's processes, each second.
+        memory: resident bytes of the server, and of its engine's process, each second.
         left: what the server still held at the end.
         died: why it is not there any more, else None.
         logged: lines in which it complains of itself.
@@ -50,7 +50,7 @@ class Found:
     """
 
     tally: Tally = dataclasses.field(default_factory=Tally)
-    memory: list[int] = dataclasses.field(default_factory=list[int])
+    memory: list[tuple[int, int]] = dataclasses.field(default_factory=list[tuple[int, int]])
     left: dict[str, float] = dataclasses.field(default_factory=dict[str, float])
     died: str | None = None
     logged: list[str] = dataclasses.field(default_factory=list[str])
@@ -116,9 +116,10 @@ def main() -> None:
     print(tally.table())
     for line in (*tally.complaints, *found.logged[:20], *filter(None, (found.died, found.fuzz_text))):
         print(line)
-    mebibytes = [sample / 2**20 for sample in found.memory]
-    tenths = mebibytes[:: max(1, len(mebibytes) // 10)]
-    print("memory in MiB, by tenths of the time: " + " ".join(f"{value:.0f}" for value in tenths))
+    tenths = found.memory[:: max(1, len(found.memory) // 10)]
+    for name, samples in zip(("server", "engine"), zip(*tenths, strict=True), strict=False):
+        told = " ".join(f"{sample / 2**20:.0f}" for sample in samples)
+        print(f"memory of the {name} in MiB, by tenths of the time: {told}")
     print("left over: " + ", ".join(f"{name} {value:g}" for name, value in found.left.items()))
     bars = Bars()
     bars.add("minutes", options.minutes, ">=", MINUTES)
@@ -129,7 +130,7 @@ def main() -> None:
     bars.add("unexpected_statuses", tally.unexpected(), "==", 0)
     bars.add("wrong_answers", tally.unexpected(WRONG), "==", 0)
     bars.add("broken_connections", tally.unexpected(BROKEN), "==", 0)
-    bars.add("memory_drift_share", abs(drift(found.memory)), "<=", DRIFT)
+    bars.add("memory_drift_share", abs(drift([sum(sample) for sample in found.memory])), "<=", DRIFT)
     bars.add("left_over", sum(found.left.values()) if found.left else -1, "==", 0)
     if found.fuzz_status is not None:
         bars.add("schemathesis_exit_status", found.fuzz_status, "==", 0)

@@ -84,7 +84,8 @@ def _content(path: str) -> Mapping[str, Schema]:
         return {"content": _json({"type": "object"})}
     whole, chunk = _CHOICES[path]
     events = f"One event per token, each {chunk.__name__} in an Answer, then [DONE]; where stream is true"
-    stream = {"text/event-stream": {"schema": {"type": "string", "description": events}}}
+    # Without a type: some readers hold the text to it, others each event as an object (OpenAPI 3.2 knows both).
+    stream = {"text/event-stream": {"schema": {"description": events}}}
     return {"content": _json(_answer(whole)) | stream}
 
 

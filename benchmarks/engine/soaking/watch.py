@@ -13,14 +13,14 @@ HELD = ("vllm:num_requests_running", "vllm:num_requests_waiting", "reference_eng
 SAMPLE_S = 1.0
 
 
-async def memory_bytes(pid: int) -> list[int]:
-    """Resident bytes of a process and its children, each second until cancelled or until it is gone."""
-    samples: list[int] = []
+async def memory_bytes(pid: int) -> list[tuple[int, int]]:
+    """Resident bytes of a process, and of its children, each second until cancelled or until it is gone."""
+    samples: list[tuple[int, int]] = []
     try:
         process = psutil.Process(pid)
         while True:
-            tree = [process, *process.children(recursive=True)]
-            samples.append(sum(one.memory_info().rss for one in tree))
+            children = sum(one.memory_info().rss for one in process.children(recursive=True))
+            samples.append((process.memory_info().rss, children))
             await asyncio.sleep(SAMPLE_S)
     except (asyncio.CancelledError, psutil.NoSuchProcess):
         return samples
