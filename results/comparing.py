@@ -1,16 +1,19 @@
-"""Compare two sides, each a run or one engine of a run, after checking that they may be compared."""
+"""Compare two sides, each a run or one engine of a run, after checking that they may be compared.
 
-from collections.abc import Sequence
+One metric at one load is the primary one, named before anybody looks; all others are guardrails, whose words hold for
+all of them at once.
+"""
 
 import msgspec
 
 from results.client_error import largest_error_s
 from results.errors import NotComparable
 from results.metrics import CATALOGUE, HEADLINE
+from results.primary import primary_load, primary_metric
 from results.quality import QualitySummary, pooled
-from results.records import TrialRecord, Verdict
+from results.records import Load, TrialRecord, Verdict
 from results.run import Run, Trial, by_repeat, load
-from results.statistics import Comparison, compare_paired
+from results.statistics import ALPHA, BAND, Comparison, compare_runs, guardrails
 
 _MACHINE = ("cpu", "cores", "memory_bytes", "gpus")
 _UNCOMPARED = frozenset({"failures"})
@@ -29,6 +32,68 @@ class SideOfRun(msgspec.Struct, frozen=True):
     engine: str
     run: Run
     trials: list[Trial]
+
+    @property
+    def loads(self) -> list[Load]:
+        """Load levels with a valid trial."""
+        return list({trial.record.load.label: trial.record.load for trial in self.trials}.values())
+
+    def at(self, level: str) -> list[Trial]:
+        """The valid trials at one load level."""
+        return [trial for trial in self.trials if trial.record.load.label == level]
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What is agreed before anybody looks.
+
+    Attributes:
+        metrics: names in the catalogue; the primary one is among them in any case.
+        primary: the metric of which the verdict speaks; None for the rule of :mod:`results.primary`.
+        alpha: share of false alarms of the primary metric, and of all guardrails together.
+        band: half-width of the equivalence band, as a share.
+    """
+
+    metrics: tuple[str, ...] = tuple(name for name in HEADLINE if name not in _UNCOMPARED)
+    primary: str | None = None
+    alpha: float = ALPHA
+    band: float = BAND
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in (*self.metrics, self.primary) if name is not None and name not in CATALOGUE]
+        if unknown:
+            raise NotComparable(f"unknown metric '{unknown[0]}'; known: {', '.join(CATALOGUE)}")
+        unsuited = [name for name in (*self.metrics, self.primary) if name in _UNCOMPARED]
+        if unsuited:
+            raise NotComparable(f"{unsuited[0]} are counted, not compared by a ratio; leave the metric out")
+        if not 0 < self.alpha < 1:
+            raise NotComparable(f"alpha must lie between 0 and 1, not {self.alpha}")
+        if not 0 < self.band < 1:
+            raise NotComparable(f"band must lie between 0 and 1, not {self.band}")
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """B against A.
+
+    Attributes:
+        a: heading of the baseline.
+        b: heading of the candidate.
+        primary: the comparison that the verdict speaks of.
+        comparisons: that one and the guardrails, level by level.
+        answers: how the answers of A and of B compare with the reference, by level; None where nobody looked.
+        terms: what was agreed.
+    """
+
+    a: str
+    b: str
+    primary: Comparison
+    comparisons: list[Comparison]
+    answers: dict[str, tuple[QualitySummary | None, QualitySummary | None]]
+    terms: Terms
+
+    @property
+    def guardrails(self) -> list[Comparison]:
+        """All but the primary one."""
+        return [one for one in self.comparisons if one is not self.primary]
 
 
 def select(text: str) -> SideOfRun:
@@ -59,37 +124,47 @@ def labels(a: SideOfRun, b: SideOfRun) -> tuple[str, str]:
     return f"{a.engine} ({a.run.path.name})", f"{b.engine} ({b.run.path.name})"
 
 
-def compare_sides(a: SideOfRun, b: SideOfRun, metrics: Sequence[str] | None = None) -> list[Comparison]:
+def compare_sides(a: SideOfRun, b: SideOfRun, terms: Terms | None = None) -> Compared:
     """Compare B with A at every load level that both have.
 
     Raises:
         NotComparable: they were sent different bytes, served different weights or ran on different machines.
     """
-    names = [name for name in metrics or HEADLINE if name not in _UNCOMPARED]
-    unknown = [name for name in names if name not in CATALOGUE]
-    if unknown:
-        raise NotComparable(f"unknown metric '{unknown[0]}'; known: {', '.join(CATALOGUE)}")
+    terms = terms or Terms()
     _check(a, b)
-    levels = [level for level in _levels(a) if level in _levels(b)]
-    if not levels:
+    shared = [load for load in a.loads if load.label in {load.label for load in b.loads}]
+    chief = primary_load(shared)
+    if chief is None:
         raise NotComparable("the two have no load level in common")
-    return [_compared(a, b, level, name) for level in levels for name in names]
-
-
-def answers_of(a: SideOfRun, b: SideOfRun) -> dict[str, tuple[QualitySummary | None, QualitySummary | None]]:
-    """How the answers of A and of B compare with the reference, by level; None where that was not looked at."""
-    return {level: (_answers(a, level), _answers(b, level)) for level in _levels(a) if level in _levels(b)}
+    chosen = (chief.label, terms.primary or primary_metric(chief))
+    names = dict.fromkeys([terms.primary, *terms.metrics] if terms.primary else terms.metrics)
+    rest = [(load.label, name) for load in shared for name in names if (load.label, name) != chosen]
+    primary = _compared(a, b, *chosen, terms)
+    guarded = guardrails([_compared(a, b, level, name, terms) for level, name in rest])
+    return Compared(
+        *labels(a, b),
+        primary=primary,
+        comparisons=[
+            one
+            for load in shared
+            for one in (*([primary] if load is chief else []), *(one for one in guarded if one.level == load.label))
+        ],
+        answers={load.label: (_answers(a, load.label), _answers(b, load.label)) for load in shared},
+        terms=terms,
+    )
 
 
 def _answers(side: SideOfRun, level: str) -> QualitySummary | None:
-    found = [trial.quality for trial in side.trials if trial.record.load.label == level]
+    found = [trial.quality for trial in side.at(level)]
     return pooled(sample for record in found if record for sample in record.samples)
 
 
-def _compared(a: SideOfRun, b: SideOfRun, level: str, name: str) -> Comparison:
-    trials = [trial for trial in (*a.trials, *b.trials) if trial.record.load.label == level]
+def _compared(a: SideOfRun, b: SideOfRun, level: str, name: str, terms: Terms) -> Comparison:
     values_a, values_b = (by_repeat(side.trials, level, name) for side in (a, b))
-    return compare_paired(CATALOGUE[name], level, values_a, values_b, error=largest_error_s(name, trials))
+    return compare_runs(
+        CATALOGUE[name], level, values_a, values_b, interleaved=a.run.path == b.run.path,
+        alpha=terms.alpha, band=terms.band, error=largest_error_s(name, [*a.at(level), *b.at(level)]),
+    )  # fmt: skip
 
 
 def _check(a: SideOfRun, b: SideOfRun) -> None:
@@ -100,8 +175,8 @@ def _check(a: SideOfRun, b: SideOfRun) -> None:
     weights = {t.record.engine_description.model_sha256 for t in (*a.trials, *b.trials) if t.record.engine_description}
     if len(weights) > 1:
         raise NotComparable("the two served different weights; give both the same model")
-    for level in _levels(a):
-        hashes = {_traffic(t.record) for t in (*a.trials, *b.trials) if t.record.load.label == level}
+    for level in (shared.label for shared in a.loads):
+        hashes = {_traffic(trial.record) for trial in (*a.at(level), *b.at(level))}
         if len(hashes) > 1:
             raise NotComparable(
                 f"at {level} the two were sent different traffic; use the same workload, seed and limits"
@@ -110,7 +185,3 @@ def _check(a: SideOfRun, b: SideOfRun) -> None:
 
 def _traffic(record: TrialRecord) -> tuple[str, str]:
     return record.workload, record.workload_sha256
-
-
-def _levels(side: SideOfRun) -> list[str]:
-    return list(dict.fromkeys(trial.record.load.label for trial in side.trials))

@@ -10,7 +10,7 @@ from benchmarks.bars import Bars
 from benchmarks.clone import fresh_clone, timed_make
 from results.metrics import CATALOGUE, HEADLINE
 from results.run import Cell, Run, by_repeat
-from results.statistics import compare_paired
+from results.statistics import compare_runs
 
 
 def open_page(page_path: Path) -> tuple[list[str], list[str], str]:
@@ -42,17 +42,22 @@ def missing(run: Run, cells: list[Cell]) -> list[str]:
 
 
 def ratio_at(run: Run, level: str) -> tuple[float, str]:
-    """Output tokens/s of the reference engine over Transformers, paired by repeat."""
+    """Output tokens/s of the reference engine over Transformers."""
 
     def values(engine: str) -> dict[int, float]:
         trials = (trial for trial in run.finished if trial.record.engine == engine)
         return by_repeat(trials, level, "output_tokens_per_s")
 
-    compared = compare_paired(
-        CATALOGUE["output_tokens_per_s"], level, values("transformers"), values("reference"), confidence=0.95
+    compared = compare_runs(
+        CATALOGUE["output_tokens_per_s"],
+        level,
+        values("transformers"),
+        values("reference"),
+        interleaved=True,
+        alpha=0.05,
     )
     if compared.ratio is None:
-        return 0.0, "no pair"
+        return 0.0, "no run"
     low, high = compared.ratio.low, compared.ratio.high
     return compared.ratio.centre, f"[{low:.2f}, {high:.2f}]" if low and high else "no interval"
 

@@ -2,7 +2,7 @@
 
 Runs `ladder.toml` through the harness, twenty minutes on two cores, or takes a run that exists (`--run`). A rung
 is the reference engine with one more idea switched on, under the same traffic: users who never pause. Its gain is its
-output rate over that of the rung before, paired by repeat: geometric mean and 95 % interval.
+output rate over that of the rung before, rungs interleaved: ratio and 95 % interval.
 
 What others say: Orca, whose iteration-level scheduling rung 3 is, has 36.9 times the throughput of FasterTransformer
 at equal latency (GPT-3 175B; Yu et al., OSDI '22); vLLM, which adds paging, 2 to 4 times that of Orca and of
@@ -24,7 +24,7 @@ from benchmarks.experiments import measured
 from results.metrics import CATALOGUE
 from results.report.format import interval_text, ratio_text
 from results.run import Cell, Run, by_repeat
-from results.statistics import Interval, compare_paired
+from results.statistics import Interval, compare_runs
 
 EXPERIMENT = Path(__file__).with_suffix(".toml")
 RATE, SHOWN = "output_tokens_per_s", ("output_tokens_per_s", "ttft_p50_s", "itl_p50_s", "itl_p99_s")
@@ -42,12 +42,12 @@ def changed(folder: Path, repeats: int, duration_s: float) -> Path:
 
 
 def gain(run: Run, below: Cell, above: Cell) -> Interval | None:
-    """One rung's output rate over another's, paired by repeat."""
+    """One rung's output rate over another's."""
     rates = [
         by_repeat((trial for trial in run.finished if trial.record.engine == cell.engine), cell.load, RATE)
         for cell in (below, above)
     ]
-    return compare_paired(CATALOGUE[RATE], above.load, *rates, confidence=0.95).ratio
+    return compare_runs(CATALOGUE[RATE], above.load, *rates, interleaved=True, alpha=0.05).ratio
 
 
 def main() -> None:

@@ -4,10 +4,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.options import EXIT_OK, Json
+from harness.cli.options import EXIT_OK, Json, standard_output
 
 if TYPE_CHECKING:
     from results import Run
+    from results.comparing import Terms
 
 
 def report(run: Path, *, json: Json = False) -> int:
@@ -24,8 +25,20 @@ def report(run: Path, *, json: Json = False) -> int:
     return EXIT_OK
 
 
-def compare(a: str, b: str, *, metric: list[str] | None = None, json: Json = False) -> int:
+def compare(
+    a: str,
+    b: str,
+    *,
+    metric: list[str] | None = None,
+    primary: str | None = None,
+    alpha: float = 0.01,
+    band: float = 0.03,
+    json: Json = False,
+) -> int:
     """Compare B with A, level by level.
+
+    Runs are the sample: each metric is one number a run, and the ratio of the sides has an interval. One metric is the
+    primary one; the others are guardrails, whose words hold for all of them at once (Holm).
 
     Parameters
     ----------
@@ -35,22 +48,35 @@ def compare(a: str, b: str, *, metric: list[str] | None = None, json: Json = Fal
         The candidate, likewise.
     metric
         Metrics to compare; the default is the headline of the table.
+    primary
+        The metric that counts most. The default is output_tokens_per_s at the highest concurrency, or ttft_p50_s at
+        the last rate.
+    alpha
+        Share of false alarms of the primary metric, and of all others together.
+    band
+        Half-width of what counts as the same, as a share.
     json
         Print the comparisons as JSON on stdout.
     """
-    import msgspec
-    from rich.console import Console
-
-    from results.comparing import answers_of, compare_sides, labels, select
+    from results.comparing import compare_sides, select
     from results.report import print_comparison
 
-    side_a, side_b = select(a), select(b)
-    comparisons, answers = compare_sides(side_a, side_b, metric), answers_of(side_a, side_b)
+    compared = compare_sides(select(a), select(b), agreed(metric, primary, alpha, band))
     if json:
-        print_json([{**msgspec.to_builtins(one), "agrees": answers[one.level]} for one in comparisons])
+        print_json(compared)
     else:
-        print_comparison(comparisons, *labels(side_a, side_b), Console(), answers)
+        print_comparison(compared, standard_output())
     return EXIT_OK
+
+
+def agreed(metric: list[str] | None, primary: str | None, alpha: float, band: float) -> "Terms":
+    """The terms of a comparison, from its options."""
+    import msgspec
+
+    from results.comparing import Terms
+
+    terms = Terms(primary=primary, alpha=alpha, band=band)
+    return msgspec.structs.replace(terms, metrics=tuple(metric)) if metric else terms
 
 
 def read(path: Path) -> "Run":

@@ -1,22 +1,21 @@
 """The one sentence that a run supports, made from its data.
 
-The metric is fixed beforehand: output tokens per second at the highest closed-loop level, or, when every level is
-open loop (where the schedule and not the engine sets the rate), the median TTFT at the last one. The best engine is
-compared with the next best, repeat by repeat; where the interval holds 1, or the difference is within the client's own
-error, the sentence says so.
+The metric is fixed beforehand, by the rule of :mod:`results.primary`. The best engine is compared with the next best;
+where the interval holds 1, or the difference is within the client's own error, the sentence says so.
 """
 
 import msgspec
 
 from results.client_error import largest_error_s
 from results.metrics import CATALOGUE, Better, Metric
+from results.primary import primary_load, primary_metric
 from results.records import RunStatus, Verdict
 from results.report.format import ratio_text
 from results.report.levels import Level, levels_of
 from results.run import Run, Trial, by_repeat
-from results.statistics.compare import Comparison, Judgement, compare_paired
+from results.statistics import Comparison, Judgement, compare_runs
 
-CONFIDENCE = 0.95
+_ALPHA = 0.05
 _STATE = {
     RunStatus.RUNNING: "is still going on",
     RunStatus.INTERRUPTED: "was interrupted",
@@ -40,7 +39,7 @@ def verdict(run: Run) -> VerdictLine:
     level = primary_level(levels_of(run))
     if level is None:
         return VerdictLine("No verdict: nothing was planned.", decided=False)
-    metric = CATALOGUE["ttft_p50_s" if level.load.concurrency is None else "output_tokens_per_s"]
+    metric = CATALOGUE[primary_metric(level.load)]
     ranked = sorted(
         (cell for cell in level.cells if metric.name in cell.intervals),
         key=lambda cell: cell.intervals[metric.name].centre,
@@ -51,8 +50,8 @@ def verdict(run: Run) -> VerdictLine:
     return _sentence(run, level, metric, ranked[0].engine, ranked[1].engine)
 
 
-def paired(run: Run, level: Level, metric: Metric, a: str, b: str) -> Comparison:
-    """B over A at one level, paired by repeat, valid trials only."""
+def compared(run: Run, level: Level, metric: Metric, a: str, b: str) -> Comparison:
+    """B over A at one level, valid trials only."""
 
     def valid(engine: str) -> list[Trial]:
         key = (engine, level.workload, level.load, Verdict.VALID)
@@ -60,24 +59,22 @@ def paired(run: Run, level: Level, metric: Metric, a: str, b: str) -> Comparison
 
     values_a, values_b = (by_repeat(valid(side), level.load.label, metric.name) for side in (a, b))
     error = largest_error_s(metric.name, (*valid(a), *valid(b)))
-    return compare_paired(metric, level.title, values_a, values_b, confidence=CONFIDENCE, error=error)
+    return compare_runs(metric, level.title, values_a, values_b, interleaved=True, alpha=_ALPHA, error=error)
 
 
 def primary_level(levels: list[Level]) -> Level | None:
-    """The level that the verdict speaks of: the highest closed-loop one, else the last."""
-    closed = [level for level in levels if level.load.concurrency is not None]
-    if closed:
-        return max(closed, key=lambda level: level.load.concurrency or 0)
-    return levels[-1] if levels else None
+    """The level that the verdict speaks of."""
+    chief = primary_load(level.load for level in levels)
+    return next((level for level in levels if level.load == chief), None)
 
 
 def _sentence(run: Run, level: Level, metric: Metric, best: str, next_best: str) -> VerdictLine:
-    comparison = paired(run, level, metric, next_best, best)
+    comparison = compared(run, level, metric, next_best, best)
     ratio = comparison.ratio
     what = "output tokens/s" if metric.name == "output_tokens_per_s" else metric.title
     if ratio is None or ratio.low is None or ratio.high is None:
         return VerdictLine(f"No verdict at {level.title}: {comparison.why}.", decided=False)
-    evidence = f"{ratio_text(ratio)} (95 % interval, {ratio.n} paired runs)"
+    evidence = f"{ratio_text(ratio)} (95 % interval, {ratio.n} runs a side)"
     if ratio.low <= 1 <= ratio.high or comparison.judgement is Judgement.UNCLEAR:
         but = "" if ratio.low <= 1 <= ratio.high else f", but {comparison.why}"
         sentence = f"At {level.title} the data cannot tell {best} from {next_best}: {what} ratio {evidence}{but}."

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from results.statistics.distributions import t_quantile
+
 
 class Interval(msgspec.Struct, frozen=True):
     """A centre with its bounds, in the unit of the values.
@@ -29,13 +31,6 @@ class Interval(msgspec.Struct, frozen=True):
     high: float | None
     n: int
     reason: str | None = None
-
-
-def t_quantile(probability: float, degrees: int) -> float:
-    """Student's t quantile: ``t_quantile(0.975, 2)`` is 4.303."""
-    from scipy.special import stdtrit  # noqa: PLC0415  (scipy costs 0.2 s; --help must not pay)
-
-    return float(stdtrit(degrees, probability))
 
 
 def log_t_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | None:

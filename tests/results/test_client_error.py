@@ -106,7 +106,7 @@ def test_engines_that_differ_by_less_than_the_error_are_not_told_apart(
 ) -> None:
     run = slower(tmp_path, error_s)
     sides = [select(f"{run.path}@{engine}") for engine in ("a", "b")]
-    compared = {one.metric: one for one in compare_sides(*sides)}
+    compared = {one.metric: one for one in compare_sides(*sides).comparisons}
     for name in ("ttft_p50_s", "itl_p50_s", "tpot_p50_s"):
         word = Judgement.WORSE if told_apart else Judgement.UNCLEAR
         assert compared[name].judgement is word, compared[name]

@@ -10,7 +10,7 @@ from results.metrics.percentiles import required_count
 from results.report.sections.background import definitions
 from results.server_view import SEEN
 from results.statistics import log_t_interval
-from results.statistics.interval import t_quantile
+from results.statistics.distributions import t_quantile
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "definitions.md"
 BLOCK = re.compile(r"(<!-- metrics: [^\n]* -->\n)(.*?)(<!-- end -->)", re.DOTALL)

@@ -10,11 +10,12 @@ from rich.console import Console
 
 import results
 from results.calibration import Calibration, GridCell
+from results.comparing import Compared, Terms
 from results.metrics import CATALOGUE
 from results.records import SCHEMA_VERSION, ClientError, RunStatus
 from results.report import print_calibration, print_comparison, print_summary
 from results.report.format import error_text
-from results.statistics import Judgement, compare_paired
+from results.statistics import Judgement, compare_runs
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
 from tests.results.hostile import TERMINAL
 
@@ -93,27 +94,26 @@ def test_control_characters_and_markup_do_not_reach_the_terminal(tmp_path: Path)
 def test_comparison_names_direction_word_and_reason() -> None:
     a = {1: 1.0, 2: 1.1, 3: 0.95}
     output, ttft, itl = (CATALOGUE[name] for name in ("output_tokens_per_s", "ttft_p50_s", "itl_p50_s"))
-    compared = [
-        compare_paired(output, "c=8", a, {k: v * 5 for k, v in a.items()}),
-        compare_paired(itl, "c=8", a, {k: v * (1.2 + k / 1000) for k, v in a.items()}),
-        compare_paired(ttft, "c=1", a, {k: v * (1.001 + k / 1000) for k, v in a.items()}),
-        compare_paired(itl, "c=1", a, {}),
-    ]
-    assert [one.judgement for one in compared] == list(Judgement)
+    primary, *others = (
+        compare_runs(metric, level, a, {k: a[k] * by(k) for k in runs}, interleaved=True)
+        for metric, level, runs, by in (
+            (output, "c=8", a, lambda _: 5.0),
+            (itl, "c=8", a, lambda k: 1.2 + k / 1000),
+            (ttft, "c=1", a, lambda k: 1.001 + k / 1000),
+            (itl, "c=1", (), float),
+        )
+    )
+    assert [one.judgement for one in (primary, *others)] == list(Judgement)
     out = io.StringIO()
-    print_comparison(compared, "main", "branch\x1b[2J", Console(file=out, width=120))
+    print_comparison(
+        Compared("main", "branch\x1b[2J", primary, [primary, *others], {}, Terms()), Console(file=out, width=140)
+    )
     text = out.getvalue()
     assert "branch [2J against main" in text
-    for words in ("5.00× [5.00, 5.00]", "▲ better", "▼ worse", "= same", "? unclear", "(lower is better)"):
+    for words in ("● output (higher is better)", "5.000× [5.000, 5.000]", "▲ better", "▼ worse", "= same", "? unclear"):
         assert words in text
-    assert "needs 2 paired repeats, there are 0" in text
-    assert "1 better, 1 worse, 1 same, 1 unclear" in text
-
-
-def test_nothing_to_compare() -> None:
-    out = io.StringIO()
-    print_comparison([], "a", "b", Console(file=out))
-    assert "nothing to compare" in out.getvalue()
+    assert "needs 2 runs of each side, there are 3 and 0" in text
+    assert "1 better, 1 worse, 1 same, 1 unclear; at 99% for the primary metric" in text
 
 
 def test_the_clients_error_stands_below_ttft_and_itl(demo: results.Run) -> None:

@@ -17,7 +17,7 @@ def test_the_best_is_named_with_its_interval(demo: results.Run) -> None:
     found = verdict(demo)
     assert found.decided
     assert found.sentence.startswith("At c=8, reference delivered 10.")
-    assert found.sentence.endswith("(95 % interval, 3 paired runs) the output tokens/s of transformers.")
+    assert found.sentence.endswith("(95 % interval, 3 runs a side) the output tokens/s of transformers.")
 
 
 def test_open_loop_is_judged_by_ttft(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_one_engine_or_one_repeat_bears_no_verdict(tmp_path: Path) -> None:
     alone = sentence(tmp_path / "1", engines={"a": FAST}, invalid=())
     assert alone == "No verdict: fewer than two engines have a valid trial at c=8."
     once = sentence(tmp_path / "2", engines={"a": FAST, "b": SLOW}, repeats=1, invalid=())
-    assert once == "No verdict at c=8: needs 2 paired repeats, there are 1."
+    assert once == "No verdict at c=8: needs 2 runs of each side, there are 1 and 1."
 
 
 def test_an_empty_plan(tmp_path: Path) -> None:

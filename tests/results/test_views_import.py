@@ -168,7 +168,7 @@ def test_two_imports_are_compared_and_an_import_is_not_compared_with_a_run(tmp_p
         (tmp_path / name).mkdir()
         runs = [result(label=name, ttfts=[ttft + 0.001 * i] * 8) for i in range(3)]
         sides.append(select(str(imported(tmp_path / name, *runs).path)))
-    judged = {one.metric: one.judgement.value for one in compare_sides(*sides)}
+    judged = {one.metric: one.judgement.value for one in compare_sides(*sides).comparisons}
     assert judged["ttft_p50_s"] == "worse"
 
 

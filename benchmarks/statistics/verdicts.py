@@ -1,0 +1,152 @@
+"""Bar 1: how often the verdicts cry wolf, and how often they miss one. Simulated runs, fixed seeds, the public calls.
+
+    python -m benchmarks.statistics.verdicts [--comparisons 2000]
+
+A run is one number: log-normal around its engine's, 2 % from run to run. Sides are interleaved A B B A A B…; what the
+machine does at the time (a drift over the session, or a noise that neighbours share) comes on top. False alarms are
+counted with an equivalence band of 0.1 %, which hides none; what is there is to be found with the default of 3 %.
+"""
+
+import argparse
+import dataclasses
+import math
+
+import numpy as np
+
+from benchmarks.bars import Bars
+from results.metrics import CATALOGUE
+from results.statistics import ALPHA, BAND, Judgement, compare_runs, guardrails, log_t_interval
+from results.statistics.sequential import looks_of, nominal_levels
+
+METRIC = CATALOGUE["itl_p50_s"]
+NARROW = 0.001
+ALARMS = {Judgement.BETTER, Judgement.WORSE}
+Sides = tuple[dict[int, float], dict[int, float]]
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """What is true, and what disturbs it."""
+
+    runs: int
+    effect: float = 0.0
+    cv: float = 0.02
+    shared: float = 0.0
+    drift: float = 0.0
+
+    def sides(self, rng: np.random.Generator) -> Sides:
+        """One experiment: repeat → value, of both sides."""
+        both = rng.normal(0, self.shared, self.runs)
+        sides: Sides = ({}, {})
+        for repeat in range(self.runs):
+            first = repeat % 2  # A B, B A, A B…
+            for place, side in enumerate((first, 1 - first)):
+                when = (2 * repeat + place) / (2 * self.runs - 1)
+                log = math.log1p(self.effect) * side + self.drift * when + both[repeat] + rng.normal(0, self.cv)
+                sides[side][repeat] = math.exp(log)
+        return sides
+
+
+def words(world: World, count: int, seed: int, band: float, alpha: float = ALPHA) -> list[Judgement]:
+    """What `compare_runs` says of so many experiments."""
+    rng = np.random.default_rng(seed)
+    return [
+        compare_runs(METRIC, "c=8", *world.sides(rng), interleaved=True, alpha=alpha, band=band).judgement
+        for _ in range(count)
+    ]
+
+
+def share(found: list[Judgement], wanted: set[Judgement]) -> float:
+    return sum(word in wanted for word in found) / len(found)
+
+
+def false_alarms(bars: Bars, count: int) -> None:
+    """Nothing differs."""
+    worlds = {
+        "false_alarms": (World(8), 0.015),
+        "false_alarms_5_runs": (World(5), 0.015),
+        "false_alarms_3_runs": (World(3), 0.015),
+        "false_alarms_drift_3_percent": (World(8, drift=0.03), 0.02),
+        "false_alarms_shared_noise_1_percent": (World(8, shared=0.01), 0.015),
+        "false_alarms_shared_noise_15_percent": (World(8, shared=0.15), 0.015),
+    }
+    for seed, (name, (world, most)) in enumerate(worlds.items()):
+        bars.add(name, share(words(world, count, seed, NARROW), ALARMS), "<=", most)
+
+
+def found(bars: Bars, count: int) -> None:
+    """Something is there."""
+    worlds = {
+        "found_5_percent_8_runs": (World(8, effect=0.05), 0.90),
+        "found_10_percent_5_runs": (World(5, effect=0.10), 0.95),
+        "found_10_percent_8_runs_shared_noise_15_percent": (World(8, effect=0.10, shared=0.15), 0.95),
+    }
+    for seed, (name, (world, least)) in enumerate(worlds.items(), start=20):
+        bars.add(name, share(words(world, count, seed, BAND), {Judgement.WORSE}), ">=", least)
+
+
+def coverage(bars: Bars, count: int) -> None:
+    """95 % intervals, of one engine and of a ratio."""
+    for runs in (3, 5, 8):
+        rng, world = np.random.default_rng(40 + runs), World(runs, effect=0.05)
+        one = ratio = 0
+        for _ in range(count):
+            a, b = world.sides(rng)
+            interval = log_t_interval(list(a.values()))
+            both = compare_runs(METRIC, "c=8", a, b, interleaved=True, alpha=0.05).ratio
+            one += interval is not None and (interval.low or 0) <= 1 <= (interval.high or 0)
+            ratio += both is not None and (both.low or 0) <= 1.05 <= (both.high or 0)
+        for name, covered in (("interval", one), ("ratio", ratio)):
+            bars.add(f"{name}_coverage_{runs}_runs", covered / count, ">=", 0.93)
+            bars.add(f"{name}_coverage_{runs}_runs_at_most", covered / count, "<=", 0.97)
+
+
+def many_metrics(bars: Bars, reports: int, metrics: int = 60) -> None:
+    """One report of many guardrails, none of which changed."""
+    rng, world = np.random.default_rng(60), World(8)
+    alarmed = 0
+    for _ in range(reports):
+        comparisons = [
+            compare_runs(METRIC, f"metric {number}", *world.sides(rng), interleaved=True, band=NARROW)
+            for number in range(metrics)
+        ]
+        alarmed += any(one.judgement in ALARMS for one in guardrails(comparisons))
+    bars.add(f"any_alarm_among_{metrics}_metrics", alarmed / reports, "<=", 0.05)
+
+
+def sequential(bars: Bars, count: int) -> None:
+    """The same, with looks on the way; each comparison ends at the first look that is clear."""
+    looks = looks_of(8)
+    levels = nominal_levels(ALPHA, looks)
+    print(f"looks after {looks} repeats, at " + ", ".join(f"{level:.4f}" for level in levels))
+    for seed, (effect, band, wanted) in enumerate(((0.0, NARROW, ALARMS), (0.05, BAND, {Judgement.WORSE})), start=80):
+        rng, world, hits, used = np.random.default_rng(seed), World(8, effect=effect), 0, 0
+        for _ in range(count):
+            a, b = world.sides(rng)
+            for look, level in zip(looks, levels, strict=True):
+                seen = ({repeat: side[repeat] for repeat in range(look)} for side in (a, b))
+                word = compare_runs(METRIC, "c=8", *seen, interleaved=True, alpha=level, band=band).judgement
+                if word is not Judgement.UNCLEAR:
+                    break
+            hits += word in wanted
+            used += look
+        name = "sequential_found_5_percent" if effect else "sequential_false_alarms"
+        print(f"{name}: {used / count:.2f} of 8 repeats on average")
+        bars.add(name, hits / count, ">=" if effect else "<=", 0.90 if effect else 0.015)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--comparisons", type=int, default=2_000, help="of each kind (default: %(default)s)")
+    count = parser.parse_args().comparisons
+    bars = Bars()
+    false_alarms(bars, count)
+    found(bars, count)
+    coverage(bars, count)
+    many_metrics(bars, count)
+    sequential(bars, count)
+    bars.finish()
+
+
+if __name__ == "__main__":
+    main()
