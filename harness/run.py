@@ -22,7 +22,7 @@ from harness.environment import VERSION, environment, git_commit, machine
 from harness.errors import first_leaf
 from harness.experiment import Experiment, experiment_from
 from harness.observer import Observer
-from harness.series import Prepared, plan_repeat, run_series
+from harness.series import Clear, Prepared, plan_repeat, run_series
 from harness.traffic import traffic_planner
 from results.records import SCHEMA_VERSION, Manifest, RunStatus
 from results.store import RunFolder, new_run_id
@@ -46,9 +46,15 @@ def create_run(experiment: Experiment, root: Path, earlier: RunFolder | None = N
 
 
 async def run_experiment(
-    experiment: Experiment, run: RunFolder, observer: Observer, earlier: RunFolder | None = None
+    experiment: Experiment,
+    run: RunFolder,
+    observer: Observer,
+    earlier: RunFolder | None = None,
+    clear: Clear | None = None,
 ) -> None:
     """Run every trial of ``experiment`` into ``run``, but for those that ``earlier`` has finished.
+
+    Where ``clear`` says after a repeat that it is enough, the later ones are left out.
 
     Afterwards its status is ``complete``, or ``failed`` when an engine did not start or died.
 
@@ -61,7 +67,7 @@ async def run_experiment(
     for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     try:
-        failure = await _measure(experiment, run, observer, earlier)
+        failure = await _measure(experiment, run, observer, earlier, clear)
     except asyncio.CancelledError:
         _end(run, RunStatus.INTERRUPTED, "interrupted by the user")
         recover(run)
@@ -89,7 +95,9 @@ def recover(run: RunFolder) -> int:
     return len(cut_off)
 
 
-async def _measure(experiment: Experiment, run: RunFolder, observer: Observer, earlier: RunFolder | None) -> str | None:
+async def _measure(
+    experiment: Experiment, run: RunFolder, observer: Observer, earlier: RunFolder | None, clear: Clear | None
+) -> str | None:
     """Run the trials; returns what went wrong with engines, or None."""
     model = await _resolve_model(experiment, observer)
     tokenizer = _tokenizer(experiment, model)
@@ -101,7 +109,7 @@ async def _measure(experiment: Experiment, run: RunFolder, observer: Observer, e
         await plan_repeat(experiment, planner, 1)  # what is wrong with the traffic shows before anything is started
         here = machine(run.read_manifest().environment)
         prepared = Prepared(experiment, model, tokenizer, engines, planner, here)
-        return await run_series(prepared, run, observer, earlier)
+        return await run_series(prepared, run, observer, earlier, clear)
 
 
 async def _resolve_model(experiment: Experiment, observer: Observer) -> Model:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -45,8 +45,17 @@ class Prepared(msgspec.Struct, frozen=True):
     """As :func:`harness.environment.machine` gives it."""
 
 
-async def run_series(prepared: Prepared, run: RunFolder, observer: Observer, earlier: RunFolder | None) -> str | None:
-    """Run every trial, or take it over from ``earlier``; returns what went wrong with engines, or None."""
+Clear = Callable[[int], bool]
+"""Whether nothing more need be measured after so many repeats."""
+
+
+async def run_series(
+    prepared: Prepared, run: RunFolder, observer: Observer, earlier: RunFolder | None, clear: Clear | None = None
+) -> str | None:
+    """Run every trial, or take it over from ``earlier``; returns what went wrong with engines, or None.
+
+    Where ``clear`` says after a repeat that it is enough, the later ones are struck off the plan.
+    """
     experiment = prepared.experiment
     trial, client = experiment.trial, experiment.client
     async with sampler() as telemetry, _fleet(client) as fleet:
@@ -54,7 +63,7 @@ async def run_series(prepared: Prepared, run: RunFolder, observer: Observer, ear
         settler = Settler(
             fleet, prepared.planner, limit_s=trial.settle_s, timeout_s=trial.timeout_s, transport=client.transport
         )
-        return await _Series(prepared, run, observer, runner, settler).run(_finished(earlier))
+        return await _Series(prepared, run, observer, runner, settler).run(_finished(earlier), clear)
 
 
 class _Series:
@@ -70,18 +79,33 @@ class _Series:
         self._given_up: set[str] = set()
         self._failures: list[str] = []
 
-    async def run(self, finished: dict[str, tuple[RunFolder, TrialRecord]]) -> str | None:
+    async def run(self, finished: dict[str, tuple[RunFolder, TrialRecord]], clear: Clear | None) -> str | None:
         plan = list(enumerate(self._prepared.experiment.plan(), start=1))
-        for (repeat, label), group in itertools.groupby(plan, key=lambda item: (item[1].repeat, item[1].engine)):
-            if label in self._given_up:
-                continue
-            trials = list(group)
-            await plan_repeat(self._prepared.experiment, self._prepared.planner, repeat)
-            to_do = [item for item in trials if not self._adopted(item, finished)]
-            while to_do and label not in self._given_up:
-                to_do = await self._one_start(label, repeat, to_do)
-            await self._check(label, [plan for _, plan in trials])
+        for repeat, of_repeat in itertools.groupby(plan, key=lambda item: item[1].repeat):
+            for label, group in itertools.groupby(of_repeat, key=lambda item: item[1].engine):
+                if label not in self._given_up:
+                    await self._one_side(label, repeat, list(group), finished)
+            if clear is not None and repeat < self._prepared.experiment.repeats and clear(repeat):
+                self._end_after(repeat)
+                break
         return "; ".join(self._failures) or None
+
+    async def _one_side(
+        self, label: str, repeat: int, trials: Sequence[Planned], finished: dict[str, tuple[RunFolder, TrialRecord]]
+    ) -> None:
+        """All trials of one engine in one repeat."""
+        await plan_repeat(self._prepared.experiment, self._prepared.planner, repeat)
+        to_do: Sequence[Planned] = [item for item in trials if not self._adopted(item, finished)]
+        while to_do and label not in self._given_up:
+            to_do = await self._one_start(label, repeat, to_do)
+        await self._check(label, [plan for _, plan in trials])
+
+    def _end_after(self, repeat: int) -> None:
+        """Strike later repeats off the plan, and say so in the manifest."""
+        manifest = self._run.read_manifest()
+        note = f"ended after {repeat} of at most {self._prepared.experiment.repeats} repeats: the verdict was clear"
+        left = [plan for plan in manifest.trials if plan.repeat <= repeat]
+        self._run.write_manifest(msgspec.structs.replace(manifest, trials=left, notes=[*manifest.notes, note]))
 
     async def _check(self, label: str, plans: Sequence[TrialPlan]) -> None:
         """Hold a sample of the answers to the reference, now that the engine has stopped and the machine is free."""

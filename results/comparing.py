@@ -7,7 +7,7 @@ all of them at once.
 import msgspec
 
 from results.client_error import largest_error_s
-from results.errors import NotComparable
+from results.errors import NoEvidence, NotComparable
 from results.metrics import CATALOGUE, HEADLINE
 from results.primary import primary_load, primary_metric
 from results.quality import QualitySummary, pooled
@@ -101,20 +101,34 @@ def select(text: str) -> SideOfRun:
 
     Raises:
         RunNotFound, RunUnreadable: as :func:`results.load`.
-        NotComparable: the run has several engines and none is named, or has no valid trial of it.
+        NotComparable: the run has several engines and none is named, or it has no such engine.
+        NoEvidence: it has no valid trial of it.
     """
     path, _, wanted = text.partition("@")
     run = load(path)
-    engines = list(dict.fromkeys(plan.engine for plan in run.manifest.trials))
+    engines = _engines(run)
     if not wanted and len(engines) > 1:
         raise NotComparable(f"{path} holds several engines; name one: {', '.join(f'{path}@{e}' for e in engines)}")
-    engine = wanted or engines[0]
-    if engine not in engines:
-        raise NotComparable(f"{path} has no engine '{engine}'; it has {', '.join(engines)}")
+    return side_of(run, wanted or engines[0])
+
+
+def side_of(run: Run, engine: str) -> SideOfRun:
+    """One engine of a run.
+
+    Raises:
+        NotComparable: the run has no such engine.
+        NoEvidence: it has no valid trial of it.
+    """
+    if engine not in _engines(run):
+        raise NotComparable(f"{run.path} has no engine '{engine}'; it has {', '.join(_engines(run))}")
     valid = [t for t in run.finished if t.record.engine == engine and t.record.verdict is Verdict.VALID]
     if not valid:
-        raise NotComparable(f"{path} has no valid trial of {engine}; see: bakeoff report {path}")
+        raise NoEvidence(f"{run.path} has no valid trial of {engine}; see: bakeoff report {run.path}")
     return SideOfRun(engine, run, valid)
+
+
+def _engines(run: Run) -> list[str]:
+    return list(dict.fromkeys(plan.engine for plan in run.manifest.trials))
 
 
 def labels(a: SideOfRun, b: SideOfRun) -> tuple[str, str]:

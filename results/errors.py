@@ -7,6 +7,7 @@
     ├── RunUnreadable     a file of the run is damaged beyond its torn last line, or of a newer schema
     ├── NotWritable       the results folder cannot be written
     ├── NotComparable     two runs differ in what must be equal before they may be compared
+    ├── NoEvidence        a side of a comparison has no valid trial, or too few
     ├── NotImportable     another tool's result file is damaged, or holds too little to make a run of it
     └── NotCalibrated     the client's error on this machine was asked for before it was measured
 
@@ -32,6 +33,10 @@ class NotWritable(ResultsError):
 
 class NotComparable(ResultsError):
     """The runs differ in workload, model or machine."""
+
+
+class NoEvidence(ResultsError):
+    """A side of a comparison has too few valid trials."""
 
 
 class NotExportable(ResultsError):

@@ -7,7 +7,7 @@ import sys
 
 import cyclopts
 
-from harness.cli import calibrating, exchanging, fitting, listing, measuring, reading, starting, truth
+from harness.cli import calibrating, exchanging, fitting, gating, listing, measuring, reading, starting, truth
 from harness.cli.guarded import complain_of_bug, guarded
 
 
@@ -19,7 +19,7 @@ def make_app() -> cyclopts.App:
         "which one is better.",
         version_flags=["--version"],
     )
-    measured = (measuring.demo, measuring.run, measuring.bench, reading.report, reading.compare)
+    measured = (measuring.demo, measuring.run, measuring.bench, reading.report, reading.compare, gating.gate)
     for command in (*measured, exchanging.views, exchanging.export, calibrating.calibrate, measuring.serve):
         app.command(command)
     app.command(truth.serve_truth, name="truth")

@@ -9,7 +9,9 @@ from harness.cli.options import DEFAULT_OUT, EXIT_INTERRUPTED, EXIT_INVALID, EXI
 
 if TYPE_CHECKING:
     from harness.experiment import Experiment
+    from harness.series import Clear
     from results import Run
+    from results.store import RunFolder
 
 
 def demo(*, out: Out = DEFAULT_OUT, json: Json = False) -> int:
@@ -151,34 +153,49 @@ def serve(*arguments: str) -> int:
 
 def _measure(experiment: "Experiment", out: Path, *, json: bool, resume: str | None = None) -> int:
     """Run, report, and say by the exit code whether there is evidence."""
+    from harness.cli.reading import show
+    from harness.run import create_run
+    from results.store import earlier_run
+
+    earlier = earlier_run(out, experiment.name, resume) if resume else None
+    folder = create_run(experiment, out, earlier)
+    interrupted = run_into(folder, experiment, earlier)
+    return _interrupted_or_invalid(show(folder.path, json=json), interrupted=interrupted) or EXIT_OK
+
+
+def run_into(
+    folder: "RunFolder", experiment: "Experiment", earlier: "RunFolder | None" = None, clear: "Clear | None" = None
+) -> bool:
+    """Run an experiment before somebody's eyes; returns whether it was interrupted."""
     import asyncio
 
     import uvloop
     from rich.console import Console
 
-    from harness.cli.reading import show
     from harness.observer import observer
-    from harness.run import create_run, run_experiment
-    from results.records import RunStatus
-    from results.store import earlier_run
+    from harness.run import run_experiment
 
     console = Console(stderr=True)
-    interrupted = False
-    earlier = earlier_run(out, experiment.name, resume) if resume else None
-    folder = create_run(experiment, out, earlier)
     with observer(console, experiment) as watcher, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            runner.run(run_experiment(experiment, folder, watcher, earlier))
+            runner.run(run_experiment(experiment, folder, watcher, earlier, clear))
         except (KeyboardInterrupt, asyncio.CancelledError):
-            interrupted = True
-    run = show(folder.path, json=json)
+            return True
+    return False
+
+
+def _interrupted_or_invalid(run: "Run", *, interrupted: bool) -> int | None:
+    """The exit code of a run that is no evidence, told in a line; None of one that is."""
+    from results.records import RunStatus
+
     if interrupted:
-        console.print(f"interrupted: {len(run.finished)} of {len(run.manifest.trials)} trials are whole", markup=False)
+        whole = f"{len(run.finished)} of {len(run.manifest.trials)} trials are whole"
+        sys.stderr.write(f"interrupted: {whole}\n")
         return EXIT_INTERRUPTED
     if run.status is RunStatus.FAILED or not all(cell.valid for cell in run.cells):
         sys.stderr.write(f"bakeoff: run INVALID: {run.manifest.failure or _first_reason(run)}\n")
         return EXIT_INVALID
-    return EXIT_OK
+    return None
 
 
 def _first_reason(run: "Run") -> str:

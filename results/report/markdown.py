@@ -1,6 +1,6 @@
 """A run's summary as a Markdown table, for a README or a pull request."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from results.metrics import CATALOGUE, HEADLINE
 from results.report.format import ABSENT, interval_text, plain
@@ -19,15 +19,24 @@ def markdown_table(run: Run, columns: Sequence[str] = HEADLINE) -> str:
         columns: names of the catalogue.
     """
     titles = ["load", "engine", "valid", *(CATALOGUE[name].title for name in columns), "agrees"]
-    rows = [titles, ["---"] * len(titles), *(row for level in levels_of(run) for row in _rows(level, columns))]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return table(titles, (row for level in levels_of(run) for row in _rows(level, columns)))
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table; its cells must be :func:`escaped` already."""
+    return "".join(f"| {' | '.join(row)} |\n" for row in (titles, ["---"] * len(titles), *rows))
+
+
+def escaped(text: str) -> str:
+    """A text of others on one line, which ends no cell and opens no tag."""
+    return plain(text).translate(_ESCAPED)
 
 
 def _rows(level: Level, columns: Sequence[str]) -> Iterator[list[str]]:
     for number, cell in enumerate(level.cells):
-        load = "" if number else _text(level.title)
+        load = "" if number else escaped(level.title)
         values = [_value(cell, name) for name in columns]
-        yield [load, _text(cell.engine), f"{cell.valid}/{cell.planned}", *values, _agrees(cell)]
+        yield [load, escaped(cell.engine), f"{cell.valid}/{cell.planned}", *values, _agrees(cell)]
 
 
 def _value(cell: Cell, name: str) -> str:
@@ -40,7 +49,3 @@ def _value(cell: Cell, name: str) -> str:
 def _agrees(cell: Cell) -> str:
     shown = agrees_of(cell)
     return f"{shown.text} {shown.answers}".rstrip()
-
-
-def _text(text: str) -> str:
-    return plain(text).translate(_ESCAPED)

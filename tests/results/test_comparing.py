@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from results.comparing import Terms, compare_sides, labels, select
-from results.errors import NotComparable
+from results.errors import NoEvidence, NotComparable
 from results.statistics import Judgement
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 
@@ -48,7 +48,7 @@ def test_an_engine_must_be_named_when_there_are_several(demo_path: Path) -> None
 
 def test_a_run_without_a_valid_trial(tmp_path: Path) -> None:
     path = build_run(tmp_path, replace(ONE, repeats=1, invalid=(0, 1)))
-    with pytest.raises(NotComparable, match="has no valid trial of only"):
+    with pytest.raises(NoEvidence, match="has no valid trial of only"):
         select(str(path))
 
 

@@ -1,0 +1,157 @@
+"""The command that guards a branch: gate."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import cyclopts
+
+from harness.cli.options import (
+    DEFAULT_OUT,
+    EXIT_CANNOT_TELL,
+    EXIT_INTERRUPTED,
+    EXIT_INVALID,
+    EXIT_OK,
+    EXIT_REGRESSION,
+    Json,
+    Out,
+    standard_output,
+)
+
+if TYPE_CHECKING:
+    from results.comparing import Terms
+    from results.gate import GateVerdict
+
+File = Annotated[Path | None, cyclopts.Parameter()]
+
+
+def gate(
+    experiment: Path | None = None,
+    *,
+    baseline: str,
+    candidate: str,
+    repeats: int | None = None,
+    metric: list[str] | None = None,
+    primary: str | None = None,
+    alpha: float = 0.01,
+    band: float = 0.03,
+    markdown: File = None,
+    junit: File = None,
+    github: bool | None = None,
+    out: Out = DEFAULT_OUT,
+    json: Json = False,
+) -> int:
+    """Say whether the candidate is worse than the baseline: exit 0 no, 1 yes, 2 cannot tell, 3 a run is no evidence.
+
+    Of stored runs; or, with an experiment, of two of its engines measured now, side by side: it ends as soon as the
+    verdict is clear, and looking early costs no false alarms. An engine against itself shows what this machine's noise
+    lets a gate see.
+
+    Parameters
+    ----------
+    experiment
+        TOML file: measure now. Without it the two sides are stored runs.
+    baseline
+        RUN or RUN@ENGINE; with an experiment the label of an engine.
+    candidate
+        Likewise.
+    repeats
+        With an experiment: at most so many, instead of the file's.
+    metric
+        Metrics to compare; the default is the headline of the table.
+    primary
+        The metric that decides. The default is output_tokens_per_s at the highest concurrency, or ttft_p50_s at the
+        last rate. The others are guardrails.
+    alpha
+        Share of false alarms of the primary metric, and of all others together.
+    band
+        What counts as the same, as a share: no regression means worse by no more than this.
+    markdown
+        Write the verdict there, for a comment on a pull request.
+    junit
+        Write it there as JUnit XML.
+    github
+        Print GitHub's annotations; the default is to do so inside GitHub Actions.
+    out
+        With an experiment: folder in which the run's folder is made.
+    json
+        Print the verdict as JSON on stdout.
+    """
+    from harness.cli.reading import agreed
+    from results.comparing import select
+    from results.errors import NoEvidence
+    from results.gate import judge
+
+    terms = agreed(metric, primary, alpha, band)
+    try:
+        verdict = (
+            judge(select(baseline), select(candidate), terms)
+            if experiment is None
+            else _measured(experiment, baseline, candidate, terms, repeats=repeats, out=out)
+        )
+    except NoEvidence as error:
+        sys.stderr.write(f"bakeoff: INVALID: {error}\n")
+        return EXIT_INVALID
+    if verdict is None:
+        return EXIT_INTERRUPTED
+    _tell(verdict, json=json, github=os.environ.get("GITHUB_ACTIONS") == "true" if github is None else github)
+    _write(verdict, markdown, junit)
+    return _exit_code(verdict)
+
+
+def _measured(
+    file: Path, baseline: str, candidate: str, terms: "Terms", *, repeats: int | None, out: Path
+) -> "GateVerdict | None":
+    """The verdict of a run that is made for it; None where it was interrupted."""
+    from harness.cli.measuring import run_into
+    from harness.experiment import load_experiment
+    from harness.gating import Looks, two_sides
+    from harness.run import create_run
+    from results import load
+    from results.report import write_html
+
+    experiment, a, b = two_sides(load_experiment(file), baseline, candidate, repeats)
+    folder = create_run(experiment, out)
+    looks = Looks(folder, a, b, experiment.repeats, terms)
+    if run_into(folder, experiment, clear=looks.clear):
+        sys.stderr.write(f"interrupted: bakeoff report {folder.path} shows what there is\n")
+        return None
+
+    run = load(folder.path)
+    sys.stderr.write(f"report: {write_html(run)}\n")
+    done = max((plan.repeat for plan in run.manifest.trials), default=0)
+    return looks.look(done)
+
+
+def _tell(verdict: "GateVerdict", *, json: bool, github: bool) -> None:
+    from harness.cli.reading import print_json
+    from results.report.gate import annotations, print_gate
+
+    if json:
+        print_json(verdict)
+    else:
+        print_gate(verdict, standard_output())
+    if github:
+        (sys.stderr if json else sys.stdout).write(annotations(verdict))
+
+
+def _write(verdict: "GateVerdict", markdown: Path | None, junit: Path | None) -> None:
+    from results.atomic import write_atomic
+    from results.report.gate import gate_markdown, junit_xml
+
+    if markdown is not None:
+        write_atomic(markdown, gate_markdown(verdict).encode())
+    if junit is not None:
+        write_atomic(junit, junit_xml(verdict))
+
+
+def _exit_code(verdict: "GateVerdict") -> int:
+    from results.gate import Outcome
+
+    codes = {
+        Outcome.NO_REGRESSION: EXIT_OK,
+        Outcome.REGRESSION: EXIT_REGRESSION,
+        Outcome.CANNOT_TELL: EXIT_CANNOT_TELL,
+    }
+    return codes[verdict.outcome]

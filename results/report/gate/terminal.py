@@ -1,0 +1,21 @@
+"""The verdict on a terminal: the table, then the outcome and its reasons."""
+
+from rich.console import Console
+from rich.text import Text
+
+from results.gate import GateVerdict, Outcome
+from results.report.compare_table import print_comparison
+from results.report.format import plain
+
+_STYLES = {Outcome.NO_REGRESSION: "bold green", Outcome.REGRESSION: "bold red", Outcome.CANNOT_TELL: "bold yellow"}
+
+
+def print_gate(verdict: GateVerdict, console: Console) -> None:
+    """Print it. The outcome stands last, where a reader of a log looks, and in words beside its colour."""
+    print_comparison(verdict.compared, console)
+    for note in verdict.notes:
+        console.print(Text(f"note: {plain(note)}", "yellow"))
+    console.print()
+    console.print(Text(f"{verdict.outcome.value.upper()}: {plain(verdict.sentence)}", _STYLES[verdict.outcome]))
+    for line in verdict.regressions:
+        console.print(Text(f"  ▼ {plain(line)}", "red"))
