@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,13 @@ from typing import Any
 import psutil
 
 from harness.telemetry.gpu import open_gpus
+from results.records import Source
 
+_CI = (
+    ("GITHUB_SHA", "GITHUB_HEAD_REF", "GITHUB_REF_NAME"),
+    ("CI_COMMIT_SHA", "CI_COMMIT_BRANCH", "CI_COMMIT_REF_NAME"),
+)
+"""Variables of CI servers: a commit, and the branches in order of preference."""
 VERSION = metadata.version("bakeoff")
 
 
@@ -38,7 +45,28 @@ def machine(recorded: dict[str, Any]) -> dict[str, Any]:
 
 def git_commit() -> str | None:
     """Commit of the checkout that this package runs from, ``+`` appended when it has changes; None outside one."""
-    folder = Path(__file__).parent
+    return _commit(Path(__file__).parent)
+
+
+def source(folder: Path, variables: Mapping[str, str]) -> Source | None:
+    """Commit and branch of the code under test.
+
+    Args:
+        folder: where the run is started.
+        variables: of the environment. GitHub's and GitLab's come first, since a CI checkout is on no branch.
+    """
+    for commit, *branches in _CI:
+        if variables.get(commit):
+            branch = next((variables[name] for name in branches if variables.get(name)), None)
+            return Source(variables[commit][:12], branch)
+    found = _commit(folder)
+    if found is None:
+        return None
+    branch = _git(folder, "symbolic-ref", "--short", "HEAD")
+    return Source(found, branch)
+
+
+def _commit(folder: Path) -> str | None:
     commit = _git(folder, "rev-parse", "--short=12", "HEAD")
     if commit is None:
         return None

@@ -18,7 +18,7 @@ from engines import Model, dialect, engine
 from engines.models import KNOWN_MODELS, cached, resolve
 from engines.secrets import conceal_environment, masked, masked_data
 from harness.client import decode_stream
-from harness.environment import VERSION, environment, git_commit, machine
+from harness.environment import VERSION, environment, git_commit, machine, source
 from harness.errors import first_leaf
 from harness.experiment import Experiment, experiment_from
 from harness.observer import Observer
@@ -148,6 +148,7 @@ def _manifest(experiment: Experiment, earlier: RunFolder | None) -> Manifest:
         host=socket.gethostname(),
         bakeoff_version=VERSION,
         git_commit=git_commit(),
+        source=source(Path.cwd(), os.environ),
         experiment=masked_data(msgspec.to_builtins(experiment)),
         environment=environment(),
         trials=experiment.plan(),

@@ -361,6 +361,14 @@ class TrialPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     repeat: int
 
 
+class Source(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was measured, as its authors number it: the checkout in which the run was started, or what CI says."""
+
+    commit: str
+    """Ends in ``+`` where the checkout had changes."""
+    branch: str | None = None
+
+
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """``manifest.json``: what was to be measured, where and by whom; rewritten atomically when the run ends."""
 
@@ -381,6 +389,8 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     notes: list[str] = []
     """Declarations that the report prints, such as the scale of a workload."""
     failure: str | None = None
+    source: Source | None = None
+    """None outside a checkout and outside CI."""
     resumed_from: str | None = None
     """The earlier run whose finished trials were taken over."""
     ended_utc: str | None = None

@@ -196,12 +196,15 @@ def earlier_run(root: Path, name: str, wanted: str) -> RunFolder:
     """
     if wanted != "latest":
         return RunFolder.open(Path(wanted))
-    folders = sorted((path.parent for path in root.glob("*/manifest.json")), reverse=True)
-    for folder in folders:
-        run = RunFolder(folder)
+    for run in reversed(runs_below(root)):
         if run.read_manifest().name == name:
             return run
     raise RunNotFound(f"there is no run of '{name}' in {root} to resume; leave --resume out to begin one")
+
+
+def runs_below(root: Path) -> list[RunFolder]:
+    """All runs in a folder, oldest first."""
+    return [RunFolder(path.parent) for path in sorted(root.glob("*/manifest.json"))]
 
 
 def new_run_id(name: str) -> str:

@@ -19,7 +19,15 @@ def make_app() -> cyclopts.App:
         "which one is better.",
         version_flags=["--version"],
     )
-    measured = (measuring.demo, measuring.run, measuring.bench, reading.report, reading.compare, gating.gate)
+    measured = (
+        measuring.demo,
+        measuring.run,
+        measuring.bench,
+        reading.report,
+        reading.compare,
+        gating.gate,
+        reading.history,
+    )
     for command in (*measured, exchanging.views, exchanging.export, calibrating.calibrate, measuring.serve):
         app.command(command)
     app.command(truth.serve_truth, name="truth")

@@ -1,10 +1,10 @@
-"""Commands that read: report and compare."""
+"""Commands that read: report, compare and history."""
 
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.options import EXIT_OK, Json, standard_output
+from harness.cli.options import DEFAULT_OUT, EXIT_OK, Json, standard_output
 
 if TYPE_CHECKING:
     from results import Run
@@ -66,6 +66,44 @@ def compare(
         print_json(compared)
     else:
         print_comparison(compared, standard_output())
+    return EXIT_OK
+
+
+def history(
+    runs: Path = DEFAULT_OUT,
+    *,
+    name: str | None = None,
+    engine: str | None = None,
+    branch: str | None = None,
+    metric: list[str] | None = None,
+    json: Json = False,
+) -> int:
+    """Say when a metric changed over many runs of one experiment, between which commits, and by how much.
+
+    Parameters
+    ----------
+    runs
+        Folder of run folders.
+    name
+        Of the experiment; needed where the folder holds several.
+    engine
+        Its label; the default is all.
+    branch
+        Only runs of this branch: of the checkout they were started in, or what CI calls it.
+    metric
+        Metrics to look at; the default is the headline of the table.
+    json
+        Print every series with its points and steps as JSON on stdout.
+    """
+    from results.history import history
+    from results.metrics import HEADLINE
+    from results.report import print_history
+
+    series = history(runs, name, engine=engine, branch=branch, metrics=metric or HEADLINE)
+    if json:
+        print_json(series)
+    else:
+        print_history(series, standard_output())
     return EXIT_OK
 
 
