@@ -31,6 +31,7 @@ from reference_engine.engine import Engine
 from reference_engine.errors import EngineBugError, RequestError, UserMistakeError
 from reference_engine.kernels.cpu import native_kernels
 from reference_engine.loading.checkpoint import open_checkpoint
+from reference_engine.memory import FreedMemory
 from reference_engine.request import Request
 
 _log = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ def _serve(channel: Channel, loader: Loader) -> None:
     if not isinstance(start, Start):
         raise EngineBugError(f"the first command is {type(start).__name__}, not Start")
     engine, facts = loader(start.config)
-    profiler = Profiler(facts.config.profile_dir)
+    profiler, freed = Profiler(facts.config.profile_dir), FreedMemory()
     gc.collect()
     gc.freeze()  # what is loaded stays: no step has to look through it for garbage
     try:
@@ -97,6 +98,7 @@ def _serve(channel: Channel, loader: Loader) -> None:
                     _follow(command, engine, channel, profiler)
                 # A step without work computes nothing, but its report tells that the last cancelled request is gone.
                 channel.send(engine.step())
+                freed.give_back()
     finally:
         engine.close()
 

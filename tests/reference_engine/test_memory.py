@@ -1,9 +1,13 @@
-"""One arena for all threads: counted where the C library counts them."""
+"""What the C library holds: counted where it counts."""
 
 import subprocess
 import sys
 
+import numpy as np
+import psutil
 import pytest
+
+from reference_engine.memory import FreedMemory
 
 COUNT = """
 import ctypes, sys, threading
@@ -34,3 +38,19 @@ def test_threads_share_an_arena_where_they_are_told(tmp_path, how: str, one: boo
     info = tmp_path / "info.xml"
     subprocess.run([sys.executable, "-c", COUNT, how, str(info)], check=True, timeout=60)
     assert (info.read_text().count("<heap nr=") == 1) is one
+
+
+def test_what_was_freed_goes_back_once_a_minute() -> None:
+    """Of many small pieces some are freed: holes that the C library keeps and fills again, but never returns."""
+    now = [100.0]
+    freed = FreedMemory(lambda: now[0])
+    pieces = [np.ones(12_000, np.int8) for _ in range(8_000)]
+    del pieces[::2], pieces[::2]
+    before = psutil.Process().memory_info().rss
+    assert not freed.give_back(), "not before a minute has passed"
+    assert psutil.Process().memory_info().rss > before - (10 << 20)
+    now[0] += 60.0
+    assert freed.give_back()
+    assert psutil.Process().memory_info().rss < before - (20 << 20)
+    assert not freed.give_back()
+    assert len(pieces) == 2_000
