@@ -1,0 +1,53 @@
+"""The workflows of docs/ci: valid for GitHub, of commands that exist, with the experiment that they name."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.cli import make_app
+from harness.experiment import load_experiment
+from harness.gating import two_sides
+
+CI = Path(__file__).parents[2] / "docs/ci"
+WORKFLOWS = sorted(CI.glob("*.yml"))
+
+
+def commands(workflow: Path) -> list[list[str]]:
+    """The words after ``bakeoff`` of each line that runs it."""
+    found = re.findall(r"bin/bakeoff (.*)$", workflow.read_text(encoding="utf-8"), re.MULTILINE)
+    return [shlex.split(line.partition(" | ")[0]) for line in found]
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_github_takes_it(workflow: Path) -> None:
+    argv = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(workflow)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_its_commands_exist(workflow: Path) -> None:
+    app = make_app()
+    assert commands(workflow)
+    for words in commands(workflow):
+        app.parse_args(words, exit_on_error=False, print_error=False)
+
+
+def test_the_gate_names_engines_of_its_experiment() -> None:
+    (words,) = commands(CI / "pull-request.yml")
+    a, b = (words[words.index(option) + 1] for option in ("--baseline", "--candidate"))
+    made, *labels = two_sides(load_experiment(CI / words[1]), a, b)
+    assert labels == [a, b]
+    assert made.repeats == 8
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_no_expression_stands_in_a_script(workflow: Path) -> None:
+    """What GitHub puts into a script before the shell reads it may be anybody's text."""
+    steps = re.findall(r"run: (\|\n(?: {10}.*\n)+|.*)", workflow.read_text(encoding="utf-8"))
+    assert steps
+    assert not [step for step in steps if "${{" in step]
