@@ -61,7 +61,7 @@ def _add_flag(parser: argparse.ArgumentParser, field: "dataclasses.Field[object]
     parser.add_argument(
         flag,
         required=is_required,
-        type=int if int in (kind, *get_args(kind)) else str,
+        type=next((number for number in (int, float) if number in (kind, *get_args(kind))), str),
         choices=get_args(kind) if get_origin(kind) is Literal else None,
         default=None if is_required else field.default,
         help=described,

@@ -12,7 +12,7 @@ from reference_engine.attention.heavy_hitter import Budget, scored
 from reference_engine.config import EngineConfig
 from reference_engine.engine import Engine
 from reference_engine.errors import ConfigError
-from reference_engine.execution import Executor, LocalExecutor
+from reference_engine.execution import Executor, LocalExecutor, SlowedExecutor
 from reference_engine.grammar import Grammars
 from reference_engine.kv_cache.block_pool import BlockPool
 from reference_engine.kv_cache.cache import Group, KvCache
@@ -182,7 +182,7 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> Engine:
     grammars = Grammars(checkpoint.tokenizer, limits.vocab_size, checkpoint.eos_token_ids)
     engine = Engine(
         Scheduler(cache, rules),
-        ModelRunner(executor),
+        ModelRunner(SlowedExecutor(executor, config.slow_down) if config.slow_down else executor),
         limits,
         grammars=grammars,
         occupancy_steps=_OCCUPANCY_STEPS,

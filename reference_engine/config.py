@@ -13,6 +13,7 @@ QuantizationName = Literal["auto", "stored", "none"]
 AllocatorName = Literal["paged", "contiguous"]
 
 
+_SLOWEST = 10.0
 _POSITIVE = (
     "block_size", "max_num_seqs", "max_num_batched_tokens", "threads", "max_model_len", "num_blocks", "max_queue",
     "priority_patience_steps", "data_parallel_size", "tensor_parallel_size",
@@ -75,6 +76,9 @@ class EngineConfig:
     threads: Annotated[int | None, "CPU threads of each process; default: torch's own choice, shared among them"] = None
     drain_timeout_s: Annotated[int, "seconds that requests under way get to end after SIGTERM; 0: none"] = 30
     profile_dir: Annotated[str, "where POST /start_profile writes traces of the step loop; empty: nowhere"] = ""
+    slow_down: Annotated[
+        float, "for testing regression gates: how much longer the model takes, as a share; 0.1 waits a tenth more"
+    ] = 0.0
     seed: Annotated[int, "seeds the requests that name no seed, in order of arrival"] = 0
 
     def __post_init__(self) -> None:
@@ -84,6 +88,8 @@ class EngineConfig:
                 raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
         if self.drain_timeout_s < 0:
             raise ConfigError(f"--drain-timeout-s must be at least 0, not {self.drain_timeout_s}")
+        if not 0 <= self.slow_down <= _SLOWEST:
+            raise ConfigError(f"--slow-down must be between 0 and {_SLOWEST:g}, not {self.slow_down}")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"--port must be 0 to 65535, not {self.port}")
         if self.max_num_batched_tokens < self.max_num_seqs:

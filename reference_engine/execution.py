@@ -5,6 +5,7 @@ Nothing here asks for gradients, so that it works in any of torch's modes; whoev
 """
 
 import array
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -46,6 +47,29 @@ class Executor(Protocol):
     def execute(self, batch: Batch) -> torch.Tensor | None:
         """Logits [wanted rows, vocab_size]; None where only blocks are copied."""
         ...
+
+
+class SlowedExecutor:
+    """Takes longer than another one, by waiting: a regression of known size.
+
+    Args:
+        executor: does the work.
+        share: of its time, to be added.
+    """
+
+    def __init__(self, executor: Executor, share: float) -> None:
+        self._executor = executor
+        self._share = share
+        self.storage = executor.storage
+
+    def execute(self, batch: Batch) -> torch.Tensor | None:
+        """See `Executor.execute`."""
+        began = time.perf_counter()
+        logits = self._executor.execute(batch)
+        if self.storage.device.type != "cpu":
+            torch.cuda.synchronize(self.storage.device)
+        time.sleep(self._share * (time.perf_counter() - began))
+        return logits
 
 
 class LocalExecutor:

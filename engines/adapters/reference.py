@@ -58,6 +58,8 @@ class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """Seconds that requests under way get to end after SIGTERM."""
     profile_dir: str | None = None
     """Where ``POST /start_profile`` writes traces."""
+    slow_down: float | None = None
+    """For tests of gates: how much longer its model takes, as a share."""
 
 
 class ReferenceEngine(ServerEngine):

@@ -36,6 +36,7 @@ OPTIONS = {
     "data_parallel_size": 2,
     "drain_timeout_s": 3,
     "profile_dir": "/profiles",
+    "slow_down": 0.1,
 }
 SPEC = {
     "dtype": "float32",
