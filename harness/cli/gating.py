@@ -15,6 +15,7 @@ from harness.cli.options import (
     EXIT_OK,
     EXIT_REGRESSION,
     Json,
+    Metrics,
     Out,
     standard_output,
 )
@@ -32,7 +33,7 @@ def gate(
     baseline: str,
     candidate: str,
     repeats: int | None = None,
-    metric: list[str] | None = None,
+    metric: Metrics = None,
     primary: str | None = None,
     alpha: float = 0.01,
     band: float = 0.03,

@@ -13,6 +13,8 @@ Out = Annotated[Path, cyclopts.Parameter(name="--out")]
 """Where run folders go."""
 Json = Annotated[bool, cyclopts.Parameter(name="--json", negative="")]
 """Machine-readable output on stdout."""
+Metrics = Annotated[list[str] | None, cyclopts.Parameter(name="--metric", negative="")]
+"""Names of the catalogue."""
 Workers = Annotated[int | None, cyclopts.Parameter(name="--workers")]
 """Processes of the measuring client."""
 Ray = Annotated[str | None, cyclopts.Parameter(name="--ray")]

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.options import DEFAULT_OUT, EXIT_OK, Json, standard_output
+from harness.cli.options import DEFAULT_OUT, EXIT_OK, Json, Metrics, standard_output
 
 if TYPE_CHECKING:
     from results import Run
@@ -29,7 +29,7 @@ def compare(
     a: str,
     b: str,
     *,
-    metric: list[str] | None = None,
+    metric: Metrics = None,
     primary: str | None = None,
     alpha: float = 0.01,
     band: float = 0.03,
@@ -75,7 +75,7 @@ def history(
     name: str | None = None,
     engine: str | None = None,
     branch: str | None = None,
-    metric: list[str] | None = None,
+    metric: Metrics = None,
     json: Json = False,
 ) -> int:
     """Say when a metric changed over many runs of one experiment, between which commits, and by how much.

@@ -9,7 +9,9 @@ from rich.text import Text
 
 from results.history import Change, Series
 from results.metrics import CATALOGUE
-from results.report.format import moment_text, plain, value_text
+from results.report.format import ABSENT, plain, value_text
+
+_DIGITS = 9  # of a commit: enough for git in any checkout
 
 
 def print_history(series: Sequence[Series], console: Console) -> None:
@@ -38,7 +40,7 @@ def _table(steps: Sequence[tuple[Series, Change]]) -> Table:
         metric, step = CATALOGUE[series.metric], change.step
         worse = ("▼ worse", "bold red") if change.is_worse else ("▲ better", "bold green")
         table.add_row(
-            Text(f"{moment_text(change.first_after.created_utc)} {plain(change.first_after.run)}"),
+            Text(plain(change.first_after.run)),
             Text(commits(change)),
             Text(plain(series.engine)),
             Text(plain(series.level)),
@@ -50,6 +52,6 @@ def _table(steps: Sequence[tuple[Series, Change]]) -> Table:
 
 
 def commits(change: Change) -> str:
-    """``3f9a1c2e5b7d..8c01aa97f3e2``: after the one, up to the other; as git takes it."""
+    """``3f9a1c2e5..8c01aa97f``: after the one, up to the other; as git takes it."""
     ends = (change.last_before.commit, change.first_after.commit)
-    return "–" if None in ends else plain("..".join(str(end).rstrip("+") for end in ends))
+    return ABSENT if None in ends else plain("..".join(str(end).rstrip("+")[:_DIGITS] for end in ends))
