@@ -104,12 +104,18 @@ def gate(
 def _measured(
     file: Path, baseline: str, candidate: str, terms: "Terms", *, repeats: int | None, out: Path
 ) -> "GateVerdict | None":
-    """The verdict of a run that is made for it; None where it was interrupted."""
+    """The verdict of a run that is made for it; None where it was interrupted.
+
+    Raises:
+        NoEvidence: an engine did not start or died, or too little of the run is valid.
+    """
     from harness.cli.measuring import run_into
     from harness.experiment import load_experiment
     from harness.gating import Looks, two_sides
     from harness.run import create_run
     from results import load
+    from results.errors import NoEvidence
+    from results.records import RunStatus
     from results.report import write_html
 
     experiment, a, b = two_sides(load_experiment(file), baseline, candidate, repeats)
@@ -121,6 +127,8 @@ def _measured(
 
     run = load(folder.path)
     sys.stderr.write(f"report: {write_html(run)}\n")
+    if run.status is RunStatus.FAILED:
+        raise NoEvidence(run.manifest.failure or "the run failed")
     done = max((plan.repeat for plan in run.manifest.trials), default=0)
     return looks.look(done)
 

@@ -72,6 +72,25 @@ def test_everybodys_file(tmp_path: Path, capsys, monkeypatch) -> None:
     assert "::error" not in capsys.readouterr().out
 
 
+def test_an_engine_that_is_not_there_is_no_evidence(tmp_path: Path, capsys) -> None:
+    file = tmp_path / "gate.toml"
+    folder = tokenizer(tmp_path)
+    file.write_text(f"""
+name = "gate"
+model = {{ name = "smol", tokenizer = "{folder}" }}
+engines = [{{ adapter = "openai", url = "http://127.0.0.1:1", label = "main" }}]
+workload = {{ name = "random", options = {{ input_tokens = 8, output_tokens = 5 }} }}
+loads = [{{ concurrency = 1 }}]
+client = {{ calibrate = false }}
+trial = {{ duration_s = 0.5, settle_s = 0, timeout_s = 2, warmup_requests = 0, max_requests = 3, min_requests = 1 }}
+""")
+    told = ("--baseline", "main", "--candidate", "main", "--repeats", "3", "--out", str(tmp_path / "runs"))
+    assert bakeoff("gate", str(file), *told) == 3
+    assert "bakeoff: INVALID: " in capsys.readouterr().err
+    assert bakeoff("gate", str(file), "--baseline", "main", "--candidate", "vllm") == 2
+    assert "the experiment has no engine 'vllm'; it has main" in capsys.readouterr().err
+
+
 def experiment(tmp_path: Path, url: str, **changes: object):
     data = {
         "name": "t",
