@@ -15,17 +15,17 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.bars import Bars
+from benchmarks.bars import Bars, model_argument
 
 EXPERIMENT = Path(__file__).with_suffix(".toml")
 CANDIDATES = {"aa": "main", "ab": "slower"}
 
 
-def gate(candidate: str, out: Path) -> tuple[int, str]:
+def gate(experiment: Path, candidate: str) -> tuple[int, str]:
     """The exit code of one gate, and a line about it."""
     argv = [
-        Path(sys.executable).with_name("bakeoff"), "gate", EXPERIMENT, "--baseline", "main", "--candidate", candidate,
-        "--out", out, "--json",
+        sys.executable, "-c", "from harness.cli import main; main()", "gate", experiment, "--baseline", "main",
+        "--candidate", candidate, "--out", experiment.parent, "--json",
     ]  # fmt: skip
     began = time.monotonic()
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -40,12 +40,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gates", type=int, default=20, help="of each kind (default: %(default)s)")
     parser.add_argument("--kinds", nargs="+", choices=CANDIDATES, default=[*CANDIDATES])
+    model_argument(parser)
     options = parser.parse_args()
     codes: dict[str, Counter[int]] = {kind: Counter() for kind in options.kinds}
     with tempfile.TemporaryDirectory() as folder:
+        experiment = Path(folder, EXPERIMENT.name)
+        experiment.write_text(EXPERIMENT.read_text(encoding="utf-8").replace("MODEL", options.model), encoding="utf-8")
         for number in range(1, options.gates + 1):
             for kind in options.kinds:
-                code, line = gate(CANDIDATES[kind], Path(folder))
+                code, line = gate(experiment, CANDIDATES[kind])
                 codes[kind][code] += 1
                 print(f"{kind} {number}: exit {code}, {line}", flush=True)
     bars = Bars()
