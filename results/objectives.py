@@ -1,0 +1,125 @@
+"""Objectives in one line of text: ``ttft_p99<500ms,itl_p99<30ms,attainment>=0.99``.
+
+Each bounds one metric of the catalogue. The name may leave the unit out that the catalogue's name ends in, and the
+bound may carry one of its own; without, it is in the metric's unit.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from results.errors import NotComparable
+from results.metrics import CATALOGUE, Better, Metric, Unit, Value
+from results.report.format import value_text
+
+
+class Relation(StrEnum):
+    """Which side of the bound is asked for."""
+
+    BELOW = "<"
+    AT_MOST = "<="
+    ABOVE = ">"
+    AT_LEAST = ">="
+
+
+_HOLDS: dict[Relation, Callable[[float, float], bool]] = {
+    Relation.BELOW: operator.lt,
+    Relation.AT_MOST: operator.le,
+    Relation.ABOVE: operator.gt,
+    Relation.AT_LEAST: operator.ge,
+}
+_UNITS: dict[Unit, dict[str, float]] = {
+    Unit.SECONDS: {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6},
+    Unit.BYTES: {"B": 1.0, "MB": 1e6, "GB": 1e9, "MiB": 2.0**20, "GiB": 2.0**30},
+    Unit.SHARE: {"%": 0.01},
+    Unit.JOULES: {"J": 1.0, "mJ": 1e-3},
+    Unit.PER_SECOND: {"/s": 1.0},
+    Unit.TOKENS_PER_SECOND: {"tok/s": 1.0},
+}
+_FORM = re.compile(r"\s*(?P<name>\w+)\s*(?P<relation><=|>=|<|>)\s*(?P<number>[-+.\deE]*\d\.?)\s*(?P<unit>\S*)\s*")
+_SUFFIXES = ("", "_s", "_per_s", "_bytes", "_j")
+_EXAMPLE = "write it like ttft_p99<500ms"
+
+
+class Objective(msgspec.Struct, frozen=True):
+    """One bound.
+
+    Attributes:
+        metric: name in the catalogue.
+        relation: which side of the bound is asked for.
+        bound: in the metric's unit.
+        text: as it was written.
+    """
+
+    metric: str
+    relation: Relation
+    bound: float
+    text: str
+
+    def holds(self, value: float) -> bool:
+        """Whether a value of the metric meets it."""
+        return _HOLDS[self.relation](value, self.bound)
+
+    def missed(self, metrics: Mapping[str, Value]) -> str | None:
+        """Why a trial does not meet it, in a clause; None where it does.
+
+        Args:
+            metrics: of one trial, by name. An absent value meets nothing: what was not seen was not kept.
+        """
+        found = metrics[self.metric]
+        if found.value is None:
+            return f"{self.text}: {found.reason}"
+        return (
+            None
+            if self.holds(found.value)
+            else f"{self.text}: it was {value_text(CATALOGUE[self.metric].unit, found.value)}"
+        )
+
+
+def objectives(text: str) -> list[Objective]:
+    """Read objectives, separated by commas.
+
+    Raises:
+        NotComparable: one is not of the form, names no metric, has a unit of another kind, or bounds a metric on the
+            side where it is good.
+    """
+    return [_objective(part) for part in text.split(",")]
+
+
+def missed(wanted: Sequence[Objective], metrics: Mapping[str, Value]) -> list[str]:
+    """Why a trial does not meet all of them; empty where it does."""
+    return [why for one in wanted if (why := one.missed(metrics)) is not None]
+
+
+def _objective(text: str) -> Objective:
+    form = _FORM.fullmatch(text)
+    if form is None:
+        raise NotComparable(f"'{text.strip()}' is no objective; {_EXAMPLE}")
+    metric = _metric(form["name"])
+    relation = Relation(form["relation"])
+    try:
+        bound = float(form["number"]) * _factor(form["unit"], metric)
+    except ValueError as error:
+        raise NotComparable(f"'{form['number']}' in '{text.strip()}' is no number; {_EXAMPLE}") from error
+    upper = relation in {Relation.BELOW, Relation.AT_MOST}
+    if upper != (metric.better is Better.LOWER):
+        raise NotComparable(f"'{text.strip()}' bounds {metric.name} on its good side: {metric.better.value} is better")
+    return Objective(metric.name, relation, bound, text.strip())
+
+
+def _metric(name: str) -> Metric:
+    found = next((CATALOGUE[name + suffix] for suffix in _SUFFIXES if name + suffix in CATALOGUE), None)
+    if found is None:
+        raise NotComparable(f"unknown metric '{name}'; known: {', '.join(CATALOGUE)}")
+    return found
+
+
+def _factor(unit: str, metric: Metric) -> float:
+    known = _UNITS.get(metric.unit, {})
+    if unit and unit not in known:
+        allowed = f"use {', '.join(known)}" if known else "it has no unit"
+        raise NotComparable(f"'{unit}' is no unit of {metric.name}; {allowed}")
+    return known[unit] if unit else 1.0

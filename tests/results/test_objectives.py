@@ -1,0 +1,73 @@
+"""Objectives: the text, the units, what meets them."""
+
+import pytest
+
+from results.errors import NotComparable
+from results.metrics import Value, absent
+from results.objectives import Relation, missed, objectives
+
+
+def test_objectives_of_a_line_in_the_units_of_their_metrics() -> None:
+    latency, pace, share = objectives("ttft_p99<500ms, itl_p50_s<=0.03,attainment >= 99%")
+    assert (latency.metric, latency.relation, latency.bound) == ("ttft_p99_s", Relation.BELOW, 0.5)
+    assert (pace.metric, pace.relation, pace.bound) == ("itl_p50_s", Relation.AT_MOST, 0.03)
+    assert (share.metric, share.relation, share.bound) == ("attainment", Relation.AT_LEAST, 0.99)
+
+
+@pytest.mark.parametrize(
+    ("text", "metric", "bound"),
+    [
+        ("peak_host<2GiB", "peak_host_bytes", 2.0**31),
+        ("output_tokens>800tok/s", "output_tokens_per_s", 800),
+        ("e2e_p90<1.5e1", "e2e_p90_s", 15),
+        ("energy_per_output_token<5mJ", "energy_per_output_token_j", 0.005),
+        ("failures<=0", "failures", 0),
+    ],
+)
+def test_a_name_may_leave_its_unit_out(text: str, metric: str, bound: float) -> None:
+    (one,) = objectives(text)
+    assert one.metric == metric
+    assert one.bound == pytest.approx(bound)
+
+
+@pytest.mark.parametrize(("relation", "holds"), [("<", False), ("<=", True)])
+def test_the_bound_itself(relation: str, holds: bool) -> None:
+    (one,) = objectives(f"ttft_p50{relation}20ms")
+    assert one.holds(0.02) is holds
+    assert one.holds(0.019)
+    assert not one.holds(0.021)
+
+
+@pytest.mark.parametrize(("relation", "holds"), [(">", False), (">=", True)])
+def test_the_bound_itself_from_above(relation: str, holds: bool) -> None:
+    (one,) = objectives(f"goodput{relation}4")
+    assert one.holds(4.0) is holds
+    assert one.holds(4.1)
+    assert not one.holds(3.9)
+
+
+def test_what_was_missed_says_by_how_much_and_why() -> None:
+    wanted = objectives("ttft_p50<20ms,itl_p99<30ms,e2e_p50<9s")
+    metrics = {"ttft_p50_s": Value(0.025), "itl_p99_s": absent("p99 needs 662 observations"), "e2e_p50_s": Value(1.0)}
+    assert missed(wanted, metrics) == ["ttft_p50<20ms: it was 25.0 ms", "itl_p99<30ms: p99 needs 662 observations"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ttft_p99", "'ttft_p99' is no objective; write it like ttft_p99<500ms"),
+        ("", "'' is no objective"),
+        ("ttft_p99<500ms,", "'' is no objective"),
+        ("ttft_p98<1s", "unknown metric 'ttft_p98'"),
+        ("ttft_p99<500tok/s", "'tok/s' is no unit of ttft_p99_s; use s, ms, us, µs"),
+        ("failures<1s", "'s' is no unit of failures; it has no unit"),
+        ("ttft_p99>1s", "'ttft_p99>1s' bounds ttft_p99_s on its good side: lower is better"),
+        ("goodput<1", "higher is better"),
+        ("ttft_p99<1.2.3s", "'1.2.3' in 'ttft_p99<1.2.3s' is no number"),
+    ],
+)
+def test_what_is_none_is_told_in_a_line(text: str, said: str) -> None:
+    with pytest.raises(NotComparable) as raised:
+        objectives(text)
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
