@@ -50,7 +50,7 @@ coverage: $(VENV)/.test model ## All tests with branch coverage of every package
 format: $(VENV)/.test ## Format the code
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-bench-%: $(VENV)/.test model ## Measure the bars of one area: client, truth, views, workloads, engines, bakeoff, engine, statistics, demo, crash, cli, suite, gpu
+bench-%: $(VENV)/.test model ## Measure the bars of one area: client, truth, views, workloads, engines, bakeoff, engine, statistics, dashboard, demo, crash, cli, suite, gpu
 	@set -e; for script in benchmarks/$*/*.py; do name=$${script%.py}; echo "== $$script"; \
 	  BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python -m $${name//\//.}; done
 

@@ -9,7 +9,9 @@
     ├── NotComparable     two runs differ in what must be equal before they may be compared
     ├── NoEvidence        a side of a comparison has no valid trial, or too few
     ├── NotImportable     another tool's result file is damaged, or holds too little to make a run of it
-    └── NotCalibrated     the client's error on this machine was asked for before it was measured
+    ├── NotCalibrated     the client's error on this machine was asked for before it was measured
+    ├── NotServed         the dashboard cannot listen there, or may not
+    └── NotReachable      a run that lies in a store cannot be fetched
 
 Each message is one line that says what to do next.
 """
@@ -49,3 +51,11 @@ class NotImportable(ResultsError):
 
 class NotCalibrated(ResultsError):
     """No calibration is stored."""
+
+
+class NotServed(ResultsError):
+    """The dashboard cannot listen at that address, or may not."""
+
+
+class NotReachable(ResultsError):
+    """A run that lies in a store cannot be fetched."""

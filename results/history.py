@@ -4,18 +4,16 @@ A run is one point, the geometric mean of its valid trials. Points belong togeth
 be: experiment, engine, load, traffic, weights and machine; another machine begins another series.
 """
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from results.errors import NoEvidence, NotComparable, RunNotFound
+from results.index import CellFacts, Index, Query, RunFacts
 from results.metrics import CATALOGUE, HEADLINE, Better
-from results.records import RunStatus, Verdict
-from results.run import Run, Trial, by_repeat
+from results.records import RunStatus
 from results.statistics.change_points import LEAST_POINTS, ChangePoint, change_points
-from results.store import runs_below
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -94,17 +92,32 @@ def history(
         RunNotFound: there is no such run.
         NoEvidence: no series has enough runs for a step.
     """
+    with Index(root) as index:
+        index.refresh()
+        return history_of(index, name, engine=engine, branch=branch, metrics=metrics)
+
+
+def history_of(
+    index: Index,
+    name: str | None = None,
+    *,
+    engine: str | None = None,
+    branch: str | None = None,
+    metrics: Sequence[str] = HEADLINE,
+    newest: int | None = None,
+) -> list[Series]:
+    """The same of the runs that an index knows; ``newest`` is how many of them are looked at, None for all."""
     unknown = [metric for metric in metrics if metric not in CATALOGUE]
     if unknown:
         raise NotComparable(f"unknown metric '{unknown[0]}'; known: {', '.join(CATALOGUE)}")
-    groups: dict[tuple[str, ...], list[tuple[Run, list[Trial]]]] = {}
-    for run in _runs(root, name, branch):
-        for key, trials in _cells(run).items():
-            if engine is None or key[0] == engine:
-                groups.setdefault(key, []).append((run, trials))
+    groups: dict[tuple[str, ...], list[tuple[RunFacts, CellFacts]]] = {}
+    for run in _runs(index, name, branch, newest):
+        for cell in run.cells:
+            if engine is None or cell.engine == engine:
+                groups.setdefault(_key(cell), []).append((run, cell))
     series = [
-        _series(key, metric, cells)
-        for key, cells in groups.items()
+        _series(metric, cells)
+        for cells in groups.values()
         for metric in metrics
         if metric != "failures"  # counted, and mostly 0: no level that could step
     ]
@@ -115,58 +128,34 @@ def history(
     return known
 
 
-def _runs(root: Path, name: str | None, branch: str | None) -> list[Run]:
-    runs = [Run(folder) for folder in runs_below(root)]
-    names = sorted({run.manifest.name for run in runs})
+def _runs(index: Index, name: str | None, branch: str | None, newest: int | None) -> list[RunFacts]:
+    names = index.choices()["name"]
     if name is None and len(names) > 1:
-        raise NotComparable(f"{root} holds runs of several experiments; give --name: {', '.join(names)}")
-    chosen = [
-        run
-        for run in runs
-        if (name is None or run.manifest.name == name)
-        and (branch is None or (run.manifest.source is not None and run.manifest.source.branch == branch))
-        and run.status is RunStatus.COMPLETE
-    ]
+        raise NotComparable(f"{index.root} holds runs of several experiments; give --name: {', '.join(names)}")
+    chosen = index.runs(Query(name=name, branch=branch, status=RunStatus.COMPLETE, limit=newest))
     if not chosen:
         wanted = " ".join(filter(None, (f"of '{name}'" if name else "", f"on branch '{branch}'" if branch else "")))
-        raise RunNotFound(f"there is no complete run {wanted} in {root}".replace("  ", " "))
-    return sorted(chosen, key=lambda run: (run.manifest.created_utc, run.manifest.run_id))
+        raise RunNotFound(f"there is no complete run {wanted} in {index.root}".replace("  ", " "))
+    return chosen[::-1]
 
 
-def _cells(run: Run) -> dict[tuple[str, ...], list[Trial]]:
-    """The valid trials by all that a series shares."""
-    environment = run.manifest.environment
-    machine = f"{environment.get('cpu')}, {environment.get('cores')} cores"
-    gpus = ", ".join(str(gpu.get("name")) for gpu in environment.get("gpus") or [])
-    cells: dict[tuple[str, ...], list[Trial]] = {}
-    for trial in run.finished:
-        record = trial.record
-        if record.verdict is not Verdict.VALID:
-            continue
-        described = record.engine_description
-        weights = (described.model_sha256 or "") if described else ""
-        where = f"{machine}, {gpus}" if gpus else machine
-        key = (record.engine, record.load.label, where, record.workload, record.workload_sha256, weights)
-        cells.setdefault(key, []).append(trial)
-    return cells
+def _key(cell: CellFacts) -> tuple[str, ...]:
+    return (cell.engine, cell.level, cell.machine, cell.workload, cell.traffic_sha256, cell.weights_sha256)
 
 
-def _series(key: tuple[str, ...], metric: str, cells: Sequence[tuple[Run, list[Trial]]]) -> Series:
-    engine, level, machine = key[:3]
-    points = [point for run, trials in cells if (point := _point(run, trials, level, metric)) is not None]
+def _series(metric: str, cells: Sequence[tuple[RunFacts, CellFacts]]) -> Series:
+    points = [point for run, cell in cells if (point := _point(run, cell, metric)) is not None]
     steps = change_points([point.value for point in points])
-    return Series(engine, level, metric, machine, points, [_change(points, step, metric) for step in steps])
+    first = cells[0][1]
+    changes = [_change(points, step, metric) for step in steps]
+    return Series(first.engine, first.level, metric, first.machine, points, changes)
 
 
-def _point(run: Run, trials: Sequence[Trial], level: str, metric: str) -> Point | None:
-    values = [value for value in by_repeat(trials, level, metric).values() if value > 0]
-    if not values:
+def _point(run: RunFacts, cell: CellFacts, metric: str) -> Point | None:
+    spread = cell.metrics.get(metric)
+    if spread is None:
         return None
-    source = run.manifest.source
-    mean = math.exp(sum(map(math.log, values)) / len(values))
-    return Point(
-        run.manifest.run_id, run.manifest.created_utc, source.commit if source else None, mean, trials=len(values)
-    )
+    return Point(run.id, run.created_utc, run.source.commit if run.source else None, spread.mean, spread.trials)
 
 
 def _change(points: Sequence[Point], step: ChangePoint, metric: str) -> Change:

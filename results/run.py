@@ -26,6 +26,7 @@ from results.records import (
     TrialRecord,
     Verdict,
 )
+from results.remote import fetched, is_remote
 from results.server_view import ServerCell, server_cell, server_view
 from results.statistics.interval import Interval, log_t_interval
 from results.store import RunFolder, TrialFolder
@@ -262,13 +263,19 @@ def by_repeat(trials: Iterable[Trial], load: str, metric: str) -> dict[int, floa
 
 
 def load(path: str | Path) -> Run:
-    """Read a run folder.
+    """Read a run folder, by its path or by its address in a store.
 
     Raises:
         RunNotFound: the path is not one.
         RunUnreadable: it is damaged, or newer than this version.
+        NotReachable: the store cannot be read.
     """
-    return Run(RunFolder.open(Path(path)))
+    return Run(RunFolder.open(located(path)))
+
+
+def located(place: str | Path) -> Path:
+    """Where a run folder is on this machine; one that lies in a store is fetched."""
+    return fetched(str(place)) if is_remote(place) else Path(place)
 
 
 def _why_uncalibrated(trials: Sequence[Trial]) -> str:

@@ -7,7 +7,7 @@ import sys
 
 import cyclopts
 
-from harness.cli import calibrating, exchanging, fitting, gating, listing, measuring, reading, starting, truth
+from harness.cli import calibrating, exchanging, fitting, gating, listing, measuring, reading, showing, starting, truth
 from harness.cli.guarded import complain_of_bug, guarded
 
 
@@ -27,6 +27,7 @@ def make_app() -> cyclopts.App:
         reading.compare,
         gating.gate,
         reading.history,
+        showing.dashboard,
     )
     for command in (*measured, exchanging.views, exchanging.export, calibrating.calibrate, measuring.serve):
         app.command(command)

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from results.comparing import Terms
 
 
-def report(run: Path, *, json: Json = False) -> int:
+def report(run: str, *, json: Json = False) -> int:
     """Print a run's table and write its HTML page.
 
     Parameters
     ----------
     run
-        The run's folder.
+        The run's folder, or its address in a store (s3://…).
     json
         Print the summary as JSON on stdout.
     """
@@ -117,23 +117,25 @@ def agreed(metric: list[str] | None, primary: str | None, alpha: float, band: fl
     return msgspec.structs.replace(terms, metrics=tuple(metric)) if metric else terms
 
 
-def read(path: Path) -> "Run":
-    """The run at ``path``, with what a crash left salvaged."""
+def read(place: str | Path) -> "Run":
+    """The run there, with what a crash left salvaged."""
     import results
     from harness.run import recover
+    from results.run import located
     from results.store import RunFolder
 
+    path = located(place)
     recover(RunFolder.open(path))
     return results.load(path)
 
 
-def show(path: Path, *, json: bool) -> "Run":
+def show(place: str | Path, *, json: bool) -> "Run":
     """Salvage what a crash left, print the table (or JSON) and write the page."""
     from rich.console import Console
 
     from results.report import print_summary, write_html
 
-    run = read(path)
+    run = read(place)
     page = write_html(run)
     if json:
         print_json(_summary(run, page))

@@ -1,20 +1,23 @@
 """A history as a table: one line for each step, with the commits between which it lies."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from results.history import Change, Series
 from results.metrics import CATALOGUE
 from results.report.format import ABSENT, plain, value_text
+
+if TYPE_CHECKING:
+    from results.history import Change, Series
 
 _DIGITS = 9  # of a commit: enough for git in any checkout
 
 
-def print_history(series: Sequence[Series], console: Console) -> None:
+def print_history(series: "Sequence[Series]", console: Console) -> None:
     """Print the steps, newest first, and what did not change.
 
     Args:
@@ -30,7 +33,7 @@ def print_history(series: Sequence[Series], console: Console) -> None:
     console.print(Text(text, "dim"))
 
 
-def _table(steps: Sequence[tuple[Series, Change]]) -> Table:
+def _table(steps: "Sequence[tuple[Series, Change]]") -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for heading in ("first run after", "commits", "engine", "load", "metric"):
         table.add_column(heading, overflow="fold")
@@ -51,7 +54,7 @@ def _table(steps: Sequence[tuple[Series, Change]]) -> Table:
     return table
 
 
-def commits(change: Change) -> str:
+def commits(change: "Change") -> str:
     """``3f9a1c2e5..8c01aa97f``: after the one, up to the other; as git takes it."""
     ends = (change.last_before.commit, change.first_after.commit)
     return ABSENT if None in ends else plain("..".join(str(end).rstrip("+")[:_DIGITS] for end in ends))

@@ -1,13 +1,15 @@
 """One offline HTML page out of templates, one style and one script.
 
-This module owns the rendering of HTML. It guarantees: one file; no request to any network; a content security policy
-that lets only this page's own style and script run, by their hashes; every text autoescaped; data for the script only
-in ``application/json`` islands in which ``<``, ``>``, ``&`` and the line separators are escaped.
+This module owns the rendering of HTML. It guarantees: one file; no request to any network, but for a page that is
+served, to its own server; a content security policy that lets only this page's own style and script run, by their
+hashes; every text autoescaped; data for the script only in ``application/json`` islands in which ``<``, ``>``, ``&``
+and the line separators are escaped.
 """
 
 import base64
 import hashlib
 from collections.abc import Sequence
+from functools import cache
 from importlib import resources
 
 import jinja2
@@ -21,7 +23,9 @@ SHELL = "results.report"
 _ISLAND_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
-def rendered(template: str, page: object, *, packages: Sequence[str], style: str, script: str) -> str:
+def rendered(
+    template: str, page: object, *, packages: Sequence[str], style: str, script: str, served: bool = False
+) -> str:
     """A page.
 
     Args:
@@ -30,11 +34,13 @@ def rendered(template: str, page: object, *, packages: Sequence[str], style: str
         packages: whose ``templates`` folders are searched, in this order.
         style: the whole of the page's CSS.
         script: the whole of its JavaScript, comfort only: the page must be complete without it.
+        served: whether its forms and its script may ask the server that it comes from.
     """
+    policy = _policy(style, script, "'self'" if served else "'none'")
     return (
-        _environment(packages)
+        _environment(tuple(packages))
         .get_template(template)
-        .render(page=page, policy=Markup(_policy(style, script)), style=Markup(style), script=Markup(script))  # noqa: S704  (our own files)
+        .render(page=page, policy=Markup(policy), style=Markup(style), script=Markup(script))  # noqa: S704  (our own files)
     )
 
 
@@ -43,7 +49,8 @@ def asset(name: str, package: str = SHELL) -> str:
     return (resources.files(package) / "templates" / name).read_text(encoding="utf-8")
 
 
-def _environment(packages: Sequence[str]) -> jinja2.Environment:
+@cache
+def _environment(packages: tuple[str, ...]) -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader([jinja2.PackageLoader(package) for package in packages]),
         autoescape=True,
@@ -69,10 +76,10 @@ def _island(value: object) -> Markup:
     return Markup(text)  # noqa: S704  (nothing in it can end the element)
 
 
-def _policy(style: str, script: str) -> str:
+def _policy(style: str, script: str, own_server: str) -> str:
     return (
         f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
+        f"img-src data:; base-uri 'none'; connect-src {own_server}; form-action {own_server}"
     )
 
 

@@ -23,5 +23,31 @@ XSS = (
     "<meta http-equiv=refresh content='0;url=https://evil.example/'>",
     "<link rel=stylesheet href=https://evil.example/x.css>",
     "\ud83d\ude00".encode("utf-16", "surrogatepass").decode("utf-16") + "<b onclick=alert(22)>",
+    "<body onload=alert(23)>",
+    "<details open ontoggle=alert(24)>",
+    "<input autofocus onfocus=alert(25)>",
+    "<video><source onerror=alert(26)></video>",
+    "<object data=javascript:alert(27)></object>",
+    "<embed src=javascript:alert(28)>",
+    "<form action=javascript:alert(29)><button>x</button></form>",
+    "<base href=https://evil.example/>",
+    "<style>@import 'https://evil.example/x.css';</style>",
+    '<div style="background:url(https://evil.example/x.png)">',
+    "</textarea><script>alert(33)</script>",
+    "</option></select><script>alert(34)</script>",
+    "--><script>alert(35)</script>",
+    "&lt;script&gt;alert(36)&lt;/script&gt;",
+    "&#x3c;script&#x3e;alert(37)&#x3c;/script&#x3e;",
+    "<scr<script>ipt>alert(38)</scr</script>ipt>",
+    "<template><script>alert(39)</script></template>",
+    "<svg><animate onbegin=alert(40) attributeName=x dur=1s></svg>",
+    '<noscript><p title="</noscript><img src=x onerror=alert(41)>">',
+    "\x00<script>alert(42)</script>",
 )
 TERMINAL = ("\x1b[2J\x1b[H", "\x1b]0;title\x07", "\x9b31m", "\r overwritten", "\u202e reversed", "[red]markup[/red]")
+_DOTS = ("..", "%2e%2e", "%2E%2E", "%252e%252e", "..%00", "....", "%c0%ae%c0%ae", "..;", ".%2e", "%u002e%u002e")
+_SLASHES = ("/", "%2f", "%5c", "%252f", "\\", "%c0%af")
+TRAVERSALS = (
+    *(dots + slash + dots + slash + "etc" + slash + "passwd" for dots in _DOTS for slash in _SLASHES),
+    "%00", "%2fetc%2fpasswd", "day-1%2f..%2fday-2", "day-1%00", "day-1%2fmanifest.json", ".index.sqlite", "day-1.", "~",
+)  # fmt: skip

@@ -1,0 +1,198 @@
+"""The routes. Every view is an address; nothing can be changed through any of them.
+
+A run is only ever found by its id in the index: no part of an address becomes part of a path.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from results.dashboard import prometheus
+from results.dashboard.addresses import report_at
+from results.dashboard.comparing import compare_html
+from results.dashboard.doors import Doors, guard
+from results.dashboard.histories import history_page
+from results.dashboard.listing import list_page, query_of
+from results.dashboard.live import live
+from results.dashboard.rendering import message_html, report_html, served
+from results.dashboard.watcher import SCAN_S, Watcher
+from results.errors import NotExportable, ResultsError
+from results.index import Index, RunFacts
+from results.run import load
+from results.store import RunFolder
+from results.tables import Format, Table, table
+
+WATCHER = web.AppKey("watcher", Watcher)
+_TYPES = {Format.CSV: "text/csv", Format.PARQUET: "application/vnd.apache.parquet", Format.JSON: "application/json"}
+_MOST_LISTED = 10_000
+routes = web.RouteTableDef()
+
+
+def make_app(index: Index, doors: Doors, *, scan_s: float = SCAN_S) -> web.Application:
+    """The application.
+
+    Args:
+        index: of the folder of runs; it is closed with the application.
+        doors: who is let in.
+        scan_s: an answer's view of the folder is at most about so old, in seconds.
+    """
+    app = web.Application(middlewares=[guard(doors), _told])
+    app.add_routes(routes)
+
+    async def watched(app: web.Application) -> AsyncIterator[None]:
+        async with Watcher(index, scan_s).running() as watcher:
+            app[WATCHER] = watcher
+            yield
+        index.close()
+
+    app.cleanup_ctx.append(watched)
+    return app
+
+
+@web.middleware
+async def _told(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Errors as a page that says what to do; programs get the same in a line."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        return _said(request, error.status, error.text or error.reason)
+    except NotExportable as error:
+        return _said(request, 404, str(error))
+    except ResultsError as error:
+        return _said(request, 409, str(error))
+
+
+def _said(request: web.Request, status: int, text: str) -> web.Response:
+    line = text if text.startswith(str(status)) else f"{status}: {text}"
+    if "text/html" not in request.headers.get("Accept", ""):
+        return web.Response(status=status, text=line + "\n")
+    page = message_html("Nothing here" if status == 404 else "It cannot be shown", line, [("/", "All runs")])
+    return web.Response(status=status, text=page, content_type="text/html")
+
+
+@routes.get("/")
+async def runs(request: web.Request) -> web.Response:
+    """The list."""
+    index = await _fresh(request)
+    page = await asyncio.to_thread(list_page, index, dict(request.query))
+    return _html(await asyncio.to_thread(served, "list.html", page, "list.js"))
+
+
+@routes.get("/runs/{run}/report")
+async def report(request: web.Request) -> web.Response:
+    """A run's page."""
+    watcher, path, stamp = await _found(request)
+    return _html(await watcher.made(("report", path.name, stamp), report_html, path))
+
+
+@routes.get("/runs/{run}/live")
+async def live_page(request: web.Request) -> web.Response:
+    """A run that goes on."""
+    _, path, _ = await _found(request)
+    now = await asyncio.to_thread(live, RunFolder(path))
+    page = {"name": now.name, "live": now, "report": report_at(path.name)}
+    return _html(served("live.html", page, "live.js"))
+
+
+@routes.get("/runs/{run}/export/{table}.{format}")
+async def export(request: web.Request) -> web.Response:
+    """One of its frames as a file."""
+    _, path, _ = await _found(request)
+    which, how = request.match_info["table"], request.match_info["format"]
+    if which not in set(Table) or how not in set(Format):
+        raise web.HTTPNotFound(text=f"there is {', '.join(Table)}, each as {', '.join(Format)}")
+    data = await asyncio.to_thread(lambda: table(load(path), Table(which), Format(how)))
+    name = f"{which}.{how}"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return web.Response(body=data, content_type=_TYPES[Format(how)], headers=headers)
+
+
+@routes.get("/compare")
+async def compare(request: web.Request) -> web.Response:
+    """Two sides."""
+    index = await _fresh(request)
+    chosen = _oldest_first(index, request.query.getall("run", [])[:2])
+    a = request.query.get("a") or (chosen[0] if chosen else "")
+    b = request.query.get("b") or (chosen[-1] if chosen else "")
+    stamps = [index.stamp(side.partition("@")[0]) for side in (a, b)]
+    if None in stamps:
+        raise web.HTTPNotFound(text="choose two runs in the list to compare them")
+    primary = request.query.get("primary", "")
+    watcher = request.app[WATCHER]
+    return _html(await watcher.made(("compare", a, b, primary, *stamps), compare_html, index.root, a, b, primary))
+
+
+@routes.get("/history")
+async def history(request: web.Request) -> web.Response:
+    """Metrics over many runs."""
+    index = await _fresh(request)
+    page = await asyncio.to_thread(history_page, index, dict(request.query))
+    return _html(await asyncio.to_thread(served, "history.html", page))
+
+
+@routes.get("/api/runs")
+async def api_runs(request: web.Request) -> web.Response:
+    """The list for programs, with the same filters."""
+    index = await _fresh(request)
+    query = query_of(request.query, limit=_MOST_LISTED)
+    return _json([] if query is None else await asyncio.to_thread(index.runs, query))
+
+
+@routes.get("/api/runs/{run}")
+async def api_run(request: web.Request) -> web.Response:
+    """One run's facts."""
+    index = await _fresh(request)
+    return _json(_facts(index, request))
+
+
+@routes.get("/api/runs/{run}/live")
+async def api_live(request: web.Request) -> web.Response:
+    """A run now."""
+    _, path, _ = await _found(request)
+    return _json(await asyncio.to_thread(live, RunFolder(path)))
+
+
+@routes.get("/metrics")
+async def metrics(request: web.Request) -> web.Response:
+    """For Prometheus."""
+    index = await _fresh(request)
+    text = await asyncio.to_thread(prometheus.exposition, index)
+    return web.Response(body=text, headers={"Content-Type": prometheus.CONTENT_TYPE})
+
+
+async def _fresh(request: web.Request) -> Index:
+    watcher = request.app[WATCHER]
+    await watcher.look()
+    return watcher.index
+
+
+async def _found(request: web.Request) -> tuple[Watcher, Path, str]:
+    """The run that an address names: only one that the index knows."""
+    index = await _fresh(request)
+    facts = _facts(index, request)
+    return request.app[WATCHER], index.root / facts.id, index.stamp(facts.id) or ""
+
+
+def _oldest_first(index: Index, runs: list[str]) -> list[str]:
+    """The older run is the baseline."""
+    found = [facts for run in runs if (facts := index.run(run)) is not None]
+    return [facts.id for facts in sorted(found, key=lambda facts: (facts.created_utc, facts.id))]
+
+
+def _facts(index: Index, request: web.Request) -> RunFacts:
+    facts = index.run(request.match_info["run"])
+    if facts is None:
+        raise web.HTTPNotFound(text="there is no such run; see the list")
+    return facts
+
+
+def _html(page: str) -> web.Response:
+    return web.Response(body=page.encode("utf-8", errors="replace"), content_type="text/html", charset="utf-8")
+
+
+def _json(value: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")

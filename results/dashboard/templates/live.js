@@ -1,0 +1,56 @@
+// Asks once a second; texts reach the page through textContent, never as markup.
+(() => {
+  const at = (id) => document.getElementById(id);
+  const make = (name, text, class_) => Object.assign(document.createElement(name), { textContent: text, className: class_ ?? "" });
+  const number = (value) => typeof value === "number" ? value.toLocaleString("en", { maximumSignificantDigits: 6 }) : String(value ?? "–");
+  const row = (...cells) => {
+    const line = document.createElement("tr");
+    line.append(...cells);
+    return line;
+  };
+  const pace = (counts) => {
+    const svg = at("pace");
+    const most = Math.max(1, ...counts);
+    svg.replaceChildren(...counts.map((count, i) => {
+      const bar = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+      const height = 76 * count / most;
+      Object.entries({ x: 600 - 10 * (counts.length - i), y: 78 - height, width: 8, height, class: "column" })
+        .forEach(([key, value]) => bar.setAttribute(key, value));
+      return bar;
+    }));
+  };
+  const now = (current) => {
+    at("now").hidden = !current;
+    if (!current) return;
+    at("current").textContent = current.id;
+    at("ends").textContent = Object.entries(current.ends).map(([end, count]) => `${count.toLocaleString("en")} ${end}`).join(", ") || "none yet";
+    at("first-byte").textContent = current.first_byte_p50_s === null ? "–" : `${number(current.first_byte_p50_s * 1e3)} ms`;
+    pace(current.per_second);
+    at("sensors").replaceChildren(...Object.entries(current.telemetry).flatMap(([source, values]) =>
+      Object.entries(values).map(([sensor, value]) => row(make("td", source), make("td", sensor), make("td", number(value), "number")))));
+  };
+  const draw = (live) => {
+    const ended = live.steps.filter(({ state }) => !["planned", "running"].includes(state)).length;
+    at("progress").textContent = `${ended} of ${live.steps.length} trials ended`;
+    at("status").textContent = live.status;
+    at("steps").replaceChildren(...live.steps.map((step) => {
+      const name = make("th", step.id);
+      name.scope = "row";
+      const line = row(name, make("td", step.engine), make("td", step.load), make("td", step.repeat, "number"), make("td", step.state, "word"), make("td", step.why, "why"));
+      line.dataset.state = step.state;
+      return line;
+    }));
+    now(live.current);
+  };
+  const first = JSON.parse(at("data").textContent);
+  draw(first);
+  const ask = async () => {
+    let live = first;
+    try {
+      live = await (await fetch(location.pathname.replace(/^\/runs/, "/api/runs"))).json();
+      draw(live);
+    } catch { at("status").textContent = "the dashboard does not answer"; }
+    if (live.status === "running") setTimeout(ask, 1000);
+  };
+  if (first.status === "running") setTimeout(ask, 1000);
+})();

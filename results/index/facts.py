@@ -1,0 +1,200 @@
+"""What is worth keeping of a run when its logs are not at hand."""
+
+import math
+from pathlib import Path
+
+import msgspec
+
+from results.metrics import CATALOGUE
+from results.primary import primary_load, primary_metric
+from results.records import Manifest, RunStatus, Source, Verdict
+from results.report.format import machine_text
+from results.report.verdict import VerdictLine, verdict
+from results.run import Run, Trial, by_repeat
+from results.store import RunFolder
+
+
+class Spread(msgspec.Struct, frozen=True, array_like=True):
+    """One metric over the valid trials of a cell.
+
+    Attributes:
+        mean: geometric, over the positive values, in the metric's unit.
+        trials: how many values it rests on.
+    """
+
+    mean: float
+    trials: int
+
+
+class CellFacts(msgspec.Struct, frozen=True):
+    """The valid trials that share all that must be equal where runs are put in one series.
+
+    Attributes:
+        engine: label.
+        level: label of the load.
+        machine: processor, cores and GPUs; the host's name is not among them.
+        workload: name.
+        traffic_sha256: over what was sent.
+        weights_sha256: of the model; empty where the engine does not say.
+        metrics: name in the catalogue → its spread; metrics without a positive value are left out.
+    """
+
+    engine: str
+    level: str
+    machine: str
+    workload: str
+    traffic_sha256: str
+    weights_sha256: str
+    metrics: dict[str, Spread]
+
+
+class Headline(msgspec.Struct, frozen=True):
+    """The metric that the run's verdict speaks of, for each engine.
+
+    Attributes:
+        metric: name in the catalogue.
+        level: label of the load.
+        values: engine → geometric mean over its valid trials; None where it has none.
+    """
+
+    metric: str
+    level: str
+    values: dict[str, float | None]
+
+
+class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A run in short. What needs the logs is None, or empty, until they have been folded.
+
+    Attributes:
+        id: the folder's name.
+        name: of the experiment.
+        status: as :meth:`results.store.RunFolder.status` says it.
+        created_utc: ISO 8601.
+        ended_utc: likewise.
+        machine: where it was measured, with the host's name.
+        source: what was measured, as its authors number it.
+        engines: labels in the order of the plan.
+        levels: labels of the loads.
+        workloads: names.
+        models: as the experiment names them.
+        planned: trials.
+        finished: trials that ended.
+        valid: trials that are evidence.
+        failure: why the run failed.
+        problem: why it cannot be read.
+        verdict: the report's sentence.
+        headline: the metric behind it.
+        cells: for series over many runs.
+    """
+
+    id: str
+    name: str
+    status: RunStatus
+    created_utc: str
+    ended_utc: str | None = None
+    machine: str = ""
+    source: Source | None = None
+    engines: list[str] = []
+    levels: list[str] = []
+    workloads: list[str] = []
+    models: list[str] = []
+    planned: int = 0
+    finished: int | None = None
+    valid: int | None = None
+    failure: str | None = None
+    problem: str | None = None
+    verdict: VerdictLine | None = None
+    headline: Headline | None = None
+    cells: list[CellFacts] = []
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether the logs have been read."""
+        return self.finished is not None
+
+
+def planned_facts(folder: RunFolder) -> RunFacts:
+    """What the manifest alone says.
+
+    Raises:
+        RunUnreadable: it is damaged or of a newer schema.
+    """
+    manifest = folder.read_manifest()
+    plan = manifest.trials
+    return RunFacts(
+        id=folder.path.name,
+        name=manifest.name,
+        status=folder.status(),
+        created_utc=manifest.created_utc,
+        ended_utc=manifest.ended_utc,
+        machine=machine_text(manifest),
+        source=manifest.source,
+        engines=list(dict.fromkeys(trial.engine for trial in plan)),
+        levels=list(dict.fromkeys(trial.load.label for trial in plan)),
+        workloads=list(dict.fromkeys(trial.workload for trial in plan)),
+        models=_models(manifest),
+        planned=len(plan),
+        failure=manifest.failure,
+    )
+
+
+def facts_of(path: Path) -> RunFacts:
+    """Read a run and fold its logs.
+
+    Raises:
+        RunNotFound, RunUnreadable: as :func:`results.load`.
+    """
+    folder = RunFolder.open(path)
+    run = Run(folder)
+    return msgspec.structs.replace(
+        planned_facts(folder),
+        finished=len(run.finished),
+        valid=sum(trial.record.verdict is Verdict.VALID for trial in run.finished),
+        verdict=verdict(run),
+        headline=_headline(run),
+        cells=_cells(run),
+    )
+
+
+def _models(manifest: Manifest) -> list[str]:
+    model = manifest.experiment.get("model") or {}
+    named = (model.get("name"), model.get("path")) if isinstance(model, dict) else ()
+    return [str(name) for name in named if name][:1]
+
+
+def _headline(run: Run) -> Headline | None:
+    load = primary_load(plan.load for plan in run.manifest.trials)
+    if load is None:
+        return None
+    metric = primary_metric(load)
+    engines = dict.fromkeys(plan.engine for plan in run.manifest.trials)
+    of_engine = {name: [trial for trial in run.finished if trial.record.engine == name] for name in engines}
+    spreads = {name: _spread(trials, load.label, metric) for name, trials in of_engine.items()}
+    return Headline(metric, load.label, {name: spread and spread.mean for name, spread in spreads.items()})
+
+
+def _cells(run: Run) -> list[CellFacts]:
+    """The valid trials by all that a series shares."""
+    environment = run.manifest.environment
+    gpus = [str(gpu.get("name")) for gpu in environment.get("gpus") or []]
+    machine = ", ".join([f"{environment.get('cpu')}, {environment.get('cores')} cores", *gpus])
+    groups: dict[tuple[str, ...], list[Trial]] = {}
+    for trial in run.finished:
+        record = trial.record
+        if record.verdict is not Verdict.VALID:
+            continue
+        described = record.engine_description
+        weights = (described.model_sha256 or "") if described else ""
+        key = (record.engine, record.load.label, machine, record.workload, record.workload_sha256, weights)
+        groups.setdefault(key, []).append(trial)
+    return [CellFacts(*key, metrics=_spreads(trials, key[1])) for key, trials in groups.items()]
+
+
+def _spreads(trials: list[Trial], level: str) -> dict[str, Spread]:
+    found = {metric: _spread(trials, level, metric) for metric in CATALOGUE}
+    return {metric: spread for metric, spread in found.items() if spread is not None}
+
+
+def _spread(trials: list[Trial], level: str, metric: str) -> Spread | None:
+    values = [value for value in by_repeat(trials, level, metric).values() if value > 0]
+    return Spread(math.exp(sum(map(math.log, values)) / len(values)), len(values)) if values else None

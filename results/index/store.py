@@ -1,0 +1,258 @@
+"""The index on disk: one SQLite file in the folder of runs.
+
+A scan costs one ``stat`` a run and reads the manifests that are new or changed; folding their logs is left to the
+caller, who may do it elsewhere. A file of another version, or a damaged one, is made anew. Where the folder is
+read-only the index lives in memory.
+"""
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from results.errors import ResultsError, RunNotFound
+from results.index.facts import RunFacts, facts_of, planned_facts
+from results.index.query import ORDERS, Query, fenced, where
+from results.records import RunStatus
+from results.store import RunFolder
+
+INDEX_FILE = ".index.sqlite"
+_VERSION = 1
+_WAIT_S = 30.0
+_TABLES = """
+CREATE TABLE runs (
+    id TEXT PRIMARY KEY, stamp TEXT NOT NULL, folded INTEGER NOT NULL, name TEXT NOT NULL, status TEXT NOT NULL,
+    created TEXT NOT NULL, branch TEXT, engines TEXT NOT NULL, words TEXT NOT NULL, facts BLOB NOT NULL
+);
+CREATE INDEX by_time ON runs (created DESC, id DESC);
+CREATE INDEX by_name ON runs (name, created DESC, id DESC);
+"""
+_INSERT = "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
+
+class Scan(msgspec.Struct, frozen=True):
+    """What a look at the folder found.
+
+    Attributes:
+        runs: run folders that are there.
+        changed: ids of those that were new or changed.
+        unfolded: those whose logs are yet to be folded, newest first: id → stamp of what was seen.
+    """
+
+    runs: int
+    changed: list[str]
+    unfolded: dict[str, str]
+
+
+class Index:
+    """The runs of one folder. Its methods may be called from any thread.
+
+    Args:
+        root: folder of run folders.
+    """
+
+    def __init__(self, root: Path) -> None:
+        if not root.is_dir():
+            raise RunNotFound(f"{root} is not a folder; give the folder that holds run folders")
+        self.root = root
+        self._lock = threading.RLock()
+        self._db = _connection(root / INDEX_FILE)
+        self._decoder: msgspec.json.Decoder[RunFacts] = msgspec.json.Decoder(RunFacts)
+
+    def __enter__(self) -> "Index":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._lock:
+            self._db.close()
+
+    def forget(self) -> None:
+        """Empty the index; the next scan makes it anew."""
+        with self._lock, self._db:
+            self._db.execute("DELETE FROM runs")
+
+    def scan(self) -> Scan:
+        """Look which runs are new, changed or gone."""
+        stamps = dict(_stamps(self.root))
+        with self._lock:
+            rows = self._db.execute("SELECT id, stamp, folded, status FROM runs").fetchall()
+        known = {run: stamp for run, stamp, _, _ in rows}
+        died = {run for run, _, _, status in rows if status == RunStatus.RUNNING and run in stamps and self._died(run)}
+        changed = [run for run, stamp in stamps.items() if run in died or known.get(run) != stamp]
+        gone = known.keys() - stamps.keys()
+        waiting = [run for run, _, is_folded, _ in rows if not is_folded and run in stamps]
+        planned = [_row(self._planned(run), stamps[run]) for run in changed]
+        with self._lock, self._db:
+            self._db.executemany(_INSERT, planned)
+            self._db.executemany("DELETE FROM runs WHERE id = ?", [(run,) for run in gone])
+        return Scan(len(stamps), changed, {run: stamps[run] for run in sorted({*changed, *waiting}, reverse=True)})
+
+    def keep(self, facts: RunFacts, stamp: str) -> None:
+        """Store what folding found; of a run that is gone again or has changed since, the next scan tells.
+
+        Args:
+            facts: folded.
+            stamp: as the scan gave it.
+        """
+        with self._lock, self._db:
+            found = self._db.execute("SELECT 1 FROM runs WHERE id = ? AND stamp = ?", (facts.id, stamp)).fetchone()
+            if found is not None:
+                self._db.execute(_INSERT, _row(facts, stamp, folded=True))
+
+    def refresh(self) -> None:
+        """Scan, and fold all that is new here and now."""
+        for run, stamp in self.scan().unfolded.items():
+            self.keep(folded(self.root / run), stamp)
+
+    def runs(self, query: Query) -> list[RunFacts]:
+        """The runs asked for."""
+        condition, values = where(query)
+        limit = f"LIMIT {int(query.limit)} OFFSET {int(query.offset)}" if query.limit is not None else ""
+        order = ORDERS[query.order]
+        # the pieces are this package's own; what a user wrote stands in values
+        sql = f"SELECT facts FROM runs {condition} {order} {limit}"  # noqa: S608
+        with self._lock:
+            found = self._db.execute(sql, values).fetchall()
+        return [self._decoder.decode(facts) for (facts,) in found]
+
+    def count(self, query: Query) -> int:
+        """How many runs a query would give without its limit."""
+        condition, values = where(query)
+        with self._lock:
+            return int(self._db.execute(f"SELECT count(*) FROM runs {condition}", values).fetchone()[0])  # noqa: S608
+
+    def run(self, run_id: str) -> RunFacts | None:
+        """One run; None where the folder has none of that id."""
+        with self._lock:
+            found = self._db.execute("SELECT facts FROM runs WHERE id = ?", (run_id,)).fetchone()
+        return None if found is None else self._decoder.decode(found[0])
+
+    def stamp(self, run_id: str) -> str | None:
+        """What changes when a run does; None where the folder has none of that id."""
+        with self._lock:
+            found = self._db.execute("SELECT stamp FROM runs WHERE id = ?", (run_id,)).fetchone()
+        return None if found is None else found[0]
+
+    def newest_name(self) -> str | None:
+        """The experiment of the newest run."""
+        found = self.runs(Query(limit=1))
+        return found[0].name if found else None
+
+    def choices(self) -> dict[str, list[str]]:
+        """What the filters ``name``, ``engine``, ``branch`` and ``status`` may be, sorted."""
+        with self._lock:
+            plain = {
+                column: [value for (value,) in self._db.execute(f"SELECT DISTINCT {column} FROM runs")]  # noqa: S608
+                for column in ("name", "branch", "status", "engines")
+            }
+        engines = {label for labels in plain.pop("engines") for label in labels.split("\n") if label}
+        return {key: sorted(value for value in values if value) for key, values in {**plain, "engine": engines}.items()}
+
+    def unfolded(self) -> int:
+        """How many runs wait to be folded."""
+        with self._lock:
+            return int(self._db.execute("SELECT count(*) FROM runs WHERE NOT folded").fetchone()[0])
+
+    def _died(self, run: str) -> bool:
+        """Whether a run that went on does so no more, though its files are as they were."""
+        try:
+            return RunFolder(self.root / run).status() is not RunStatus.RUNNING
+        except ResultsError:
+            return True
+
+    def _planned(self, run: str) -> RunFacts:
+        try:
+            return planned_facts(RunFolder(self.root / run))
+        except ResultsError as error:
+            return _unreadable(run, error)
+
+
+def folded(path: Path) -> RunFacts:
+    """A run's facts with its logs folded; one that cannot be read says why."""
+    try:
+        return facts_of(path)
+    except (ResultsError, OSError) as error:
+        return _unreadable(path.name, error)
+
+
+def _unreadable(run: str, error: Exception) -> RunFacts:
+    return RunFacts(
+        id=run, name="", status=RunStatus.INCOMPLETE, created_utc="", finished=0, valid=0, problem=str(error)
+    )
+
+
+def _stamps(root: Path) -> Iterator[tuple[str, str]]:
+    """Each run with what changes when it does."""
+    with os.scandir(root) as entries:
+        for entry in entries:
+            try:
+                found = os.stat(f"{entry.path}/manifest.json")  # noqa: PTH116  (10,000 of them at a time)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            yield entry.name, f"{found.st_mtime_ns}:{found.st_size}:{_progress(entry.path)}"
+
+
+def _progress(run: str) -> str:
+    """Of a run that goes on: its manifest stays as it is while trials end, but the folder of the trials does not."""
+    try:
+        return str(os.stat(f"{run}/trials").st_mtime_ns)  # noqa: PTH116
+    except FileNotFoundError:
+        return ""
+
+
+def _row(facts: RunFacts, stamp: str, *, folded: bool = False) -> tuple[str | int | bytes | None, ...]:
+    source = facts.source
+    told = [
+        facts.id, facts.name, facts.status, facts.machine, *facts.engines, *facts.levels, *facts.workloads,
+        *facts.models, source.commit if source else "", (source.branch or "") if source else "", facts.problem or "",
+    ]  # fmt: skip
+    return (
+        facts.id,
+        stamp,
+        int(folded),
+        facts.name,
+        facts.status.value,
+        facts.created_utc,
+        source.branch if source else None,
+        fenced(*facts.engines),
+        "\n".join(told).casefold(),
+        msgspec.json.encode(facts),
+    )
+
+
+def _connection(path: Path) -> sqlite3.Connection:
+    try:
+        return _opened(path)
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode not in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
+            return _opened(":memory:")
+    with contextlib.suppress(sqlite3.DatabaseError, OSError):
+        path.unlink()
+        return _opened(path)
+    return _opened(":memory:")
+
+
+def _opened(place: Path | str) -> sqlite3.Connection:
+    db = sqlite3.connect(place, timeout=_WAIT_S, check_same_thread=False)
+    try:
+        db.execute("PRAGMA synchronous = OFF")  # a file that a power cut damaged is made anew
+        if db.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
+            with db:
+                db.execute("DROP TABLE IF EXISTS runs")
+                for statement in _TABLES.split(";"):
+                    db.execute(statement)
+                db.execute(f"PRAGMA user_version = {_VERSION}")
+        with db:
+            db.execute("UPDATE runs SET stamp = stamp WHERE 0")  # fails here, and not later, where it is read-only
+    except sqlite3.DatabaseError:
+        db.close()
+        raise
+    return db

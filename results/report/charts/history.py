@@ -1,0 +1,81 @@
+"""One metric over many runs: a dot for each, a line for each level between two steps."""
+
+from collections.abc import Sequence
+
+import msgspec
+from markupsafe import Markup
+
+from results.metrics import Metric
+from results.report.charts.axes import tick_text, y_axis
+from results.report.charts.scales import Axis
+from results.report.charts.svg import chart, label, line, tag
+from results.report.format import value_text
+
+WIDTH, HEIGHT = 560, 170
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 552, 8, 146
+
+
+class Level(msgspec.Struct, frozen=True):
+    """Runs between two steps.
+
+    Attributes:
+        first: position of its first run.
+        last: of its last one.
+        value: the level.
+        is_worse: against the level before; None for the first.
+    """
+
+    first: int
+    last: int
+    value: float
+    is_worse: bool | None
+
+
+def history_chart(
+    title: str, metric: Metric, values: Sequence[float], levels: Sequence[Level], ends: tuple[str, str]
+) -> Markup:
+    """Draw a series.
+
+    Args:
+        title: what it is of.
+        metric: of the values.
+        values: one a run, oldest first.
+        levels: between steps, in order; together they cover all runs.
+        ends: what stands under the first and the last run.
+    """
+    x = Axis(0, max(1, len(values) - 1), _LEFT + 4, _RIGHT - 4)
+    y = _around(values)
+    parts = [
+        y_axis(y, [(tick, tick_text(metric.unit, tick, y)) for tick in y.ticks(4)], _LEFT, _RIGHT, ""),
+        label(_LEFT, _BOTTOM + 18, ends[0], "tick", "start"),
+        label(_RIGHT, _BOTTOM + 18, ends[1], "tick", "end") if len(values) > 1 else Markup(""),
+        tag("path", d="".join(f"M{x.at(i):.1f} {y.at(value):.1f}h0" for i, value in enumerate(values)), class_="dots"),
+        *(_drawn(level, x, y) for level in levels),
+    ]
+    return chart(title, _words(metric, values, levels), WIDTH, HEIGHT, *parts, class_="history")
+
+
+def _around(values: Sequence[float]) -> Axis:
+    """Not from zero: what is looked for is a few per cent."""
+    low, high = min(values), max(values)
+    room = 0.12 * (high - low) or 0.05 * abs(high) or 1.0
+    return Axis(low - room, high + room, _BOTTOM, _TOP)
+
+
+def _drawn(level: Level, x: Axis, y: Axis) -> Markup:
+    word = "" if level.is_worse is None else (" worse" if level.is_worse else " better")
+    at = y.at(level.value)
+    parts = [line(x.at(level.first) - 3, at, x.at(level.last) + 3, at, f"level-line{word}")]
+    if level.is_worse is not None:
+        edge = x.at(level.first - 0.5)
+        parts.append(line(edge, _TOP, edge, _BOTTOM, f"step{word}"))
+    return tag("g", *parts)
+
+
+def _words(metric: Metric, values: Sequence[float], levels: Sequence[Level]) -> str:
+    steps = [
+        f"{'worse' if level.is_worse else 'better'} from run {level.first + 1}: {value_text(metric.unit, level.value)}"
+        for level in levels
+        if level.is_worse is not None
+    ]
+    return f"{len(values)} runs, the last {value_text(metric.unit, values[-1])}. {'; '.join(steps) or 'No step.'}"
