@@ -30,6 +30,7 @@ CREATE TABLE runs (
 );
 CREATE INDEX by_time ON runs (created DESC, id DESC);
 CREATE INDEX by_name ON runs (name, created DESC, id DESC);
+CREATE INDEX waiting ON runs (id) WHERE NOT folded;
 """
 _INSERT = "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
@@ -61,6 +62,7 @@ class Index:
         self.root = root
         self._lock = threading.RLock()
         self._db = _connection(root / INDEX_FILE)
+        self._choices: tuple[int, dict[str, list[str]]] | None = None
         self._decoder: msgspec.json.Decoder[RunFacts] = msgspec.json.Decoder(RunFacts)
 
     def __enter__(self) -> "Index":
@@ -78,22 +80,26 @@ class Index:
         """Empty the index; the next scan makes it anew."""
         with self._lock, self._db:
             self._db.execute("DELETE FROM runs")
+            self._choices = None
 
     def scan(self) -> Scan:
         """Look which runs are new, changed or gone."""
-        stamps = dict(_stamps(self.root))
+        seen = dict(_manifests(self.root))
         with self._lock:
             rows = self._db.execute("SELECT id, stamp, folded, status FROM runs").fetchall()
-        known = {run: stamp for run, stamp, _, _ in rows}
-        died = {run for run, _, _, status in rows if status == RunStatus.RUNNING and run in stamps and self._died(run)}
-        changed = [run for run, stamp in stamps.items() if run in died or known.get(run) != stamp]
-        gone = known.keys() - stamps.keys()
-        waiting = [run for run, _, is_folded, _ in rows if not is_folded and run in stamps]
-        planned = [_row(self._planned(run), stamps[run]) for run in changed]
-        with self._lock, self._db:
-            self._db.executemany(_INSERT, planned)
-            self._db.executemany("DELETE FROM runs WHERE id = ?", [(run,) for run in gone])
-        return Scan(len(stamps), changed, {run: stamps[run] for run in sorted({*changed, *waiting}, reverse=True)})
+        still = {run for run, stamp, _, status in rows if run in seen and self._is_still(run, stamp, status, seen[run])}
+        changed = [run for run in seen if run not in still]
+        planned = {run: self._planned(run) for run in changed}
+        stamps = {run: self._stamp(run, seen[run], facts.status) for run, facts in planned.items()}
+        gone = [(run,) for run, *_ in rows if run not in seen]
+        if planned or gone:
+            with self._lock, self._db:
+                self._db.executemany(_INSERT, [_row(facts, stamps[run]) for run, facts in planned.items()])
+                self._db.executemany("DELETE FROM runs WHERE id = ?", gone)
+                self._choices = None
+        waiting = {run: stamp for run, stamp, is_folded, _ in rows if run in still and not is_folded}
+        unfolded = {**waiting, **stamps}
+        return Scan(len(seen), changed, {run: unfolded[run] for run in sorted(unfolded, reverse=True)})
 
     def keep(self, facts: RunFacts, stamp: str) -> None:
         """Store what folding found; of a run that is gone again or has changed since, the next scan tells.
@@ -149,10 +155,16 @@ class Index:
     def choices(self) -> dict[str, list[str]]:
         """What the filters ``name``, ``engine``, ``branch`` and ``status`` may be, sorted."""
         with self._lock:
-            plain = {
-                column: [value for (value,) in self._db.execute(f"SELECT DISTINCT {column} FROM runs")]  # noqa: S608
-                for column in ("name", "branch", "status", "engines")
-            }
+            version = self._db.execute("PRAGMA data_version").fetchone()[0]  # another process may have written
+            if self._choices is None or self._choices[0] != version:
+                self._choices = (version, self._looked_up())
+            return self._choices[1]
+
+    def _looked_up(self) -> dict[str, list[str]]:
+        plain = {
+            column: [value for (value,) in self._db.execute(f"SELECT DISTINCT {column} FROM runs")]  # noqa: S608
+            for column in ("name", "branch", "status", "engines")
+        }
         engines = {label for labels in plain.pop("engines") for label in labels.split("\n") if label}
         return {key: sorted(value for value in values if value) for key, values in {**plain, "engine": engines}.items()}
 
@@ -161,12 +173,23 @@ class Index:
         with self._lock:
             return int(self._db.execute("SELECT count(*) FROM runs WHERE NOT folded").fetchone()[0])
 
-    def _died(self, run: str) -> bool:
-        """Whether a run that went on does so no more, though its files are as they were."""
+    def _is_still(self, run: str, stamp: str, status: str, manifest: str) -> bool:
+        """Whether a run is as it was; one that went on may have died though no file changed."""
+        if stamp != self._stamp(run, manifest, RunStatus(status)):
+            return False
         try:
-            return RunFolder(self.root / run).status() is not RunStatus.RUNNING
+            return status != RunStatus.RUNNING or RunFolder(self.root / run).status() is RunStatus.RUNNING
         except ResultsError:
-            return True
+            return False
+
+    def _stamp(self, run: str, manifest: str, status: RunStatus) -> str:
+        """What changes when a run does: while trials end, the manifest stays as it is, and their folder does not."""
+        if status is not RunStatus.RUNNING:
+            return manifest
+        try:
+            return f"{manifest}:{(self.root / run / 'trials').stat().st_mtime_ns}"
+        except FileNotFoundError:
+            return manifest
 
     def _planned(self, run: str) -> RunFacts:
         try:
@@ -189,23 +212,15 @@ def _unreadable(run: str, error: Exception) -> RunFacts:
     )
 
 
-def _stamps(root: Path) -> Iterator[tuple[str, str]]:
-    """Each run with what changes when it does."""
+def _manifests(root: Path) -> Iterator[tuple[str, str]]:
+    """Each run, with its manifest's time and size."""
     with os.scandir(root) as entries:
         for entry in entries:
             try:
                 found = os.stat(f"{entry.path}/manifest.json")  # noqa: PTH116  (10,000 of them at a time)
             except (FileNotFoundError, NotADirectoryError):
                 continue
-            yield entry.name, f"{found.st_mtime_ns}:{found.st_size}:{_progress(entry.path)}"
-
-
-def _progress(run: str) -> str:
-    """Of a run that goes on: its manifest stays as it is while trials end, but the folder of the trials does not."""
-    try:
-        return str(os.stat(f"{run}/trials").st_mtime_ns)  # noqa: PTH116
-    except FileNotFoundError:
-        return ""
+            yield entry.name, f"{found.st_mtime_ns}:{found.st_size}"
 
 
 def _row(facts: RunFacts, stamp: str, *, folded: bool = False) -> tuple[str | int | bytes | None, ...]:
