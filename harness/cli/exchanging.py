@@ -15,7 +15,7 @@ As = Annotated[
     Literal["vllm", "aiperf", "guidellm", "sglang", "genai-bench", "inference-perf", "mlperf"] | None,
     cyclopts.Parameter(name="--as"),
 ]
-FileOf = Annotated[Literal["vllm", "guidellm", "aiperf"], cyclopts.Parameter(name="--as")]
+FileOf = Annotated[Literal["vllm", "guidellm", "aiperf", "pytest-benchmark"], cyclopts.Parameter(name="--as")]
 
 import_app = cyclopts.App(name="import", help="Make a run of another tool's result file.")
 

@@ -54,7 +54,8 @@ def gate(
     experiment
         TOML file: measure now. Without it the two sides are stored runs.
     baseline
-        RUN or RUN@ENGINE; with an experiment the label of an engine.
+        RUN or RUN@ENGINE, RUN a folder or a file of export --as pytest-benchmark; with an experiment the label of an
+        engine.
     candidate
         Likewise.
     repeats
@@ -79,8 +80,7 @@ def gate(
     json
         Print the verdict as JSON on stdout.
     """
-    from harness.cli.reading import agreed
-    from results.comparing import select
+    from results.comparing import agreed, select
     from results.errors import NoEvidence
     from results.gate import judge
 
@@ -109,9 +109,9 @@ def _measured(
     Raises:
         NoEvidence: an engine did not start or died, or too little of the run is valid.
     """
-    from harness.cli.measuring import run_into
     from harness.experiment import load_experiment
     from harness.gating import Looks, two_sides
+    from harness.measuring import run_into
     from harness.run import create_run
     from results import load
     from results.errors import NoEvidence

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from results.atomic import write_atomic
+from results.benchmark_json import benchmark_json
 from results.errors import NotExportable, NotWritable
 from results.run import Run
 from results.views import export_aiperf, export_guidellm, export_vllm
@@ -28,8 +29,17 @@ def _guidellm(run: Run) -> Files:
     return {"benchmarks.json": export_guidellm.encode(run, run.finished)}
 
 
-EXPORTS: dict[str, Callable[[Run], Files]] = {"vllm": _vllm, "guidellm": _guidellm, "aiperf": _aiperf}
-"""Every format by the tool's name: a file for each trial, but GuideLLM's, which holds a benchmark for each."""
+def _pytest_benchmark(run: Run) -> Files:
+    return {"pytest-benchmark.json": benchmark_json({run.manifest.name: run})}
+
+
+EXPORTS: dict[str, Callable[[Run], Files]] = {
+    "vllm": _vllm,
+    "guidellm": _guidellm,
+    "aiperf": _aiperf,
+    "pytest-benchmark": _pytest_benchmark,
+}
+"""Every format by the tool's name: a file for each trial, or one for all (GuideLLM's, pytest-benchmark's)."""
 
 
 def export(run: Run, tool: str, out: Path) -> list[Path]:
@@ -44,7 +54,7 @@ def export(run: Run, tool: str, out: Path) -> list[Path]:
         the files.
 
     Raises:
-        NotExportable: there is no finished trial.
+        NotExportable: there is no finished trial; or no valid one, where only those have a place in the format.
         NotWritable: the folder cannot be made or written.
     """
     if not run.finished:
