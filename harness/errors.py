@@ -43,3 +43,12 @@ def first_leaf(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def expected_errors() -> tuple[type[Exception], ...]:
+    """Roots of the four error trees; the other three are imported only once something has failed."""
+    from engines.errors import EngineError  # noqa: PLC0415
+    from results.errors import ResultsError  # noqa: PLC0415
+    from workloads.errors import WorkloadError  # noqa: PLC0415
+
+    return (EngineError, HarnessError, ResultsError, WorkloadError)

@@ -1,11 +1,17 @@
 """Compare two sides, each a run or one engine of a run, after checking that they may be compared.
 
+A run is its folder, or what :mod:`results.benchmark_json` has kept of it: the same verdict follows from both.
+
 One metric at one load is the primary one, named before anybody looks; all others are guardrails, whose words hold for
 all of them at once.
 """
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import msgspec
 
+from results.benchmark_json import StoredRun, StoredTrial, stored_run
 from results.client_error import largest_error_s
 from results.errors import NoEvidence, NotComparable
 from results.metrics import CATALOGUE, HEADLINE
@@ -20,6 +26,11 @@ _UNCOMPARED = frozenset({"failures"})
 """Headline metrics that a ratio does not suit."""
 
 
+AnyTrial = Trial | StoredTrial
+AnyRun = Run | StoredRun
+"""Read from a folder, or from a file."""
+
+
 class SideOfRun(msgspec.Struct, frozen=True):
     """One side of a comparison.
 
@@ -30,15 +41,15 @@ class SideOfRun(msgspec.Struct, frozen=True):
     """
 
     engine: str
-    run: Run
-    trials: list[Trial]
+    run: AnyRun
+    trials: Sequence[AnyTrial]
 
     @property
     def loads(self) -> list[Load]:
         """Load levels with a valid trial."""
         return list({trial.record.load.label: trial.record.load for trial in self.trials}.values())
 
-    def at(self, level: str) -> list[Trial]:
+    def at(self, level: str) -> list[AnyTrial]:
         """The valid trials at one load level."""
         return [trial for trial in self.trials if trial.record.load.label == level]
 
@@ -96,23 +107,59 @@ class Compared(msgspec.Struct, frozen=True):
         return [one for one in self.comparisons if one is not self.primary]
 
 
-def select(text: str) -> SideOfRun:
+def agreed(metrics: Sequence[str] | None, primary: str | None, alpha: float, band: float) -> Terms:
+    """The terms of a comparison; without metrics those of the table.
+
+    Raises:
+        NotComparable: a metric is unknown or has no ratio, or a number is out of range.
+    """
+    terms = Terms(primary=primary, alpha=alpha, band=band)
+    return msgspec.structs.replace(terms, metrics=tuple(metrics)) if metrics else terms
+
+
+def select(text: str, engine: str | None = None, title: str | None = None) -> SideOfRun:
     """Read ``RUN`` or ``RUN@ENGINE``.
+
+    ``RUN`` is a folder, a file of :mod:`results.benchmark_json`, or ``FILE/RUN_ID`` where that holds several runs.
+
+    Args:
+        text: what is meant.
+        engine: which, where the text names none and the run has it.
+        title: of the run, where the text names a file with several.
 
     Raises:
         RunNotFound, RunUnreadable: as :func:`results.load`.
-        NotComparable: the run has several engines and none is named, or it has no such engine.
-        NoEvidence: it has no valid trial of it.
+        NotImportable: as :func:`~results.benchmark_json.stored_run`.
+        NotComparable, NoEvidence: as :func:`only_side` and :func:`side_of`.
     """
-    path, _, wanted = text.partition("@")
-    run = load(path)
+    place, _, wanted = text.partition("@")
+    path = Path(place)
+    is_file = path.is_file() or path.parent.is_file()
+    run = stored_run(path, title) if is_file else load(place)
+    return side_of(run, wanted) if wanted else only_side(run, engine)
+
+
+def only_side(run: AnyRun, engine: str | None = None) -> SideOfRun:
+    """The only engine of a run, or the one that is meant.
+
+    Args:
+        run: which run.
+        engine: which engine; one that the run does not have is not meant.
+
+    Raises:
+        NotComparable: the run has several engines and none is meant.
+        NoEvidence: as :func:`side_of`.
+    """
     engines = _engines(run)
-    if not wanted and len(engines) > 1:
-        raise NotComparable(f"{path} holds several engines; name one: {', '.join(f'{path}@{e}' for e in engines)}")
-    return side_of(run, wanted or engines[0])
+    if engine in engines:
+        return side_of(run, engine)
+    if len(engines) > 1:
+        known = ", ".join(f"{run.path}@{label}" for label in engines)
+        raise NotComparable(f"{run.path} holds several engines; name one: {known}")
+    return side_of(run, engines[0])
 
 
-def side_of(run: Run, engine: str) -> SideOfRun:
+def side_of(run: AnyRun, engine: str) -> SideOfRun:
     """One engine of a run.
 
     Raises:
@@ -123,11 +170,16 @@ def side_of(run: Run, engine: str) -> SideOfRun:
         raise NotComparable(f"{run.path} has no engine '{engine}'; it has {', '.join(_engines(run))}")
     valid = [t for t in run.finished if t.record.engine == engine and t.record.verdict is Verdict.VALID]
     if not valid:
-        raise NoEvidence(f"{run.path} has no valid trial of {engine}; see: bakeoff report {run.path}")
+        raise NoEvidence(f"{run.path} has no valid trial of {engine}{_why_not(run, engine)}")
     return SideOfRun(engine, run, valid)
 
 
-def _engines(run: Run) -> list[str]:
+def _why_not(run: AnyRun, engine: str) -> str:
+    reasons = (reason for t in run.finished if t.record.engine == engine for reason in t.record.reasons)
+    return next((f": {reason}" for reason in reasons), "; none of them ended")
+
+
+def _engines(run: AnyRun) -> list[str]:
     return list(dict.fromkeys(plan.engine for plan in run.manifest.trials))
 
 
@@ -176,7 +228,7 @@ def _answers(side: SideOfRun, level: str) -> QualitySummary | None:
 def _compared(a: SideOfRun, b: SideOfRun, level: str, name: str, terms: Terms) -> Comparison:
     values_a, values_b = (by_repeat(side.trials, level, name) for side in (a, b))
     return compare_runs(
-        CATALOGUE[name], level, values_a, values_b, interleaved=a.run.path == b.run.path,
+        CATALOGUE[name], level, values_a, values_b, interleaved=a.run.manifest.run_id == b.run.manifest.run_id,
         alpha=terms.alpha, band=terms.band, error=largest_error_s(name, [*a.at(level), *b.at(level)]),
     )  # fmt: skip
 

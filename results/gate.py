@@ -83,8 +83,9 @@ def judge(a: SideOfRun, b: SideOfRun, terms: Terms | None = None) -> GateVerdict
         *(_failed_more(compared, one) for one in failures if one.p_value <= compared.terms.alpha),
         *(line for level, sides in compared.answers.items() if (line := _answers_differ(compared, level, *sides))),
     ]
+    notes = [*_left_out(a, compared.a), *_left_out(b, compared.b)]
     outcome, sentence = _outcome(compared, fails_beside=bool(regressions))
-    return GateVerdict(outcome, sentence, regressions, [*_left_out(a), *_left_out(b)], failures, compared)
+    return GateVerdict(outcome, sentence, regressions, notes, failures, compared)
 
 
 def _outcome(compared: Compared, *, fails_beside: bool) -> tuple[Outcome, str]:
@@ -121,13 +122,13 @@ def _answers_differ(compared: Compared, level: str, a: QualitySummary | None, b:
     return f"answers at {level}, of {compared.b}: {b.differs}"
 
 
-def _left_out(side: SideOfRun) -> list[str]:
+def _left_out(side: SideOfRun, name: str) -> list[str]:
     invalid = [t for t in side.run.finished if t.record.engine == side.engine and t.record.verdict is Verdict.INVALID]
     if not invalid:
         return []
     reason = next((reason for trial in invalid for reason in trial.record.reasons), "no reason was stored")
     few, verbs = ("1 trial", ("is", "does")) if len(invalid) == 1 else (f"{len(invalid)} trials", ("are", "do"))
-    return [f"{few} of {side.engine} {verbs[0]} INVALID and {verbs[1]} not count: {reason}"]
+    return [f"{few} of {name} {verbs[0]} INVALID and {verbs[1]} not count: {reason}"]
 
 
 def _failures(a: SideOfRun, b: SideOfRun, level: str) -> Failures:

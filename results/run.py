@@ -245,7 +245,7 @@ class Run:
         )
 
 
-def by_repeat(trials: Iterable[Trial], load: str, metric: str) -> dict[int, float]:
+def by_repeat(trials: Iterable[client_error.Measured], load: str, metric: str) -> dict[int, float]:
     """What comparisons pair: repeat → value of a metric, over the VALID trials at one load that have it.
 
     Args:

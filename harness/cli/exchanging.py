@@ -15,12 +15,14 @@ As = Annotated[
     Literal["vllm", "aiperf", "guidellm", "sglang", "genai-bench", "inference-perf", "mlperf"] | None,
     cyclopts.Parameter(name="--as"),
 ]
-FileOf = Annotated[Literal["vllm", "guidellm", "aiperf"], cyclopts.Parameter(name="--as")]
+FileOf = Annotated[
+    Literal["csv", "parquet", "json", "vllm", "guidellm", "aiperf", "pytest-benchmark"], cyclopts.Parameter(name="--as")
+]
 
 import_app = cyclopts.App(name="import", help="Make a run of another tool's result file.")
 
 
-def views(run: Path, *, as_: As = None, json: Json = False) -> int:
+def views(run: str, *, as_: As = None, json: Json = False) -> int:
     """Print what other benchmark clients would have printed for the same requests, and why they differ.
 
     Parameters
@@ -48,15 +50,15 @@ def views(run: Path, *, as_: As = None, json: Json = False) -> int:
     return EXIT_OK
 
 
-def export(run: Path, *, as_: FileOf, out: Path) -> int:
-    """Write a run's finished trials as another tool's result files and print their paths.
+def export(run: str, *, as_: FileOf, out: Path) -> int:
+    """Write a run as tables, or as another tool's result files, and print their paths.
 
     Parameters
     ----------
     run
         The run's folder.
     as_
-        Whose files.
+        The run's own tables (csv, parquet, json), or whose files.
     out
         Folder for them.
     """

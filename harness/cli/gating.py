@@ -54,7 +54,8 @@ def gate(
     experiment
         TOML file: measure now. Without it the two sides are stored runs.
     baseline
-        RUN or RUN@ENGINE; with an experiment the label of an engine.
+        RUN or RUN@ENGINE, RUN a folder or a file of export --as pytest-benchmark; with an experiment the label of an
+        engine.
     candidate
         Likewise.
     repeats
@@ -79,15 +80,13 @@ def gate(
     json
         Print the verdict as JSON on stdout.
     """
-    from harness.cli.reading import agreed
-    from results.comparing import select
+    from results.comparing import agreed
     from results.errors import NoEvidence
-    from results.gate import judge
 
     terms = agreed(metric, primary, alpha, band)
     try:
         verdict = (
-            judge(select(baseline), select(candidate), terms)
+            _stored(baseline, candidate, terms)
             if experiment is None
             else _measured(experiment, baseline, candidate, terms, repeats=repeats, out=out)
         )
@@ -101,6 +100,15 @@ def gate(
     return _exit_code(verdict)
 
 
+def _stored(baseline: str, candidate: str, terms: "Terms") -> "GateVerdict":
+    from results.baseline import baseline_of
+    from results.comparing import select
+    from results.gate import judge
+
+    side = select(candidate)
+    return judge(baseline_of(side, baseline), side, terms)
+
+
 def _measured(
     file: Path, baseline: str, candidate: str, terms: "Terms", *, repeats: int | None, out: Path
 ) -> "GateVerdict | None":
@@ -109,9 +117,9 @@ def _measured(
     Raises:
         NoEvidence: an engine did not start or died, or too little of the run is valid.
     """
-    from harness.cli.measuring import run_into
     from harness.experiment import load_experiment
     from harness.gating import Looks, two_sides
+    from harness.measuring import run_into
     from harness.run import create_run
     from results import load
     from results.errors import NoEvidence

@@ -8,7 +8,7 @@ from types import TracebackType
 import cyclopts
 
 from harness.cli.options import EXIT_INTERRUPTED, EXIT_OK, EXIT_USER
-from harness.errors import HarnessError, first_leaf
+from harness.errors import expected_errors, first_leaf
 
 
 def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
@@ -25,7 +25,7 @@ def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
         return EXIT_INTERRUPTED
     except Exception as raised:
         error = first_leaf(raised)
-        if not isinstance(error, _expected()):
+        if not isinstance(error, expected_errors()):
             raise
         for line in getattr(error, "log_tail", ()):
             sys.stderr.write(_masked(f"  | {line}\n"))
@@ -47,12 +47,3 @@ def _masked(text: str) -> str:
     """Without secrets; a command that has not come as far as importing engines knows none."""
     known = sys.modules.get("engines.secrets")
     return known.masked(text) if known else text
-
-
-def _expected() -> tuple[type[Exception], ...]:
-    """Roots of the four error trees; imported only once something has failed."""
-    from engines.errors import EngineError
-    from results.errors import ResultsError
-    from workloads.errors import WorkloadError
-
-    return (EngineError, HarnessError, ResultsError, WorkloadError)

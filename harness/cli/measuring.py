@@ -3,15 +3,13 @@
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.cli.options import DEFAULT_OUT, EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, Json, Out, Ray, Workers
 
 if TYPE_CHECKING:
     from harness.experiment import Experiment
-    from harness.series import Clear
     from results import Run
-    from results.store import RunFolder
 
 
 def demo(*, out: Out = DEFAULT_OUT, json: Json = False) -> int:
@@ -126,23 +124,15 @@ def bench(
     json
         Print the summary as JSON on stdout.
     """
-    from harness.experiment import experiment_from, with_client
+    from harness.experiment import with_client
+    from harness.measuring import bench_experiment
 
-    load: dict[str, Any] = {"concurrency": concurrency} if concurrency is not None else {}
-    if rate is not None:
-        load |= {"rate_per_s": rate, "arrival": arrival}
-    data = {
-        "name": "bench",
-        "seed": seed,
-        "repeats": repeats,
-        "model": {"name": model, "tokenizer": str(tokenizer)},
-        "engines": [{"adapter": engine, "url": url, **({"api_key_env": api_key_env} if api_key_env else {})}],
-        "workload": {"name": workload, "options": {} if scale is None else {"scale": scale}},
-        "loads": [load],
-        "trial": {"duration_s": duration},
-        "client": {"calibrate": calibrate},
-    }
-    return _measure(with_client(experiment_from(data, "bench"), workers, ray), out, json=json)
+    experiment = bench_experiment(
+        engine=engine, url=url, model=model, tokenizer=tokenizer, workload=workload, scale=scale, rate_per_s=rate,
+        arrival=arrival, concurrency=concurrency, duration_s=duration, repeats=repeats, seed=seed,
+        api_key_env=api_key_env, calibrate=calibrate,
+    )  # fmt: skip
+    return _measure(with_client(experiment, workers, ray), out, json=json)
 
 
 def serve(*arguments: str) -> int:
@@ -154,6 +144,7 @@ def serve(*arguments: str) -> int:
 def _measure(experiment: "Experiment", out: Path, *, json: bool, resume: str | None = None) -> int:
     """Run, report, and say by the exit code whether there is evidence."""
     from harness.cli.reading import show
+    from harness.measuring import run_into
     from harness.run import create_run
     from results.store import earlier_run
 
@@ -163,44 +154,15 @@ def _measure(experiment: "Experiment", out: Path, *, json: bool, resume: str | N
     return _interrupted_or_invalid(show(folder.path, json=json), interrupted=interrupted) or EXIT_OK
 
 
-def run_into(
-    folder: "RunFolder", experiment: "Experiment", earlier: "RunFolder | None" = None, clear: "Clear | None" = None
-) -> bool:
-    """Run an experiment before somebody's eyes; returns whether it was interrupted."""
-    import asyncio
-
-    import uvloop
-    from rich.console import Console
-
-    from harness.observer import observer
-    from harness.run import run_experiment
-
-    console = Console(stderr=True)
-    with observer(console, experiment) as watcher, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        try:
-            runner.run(run_experiment(experiment, folder, watcher, earlier, clear))
-        except (KeyboardInterrupt, asyncio.CancelledError):
-            return True
-    return False
-
-
 def _interrupted_or_invalid(run: "Run", *, interrupted: bool) -> int | None:
     """The exit code of a run that is no evidence, told in a line; None of one that is."""
-    from results.records import RunStatus
+    from harness.measuring import why_invalid
 
     if interrupted:
         whole = f"{len(run.finished)} of {len(run.manifest.trials)} trials are whole"
         sys.stderr.write(f"interrupted: {whole}\n")
         return EXIT_INTERRUPTED
-    if run.status is RunStatus.FAILED or not all(cell.valid for cell in run.cells):
-        sys.stderr.write(f"bakeoff: run INVALID: {run.manifest.failure or _first_reason(run)}\n")
+    if reason := why_invalid(run):
+        sys.stderr.write(f"bakeoff: run INVALID: {reason}\n")
         return EXIT_INVALID
     return None
-
-
-def _first_reason(run: "Run") -> str:
-    """Why the first load level without a valid trial has none."""
-    from harness.observer import trial_line
-    from results.records import Verdict
-
-    return next(trial_line(trial.record) for trial in run.finished if trial.record.verdict is Verdict.INVALID)

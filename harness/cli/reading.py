@@ -8,7 +8,6 @@ from harness.cli.options import DEFAULT_OUT, EXIT_OK, Json, Metrics, standard_ou
 
 if TYPE_CHECKING:
     from results import Run
-    from results.comparing import Terms
 
 
 def report(run: str, *, json: Json = False) -> int:
@@ -43,7 +42,7 @@ def compare(
     Parameters
     ----------
     a
-        The baseline: RUN, or RUN@ENGINE for one engine of it.
+        The baseline: RUN, or RUN@ENGINE for one engine of it. RUN may be a file of export --as pytest-benchmark.
     b
         The candidate, likewise.
     metric
@@ -58,7 +57,7 @@ def compare(
     json
         Print the comparisons as JSON on stdout.
     """
-    from results.comparing import compare_sides, select
+    from results.comparing import agreed, compare_sides, select
     from results.report import print_comparison
 
     compared = compare_sides(select(a), select(b), agreed(metric, primary, alpha, band))
@@ -105,16 +104,6 @@ def history(
     else:
         print_history(series, standard_output())
     return EXIT_OK
-
-
-def agreed(metric: list[str] | None, primary: str | None, alpha: float, band: float) -> "Terms":
-    """The terms of a comparison, from its options."""
-    import msgspec
-
-    from results.comparing import Terms
-
-    terms = Terms(primary=primary, alpha=alpha, band=band)
-    return msgspec.structs.replace(terms, metrics=tuple(metric)) if metric else terms
 
 
 def read(place: str | Path) -> "Run":

@@ -1,11 +1,14 @@
-"""A run in the result files of other tools, so that what reads theirs can read ours: ``bakeoff export``."""
+"""``bakeoff export``: a run as tables, and in the result files of other tools, for whatever reads those."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from results.atomic import write_atomic
+from results.benchmark_json import benchmark_json
 from results.errors import NotExportable, NotWritable
 from results.run import Run
+from results.tables import Format, Table, table
 from results.views import export_aiperf, export_guidellm, export_vllm
 
 Files = dict[str, bytes]
@@ -28,8 +31,22 @@ def _guidellm(run: Run) -> Files:
     return {"benchmarks.json": export_guidellm.encode(run, run.finished)}
 
 
-EXPORTS: dict[str, Callable[[Run], Files]] = {"vllm": _vllm, "guidellm": _guidellm, "aiperf": _aiperf}
-"""Every format by the tool's name: a file for each trial, but GuideLLM's, which holds a benchmark for each."""
+def _pytest_benchmark(run: Run) -> Files:
+    return {"pytest-benchmark.json": benchmark_json({run.manifest.name: run})}
+
+
+def _tables(run: Run, how: Format) -> Files:
+    return {f"{which}.{how}": table(run, which, how) for which in Table if not getattr(run, which.value).empty}
+
+
+EXPORTS: dict[str, Callable[[Run], Files]] = {
+    **{how.value: partial(_tables, how=how) for how in Format},
+    "vllm": _vllm,
+    "guidellm": _guidellm,
+    "aiperf": _aiperf,
+    "pytest-benchmark": _pytest_benchmark,
+}
+"""By name: the run's own tables, a file each; and every tool's format, a file for each trial or one for all."""
 
 
 def export(run: Run, tool: str, out: Path) -> list[Path]:
@@ -44,7 +61,7 @@ def export(run: Run, tool: str, out: Path) -> list[Path]:
         the files.
 
     Raises:
-        NotExportable: there is no finished trial.
+        NotExportable: there is no finished trial; or no valid one, where only those have a place in the format.
         NotWritable: the folder cannot be made or written.
     """
     if not run.finished:

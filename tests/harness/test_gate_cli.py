@@ -15,7 +15,7 @@ from harness.gating import Looks, two_sides
 from harness.run import create_run, run_experiment
 from results.comparing import Terms
 from results.gate import Outcome
-from results.records import RunStatus
+from results.records import RunStatus, Source
 from results.store import RunFolder
 from tests.engines.fakes.answers import by_tokenizer
 from tests.engines.fakes.openai import FakeOpenAi
@@ -135,7 +135,8 @@ def test_it_ends_as_soon_as_the_verdict_is_clear(tmp_path: Path) -> None:
         async with running(fake) as url:
             made, a, b = two_sides(experiment(tmp_path, url, trial=trial), "main", "main", repeats=5)
             folder = create_run(made, tmp_path / "runs")
-            looks = Looks(folder, a, b, made.repeats, Terms(metrics=(), band=0.9))
+            terms = Terms(metrics=(), primary="itl_p50_s", band=0.9)  # a pause of the machine moves no median
+            looks = Looks(folder, a, b, made.repeats, terms)
             await run_experiment(made, folder, Quiet(), clear=looks.clear)
             return results.load(folder.path), looks
 
@@ -162,3 +163,17 @@ def test_it_goes_on_while_nothing_is_clear(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.undo()
     nothing = build_run(tmp_path / "2", replace(SAME, repeats=3, invalid=tuple(range(6))))
     assert not looks(nothing, 3).clear(3), "the end says why"
+
+
+def test_the_newest_run_of_a_branch_is_a_baseline(tmp_path: Path, capsys) -> None:
+    for number, (branch, speed) in enumerate([("main", SLOWER), ("main", FAST), ("side", SLOWER), ("topic", FAST)]):
+        sheet = replace(SAME, engines={"main": speed}, run_id=f"run-{number}", seed=number)
+        folder = RunFolder(build_run(tmp_path, sheet))
+        created = f"2026-11-0{number + 1}T10:00:00+00:00"
+        source = Source(f"{number:09x}", branch)
+        folder.write_manifest(msgspec.structs.replace(folder.read_manifest(), source=source, created_utc=created))
+    assert bakeoff("gate", "--baseline", "branch:main", "--candidate", str(tmp_path / "run-2")) == 1
+    assert "main (run-2) has " in (out := capsys.readouterr().out)
+    assert "that of main (run-1)" in out, "the newest of the branch"
+    assert bakeoff("gate", "--baseline", "branch:topic", "--candidate", str(tmp_path / "run-3")) == 3
+    assert "on branch 'topic' in" in capsys.readouterr().err, "a run is not its own baseline"

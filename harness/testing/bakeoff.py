@@ -1,0 +1,84 @@
+"""The object behind the fixture: makes runs for one test."""
+
+import itertools
+import re
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from harness.experiment import Experiment, load_experiment
+from harness.measuring import bench_experiment, run_into, why_invalid
+from harness.run import create_run
+from harness.testing.measured import Measured
+from harness.testing.one_line import OneLine
+from results import load
+from results.objectives import objectives
+
+
+class Bakeoff:
+    """Makes runs for one test; a run that is no evidence fails it.
+
+    Args:
+        name: of the test: what its benches are called.
+        title: of its runs; the second and later ones have a number behind it.
+        out: folder in which run folders are made.
+        slo: asserted on every run; None for nothing.
+        baseline: of regressions, where the test names none.
+        runs: to which every run is appended, whatever it is worth.
+    """
+
+    def __init__(
+        self, name: str, title: str, *, out: Path, slo: str | None, baseline: str | None, runs: list[Measured]
+    ) -> None:
+        self._name = re.sub(r"[^\w.-]+", "-", name).strip("-.")
+        self._title = title
+        self._out = out
+        self._slo = slo
+        self._baseline = baseline
+        self._runs = runs
+
+    def run(self, experiment: str | PathLike[str] | Experiment) -> Measured:
+        """Measure an experiment: a file, or one that was made in Python.
+
+        Raises:
+            AssertionError: the run is INVALID, or misses the objectives of the test's mark.
+            HarnessError, EngineError, WorkloadError, ResultsError: what ``bakeoff run`` would say in a line.
+        """
+        __tracebackhide__ = True
+        with OneLine():
+            made = experiment if isinstance(experiment, Experiment) else load_experiment(Path(experiment))
+        return self._measured(made)
+
+    def bench(self, **options: Any) -> Measured:  # noqa: ANN401  (typed where they arrive)
+        """Measure a server that runs already; options are those of :func:`harness.measuring.bench_experiment`.
+
+        Raises:
+            AssertionError, HarnessError, EngineError, WorkloadError, ResultsError: as :meth:`run`.
+        """
+        __tracebackhide__ = True
+        options.setdefault("name", self._name)
+        with OneLine():
+            made = bench_experiment(**options)
+        return self._measured(made)
+
+    def _measured(self, experiment: Experiment) -> Measured:
+        __tracebackhide__ = True
+        with OneLine():
+            if self._slo is not None:
+                objectives(self._slo)  # a mistake in it shows before minutes of measuring
+            folder = create_run(experiment, self._out)
+            interrupted = run_into(folder, experiment)
+        if interrupted:
+            raise KeyboardInterrupt
+        measured = Measured(self._new_title(), load(folder.path), self._baseline)
+        self._runs.append(measured)
+        if reason := why_invalid(measured.results):
+            raise AssertionError(f"the run is INVALID: {reason}\n  all of it: bakeoff report {measured.path}")
+        if self._slo is not None:
+            measured.assert_slo(self._slo)
+        return measured
+
+    def _new_title(self) -> str:
+        taken = {run.title for run in self._runs}
+        numbered = (f"{self._title} #{number}" for number in itertools.count(2))
+        return next(title for title in itertools.chain([self._title], numbered) if title not in taken)

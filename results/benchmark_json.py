@@ -1,0 +1,254 @@
+"""Runs as the file that pytest-benchmark's ``--benchmark-json`` writes, and back.
+
+Readers of such files take each number for seconds, of which less is better: ``pytest-benchmark compare`` prints "time
+in ms", marks the lowest green and the highest red, and calls ``1 / mean`` operations per second. So ``benchmarks``
+holds what is seconds in truth. A latency is written as it is. A rate is written as ``1 / rate``, seconds per token or
+per request, of which less is better too, and the column "OPS" is then the rate. Memory and failures are no times, and
+are left out of ``benchmarks``. Values as they are, with unit and direction, stand in each ``extra_info``. A round is a
+valid trial, one value a repeat, never a request.
+
+The member ``bakeoff``, which others pass over, holds each finished trial whole but for its log: record, every metric,
+and the answers' likeness to the reference. A comparison looks at nothing else, so such a file can stand for its runs.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from results.errors import NotExportable, NotImportable
+from results.metrics import CATALOGUE, HEADLINE, Metric, Unit, Value, absent
+from results.quality import QualityRecord
+from results.records import SCHEMA_VERSION, Manifest, TrialRecord, Verdict
+from results.run import Cell, Run, by_repeat
+
+FORMAT = "5.3.1"
+"""The version of pytest-benchmark whose format this is."""
+_RATES = (Unit.TOKENS_PER_SECOND, Unit.PER_SECOND)
+_WRITTEN = [CATALOGUE[name] for name in HEADLINE if CATALOGUE[name].unit in {Unit.SECONDS, *_RATES}]
+
+
+class StoredTrial(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A finished trial without its log.
+
+    Attributes:
+        record: verdict, counts, engine.
+        metrics: one value per name of the catalogue.
+        quality: its answers beside a reference's; None where that was not looked at.
+    """
+
+    record: TrialRecord
+    metrics: dict[str, Value]
+    quality: QualityRecord | None = None
+
+
+class StoredRun(msgspec.Struct, frozen=True):
+    """A run without its logs.
+
+    Attributes:
+        title: what it is called in the file: of the experiment, or of the test that made it.
+        manifest: its plan and machine.
+        finished: its trials, in the order of the plan.
+        file: where it was read from; empty inside the file.
+    """
+
+    title: str
+    manifest: Manifest
+    finished: list[StoredTrial]
+    file: str = ""
+
+    @property
+    def path(self) -> Path:
+        """``FILE/RUN_ID``, by which :func:`stored_run` finds it."""
+        return Path(self.file, self.manifest.run_id)
+
+
+class _Section(msgspec.Struct, frozen=True):
+    schema_version: int
+    runs: list[StoredRun]
+
+
+class _File(msgspec.Struct, frozen=True):
+    bakeoff: _Section
+
+
+class _Version(msgspec.Struct, frozen=True):
+    schema_version: int
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """What is looked at before the rest, whatever the rest looks like."""
+
+    bakeoff: _Version | None = None
+
+
+def benchmark_json(runs: Mapping[str, Run]) -> bytes:
+    """The file.
+
+    Args:
+        runs: by title, which begins the full name of its benchmarks; ``pytest-benchmark compare --between`` lines up
+            equal full names of several files, so a title should not change from run to run.
+
+    Raises:
+        NotExportable: there is no valid trial.
+    """
+    benchmarks = [one for title, run in runs.items() for one in _benchmarks(title, run)]
+    if not benchmarks:
+        paths = ", ".join(str(run.path) for run in runs.values())
+        raise NotExportable(f"{paths or 'nothing'} has no valid trial to export; see: bakeoff report RUN")
+    last = list(runs.values())[-1].manifest
+    whole = {
+        "machine_info": _machine(last),
+        "commit_info": _commit(last),
+        "benchmarks": benchmarks,
+        "datetime": last.ended_utc or last.created_utc,
+        "version": FORMAT,
+        "bakeoff": _Section(SCHEMA_VERSION, [_stored(title, run) for title, run in runs.items()]),
+    }
+    return msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n"
+
+
+def read_benchmark_json(path: Path) -> list[StoredRun]:
+    """The runs in a file that :func:`benchmark_json` has written.
+
+    Raises:
+        NotImportable: it cannot be read, is damaged or newer, or pytest-benchmark itself has written it.
+    """
+    try:
+        data = path.read_bytes()
+        head = msgspec.json.decode(data, type=_Head).bakeoff
+    except OSError as error:
+        raise NotImportable(f"{path} cannot be read: {error.strerror}") from error
+    except msgspec.MsgspecError as error:
+        raise NotImportable(f"{path} is no file of pytest-benchmark ({error})") from error
+    if head is None:
+        raise NotImportable(f"{path} holds no trials; write it with bakeoff export RUN --as pytest-benchmark --out DIR")
+    if head.schema_version > SCHEMA_VERSION:
+        raise NotImportable(f"{path} has schema {head.schema_version}, newer than {SCHEMA_VERSION}; update bakeoff")
+    try:
+        found = msgspec.json.decode(data, type=_File).bakeoff.runs
+    except msgspec.MsgspecError as error:
+        raise NotImportable(f"{path} is damaged ({error}); export its run again") from error
+    return [msgspec.structs.replace(run, file=str(path), finished=[*map(_complete, run.finished)]) for run in found]
+
+
+def stored_run(path: Path, title: str | None = None) -> StoredRun:
+    """One run of a file.
+
+    Args:
+        path: of the file, or ``FILE/RUN_ID`` where it holds several runs.
+        title: which run is meant where it holds several and the path names none.
+
+    Raises:
+        NotImportable: as :func:`read_benchmark_json`; or it has no such run, or several and none is meant.
+    """
+    file, wanted = (path, None) if path.is_file() else (path.parent, path.name)
+    runs = read_benchmark_json(file)
+    chosen = runs if wanted is None else [run for run in runs if run.manifest.run_id == wanted]
+    if len(chosen) > 1:
+        chosen = [run for run in chosen if run.title == title]
+    if len(chosen) != 1:
+        known = ", ".join(f"{run.path} ({run.title})" for run in runs)
+        raise NotImportable(f"{path} does not say which run is meant; it holds {known or 'none'}")
+    return chosen[0]
+
+
+def _stored(title: str, run: Run) -> StoredRun:
+    return StoredRun(title, run.manifest, [StoredTrial(t.record, t.metrics, t.quality) for t in run.finished])
+
+
+def _complete(trial: StoredTrial) -> StoredTrial:
+    """With every name of the catalogue, also those that its version did not know."""
+    unknown = absent("the file was written without it")
+    return msgspec.structs.replace(trial, metrics={name: trial.metrics.get(name, unknown) for name in CATALOGUE})
+
+
+def _benchmarks(title: str, run: Run) -> Iterator[dict[str, Any]]:
+    for cell in run.cells:
+        of_engine = [trial for trial in run.finished if trial.record.engine == cell.engine]
+        for metric in _WRITTEN:
+            values = by_repeat(of_engine, cell.load, metric.name)
+            if values and min(values.values()) > 0:
+                yield _benchmark(title, cell, metric, values) | {"extra_info": _extra(run, cell, metric, values)}
+
+
+def _benchmark(title: str, cell: Cell, metric: Metric, values: Mapping[int, float]) -> dict[str, Any]:
+    inverse = metric.unit in _RATES
+    test, bracket, rest = title.partition("[")
+    param = f"{cell.engine}-{cell.load}-{metric.name}"
+    group = f"1 / {metric.title} at {cell.load} (OPS: {metric.unit})" if inverse else f"{metric.title} at {cell.load}"
+    return {
+        "group": group,
+        "name": f"{test.rpartition('::')[2]}{bracket}{rest}[{param}]",
+        "fullname": f"{title}[{param}]",
+        "params": {"engine": cell.engine, "load": cell.load, "metric": metric.name},
+        "param": param,
+        "options": {},
+        "stats": _stats([1 / value if inverse else value for value in values.values()]),
+    }
+
+
+def _extra(run: Run, cell: Cell, metric: Metric, values: Mapping[int, float]) -> dict[str, Any]:
+    """The values as they are, and what they are of."""
+    of_cell = (t.record for t in run.finished if (t.record.engine, t.record.load.label) == (cell.engine, cell.load))
+    record = next(record for record in of_cell if record.verdict is Verdict.VALID)
+    engine = record.engine_description
+    return {
+        "metric": metric.name,
+        "unit": metric.unit.value,
+        "better": metric.better.value,
+        "stats_of": "1 / value" if metric.unit in _RATES else "value",
+        "repeats": list(values),
+        "values": list(values.values()),
+        "interval_95": cell.intervals[metric.name],
+        "run_id": run.manifest.run_id,
+        "workload": cell.workload,
+        "workload_sha256": record.workload_sha256,
+        "model": engine.model if engine else None,
+        "model_sha256": engine.model_sha256 if engine else None,
+    }
+
+
+def _stats(data: Sequence[float]) -> dict[str, Any]:
+    """By pytest-benchmark's names. Its quartiles are Hazen's; a fence lies 1.5 IQR beyond them (Tukey 1977)."""
+    x = np.asarray(data)
+    mean, stddev = float(x.mean()), float(x.std(ddof=1)) if len(x) > 1 else 0.0
+    q1, median, q3 = (float(q) for q in np.quantile(x, (0.25, 0.5, 0.75), method="hazen"))
+    fences = (q1 - 1.5 * (q3 - q1), q3 + 1.5 * (q3 - q1))
+    within = x[(x >= fences[0]) & (x <= fences[1])]
+    far, beyond = int((abs(x - mean) > stddev).sum()), len(x) - len(within)
+    return {
+        "min": float(x.min()), "max": float(x.max()), "mean": mean, "stddev": stddev, "rounds": len(x),
+        "median": median, "iqr": q3 - q1, "q1": q1, "q3": q3, "iqr_outliers": beyond, "stddev_outliers": far,
+        "outliers": f"{far};{beyond}", "ld15iqr": float(within.min()), "hd15iqr": float(within.max()),
+        "ops": 1 / mean, "total": float(x.sum()), "data": list(data), "iterations": 1,
+    }  # fmt: skip
+
+
+def _machine(manifest: Manifest) -> dict[str, Any]:
+    here = manifest.environment
+    return {
+        "node": manifest.host,
+        "processor": here.get("cpu"),
+        "python_version": here.get("python"),
+        "release": here.get("kernel"),
+        "system": here.get("system"),
+        "cpu": {"brand_raw": here.get("cpu"), "count": here.get("cores")},
+        "memory_bytes": here.get("memory_bytes"),
+        "gpus": here.get("gpus"),
+    }
+
+
+def _commit(manifest: Manifest) -> dict[str, Any]:
+    """Of the code under test; its times are not known."""
+    source = manifest.source
+    return {
+        "id": source.commit.removesuffix("+") if source else "unversioned",
+        "time": None,
+        "author_time": None,
+        "dirty": source is not None and source.commit.endswith("+"),
+        "project": manifest.name,
+        "branch": (source.branch if source else None) or "(unknown)",
+    }
