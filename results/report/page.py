@@ -4,11 +4,22 @@ from typing import Any
 
 import msgspec
 
+from results.metrics.basis import family_of
 from results.records import RunStatus
 from results.report import clients
 from results.report.format import listed, machine_text, moment_text
 from results.report.levels import engines_of
-from results.report.sections import answers, background, curves, engine_view, failures, instrument, summary, trials
+from results.report.sections import (
+    answers,
+    background,
+    basis,
+    curves,
+    engine_view,
+    failures,
+    instrument,
+    summary,
+    trials,
+)
 from results.report.verdict import VerdictLine, verdict
 from results.run import Run
 from results.server_view import SEEN, Seen
@@ -20,6 +31,24 @@ _STATUS = {
     RunStatus.FAILED: "The run failed: the trials that ended are whole, the others are missing.",
     RunStatus.INCOMPLETE: "The run's process is gone and it never said that it was done: some trials are missing.",
 }
+
+CONTENTS = (
+    ("summary", "Summary"),
+    ("frontier", "Frontier"),
+    ("distributions", "Distributions"),
+    ("engine-view", "Engine’s view"),
+    ("answers", "Answers"),
+    ("timelines", "Timelines"),
+    ("trials", "Trials"),
+    ("failures", "Failures"),
+    ("instrument", "Error of the instrument"),
+    ("engines", "Engines"),
+    ("environment", "Environment"),
+    ("definitions", "Definitions"),
+    ("configuration", "Experiment"),
+    ("reproduce", "Reproduce"),
+)
+"""The sections in their order: id and short name."""
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -33,7 +62,8 @@ class Page(msgspec.Struct, frozen=True):
     verdict: VerdictLine
     facts: list[tuple[str, str]]
     notes: list[str]
-    columns: list[str]
+    contents: tuple[tuple[str, str], ...]
+    columns: list[tuple[str, str]]
     uncalibrated: str
     summary: list[summary.Group]
     metric_tables: list[background.MetricTable]
@@ -51,6 +81,7 @@ class Page(msgspec.Struct, frozen=True):
     environment: list[tuple[str, str]]
     clients: list[clients.ClientRow]
     definitions: list[background.Definition]
+    basis: basis.BasisTable
     seen: list[Seen]
     configuration: str
     reproduction: list[str]
@@ -70,7 +101,8 @@ def page_of(run: Run) -> Page:
         verdict=verdict(run),
         facts=_facts(run),
         notes=run.declared,
-        columns=[metric.title for metric in summary.COLUMNS],
+        contents=CONTENTS,
+        columns=[(family_of(metric.name), metric.title) for metric in summary.COLUMNS],
         uncalibrated=clients.uncalibrated_text(run),
         summary=summary.summary(run),
         metric_tables=background.metric_tables(run),
@@ -88,6 +120,7 @@ def page_of(run: Run) -> Page:
         environment=background.environment(run),
         clients=clients.client_rows(run),
         definitions=background.definitions(),
+        basis=basis.basis_table(run),
         seen=list(SEEN.values()),
         configuration=background.configuration(run),
         reproduction=background.reproduction(run),

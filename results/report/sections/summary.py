@@ -6,6 +6,7 @@ import msgspec
 from markupsafe import Markup
 
 from results.metrics import CATALOGUE, HEADLINE, Better, Metric
+from results.metrics.basis import family_of
 from results.records import Verdict
 from results.report.charts.dots import dot_strip, strip_axis
 from results.report.charts.scales import Axis
@@ -24,6 +25,7 @@ class Figure(msgspec.Struct, frozen=True):
     """One number of the table.
 
     Attributes:
+        key: the metric's family, for the link to its definition.
         title: the column's heading, repeated on narrow screens.
         centre: with unit, or the mark of absence.
         bounds: the 95 % interval, empty where there is none.
@@ -33,6 +35,7 @@ class Figure(msgspec.Struct, frozen=True):
         best: whether its interval lies clear of every other engine's, on the good side.
     """
 
+    key: str
     title: str
     centre: str
     bounds: str
@@ -129,6 +132,7 @@ def _figure(metric: Metric, level: Level, cell: Cell, *, done: Sequence[Trial], 
     error = _error(metric, level, cell) if interval is not None else None
     notes = (_note(metric, cell, interval), error.why if error else "")
     return Figure(
+        key=family_of(metric.name),
         title=metric.title,
         centre=centre,
         bounds=bounds,
