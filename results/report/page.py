@@ -7,16 +7,20 @@ import msgspec
 from results.metrics.basis import family_of
 from results.records import RunStatus
 from results.report import clients
+from results.report.charts.scatter import MOST_DOTS
 from results.report.format import listed, machine_text, moment_text
 from results.report.levels import engines_of
 from results.report.sections import (
     answers,
     background,
     basis,
+    batches,
     curves,
     engine_view,
     failures,
     instrument,
+    lengths,
+    over_time,
     summary,
     trials,
 )
@@ -36,6 +40,8 @@ CONTENTS = (
     ("summary", "Summary"),
     ("frontier", "Frontier"),
     ("distributions", "Distributions"),
+    ("over-time", "Over time"),
+    ("dependence", "Dependence"),
     ("engine-view", "Engine’s view"),
     ("answers", "Answers"),
     ("timelines", "Timelines"),
@@ -69,6 +75,11 @@ class Page(msgspec.Struct, frozen=True):
     metric_tables: list[background.MetricTable]
     frontiers: list[curves.Frontier]
     panels: list[curves.Panel]
+    time_panels: list[over_time.TimePanel]
+    length_panels: list[lengths.LengthPanel]
+    batch_figures: list[batches.BatchFigure]
+    most_dots: int
+    batch_needs: int
     engine_view: engine_view.EngineView
     answers: answers.AnswersView
     timelines: list[trials.Timeline]
@@ -108,6 +119,11 @@ def page_of(run: Run) -> Page:
         metric_tables=background.metric_tables(run),
         frontiers=curves.frontiers(run),
         panels=curves.panels(run),
+        time_panels=over_time.time_panels(run),
+        length_panels=lengths.length_panels(run),
+        batch_figures=batches.batch_figures(run),
+        most_dots=MOST_DOTS,
+        batch_needs=batches.NEEDS,
         engine_view=engine_view.engine_view(run),
         answers=answers.answers_view(run),
         timelines=drawn,

@@ -61,8 +61,8 @@ def island(page: str) -> str:
 def test_sections_stand_in_their_order(outline: Outline) -> None:
     ids = [attrs.get("id") for tag, attrs in outline.elements if tag == "section"]
     assert ids == [
-        "summary", "frontier", "distributions", "engine-view", "answers", "timelines", "trials", "failures",
-        "instrument", "engines", "environment", "definitions", "configuration", "reproduce",
+        "summary", "frontier", "distributions", "over-time", "dependence", "engine-view", "answers", "timelines",
+        "trials", "failures", "instrument", "engines", "environment", "definitions", "configuration", "reproduce",
     ]  # fmt: skip
 
 
@@ -73,6 +73,8 @@ def test_every_engine_at_every_load_with_its_trials(demo: results.Run, page: str
     assert page.count('class="chart strip') == 8 * 6
     assert page.count('class="chart ecdf"') == 4 * 4
     assert page.count('class="chart timeline"') == 24
+    assert page.count('class="chart heat ') == 8 * 2
+    assert page.count('class="chart scatter"') == 4 + 2
     assert page.count('class="chart frontier"') == 1
 
 

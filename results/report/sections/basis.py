@@ -5,12 +5,11 @@ from collections.abc import Sequence
 import msgspec
 
 from results.metrics.basis import BASES, observation_counts
-from results.records import Verdict
 from results.report.charts.svg import engine_class
 from results.report.format import ABSENT, duration_text
 from results.report.levels import engines_of, levels_of
 from results.report.sections.background import definitions
-from results.report.sections.summary import trials_of
+from results.report.sections.evidence import valid_trials_of
 from results.run import Cell, Run, Trial
 
 
@@ -48,16 +47,12 @@ def basis_table(run: Run) -> BasisTable:
     """Count what every metric rests on."""
     engines, levels = engines_of(run), levels_of(run)
     cells = [cell for level in levels for cell in level.cells]
-    valid = [_valid(run, cell) for cell in cells]
+    valid = [valid_trials_of(run, cell) for cell in cells]
     return BasisTable(
         levels=[(level.title, len(level.cells)) for level in levels],
         columns=[_column(cell, trials, engines) for cell, trials in zip(cells, valid, strict=True)],
         rows=_rows([_counts(trials) for trials in valid]),
     )
-
-
-def _valid(run: Run, cell: Cell) -> list[Trial]:
-    return [trial for trial in trials_of(run, cell) if trial.record.verdict is Verdict.VALID]
 
 
 def _column(cell: Cell, trials: Sequence[Trial], engines: Sequence[str]) -> Column:

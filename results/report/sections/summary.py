@@ -15,6 +15,7 @@ from results.report.clients import WITH_ERROR, ErrorText, error_of
 from results.report.format import ABSENT, interval_parts, share_text, value_text
 from results.report.levels import Level, engines_of, levels_of
 from results.report.quality import Agrees, agrees_of
+from results.report.sections.evidence import trials_of
 from results.run import Cell, Run, Trial
 from results.statistics.interval import Interval
 
@@ -69,13 +70,6 @@ def summary(run: Run) -> list[Group]:
     """Fold a run into the table's groups."""
     engines = engines_of(run)
     return [Group(level.title, _rows(run, level, engines)) for level in levels_of(run)]
-
-
-def trials_of(run: Run, cell: Cell) -> list[Trial]:
-    """The finished trials of a cell, INVALID ones included, by repeat."""
-    key = (cell.engine, cell.workload, cell.load)
-    trials = [t for t in run.finished if (t.record.engine, t.record.workload, t.record.load.label) == key]
-    return sorted(trials, key=lambda trial: trial.record.repeat)
 
 
 def _rows(run: Run, level: Level, engines: Sequence[str]) -> list[Row]:

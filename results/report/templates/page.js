@@ -6,22 +6,29 @@
   const make = (name, text) => Object.assign(document.createElement(name), { textContent: text });
   root.classList.add("js");
 
-  // One load level at a time, first the one that the verdict speaks of.
-  const bar = document.querySelector("[data-switch]");
+  // One load level at a time, the same in every section, first the one that the verdict speaks of.
   const panels = all(".panel");
-  const show = (chosen) => {
-    panels.forEach((panel) => { panel.hidden = panel !== chosen; });
-    all("button", bar).forEach((b, i) => b.setAttribute("aria-pressed", String(panels[i] === chosen)));
+  const levels = new Map(panels.map((panel) => [panel.dataset.level, panel.dataset.title]));
+  const show = (level) => {
+    panels.forEach((panel) => { panel.hidden = panel.dataset.level !== level; });
+    all("[data-switch] button").forEach((b) => b.setAttribute("aria-pressed", String(b.value === level)));
   };
-  if (panels.length > 1) {
-    panels.forEach((panel) => {
-      const choice = bar.appendChild(make("button", panel.dataset.title));
-      choice.type = "button";
-      choice.addEventListener("click", () => show(panel));
-      panel.querySelector("h3").hidden = true;
+  if (levels.size > 1) {
+    all("[data-switch]").forEach((bar) => {
+      levels.forEach((title, level) => {
+        const choice = bar.appendChild(make("button", title));
+        choice.type = "button";
+        choice.value = level;
+        choice.addEventListener("click", () => {
+          const before = bar.getBoundingClientRect().top;
+          show(level);
+          scrollBy(0, bar.getBoundingClientRect().top - before);  // panels above may have changed their height
+        });
+      });
+      bar.hidden = false;
     });
-    bar.hidden = false;
-    show(panels.find((panel) => "primary" in panel.dataset) ?? panels[0]);
+    all(".panel h3").forEach((title) => { title.hidden = true; });
+    show((panels.find((panel) => "primary" in panel.dataset) ?? panels[0]).dataset.level);
   }
 
   // One trial at a time.
