@@ -23,6 +23,7 @@ from results.report.sections import (
     over_time,
     summary,
     trials,
+    views,
 )
 from results.report.verdict import VerdictLine, verdict
 from results.run import Run
@@ -43,6 +44,7 @@ CONTENTS = (
     ("over-time", "Over time"),
     ("dependence", "Dependence"),
     ("engine-view", "Engine’s view"),
+    ("views", "Other tools"),
     ("answers", "Answers"),
     ("timelines", "Timelines"),
     ("trials", "Trials"),
@@ -81,6 +83,7 @@ class Page(msgspec.Struct, frozen=True):
     most_dots: int
     batch_needs: int
     engine_view: engine_view.EngineView
+    views: views.Views
     answers: answers.AnswersView
     timelines: list[trials.Timeline]
     trials: list[trials.TrialRow]
@@ -125,6 +128,7 @@ def page_of(run: Run) -> Page:
         most_dots=MOST_DOTS,
         batch_needs=batches.NEEDS,
         engine_view=engine_view.engine_view(run),
+        views=views.views_section(run),
         answers=answers.answers_view(run),
         timelines=drawn,
         trials=trials.trial_rows(run),

@@ -102,7 +102,7 @@ def test_print_is_black_on_white_and_shows_every_level(browser: Browser, report:
     page = Watched(browser, report, theme="dark").page
     page.emulate_media(media="print")
     assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(255, 255, 255)"
-    assert page.locator(".panel:visible").count() == 4 * 3
+    assert page.locator(".panel:visible").count() == 4 * 4
     assert page.locator("details.trial:visible").count() == 24
 
 
@@ -110,10 +110,10 @@ def test_levels_and_trials_are_chosen(browser: Browser, report: Path) -> None:
     """A level that is chosen in one section is chosen in all."""
     watched = Watched(browser, report)
     page = watched.page
-    assert [panel.get_attribute("data-title") for panel in page.locator(".panel:visible").all()] == ["c=8"] * 3
+    assert [panel.get_attribute("data-title") for panel in page.locator(".panel:visible").all()] == ["c=8"] * 4
     page.click("#over-time .switch button:has-text('c=1')")
-    assert [panel.get_attribute("data-title") for panel in page.locator(".panel:visible").all()] == ["c=1"] * 3
-    assert page.locator(".switch button[aria-pressed=true]").all_inner_texts() == ["c=1"] * 3
+    assert [panel.get_attribute("data-title") for panel in page.locator(".panel:visible").all()] == ["c=1"] * 4
+    assert page.locator(".switch button[aria-pressed=true]").all_inner_texts() == ["c=1"] * 4
     assert page.locator("details.trial:visible").count() == 1
     page.select_option("#trial", index=5)
     assert page.get_attribute("details.trial:visible", "id") == "trial5"
@@ -142,7 +142,7 @@ def test_read_outs_follow_the_pointer(browser: Browser, report: Path) -> None:
 
 def test_complete_without_javascript(browser: Browser, report: Path) -> None:
     page = Watched(browser, report, js=False).page
-    assert page.locator(".panel:visible").count() == 4 * 3
+    assert page.locator(".panel:visible").count() == 4 * 4
     assert page.locator("details.trial:visible").count() == 24
     assert not page.is_visible("#theme")
 

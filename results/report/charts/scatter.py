@@ -24,6 +24,9 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 530, 34, 244
 _NAME_SIZE, _DODGE = 13.0, 5.0
 
 
+Numbers = Sequence[float] | np.ndarray
+
+
 class Middle(msgspec.Struct, frozen=True):
     """Where the middle half of some observations lies; ``x`` is the median of what they depend on."""
 
@@ -61,7 +64,7 @@ class Frame(msgspec.Struct, frozen=True):
     head: str = ""
 
 
-def middles(x: Sequence[float], y: Sequence[float], edges: Sequence[float], needs: int) -> list[Middle]:
+def middles(x: Numbers, y: Numbers, edges: Sequence[float], needs: int) -> list[Middle]:
     """The middle half of ``y`` between every two ``edges`` of ``x`` that have at least ``needs`` observations.
 
     Args:

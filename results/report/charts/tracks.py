@@ -9,8 +9,9 @@ from markupsafe import Markup
 from results.metrics import Unit
 from results.metrics.window import NS_PER_S
 from results.records import TelemetryRecord
+from results.report.charts.paths import joined, stairs
 from results.report.charts.scales import Axis
-from results.report.charts.svg import label, line, num, tag
+from results.report.charts.svg import label, line, tag
 from results.report.format import value_text
 
 HEIGHT = 34.0
@@ -47,17 +48,8 @@ def draw_track(track: Track, x: Axis, top: float, colour: str) -> Markup:
     """Draw one track, from zero, with its title left and its peak right."""
     highest = max((value for _, value in track.points), default=0.0)
     y = Axis(0.0, highest or 1.0, top + HEIGHT, top)
-    points = _thinned(track.points)
-    drawn = f"M{num(x.at(points[0][0]))} {num(y.at(points[0][1]))}"
-    before = num(y.at(points[0][1]))
-    for t, value in points[1:]:
-        at, height = num(x.at(t)), num(y.at(value))
-        if not track.steps:
-            drawn += f"L{at} {height}"
-        elif height != before:  # a level that stays needs no point of its own
-            drawn += f"H{at}V{height}"
-        before = height
-    drawn += f"H{num(x.end)}" if track.steps else ""
+    places = [(x.at(t), y.at(value)) for t, value in _thinned(track.points)]
+    drawn = stairs([*places, (x.end, places[-1][1])]) if track.steps else joined(places)
     return tag(
         "g",
         line(x.start, y.start, x.end, y.start, "base"),
