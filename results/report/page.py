@@ -86,6 +86,7 @@ class Page(msgspec.Struct, frozen=True):
     views: views.Views
     answers: answers.AnswersView
     timelines: list[trials.Timeline]
+    no_gpu: str
     trials: list[trials.TrialRow]
     outcomes: list[str]
     outcome_rows: list[failures.OutcomeRow]
@@ -131,6 +132,7 @@ def page_of(run: Run) -> Page:
         views=views.views_section(run),
         answers=answers.answers_view(run),
         timelines=drawn,
+        no_gpu=trials.no_gpu(run),
         trials=trials.trial_rows(run),
         outcomes=[outcome.value.replace("_", " ") for outcome in failures.OUTCOMES],
         outcome_rows=failures.outcome_rows(run),
