@@ -14,7 +14,7 @@ def render_html(run: Run) -> str:
     Args:
         run: as ``results.load`` gives it, whatever its status.
     """
-    script = asset("theme.js") + asset("page.js")
+    script = asset("theme.js") + asset("page.js") + asset("waterfall.js")
     return rendered("page.html", page_of(run), packages=[SHELL], style=asset("page.css"), script=script)
 
 

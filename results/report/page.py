@@ -85,6 +85,7 @@ class Page(msgspec.Struct, frozen=True):
     engine_view: engine_view.EngineView
     views: views.Views
     answers: answers.AnswersView
+    path: str
     timelines: list[trials.Timeline]
     no_gpu: str
     trials: list[trials.TrialRow]
@@ -131,6 +132,7 @@ def page_of(run: Run) -> Page:
         engine_view=engine_view.engine_view(run),
         views=views.views_section(run),
         answers=answers.answers_view(run),
+        path=f"runs/{manifest.run_id}",
         timelines=drawn,
         no_gpu=trials.no_gpu(run),
         trials=trials.trial_rows(run),
@@ -146,8 +148,14 @@ def page_of(run: Run) -> Page:
         seen=list(SEEN.values()),
         configuration=background.configuration(run),
         reproduction=background.reproduction(run),
-        island={"bars": {one.key: one.bars for one in drawn}, "cells": run.cells},
+        island=_island(run, drawn),
     )
+
+
+def _island(run: Run, drawn: list[trials.Timeline]) -> dict[str, Any]:
+    """What the script reads, and the cells for whoever wants the numbers out of the page."""
+    falls = {one.key: {"shown": one.waterfalls.shown, "note": one.waterfalls.note} for one in drawn}
+    return {"bars": {one.key: one.bars for one in drawn}, "waterfalls": falls, "cells": run.cells}
 
 
 def _banner(status: RunStatus) -> str:

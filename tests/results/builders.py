@@ -87,6 +87,8 @@ class Texts:
     warning: str = "the first repeat was 6 % slower than the others"
     name: str = "demo"
     version: str = "0.1.0"
+    session: str = "s"
+    finish: str = "length"
 
 
 @dataclass(frozen=True)
@@ -312,7 +314,7 @@ def _request(
     return RequestRecord(
         index=index,
         phase=phase,
-        session=f"s{index}",
+        session=f"{sheet.texts.session}{index}",
         turn=0,
         planned_ns=planned_ns,
         ended_ns=(chunks[-1] if chunks else first) + MS // 5,
@@ -326,7 +328,7 @@ def _request(
         wanted_output_tokens=sheet.tokens,
         prompt_tokens=100 + index if speed.reports_prompt_tokens else None,
         output_tokens=step * len(chunks),
-        finish_reason="length" if outcome is Outcome.OK else None,
+        finish_reason=sheet.texts.finish if outcome is Outcome.OK else None,
         status=503 if outcome is Outcome.HTTP_ERROR else 200,
         error=None if outcome is Outcome.OK else sheet.texts.error,
         text=sheet.texts.answer if chunks else "",

@@ -37,6 +37,15 @@ def stairs(points: Points) -> str:
     return data + (f"h{_short(places[-1][0] - x)}" if places[-1][0] != x else "")
 
 
+def dashes(points: Points) -> str:
+    """A dash of one pixel to the right at each point; with a wide stroke, upright lines. Empty without points."""
+    places = _tenths(points)
+    if not places:
+        return ""
+    moves = (f"m{_listed((x1 - x0 - 10, y1 - y0))}h1" for (x0, y0), (x1, y1) in pairwise(places))
+    return f"{_start(places[0])}h1" + "".join(moves)
+
+
 def _tenths(points: Points) -> list[tuple[int, int]]:
     return [(round(10 * x), round(10 * y)) for x, y in points]
 

@@ -19,7 +19,7 @@ from results.report.charts.scales import Axis
 from results.report.charts.svg import chart, label, line, num, tag
 from results.report.charts.throttling import draw_throttling, throttling_of
 from results.report.charts.tracks import MOST_POINTS, Track, draw_track, tracks_of
-from results.report.format import duration_text
+from results.report.format import duration_text, value_text
 from results.run import Trial
 
 WIDTH = 1100
@@ -28,16 +28,13 @@ _BINS = 300
 
 
 class Bar(msgspec.Struct, frozen=True, array_like=True):
-    """What the read-out says of one bar; sent to the script as an array."""
+    """Where a bar is and what the read-out says of it; sent to the script as an array."""
 
     lane: int
     left: float
     right: float
     index: int
-    outcome: str
-    first_ms: float | None
-    end_ms: float
-    tokens: int
+    words: str
 
 
 class Drawn(msgspec.Struct, frozen=True):
@@ -162,8 +159,14 @@ def _hint(request: RequestRecord, lane: int, x: Axis) -> Bar:
         left=round(x.at(planned), 1),
         right=round(x.at(end), 1),
         index=request.index,
-        outcome=("warm-up, " if request.phase is Phase.WARMUP else "") + request.outcome.value,
-        first_ms=round((request.chunk_ns[0] - planned) / 1e6, 2) if request.chunk_ns else None,
-        end_ms=round((end - planned) / 1e6, 2),
-        tokens=request.total_chunk_tokens,
+        words=_words(request),
     )
+
+
+def _words(request: RequestRecord) -> str:
+    state = ("warm-up, " if request.phase is Phase.WARMUP else "") + request.outcome.value.replace("_", " ")
+    if not request.chunk_ns:
+        return f"request {request.index}: {state}, no token"
+    after = [value_text(Unit.SECONDS, (t - request.planned_ns) / NS_PER_S) for t in request.chunk_ns]
+    tokens = request.total_chunk_tokens
+    return f"request {request.index}: {state}, first token {after[0]}, last {after[-1]}, {tokens} tokens"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from statistics import fmean
 
 import msgspec
@@ -86,10 +87,10 @@ def draw_track(track: Track, x: Axis, top: float, colour: str, most: int = MOST_
         colour: the engine's class.
         most: points; of more the largest (or smallest) of each few neighbours is kept.
     """
-    telling = min if track.telling == "min" else max
-    told = telling(value for _, value in track.points)
-    y = Axis(0.0, max(value for _, value in track.points) or 1.0, top + HEIGHT, top)
-    places = [(x.at(t), y.at(value)) for t, value in _thinned(track.points, most, telling)]
+    values = [value for _, value in track.points]
+    told = min(values) if track.telling == "min" else max(values)
+    y = Axis(0.0, max(values) or 1.0, top + HEIGHT, top)
+    places = [(x.at(t), y.at(value)) for t, value in _thinned(track.points, most, track.telling)]
     drawn = stairs([*places, (x.end, places[-1][1])]) if track.steps else joined(places)
     return tag(
         "g",
@@ -126,7 +127,8 @@ def _series(
     return sorted((float(t), float(folded(values))) for t, values in found.items())
 
 
-def _thinned(points: Points, most: int, telling: Callable[..., tuple[float, float]]) -> Points:
+def _thinned(points: Points, most: int, telling: str) -> Points:
     """The largest (or smallest) value of each run of neighbours: what matters survives thinning."""
     every = -(-len(points) // most)
-    return [telling(points[i : i + every], key=lambda point: point[1]) for i in range(0, len(points), every)]
+    kept = min if telling == "min" else max
+    return [kept(points[i : i + every], key=itemgetter(1)) for i in range(0, len(points), every)]

@@ -11,6 +11,7 @@ from results.report.charts.tracks import MOST_POINTS
 from results.report.format import duration_text
 from results.report.levels import engines_of, levels_of
 from results.report.quality import agrees
+from results.report.sections.waterfalls import Waterfalls, waterfalls
 from results.report.verdict import primary_level
 from results.run import Run, Trial
 
@@ -39,7 +40,10 @@ class TrialRow(msgspec.Struct, frozen=True):
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """One trial's chart; ``key`` is safe in ids, ``primary`` is shown first, ``bars`` feeds the hover read-out."""
+    """One trial's charts; ``key`` is safe in ids, ``primary`` is shown first, ``bars`` feeds the hover read-out.
+
+    A bar has words only where the waterfalls' data do not tell the same.
+    """
 
     key: str
     title: str
@@ -50,6 +54,7 @@ class Timeline(msgspec.Struct, frozen=True):
     svg: Markup
     note: str
     bars: list[Bar]
+    waterfalls: Waterfalls
 
 
 def no_gpu(run: Run) -> str:
@@ -94,8 +99,11 @@ def timelines(run: Run) -> list[Timeline]:
     at_level = [trial for trial in run.finished if level and trial.record.load == level.load]
     valid = [trial for trial in at_level if trial.record.verdict is Verdict.VALID]
     shown = next(iter(valid or at_level or run.finished), None)
+    engines = engines_of(run)
+    colours = [engine_class(_position(trial.record.engine, engines)) for trial in run.finished]
+    falls = waterfalls(run, colours)
     return [
-        _timeline(f"trial{i}", trial, engines_of(run), limits, primary=trial is shown)
+        _timeline(f"trial{i}", trial, colours[i], limits, falls[i], primary=trial is shown)
         for i, trial in enumerate(run.finished)
     ]
 
@@ -123,11 +131,11 @@ def _agrees(trial: Trial) -> str:
     return f"{shown.text} {shown.answers}".rstrip()
 
 
-def _timeline(key: str, trial: Trial, engines: list[str], limits: Limits, *, primary: bool) -> Timeline:
+def _timeline(key: str, trial: Trial, colour: str, limits: Limits, falls: Waterfalls, *, primary: bool) -> Timeline:
     record = trial.record
     title = f"{record.workload} · {record.load.label} · repeat {record.repeat}"
-    colour = engine_class(_position(record.engine, engines))
     drawn = timeline(f"{record.engine}, {title}", trial, colour, limits)
+    told = {shown.index for shown in falls.shown}
     notes: list[str] = []
     if not drawn.svg:
         notes.append("– no request was decoded, so there is nothing to draw")
@@ -144,7 +152,8 @@ def _timeline(key: str, trial: Trial, engines: list[str], limits: Limits, *, pri
         primary=primary,
         svg=drawn.svg,
         note="; ".join(notes),
-        bars=drawn.bars,
+        bars=[msgspec.structs.replace(bar, words="") if bar.index in told else bar for bar in drawn.bars],
+        waterfalls=falls,
     )
 
 

@@ -83,20 +83,4 @@
     });
     svg.addEventListener("pointerleave", () => { out.textContent = ""; svg.querySelector(".cursor")?.remove(); });
   });
-  const ms = (value) => seconds(value / 1e3);
-  const words = ([, , , index, outcome, first, end, tokens]) =>
-    `request ${index}: ${outcome}, first token ${first === null ? "none" : ms(first)}, end ${ms(end)}, ${tokens} tokens`;
-  const bars = JSON.parse(document.getElementById("data").textContent).bars;
-  all("svg.timeline").forEach((svg) => {
-    const out = svg.parentElement.querySelector(".readout");
-    const [top, step] = svg.dataset.lane.split(" ").map(Number);
-    const mine = bars[svg.closest("details").id];
-    svg.addEventListener("pointermove", (event) => {
-      const point = at(svg, event);
-      const lane = Math.floor((point.y - top) / step);
-      const hit = mine.find(([row, from, to]) => row === lane && from <= point.x && point.x <= to + 1);
-      out.textContent = hit ? words(hit) : "";
-    });
-    svg.addEventListener("pointerleave", () => { out.textContent = ""; });
-  });
 })();
