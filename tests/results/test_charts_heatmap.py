@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import results
 from results.records import Load
-from results.report.charts.heatmap import BINS, SHADES, SLICES, Heat, counted, heatmap, shared_axis
+from results.report.charts.heatmap import BINS, SHADES, SLICES, Heat, counted, heatmap, shades_of, shared_axis
 from results.report.charts.scales import Axis
 from results.report.sections.basis import basis_table
 from results.report.sections.over_time import first_tokens, later_tokens, time_panels
@@ -58,10 +58,19 @@ def test_cells_are_drawn_once_and_the_fullest_is_darkest() -> None:
     cells = counted(one, Axis(0, max(one.times_s), 0, 1), axis)
     drawn = runs(svg)
     assert sum(drawn.values()) == np.count_nonzero(cells)
-    assert max(drawn) == SHADES
+    assert set(drawn) == set(range(1, SHADES + 1))
     assert f">{cells.max()} requests</text>" in svg
     assert "4,000 requests; median" in svg
     assert len(svg) < 8_000
+
+
+def test_one_is_palest_and_the_most_is_darkest() -> None:
+    """1, 3 and 9 lie at equal steps of the logarithm; where all are alone there is one shade and no ramp."""
+    assert shades_of(np.array([0, 1, 3, 9]), 9).tolist() == [0, 1, 3, SHADES]
+    assert shades_of(np.array([0, 1]), 1).tolist() == [0, SHADES]
+    alone = heatmap("t", heat([(0, 0.1), (9, 1.0)]), Axis(0.05, 2, 1, 0, log=True))
+    assert alone.count("<rect") == 1
+    assert ">1 request</text>" in alone
 
 
 def test_the_scale_is_shared_and_outliers_are_held() -> None:

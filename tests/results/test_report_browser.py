@@ -105,6 +105,8 @@ def test_print_is_black_on_white_and_shows_every_level(browser: Browser, report:
     assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(255, 255, 255)"
     assert page.locator(".panel:visible").count() == 4 * 4
     assert page.locator("details.trial:visible").count() == 24
+    assert page.locator("#views .panel h3:visible").all_inner_texts() == ["c=1", "c=4", "c=8", "poisson 2/s"]
+    assert page.locator("#request-view:visible, nav:visible, .switch:visible").count() == 0
 
 
 def test_levels_and_trials_are_chosen(browser: Browser, report: Path) -> None:

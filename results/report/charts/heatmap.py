@@ -59,6 +59,14 @@ def counted(heat: Heat, x: Axis, y: Axis) -> np.ndarray:
     return cells
 
 
+def shades_of(cells: np.ndarray, most: int) -> np.ndarray:
+    """0 for an empty cell, 1 for a single observation, :data:`SHADES` for the most; between by the logarithm."""
+    if most < 2:
+        return cells * SHADES
+    bend = np.log(np.maximum(cells, 1)) / np.log(most)
+    return np.where(cells > 0, 1 + np.round((SHADES - 1) * bend), 0).astype(int)
+
+
 def heatmap(title: str, heat: Heat, y: Axis) -> Markup:
     """Draw one engine; empty when it has no observation.
 
@@ -84,8 +92,8 @@ def heatmap(title: str, heat: Heat, y: Axis) -> Markup:
 
 
 def _shaded(cells: np.ndarray, most: int) -> Markup:
-    """All cells, one path for each shade: shades grow with the logarithm of the count."""
-    shades = np.ceil(np.log1p(cells) / np.log1p(most) * SHADES).astype(int)
+    """All cells, one path for each shade."""
+    shades = shades_of(cells, most)
     paths: dict[int, list[str]] = {}
     for row, line_of_cells in enumerate(shades.T):
         for shade, start, length in _runs(line_of_cells):
@@ -127,11 +135,16 @@ def _ticks(y: Axis) -> list[Markup]:
 
 def _legend(most: int, noun: str) -> Markup:
     """The shades from one observation to the most that any cell has."""
-    text = f"{most:,} {noun}"
+    text = f"{most:,} {noun if most > 1 else noun.removesuffix('s')}"
     right = _RIGHT - len(text) * 6.2
-    left = right - 6 - SHADES * _RAMP
-    squares = [tag("rect", x=left + i * _RAMP, y=3, width=_RAMP, height=9, class_=f"h{i + 1}") for i in range(SHADES)]
-    return tag("g", label(left - 5, 12, "1", "tick", "end"), *squares, label(right, 12, text, "tick"), class_="ramp")
+    shades = range(1, SHADES + 1) if most > 1 else [SHADES]
+    left = right - 6 - len(shades) * _RAMP
+    squares = [
+        tag("rect", x=left + i * _RAMP, y=3, width=_RAMP, height=9, class_=f"h{shade}")
+        for i, shade in enumerate(shades)
+    ]
+    least = label(left - 5, 12, "1", "tick", "end") if most > 1 else Markup("")
+    return tag("g", least, *squares, label(right, 12, text, "tick"), class_="ramp")
 
 
 def _words(heat: Heat) -> str:

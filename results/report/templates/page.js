@@ -27,7 +27,7 @@
       });
       bar.hidden = false;
     });
-    all(".panel h3").forEach((title) => { title.hidden = true; });
+    root.classList.add("switched");  // the buttons name the level; on paper the headings do
     show((panels.find((panel) => "primary" in panel.dataset) ?? panels[0]).dataset.level);
   }
 
