@@ -94,7 +94,7 @@ def _summary(run: "Run", name: str | None) -> dict[str, Any]:
     import msgspec
 
     from results.views import VIEWS
-    from results.views.terminal import look
+    from results.views.side_by_side import look
 
     tools = [tool for tool in VIEWS.values() if name in {None, tool.name}]
     return {

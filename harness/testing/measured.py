@@ -76,7 +76,7 @@ class Measured:
         """The run is not worse than a stored one: what ``bakeoff gate`` says of the two.
 
         Args:
-            baseline: ``RUN`` or ``RUN@ENGINE``, a folder or a file of ``--bakeoff-json``; or ``branch:NAME``, the newest
+            baseline: ``RUN`` or ``RUN@ENGINE``, a folder or file of ``--bakeoff-json``; or ``branch:NAME``, the newest
                 run of a branch beside this one. Without it, that of ``--bakeoff-baseline``. An engine that is not named
                 is the one with the candidate's label.
             engine: label of the candidate, where the run has several.

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from results.report.html import report_script
 from results.report.offline import SHELL, asset, rendered
 from results.report.page import page_of
 from results.run import load
@@ -30,8 +31,8 @@ def served(template: str, page: object, *scripts: str) -> str:
 
 def report_html(path: Path) -> str:
     """A run's report with the way back and its files."""
-    script = asset("theme.js") + asset("page.js")
-    return rendered("run.html", page_of(load(path)), packages=[_OWN, SHELL], style=_style(), script=script, served=True)
+    page, script = page_of(load(path)), report_script()
+    return rendered("run.html", page, packages=[_OWN, SHELL], style=_style(), script=script, served=True)
 
 
 def message_html(title: str, text: str, actions: Sequence[tuple[str, str]] = ()) -> str:

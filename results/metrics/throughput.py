@@ -12,16 +12,12 @@ _EMPTY = "the steady window is empty"
 
 def output_tokens_per_s(requests: Sequence[RequestRecord], window: Window) -> Value:
     """Tokens whose chunk arrived inside the window, over its length; failed requests' tokens count, they were felt."""
-    tokens = sum(
-        n for request in requests for t_ns, n in zip(request.chunk_ns, request.chunk_tokens, strict=True)
-        if window.holds(t_ns)
-    )  # fmt: skip
-    return _per_second(tokens, window)
+    return _per_second(tokens_inside(requests, window), window)
 
 
 def prompt_tokens_per_s(requests: Sequence[RequestRecord], window: Window) -> Value:
     """Prompt tokens of the requests whose first token arrived inside the window, over its length."""
-    inside = [request for request in requests if request.chunk_ns and window.holds(request.chunk_ns[0])]
+    inside = begun_inside(requests, window)
     if any(request.prompt_tokens is None for request in inside):
         return absent("the engine did not report its prompt tokens")
     return _per_second(sum(request.prompt_tokens or 0 for request in inside), window)
@@ -29,11 +25,7 @@ def prompt_tokens_per_s(requests: Sequence[RequestRecord], window: Window) -> Va
 
 def requests_per_s(requests: Sequence[RequestRecord], window: Window) -> Value:
     """Successful requests whose last token arrived inside the window, over its length."""
-    done = sum(
-        request.outcome is Outcome.OK and bool(request.chunk_ns) and window.holds(request.chunk_ns[-1])
-        for request in requests
-    )
-    return _per_second(done, window)
+    return _per_second(len(done_inside(requests, window)), window)
 
 
 def meets(request: RequestRecord, slo: Slo) -> bool:
@@ -52,7 +44,7 @@ def goodput_per_s(requests: Sequence[RequestRecord], window: Window, slo: Slo) -
     """Requests planned inside the window that met the SLO, per second of it."""
     if slo == Slo():
         return absent("the experiment sets no SLO")
-    return _per_second(sum(meets(request, slo) for request in requests if window.holds(request.planned_ns)), window)
+    return _per_second(sum(meets(request, slo) for request in planned_inside(requests, window)), window)
 
 
 def attainment(requests: Sequence[RequestRecord], slo: Slo) -> Value:
@@ -62,6 +54,30 @@ def attainment(requests: Sequence[RequestRecord], slo: Slo) -> Value:
     if not requests:
         return absent("no request was planned")
     return Value(sum(meets(request, slo) for request in requests) / len(requests))
+
+
+def tokens_inside(requests: Sequence[RequestRecord], window: Window) -> int:
+    """Tokens whose chunk arrived inside the window."""
+    return sum(
+        n for request in requests for t_ns, n in zip(request.chunk_ns, request.chunk_tokens, strict=True)
+        if window.holds(t_ns)
+    )  # fmt: skip
+
+
+def begun_inside(requests: Sequence[RequestRecord], window: Window) -> list[RequestRecord]:
+    """Requests whose first token arrived inside the window."""
+    return [request for request in requests if request.chunk_ns and window.holds(request.chunk_ns[0])]
+
+
+def done_inside(requests: Sequence[RequestRecord], window: Window) -> list[RequestRecord]:
+    """Requests that ended ok and whose last token arrived inside the window."""
+    ended = [request for request in requests if request.outcome is Outcome.OK and request.chunk_ns]
+    return [request for request in ended if window.holds(request.chunk_ns[-1])]
+
+
+def planned_inside(requests: Sequence[RequestRecord], window: Window) -> list[RequestRecord]:
+    """Requests that the plan wanted sent inside the window."""
+    return [request for request in requests if window.holds(request.planned_ns)]
 
 
 def _per_second(count: float, window: Window) -> Value:

@@ -51,10 +51,15 @@ def trial_metrics(
     return values
 
 
-def _latencies(measured: Sequence[RequestRecord], window: Window) -> dict[str, Value]:
-    """Percentiles of each latency; those of single requests only over requests that ended ok."""
+def latency_observations(measured: Sequence[RequestRecord], window: Window) -> dict[str, list[float]]:
+    """What each latency's percentiles are taken of, in seconds: of single requests only those that ended ok.
+
+    Args:
+        measured: without warm-up.
+        window: inside which gaps count.
+    """
     done = [request for request in measured if request.outcome is Outcome.OK]
-    observations = {
+    return {
         "ttft": [v for r in done if (v := latency.ttft_s(r)) is not None],
         "ttft_from_send": [v for r in done if (v := latency.ttft_from_send_s(r)) is not None],
         "itl": latency.itl_s(done, window),
@@ -64,6 +69,11 @@ def _latencies(measured: Sequence[RequestRecord], window: Window) -> dict[str, V
         "normalized_latency": [v for r in done if (v := latency.normalized_latency_s(r)) is not None],
         "send_lag": [v for r in measured if (v := latency.send_lag_s(r)) is not None],
     }
+
+
+def _latencies(measured: Sequence[RequestRecord], window: Window) -> dict[str, Value]:
+    """Percentiles of each latency."""
+    observations = latency_observations(measured, window)
     return {
         f"{name}_{label}_s": percentile(values, q) for name, values in observations.items() for label, q in QUANTILES
     }

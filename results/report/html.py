@@ -14,8 +14,12 @@ def render_html(run: Run) -> str:
     Args:
         run: as ``results.load`` gives it, whatever its status.
     """
-    script = asset("theme.js") + asset("page.js")
-    return rendered("page.html", page_of(run), packages=[SHELL], style=asset("page.css"), script=script)
+    return rendered("page.html", page_of(run), packages=[SHELL], style=asset("page.css"), script=report_script())
+
+
+def report_script() -> str:
+    """All of its JavaScript."""
+    return asset("theme.js") + asset("page.js") + asset("waterfall.js")
 
 
 def write_html(run: Run, path: Path | None = None) -> Path:

@@ -4,11 +4,27 @@ from typing import Any
 
 import msgspec
 
+from results.metrics.basis import family_of
 from results.records import RunStatus
 from results.report import clients
+from results.report.charts.scatter import MOST_DOTS
 from results.report.format import listed, machine_text, moment_text
 from results.report.levels import engines_of
-from results.report.sections import answers, background, curves, engine_view, failures, instrument, summary, trials
+from results.report.sections import (
+    answers,
+    background,
+    basis,
+    batches,
+    curves,
+    engine_view,
+    failures,
+    instrument,
+    lengths,
+    over_time,
+    summary,
+    trials,
+    views,
+)
 from results.report.verdict import VerdictLine, verdict
 from results.run import Run
 from results.server_view import SEEN, Seen
@@ -20,6 +36,27 @@ _STATUS = {
     RunStatus.FAILED: "The run failed: the trials that ended are whole, the others are missing.",
     RunStatus.INCOMPLETE: "The run's process is gone and it never said that it was done: some trials are missing.",
 }
+
+CONTENTS = (
+    ("summary", "Summary"),
+    ("frontier", "Frontier"),
+    ("distributions", "Distributions"),
+    ("over-time", "Over time"),
+    ("dependence", "Dependence"),
+    ("engine-view", "Engine’s view"),
+    ("views", "Other tools"),
+    ("answers", "Answers"),
+    ("timelines", "Timelines"),
+    ("trials", "Trials"),
+    ("failures", "Failures"),
+    ("instrument", "Error of the instrument"),
+    ("engines", "Engines"),
+    ("environment", "Environment"),
+    ("definitions", "Definitions"),
+    ("configuration", "Experiment"),
+    ("reproduce", "Reproduce"),
+)
+"""The sections in their order: id and short name."""
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -33,15 +70,24 @@ class Page(msgspec.Struct, frozen=True):
     verdict: VerdictLine
     facts: list[tuple[str, str]]
     notes: list[str]
-    columns: list[str]
+    contents: tuple[tuple[str, str], ...]
+    columns: list[tuple[str, str]]
     uncalibrated: str
     summary: list[summary.Group]
     metric_tables: list[background.MetricTable]
     frontiers: list[curves.Frontier]
     panels: list[curves.Panel]
+    time_panels: list[over_time.TimePanel]
+    length_panels: list[lengths.LengthPanel]
+    batch_figures: list[batches.BatchFigure]
+    most_dots: int
+    batch_needs: int
     engine_view: engine_view.EngineView
+    views: views.Views
     answers: answers.AnswersView
+    path: str
     timelines: list[trials.Timeline]
+    no_gpu: str
     trials: list[trials.TrialRow]
     outcomes: list[str]
     outcome_rows: list[failures.OutcomeRow]
@@ -51,6 +97,7 @@ class Page(msgspec.Struct, frozen=True):
     environment: list[tuple[str, str]]
     clients: list[clients.ClientRow]
     definitions: list[background.Definition]
+    basis: basis.BasisTable
     seen: list[Seen]
     configuration: str
     reproduction: list[str]
@@ -70,15 +117,24 @@ def page_of(run: Run) -> Page:
         verdict=verdict(run),
         facts=_facts(run),
         notes=run.declared,
-        columns=[metric.title for metric in summary.COLUMNS],
+        contents=CONTENTS,
+        columns=[(family_of(metric.name), metric.title) for metric in summary.COLUMNS],
         uncalibrated=clients.uncalibrated_text(run),
         summary=summary.summary(run),
         metric_tables=background.metric_tables(run),
         frontiers=curves.frontiers(run),
         panels=curves.panels(run),
+        time_panels=over_time.time_panels(run),
+        length_panels=lengths.length_panels(run),
+        batch_figures=batches.batch_figures(run),
+        most_dots=MOST_DOTS,
+        batch_needs=batches.NEEDS,
         engine_view=engine_view.engine_view(run),
+        views=views.views_section(run),
         answers=answers.answers_view(run),
+        path=f"runs/{manifest.run_id}",
         timelines=drawn,
+        no_gpu=trials.no_gpu(run),
         trials=trials.trial_rows(run),
         outcomes=[outcome.value.replace("_", " ") for outcome in failures.OUTCOMES],
         outcome_rows=failures.outcome_rows(run),
@@ -88,11 +144,18 @@ def page_of(run: Run) -> Page:
         environment=background.environment(run),
         clients=clients.client_rows(run),
         definitions=background.definitions(),
+        basis=basis.basis_table(run),
         seen=list(SEEN.values()),
         configuration=background.configuration(run),
         reproduction=background.reproduction(run),
-        island={"bars": {one.key: one.bars for one in drawn}, "cells": run.cells},
+        island=_island(run, drawn),
     )
+
+
+def _island(run: Run, drawn: list[trials.Timeline]) -> dict[str, Any]:
+    """What the script reads, and the cells for whoever wants the numbers out of the page."""
+    falls = {one.key: {"shown": one.waterfalls.shown, "note": one.waterfalls.note} for one in drawn}
+    return {"bars": {one.key: one.bars for one in drawn}, "waterfalls": falls, "cells": run.cells}
 
 
 def _banner(status: RunStatus) -> str:

@@ -12,33 +12,12 @@ from results.metrics import CATALOGUE
 from results.records import Verdict
 from results.report.format import ABSENT, plain, value_text
 from results.report.levels import levels_of
-from results.run import Cell, Run, Trial
-from results.statistics.interval import log_t_interval
-from results.views import VIEWS, Concept, Tool, View, views
+from results.run import Cell, Run
+from results.views import VIEWS, Tool
+from results.views.side_by_side import COLUMNS, Seen, belongs, look, not_in_the_log, ours, theirs
 
 WIDTH = 110
 """Columns that the tables want where there is no terminal."""
-_COLUMNS: tuple[tuple[str, Concept, str, str], ...] = (
-    ("TTFT p50", Concept.TTFT, "p50", "ttft_p50_s"),
-    ("ITL p50", Concept.ITL, "p50", "itl_p50_s"),
-    ("TPOT p50", Concept.TPOT, "p50", "tpot_p50_s"),
-    ("E2E p50", Concept.E2E, "p50", "e2e_p50_s"),
-    ("tokens out", Concept.OUTPUT_RATE, "", "output_tokens_per_s"),
-    ("requests", Concept.REQUEST_RATE, "", "requests_per_s"),
-)
-"""Heading, what of a tool, which statistic of it, and which metric of ours."""
-
-
-class Seen(msgspec.Struct, frozen=True):
-    """A trial with what every tool would have said of it."""
-
-    trial: Trial
-    views: dict[str, View]
-
-
-def look(run: Run) -> list[Seen]:
-    """Every finished trial of a run, viewed."""
-    return [Seen(trial, views(trial)) for trial in run.finished]
 
 
 def print_views(run: Run, console: Console) -> None:
@@ -46,7 +25,7 @@ def print_views(run: Run, console: Console) -> None:
     seen = look(run)
     for level in levels_of(run):
         for cell in level.cells:
-            console.print(_side_by_side(cell, level.title, _of(cell, seen)))
+            console.print(_side_by_side(cell, level.title, seen))
             console.print()
     console.print(Text("Centre over the valid trials. Why they differ:", "bold"))
     for tool in VIEWS.values():
@@ -61,7 +40,7 @@ def print_tool(run: Run, name: str, console: Console) -> None:
     tool, seen = VIEWS[name], look(run)
     for level in levels_of(run):
         for cell in level.cells:
-            members = [one for one in seen if _belongs(one.trial, cell)]
+            members = [one for one in seen if belongs(one.trial, cell)]
             if members:
                 console.print(_in_full(name, f"{cell.engine}, {level.title}", members))
                 console.print()
@@ -74,29 +53,17 @@ def print_tool(run: Run, name: str, console: Console) -> None:
 def _side_by_side(cell: Cell, level: str, seen: Sequence[Seen]) -> Table:
     table = _table(f"{plain(cell.engine)}, {plain(level)}")
     table.add_column("as")
-    for heading, *_ in _COLUMNS:
-        table.add_column(heading, justify="right")
-    ours = [cell.intervals.get(metric) for *_, metric in _COLUMNS]
-    texts = [
-        value_text(CATALOGUE[metric].unit, interval.centre if interval else None)
-        for (*_, metric), interval in zip(_COLUMNS, ours, strict=True)
-    ]
-    table.add_row(Text("bakeoff", "bold"), *(Text(text, "bold") for text in texts))
-    for tool in VIEWS.values():
-        centres = [_centre([one.views[tool.name] for one in seen], concept, stat) for _, concept, stat, _ in _COLUMNS]
-        units = [CATALOGUE[metric].unit for *_, metric in _COLUMNS]
-        table.add_row(tool.title, *(value_text(unit, value) for unit, value in zip(units, centres, strict=True)))
+    for column in COLUMNS:
+        table.add_column(column.title, justify="right")
+    table.add_row(Text("bakeoff", "bold"), *(Text(text, "bold") for text in _texts(ours(cell))))
+    for name, centres in theirs(cell, seen).items():
+        table.add_row(VIEWS[name].title, *_texts(centres))
     return table
 
 
-def _centre(found: Sequence[View], concept: Concept, stat: str) -> float | None:
-    """Geometric mean over trials of a tool's first figure of that kind, in seconds where it is a time."""
-    values = [
-        next((f.seconds for f in view.figures.values() if (f.concept, f.stat) == (concept, stat)), None)
-        for view in found
-    ]
-    interval = log_t_interval([value for value in values if value is not None])
-    return interval.centre if interval else None
+def _texts(centres: Sequence[float | None]) -> list[str]:
+    pairs = zip(COLUMNS, centres, strict=True)
+    return [value_text(CATALOGUE[column.metric].unit, value) for column, value in pairs]
 
 
 def _in_full(name: str, title: str, members: Sequence[Seen]) -> Table:
@@ -131,24 +98,11 @@ def _definitions(tool: Tool) -> Table:
 
 def _print_cannot(names: Sequence[str], seen: Sequence[Seen], console: Console) -> None:
     """What the log does not hold, each line once, with the tools that would have looked at it."""
-    missed: dict[str, dict[str, None]] = {}
-    for one in seen:
-        for name in names:
-            for line in one.views[name].cannot:
-                missed.setdefault(line, {})[VIEWS[name].title] = None
+    missed = not_in_the_log(names, seen)
     if missed:
         console.print(Text("\nNot in the log:", "bold"))
     for line, titles in missed.items():
         console.print(Text(f"  {', '.join(titles)}: {line}", "yellow"))
-
-
-def _of(cell: Cell, seen: Sequence[Seen]) -> list[Seen]:
-    return [one for one in seen if _belongs(one.trial, cell) and one.trial.record.verdict is Verdict.VALID]
-
-
-def _belongs(trial: Trial, cell: Cell) -> bool:
-    record = trial.record
-    return (record.engine, record.workload, record.load.label) == (cell.engine, cell.workload, cell.load)
 
 
 def _table(title: str) -> Table:

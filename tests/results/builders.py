@@ -33,6 +33,7 @@ from results.records import (
     Verdict,
 )
 from results.store import RunFolder
+from tests.results.gpu_samples import gpu_samples
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -86,6 +87,8 @@ class Texts:
     warning: str = "the first repeat was 6 % slower than the others"
     name: str = "demo"
     version: str = "0.1.0"
+    session: str = "s"
+    finish: str = "length"
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,8 @@ class Sheet:
     """What the answers of all engines but the first cost where they part from the reference. None: not looked at."""
     hosts: tuple[str, ...] = ("bench-01",)
     """Of the client's workers; the clock of every host but the first is off by 1.5 s ± 85 µs."""
+    gpus: int = 0
+    """Sampled beside the engine; 0: a machine without any."""
     run_id: str = "20261120-101500-demo-3f9a"
     pid: int = field(default_factory=os.getpid)
 
@@ -175,7 +180,7 @@ def _write_trial(run: RunFolder, sheet: Sheet, plan: TrialPlan, order: int) -> N
     with FrameAppender(trial.stream_log(0)):
         pass
     trial.write_requests(requests)
-    _write_telemetry(trial.telemetry_log, telemetry(speed, requests, issue_start - S, last))
+    _write_telemetry(trial.telemetry_log, telemetry(speed, requests, issue_start - S, last, gpus=sheet.gpus))
     if sheet.regret is not None:
         trial.write_quality(quality(sheet, plan, sheet.regret))
     invalid = order in sheet.invalid
@@ -309,7 +314,7 @@ def _request(
     return RequestRecord(
         index=index,
         phase=phase,
-        session=f"s{index}",
+        session=f"{sheet.texts.session}{index}",
         turn=0,
         planned_ns=planned_ns,
         ended_ns=(chunks[-1] if chunks else first) + MS // 5,
@@ -319,10 +324,11 @@ def _request(
         chunk_ns=chunks,
         chunk_tokens=[step] * len(chunks),
         token_source=TokenSource.IDS if chunks else None,
+        wanted_input_tokens=100 + index,
         wanted_output_tokens=sheet.tokens,
         prompt_tokens=100 + index if speed.reports_prompt_tokens else None,
         output_tokens=step * len(chunks),
-        finish_reason="length" if outcome is Outcome.OK else None,
+        finish_reason=sheet.texts.finish if outcome is Outcome.OK else None,
         status=503 if outcome is Outcome.HTTP_ERROR else 200,
         error=None if outcome is Outcome.OK else sheet.texts.error,
         text=sheet.texts.answer if chunks else "",
@@ -330,7 +336,12 @@ def _request(
 
 
 def telemetry(
-    speed: Speed, requests: Sequence[RequestRecord], start_ns: int, end_ns: int, every_ns: int = 200 * MS
+    speed: Speed,
+    requests: Sequence[RequestRecord],
+    start_ns: int,
+    end_ns: int,
+    every_ns: int = 200 * MS,
+    gpus: int = 0,
 ) -> list[TelemetryRecord]:
     """Samples under the names that the harness uses: the engine's tree, the host, the client's loop, the sampler."""
     records: list[TelemetryRecord] = []
@@ -341,7 +352,9 @@ def telemetry(
         cpu_s += min(2.0, 0.1 + 0.5 * busy) * every_ns / S
         records.append(TelemetryRecord(t_ns, "engine", {"rss_bytes": rss, "cpu_s": round(cpu_s, 3), "processes": 1}))
         records.append(TelemetryRecord(t_ns, "host", {"cpu_share": min(1.0, 0.1 + busy / 4)}))
-        records.append(TelemetryRecord(t_ns, "sampler", {"gpus": None}, {"nvml": "NVML is not installed here"}))
+        reasons = {} if gpus else {"nvml": "NVML is not installed here"}
+        records.append(TelemetryRecord(t_ns, "sampler", {"gpus": gpus or None}, reasons))
+    records += gpu_samples(gpus, requests, start_ns, end_ns, every_ns)
     records.append(TelemetryRecord(end_ns, "client_loop", {"loop_lag_p99_s": 0.0007}))
     return [*records, *(_page(speed.slots, requests, start_ns, end_ns) if speed.slots else [])]
 

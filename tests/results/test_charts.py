@@ -143,17 +143,17 @@ class TestLabels:
 class TestTimeline:
     def test_every_request_is_a_bar(self, demo: results.Run) -> None:
         trial = demo.finished[0]
-        drawn = timeline.timeline("t", trial, "e0", 400)
+        drawn = timeline.timeline("t", trial, "e0", timeline.Limits(400))
         assert len(drawn.bars) == len(trial.requests)
         assert drawn.every == 1
         assert {"wait", "decode", "first", "warm", "window", "track"} <= set(classes(drawn.svg))
 
     def test_failures_are_drawn_apart(self, demo: results.Run) -> None:
         trial = next(t for t in demo.finished if t.record.engine == "transformers")
-        assert "failed" in classes(timeline.timeline("t", trial, "e1", 400).svg)
+        assert "failed" in classes(timeline.timeline("t", trial, "e1", timeline.Limits(400)).svg)
 
     def test_many_requests_are_thinned_and_said(self, demo: results.Run) -> None:
-        drawn = timeline.timeline("t", demo.finished[0], "e0", 10)
+        drawn = timeline.timeline("t", demo.finished[0], "e0", timeline.Limits(10))
         assert drawn.every == 3
         assert len(drawn.bars) == 9
 
@@ -172,7 +172,7 @@ class TestTimeline:
         ]
         (track,) = tracks.tracks_of(records, 0, 1000)
         assert track.title == "GPU power, W"
-        assert "max 1800" in tracks.draw_track(track, scales.Axis(0, 1000, 0, 1000), 0, "e0")
+        assert "max 1,800" in tracks.draw_track(track, scales.Axis(0, 1000, 0, 1000), 0, "e0")
 
 
 def test_svg_escapes_text_and_attributes() -> None:

@@ -19,10 +19,14 @@ SEEN_BLOCK = re.compile(r"<!-- seen: [^\n]* -->\n(.*?)<!-- end -->", re.DOTALL)
 
 def table() -> str:
     """The metric list as Markdown."""
-    lines = ["| metric | unit | better | definition | names |", "|---|---|---|---|---|"]
+    lines = [
+        "| metric | unit | better | definition | one observation | counted over | names |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for one in definitions():
         names = ", ".join(f"`{name}`" for name in one.names)
-        lines.append(f"| {one.title} | {one.unit} | {one.better} | {one.definition} | {names} |")
+        counted = f"{one.one} | {one.span}"
+        lines.append(f"| {one.title} | {one.unit} | {one.better} | {one.definition} | {counted} | {names} |")
     return "\n".join(lines) + "\n"
 
 

@@ -8,6 +8,7 @@ from playwright.sync_api import Browser, Page
 
 import results
 from results.report import write_html
+from results.report.sections.waterfalls import slowest_of
 from tests.results.browsing import launched
 from tests.results.builders import FAST, SLOW, Sheet, Texts, build_run
 from tests.results.hostile import XSS
@@ -94,21 +95,38 @@ def test_print_is_black_on_white_and_shows_every_level(browser: Browser, report:
     page = Watched(browser, report, theme="dark").page
     page.emulate_media(media="print")
     assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(255, 255, 255)"
-    assert page.locator(".panel:visible").count() == 4
+    assert page.locator(".panel:visible").count() == 4 * 4
     assert page.locator("details.trial:visible").count() == 24
+    assert page.locator("#views .panel h3:visible").all_inner_texts() == ["c=1", "c=4", "c=8", "poisson 2/s"]
+    assert page.locator("#request-view:visible, nav:visible, .switch:visible").count() == 0
 
 
 def test_levels_and_trials_are_chosen(browser: Browser, report: Path) -> None:
+    """A level that is chosen in one section is chosen in all."""
     watched = Watched(browser, report)
     page = watched.page
-    assert page.locator(".panel:visible").count() == 1
-    assert page.get_attribute(".panel:visible", "data-title") == "c=8"
-    page.click(".switch button:has-text('c=1')")
-    assert page.get_attribute(".panel:visible", "data-title") == "c=1"
+    assert [panel.get_attribute("data-title") for panel in page.locator(".panel:visible").all()] == ["c=8"] * 4
+    page.click("#over-time .switch button:has-text('c=1')")
+    assert [panel.get_attribute("data-title") for panel in page.locator(".panel:visible").all()] == ["c=1"] * 4
+    assert page.locator(".switch button[aria-pressed=true]").all_inner_texts() == ["c=1"] * 4
     assert page.locator("details.trial:visible").count() == 1
     page.select_option("#trial", index=5)
     assert page.get_attribute("details.trial:visible", "id") == "trial5"
     assert watched.is_quiet(), watched.noise
+
+
+def bar(page: Page, trial: str, nth: int) -> tuple[float, float, int]:
+    """The middle of a bar on the screen, and its request."""
+    lane, left, right, index, _ = page.evaluate(
+        f"JSON.parse(document.getElementById('data').textContent).bars.{trial}[{nth}]"
+    )
+    chart = page.locator(f"#{trial} svg.timeline")
+    chart.scroll_into_view_if_needed()
+    box = chart.bounding_box()
+    assert box is not None
+    top, step = (float(part) for part in (chart.get_attribute("data-lane") or "").split())
+    factor = box["width"] / 1100
+    return box["x"] + (left + right) / 2 * factor, box["y"] + (top + (lane + 0.5) * step) * factor, index
 
 
 def test_read_outs_follow_the_pointer(browser: Browser, report: Path) -> None:
@@ -117,29 +135,93 @@ def test_read_outs_follow_the_pointer(browser: Browser, report: Path) -> None:
     text = page.locator(".charts:visible .readout").first.inner_text()
     assert text.startswith("at or below ")
     assert "reference" in text
-    chart = page.locator("svg.timeline:visible")
-    left, right = page.evaluate("JSON.parse(document.getElementById('data').textContent).bars.trial2[6].slice(1, 3)")
-    box = chart.bounding_box()
-    assert box is not None
-    lane_top, step = (float(part) for part in (chart.get_attribute("data-lane") or "").split())
-    lane = page.evaluate("JSON.parse(document.getElementById('data').textContent).bars.trial2[6][0]")
-    factor = box["width"] / 1100
-    chart.scroll_into_view_if_needed()
-    box = chart.bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + (left + right) / 2 * factor, box["y"] + (lane_top + (lane + 0.5) * step) * factor)
-    assert "first token" in page.locator("details.trial:visible .readout").inner_text()
+    x, y, index = bar(page, "trial2", 6)
+    page.mouse.move(x, y)
+    said = page.locator("details.trial:visible .readout").inner_text()
+    assert said.startswith(f"request {index}: ok, first token ")
+
+
+def test_a_request_is_shown_chunk_by_chunk(browser: Browser, report: Path, demo: results.Run) -> None:
+    """Its arrivals in the table are those of the log."""
+    watched = Watched(browser, report)
+    page = watched.page
+    trial = demo.finished[2]
+    assert page.locator("#request option").count() == len(trial.requests)
+    assert page.input_value("#request") == str(slowest_of(trial)[0].index), "the slowest is shown first"
+    page.select_option("#request", value="7")
+    (request,) = [one for one in trial.requests if one.index == 7]
+    rows = [row.split("\t") for row in page.locator("[data-part=table] tr").all_inner_texts()]
+    expected = [(t - request.planned_ns) / 1e6 for t in request.chunk_ns]
+    assert [float(row[1]) for row in rows] == pytest.approx(expected, abs=0.0051)
+    assert [int(row[3]) for row in rows] == request.chunk_tokens
+    assert int(rows[-1][4]) == request.total_chunk_tokens
+    assert page.inner_text("[data-part=said]") == "The ship sails at dawn."
+    assert "session s7: ok, 107 prompt tokens, sent " in page.inner_text("[data-part=words]")
+    assert page.locator("[data-part=drawing] svg").get_attribute("aria-label") == (
+        f"Request 7, ok: {len(request.chunk_ns)} chunks; the table below has each."
+    )
+    assert page.locator("#trial2 svg.timeline .chosen").count() == 1
+    assert watched.is_quiet(), watched.noise
+
+
+def test_a_bar_chooses_its_request_and_another_trial_its_own(browser: Browser, report: Path) -> None:
+    page = Watched(browser, report).page
+    x, y, index = bar(page, "trial2", 9)
+    page.mouse.click(x, y)
+    assert page.input_value("#request") == str(index)
+    page.select_option("#trial", index=6)
+    assert page.locator("#request option").count() == 26
+    failed = page.locator("#request option", has_text="no token").first.get_attribute("value")
+    page.select_option("#request", value=failed)
+    assert page.inner_text("[data-part=error]") == "HTTP 503: server busy"
+    assert page.locator("[data-part=chunks]").is_hidden()
+
+
+def test_the_keyboard_reaches_every_control(browser: Browser, report: Path) -> None:
+    page = Watched(browser, report).page
+    page.focus("#trial")
+    page.keyboard.press("ArrowDown")
+    assert page.get_attribute("details.trial:visible", "id") == "trial3"
+    page.keyboard.press("Tab")
+    seen: set[str] = set()
+    for _ in range(6):
+        seen.add(page.evaluate("document.activeElement.id || document.activeElement.className"))
+        page.keyboard.press("Tab")
+    assert {"request", "wide", "chunks"} <= seen
+    page.focus("#request")
+    page.keyboard.press("Home")
+    before = page.inner_text("[data-part=words]")
+    page.keyboard.press("ArrowDown")
+    assert page.inner_text("[data-part=words]") != before
+    page.focus("#over-time .switch button")
+    page.keyboard.press("Enter")
+    assert page.get_attribute("#distributions .panel:visible", "data-title") == "c=1"
+
+
+def test_a_figure_leads_to_its_definition(browser: Browser, report: Path) -> None:
+    page = Watched(browser, report).page
+    page.focus("#summary td[data-label='ITL p50'] a")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.querySelector(':target').id") == "metric-itl"
+    page.click("#metric-itl a")
+    assert page.evaluate("document.querySelector(':target').id") == "basis-itl"
+    page.locator("#views .panel:visible .tools a[href^='#view-vllm']").first.click()
+    assert page.locator("#views details").get_attribute("open") is not None, "what is linked to opens"
 
 
 def test_complete_without_javascript(browser: Browser, report: Path) -> None:
     page = Watched(browser, report, js=False).page
-    assert page.locator(".panel:visible").count() == 4
+    assert page.locator(".panel:visible").count() == 4 * 4
     assert page.locator("details.trial:visible").count() == 24
     assert not page.is_visible("#theme")
+    assert not page.is_visible("#request-view")
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    assert page.locator("details.trial svg.waterfall:visible").count() == 24
 
 
 @pytest.mark.parametrize(
-    "slot", ["engine", "workload", "answer", "error", "note", "reason", "warning", "name", "version"]
+    "slot",
+    ["engine", "workload", "answer", "error", "note", "reason", "warning", "name", "version", "session", "finish"],
 )
 def test_hostile_texts_do_not_run(browser: Browser, tmp_path: Path, slot: str) -> None:
     joined = " ".join(XSS)
@@ -149,8 +231,11 @@ def test_hostile_texts_do_not_run(browser: Browser, tmp_path: Path, slot: str) -
     watched = Watched(browser, write_html(results.load(build_run(tmp_path, sheet))))
     page = watched.page
     page.mouse.move(200, 300)
+    for request in ("2", "12"):  # one that ended ok, one that failed
+        page.select_option("#trial", label=page.locator("#trial option").nth(4).inner_text())
+        page.select_option("#request", value=request)
     page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")  # two frames drawn
     assert watched.is_quiet(), (watched.noise, watched.requests, watched.dialogs)
     assert page.locator("script").count() == 2
-    assert page.locator("iframe, img, form, object, embed, a[href]").count() == 0
+    assert page.locator("iframe, img, form, object, embed, a:not([href^='#'])").count() == 0
     assert "<script" not in page.evaluate("document.getElementById('data').textContent").replace("\\u003c", "")

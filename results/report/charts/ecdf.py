@@ -13,8 +13,9 @@ from markupsafe import Markup
 from results.metrics import Unit
 from results.report.charts.axes import heading, x_axis, y_axis
 from results.report.charts.labels import Box, Labels, Spot
+from results.report.charts.paths import joined, stairs
 from results.report.charts.scales import Axis, fitted_axis
-from results.report.charts.svg import chart, engine_class, label, num, tag
+from results.report.charts.svg import chart, engine_class, label, tag
 from results.report.format import value_text
 
 WIDTH, HEIGHT = 540, 270
@@ -80,12 +81,8 @@ def _curves(sample: Sample, x: Axis, y: Axis) -> Markup:
 def _path(values: Sequence[float], points: int, x: Axis, y: Axis, **attributes: str) -> Markup:
     """A staircase when every observation is drawn, a line through the steps when thinned."""
     steps = thinned(values, points)
-    if len(values) <= points:
-        drawn = f"M{num(x.at(steps[0][0]))} {_BOTTOM}" + "".join(
-            f"H{num(x.at(value))}V{num(y.at(share))}" for value, share in steps
-        )
-    else:
-        drawn = "M" + "L".join(f"{num(x.at(value))} {num(y.at(share))}" for value, share in steps)
+    places = [(x.at(value), y.at(share)) for value, share in steps]
+    drawn = stairs([(places[0][0], _BOTTOM), *places]) if len(values) <= points else joined(places)
     return tag("path", d=drawn, **attributes)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from markupsafe import Markup, escape
 
+from results.report.charts.paths import joined
 from results.report.format import plain
 
 
@@ -12,13 +13,13 @@ def tag(name: str, *children: str, **attributes: str | float | None) -> Markup:
 
     Attribute names are written with ``_`` for ``-`` and a trailing ``_`` where Python reserves the word.
     """
-    written = Markup("").join(
-        Markup(' {}="{}"').format(_attribute(key), num(value) if isinstance(value, int | float) else plain(value))
+    written = "".join(
+        f' {_attribute(key)}="{num(value) if isinstance(value, int | float) else escape(plain(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
-    inner = Markup("").join(child if isinstance(child, Markup) else escape(plain(child)) for child in children)
-    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), written, inner)  # noqa: S704  (our own element names)
+    inner = "".join(child if isinstance(child, Markup) else escape(plain(child)) for child in children)
+    return Markup(f"<{name}{written}>{inner}</{name}>")  # noqa: S704  (our own names; all else is escaped above)
 
 
 def chart(
@@ -50,8 +51,8 @@ def label(x: float, y: float, text: str, class_: str, anchor: str | None = None)
 
 def polyline(points: Iterable[tuple[float, float]], class_: str, **attributes: str | float | None) -> Markup:
     """A path through points."""
-    steps = "L".join(f"{num(x)} {num(y)}" for x, y in points)
-    return tag("path", d=f"M{steps}", class_=class_, **attributes) if steps else Markup("")
+    data = joined(points)
+    return tag("path", d=data, class_=class_, **attributes) if data else Markup("")
 
 
 def num(value: float) -> str:

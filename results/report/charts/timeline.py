@@ -5,6 +5,7 @@ failed request is a crossed pale bar. The shaded ground is the steady window, th
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import msgspec
 from markupsafe import Markup
@@ -16,26 +17,24 @@ from results.report.charts.axes import tick_text
 from results.report.charts.lanes import in_flight, lanes_of
 from results.report.charts.scales import Axis
 from results.report.charts.svg import chart, label, line, num, tag
-from results.report.charts.tracks import Track, draw_track, tracks_of
-from results.report.format import duration_text
+from results.report.charts.throttling import draw_throttling, throttling_of
+from results.report.charts.tracks import MOST_POINTS, Track, draw_track, tracks_of
+from results.report.format import duration_text, value_text
 from results.run import Trial
 
 WIDTH = 1100
-_LEFT, _RIGHT, _TOP = 92, 1010, 30
+_LEFT, _RIGHT, _TOP, _AIR = 118, 990, 30, 14
 _BINS = 300
 
 
 class Bar(msgspec.Struct, frozen=True, array_like=True):
-    """What the read-out says of one bar; sent to the script as an array."""
+    """Where a bar is and what the read-out says of it; sent to the script as an array."""
 
     lane: int
     left: float
     right: float
     index: int
-    outcome: str
-    first_ms: float | None
-    end_ms: float
-    tokens: int
+    words: str
 
 
 class Drawn(msgspec.Struct, frozen=True):
@@ -52,9 +51,16 @@ class Drawn(msgspec.Struct, frozen=True):
     every: int
 
 
-def timeline(title: str, trial: Trial, colour: str, max_bars: int) -> Drawn:
-    """Draw one finished trial; of more than ``max_bars`` requests every n-th, and the caller says so."""
-    every = max(1, -(-len(trial.requests) // max_bars))
+class Limits(msgspec.Struct, frozen=True):
+    """How much is drawn: bars, and points of each line below them."""
+
+    bars: int
+    points: int = MOST_POINTS
+
+
+def timeline(title: str, trial: Trial, colour: str, limits: Limits) -> Drawn:
+    """Draw one finished trial; of more requests than ``limits.bars`` every n-th, and the caller says so."""
+    every = max(1, -(-len(trial.requests) // limits.bars))
     requests = sorted(trial.requests, key=lambda request: request.planned_ns)
     if not requests:
         return Drawn(Markup(""), [], every)
@@ -68,7 +74,9 @@ def timeline(title: str, trial: Trial, colour: str, max_bars: int) -> Drawn:
         Track("in flight", Unit.COUNT, _steps(requests, start, end), steps=True),
         *tracks_of(trial.telemetry, start, end),
     ]
-    bottom = floor + len(tracks) * 52
+    throttled = throttling_of(trial.telemetry, start, end)
+    tops = list(accumulate((track.room for track in tracks), initial=floor + _AIR))
+    bottom = tops[-1] - _AIR + (throttled.room if throttled else 0)
     shown = list(zip(requests, lanes, strict=True))[::every]
     parts = [
         _ground(trial, x, bottom),
@@ -76,7 +84,8 @@ def timeline(title: str, trial: Trial, colour: str, max_bars: int) -> Drawn:
         label(_LEFT - 8, _TOP + 9, "requests", "tick", "end"),
         tag("g", *_bars(shown, x, step), class_=colour),
     ]
-    parts += [draw_track(track, x, floor + 52 * i + 14, colour) for i, track in enumerate(tracks)]
+    parts += [draw_track(track, x, top, colour, limits.points) for track, top in zip(tracks, tops, strict=False)]
+    parts += [draw_throttling(throttled, x, tops[-1])] if throttled else []
     height = bottom + 34
     words = f"{len(requests)} requests over {duration_text((end - start) / NS_PER_S)}."
     svg = chart(title, words, WIDTH, height, *parts, class_="timeline", data_lane=f"{_TOP} {num(step)}")
@@ -150,8 +159,14 @@ def _hint(request: RequestRecord, lane: int, x: Axis) -> Bar:
         left=round(x.at(planned), 1),
         right=round(x.at(end), 1),
         index=request.index,
-        outcome=("warm-up, " if request.phase is Phase.WARMUP else "") + request.outcome.value,
-        first_ms=round((request.chunk_ns[0] - planned) / 1e6, 2) if request.chunk_ns else None,
-        end_ms=round((end - planned) / 1e6, 2),
-        tokens=request.total_chunk_tokens,
+        words=_words(request),
     )
+
+
+def _words(request: RequestRecord) -> str:
+    state = ("warm-up, " if request.phase is Phase.WARMUP else "") + request.outcome.value.replace("_", " ")
+    if not request.chunk_ns:
+        return f"request {request.index}: {state}, no token"
+    after = [value_text(Unit.SECONDS, (t - request.planned_ns) / NS_PER_S) for t in request.chunk_ns]
+    tokens = request.total_chunk_tokens
+    return f"request {request.index}: {state}, first token {after[0]}, last {after[-1]}, {tokens} tokens"

@@ -10,7 +10,7 @@ from results.report.charts.svg import engine_class
 from results.report.format import ABSENT, plain
 from results.report.levels import engines_of, levels_of
 from results.report.quality import agrees_of, nats, quality_warnings, unchecked_text
-from results.report.sections.summary import trials_of
+from results.report.sections.evidence import trials_of
 from results.run import Run, Trial
 
 PLACES = ((0, EARLY), (EARLY, 32), (32, 128), (128, None))

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from results.metrics import CATALOGUE, Metric, Unit
+from results.metrics.basis import BASES, family_of
 from results.metrics.catalogue import QUANTILES
 from results.report.charts.svg import engine_class
 from results.report.format import ABSENT, interval_text, value_text
@@ -25,21 +26,42 @@ class EngineCard(msgspec.Struct, frozen=True):
 
 
 class Definition(msgspec.Struct, frozen=True):
-    """One line of the definitions; ``names`` are the keys in frames and JSON."""
+    """One line of the definitions.
 
+    Attributes:
+        key: the family's, for links.
+        title: without the percentile.
+        unit: of the value.
+        better: which way is an improvement.
+        definition: the formula in words.
+        names: keys in frames and JSON.
+        one: what one observation is.
+        span: where observations are counted.
+    """
+
+    key: str
     title: str
     unit: str
     better: str
     definition: str
     names: list[str]
+    one: str
+    span: str
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One value of the table; an absent one has its reason for text."""
+
+    text: str
+    known: bool
 
 
 class MetricTable(msgspec.Struct, frozen=True):
-    """Every metric at one level: a row per metric and one for the answers, a column per engine."""
+    """Every metric at one level: a row per metric, with its family, and one for the answers, a column per engine."""
 
     level: str
     engines: list[str]
-    rows: list[tuple[Metric, list[str]]]
+    rows: list[tuple[str, Metric, list[Entry]]]
     agrees: list[str]
 
 
@@ -54,7 +76,10 @@ def metric_tables(run: Run) -> list[MetricTable]:
         MetricTable(
             level.title,
             [cell.engine for cell in level.cells],
-            [(metric, [_entry(cell, metric) for cell in level.cells]) for metric in CATALOGUE.values()],
+            [
+                (family_of(metric.name), metric, [_entry(cell, metric) for cell in level.cells])
+                for metric in CATALOGUE.values()
+            ],
             [_agrees(cell) for cell in level.cells],
         )
         for level in levels_of(run)
@@ -65,7 +90,8 @@ def definitions() -> list[Definition]:
     """Every metric that the page may show; the percentiles of one latency share a line."""
     latencies = [_latency([CATALOGUE[f"{key}_{label}_s"] for label, _ in QUANTILES]) for key in _latency_keys()]
     named = {name for one in latencies for name in one.names}
-    return latencies + [_single(metric) for metric in CATALOGUE.values() if metric.name not in named]
+    singles = [metric for metric in CATALOGUE.values() if metric.name not in named]
+    return latencies + [_defined([metric], metric.title, metric.definition) for metric in singles]
 
 
 def environment(run: Run) -> list[tuple[str, str]]:
@@ -117,17 +143,25 @@ def _latency_keys() -> list[str]:
 
 def _latency(metrics: list[Metric]) -> Definition:
     labels = [label for label, _ in QUANTILES]
-    return Definition(
-        title=metrics[0].title.removesuffix(f" {labels[0]}"),
-        unit=metrics[0].unit.value,
-        better=metrics[0].better.value,
-        definition=f"{', '.join(labels)} of {metrics[0].definition.removeprefix(f'{labels[0]} of ')}",
-        names=[metric.name for metric in metrics],
+    return _defined(
+        metrics,
+        metrics[0].title.removesuffix(f" {labels[0]}"),
+        f"{', '.join(labels)} of {metrics[0].definition.removeprefix(f'{labels[0]} of ')}",
     )
 
 
-def _single(metric: Metric) -> Definition:
-    return Definition(metric.title, metric.unit.value or "count", metric.better.value, metric.definition, [metric.name])
+def _defined(metrics: list[Metric], title: str, definition: str) -> Definition:
+    key = family_of(metrics[0].name)
+    return Definition(
+        key=key,
+        title=title,
+        unit=metrics[0].unit.value or "count",
+        better=metrics[0].better.value,
+        definition=definition,
+        names=[metric.name for metric in metrics],
+        one=BASES[key].one,
+        span=BASES[key].span.value,
+    )
 
 
 def _card(run: Run, engine: str, position: int) -> EngineCard:
@@ -154,9 +188,11 @@ def _card(run: Run, engine: str, position: int) -> EngineCard:
     return EngineCard(engine, colour, facts, [name for name, text in known if text is None], variants)
 
 
-def _entry(cell: Cell, metric: Metric) -> str:
+def _entry(cell: Cell, metric: Metric) -> Entry:
     interval = cell.intervals.get(metric.name)
-    return interval_text(metric, interval) if interval is not None else f"{ABSENT} {cell.reasons[metric.name]}"
+    if interval is None:
+        return Entry(f"{ABSENT} {cell.reasons[metric.name]}", known=False)
+    return Entry(interval_text(metric, interval), known=True)
 
 
 def _agrees(cell: Cell) -> str:

@@ -6,11 +6,11 @@ import msgspec
 from markupsafe import Markup
 
 from results.metrics import latency
-from results.records import Outcome, Phase, RequestRecord, Verdict
+from results.records import RequestRecord
 from results.report.charts.ecdf import Sample, ecdf
 from results.report.charts.frontier import Point, Series, frontier, interactivity
 from results.report.levels import Level, engines_of, levels_of
-from results.report.sections.summary import trials_of
+from results.report.sections.evidence import answered, valid_trials_of
 from results.report.verdict import primary_level
 from results.run import Run, Trial
 
@@ -94,10 +94,5 @@ def _panel(run: Run, level: Level, key: str, primary: Level | None) -> Panel:
 
 def _sample(run: Run, level: Level, cell_index: int, observe: Observe) -> Sample:
     cell = level.cells[cell_index]
-    valid = [trial for trial in trials_of(run, cell) if trial.record.verdict is Verdict.VALID]
-    repeats = [observe(trial, [r for r in trial.requests if _counts(r)]) for trial in valid]
+    repeats = [observe(trial, answered(trial)) for trial in valid_trials_of(run, cell)]
     return Sample(cell.engine, engines_of(run).index(cell.engine), repeats)
-
-
-def _counts(request: RequestRecord) -> bool:
-    return request.phase is Phase.MEASURED and request.outcome is Outcome.OK

@@ -44,16 +44,16 @@ class EngineView(msgspec.Struct, frozen=True):
     Attributes:
         told: whether any engine told anything.
         charts: one per workload.
-        columns: headings of the figures that any engine tells.
-        pairs: headings of the figures that both sides have.
+        columns: name and heading of the figures that any engine tells.
+        pairs: heading of the figures that both sides have, and the engine's and the client's name for it.
         rows: engine by engine, level by level.
         notes: why figures are missing.
     """
 
     told: bool
     charts: list[Markup]
-    columns: list[str]
-    pairs: list[str]
+    columns: list[tuple[str, str]]
+    pairs: list[tuple[str, str, str]]
     rows: list[EngineRow]
     notes: list[str]
 
@@ -69,8 +69,8 @@ def engine_view(run: Run) -> EngineView:
     return EngineView(
         told=any(cell.server.why is None for _, cell in cells),
         charts=_charts(levels, engines),
-        columns=[title for title, _ in columns],
-        pairs=[title for title, _, _ in _PAIRS],
+        columns=[(name, title) for title, name in columns],
+        pairs=list(_PAIRS),
         rows=rows,
         notes=[*notes.lines(), *([f"No engine here tells: {', '.join(untold)}."] if untold else [])],
     )

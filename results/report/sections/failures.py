@@ -8,7 +8,7 @@ import msgspec
 from results.records import Outcome, Phase, RequestRecord
 from results.report.charts.svg import engine_class
 from results.report.levels import engines_of, levels_of
-from results.report.sections.summary import trials_of
+from results.report.sections.evidence import trials_of
 from results.run import Run, Trial
 
 OUTCOMES = tuple(Outcome)

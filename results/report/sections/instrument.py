@@ -6,12 +6,12 @@ import msgspec
 
 from results.metrics import Unit, latency
 from results.metrics.percentiles import percentile
-from results.records import Phase, Verdict
+from results.records import Phase
 from results.report.charts.svg import engine_class
 from results.report.clients import error_of
 from results.report.format import ABSENT, share_text, value_text
 from results.report.levels import engines_of, levels_of
-from results.report.sections.summary import trials_of
+from results.report.sections.evidence import valid_trials_of
 from results.run import Run, Trial
 
 
@@ -42,7 +42,7 @@ def lag_rows(run: Run) -> list[LagRow]:
     rows: list[LagRow] = []
     for level in levels_of(run):
         for cell in level.cells:
-            valid = [trial for trial in trials_of(run, cell) if trial.record.verdict is Verdict.VALID]
+            valid = valid_trials_of(run, cell)
             measured = [r for trial in valid for r in trial.requests if r.phase is Phase.MEASURED]
             lags = [lag for request in measured if (lag := latency.send_lag_s(request)) is not None]
             ttft = cell.intervals.get("ttft_p50_s")

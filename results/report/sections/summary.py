@@ -6,6 +6,7 @@ import msgspec
 from markupsafe import Markup
 
 from results.metrics import CATALOGUE, HEADLINE, Better, Metric
+from results.metrics.basis import family_of
 from results.records import Verdict
 from results.report.charts.dots import dot_strip, strip_axis
 from results.report.charts.scales import Axis
@@ -14,6 +15,7 @@ from results.report.clients import WITH_ERROR, ErrorText, error_of
 from results.report.format import ABSENT, interval_parts, share_text, value_text
 from results.report.levels import Level, engines_of, levels_of
 from results.report.quality import Agrees, agrees_of
+from results.report.sections.evidence import trials_of
 from results.run import Cell, Run, Trial
 from results.statistics.interval import Interval
 
@@ -24,6 +26,7 @@ class Figure(msgspec.Struct, frozen=True):
     """One number of the table.
 
     Attributes:
+        key: the metric's family, for the link to its definition.
         title: the column's heading, repeated on narrow screens.
         centre: with unit, or the mark of absence.
         bounds: the 95 % interval, empty where there is none.
@@ -33,6 +36,7 @@ class Figure(msgspec.Struct, frozen=True):
         best: whether its interval lies clear of every other engine's, on the good side.
     """
 
+    key: str
     title: str
     centre: str
     bounds: str
@@ -66,13 +70,6 @@ def summary(run: Run) -> list[Group]:
     """Fold a run into the table's groups."""
     engines = engines_of(run)
     return [Group(level.title, _rows(run, level, engines)) for level in levels_of(run)]
-
-
-def trials_of(run: Run, cell: Cell) -> list[Trial]:
-    """The finished trials of a cell, INVALID ones included, by repeat."""
-    key = (cell.engine, cell.workload, cell.load)
-    trials = [t for t in run.finished if (t.record.engine, t.record.workload, t.record.load.label) == key]
-    return sorted(trials, key=lambda trial: trial.record.repeat)
 
 
 def _rows(run: Run, level: Level, engines: Sequence[str]) -> list[Row]:
@@ -129,6 +126,7 @@ def _figure(metric: Metric, level: Level, cell: Cell, *, done: Sequence[Trial], 
     error = _error(metric, level, cell) if interval is not None else None
     notes = (_note(metric, cell, interval), error.why if error else "")
     return Figure(
+        key=family_of(metric.name),
         title=metric.title,
         centre=centre,
         bounds=bounds,

@@ -3,18 +3,23 @@
 import msgspec
 from markupsafe import Markup
 
+from results.metrics.memory import peak_gpu_bytes
 from results.records import Verdict
 from results.report.charts.svg import engine_class
-from results.report.charts.timeline import Bar, timeline
+from results.report.charts.timeline import Bar, Limits, timeline
+from results.report.charts.tracks import MOST_POINTS
 from results.report.format import duration_text
 from results.report.levels import engines_of, levels_of
 from results.report.quality import agrees
+from results.report.sections.waterfalls import Waterfalls, waterfalls
 from results.report.verdict import primary_level
 from results.run import Run, Trial
 
 MOST_BARS = 400
 BAR_BUDGET = 4_800
-"""Bars over all timelines together: with them the page stays under 1 MB."""
+POINT_BUDGET = 60_000
+"""Bars, and points of the lines below them, over all timelines together: with them the page stays under 1 MB."""
+_LINES, _FEWEST_BARS, _FEWEST_POINTS = 12, 60, 60
 
 
 class TrialRow(msgspec.Struct, frozen=True):
@@ -35,7 +40,10 @@ class TrialRow(msgspec.Struct, frozen=True):
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """One trial's chart; ``key`` is safe in ids, ``primary`` is shown first, ``bars`` feeds the hover read-out."""
+    """One trial's charts; ``key`` is safe in ids, ``primary`` is shown first, ``bars`` feeds the hover read-out.
+
+    A bar has words only where the waterfalls' data do not tell the same.
+    """
 
     key: str
     title: str
@@ -46,6 +54,14 @@ class Timeline(msgspec.Struct, frozen=True):
     svg: Markup
     note: str
     bars: list[Bar]
+    waterfalls: Waterfalls
+
+
+def no_gpu(run: Run) -> str:
+    """Why no timeline shows a GPU; empty where one does, or nothing was sampled."""
+    sampled = [trial.telemetry for trial in run.finished if trial.telemetry]
+    found = [peak_gpu_bytes(telemetry) for telemetry in sampled]
+    return next((value.reason for value in found if value.reason), "") if all(v.reason for v in found) else ""
 
 
 def trial_rows(run: Run) -> list[TrialRow]:
@@ -74,13 +90,20 @@ def trial_rows(run: Run) -> list[TrialRow]:
 
 def timelines(run: Run) -> list[Timeline]:
     """One chart per finished trial, in the order of the plan."""
-    max_bars = min(MOST_BARS, max(60, BAR_BUDGET // max(1, len(run.finished))))
+    drawn = max(1, len(run.finished))
+    limits = Limits(
+        bars=min(MOST_BARS, max(_FEWEST_BARS, BAR_BUDGET // drawn)),
+        points=min(MOST_POINTS, max(_FEWEST_POINTS, POINT_BUDGET // (drawn * _LINES))),
+    )
     level = primary_level(levels_of(run))
     at_level = [trial for trial in run.finished if level and trial.record.load == level.load]
     valid = [trial for trial in at_level if trial.record.verdict is Verdict.VALID]
     shown = next(iter(valid or at_level or run.finished), None)
+    engines = engines_of(run)
+    colours = [engine_class(_position(trial.record.engine, engines)) for trial in run.finished]
+    falls = waterfalls(run, colours)
     return [
-        _timeline(f"trial{i}", trial, engines_of(run), max_bars, primary=trial is shown)
+        _timeline(f"trial{i}", trial, colours[i], limits, falls[i], primary=trial is shown)
         for i, trial in enumerate(run.finished)
     ]
 
@@ -108,11 +131,11 @@ def _agrees(trial: Trial) -> str:
     return f"{shown.text} {shown.answers}".rstrip()
 
 
-def _timeline(key: str, trial: Trial, engines: list[str], max_bars: int, *, primary: bool) -> Timeline:
+def _timeline(key: str, trial: Trial, colour: str, limits: Limits, falls: Waterfalls, *, primary: bool) -> Timeline:
     record = trial.record
     title = f"{record.workload} · {record.load.label} · repeat {record.repeat}"
-    colour = engine_class(_position(record.engine, engines))
-    drawn = timeline(f"{record.engine}, {title}", trial, colour, max_bars)
+    drawn = timeline(f"{record.engine}, {title}", trial, colour, limits)
+    told = {shown.index for shown in falls.shown}
     notes: list[str] = []
     if not drawn.svg:
         notes.append("– no request was decoded, so there is nothing to draw")
@@ -129,7 +152,8 @@ def _timeline(key: str, trial: Trial, engines: list[str], max_bars: int, *, prim
         primary=primary,
         svg=drawn.svg,
         note="; ".join(notes),
-        bars=drawn.bars,
+        bars=[msgspec.structs.replace(bar, words="") if bar.index in told else bar for bar in drawn.bars],
+        waterfalls=falls,
     )
 
 

@@ -6,22 +6,29 @@
   const make = (name, text) => Object.assign(document.createElement(name), { textContent: text });
   root.classList.add("js");
 
-  // One load level at a time, first the one that the verdict speaks of.
-  const bar = document.querySelector("[data-switch]");
+  // One load level at a time, the same in every section, first the one that the verdict speaks of.
   const panels = all(".panel");
-  const show = (chosen) => {
-    panels.forEach((panel) => { panel.hidden = panel !== chosen; });
-    all("button", bar).forEach((b, i) => b.setAttribute("aria-pressed", String(panels[i] === chosen)));
+  const levels = new Map(panels.map((panel) => [panel.dataset.level, panel.dataset.title]));
+  const show = (level) => {
+    panels.forEach((panel) => { panel.hidden = panel.dataset.level !== level; });
+    all("[data-switch] button").forEach((b) => b.setAttribute("aria-pressed", String(b.value === level)));
   };
-  if (panels.length > 1) {
-    panels.forEach((panel) => {
-      const choice = bar.appendChild(make("button", panel.dataset.title));
-      choice.type = "button";
-      choice.addEventListener("click", () => show(panel));
-      panel.querySelector("h3").hidden = true;
+  if (levels.size > 1) {
+    all("[data-switch]").forEach((bar) => {
+      levels.forEach((title, level) => {
+        const choice = bar.appendChild(make("button", title));
+        choice.type = "button";
+        choice.value = level;
+        choice.addEventListener("click", () => {
+          const before = bar.getBoundingClientRect().top;
+          show(level);
+          scrollBy(0, bar.getBoundingClientRect().top - before);  // panels above may have changed their height
+        });
+      });
+      bar.hidden = false;
     });
-    bar.hidden = false;
-    show(panels.find((panel) => "primary" in panel.dataset) ?? panels[0]);
+    root.classList.add("switched");  // the buttons name the level; on paper the headings do
+    show((panels.find((panel) => "primary" in panel.dataset) ?? panels[0]).dataset.level);
   }
 
   // One trial at a time.
@@ -75,21 +82,5 @@
       out.textContent = `at or below ${seconds(value)}: ${parts.join(", ")}`;
     });
     svg.addEventListener("pointerleave", () => { out.textContent = ""; svg.querySelector(".cursor")?.remove(); });
-  });
-  const ms = (value) => seconds(value / 1e3);
-  const words = ([, , , index, outcome, first, end, tokens]) =>
-    `request ${index}: ${outcome}, first token ${first === null ? "none" : ms(first)}, end ${ms(end)}, ${tokens} tokens`;
-  const bars = JSON.parse(document.getElementById("data").textContent).bars;
-  all("svg.timeline").forEach((svg) => {
-    const out = svg.parentElement.querySelector(".readout");
-    const [top, step] = svg.dataset.lane.split(" ").map(Number);
-    const mine = bars[svg.closest("details").id];
-    svg.addEventListener("pointermove", (event) => {
-      const point = at(svg, event);
-      const lane = Math.floor((point.y - top) / step);
-      const hit = mine.find(([row, from, to]) => row === lane && from <= point.x && point.x <= to + 1);
-      out.textContent = hit ? words(hit) : "";
-    });
-    svg.addEventListener("pointerleave", () => { out.textContent = ""; });
   });
 })();

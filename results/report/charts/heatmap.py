@@ -1,0 +1,155 @@
+"""Latency over time as a heatmap: how many observations fell into each slice of time and of (logarithmic) latency.
+
+Drifts, stalls and a second mode show here, which a distribution folds away. Cells are drawn as runs of neighbours, one
+path for each shade, on a grid of whole numbers that one transform brings to its place, so that a chart stays small.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from markupsafe import Markup
+
+from results.metrics import Unit
+from results.report.charts.axes import tick_text, x_axis
+from results.report.charts.scales import Axis
+from results.report.charts.svg import chart, engine_class, label, line, num, polyline, tag
+from results.report.format import value_text
+
+WIDTH, HEIGHT = 540, 206
+SLICES, BINS, SHADES = 72, 24, 5
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 530, 26, 164
+_RAMP, _MEDIAN_NEEDS = 13, 5
+
+
+class Heat(msgspec.Struct, frozen=True):
+    """One engine's observations.
+
+    Attributes:
+        engine: label.
+        position: chooses the colour.
+        metric: what is observed: ``TTFT``.
+        noun: what one observation is, for the legend: ``tokens``.
+        times_s: when each arrived, from the instant at which the load was put on.
+        values_s: the latency of each.
+    """
+
+    engine: str
+    position: int
+    metric: str
+    noun: str
+    times_s: Sequence[float]
+    values_s: Sequence[float]
+
+
+def shared_axis(heats: Sequence[Heat]) -> Axis:
+    """The upright scale of charts that are to be compared; the farthest 0.1 % are held at its edges."""
+    known = np.concatenate([np.asarray(heat.values_s, dtype=np.float64) for heat in heats])
+    low, high = np.quantile(known[known > 0], (0.001, 0.999)).tolist()
+    return Axis(low / 1.1, high * 1.1, _BOTTOM, _TOP, log=True)
+
+
+def counted(heat: Heat, x: Axis, y: Axis) -> np.ndarray:
+    """Observations in each cell, as slices × bins; every observation is in exactly one."""
+    bend = np.log(np.clip(heat.values_s, y.low, y.high) / y.low) / np.log(y.high / y.low)
+    columns = np.clip(np.asarray(heat.times_s) / x.high * SLICES, 0, SLICES - 1).astype(int)
+    rows = np.clip(bend * BINS, 0, BINS - 1).astype(int)
+    cells = np.zeros((SLICES, BINS), dtype=int)
+    np.add.at(cells, (columns, rows), 1)
+    return cells
+
+
+def shades_of(cells: np.ndarray, most: int) -> np.ndarray:
+    """0 for an empty cell, 1 for a single observation, :data:`SHADES` for the most; between by the logarithm."""
+    if most < 2:
+        return cells * SHADES
+    bend = np.log(np.maximum(cells, 1)) / np.log(most)
+    return np.where(cells > 0, 1 + np.round((SHADES - 1) * bend), 0).astype(int)
+
+
+def heatmap(title: str, heat: Heat, y: Axis) -> Markup:
+    """Draw one engine; empty when it has no observation.
+
+    Args:
+        title: what it is of.
+        heat: the observations.
+        y: from :func:`shared_axis`.
+    """
+    if not len(heat.values_s):
+        return Markup("")
+    x = Axis(0.0, max(*heat.times_s, 1e-3), _LEFT, _RIGHT)
+    cells = counted(heat, x, y)
+    most = int(cells.max())
+    parts = [
+        x_axis(x, Unit.SECONDS, _TOP, _BOTTOM, "since the load was put on"),
+        *_ticks(y),
+        _shaded(cells, most),
+        *(polyline(one, "median") for one in _medians(heat, x, y)),
+        tag("text", tag("tspan", heat.engine, class_="name"), f" {heat.metric}", x=0, y=12, class_="heading"),
+        _legend(most, heat.noun),
+    ]
+    return chart(title, _words(heat), WIDTH, HEIGHT, *parts, class_=f"heat {engine_class(heat.position)}")
+
+
+def _shaded(cells: np.ndarray, most: int) -> Markup:
+    """All cells, one path for each shade."""
+    shades = shades_of(cells, most)
+    paths: dict[int, list[str]] = {}
+    for row, line_of_cells in enumerate(shades.T):
+        for shade, start, length in _runs(line_of_cells):
+            paths.setdefault(shade, []).append(f"M{start} {row}h{length}")
+    width, height = (_RIGHT - _LEFT) / SLICES, (_BOTTOM - _TOP) / BINS
+    place = f"matrix({width:.4f} 0 0 {-height:.4f} {_LEFT} {num(_BOTTOM - height / 2)})"
+    drawn = [tag("path", d="".join(pieces), class_=f"h{shade}") for shade, pieces in sorted(paths.items())]
+    return tag("g", *drawn, transform=place, class_="cells")
+
+
+def _runs(shades: np.ndarray) -> list[tuple[int, int, int]]:
+    """Shade, start and length of every run of equal cells that are not empty."""
+    edges = np.flatnonzero(np.diff(shades)) + 1
+    starts, ends = [0, *edges.tolist()], [*edges.tolist(), len(shades)]
+    return [(int(shades[a]), a, b - a) for a, b in zip(starts, ends, strict=True) if shades[a]]
+
+
+def _medians(heat: Heat, x: Axis, y: Axis) -> list[list[tuple[float, float]]]:
+    """The median of every two slices together that have enough observations, broken where some have not."""
+    values, half = np.asarray(heat.values_s), SLICES // 2
+    slices = np.clip(np.asarray(heat.times_s) / x.high * half, 0, half - 1).astype(int)
+    lines: list[list[tuple[float, float]]] = [[]]
+    for i in range(half):
+        inside = values[slices == i]
+        if len(inside) >= _MEDIAN_NEEDS:
+            lines[-1].append((x.at((i + 0.5) / half * x.high), y.at(float(np.median(inside)))))
+        elif lines[-1]:
+            lines.append([])
+    return [one for one in lines if len(one) > 1]
+
+
+def _ticks(y: Axis) -> list[Markup]:
+    parts: list[Markup] = []
+    for value in y.ticks(4):
+        parts.append(line(_LEFT, y.at(value), _RIGHT, y.at(value), "grid"))
+        parts.append(label(_LEFT - 6, y.at(value) + 4, tick_text(Unit.SECONDS, value, y), "tick", "end"))
+    return parts
+
+
+def _legend(most: int, noun: str) -> Markup:
+    """The shades from one observation to the most that any cell has."""
+    text = f"{most:,} {noun if most > 1 else noun.removesuffix('s')}"
+    right = _RIGHT - len(text) * 6.2
+    shades = range(1, SHADES + 1) if most > 1 else [SHADES]
+    left = right - 6 - len(shades) * _RAMP
+    squares = [
+        tag("rect", x=left + i * _RAMP, y=3, width=_RAMP, height=9, class_=f"h{shade}")
+        for i, shade in enumerate(shades)
+    ]
+    least = label(left - 5, 12, "1", "tick", "end") if most > 1 else Markup("")
+    return tag("g", least, *squares, label(right, 12, text, "tick"), class_="ramp")
+
+
+def _words(heat: Heat) -> str:
+    times, values = np.asarray(heat.times_s), np.asarray(heat.values_s)
+    quarter = times.max() / 4
+    first, last = values[times <= quarter], values[times >= 3 * quarter]
+    trend = [value_text(Unit.SECONDS, float(np.median(part))) if len(part) else "none" for part in (first, last)]
+    return f"{len(values):,} {heat.noun}; median {trend[0]} in the first quarter of the time, {trend[1]} in the last."

@@ -1,0 +1,162 @@
+"""One quantity against what it may depend on: a faint dot for each observation, and the medians as a line.
+
+Where there are too many observations for dots, each median stands with the middle half of what it is the median of.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from markupsafe import Markup
+
+from results.metrics import Unit
+from results.report.charts.axes import heading, tick_text, x_axis_at, y_axis
+from results.report.charts.labels import Box, Labels, around
+from results.report.charts.marks import mark
+from results.report.charts.scales import LOG_FROM, Axis, Scale, fitted_axis
+from results.report.charts.svg import chart, engine_class, label, line, num, polyline, tag
+from results.report.format import short_text, value_text
+
+WIDTH, HEIGHT = 540, 290
+MOST_DOTS = 300
+"""Dots of one engine; of more observations every n-th is drawn."""
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 530, 34, 244
+_NAME_SIZE, _DODGE = 13.0, 5.0
+
+
+Numbers = Sequence[float] | np.ndarray
+
+
+class Middle(msgspec.Struct, frozen=True):
+    """Where the middle half of some observations lies; ``x`` is the median of what they depend on."""
+
+    x: float
+    low: float
+    median: float
+    high: float
+    count: int
+
+
+class Cloud(msgspec.Struct, frozen=True):
+    """One engine; ``dots`` are (x, seconds), empty where only the middles are drawn."""
+
+    engine: str
+    position: int
+    dots: Sequence[tuple[float, float]]
+    middles: list[Middle]
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """What a chart says of itself.
+
+    Attributes:
+        title: what it is of.
+        x: what the observations may depend on.
+        y_title: what is observed, in seconds.
+        noun: what one observation is: ``requests``.
+        head: stands in bold above the plot.
+    """
+
+    title: str
+    x: Scale
+    y_title: str
+    noun: str
+    head: str = ""
+
+
+def middles(x: Numbers, y: Numbers, edges: Sequence[float], needs: int) -> list[Middle]:
+    """The middle half of ``y`` between every two ``edges`` of ``x`` that have at least ``needs`` observations.
+
+    Args:
+        x: what it may depend on.
+        y: the observations.
+        edges: rising; an interval holds its left one.
+        needs: observations.
+    """
+    xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    places = np.searchsorted(edges, xs, side="right")
+    found: list[Middle] = []
+    for i in range(1, len(edges)):
+        inside = ys[places == i]
+        if len(inside) >= needs:
+            low, median, high = np.quantile(inside, (0.25, 0.5, 0.75)).tolist()
+            found.append(Middle(float(np.median(xs[places == i])), low, median, high, len(inside)))
+    return found
+
+
+def spread(values: Sequence[float], title: str) -> Scale:
+    """An x axis from the smallest to the largest with a little air; logarithmic where they span too much."""
+    low, high = min(values), max(values)
+    log = low > 0 and high / low > LOG_FROM
+    air = (high - low) * 0.04 or max(1.0, high * 0.05)
+    ends = (low / 1.1, high * 1.1) if log else (low - air, high + air)
+    ticks = [tick for tick in Axis(*ends, 0, 1, log).ticks() if tick >= 0]
+    return Scale(*ends, [(tick, short_text(tick)) for tick in ticks], title, log)
+
+
+def scatter(frame: Frame, clouds: Sequence[Cloud]) -> Markup:
+    """Draw all engines; empty when none has a median."""
+    drawn = [cloud for cloud in clouds if cloud.middles]
+    if not drawn:
+        return Markup("")
+    axis, y = frame.x.axis(_LEFT, _RIGHT), fitted_axis(_values(drawn), _BOTTOM, _TOP)
+    ticks = [(value, tick_text(Unit.SECONDS, value, y)) for value in y.ticks()]
+    paths = [_path(cloud, i, len(drawn), axis, y) for i, cloud in enumerate(drawn)]
+    labels = Labels(Box(_LEFT, _TOP - 10, WIDTH + 8, _BOTTOM), paths)
+    parts = [
+        x_axis_at(axis, frame.x.ticks, _TOP, _BOTTOM, frame.x.title),
+        y_axis(y, ticks, _LEFT, _RIGHT, frame.y_title),
+        heading(_TOP, _RIGHT, frame.head),
+        *(_dots(cloud, axis, y) for cloud in drawn),
+        *(_line(cloud, path, y, frame) for cloud, path in zip(drawn, paths, strict=True)),
+        *(_name(cloud, path, labels) for cloud, path in zip(drawn, paths, strict=True)),
+    ]
+    return chart(frame.title, _words(drawn, frame.noun), WIDTH, HEIGHT, *parts, class_="scatter")
+
+
+def _values(clouds: Sequence[Cloud]) -> list[float]:
+    """What the upright axis must hold: nearly all dots, every middle."""
+    dots = [y for cloud in clouds for _, y in cloud.dots]
+    ends = np.quantile(dots, (0.002, 0.998)).tolist() if dots else []
+    return ends + [value for cloud in clouds for one in cloud.middles for value in (one.low, one.high)]
+
+
+def _dots(cloud: Cloud, x: Axis, y: Axis) -> Markup:
+    every = max(1, -(-len(cloud.dots) // MOST_DOTS))
+    drawn = "".join(f"M{num(x.at(at))} {num(y.at(value))}h0" for at, value in cloud.dots[::every])
+    return tag("path", d=drawn, class_=f"dots {engine_class(cloud.position)}") if drawn else Markup("")
+
+
+def _path(cloud: Cloud, i: int, engines: int, x: Axis, y: Axis) -> list[tuple[float, float]]:
+    """The medians' places; without dots, engines stand a little apart so that their bars do not hide each other."""
+    aside = 0.0 if cloud.dots else (i - (engines - 1) / 2) * _DODGE
+    return [(x.at(one.x) + aside, y.at(one.median)) for one in cloud.middles]
+
+
+def _line(cloud: Cloud, path: Sequence[tuple[float, float]], y: Axis, frame: Frame) -> Markup:
+    parts = [polyline(path, "curve")]
+    for one, (px, py) in zip(cloud.middles, path, strict=True):
+        low, median, high = (value_text(Unit.SECONDS, value) for value in (one.low, one.median, one.high))
+        rest = f"half of {one.count:,} {frame.noun} in {low} … {high}"
+        hint = f"{cloud.engine} at {short_text(one.x)} {frame.x.title}: median {median}, {rest}"
+        if not cloud.dots:
+            parts.append(line(px, y.at(one.low), px, y.at(one.high), "error"))
+        parts.append(mark(px, py, cloud.position, 3.6, hint))
+    return tag("g", *parts, class_=engine_class(cloud.position))
+
+
+def _name(cloud: Cloud, path: Sequence[tuple[float, float]], labels: Labels) -> Markup:
+    spots = [spot for px, py in reversed(path) for spot in around(px, py, 10)]
+    spot = labels.place(cloud.engine, _NAME_SIZE, spots) or spots[0]
+    return label(spot.x, spot.y, cloud.engine, f"name {engine_class(cloud.position)}", spot.anchor)
+
+
+def _words(clouds: Sequence[Cloud], noun: str) -> str:
+    def at(one: Middle) -> str:
+        return f"{value_text(Unit.SECONDS, one.median)} at {short_text(one.x)}"
+
+    return " ".join(
+        f"{cloud.engine}: median {at(cloud.middles[0])}, {at(cloud.middles[-1])}, "
+        f"of {sum(one.count for one in cloud.middles):,} {noun}."
+        for cloud in clouds
+    )

@@ -1,0 +1,80 @@
+"""Why and when a GPU held its clocks back: one row per reason, below the timeline, on its axis."""
+
+from collections.abc import Sequence
+
+import msgspec
+from markupsafe import Markup
+
+from results.records import TelemetryRecord
+from results.report.charts.scales import Axis
+from results.report.charts.svg import label, line, num, tag
+from results.report.format import share_text
+
+REASONS = (
+    (0x20, "GPU heat, driver", True),
+    (0x40, "GPU heat, hardware", True),
+    (0x80, "GPU power brake", True),
+    (0x08, "GPU slowdown", True),
+    (0x04, "GPU power cap", False),
+    (0x10, "GPU sync boost", False),
+    (0x02, "GPU clocks as set", False),
+    (0x100, "GPU display clocks", False),
+)
+"""Bits of NVML's clock event reasons (nvml.h), what each means, and whether the GPU was hindered; idling is none."""
+_ROW, _AIR = 15.0, 18.0
+
+
+class Throttling(msgspec.Struct, frozen=True):
+    """The reasons that were seen: title, whether it hindered, (from, to) in monotonic ns, share of the samples."""
+
+    rows: list[tuple[str, bool, list[tuple[int, int]], str]]
+
+    @property
+    def room(self) -> float:
+        """Height that it takes."""
+        return _AIR + _ROW * max(1, len(self.rows))
+
+
+def throttling_of(telemetry: Sequence[TelemetryRecord], start: int, end: int) -> Throttling | None:
+    """What the samples within ``start``…``end`` say; None where no GPU told its reasons."""
+    masks: dict[int, int] = {}
+    for record in telemetry:
+        mask = record.values.get("throttle_reasons")
+        if record.source.startswith("gpu") and start <= record.t_ns <= end and isinstance(mask, int):
+            masks[record.t_ns] = masks.get(record.t_ns, 0) | mask
+    if not masks:
+        return None
+    times = sorted(masks)
+    until = dict(zip(times, [*times[1:], end], strict=True))
+    rows: list[tuple[str, bool, list[tuple[int, int]], str]] = []
+    for bit, title, hinders in REASONS:
+        held = [t for t in times if masks[t] & bit]
+        if held:
+            rows.append((title, hinders, [(t, until[t]) for t in held], share_text(len(held), len(times))))
+    return Throttling(rows)
+
+
+def draw_throttling(found: Throttling, x: Axis, top: float) -> Markup:
+    """Draw the rows, or say that there is none."""
+    parts: list[Markup] = []
+    for i, (title, hinders, spans, share) in enumerate(found.rows or [("GPU throttled", False, [], "")]):
+        y = top + 5 + _ROW * i
+        parts += [
+            line(x.start, y, x.end, y, "base"),
+            tag("path", d=_merged(spans, x, y), class_="hindered" if hinders else "held", stroke_width=6),
+            label(x.start - 8, y + 4, title, "tick", "end"),
+            label(x.end + 8, y + 4, f"throttled {share}" if spans else "never", "tick"),
+        ]
+    return tag("g", *parts)
+
+
+def _merged(spans: Sequence[tuple[int, int]], x: Axis, y: float) -> str:
+    """Spans that touch within half a pixel as one."""
+    runs: list[list[float]] = []
+    for start, end in spans:
+        left, right = x.at(start), max(x.at(end), x.at(start) + 0.5)
+        if runs and left - runs[-1][1] < 0.5:
+            runs[-1][1] = right
+        else:
+            runs.append([left, right])
+    return "".join(f"M{num(left)} {num(y)}H{num(right)}" for left, right in runs)

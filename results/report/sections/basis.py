@@ -1,0 +1,82 @@
+"""What the numbers rest on: how many observations each engine has at each load, and how long it was looked at."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from results.metrics.basis import BASES, observation_counts
+from results.report.charts.svg import engine_class
+from results.report.format import ABSENT, duration_text
+from results.report.levels import engines_of, levels_of
+from results.report.sections.background import definitions
+from results.report.sections.evidence import valid_trials_of
+from results.run import Cell, Run, Trial
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One engine at one load, over its valid trials."""
+
+    engine: str
+    colour: str
+    trials: str
+    window: str
+
+
+class BasisRow(msgspec.Struct, frozen=True):
+    """Metrics that rest on the same observations, as (family, title); one count for each column."""
+
+    metrics: list[tuple[str, str]]
+    one: str
+    span: str
+    counts: list[str]
+
+
+class BasisTable(msgspec.Struct, frozen=True):
+    """The table; ``levels`` are headings with the number of columns below each."""
+
+    levels: list[tuple[str, int]]
+    columns: list[Column]
+    rows: list[BasisRow]
+
+    def row_of(self, family: str) -> str:
+        """The family whose name the row of ``family`` has."""
+        return next(row.metrics[0][0] for row in self.rows if family in dict(row.metrics))
+
+
+def basis_table(run: Run) -> BasisTable:
+    """Count what every metric rests on."""
+    engines, levels = engines_of(run), levels_of(run)
+    cells = [cell for level in levels for cell in level.cells]
+    valid = [valid_trials_of(run, cell) for cell in cells]
+    return BasisTable(
+        levels=[(level.title, len(level.cells)) for level in levels],
+        columns=[_column(cell, trials, engines) for cell, trials in zip(cells, valid, strict=True)],
+        rows=_rows([_counts(trials) for trials in valid]),
+    )
+
+
+def _column(cell: Cell, trials: Sequence[Trial], engines: Sequence[str]) -> Column:
+    return Column(
+        engine=cell.engine,
+        colour=engine_class(engines.index(cell.engine)),
+        trials=str(len(trials)),
+        window=duration_text(sum(trial.window.length_s for trial in trials)) if trials else ABSENT,
+    )
+
+
+def _counts(trials: Sequence[Trial]) -> dict[str, int]:
+    found = [observation_counts(trial.requests, trial.telemetry, trial.window) for trial in trials]
+    return {name: sum(one[name] for one in found) for name in BASES}
+
+
+def _rows(counts: Sequence[dict[str, int]]) -> list[BasisRow]:
+    """A row for all families whose observations are the same ones, and as many everywhere."""
+    groups: dict[tuple[str, str, tuple[int, ...]], list[str]] = {}
+    for name, basis in BASES.items():
+        key = (basis.one, basis.span.value, tuple(found[name] for found in counts))
+        groups.setdefault(key, []).append(name)
+    titles = {one.key: one.title for one in definitions()}
+    return [
+        BasisRow([(name, titles[name]) for name in names], one, span, [f"{count:,}" for count in row])
+        for (one, span, row), names in groups.items()
+    ]

@@ -1,0 +1,113 @@
+"""ITL against how many requests share the engine: as the client saw it, and as the engine tells it."""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+from markupsafe import Markup
+
+from results.metrics.window import NS_PER_S
+from results.report.charts.scatter import Cloud, Frame, middles, scatter, spread
+from results.report.levels import engines_of, levels_of
+from results.report.sections.evidence import answered, valid_trials_of
+from results.run import Cell, Run, Trial
+from results.server_view.readings import SOURCE, is_number
+
+NEEDS = 20
+STALE_S = 1.0
+"""A reading of the engine's page tells its batch for this long."""
+_EXACT = 24
+"""Distinct sizes of a batch up to which each has its own median; beyond, they are grouped by the logarithm."""
+
+
+class BatchFigure(msgspec.Struct, frozen=True):
+    """One workload; a chart for each way to know the batch."""
+
+    workload: str
+    charts: list[Markup]
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """A way to know how many requests share the engine at each instant: heading, unit, and the sizes (NaN: unknown)."""
+
+    head: str
+    unit: str
+    sizes_at: Callable[[Trial, np.ndarray], np.ndarray]
+
+
+def batch_figures(run: Run) -> list[BatchFigure]:
+    """One per workload that has an observation: all its levels together, since they are what varies the batch."""
+    levels, found = levels_of(run), list[BatchFigure]()
+    for workload in dict.fromkeys(level.workload for level in levels):
+        cells = [cell for level in levels if level.workload == workload for cell in level.cells]
+        charts = [chart for batch in _BATCHES if (chart := _chart(run, cells, workload, batch))]
+        found += [BatchFigure(workload, charts)] if charts else []
+    return found
+
+
+def in_flight_at(trial: Trial, times_ns: np.ndarray) -> np.ndarray:
+    """Requests that were sent and had not ended at each instant, warm-up and failed ones included."""
+    sent = [request for request in trial.requests if request.sent_ns is not None]
+    begun = np.sort(np.array([request.sent_ns for request in sent], dtype=np.int64))
+    ended = np.sort(np.array([request.ended_ns for request in sent], dtype=np.int64))
+    return (np.searchsorted(begun, times_ns, "right") - np.searchsorted(ended, times_ns, "left")).astype(float)
+
+
+def running_at(trial: Trial, times_ns: np.ndarray) -> np.ndarray:
+    """The engine's own batch at each instant, by its last reading.
+
+    NaN where that is older than :data:`STALE_S`, or 0: a token arrived, so it is out of date.
+    """
+    read = sorted(
+        (record.t_ns, float(level))
+        for record in trial.telemetry
+        if record.source == SOURCE and is_number(level := record.values.get("running"))
+    )
+    if not read:
+        return np.full(len(times_ns), np.nan)
+    at, levels = np.array([t for t, _ in read]), np.array([level for _, level in read])
+    last = np.searchsorted(at, times_ns, "right") - 1
+    fresh = (last >= 0) & (levels[last] > 0) & (times_ns - at[last] <= STALE_S * NS_PER_S)
+    return np.where(fresh, levels[last], np.nan)
+
+
+_BATCHES = (
+    Batch("as the client saw it", "requests in flight", in_flight_at),
+    Batch("as the engine tells it", "requests running in the engine", running_at),
+)
+
+
+def _chart(run: Run, cells: Sequence[Cell], workload: str, batch: Batch) -> Markup:
+    engines = engines_of(run)
+    seen = [_observed(run, [cell for cell in cells if cell.engine == engine], batch) for engine in engines]
+    sizes = np.concatenate([x for x, _ in seen])
+    if not len(sizes):
+        return Markup("")
+    clouds = [Cloud(engine, i, [], middles(*seen[i], _edges(sizes), NEEDS)) for i, engine in enumerate(engines)]
+    title = f"ITL against {batch.unit}, {workload}"
+    return scatter(Frame(title, spread(sizes.tolist(), batch.unit), "↑ ITL", "tokens", batch.head), clouds)
+
+
+def _observed(run: Run, cells: Sequence[Cell], batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+    """Batch and ITL of every token after the first chunk of its answer, in and outside the window."""
+    sizes, values = [np.empty(0)], [np.empty(0)]
+    for trial in (trial for cell in cells for trial in valid_trials_of(run, cell)):
+        gaps = [
+            (now, (now - before) / NS_PER_S / tokens, tokens)
+            for r in answered(trial)
+            for before, now, tokens in zip(r.chunk_ns, r.chunk_ns[1:], r.chunk_tokens[1:], strict=False)
+        ]
+        if gaps:
+            times, itl, tokens = (np.array(column) for column in zip(*gaps, strict=True))
+            sizes.append(np.repeat(batch.sizes_at(trial, times), tokens))
+            values.append(np.repeat(itl, tokens))
+    x, y = np.concatenate(sizes), np.concatenate(values)
+    known = ~np.isnan(x)
+    return x[known], y[known]
+
+
+def _edges(sizes: np.ndarray) -> list[float]:
+    distinct = np.unique(sizes)
+    if len(distinct) > _EXACT:
+        distinct = np.unique(np.geomspace(max(1.0, distinct[0]), distinct[-1], _EXACT // 2).round())
+    return [*distinct.tolist(), float(distinct[-1]) + 1.0]

@@ -1,0 +1,84 @@
+"""What the numbers rest on: counts that are those of the metrics themselves."""
+
+import numpy as np
+import pytest
+
+import results
+from results.metrics import CATALOGUE, latency, trial_metrics
+from results.metrics.basis import BASES, family_of, observation_counts
+from results.metrics.window import Window
+from results.records import Load, Outcome, Phase, RequestRecord, Slo, TelemetryRecord
+from results.report.sections.basis import basis_table
+from tests.results.handmade import MS, request, trial
+
+WINDOW = Window(0, 1000 * MS)
+REQUESTS = [
+    request(0, [10, 50, 60], [1, 4, 2], sent=3, index=0),
+    request(20, [30, 900, 1100], [1, 1, 3], sent=20, index=1),
+    request(30, [40], sent=30, index=2),
+    request(40, [45, 60], ended=70, outcome=Outcome.STREAM_ERROR, sent=40, index=3),
+    request(50, ended=80, outcome=Outcome.REFUSED, index=4),
+    request(5, [6, 7], sent=5, phase=Phase.WARMUP, index=5),
+]
+
+
+def test_every_metric_has_a_family_and_every_family_a_metric() -> None:
+    assert {family_of(name) for name in CATALOGUE} == set(BASES)
+    assert family_of("ttft_from_send_p99_s") == "ttft_from_send"
+    assert family_of("attainment") == "attainment"
+
+
+def test_worked_by_hand() -> None:
+    telemetry = [
+        TelemetryRecord(0, "engine", {"rss_bytes": 5}),
+        TelemetryRecord(5 * MS, "engine", {"rss_bytes": None}),
+        TelemetryRecord(5 * MS, "gpu0", {"energy_j": 1.0, "memory_used_bytes": 1}),
+        TelemetryRecord(5 * MS, "gpu1", {"energy_j": 1.0, "memory_used_bytes": 1}),
+        TelemetryRecord(2000 * MS, "gpu0", {"energy_j": 9.0, "memory_used_bytes": 1}),
+    ]
+    counts = observation_counts(REQUESTS, telemetry, WINDOW)
+    assert counts == {
+        "ttft": 3, "ttft_from_send": 3, "e2e": 3, "normalized_latency": 3, "tpot": 2, "send_lag": 4,
+        "itl": 7, "chunk_gap": 3, "output_tokens_per_s": 12, "prompt_tokens_per_s": 4, "requests_per_s": 2,
+        "goodput_per_s": 5, "attainment": 5, "failures": 5, "tokens_per_chunk": 9, "peak_host_bytes": 1,
+        "peak_gpu_bytes": 2, "energy_per_output_token_j": 2, "energy_above_idle_per_output_token_j": 2,
+        "energy_per_request_j": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ["ttft", "itl", "chunk_gap", "tpot", "e2e"])
+def test_the_percentile_is_taken_of_as_many(demo: results.Run, family: str) -> None:
+    """The p50 of exactly so many observations is the metric's."""
+    measures = {"ttft": latency.ttft_s, "tpot": latency.tpot_s, "e2e": latency.e2e_s}
+    for one in demo.finished:
+        done = [r for r in one.requests if r.phase is Phase.MEASURED and r.outcome is Outcome.OK]
+        if family in measures:
+            values = [value for r in done if (value := measures[family](r)) is not None]
+        else:
+            values = {"itl": latency.itl_s, "chunk_gap": latency.chunk_gaps_s}[family](done, one.window)
+        assert observation_counts(one.requests, one.telemetry, one.window)[family] == len(values)
+        assert one.metrics[f"{family}_p50_s"].value == pytest.approx(np.median(values))
+
+
+def test_a_missing_percentile_names_the_same_count() -> None:
+    record = trial(Load(rate_per_s=1.0), issue_end=1000)
+    found = trial_metrics(record, REQUESTS, [], Slo())
+    counts = observation_counts(REQUESTS, [], WINDOW)
+    for family in ("ttft", "itl", "tpot", "send_lag"):
+        assert f"there are {counts[family]}" in (found[f"{family}_p99_s"].reason or "")
+
+
+def test_the_table_adds_valid_trials_up(demo: results.Run) -> None:
+    """24 requests a trial, of which transformers fails two; its first trial at c=1 is INVALID."""
+    table = basis_table(demo)
+    rows = {title: row for row in table.rows for _, title in row.metrics}
+    assert [column.trials for column in table.columns] == ["3", "2", "3", "3", "3", "3", "3", "3"]
+    assert rows["TTFT"].counts[:4] == ["72", "44", "72", "66"]
+    assert rows["failures"].counts[:4] == ["72", "48", "72", "72"]
+    assert set(rows["peak GPU memory"].counts) == {"0"}
+    assert rows["TTFT"] is rows["E2E"]
+    assert {family for row in table.rows for family, _ in row.metrics} == set(BASES)
+
+
+def test_without_a_finished_trial_nothing_is_counted() -> None:
+    assert set(observation_counts(list[RequestRecord](), [], Window(0, 0)).values()) == {0}

@@ -1,0 +1,105 @@
+"""GPUs below the timeline: sums, worst cases, and when and why clocks were held back."""
+
+import re
+
+import pytest
+
+import results
+from results.records import TelemetryRecord
+from results.report import render_html
+from results.report.charts.scales import Axis
+from results.report.charts.throttling import REASONS, Throttling, draw_throttling, throttling_of
+from results.report.charts.tracks import draw_track, tracks_of
+from tests.results.builders import FAST, LOADS, Sheet, build_run
+from tests.results.gpu_samples import CAP, HEAT, IDLE
+from tests.results.test_charts_paths import corners
+
+X = Axis(0, 100, 0, 1000)
+
+
+def sample(t_ns: int, gpu: int = 0, **values: float) -> TelemetryRecord:
+    return TelemetryRecord(t_ns, f"gpu{gpu}", values)
+
+
+def masks(*pairs: tuple[int, int], gpu: int = 0) -> list[TelemetryRecord]:
+    return [sample(t, gpu, throttle_reasons=mask) for t, mask in pairs]
+
+
+def test_power_and_memory_add_up_and_the_worst_clock_and_heat_are_shown() -> None:
+    records = [
+        sample(t, gpu, power_w=300 + 10 * gpu, memory_used_bytes=5, clock_sm_mhz=1_980 - 100 * gpu,
+               clock_memory_mhz=2_619, temperature_c=50 + gpu, utilization_gpu_share=0.5 * gpu)
+        for t in (0, 10) for gpu in (0, 1)
+    ]  # fmt: skip
+    found = {track.title: [value for _, value in track.points] for track in tracks_of(records, 0, 100)}
+    assert found == {
+        "GPU power, W": [610, 610], "GPU memory": [10, 10], "GPU clock, MHz": [1_880, 1_880], "GPU, °C": [51, 51],
+        "GPU memory, MHz": [2_619, 2_619], "GPU busy": [0.25, 0.25],
+    }  # fmt: skip
+
+
+def test_the_lowest_clock_survives_thinning() -> None:
+    records = [sample(t, clock_sm_mhz=1_200.0 if t == 777 else 1_980.0) for t in range(1_000)]
+    (track,) = tracks_of(records, 0, 1_000)
+    drawn = draw_track(track, Axis(0, 1_000, 0, 1_000), 0, "e0", 60)
+    assert "min 1,200" in drawn
+    (data,) = re.findall(r'<path d="([^"]+)"', drawn)
+    depths = [y for _, y in corners(data)]
+    assert max(depths) == pytest.approx(34 * (1 - 1_200 / 1_980), abs=0.1)
+    assert len(depths) <= 60
+
+
+def test_reasons_last_until_the_next_sample() -> None:
+    found = throttling_of([*masks((0, IDLE), (10, CAP), (20, CAP | HEAT), (30, 0)), *masks((30, IDLE), gpu=1)], 0, 40)
+    assert found == Throttling(
+        [
+            ("GPU heat, driver", True, [(20, 30)], "25 %"),
+            ("GPU power cap", False, [(10, 20), (20, 30)], "50 %"),
+        ]
+    )
+
+
+def test_any_gpu_counts_and_the_last_sample_holds_to_the_end() -> None:
+    found = throttling_of([*masks((0, 0), (10, 0)), *masks((0, 0), (10, HEAT), gpu=1)], 0, 40)
+    assert found is not None
+    assert found.rows[0][2] == [(10, 40)]
+
+
+def test_who_tells_nothing_is_not_shown_as_never() -> None:
+    assert throttling_of([sample(0, power_w=300)], 0, 40) is None
+    quiet = throttling_of(masks((0, IDLE), (10, 0)), 0, 40)
+    assert quiet == Throttling([])
+    assert ">never</text>" in draw_throttling(quiet, X, 0)
+
+
+def test_neighbours_are_one_stroke_and_hindrance_is_told_apart() -> None:
+    row = ("GPU power cap", False, [(0, 10), (10, 20), (50, 60)], "50 %")
+    drawn = draw_throttling(Throttling([row, ("GPU heat, driver", True, [(0, 1)], "1 %")]), X, 0)
+    assert re.findall(r'<path d="([^"]+)" class="(\w+)"', drawn) == [
+        ("M0 5H200M500 5H600", "held"),
+        ("M0 20H10", "hindered"),
+    ]
+    assert "throttled 50 %" in drawn
+
+
+def test_the_bits_are_nvmls() -> None:
+    pynvml = pytest.importorskip("pynvml")
+    bits = {title: bit for bit, title, _ in REASONS}
+    assert bits["GPU power cap"] == pynvml.nvmlClocksThrottleReasonSwPowerCap
+    assert bits["GPU heat, driver"] == pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
+    assert bits["GPU heat, hardware"] == pynvml.nvmlClocksThrottleReasonHwThermalSlowdown
+    assert bits["GPU power brake"] == pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
+    assert bits["GPU slowdown"] == pynvml.nvmlClocksThrottleReasonHwSlowdown
+    assert bits["GPU sync boost"] == pynvml.nvmlClocksThrottleReasonSyncBoost
+    assert bits["GPU clocks as set"] == pynvml.nvmlClocksThrottleReasonApplicationsClocksSetting
+    assert bits["GPU display clocks"] == pynvml.nvmlClocksThrottleReasonDisplayClockSetting
+    assert pynvml.nvmlClocksThrottleReasonGpuIdle not in bits.values()
+
+
+def test_a_page_with_gpus_and_one_without(tmp_path, demo: results.Run) -> None:
+    sheet = Sheet(engines={"only": FAST}, loads=LOADS[2:3], repeats=2, gpus=2, invalid=())
+    page = render_html(results.load(build_run(tmp_path, sheet)))
+    for title in ("GPU memory", "GPU busy", "GPU power, W", "GPU clock, MHz", "GPU, °C", "GPU power cap"):
+        assert page.count(f">{title}</text>") == 2, title
+    assert "No GPU:" not in page
+    assert "No GPU: NVML is not installed here." in render_html(demo)

@@ -1,0 +1,37 @@
+"""docs/report.md says what the page is: its sections, its budgets, and code that runs."""
+
+import re
+from pathlib import Path
+
+import results
+from results.report.charts.scatter import MOST_DOTS
+from results.report.page import CONTENTS
+from results.report.sections import batches, trials, waterfalls
+
+TEXT = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
+
+
+def test_every_section_is_described() -> None:
+    described = " ".join(re.findall(r"^\| ([^|]+) \|", TEXT, re.MULTILINE)).lower()
+    for _, title in CONTENTS:
+        assert title.lower().replace("’", "'") in described.replace("’", "'"), title
+
+
+def test_the_budgets_are_the_codes() -> None:
+    text = TEXT.replace("\n", " ")
+    for said in (
+        f"{trials.BAR_BUDGET:,} bars",
+        f"{trials.POINT_BUDGET:,} points of telemetry lines",
+        f"{waterfalls.CHUNK_BUDGET:,} chunk times",
+        f"{waterfalls.TEXT_BUDGET:,} characters of answers",
+        f"{MOST_DOTS} dots for each engine",
+        f"of at least {batches.NEEDS} tokens",
+    ):
+        assert said in text, said
+
+
+def test_the_way_to_everything_works(demo: results.Run) -> None:
+    """As on the page and in the document; made-up runs have no raw reads, so there is nothing in the stream log."""
+    assert {"trial", "request", "t_ns", "tokens"} == set(demo.chunks.columns)
+    assert "trial, request, t_ns, tokens" in TEXT
+    assert list(demo.folder.trial("r1-e0-1").read_streams()) == []

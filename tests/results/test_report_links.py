@@ -1,0 +1,65 @@
+"""Every number of the page links to how it was computed."""
+
+import re
+
+import pytest
+
+import results
+from results.metrics.basis import BASES
+from results.report import render_html
+from results.report.page import CONTENTS
+
+
+@pytest.fixture(scope="module")
+def page(demo: results.Run) -> str:
+    return render_html(demo)
+
+
+def part(page: str, key: str) -> str:
+    found = re.search(rf'<section id="{key}">.*?</section>', page, re.DOTALL)
+    assert found is not None
+    return found[0]
+
+
+def test_every_link_ends_somewhere_and_every_name_is_given_once(page: str) -> None:
+    ids = re.findall(r'\sid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'href="#([^"]+)"', page)) <= set(ids)
+
+
+def test_the_contents_are_the_sections_in_their_order(page: str) -> None:
+    assert [key for key, _ in CONTENTS] == re.findall(r'<section id="([^"]+)">', page)
+    for key, title in CONTENTS:
+        assert f'<a href="#{key}">{title}</a>' in page
+
+
+def test_no_figure_of_the_summary_stands_without_a_link(page: str) -> None:
+    summary = part(page, "summary")
+    figures = re.findall(r'<td class="number[^"]*" data-label="([^"]+)">(.*?)</td>', summary, re.DOTALL)
+    assert len(figures) == 8 * 9
+    for title, cell in figures:
+        assert '<a href="#' in cell, title
+        outside = re.sub(r"<a .*?</a>|<svg.*?</svg>", "", cell, flags=re.DOTALL)
+        assert not re.search(r"\d", outside), title
+
+
+def test_no_number_of_the_metric_tables_stands_without_a_link(page: str) -> None:
+    tables = part(page, "summary").split("<details>")[1]
+    cells = re.findall(r"<td>(.*?)</td>", tables, re.DOTALL)
+    linked = [cell for cell in cells if re.match('<a href="#(metric-|answers)', cell)]
+    assert len(linked) > 150
+    assert all(cell.startswith("–") for cell in set(cells) - set(linked))
+
+
+def test_a_definition_leads_to_its_observations_and_window(page: str) -> None:
+    definitions = part(page, "definitions")
+    for family, basis in BASES.items():
+        row = re.search(rf'<tr id="metric-{family}">.*?</tr>', definitions, re.DOTALL)
+        assert row is not None, family
+        assert f"<td>{basis.span.value}</td>" in row[0]
+        target = re.search(r'<a href="#(basis-\w+)">', row[0])
+        assert target is not None
+        counted = re.search(rf'<tr id="{target[1]}">.*?</tr>', definitions, re.DOTALL)
+        assert counted is not None
+        assert f'href="#metric-{family}"' in counted[0], "and back"
+        assert len(re.findall(r'<td class="number[^"]*">[\d,]+</td>', counted[0])) == 8

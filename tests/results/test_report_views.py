@@ -1,0 +1,69 @@
+"""Other tools' numbers on the page: those of the views, beside ours, each with its definition."""
+
+import re
+
+import pytest
+
+import results
+from results.report import render_html
+from results.report.sections.views import views_section
+from results.statistics import log_t_interval
+from results.views import VIEWS, views
+from tests.results.builders import FAST, LOADS, Sheet, Texts, build_run
+
+
+def test_the_numbers_are_the_views(demo: results.Run) -> None:
+    """vLLM's mean of medians at c=8, worked from the log."""
+    section = views_section(demo)
+    (panel,) = [panel for panel in section.panels if panel.primary]
+    (reference,) = [one for one in panel.engines if one.engine == "reference"]
+    (vllm,) = [row for row in reference.tools if row.title == VIEWS["vllm"].title]
+    found = [
+        views(trial)["vllm"].figures["Median TTFT (ms)"].value.value
+        for trial in demo.finished
+        if (trial.record.engine, trial.record.load.label) == ("reference", "c=8")
+    ]
+    interval = log_t_interval([value for value in found if value])
+    assert interval is not None
+    assert vllm.numbers[0].text == f"{interval.centre:.1f} ms"
+
+
+def test_how_far_it_is_from_ours(demo: results.Run) -> None:
+    """GuideLLM's TPOT has the time to the first token in it: (a_k − s) / N against (a_k − a₁) / (N − n₁)."""
+    for panel in views_section(demo).panels:
+        for one in panel.engines:
+            ours = float(one.ours[2].text.split()[0])
+            (guidellm,) = [row.numbers[2] for row in one.tools if row.title == "GuideLLM"]
+            apart = float(guidellm.text.split()[0]) / ours - 1
+            assert guidellm.apart.startswith("+")
+            assert float(guidellm.apart[1:].split()[0]) == pytest.approx(100 * apart, abs=1)
+
+
+def test_every_number_links_to_what_its_tool_means(demo: results.Run) -> None:
+    section = views_section(demo)
+    anchors = {meaning.anchor for meaning in section.meanings}
+    for panel in section.panels:
+        for one in panel.engines:
+            for row in one.tools:
+                assert all(number.anchor in anchors or number.text == "–" for number in row.numbers), row.title
+    assert sum(bool(meaning.tool) for meaning in section.meanings) == len(VIEWS)
+    assert len(section.meanings) == sum(len(tool.definitions) for tool in VIEWS.values())
+
+
+def test_what_the_log_cannot_tell_is_said(demo: results.Run) -> None:
+    assert any("LoadGen has no closed loop at this concurrency" in line for line in views_section(demo).missing)
+
+
+def test_a_level_without_valid_trials_has_no_numbers(tmp_path) -> None:
+    sheet = Sheet(engines={"only": FAST}, loads=LOADS[:1], repeats=1, requests=6, invalid=(0,))
+    page = render_html(results.load(build_run(tmp_path, sheet)))
+    section = page[page.index('<section id="views">') :]
+    assert "– No engine has a valid trial at this load." in section
+    assert re.search(r"\d ms", section[: section.index("<details>")]) is None
+
+
+def test_engines_that_are_called_like_markup(tmp_path) -> None:
+    sheet = Sheet(engines={"<b>bold</b>": FAST}, loads=LOADS[:1], requests=6, texts=Texts(workload="<i>w</i>"))
+    page = render_html(results.load(build_run(tmp_path, sheet)))
+    assert "<b>" not in page
+    assert "<i>w" not in page
