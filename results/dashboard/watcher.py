@@ -9,10 +9,14 @@ import multiprocessing
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
 
+from results.errors import RunUnreadable
 from results.index import Index
-from results.index.store import folded
+from results.index.store import folded, unreadable
+
+R = TypeVar("R")
 
 SCAN_S = 2.0
 _PAGES = 32
@@ -31,7 +35,7 @@ class Watcher:
         self._scan_s = scan_s
         self._looked = -float("inf")
         self._turn = asyncio.Lock()
-        self._pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+        self._pool = _pool()
         self._folding: asyncio.Task[None] | None = None
         self._pages: OrderedDict[tuple[Any, ...], str] = OrderedDict()
 
@@ -62,7 +66,7 @@ class Watcher:
             arguments: what it is given.
         """
         if key not in self._pages:
-            page = await asyncio.get_running_loop().run_in_executor(self._pool, make, *arguments)
+            page = await self._beside(make, *arguments)
             self._pages[key] = page
             while len(self._pages) > _PAGES:
                 self._pages.popitem(last=False)
@@ -92,7 +96,21 @@ class Watcher:
                 self._folding = asyncio.create_task(self._fold(scan.unfolded))
 
     async def _fold(self, runs: Mapping[str, str]) -> None:
-        loop = asyncio.get_running_loop()
         for run, stamp in runs.items():
-            facts = await loop.run_in_executor(self._pool, folded, self.index.root / run)
+            try:
+                facts = await self._beside(folded, self.index.root / run)
+            except RunUnreadable as error:
+                facts = unreadable(run, error)
             await asyncio.to_thread(self.index.keep, facts, stamp)
+
+    async def _beside(self, work: Callable[..., R], *arguments: Any) -> R:  # noqa: ANN401
+        """Do it in the other process; where that was killed, the next piece of work gets a new one."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+        except BrokenProcessPool as error:
+            self._pool = _pool()
+            raise RunUnreadable("the process that reads runs was killed, by the kernel for its memory?") from error
+
+
+def _pool() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))

@@ -195,18 +195,19 @@ class Index:
         try:
             return planned_facts(RunFolder(self.root / run))
         except ResultsError as error:
-            return _unreadable(run, error)
+            return unreadable(run, error)
 
 
 def folded(path: Path) -> RunFacts:
     """A run's facts with its logs folded; one that cannot be read says why."""
     try:
         return facts_of(path)
-    except (ResultsError, OSError) as error:
-        return _unreadable(path.name, error)
+    except Exception as error:  # noqa: BLE001  (whatever one run holds, it must not keep the others out of the index)
+        return unreadable(path.name, error)
 
 
-def _unreadable(run: str, error: Exception) -> RunFacts:
+def unreadable(run: str, error: Exception) -> RunFacts:
+    """The facts of a run that cannot be read."""
     return RunFacts(
         id=run, name="", status=RunStatus.INCOMPLETE, created_utc="", finished=0, valid=0, problem=str(error)
     )
