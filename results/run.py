@@ -122,6 +122,18 @@ class Run:
         return [(plan, requests) for plan, requests in pairs if requests]
 
     @cached_property
+    def torn(self) -> dict[str, list[str]]:
+        """What a crash tore, in words, by trial; a torn record is left out wherever its log is read."""
+        found = {folder.path.name: folder.torn() for folder in self.folder.trials()}
+        return {
+            trial: [
+                f"{name} ends in a torn record: {torn_bytes:,} bytes are left out" for name, torn_bytes in torn.items()
+            ]
+            for trial, torn in found.items()
+            if torn
+        }
+
+    @cached_property
     def declared(self) -> list[str]:
         """What a reader must know: of the workload, of each engine, and of trials taken over from another run."""
         engines = {

@@ -13,7 +13,8 @@
             quality.json         its answers beside a reference's          (derived, atomic)
 
 A trial counts as finished when ``trial.json`` is there; a run is complete when the manifest says so. Whatever the
-crash, records already appended stay readable (see :mod:`results.jsonl` and :mod:`results.frames`).
+crash, records already appended stay readable (see :mod:`results.jsonl` and :mod:`results.frames`). Runs of older
+schemas are read too (see :mod:`results.schema_1`).
 """
 
 import itertools
@@ -41,6 +42,7 @@ from results.records import (
     TelemetryRecord,
     TrialRecord,
 )
+from results.schema_1 import LineLog
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -69,9 +71,10 @@ class TrialFolder:
         """The raw log of one worker of the client."""
         return self.path / f"streams-{worker}.frames"
 
-    def stream_logs(self) -> list[FrameLog[StreamRecord]]:
+    def stream_logs(self) -> list[FrameLog[StreamRecord] | LineLog]:
         """The raw logs: every exchange that ended, each worker's in the order in which they did."""
-        return [FrameLog(path, StreamRecord) for path in sorted(self.path.glob("streams-*.frames"))]
+        older = [LineLog(path) for path in self.path.glob("streams.jsonl")]
+        return [*older, *(FrameLog(path, StreamRecord) for path in sorted(self.path.glob("streams-*.frames")))]
 
     def read_streams(self) -> Iterator[StreamRecord]:
         """Every exchange that ended, one at a time."""
@@ -80,6 +83,12 @@ class TrialFolder:
     def read_telemetry(self) -> Log[TelemetryRecord]:
         """Every sample."""
         return read_log(self.telemetry_log, TelemetryRecord)
+
+    def torn(self) -> dict[str, int]:
+        """Logs whose last record a crash tore: name of the file → bytes that readers leave out."""
+        logs = {log.path.name: log.torn_bytes for log in self.stream_logs()}
+        logs[self.telemetry_log.name] = self.read_telemetry().torn_bytes
+        return {name: torn_bytes for name, torn_bytes in logs.items() if torn_bytes}
 
     def write_requests(self, records: Iterable[RequestRecord]) -> None:
         """Replace the decoded requests."""
