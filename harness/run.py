@@ -6,6 +6,7 @@ it ``incomplete`` (:func:`recover` then decodes what the cut-off trial had recor
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -24,6 +25,7 @@ from harness.experiment import EngineConfig, Experiment, ModelConfig
 from harness.observer import Observer
 from harness.series import Clear, Prepared, plan_repeat, run_series
 from harness.traffic import traffic_planner
+from results.errors import NotWritable
 from results.records import SCHEMA_VERSION, Manifest, RunStatus
 from results.store import RunFolder, new_run_id
 from workloads import NoTokenizer, Tokenizer, workload
@@ -60,6 +62,7 @@ async def run_experiment(
 
     Raises:
         EngineError, WorkloadError: the model or an engine's options are wrong.
+        NotWritable: the disk filled up; what was recorded before is whole.
         CancelledError: interrupted; what was measured is kept and marked.
     """
     task = asyncio.current_task()
@@ -74,7 +77,8 @@ async def run_experiment(
         raise
     except Exception as error:
         cause = first_leaf(error)
-        _end(run, RunStatus.FAILED, f"{type(cause).__name__}: {cause}")
+        with contextlib.suppress(NotWritable):  # a full disk may be what went wrong
+            _end(run, RunStatus.FAILED, f"{type(cause).__name__}: {cause}")
         raise
     _end(run, RunStatus.FAILED if failure else RunStatus.COMPLETE, failure)
 

@@ -41,11 +41,10 @@ class FrameAppender(AppendOnlyFile):
         self._waiting.append(frame)
 
     def flush(self) -> None:
-        """Write what was appended."""
+        """Write what was appended; what could not be written waits for the next time."""
         if self._waiting:
-            data = b"".join(self._waiting)
+            self.write(b"".join(self._waiting))
             self._waiting.clear()
-            self.write(data)
 
 
 class FrameLog(Generic[R]):

@@ -1,6 +1,6 @@
 """The public analysis API: ``results.load(path)`` gives a run as pandas frames.
 
->>> run = results.load("runs/20261120-101500-demo-3f9a")
+>>> run = results.load("runs/20261120-101500-demo-3f9a81c2")
 >>> run.requests.groupby(["engine", "load"]).ttft_s.median()
 """
 

@@ -139,7 +139,11 @@ class RunFolder:
         _make_folder(root)
         _make_folder(path, exist_ok=False)
         run = cls(path)
-        run.write_manifest(manifest)
+        try:
+            run.write_manifest(manifest)
+        except NotWritable:
+            path.rmdir()  # an empty folder says nothing
+            raise
         return run
 
     @classmethod
@@ -217,9 +221,9 @@ def runs_below(root: Path) -> list[RunFolder]:
 
 
 def new_run_id(name: str) -> str:
-    """A run id that sorts by time and does not collide: ``20261120-101500-demo-3f9a``."""
+    """A run id that sorts by time and does not collide: ``20261120-101500-demo-3f9a81c2``."""
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    return f"{stamp}-{name}-{secrets.token_hex(2)}"
+    return f"{stamp}-{name}-{secrets.token_hex(4)}"
 
 
 def _link(source: Path, target: Path) -> None:
