@@ -143,6 +143,12 @@ def test_killing_the_harness_loses_nothing(model_folder: Path):
     assert [name for name, bar in bars.items() if not bar["pass"]] == []
 
 
+def test_what_was_saved_stays_saved(tmp_path: Path):
+    """But for full disks, which need a mount of their own: tests/harness/test_fleet.py has those."""
+    bars = bars_of("crash.store", "--kills", "20", "--runs", "25", "--no-disks", "--model", str(tmp_path))
+    assert [name for name, bar in bars.items() if not bar["pass"]] == []
+
+
 @pytest.mark.model
 def test_killing_the_engine_and_interrupting_leave_evidence_and_no_orphan(model_folder: Path):
     bars = bars_of("crash.engine_killed", "--model", str(model_folder))
