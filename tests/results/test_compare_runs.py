@@ -8,12 +8,16 @@ import math
 import numpy as np
 import pytest
 
-from results.metrics import CATALOGUE
-from results.statistics import Judgement, compare_runs, guardrails
+from results.metrics import CATALOGUE, Metric
+from results.statistics import Comparison, Evidence, Interval, Judgement, compare_runs, guardrails
+from results.statistics.permutation import permutation_test
+from results.statistics.power import runs_needed, smallest_effect
+from results.statistics.two_sample import Method, contrast
 from tests.results.runs import runs, sides
 
 TTFT = CATALOGUE["ttft_p50_s"]
 OUTPUT = CATALOGUE["output_tokens_per_s"]
+EIGHT = (runs(*[1.0, 1.01] * 4), runs(*[1.01, 1.0] * 4))
 
 
 @pytest.mark.parametrize(("shared", "most"), [(0.0, 30), (0.01, 30), (0.15, 30)])
@@ -65,15 +69,87 @@ def test_what_is_too_little_says_what_would_show_and_how_many_runs_are_missing()
 
 
 def test_too_few_runs_and_zeros_have_no_verdict() -> None:
-    single = compare_runs(TTFT, "c=1", runs(1.0, 1.0), {1: 2.0}, interleaved=True)
+    single = compare_runs(TTFT, "c=1", runs(1.0, 3.0), {1: 4.0}, interleaved=True)
     assert single.judgement is Judgement.UNCLEAR
     assert single.why == "needs 2 runs of each side, there are 2 and 1"
-    assert single.ratio is not None
-    assert (single.ratio.centre, single.ratio.low) == (2.0, None)
+    assert single.ratio == Interval(2.0, None, None, 1, "fewer than two runs have no noise")
+    turned = compare_runs(TTFT, "c=1", {1: 2.0}, runs(1.0, 3.0, 5.0), interleaved=True)
+    assert turned.ratio == Interval(1.5, None, None, 1, "fewer than two runs have no noise")
     nothing = compare_runs(TTFT, "c=1", {}, runs(1.0), interleaved=True)
     assert (nothing.ratio, nothing.judgement) == (None, Judgement.UNCLEAR)
     zero = compare_runs(OUTPUT, "c=1", runs(0.0, 1.0), runs(1.0, 1.0), interleaved=True)
     assert zero.why == "a run has 0 of it, and 0 has no ratio"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "fast", "full"),
+    [(0.97, 1.03, True, True), (0.5, 1.03, True, False), (0.97, 2.0, False, True), (0.96, 1.04, False, False)],
+)
+def test_no_worse_looks_at_the_end_of_the_interval_on_the_bad_side(
+    low: float, high: float, fast: bool, full: bool
+) -> None:
+    """With a band of 3 %: a latency may be 3 % up, a throughput 3 % down, for certain."""
+    evidence = compare_runs(TTFT, "c=1", *EIGHT, interleaved=False).evidence
+    found = Comparison("m", "c=1", Interval(1.0, low, high, 8), Judgement.UNCLEAR, "", evidence)
+    assert (found.no_worse(TTFT), found.no_worse(OUTPUT)) == (fast, full)
+
+
+def test_nobody_knows_that_it_is_no_worse_without_an_interval() -> None:
+    for few in (({}, {}), (runs(1.0), runs(1.0)), (runs(0.0, 1.0), runs(1.0, 1.0))):
+        assert not compare_runs(TTFT, "c=1", *few, interleaved=False).no_worse(TTFT)
+
+
+def test_a_comparison_says_what_it_compared_and_on_what_it_rests() -> None:
+    """8 runs of each side at ±0.5 %, as equal as can be: the t test, the permutation test, power, and the terms."""
+    found = compare_runs(TTFT, "c=8", *EIGHT, interleaved=False, alpha=0.02, band=0.01)
+    contrasted = contrast(*EIGHT, interleaved=False)
+    assert contrasted is not None
+    assert (found.metric, found.level, found.ratio) == ("ttft_p50_s", "c=8", contrasted.interval(0.98))
+    assert found.evidence == Evidence(
+        Method.WELCH, contrasted.p_value, permutation_test(*EIGHT, contrasted).p_value,
+        smallest_effect(contrasted, 0.02), runs_needed(contrasted, 0.02, 0.01), 0.02, 0.01,
+    )  # fmt: skip
+    assert found.why == "the whole 98% interval of 8 and 8 runs lies within ±1%"
+    for few, missing in (((runs(0.0), runs(1.0)), "has 0 of it"), ((runs(1.0), runs(1.0)), "needs 2 runs")):
+        found = compare_runs(OUTPUT, "c=4", *few, interleaved=False)
+        assert (found.metric, found.level, found.judgement) == ("output_tokens_per_s", "c=4", Judgement.UNCLEAR)
+        assert missing in found.why
+        assert found.evidence is None
+
+
+def test_the_words_are_those_of_the_json() -> None:
+    assert [word.value for word in Judgement] == ["better", "worse", "same", "unclear"]
+
+
+def test_each_side_is_counted() -> None:
+    a, b = runs(1.0, 1.01, 0.99), runs(2.0, 2.02)
+    assert compare_runs(TTFT, "c=1", a, b, interleaved=False).why == "the 99% interval of 3 and 2 runs leaves 1 out"
+
+
+def test_as_many_runs_as_there_are_would_have_shown_it() -> None:
+    """1.5 % up where 2.9 % would have shown: too little to tell, and more runs are not what is missing."""
+    a = {run: math.exp(0.0122 * (-1) ** run) for run in range(8)}
+    found = compare_runs(TTFT, "c=1", a, {run: value * 1.015 for run, value in a.items()}, interleaved=False)
+    assert found.evidence is not None
+    assert (found.judgement, found.evidence.runs_needed) == (Judgement.UNCLEAR, 8)
+    assert found.why == "the 99% interval holds 1; a change of 2.9% would have shown"
+
+
+@pytest.mark.parametrize(
+    ("metric", "a", "error", "told"),
+    [
+        (TTFT, 0.050, 0.010, "5 ms is within the client's own error of ± 10 ms"),
+        (TTFT, 0.99, 0.1, "99 ms is within the client's own error of ± 100 ms"),
+        (TTFT, 20.0, 3.5, "2,000 ms is within the client's own error of ± 3,500 ms"),
+        (OUTPUT, 123.4, 20.0, "12.3 tok/s is within the client's own error of ± 20 tok/s"),
+        (CATALOGUE["tokens_per_chunk"], 2.0, 1.0, "0.2 is within the client's own error of ± 1"),
+    ],
+)
+def test_quantities_are_told_in_their_unit(metric: Metric, a: float, error: float, told: str) -> None:
+    """10 % apart, and repeatable to a thousandth of that."""
+    side = {run: a * (1 + run / 1e4) for run in (-1, 0, 1)}
+    other = {run: value * 1.1 for run, value in side.items()}
+    assert compare_runs(metric, "c=1", side, other, interleaved=True, error=error).why == f"the difference of {told}"
 
 
 def test_a_difference_within_the_instruments_error_is_none() -> None:

@@ -20,7 +20,7 @@ def test_worked_interval() -> None:
     assert interval.centre == pytest.approx(2.0)
     assert interval.low == pytest.approx(0.357, abs=1e-3)
     assert interval.high == pytest.approx(11.19, abs=1e-2)
-    assert interval.n == 3
+    assert (interval.n, interval.reason) == (3, None)
 
 
 def test_values_at_zero_get_the_plain_interval() -> None:

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
+from results.statistics import Interval
 from results.statistics.two_sample import Method, contrast
 from tests.results.runs import runs
 
@@ -24,6 +26,19 @@ def test_welch_worked_by_hand() -> None:
     assert found.n == (3, 2)
 
 
+@pytest.mark.parametrize("unit", [1.0, 1e-3])
+def test_welch_is_scipys(unit: float) -> None:
+    a, b = unit * np.array([0.3, 0.1, 0.9, 0.4]), unit * np.array([1.1, 1.3, 1.0])
+    found = contrast(runs(*np.exp(a)), runs(*np.exp(b)), interleaved=False)
+    assert found is not None
+    theirs = stats.ttest_ind(b, a, equal_var=False)
+    assert (found.degrees, found.p_value) == pytest.approx((theirs.df, theirs.pvalue))
+    low, high = np.exp(theirs.confidence_interval(0.99))
+    assert found.interval(0.99) == Interval(
+        pytest.approx(math.exp(b.mean() - a.mean())), pytest.approx(low), pytest.approx(high), n=3
+    )
+
+
 def test_pairs_worked_by_hand() -> None:
     """Differences 0.01, 0.02, 0.03 under a noise of 10 that both share: mean 0.02, error 0.01/√3, two degrees."""
     logs = [0.0, 10.0, -10.0]
@@ -36,6 +51,24 @@ def test_pairs_worked_by_hand() -> None:
     apart = contrast(a, b, interleaved=False)
     assert apart is not None
     assert apart.method is Method.WELCH, "runs that were not made side by side are no pairs"
+    theirs = stats.ttest_rel(np.log(list(b.values())), np.log(list(a.values())))
+    assert found.p_value == pytest.approx(theirs.pvalue)
+
+
+@pytest.mark.parametrize("runs_each", [4, 8, 20])
+@pytest.mark.parametrize(("over", "method"), [(1.01, Method.PAIRED), (0.99, Method.WELCH)])
+def test_pairs_speak_where_they_share_more_than_chance_would(runs_each: int, over: float, method: Method) -> None:
+    """Sums that vary more than differences by the 98 % quantile of F, to a hundredth."""
+    own = np.tile([1.0, -1.0], runs_each // 2)
+    shared = np.tile([1.0, 1.0, -1.0, -1.0], runs_each // 4)  # as large, and unrelated
+    shared *= math.sqrt(over * stats.f.isf(0.02, runs_each - 1, runs_each - 1))
+    found = contrast(runs(*np.exp(shared + own)), runs(*np.exp(shared - own)), interleaved=True)
+    assert found is not None
+    assert found.method is method
+
+
+def test_the_methods_are_those_of_the_json() -> None:
+    assert [method.value for method in Method] == ["welch", "paired"]
 
 
 def test_pairs_are_only_those_that_both_have() -> None:
@@ -52,10 +85,10 @@ def test_runs_without_noise() -> None:
     """What takes the same bytes each time differs or it does not."""
     same = contrast(runs(3.0, 3.0, 3.0), runs(3.0, 3.0), interleaved=False)
     assert same is not None
-    assert (same.p_value, same.standard_error) == (1.0, 0.0)
+    assert (same.p_value, same.standard_error, same.degrees) == (1.0, 0.0, 3)
     other = contrast(runs(3.0, 3.0, 3.0), runs(6.0, 6.0, 6.0), interleaved=True)
     assert other is not None
-    assert other.p_value == 0.0
+    assert (other.p_value, other.method) == (0.0, Method.WELCH), "there is no noise that pairs could share"
     interval = other.interval(0.99)
     assert (interval.low, interval.high) == pytest.approx((2.0, 2.0))
 
