@@ -117,7 +117,11 @@ def found(run: RunFolder) -> dict[int, list[int]]:
 
 def acknowledging(descriptor: int) -> Callable[[int, int], None]:
     """Acknowledge through a pipe."""
-    return lambda kind, number: os.write(descriptor, _ACKNOWLEDGEMENT.pack(kind, number)) and None
+
+    def acknowledge(kind: int, number: int) -> None:
+        os.write(descriptor, _ACKNOWLEDGEMENT.pack(kind, number))
+
+    return acknowledge
 
 
 def acknowledged(data: bytes) -> Iterable[tuple[int, int]]:

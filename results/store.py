@@ -17,6 +17,7 @@ crash, records already appended stay readable (see :mod:`results.jsonl` and :mod
 schemas are read too (see :mod:`results.schema_1`).
 """
 
+import contextlib
 import itertools
 import secrets
 import shutil
@@ -142,7 +143,8 @@ class RunFolder:
         try:
             run.write_manifest(manifest)
         except NotWritable:
-            path.rmdir()  # an empty folder says nothing
+            with contextlib.suppress(OSError):
+                path.rmdir()  # an empty folder says nothing
             raise
         return run
 

@@ -1,5 +1,6 @@
 import errno
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +79,15 @@ def test_what_cannot_be_written_is_one_line_and_3(tmp_path: Path, capsys: pytest
     printed = capsys.readouterr().err
     assert printed.count("\n") == 1
     assert "cannot make the folder" in printed
+
+
+def test_a_page_that_cannot_be_written_costs_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = shutil.copytree(ROOT / "tests/results/golden/schema-2", tmp_path / "run")
+    (run / "report.html").mkdir()
+    assert in_process("report", str(run)) == 3
+    printed = capsys.readouterr()
+    assert "golden: COMPLETE" in printed.out
+    assert printed.err == f"bakeoff: cannot write {run}/report.html: Is a directory; free some space or choose --out\n"
 
 
 @pytest.mark.parametrize(
