@@ -83,10 +83,13 @@ def check(adapter: str, options: Mapping[str, Any], spec: EngineSpec, deployment
 def dialect(adapter: str, options: Mapping[str, Any], deployment: Deployment) -> Dialect:
     """The wire format of an engine that cannot or need not be made: to read its log.
 
+    What is a setting of all engines by now may stand among the options of an older log; no wire format depends on it.
+
     Raises:
         UnknownEngine, BadOption: as :func:`check`.
     """
-    return adapter_class(adapter).dialect_for(_setup(adapter, Model(""), options, EngineSpec(), deployment))
+    own = {name: value for name, value in options.items() if name not in _SHARED}
+    return adapter_class(adapter).dialect_for(_setup(adapter, Model(""), own, EngineSpec(), deployment))
 
 
 def engine(

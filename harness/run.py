@@ -6,6 +6,7 @@ it ``incomplete`` (:func:`recover` then decodes what the cut-off trial had recor
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -20,10 +21,11 @@ from engines.secrets import conceal_environment, masked, masked_data
 from harness.client import decode_stream
 from harness.environment import VERSION, environment, git_commit, machine, source
 from harness.errors import first_leaf
-from harness.experiment import Experiment, experiment_from
+from harness.experiment import EngineConfig, Experiment, ModelConfig
 from harness.observer import Observer
 from harness.series import Clear, Prepared, plan_repeat, run_series
 from harness.traffic import traffic_planner
+from results.errors import NotWritable
 from results.records import SCHEMA_VERSION, Manifest, RunStatus
 from results.store import RunFolder, new_run_id
 from workloads import NoTokenizer, Tokenizer, workload
@@ -60,6 +62,7 @@ async def run_experiment(
 
     Raises:
         EngineError, WorkloadError: the model or an engine's options are wrong.
+        NotWritable: the disk filled up; what was recorded before is whole.
         CancelledError: interrupted; what was measured is kept and marked.
     """
     task = asyncio.current_task()
@@ -74,7 +77,8 @@ async def run_experiment(
         raise
     except Exception as error:
         cause = first_leaf(error)
-        _end(run, RunStatus.FAILED, f"{type(cause).__name__}: {cause}")
+        with contextlib.suppress(NotWritable):  # a full disk may be what went wrong
+            _end(run, RunStatus.FAILED, f"{type(cause).__name__}: {cause}")
         raise
     _end(run, RunStatus.FAILED if failure else RunStatus.COMPLETE, failure)
 
@@ -86,10 +90,11 @@ def recover(run: RunFolder) -> int:
     cut_off = [(plan, folder) for plan, folder in with_streams if not folder.has_requests()]
     if not cut_off:
         return 0
-    experiment = experiment_from(manifest.experiment, str(run.path))
-    tokenizer = _tokenizer_here(experiment)
+    # As the version that measured it wrote it: only what is needed here has to be known to this one.
+    engines = msgspec.convert(manifest.experiment["engines"], list[EngineConfig])
+    tokenizer = _tokenizer_here(msgspec.convert(manifest.experiment.get("model", {}), ModelConfig))
     for plan, folder in cut_off:
-        side = next(side for side in experiment.engines if side.shown == plan.engine)
+        side = next(side for side in engines if side.shown == plan.engine)
         spoken = dialect(side.adapter, side.options, side)
         folder.write_requests(decode_stream(stream, spoken, tokenizer) for stream in folder.read_streams())
     return len(cut_off)
@@ -127,10 +132,10 @@ def _tokenizer(experiment: Experiment, model: Model) -> Tokenizer:
     return Tokenizer(Path(place).expanduser())
 
 
-def _tokenizer_here(experiment: Experiment) -> Tokenizer | None:
+def _tokenizer_here(model: ModelConfig) -> Tokenizer | None:
     """The tokenizer, if it is on this machine already."""
-    known = cached(experiment.model.name) if experiment.model.name in KNOWN_MODELS else None
-    place = experiment.model.tokenizer or experiment.model.path or known
+    known = cached(model.name) if model.name in KNOWN_MODELS else None
+    place = model.tokenizer or model.path or known
     try:
         return Tokenizer(Path(place).expanduser()) if place else None
     except WorkloadError:

@@ -1,5 +1,6 @@
 """A file that only grows, and that a crash can tear only at its end: what both kinds of log are written through."""
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -33,22 +34,29 @@ class AppendOnlyFile:
             raise NotWritable(f"cannot write {path}: {error.strerror}; choose a folder you own with --out") from error
 
     def write(self, data: bytes) -> None:
-        """Append all of ``data``."""
+        """Append all of ``data``, or nothing: what a full disk took of it is cut off again."""
+        written = 0
         try:
-            written = os.write(self._handle, data)
             while written < len(data):  # a full disk or a signal may cut a write short
                 written += os.write(self._handle, data[written:])
         except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._handle, os.fstat(self._handle).st_size - written)
             raise NotWritable(f"cannot write {self._path}: {error.strerror}; earlier records are safe") from error
 
     def flush(self) -> None:
         """Write what waits; nothing does here."""
 
     def close(self) -> None:
-        """Flush, sync and close; closing twice is harmless."""
-        if self._handle >= 0:
+        """Flush, sync and close, whatever fails on the way; closing twice is harmless."""
+        if self._handle < 0:
+            return
+        try:
             self.flush()
             os.fsync(self._handle)
+        except OSError as error:
+            raise NotWritable(f"cannot write {self._path}: {error.strerror}; the last records may be lost") from error
+        finally:
             os.close(self._handle)
             self._handle = -1
 

@@ -41,24 +41,31 @@ class FrameAppender(AppendOnlyFile):
         self._waiting.append(frame)
 
     def flush(self) -> None:
-        """Write what was appended."""
+        """Write what was appended; what could not be written waits for the next time."""
         if self._waiting:
-            data = b"".join(self._waiting)
+            self.write(b"".join(self._waiting))
             self._waiting.clear()
-            self.write(data)
 
 
 class FrameLog(Generic[R]):
     """The records of one file, read one at a time; a missing file is an empty log.
 
     Attributes:
-        torn_bytes: size of a torn last frame; known when the iteration has ended.
+        path: of the file.
     """
 
     def __init__(self, path: Path, record: type[R]) -> None:
-        self._path = path
+        self.path = path
         self._decode = msgspec.msgpack.Decoder(record).decode
-        self.torn_bytes = 0
+
+    @property
+    def torn_bytes(self) -> int:
+        """Size of a torn last frame, which is left out; 0 in a clean log. Only the lengths of frames are read."""
+        if not self.path.exists():
+            return 0
+        with self.path.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            return end - _whole_bytes(file.fileno(), end)
 
     def __iter__(self) -> Iterator[R]:
         """Read from the start.
@@ -66,21 +73,20 @@ class FrameLog(Generic[R]):
         Raises:
             RunUnreadable: a frame is not a record.
         """
-        if not self._path.exists():
+        if not self.path.exists():
             return
-        with self._path.open("rb", buffering=1 << 20) as file:
+        with self.path.open("rb", buffering=1 << 20) as file:
             while head := file.read(_LENGTH_BYTES):
                 length = int.from_bytes(head, "big")
                 frame = file.read(length)
                 if len(head) < _LENGTH_BYTES or len(frame) < length:
-                    self.torn_bytes = len(head) + len(frame)
                     return
                 try:
                     yield self._decode(frame)
                 except msgspec.MsgspecError as error:
                     at = file.tell() - length
                     raise RunUnreadable(
-                        f"{self._path}: the frame at byte {at} is damaged ({error}); restore the file from a copy"
+                        f"{self.path}: the frame at byte {at} is damaged ({error}); restore the file from a copy"
                     ) from error
 
 

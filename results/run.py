@@ -1,6 +1,6 @@
 """The public analysis API: ``results.load(path)`` gives a run as pandas frames.
 
->>> run = results.load("runs/20261120-101500-demo-3f9a")
+>>> run = results.load("runs/20261120-101500-demo-3f9a81c2")
 >>> run.requests.groupby(["engine", "load"]).ttft_s.median()
 """
 
@@ -121,6 +121,18 @@ class Run:
         """Trials that a crash or Ctrl-C cut off, with the requests that had ended by then; shown, never counted."""
         pairs = [(plan, self.folder.trial(plan.id).read_requests()) for plan in self.unfinished]
         return [(plan, requests) for plan, requests in pairs if requests]
+
+    @cached_property
+    def torn(self) -> dict[str, list[str]]:
+        """What a crash tore, in words, by trial; a torn record is left out wherever its log is read."""
+        found = {folder.path.name: folder.torn() for folder in self.folder.trials()}
+        return {
+            trial: [
+                f"{name} ends in a torn record: {torn_bytes:,} bytes are left out" for name, torn_bytes in torn.items()
+            ]
+            for trial, torn in found.items()
+            if torn
+        }
 
     @cached_property
     def declared(self) -> list[str]:

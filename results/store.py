@@ -13,9 +13,11 @@
             quality.json         its answers beside a reference's          (derived, atomic)
 
 A trial counts as finished when ``trial.json`` is there; a run is complete when the manifest says so. Whatever the
-crash, records already appended stay readable (see :mod:`results.jsonl` and :mod:`results.frames`).
+crash, records already appended stay readable (see :mod:`results.jsonl` and :mod:`results.frames`). Runs of older
+schemas are read too (see :mod:`results.schema_1`).
 """
 
+import contextlib
 import itertools
 import secrets
 import shutil
@@ -41,6 +43,7 @@ from results.records import (
     TelemetryRecord,
     TrialRecord,
 )
+from results.schema_1 import LineLog
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -69,9 +72,10 @@ class TrialFolder:
         """The raw log of one worker of the client."""
         return self.path / f"streams-{worker}.frames"
 
-    def stream_logs(self) -> list[FrameLog[StreamRecord]]:
+    def stream_logs(self) -> list[FrameLog[StreamRecord] | LineLog]:
         """The raw logs: every exchange that ended, each worker's in the order in which they did."""
-        return [FrameLog(path, StreamRecord) for path in sorted(self.path.glob("streams-*.frames"))]
+        older = [LineLog(path) for path in self.path.glob("streams.jsonl")]
+        return [*older, *(FrameLog(path, StreamRecord) for path in sorted(self.path.glob("streams-*.frames")))]
 
     def read_streams(self) -> Iterator[StreamRecord]:
         """Every exchange that ended, one at a time."""
@@ -80,6 +84,12 @@ class TrialFolder:
     def read_telemetry(self) -> Log[TelemetryRecord]:
         """Every sample."""
         return read_log(self.telemetry_log, TelemetryRecord)
+
+    def torn(self) -> dict[str, int]:
+        """Logs whose last record a crash tore: name of the file → bytes that readers leave out."""
+        logs = {log.path.name: log.torn_bytes for log in self.stream_logs()}
+        logs[self.telemetry_log.name] = self.read_telemetry().torn_bytes
+        return {name: torn_bytes for name, torn_bytes in logs.items() if torn_bytes}
 
     def write_requests(self, records: Iterable[RequestRecord]) -> None:
         """Replace the decoded requests."""
@@ -130,7 +140,12 @@ class RunFolder:
         _make_folder(root)
         _make_folder(path, exist_ok=False)
         run = cls(path)
-        run.write_manifest(manifest)
+        try:
+            run.write_manifest(manifest)
+        except NotWritable:
+            with contextlib.suppress(OSError):
+                path.rmdir()  # an empty folder says nothing
+            raise
         return run
 
     @classmethod
@@ -208,9 +223,9 @@ def runs_below(root: Path) -> list[RunFolder]:
 
 
 def new_run_id(name: str) -> str:
-    """A run id that sorts by time and does not collide: ``20261120-101500-demo-3f9a``."""
+    """A run id that sorts by time and does not collide: ``20261120-101500-demo-3f9a81c2``."""
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    return f"{stamp}-{name}-{secrets.token_hex(2)}"
+    return f"{stamp}-{name}-{secrets.token_hex(4)}"
 
 
 def _link(source: Path, target: Path) -> None:

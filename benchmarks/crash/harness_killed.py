@@ -57,13 +57,13 @@ class Truth:
         self.process.communicate()
 
 
-def start_harness(truth: Truth, model: str, out: Path) -> subprocess.Popen[bytes]:
-    argv = [
-        Path(sys.executable).with_name("bakeoff"), "bench", "--engine", "reference", "--workload", "random",
+def bench(truth: Truth, model: str, out: Path) -> list[str]:
+    """The command line of a short run against the truth server."""
+    return [
+        str(Path(sys.executable).with_name("bakeoff")), "bench", "--engine", "reference", "--workload", "random",
         "--url", f"http://127.0.0.1:{truth.port}", "--model", "truth", "--tokenizer", model,
-        "--concurrency", str(CONCURRENCY), "--duration", str(DURATION_S), "--out", out,
+        "--concurrency", str(CONCURRENCY), "--duration", str(DURATION_S), "--out", str(out),
     ]  # fmt: skip
-    return subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,7 +84,8 @@ def kill_once(truth: Truth, model: str, instant: Instant) -> dict[str, int]:
     """One run killed at ``instant``; returns counts of what went wrong and what was saved."""
     with tempfile.TemporaryDirectory() as folder:
         before = truth.whole_answers()
-        harness = start_harness(truth, model, Path(folder))
+        argv = bench(truth, model, Path(folder))
+        harness = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         instant.wait(harness, truth, before)
         children = psutil.Process(harness.pid).children(recursive=True) if harness.poll() is None else []
         complete = harness.poll() is not None

@@ -1,5 +1,6 @@
 """Turns every expected error into one line and an exit code; anything else is our bug and keeps its traceback."""
 
+import errno
 import sys
 import traceback
 from collections.abc import Sequence
@@ -7,29 +8,38 @@ from types import TracebackType
 
 import cyclopts
 
-from harness.cli.options import EXIT_INTERRUPTED, EXIT_OK, EXIT_USER
+from harness.cli.options import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, EXIT_USER
 from harness.errors import expected_errors, first_leaf
+
+_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+"""A disk that is full or read-only, met by something that has no words of its own for it, such as a temporary file."""
 
 
 def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
     """Run the application on the words after ``bakeoff``.
 
     Returns:
-        what the command returned, or 2 for a mistake of the user or the machine, 130 after Ctrl-C.
+        what the command returned, or 2 for a mistake of the user or the machine, 3 where what it made cannot be
+        written, 130 after Ctrl-C.
     """
     try:
         result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except cyclopts.CycloptsError as error:
-        return _complain(" ".join(str(error).split()), "see bakeoff --help")
+        _complain(" ".join(str(error).split()), "see bakeoff --help")
+        return EXIT_USER
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception as raised:
         error = first_leaf(raised)
+        if isinstance(error, OSError) and error.errno in _UNWRITABLE:
+            _complain(f"cannot write {error.filename or 'a file'}: {error.strerror}", "free some space, or set TMPDIR")
+            return EXIT_INVALID
         if not isinstance(error, expected_errors()):
             raise
         for line in getattr(error, "log_tail", ()):
             sys.stderr.write(_masked(f"  | {line}\n"))
-        return _complain(str(error))
+        _complain(str(error))
+        return EXIT_INVALID if isinstance(error, _unwritable()) else EXIT_USER
     return result if isinstance(result, int) else EXIT_OK
 
 
@@ -38,12 +48,17 @@ def complain_of_bug(kind: type[BaseException], error: BaseException, trace: Trac
     sys.stderr.write(_masked("".join(traceback.format_exception(kind, error, trace))))
 
 
-def _complain(message: str, hint: str | None = None) -> int:
+def _complain(message: str, hint: str | None = None) -> None:
     sys.stderr.write(_masked(f"bakeoff: {message}{f'; {hint}' if hint else ''}\n"))
-    return EXIT_USER
 
 
 def _masked(text: str) -> str:
     """Without secrets; a command that has not come as far as importing engines knows none."""
     known = sys.modules.get("engines.secrets")
     return known.masked(text) if known else text
+
+
+def _unwritable() -> type[Exception]:
+    from results.errors import NotWritable
+
+    return NotWritable

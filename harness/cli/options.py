@@ -22,7 +22,7 @@ Ray = Annotated[str | None, cyclopts.Parameter(name="--ray")]
 
 DEFAULT_OUT = Path("runs")
 EXIT_OK, EXIT_USER, EXIT_INVALID, EXIT_INTERRUPTED = 0, 2, 3, 130
-"""Exit codes: the user's mistake is 2, a run that is no evidence is 3."""
+"""Exit codes: the user's mistake is 2, a run that is no evidence, or that cannot be written, is 3."""
 EXIT_REGRESSION, EXIT_CANNOT_TELL = 1, 2
 """Of a gate. One that was asked wrongly cannot tell either, and says so in a line."""
 _WIDTH = 100

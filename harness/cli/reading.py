@@ -119,19 +119,18 @@ def read(place: str | Path) -> "Run":
 
 
 def show(place: str | Path, *, json: bool) -> "Run":
-    """Salvage what a crash left, print the table (or JSON) and write the page."""
+    """Salvage what a crash left, print the table (or JSON) and write the page; a full disk costs no table."""
     from rich.console import Console
 
     from results.report import print_summary, write_html
 
     run = read(place)
-    page = write_html(run)
     if json:
-        print_json(_summary(run, page))
+        print_json(_summary(run, write_html(run)))
     else:
         console = Console()
         print_summary(run, console)
-        console.print(f"\nreport: {page}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"\nreport: {write_html(run)}", markup=False, highlight=False, soft_wrap=True)
     return run
 
 

@@ -88,7 +88,11 @@ class Driver:
             duration_s: how long, from the start.
             minimum: requests to plan at least.
             ramp_s: the slots start evenly over this time; the default is four each millisecond.
+
+        Raises:
+            NotWritable: records cannot be stored any more.
         """
+        self._flights.load = asyncio.current_task()
         await self._transport.open(concurrency)
         loop = _ClosedLoop(self._flights, self._clock, self._feed(sessions))
         start_ns = await self._begin()
@@ -110,7 +114,11 @@ class Driver:
             duration_s: length of the arrival process.
             max_in_flight: sessions above this number wait inside the client, in order, and are timed from their plan
                 all the same.
+
+        Raises:
+            NotWritable: records cannot be stored any more.
         """
+        self._flights.load = asyncio.current_task()
         await self._transport.open(min(SPARE_CONNECTIONS, max_in_flight or SPARE_CONNECTIONS))
         feed = self._feed(sessions)
         start_ns = await self._begin()

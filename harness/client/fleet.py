@@ -22,6 +22,7 @@ from harness.client.orders import Answer, Closed, Done, Go, Open, Prepare, Ready
 from harness.client.station import Station
 from harness.client.wire import WireSession, write_wire
 from harness.errors import ClientFailed
+from results.errors import NotWritable
 from results.records import ClientRecord, Phase, TelemetryRecord
 from results.store import TrialFolder
 
@@ -93,6 +94,7 @@ class Fleet:
 
         Raises:
             ClientFailed: a worker broke.
+            NotWritable: a worker cannot write its log.
             CancelledError: what was in flight has been recorded as cancelled.
         """
         with tempfile.TemporaryDirectory(prefix="bakeoff-") as scratch:
@@ -100,7 +102,7 @@ class Fleet:
             await asyncio.to_thread(write_wire, [member.plan for member in crew], sessions)
             try:
                 done = await _run(crew, order)
-            except (asyncio.CancelledError, ClientFailed):
+            except (asyncio.CancelledError, ClientFailed, NotWritable):
                 await asyncio.gather(*(_stopped(member.station) for member in crew))
                 raise
             finally:
@@ -207,8 +209,10 @@ async def _done(station: Station) -> Done:
     return answer
 
 
-def _broken(station: Station, answer: Answer) -> ClientFailed:
+def _broken(station: Station, answer: Answer) -> ClientFailed | NotWritable:
     said = answer.failure if isinstance(answer, Done) else f"it answered {type(answer).__name__} out of turn"
+    if isinstance(answer, Done) and answer.unwritable:
+        return NotWritable(said)
     return ClientFailed(f"the client worker on {station.host} failed: {said or 'it stopped without being told to'}")
 
 

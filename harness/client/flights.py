@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from harness.client.transport import StreamLog, Transport
 from harness.client.wire import WireSession
 from harness.clock import NS_PER_S, Clock
+from results.errors import NotWritable
 from results.records import Phase, StreamRecord
 
 _READ_AHEAD = 32
@@ -97,7 +98,11 @@ class Recorder(Protocol):
         ...
 
     def flush(self) -> None:
-        """Make everything taken safe from a crash of this process."""
+        """Make everything taken safe from a crash of this process.
+
+        Raises:
+            NotWritable: it cannot be stored.
+        """
         ...
 
 
@@ -125,6 +130,9 @@ class Flights:
         self._thinking: set[Flight] = set()
         self._recording = False
         self._idle: asyncio.Future[None] | None = None
+        self._failure: NotWritable | None = None
+        self.load: asyncio.Task[Any] | None = None
+        """Cancelled when nothing more can be recorded: a load that leaves no record is put on for nothing."""
         self.live = 0
         """Sessions under way."""
         self.planned = 0
@@ -159,7 +167,11 @@ class Flights:
             await self._idle
 
     def cancel(self) -> None:
-        """End every exchange as cancelled, without starting anything in its stead, and record all that has ended."""
+        """End every exchange as cancelled, without starting anything in its stead, and record all that has ended.
+
+        Raises:
+            NotWritable: records cannot be stored, which is why the load was cancelled.
+        """
         now_ns = self._clock.now_ns()
         for flight in self._by_age:
             self._transport.drop(flight)
@@ -169,6 +181,8 @@ class Flights:
         self._thinking.clear()
         self.live = 0
         self.flush()
+        if self._failure:
+            raise self._failure
 
     def flush(self) -> None:
         """Record everything that has ended."""
@@ -226,7 +240,13 @@ class Flights:
         for _ in range(2 + len(self._landed) // 8):
             if self._landed:
                 self._recorder.append(self._landed.popleft().record(self._phase))
-        self._recorder.flush()
+        try:
+            self._recorder.flush()
+        except NotWritable as error:
+            self._failure = error
+            if self.load:
+                self.load.cancel()
+            return
         self._recording = bool(self._landed)
         if self._recording:
             asyncio.get_running_loop().call_soon(self._record_some)

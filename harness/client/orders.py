@@ -78,6 +78,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
         cpu_s: CPU time of the worker from :class:`Go` to here.
         rss_bytes: its peak memory so far.
         failure: what went wrong in the worker itself.
+        unwritable: whether that is only that its log cannot be written.
     """
 
     planned: int
@@ -87,6 +88,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     cpu_s: float = 0.0
     rss_bytes: int = 0
     failure: str | None = None
+    unwritable: bool = False
 
 
 Order = Prepare | Go | Stop | AskClock

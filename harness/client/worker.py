@@ -42,6 +42,7 @@ from harness.client.wire import read_wire
 from harness.clock import MonotonicClock
 from harness.errors import first_leaf
 from harness.realtime import claim_core
+from results.errors import NotWritable
 from results.frames import FrameAppender
 
 TRANSPORTS = {"http": HttpTransport, "aiohttp": AiohttpTransport}
@@ -162,6 +163,8 @@ def _outcome(task: asyncio.Task[Done]) -> Done:
     error = task.exception()
     if error is not None:
         cause = first_leaf(error)
+        if isinstance(cause, NotWritable):
+            return Done(0, failure=str(cause), unwritable=True)
         return Done(0, failure=f"{type(cause).__name__}: {cause}")
     return task.result()
 

@@ -16,6 +16,7 @@ from harness.telemetry.host import HostProbe, ProcessProbe
 from harness.telemetry.loop import Probe, Ticker, sample
 from harness.telemetry.orders import Mark, Order, Sample
 from harness.telemetry.server import ServerProbe
+from results.errors import NotWritable
 from results.jsonl import Appender
 from results.records import TelemetryRecord
 
@@ -59,7 +60,7 @@ def _process_probes(order: Sample) -> list[Probe]:
 def _sample(order: Sample, orders: Iterator[Order], probes: list[Probe], no_gpu: str | None) -> Order | None:
     """Sample until an order arrives that is no mark; returns it, or None at the end of stdin."""
     assert order.log is not None
-    with Appender(Path(order.log)) as log:
+    with contextlib.closing(_Samples(Path(order.log))) as log:
         ticker = Ticker(INTERVAL_NS, time.monotonic_ns())
         with _server_probe(order, log.append) as server:
             following = _tick(orders, probes, ticker, log.append)
@@ -81,6 +82,38 @@ def _tick(
     while not select.select([0], [], [], ticker.wait_ns(time.monotonic_ns()) / 1e9)[0]:
         sample(probes, ticker, time.monotonic_ns, emit)
     return next(orders, None)
+
+
+class _Samples:
+    """Where samples go, until one cannot be written: that is said once, in a line that is no number, and the rest lost.
+
+    Whoever waits for the next answer hears it; the probes have nobody to tell.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._log: Appender | None = None
+        with self._told():
+            self._log = Appender(path)
+
+    def append(self, record: TelemetryRecord) -> None:
+        """Write one."""
+        if self._log:
+            with self._told():
+                self._log.append(record)
+
+    def close(self) -> None:
+        """Sync and close."""
+        if self._log:
+            with self._told():
+                self._log.close()
+
+    @contextlib.contextmanager
+    def _told(self) -> Generator[None]:
+        try:
+            yield
+        except NotWritable as error:
+            self._log = None
+            os.write(1, f"{error}\n".encode())
 
 
 @contextlib.contextmanager

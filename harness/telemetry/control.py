@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from harness.telemetry.orders import Mark, Order, Sample, ServerPage
+from results.errors import NotWritable
 
 MARK_S = 6.0
 """The longest wait for a marked reading: that of a page which has just been asked for, and its own."""
@@ -33,6 +34,9 @@ class Sampler:
             engine_pid: first process of an engine that is ours.
             client_pids: of the client's workers.
             server: where the engine tells its own view; None where it does not.
+
+        Raises:
+            NotWritable: samples were lost; said at the end of the block at the latest.
         """
         await self._order(Sample(next(self._numbers), str(log), engine_pid, list(client_pids), server))
         try:
@@ -51,13 +55,19 @@ class Sampler:
                 await self._order(Mark(next(self._numbers), mark))
 
     async def _order(self, order: Order) -> None:
-        """Send one order and wait until it holds. A sampler that died costs its log, not the trial."""
+        """Send one order and wait until it holds. A sampler that died costs its log, not the trial.
+
+        Raises:
+            NotWritable: the sampler cannot write its log.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(ConnectionError):
             self._process.stdin.write(msgspec.json.encode(order) + b"\n")
             await self._process.stdin.drain()
             while line := await self._process.stdout.readline():
+                if not line.strip().isdigit():
+                    raise NotWritable(line.decode().strip())
                 if int(line) == order.number:  # else the answer to an order that was given up
                     return
 

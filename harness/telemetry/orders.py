@@ -1,7 +1,7 @@
 """What the sampler's process is told: JSON lines on its stdin, so that nothing secret is in a file or an argument list.
 
 Every order has a number, and is answered by a line with that number once it holds; an answer that nobody waited for is
-told from the next one by it.
+told from the next one by it. A line that is no number says why samples cannot be written.
 """
 
 import msgspec

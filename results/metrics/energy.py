@@ -36,7 +36,7 @@ def energy(telemetry: Sequence[TelemetryRecord], window: Window, idle: Window | 
     """
     total = _total_j(telemetry, window, MIN_WINDOW_S)
     if total.value is None:
-        return Energy(total, absent(total.reason or ""))
+        return Energy(total, total)
     if idle is None:
         return Energy(total, absent("no idle baseline was taken"))
     baseline = _total_j(telemetry, idle, MIN_IDLE_S)

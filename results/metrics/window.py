@@ -48,7 +48,7 @@ def steady_window(requests: Sequence[RequestRecord], load: Load, issue_start_ns:
         changes[request.ended_ns] = changes.get(request.ended_ns, 0) - 1
     in_flight = 0
     reached: int | None = None
-    left: int | None = None
+    left = issue_start_ns
     for t_ns, change in sorted(changes.items()):
         full_before = in_flight >= load.concurrency
         in_flight += change
@@ -56,6 +56,6 @@ def steady_window(requests: Sequence[RequestRecord], load: Load, issue_start_ns:
             reached = t_ns
         if full_before and in_flight < load.concurrency:
             left = t_ns
-    if reached is None or left is None:
+    if reached is None:
         return Window(issue_start_ns, issue_start_ns)
     return Window(reached, min(left, issue_end_ns))

@@ -50,6 +50,7 @@ def print_summary(run: Run, console: Console) -> None:
         _print_list(console, "Where the time went, as the engines saw it:", engine_lines(run), "")
         _print_list(console, "INVALID trials, left out of every number above:", _invalid(run), "red")
         _print_list(console, "Never finished:", _unfinished(run), "yellow")
+        _print_list(console, "Torn by a crash:", _torn(run), "yellow")
         _print_list(console, "Warnings:", _warnings(run), "yellow")
         _print_list(console, "Declared:", run.declared, "")
 
@@ -141,6 +142,10 @@ def _unfinished(run: Run) -> list[str]:
     for plan in run.unfinished:
         repeats.setdefault((plan.engine, plan.load.label), []).append(str(plan.repeat))
     return [f"{engine}, {load}: repeat {listed(missing)}" for (engine, load), missing in repeats.items()]
+
+
+def _torn(run: Run) -> list[str]:
+    return [f"{_place(plan)}: {line}" for plan in run.manifest.trials for line in run.torn.get(plan.id, [])]
 
 
 def _warnings(run: Run) -> list[str]:

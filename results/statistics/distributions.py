@@ -1,7 +1,5 @@
 """Quantiles and tails of the distributions that this package needs; scipy is imported when one is asked for."""
 
-import math
-
 
 def t_quantile(probability: float, degrees: float) -> float:
     """Student's t quantile: ``t_quantile(0.975, 2)`` is 4.303."""
@@ -29,15 +27,3 @@ def f_tail(ratio: float, above: float, below: float) -> float:
     from scipy.special import fdtrc  # noqa: PLC0415
 
     return float(fdtrc(above, below, ratio))
-
-
-def normal_quantile(probability: float) -> float:
-    """``normal_quantile(0.975)`` is 1.960."""
-    from scipy.special import ndtri  # noqa: PLC0415
-
-    return float(ndtri(probability))
-
-
-def normal_below(z: float) -> float:
-    """Probability that a standard normal number lies below ``z``."""
-    return 0.5 * math.erfc(-z / math.sqrt(2))

@@ -1,13 +1,17 @@
+import errno
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import cyclopts
 import pytest
 
 from engines import pick_port
 from harness.cli import make_app
 from harness.cli.guarded import guarded
+from results.errors import NotWritable, RunUnreadable
 from tests.workloads.small_tokenizers import checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +72,48 @@ def test_mistakes_are_one_line_on_stderr(arguments: tuple[str, ...], words: str,
     assert words in printed.err
 
 
+def test_what_cannot_be_written_is_one_line_and_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
+    arguments = ("--engine", "openai", "--url", "http://127.0.0.1:9", "--model", "m", "--tokenizer", str(tmp_path))
+    assert in_process("bench", *arguments, "--concurrency", "1", "--out", str(tmp_path / "file" / "runs")) == 3
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert "cannot make the folder" in printed
+
+
+def test_a_page_that_cannot_be_written_costs_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = shutil.copytree(ROOT / "tests/results/golden/schema-2", tmp_path / "run")
+    (run / "report.html").mkdir()
+    assert in_process("report", str(run)) == 3
+    printed = capsys.readouterr()
+    assert "golden: COMPLETE" in printed.out
+    assert printed.err == f"bakeoff: cannot write {run}/report.html: Is a directory; free some space or choose --out\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (OSError(errno.ENOSPC, "No space left", "/tmp/x"), 3, "cannot write /tmp/x: No space left; free some space"),
+        (ExceptionGroup("", [OSError(errno.EROFS, "Read-only")]), 3, "cannot write a file: Read-only; free some space"),
+        (ExceptionGroup("", [NotWritable("cannot write y: full")]), 3, "bakeoff: cannot write y: full\n"),
+        (RunUnreadable("y is damaged"), 2, "bakeoff: y is damaged\n"),
+    ],
+)
+def test_a_full_disk_met_anywhere_is_one_line_and_3(
+    error: Exception, code: int, line: str, capsys: pytest.CaptureFixture[str]
+):
+    app = cyclopts.App()
+
+    @app.default
+    def meet() -> None:
+        raise error
+
+    assert guarded(app, []) == code
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert line in printed
+
+
 def test_bench_measures_a_running_server_and_report_and_compare_read_it(tmp_path: Path):
     port = pick_port()
     order = json.dumps({"schedule": {"ttft_s": 0.02, "itl_s": 0.005}, "port": port, "core": None})
@@ -104,6 +150,12 @@ def test_each_mistake_of_the_list_gets_one_line(model_folder: Path):
 @pytest.mark.model
 def test_killing_the_harness_loses_nothing(model_folder: Path):
     bars = bars_of("crash.harness_killed", "--instants", "3", "--model", str(model_folder))
+    assert [name for name, bar in bars.items() if not bar["pass"]] == []
+
+
+def test_what_was_saved_stays_saved(tmp_path: Path):
+    """But for full disks, which need a mount of their own: tests/harness/test_fleet.py has those."""
+    bars = bars_of("crash.store", "--kills", "20", "--runs", "25", "--no-disks", "--model", str(tmp_path))
     assert [name for name, bar in bars.items() if not bar["pass"]] == []
 
 

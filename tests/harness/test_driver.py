@@ -1,12 +1,15 @@
 """The driver in virtual time, against a scripted transport."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
 from harness.client import Driver, Issue
 from harness.client.fake import ScriptedTransport
 from harness.clock import LoopClock, run_virtual
+from results.errors import NotWritable
 from results.records import Phase
 from tests.harness.driving import ANSWER, S, drive, wire
 from tests.harness.samples import FINISH, TOKEN, MemoryRecorder, closed, opened, session
@@ -150,3 +153,32 @@ def test_hours_of_traffic_take_seconds_and_lose_nothing():
     )
     assert len(records) == driver.planned == 20_000
     assert issue.end_ns == 1200 * S
+
+
+class FullRecorder(MemoryRecorder):
+    """A disk with room for three records."""
+
+    def flush(self) -> None:
+        super().flush()
+        if len(self.records) > 3:
+            raise NotWritable("cannot write log: No space left on device")
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda d: d.closed_loop(wire(closed(10_000)), 2, duration_s=600),
+        lambda d: d.open_loop(wire(opened([0.1 * i for i in range(10_000)])), duration_s=1000, max_in_flight=2),
+    ],
+    ids=["closed", "open"],
+)
+def test_a_load_that_leaves_no_record_is_not_kept_on(work: Callable[[Driver], Coroutine[Any, Any, Issue]]):
+    async def scene() -> int:
+        transport = ScriptedTransport(ANSWER)
+        clock = LoopClock()
+        driver = Driver(transport, clock=clock, recorder=FullRecorder(), timeout_s=9)
+        with pytest.raises(NotWritable, match="No space left"):
+            await work(driver)
+        return clock.now_ns()
+
+    assert run_virtual(scene()) < 2 * S

@@ -14,6 +14,7 @@ from benchmarks.essence import essence
 from harness.client import Closed, Open, local_fleet
 from harness.client.fleet import LoadOrder, dealt
 from harness.errors import ClientFailed
+from results.errors import NotWritable
 from results.frames import FrameLog
 from results.records import StreamRecord
 from results.store import TrialFolder
@@ -106,6 +107,26 @@ def test_a_worker_that_is_killed_ends_the_load_with_one_line(tmp_path: Path):
     assert "\n" not in play(scene())
     (survivor,) = TrialFolder(tmp_path / "cut").read_streams()
     assert (survivor.session, survivor.end) == ("s0", "cancelled")
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["cannot be opened", "fills up"])
+def test_a_log_that_cannot_be_written_ends_the_load_with_one_line(tmp_path: Path, at_once: bool):
+    """The first of two workers has no place for its log; the other has recorded what it did."""
+    log = tmp_path / "cut" / "streams-0.frames"
+    log.parent.mkdir()
+    log.mkdir() if at_once else log.symlink_to("/dev/full")
+
+    async def scene() -> str:
+        async with truth() as (url, _), local_fleet(2) as fleet:
+            sessions = planned(4, tokens=(2, 5000))  # twenty seconds: the second worker's end is not waited for
+            with pytest.raises(NotWritable, match=r"streams-0\.frames: (Is a dir|No space)") as failure:
+                async with asyncio.timeout(10):
+                    await put_on(fleet, url, Closed(2, duration_s=30), sessions, log.parent)
+            assert (await put_on(fleet, url, OPEN, planned(5, gap_s=0.01), tmp_path / "next"))[0].planned == 5
+        return str(failure.value)
+
+    assert "\n" not in play(scene())
+    assert {record.end for record in FrameLog(log.with_name("streams-1.frames"), StreamRecord)} <= {"cancelled"}
 
 
 def test_what_breaks_inside_a_worker_is_named(tmp_path: Path):

@@ -48,13 +48,13 @@ def test_what_cannot_be_told_is_2_and_no_evidence_3(tmp_path: Path, capsys) -> N
     assert "bakeoff: INVALID: " in capsys.readouterr().err
 
 
-def test_mistakes_are_one_line_and_2(tmp_path: Path, capsys) -> None:
+def test_mistakes_are_one_line_and_2_and_what_cannot_be_written_3(tmp_path: Path, capsys) -> None:
     path = build_run(tmp_path, SAME)
     assert bakeoff("gate", "--baseline", str(path), "--candidate", f"{path}@branch") == 2
     assert "holds several engines; name one" in capsys.readouterr().err
     assert gate(path, "--primary", "ttft") == 2
     assert "unknown metric 'ttft'" in capsys.readouterr().err
-    assert gate(path, "--junit", str(tmp_path / "none" / "x.xml")) == 2
+    assert gate(path, "--junit", str(tmp_path / "none" / "x.xml")) == 3
     assert "cannot write" in capsys.readouterr().err
 
 

@@ -1,6 +1,7 @@
 """Whole runs against the truth server, which stands in for an engine that runs already."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -147,6 +148,21 @@ def test_streams_of_a_crash_are_decoded_once(tmp_path: Path):
     again = results.load(found.path)
     assert [plan.id for plan in again.unfinished] == ["r2-reference-1"]
     assert len(again.salvaged[0][1]) == len(whole)
+
+
+@pytest.mark.parametrize("schema", [1, 2])
+def test_streams_that_an_older_version_left_undecoded_are_read(tmp_path: Path, schema: int):
+    """Its experiment stands in the manifest in the words of that time: the address among the adapter's options."""
+    golden = Path(results.__file__).parents[1] / "tests" / "results" / "golden" / f"schema-{schema}"
+    folder = RunFolder.open(shutil.copytree(golden, tmp_path / "run"))
+    trial = folder.trial("r2-reference-1")
+    whole = trial.read_requests()
+    (trial.path / "trial.json").unlink()
+    (trial.path / "requests.jsonl").unlink()
+    assert recover(folder) == 1
+    for found, stored in zip(trial.read_requests(), whole, strict=True):
+        for name in ("index", "phase", "planned_ns", "sent_ns", "chunk_ns", "chunk_tokens", "outcome", "text"):
+            assert getattr(found, name) == getattr(stored, name)
 
 
 def test_a_folder_that_cannot_be_made_fails_before_anything_starts(tmp_path: Path):

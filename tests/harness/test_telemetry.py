@@ -9,11 +9,14 @@ from typing import Any
 
 import psutil
 import pynvml
+import pytest
 
 from harness.telemetry import sampler
 from harness.telemetry.gpu import open_gpus
 from harness.telemetry.host import HostProbe, ProcessProbe
 from harness.telemetry.loop import Ticker, sample
+from results.errors import NotWritable
+from results.jsonl import read_log
 from results.records import TelemetryRecord
 from results.store import TrialFolder
 
@@ -197,6 +200,23 @@ def test_the_sampler_process_writes_while_its_block_runs_and_then_ends(tmp_path:
     times = [record.t_ns for record in records if record.source == "host"]
     gaps_ms = [(b - a) / 1e6 for a, b in itertools.pairwise(times)]
     assert 60 < sorted(gaps_ms)[len(gaps_ms) // 2] < 140
+
+
+@pytest.mark.parametrize("full", ["/dev/full", "/dev"])
+def test_samples_that_cannot_be_written_are_told_at_the_end_at_the_latest(tmp_path: Path, full: str):
+    """A log on a full disk, and one that cannot be opened; the sampler itself goes on."""
+    (tmp_path / "full.jsonl").symlink_to(full)
+
+    async def scene() -> None:
+        async with sampler() as running:
+            with pytest.raises(NotWritable, match=r"full\.jsonl: (No space left on device|Is a directory); "):
+                async with running.into(tmp_path / "full.jsonl", None, [os.getpid()]):
+                    pass
+            async with running.into(tmp_path / "next.jsonl", None, [os.getpid()]):
+                await running.mark("now")
+
+    asyncio.run(scene())
+    assert read_log(tmp_path / "next.jsonl", TelemetryRecord).records
 
 
 def test_the_sampler_ends_when_its_parent_is_gone(tmp_path: Path):

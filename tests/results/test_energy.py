@@ -74,6 +74,34 @@ def test_a_counter_without_power_readings_is_believed() -> None:
     assert energy(records, WINDOW).total_j.value == pytest.approx(21_000)
 
 
+def test_two_samples_at_the_edges_are_enough() -> None:
+    """0 J at 60 s and 1 J at 90 s: the window is covered to the instant, and 1 J is a movement."""
+    records = [gpu(60, energy_j=0.0), gpu(90, energy_j=1.0)]
+    assert energy(records, WINDOW).total_j.value == pytest.approx(1.0)
+    assert energy(records[:1], WINDOW).total_j.reason == "gpu0: no energy counter"
+    assert (
+        energy([records[0], gpu(89, energy_j=1.0)], WINDOW).total_j.reason
+        == "gpu0: the samples do not cover the window"
+    )
+
+
+@pytest.mark.parametrize(("watts", "believed"), [(35.0, True), (35.1, False), (31.7, True), (31.6, False)])
+def test_power_may_be_five_percent_off(watts: float, believed: bool) -> None:
+    """1,000 J against 35 W × 30 s = 1,050 J, just 5 % apart; 31.7 W are 4.9 % too little, 31.6 W 5.2 %."""
+    records = [gpu(t, energy_j=1000 * (t - 60) / 30, power_w=watts) for t in range(50, 100)]
+    assert (energy(records, WINDOW).total_j.value is not None) is believed
+
+
+def test_power_is_integrated_between_its_samples() -> None:
+    """From 0 W at 50 s evenly to 100 W at 100 s: 20 W at 60 s, 80 W at 90 s, so 50 W × 30 s = 1,500 J."""
+    ends = [gpu(50, power_w=0.0), gpu(100, power_w=100.0)]
+    counter = [gpu(t, energy_j=(t - 50) ** 2) for t in range(51, 100)]  # the integral of 2 (t − 50) W
+    assert energy([*counter, *ends], WINDOW).total_j.value == pytest.approx(40**2 - 10**2)
+    off = [gpu(t, energy_j=1.06 * (t - 50) ** 2) for t in range(51, 100)]
+    reason = "gpu0: the counter says 1590 J, integrated power 1500 J: unreliable"
+    assert energy([*off, *ends], WINDOW).total_j.reason == reason
+
+
 def test_samples_must_cover_the_window() -> None:
     late = [record for record in samples() if record.t_ns > 61 * S]
     assert energy(late, WINDOW).total_j.reason == "gpu0: the samples do not cover the window"
@@ -97,6 +125,7 @@ def test_no_gpu_and_no_counter() -> None:
 def test_energy_per_token() -> None:
     """21,000 J over 3,000 tokens: 7 J each; over none there is no such number."""
     assert per_unit(Value(21_000.0), 3_000, "output token").value == pytest.approx(7.0)
+    assert per_unit(Value(21_000.0), 1, "request").value == pytest.approx(21_000)
     assert per_unit(Value(21_000.0), 0, "output token").reason == "no output token in the window"
     assert per_unit(Value(None, "why"), 10, "output token").reason == "why"
 

@@ -1,5 +1,6 @@
 """Binary logs: every record survives, a torn tail is left out, damage is not."""
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -73,3 +74,17 @@ def test_damage_is_not_a_torn_tail(tmp_path: Path):
 def test_a_folder_that_is_missing_is_one_clear_line(tmp_path: Path):
     with pytest.raises(NotWritable, match="choose a folder"):
         FrameAppender(tmp_path / "none" / "log")
+
+
+def test_what_a_full_disk_did_not_take_is_written_when_there_is_space(tmp_path: Path):
+    full = tmp_path / "full"
+    full.symlink_to("/dev/full")
+    log = FrameAppender(full)
+    log.append(ITEMS[1])
+    for _ in range(2):
+        with pytest.raises(NotWritable, match=r"full: No space left on device; earlier records are safe"):
+            log.flush()
+    log._handle = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    log.append(ITEMS[2])
+    log.close()
+    assert list(FrameLog(tmp_path / "log", Item)) == ITEMS[1:3]

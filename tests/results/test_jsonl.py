@@ -1,5 +1,7 @@
 """The append-only log: cut it anywhere, damage it anywhere, and it says what it lost."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from results.errors import NotWritable, RunUnreadable
-from results.jsonl import Appender, read_log
+from results.jsonl import Appender, Log, read_log
 from results.records import TelemetryRecord
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -131,11 +133,51 @@ def test_a_full_disk_says_that_earlier_records_are_safe() -> None:
         log.append(TelemetryRecord(1, "host", {}))
 
 
-def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import os  # noqa: PLC0415
+@pytest.mark.parametrize("room", [0, 1, 40])
+def test_what_a_full_disk_took_of_a_record_is_cut_off_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    """Else the next record, once there is space, would be glued to it and the whole log be damaged."""
+    real, left = os.write, room
 
+    def full(handle: int, data: bytes) -> int:
+        nonlocal left
+        if not left:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = real(handle, data[:left])
+        left -= written
+        return written
+
+    first, second, third = (TelemetryRecord(t_ns, "host", {"a": "x" * 50}) for t_ns in (1, 2, 3))
+    path = tmp_path / "log.jsonl"
+    with Appender(path) as log:
+        log.append(first)
+        monkeypatch.setattr("results.append_only.os.write", full)
+        with pytest.raises(NotWritable, match=r"log\.jsonl: No space left on device; earlier records are safe"):
+            log.append(second)
+        monkeypatch.undo()
+        assert read_log(path, TelemetryRecord) == Log([first])
+        log.append(third)
+    assert read_log(path, TelemetryRecord) == Log([first, third])
+
+
+def test_a_disk_that_fails_at_the_end_is_one_clear_line_and_the_file_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Appender(tmp_path / "log.jsonl")
+
+    def broken(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("results.append_only.os.fsync", broken)
+    with pytest.raises(NotWritable, match=r"log\.jsonl: Input/output error; the last records may be lost"):
+        log.close()
+    log.close()
+
+
+def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.write
-    monkeypatch.setattr("results.jsonl.os.write", lambda handle, data: real(handle, bytes(data)[:5]))
+    monkeypatch.setattr("results.append_only.os.write", lambda handle, data: real(handle, bytes(data)[:5]))
     path = tmp_path / "log.jsonl"
     write(path, [TelemetryRecord(1, "host", {"a": "long enough for many writes"})])
     monkeypatch.undo()

@@ -1,5 +1,6 @@
 """Latencies of one request against numbers worked out by hand."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,13 @@ def test_ttft_counts_from_the_plan() -> None:
     assert latency.ttft_s(r) == pytest.approx(0.050)
     assert latency.ttft_from_send_s(r) == pytest.approx(0.047)
     assert latency.send_lag_s(r) == pytest.approx(0.003)
+
+
+def test_a_wait_under_a_cap_is_not_the_clients_lag() -> None:
+    """Planned at 100 ms, held back until 130 by max_in_flight, sent at 133: 3 ms late; the token at 150 is still 50."""
+    r = msgspec.structs.replace(request(planned=100, sent=133, chunks=[150]), due_ns=130 * MS)
+    assert latency.send_lag_s(r) == pytest.approx(0.003)
+    assert latency.ttft_s(r) == pytest.approx(0.050)
 
 
 def test_without_a_token_there_is_no_latency() -> None:
@@ -88,3 +96,11 @@ def test_itl_sums_to_the_time_between_first_and_last_chunk(stream: tuple[list[in
 def test_normalised_latency_is_shared_out_over_all_tokens() -> None:
     """Planned at 5, last token at 60 ms, 7 tokens: 55 / 7 ms each."""
     assert latency.normalized_latency_s(request(planned=5, chunks=[10, 60], tokens=[1, 6])) == pytest.approx(0.055 / 7)
+
+
+def test_an_answer_of_which_the_engine_counted_no_token_has_no_latency_per_token() -> None:
+    r = request(chunks=[10, 60], tokens=[0, 0])
+    assert latency.e2e_s(r) == pytest.approx(0.060)
+    assert latency.normalized_latency_s(r) is None
+    assert latency.tpot_s(r) is None
+    assert latency.itl_s([r]) == []

@@ -1,5 +1,6 @@
 """Corners of the page: what a run may also hold."""
 
+import io
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,29 @@ def test_equal_engines_are_not_told_apart(tmp_path: Path) -> None:
     assert not found.decided
     assert found.sentence.startswith("At poisson 3/s the data cannot tell ")
     assert "TTFT p50 ratio " in found.sentence
+
+
+def test_what_a_crash_tore_is_told(tmp_path: Path) -> None:
+    run = results.load(build_run(tmp_path, replace(SMALL, repeats=2, finished=1)))
+    assert run.torn == {}
+    (done,), (cut,) = run.finished, run.unfinished
+    with run.folder.trial(done.record.id).telemetry_log.open("ab") as log:
+        log.write(b'{"t_ns":')
+    trial = run.folder.trial(cut.id)
+    trial.create()
+    trial.stream_log(1).write_bytes((2000).to_bytes(4, "big") + bytes(1500))
+    torn = results.load(run.path)
+    assert torn.torn == {
+        done.record.id: ["telemetry.jsonl ends in a torn record: 8 bytes are left out"],
+        cut.id: ["streams-1.frames ends in a torn record: 1,504 bytes are left out"],
+    }
+    html, out = render_html(torn), io.StringIO()
+    print_summary(torn, Console(file=out, width=140))
+    told = out.getvalue()
+    assert "Torn by a crash:\n  only, c=1, repeat 1: telemetry.jsonl ends in a torn record" in told
+    for lines in torn.torn.values():
+        assert lines[0] in html
+        assert lines[0] in told
 
 
 def test_a_failure_is_told(tmp_path: Path) -> None:

@@ -68,6 +68,11 @@ def test_prompt_tokens_count_at_the_first_token() -> None:
     assert throughput.prompt_tokens_per_s(requests, SECOND).value == pytest.approx(30.0)
 
 
+def test_a_prompt_without_tokens_adds_none() -> None:
+    requests = [request(0, [900], prompt_tokens=30), request(0, [950], prompt_tokens=0)]
+    assert throughput.prompt_tokens_per_s(requests, SECOND).value == pytest.approx(30.0)
+
+
 def test_prompt_tokens_nobody_reported_are_absent_not_zero() -> None:
     value = throughput.prompt_tokens_per_s([request(0, [900])], SECOND)
     assert value.value is None

@@ -40,6 +40,7 @@ def test_worked_trial() -> None:
     assert values["send_lag_p50_s"] == pytest.approx(0.002)
     assert values["tpot_p50_s"] == pytest.approx(0.050)
     assert values["e2e_p50_s"] == pytest.approx(0.200)
+    assert values["normalized_latency_p50_s"] == pytest.approx(0.050)
     assert values["itl_p50_s"] == pytest.approx(0.050)
     assert values["chunk_gap_p50_s"] == pytest.approx(0.050)
     assert values["output_tokens_per_s"] == pytest.approx(17.5)
@@ -50,6 +51,19 @@ def test_worked_trial() -> None:
     assert values["failures"] == 0.0
     assert values["tokens_per_chunk"] == pytest.approx(4 / 3)
     assert values["ttft_p90_s"] is None
+
+
+def test_gaps_after_the_window_are_not_counted() -> None:
+    """Open loop until 1,000 ms: gaps of 100 ms inside, and one of four tokens in 2,000 ms that ends after it."""
+    requests = [request(0, [100, 200, 300, 2300], [1, 1, 1, 4]), request(500, [600, 700])]
+    values = trial_metrics(trial(Load(rate_per_s=2.0, arrival="poisson")), requests, [], Slo())
+    assert values["itl_p50_s"].value == pytest.approx(0.100)
+    assert values["chunk_gap_p50_s"].value == pytest.approx(0.100)
+
+
+def test_a_concurrency_that_was_never_reached_gives_a_window_of_no_length_where_the_load_began() -> None:
+    window = trial_window(trial(Load(concurrency=2), issue_start=70), serial(4))
+    assert (window.start_ns, window.end_ns) == (70 * MS, 70 * MS)
 
 
 def test_warm_up_is_never_counted() -> None:
@@ -89,6 +103,24 @@ def test_idle_draw_is_measured_before_the_warm_up() -> None:
     values = trial_metrics(record, warm + load, records, Slo())
     assert values["energy_per_output_token_j"].value == pytest.approx(20_000 / 399)
     assert values["energy_above_idle_per_output_token_j"].value == pytest.approx(16_000 / 399, rel=1e-3)
+    assert values["energy_per_request_j"].reason == "no successful request in the window"
+
+
+@pytest.mark.parametrize(
+    ("before_s", "why"),
+    [
+        (0.0, "no idle baseline was taken"),
+        (0.8, "no idle baseline: energy needs a window of 5 s, this one has 0.8 s"),
+        (8.0, "no output token in the window"),
+    ],
+)
+def test_energy_without_an_idle_baseline_or_without_tokens_is_absent(before_s: float, why: str) -> None:
+    """500 W until 40 s and no token by then: joules that belong to nothing."""
+    records = [TelemetryRecord(t * 1_000_000_000, "gpu0", {"energy_j": 500.0 * t}) for t in range(51)]
+    record = trial(Load(rate_per_s=1.0, arrival="constant"), issue_start=1000 * before_s, issue_end=40_000)
+    values = trial_metrics(record, [request(1000 * before_s, [41_000], ended=41_000)], records, Slo())
+    assert values["energy_above_idle_per_output_token_j"].reason == why
+    assert values["energy_per_output_token_j"].reason == "no output token in the window"
     assert values["energy_per_request_j"].reason == "no successful request in the window"
 
 

@@ -67,7 +67,10 @@ def no_gpu(run: Run) -> str:
 def trial_rows(run: Run) -> list[TrialRow]:
     """Finished trials in the order in which they ran, then those that never ended."""
     engines = engines_of(run)
-    done = [_row(trial, engines) for trial in sorted(run.finished, key=lambda trial: trial.record.order)]
+    done = [
+        _row(trial, engines, run.torn.get(trial.record.id, []))
+        for trial in sorted(run.finished, key=lambda trial: trial.record.order)
+    ]
     rest = [
         TrialRow(
             order="–",
@@ -81,7 +84,7 @@ def trial_rows(run: Run) -> list[TrialRow]:
             start="–",
             requests="–",
             agrees="–",
-            remarks=["the trial has no trial.json: it was not reached, or was cut off"],
+            remarks=["the trial has no trial.json: it was not reached, or was cut off", *run.torn.get(plan.id, [])],
         )
         for plan in run.unfinished
     ]
@@ -108,7 +111,7 @@ def timelines(run: Run) -> list[Timeline]:
     ]
 
 
-def _row(trial: Trial, engines: list[str]) -> TrialRow:
+def _row(trial: Trial, engines: list[str], torn: list[str]) -> TrialRow:
     record = trial.record
     return TrialRow(
         order=str(record.order),
@@ -122,7 +125,7 @@ def _row(trial: Trial, engines: list[str]) -> TrialRow:
         start=duration_text(record.start_s) if record.start_s is not None else "– (not started by us)",
         requests=f"{record.planned_requests:,}",
         agrees=_agrees(trial),
-        remarks=[*record.reasons, *(f"warning: {warning}" for warning in record.warnings)],
+        remarks=[*record.reasons, *torn, *(f"warning: {warning}" for warning in record.warnings)],
     )
 
 

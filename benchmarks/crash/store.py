@@ -1,0 +1,173 @@
+"""Bar 6c: what was saved stays saved. Run by ``make bench-crash``; needs Linux, and root or user namespaces.
+
+1. A writer is killed (SIGKILL) at random instants. All that it had acknowledged must be readable; at most the last
+   record of a log may be torn, and is then told.
+2. A disk that is read-only, full, or fills up on the way, under ``bakeoff bench``: one line, exit code 3, the earlier
+   run on it untouched to the byte, and what was recorded readable.
+3. Two processes save a thousand runs each into one folder: all are there, none disturbed the other.
+4. Runs that older versions wrote (tests/results/golden) are read, and one of a newer version is refused in one line.
+"""
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import results
+from benchmarks import saving
+from benchmarks.bars import Bars, model_argument
+from benchmarks.clone import ROOT
+from benchmarks.crash.harness_killed import Truth, bench
+from benchmarks.small_disk import Disk, tried
+from results.errors import RunUnreadable
+from results.records import SCHEMA_VERSION, RunStatus
+from results.store import RunFolder, runs_below
+
+GOLDEN = ROOT / "tests" / "results" / "golden"
+KILLS_OF_A_RUN = 10
+LONGEST_S = 0.06
+"""A writer lives up to this long; in it, it makes tens of writes."""
+FREE_KIB = (0, 8, 64, 256, 512, 768)
+
+
+def killed_writer(run: RunFolder, rng: random.Random) -> bytes:
+    """Let a process write for a while and kill it; returns what it acknowledged."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(reading)
+        saving.Writer(run, saving.acknowledging(writing)).write(rng)
+    os.close(writing)
+    received = bytearray()
+    begun = threading.Event()
+
+    def receive() -> None:
+        while data := os.read(reading, 1 << 16):
+            received.extend(data)
+            begun.set()
+
+    receiver = threading.Thread(target=receive)
+    receiver.start()
+    begun.wait(timeout=60)
+    time.sleep(rng.uniform(0, LONGEST_S))
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    receiver.join()
+    os.close(reading)
+    return bytes(received)
+
+
+def kills(bars: Bars, count: int) -> None:
+    rng = random.Random(6)
+    total = dict.fromkeys(("acknowledged", "lost", "out_of_order", "unreadable", "torn", "untold"), 0)
+    with tempfile.TemporaryDirectory() as root:
+        for number in range(count):
+            if number % KILLS_OF_A_RUN == 0:
+                run = saving.begun(Path(root), f"kill-{number}")
+            told = list(saving.acknowledged(killed_writer(run, random.Random(rng.random()))))
+            total["acknowledged"] += len(told)
+            try:
+                found = saving.found(run)
+            except RunUnreadable as error:
+                print(f"kill {number + 1}: {error}")
+                total["unreadable"] += 1
+                continue
+            total["lost"] += len(set(told) - {(kind, index) for kind, numbers in found.items() for index in numbers})
+            total["out_of_order"] += sum(numbers != list(range(len(numbers))) for numbers in found.values())
+            torn = run.trial(saving.PLAN.id).torn()
+            total["torn"] += len(torn)
+            total["untold"] += len(torn) - len(results.load(run.path).torn.get(saving.PLAN.id, []))
+            if number % KILLS_OF_A_RUN == KILLS_OF_A_RUN - 1:
+                shutil.rmtree(run.path)
+    print(f"{count} kills: {total}")
+    for name in ("lost", "out_of_order", "unreadable", "untold"):
+        bars.add(f"killed_{name}", total[name], "==", 0)
+    bars.add("killed_acknowledged", total["acknowledged"], ">=", count)
+    bars.add("killed_torn", total["torn"], ">=", 1)
+
+
+def disks(bars: Bars, model: str) -> None:
+    truth = Truth()
+    counts = dict.fromkeys(("exit_3", "one_line", "earlier_untouched", "readable"), 0)
+    try:
+        for free in (None, *FREE_KIB):
+            argv = bench(truth, model, Path("DISK/runs"))
+            outcome = tried(Disk(str(GOLDEN / "schema-2"), argv, None if free is None else free << 10))
+            lines = [line for line in outcome.stderr.splitlines() if "bakeoff:" in line]
+            place = "read-only" if free is None else f"{free} KiB free"
+            print(f"{place}: exit {outcome.code}, {outcome.readable} exchanges readable, {lines}")
+            counts["exit_3"] += outcome.code == 3
+            counts["one_line"] += len(lines) == 1 and "Traceback" not in outcome.stderr and "cannot" in lines[0]
+            counts["earlier_untouched"] += outcome.untouched
+            counts["readable"] += outcome.readable is not None
+    finally:
+        truth.stop()
+    for name, count in counts.items():
+        bars.add(f"disk_{name}", count, "==", 1 + len(FREE_KIB))
+
+
+def savers(bars: Bars, count: int) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        started = time.monotonic()
+        pids = [_saver(Path(root), count) for _ in range(2)]
+        failed = sum(os.waitpid(pid, 0)[1] != 0 for pid in pids)
+        print(f"2 processes saved {count} runs each in {time.monotonic() - started:.1f} s")
+        runs = [results.load(run.path) for run in runs_below(Path(root))]
+        whole = sum(run.status is RunStatus.COMPLETE and len(run.finished) == len(run.requests) == 1 for run in runs)
+    bars.add("savers_failed", failed, "==", 0)
+    bars.add("saved_runs", whole, "==", 2 * count)
+
+
+def _saver(root: Path, count: int) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        saving.save(root, count)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def older(bars: Bars) -> None:
+    schemas = [results.load(GOLDEN / f"schema-{schema}") for schema in (1, 2)]
+    read = sum(run.cells[0].valid == 2 and len(run.requests) == 12 for run in schemas)
+    bars.add("older_schemas_read", read, "==", len(schemas))
+    with tempfile.TemporaryDirectory() as root:
+        newer = Path(shutil.copytree(GOLDEN / "schema-2", Path(root) / "newer"))
+        text = (newer / "manifest.json").read_text(encoding="utf-8")
+        text = text.replace('"schema_version": 2', f'"schema_version": {SCHEMA_VERSION + 1}')
+        (newer / "manifest.json").write_text(text, encoding="utf-8")
+        try:
+            results.load(newer)
+            refused = ""
+        except RunUnreadable as error:
+            refused = str(error)
+    print(f"newer: {refused}")
+    bars.add("newer_schema_refused_in_one_line", "update bakeoff" in refused and "\n" not in refused, "==", 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=200, help="(default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=1_000, help="of each of two processes (default: %(default)s)")
+    parser.add_argument("--disks", action=argparse.BooleanOptionalAction, default=True, help="or leave part 2 out")
+    model_argument(parser)
+    options = parser.parse_args()
+    bars = Bars()
+    kills(bars, options.kills)
+    if options.disks:
+        disks(bars, options.model)
+    savers(bars, options.runs)
+    older(bars)
+    bars.finish()
+
+
+if __name__ == "__main__":
+    main()

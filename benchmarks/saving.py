@@ -1,0 +1,149 @@
+"""Processes that save runs as the harness does: one that never stops, and one that saves whole runs."""
+
+import itertools
+import os
+import random
+import struct
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+from results.frames import FrameAppender
+from results.jsonl import Appender
+from results.records import (
+    SCHEMA_VERSION,
+    Load,
+    Manifest,
+    Outcome,
+    Phase,
+    RequestRecord,
+    RunStatus,
+    StreamRecord,
+    TelemetryRecord,
+    TrialPlan,
+    TrialRecord,
+    Verdict,
+)
+from results.store import RunFolder, TrialFolder, new_run_id
+
+PLAN = TrialPlan("r1-e-1", "e", "w", Load(concurrency=1), 1)
+FRAMES, SAMPLES, MANIFEST, REQUESTS = range(4)
+"""What is written, as acknowledgements call it."""
+_ACKNOWLEDGEMENT = struct.Struct("<BI")
+_LARGE_BYTES = 2 << 20
+"""A write of many pages can be cut short by a kill."""
+
+
+def begun(root: Path, name: str) -> RunFolder:
+    """A run with one planned trial."""
+    manifest = Manifest(
+        schema_version=SCHEMA_VERSION, run_id=new_run_id(name), name=name, status=RunStatus.RUNNING,
+        created_utc="2026-11-21T00:00:00+00:00", pid=os.getpid(), host="h", bakeoff_version="0", git_commit=None,
+        experiment={}, environment={}, trials=[PLAN],
+    )  # fmt: skip
+    run = RunFolder.create(root, manifest)
+    run.trial(PLAN.id).create()
+    return run
+
+
+def save(root: Path, count: int) -> None:
+    """Save so many whole runs of one trial, each with a log, a sample, its requests and its record."""
+    for number in range(count):
+        run = begun(root, "save")
+        trial = run.trial(PLAN.id)
+        with FrameAppender(trial.stream_log(0)) as streams, Appender(trial.telemetry_log) as samples:
+            streams.append(_stream(number, 100))
+            samples.append(TelemetryRecord(number, "host", {}))
+        trial.write_requests([_request(number)])
+        trial.finish(_record(number))
+        run.write_manifest(msgspec.structs.replace(run.read_manifest(), status=RunStatus.COMPLETE))
+
+
+class Writer:
+    """Writes into one run until it is killed, and acknowledges each record once it counts as safe.
+
+    Args:
+        run: where to; what is there already is continued.
+        acknowledge: takes what was written and its number, which rise by one for each kind.
+    """
+
+    def __init__(self, run: RunFolder, acknowledge: Callable[[int, int], None]) -> None:
+        self._run = run
+        self._trial = run.trial(PLAN.id)
+        self._acknowledge = acknowledge
+        self._next = {kind: itertools.count(len(numbers)) for kind, numbers in found(run).items()}
+
+    def write(self, rng: random.Random) -> None:
+        """Never returns."""
+        with FrameAppender(self._trial.stream_log(0)) as streams, Appender(self._trial.telemetry_log) as samples:
+            while True:
+                kind = rng.choices(range(4), weights=[20, 20, 1, 1])[0]
+                numbers = [next(self._next[kind]) for _ in range(rng.randint(1, 3) if kind == FRAMES else 1)]
+                size = rng.choice([10, 1_000, 30_000, _LARGE_BYTES])
+                self._store(kind, numbers, size, streams, samples)
+                for number in numbers:
+                    self._acknowledge(kind, number)
+
+    def _store(self, kind: int, numbers: list[int], size: int, streams: FrameAppender, samples: Appender) -> None:
+        if kind == FRAMES:
+            for number in numbers:
+                streams.append(_stream(number, size))
+            streams.flush()
+        elif kind == SAMPLES:
+            samples.append(TelemetryRecord(numbers[0], "host", {"padding": "x" * size}))
+        elif kind == MANIFEST:
+            manifest = msgspec.structs.replace(self._run.read_manifest(), notes=[f"{numbers[0]}", "x" * size])
+            self._run.write_manifest(manifest)
+        else:
+            self._trial.write_requests(_request(number) for number in range(numbers[0] + 1))
+
+
+def found(run: RunFolder) -> dict[int, list[int]]:
+    """Kind → the numbers that can be read; of what is replaced as a whole, all up to the last.
+
+    Raises:
+        RunUnreadable: a file is damaged.
+    """
+    trial: TrialFolder = run.trial(PLAN.id)
+    notes = run.read_manifest().notes
+    return {
+        FRAMES: [stream.index for stream in trial.read_streams()],
+        SAMPLES: [sample.t_ns for sample in trial.read_telemetry().records],
+        MANIFEST: list(range(int(notes[0]) + 1)) if notes else [],
+        REQUESTS: [request.index for request in trial.read_requests()],
+    }
+
+
+def acknowledging(descriptor: int) -> Callable[[int, int], None]:
+    """Acknowledge through a pipe."""
+
+    def acknowledge(kind: int, number: int) -> None:
+        os.write(descriptor, _ACKNOWLEDGEMENT.pack(kind, number))
+
+    return acknowledge
+
+
+def acknowledged(data: bytes) -> Iterable[tuple[int, int]]:
+    """What came through the pipe."""
+    return _ACKNOWLEDGEMENT.iter_unpack(data)
+
+
+def _stream(index: int, size: int) -> StreamRecord:
+    return StreamRecord(
+        index=index, phase=Phase.MEASURED, session="s", turn=0, planned_ns=1, ended_ns=3, end="complete", read_ns=[2],
+        reads=[bytes(size)],
+    )  # fmt: skip
+
+
+def _request(index: int) -> RequestRecord:
+    return RequestRecord(
+        index=index, phase=Phase.MEASURED, session="s", turn=0, planned_ns=1, ended_ns=3, outcome=Outcome.OK
+    )
+
+
+def _record(order: int) -> TrialRecord:
+    return TrialRecord(
+        id=PLAN.id, engine="e", workload="w", load=PLAN.load, repeat=1, order=order, started_ns=0, ended_ns=4,
+        issue_start_ns=0, issue_end_ns=4, planned_requests=1, workload_sha256="0", verdict=Verdict.VALID,
+    )  # fmt: skip

@@ -1,0 +1,196 @@
+"""Verdicts of two sides that do not cry wolf.
+
+The simulations of `benchmarks/statistics/verdicts.py` count the false alarms; here are a few of them, small.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+from results.metrics import CATALOGUE, Metric
+from results.statistics import Comparison, Evidence, Interval, Judgement, compare_runs, guardrails
+from results.statistics.permutation import permutation_test
+from results.statistics.power import runs_needed, smallest_effect
+from results.statistics.two_sample import Method, contrast
+from tests.results.runs import runs, sides
+
+TTFT = CATALOGUE["ttft_p50_s"]
+OUTPUT = CATALOGUE["output_tokens_per_s"]
+EIGHT = (runs(*[1.0, 1.01] * 4), runs(*[1.01, 1.0] * 4))
+
+
+@pytest.mark.parametrize(("shared", "most"), [(0.0, 30), (0.01, 30), (0.15, 30)])
+def test_equal_engines_are_called_different_in_at_most_one_and_a_half_percent(shared: float, most: int) -> None:
+    rng = np.random.default_rng(1)
+    drawn = (sides(rng, shared=shared) for _ in range(2_000))
+    words = [compare_runs(TTFT, "c=8", a, b, interleaved=True, band=0.001).judgement for a, b in drawn]
+    assert sum(word in {Judgement.BETTER, Judgement.WORSE} for word in words) <= most
+
+
+@pytest.mark.parametrize(
+    ("count", "effect", "shared", "seen"), [(8, 1.05, 0.0, 0.9), (8, 1.1, 0.15, 0.95), (5, 1.1, 0, 0.95)]
+)
+def test_what_is_slower_is_seen(count: int, effect: float, shared: float, seen: float) -> None:
+    """At 2 % from run to run; 15 % that both sides share cost little, since pairs take them out."""
+    rng = np.random.default_rng(2)
+    drawn = (sides(rng, effect, count=count, shared=shared) for _ in range(400))
+    words = [compare_runs(TTFT, "c=8", a, b, interleaved=True).judgement for a, b in drawn]
+    assert words.count(Judgement.WORSE) >= seen * 400
+    assert Judgement.BETTER not in words
+
+
+def test_which_way_is_better_belongs_to_the_metric() -> None:
+    a, b = runs(1.0, 1.01, 0.99), runs(2.0, 2.02, 1.98)
+    assert compare_runs(TTFT, "c=1", a, b, interleaved=False).judgement is Judgement.WORSE
+    assert compare_runs(OUTPUT, "c=1", a, b, interleaved=False).judgement is Judgement.BETTER
+    assert compare_runs(TTFT, "c=1", b, a, interleaved=False).judgement is Judgement.BETTER
+
+
+def test_same_means_the_whole_interval_lies_in_the_band() -> None:
+    a = runs(1.0, 1.2, 0.8)
+    b = {repeat: value * (1.01 + repeat / 10_000) for repeat, value in a.items()}
+    same = compare_runs(TTFT, "c=1", a, b, interleaved=True)
+    assert same.judgement is Judgement.SAME
+    assert same.why == "the whole 99% interval of 3 pairs lies within ±3%"
+    assert compare_runs(TTFT, "c=1", a, b, interleaved=True, band=0.005).judgement is Judgement.WORSE
+
+
+def test_what_is_too_little_says_what_would_show_and_how_many_runs_are_missing() -> None:
+    wide = compare_runs(TTFT, "c=1", runs(1.0, 1.02, 0.97), runs(1.01, 0.98, 1.03), interleaved=False)
+    assert wide.judgement is Judgement.UNCLEAR
+    assert wide.evidence is not None
+    assert wide.evidence.runs_needed is not None
+    missing = wide.evidence.runs_needed - 3
+    assert f"about {missing} more runs of each side would show 3%" in wide.why
+    assert f"a change of {wide.evidence.smallest_effect:.1%} would have shown" in wide.why
+    noisy = compare_runs(TTFT, "c=1", runs(1.0, 2.0), runs(0.7, 1.4), interleaved=False)
+    assert noisy.why.endswith("the noise is too large for ±3%")
+
+
+def test_too_few_runs_and_zeros_have_no_verdict() -> None:
+    single = compare_runs(TTFT, "c=1", runs(1.0, 3.0), {1: 4.0}, interleaved=True)
+    assert single.judgement is Judgement.UNCLEAR
+    assert single.why == "needs 2 runs of each side, there are 2 and 1"
+    assert single.ratio == Interval(2.0, None, None, 1, "fewer than two runs have no noise")
+    turned = compare_runs(TTFT, "c=1", {1: 2.0}, runs(1.0, 3.0, 5.0), interleaved=True)
+    assert turned.ratio == Interval(1.5, None, None, 1, "fewer than two runs have no noise")
+    nothing = compare_runs(TTFT, "c=1", {}, runs(1.0), interleaved=True)
+    assert (nothing.ratio, nothing.judgement) == (None, Judgement.UNCLEAR)
+    zero = compare_runs(OUTPUT, "c=1", runs(0.0, 1.0), runs(1.0, 1.0), interleaved=True)
+    assert zero.why == "a run has 0 of it, and 0 has no ratio"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "fast", "full"),
+    [(0.97, 1.03, True, True), (0.5, 1.03, True, False), (0.97, 2.0, False, True), (0.96, 1.04, False, False)],
+)
+def test_no_worse_looks_at_the_end_of_the_interval_on_the_bad_side(
+    low: float, high: float, fast: bool, full: bool
+) -> None:
+    """With a band of 3 %: a latency may be 3 % up, a throughput 3 % down, for certain."""
+    evidence = compare_runs(TTFT, "c=1", *EIGHT, interleaved=False).evidence
+    found = Comparison("m", "c=1", Interval(1.0, low, high, 8), Judgement.UNCLEAR, "", evidence)
+    assert (found.no_worse(TTFT), found.no_worse(OUTPUT)) == (fast, full)
+
+
+def test_nobody_knows_that_it_is_no_worse_without_an_interval() -> None:
+    for few in (({}, {}), (runs(1.0), runs(1.0)), (runs(0.0, 1.0), runs(1.0, 1.0))):
+        assert not compare_runs(TTFT, "c=1", *few, interleaved=False).no_worse(TTFT)
+
+
+def test_a_comparison_says_what_it_compared_and_on_what_it_rests() -> None:
+    """8 runs of each side at ±0.5 %, as equal as can be: the t test, the permutation test, power, and the terms."""
+    found = compare_runs(TTFT, "c=8", *EIGHT, interleaved=False, alpha=0.02, band=0.01)
+    contrasted = contrast(*EIGHT, interleaved=False)
+    assert contrasted is not None
+    assert (found.metric, found.level, found.ratio) == ("ttft_p50_s", "c=8", contrasted.interval(0.98))
+    assert found.evidence == Evidence(
+        Method.WELCH, contrasted.p_value, permutation_test(*EIGHT, contrasted).p_value,
+        smallest_effect(contrasted, 0.02), runs_needed(contrasted, 0.02, 0.01), 0.02, 0.01,
+    )  # fmt: skip
+    assert found.why == "the whole 98% interval of 8 and 8 runs lies within ±1%"
+    for few, missing in (((runs(0.0), runs(1.0)), "has 0 of it"), ((runs(1.0), runs(1.0)), "needs 2 runs")):
+        found = compare_runs(OUTPUT, "c=4", *few, interleaved=False)
+        assert (found.metric, found.level, found.judgement) == ("output_tokens_per_s", "c=4", Judgement.UNCLEAR)
+        assert missing in found.why
+        assert found.evidence is None
+
+
+def test_the_words_are_those_of_the_json() -> None:
+    assert [word.value for word in Judgement] == ["better", "worse", "same", "unclear"]
+
+
+def test_each_side_is_counted() -> None:
+    a, b = runs(1.0, 1.01, 0.99), runs(2.0, 2.02)
+    assert compare_runs(TTFT, "c=1", a, b, interleaved=False).why == "the 99% interval of 3 and 2 runs leaves 1 out"
+
+
+def test_as_many_runs_as_there_are_would_have_shown_it() -> None:
+    """1.5 % up where 2.9 % would have shown: too little to tell, and more runs are not what is missing."""
+    a = {run: math.exp(0.0122 * (-1) ** run) for run in range(8)}
+    found = compare_runs(TTFT, "c=1", a, {run: value * 1.015 for run, value in a.items()}, interleaved=False)
+    assert found.evidence is not None
+    assert (found.judgement, found.evidence.runs_needed) == (Judgement.UNCLEAR, 8)
+    assert found.why == "the 99% interval holds 1; a change of 2.9% would have shown"
+
+
+@pytest.mark.parametrize(
+    ("metric", "a", "error", "told"),
+    [
+        (TTFT, 0.050, 0.010, "5 ms is within the client's own error of ± 10 ms"),
+        (TTFT, 0.99, 0.1, "99 ms is within the client's own error of ± 100 ms"),
+        (TTFT, 20.0, 3.5, "2,000 ms is within the client's own error of ± 3,500 ms"),
+        (OUTPUT, 123.4, 20.0, "12.3 tok/s is within the client's own error of ± 20 tok/s"),
+        (CATALOGUE["tokens_per_chunk"], 2.0, 1.0, "0.2 is within the client's own error of ± 1"),
+    ],
+)
+def test_quantities_are_told_in_their_unit(metric: Metric, a: float, error: float, told: str) -> None:
+    """10 % apart, and repeatable to a thousandth of that."""
+    side = {run: a * (1 + run / 1e4) for run in (-1, 0, 1)}
+    other = {run: value * 1.1 for run, value in side.items()}
+    assert compare_runs(metric, "c=1", side, other, interleaved=True, error=error).why == f"the difference of {told}"
+
+
+def test_a_difference_within_the_instruments_error_is_none() -> None:
+    """20.0 against 20.3 ms, repeatable to a tenth of that: told apart by an error of 0.2 ms, not by one of 0.5 ms."""
+    a = {1: 0.0200, 2: 0.0201, 3: 0.0199}
+    b = {repeat: value * 1.015 for repeat, value in a.items()}
+
+    def found(b: dict[int, float], a: dict[int, float], error: float) -> tuple[Judgement, str]:
+        one = compare_runs(TTFT, "c=8", a, b, interleaved=True, band=0.01, error=error)
+        return one.judgement, one.why
+
+    assert found(b, a, 0.0002)[0] is Judgement.WORSE
+    assert found(b, a, 0.0005) == (
+        Judgement.UNCLEAR, "the difference of 0.3 ms is within the client's own error of ± 0.5 ms",
+    )  # fmt: skip
+    assert found(a, b, 0.0005)[0] is Judgement.UNCLEAR
+    assert found(a, a, 0.0005)[0] is Judgement.SAME
+
+
+def test_an_outlier_that_the_t_test_alone_believes_is_no_verdict() -> None:
+    """The worse side wins one pair in six: Student's t sees six similar differences, the signs do not agree."""
+    logs = np.array([0.0, 3.0, -3.0, 6.0, -6.0, 9.0])
+    shifts = np.array([0.05, 0.05, 0.05, 0.05, 0.05, 0.004])
+    a, b = runs(*np.exp(logs)), runs(*np.exp(logs + shifts))
+    found = compare_runs(TTFT, "c=8", a, b, interleaved=True, band=0.001)
+    assert found.judgement is Judgement.WORSE
+    b[5] = a[5] * math.exp(-0.001)
+    found = compare_runs(TTFT, "c=8", a, b, interleaved=True, band=0.001, alpha=0.02)
+    assert found.judgement is Judgement.UNCLEAR
+    assert "the permutation test does not (p 0.062); a run may be an outlier" in found.why
+
+
+def test_one_alarm_among_many_guardrails_is_chance() -> None:
+    rng = np.random.default_rng(5)
+    quiet = [compare_runs(TTFT, f"c={n}", *sides(rng), interleaved=True, band=0.001) for n in range(30)]
+    a, b = runs(1.00, 1.01, 0.99, 1.02), runs(1.05, 1.06, 1.03, 1.07)
+    alone = compare_runs(TTFT, "c=99", a, b, interleaved=False)
+    assert alone.judgement is Judgement.WORSE
+    assert guardrails([alone]) == [alone]
+    among = guardrails([*quiet, alone])[-1]
+    assert among.judgement is Judgement.UNCLEAR
+    assert among.why.startswith("among 31 metrics one such interval is chance (Holm: p 0.")
+    clear = compare_runs(TTFT, "c=99", a, runs(2.0, 2.01, 1.99, 2.02), interleaved=False)
+    assert guardrails([*quiet, clear])[-1] == clear

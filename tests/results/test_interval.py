@@ -1,0 +1,62 @@
+"""Intervals of one engine's runs: worked examples, and how often they cover the truth."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from results.statistics import log_t_interval
+
+
+def test_worked_interval() -> None:
+    """1, 2 and 4: logs 0, ln 2, 2 ln 2 have mean ln 2 and deviation ln 2.
+
+    Centre 2; half-width 4.3027 × ln 2 / √3 = 1.7219; bounds 2 · e^∓1.7219 = 0.357 and 11.19.
+    """
+    interval = log_t_interval([1.0, 2.0, 4.0])
+    assert interval is not None
+    assert interval.centre == pytest.approx(2.0)
+    assert interval.low == pytest.approx(0.357, abs=1e-3)
+    assert interval.high == pytest.approx(11.19, abs=1e-2)
+    assert (interval.n, interval.reason) == (3, None)
+
+
+def test_values_at_zero_get_the_plain_interval() -> None:
+    """0, 1 and 2: mean 1, deviation 1, half-width 4.3027 / √3 = 2.484."""
+    interval = log_t_interval([0.0, 1.0, 2.0])
+    assert interval is not None
+    assert (interval.centre, interval.low) == pytest.approx((1.0, -1.484), abs=1e-3)
+
+
+def test_few_values() -> None:
+    assert log_t_interval([]) is None
+    one = log_t_interval([5.0])
+    assert one is not None
+    assert one.centre == pytest.approx(5.0)
+    assert (one.low, one.high, one.n) == (None, None, 1)
+    assert one.reason == "one trial has no interval; raise repeats"
+
+
+@pytest.mark.parametrize("n", [3, 5, 8])
+def test_interval_covers_the_truth_in_93_to_97_percent(n: int) -> None:
+    rng = np.random.default_rng(20261120 + n)
+    trials = np.exp(math.log(0.052) + rng.normal(0, 0.08, (2_000, n)))
+    covered = 0
+    for values in trials:
+        interval = log_t_interval(values.tolist())
+        assert interval is not None
+        assert interval.low is not None
+        assert interval.high is not None
+        covered += interval.low <= 0.052 <= interval.high
+    assert 0.93 <= covered / 2_000 <= 0.97
+
+
+@given(st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=9), st.floats(1e-3, 1e3))
+def test_the_interval_scales_with_the_unit(values: list[float], factor: float) -> None:
+    plain, scaled = log_t_interval(values), log_t_interval([v * factor for v in values])
+    assert plain is not None
+    assert scaled is not None
+    assert scaled.centre == pytest.approx(plain.centre * factor, rel=1e-6)
+    assert scaled.high == pytest.approx((plain.high or 0) * factor, rel=1e-6)

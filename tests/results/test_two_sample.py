@@ -1,0 +1,104 @@
+"""The ratio of two sides: Welch and pairs, worked by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from results.statistics import Interval
+from results.statistics.two_sample import Method, contrast
+from tests.results.runs import runs
+
+
+def test_welch_worked_by_hand() -> None:
+    """Logs 0, 1, 2 and 3, 5: means 1 and 4, variances 1 and 2.
+
+    Error √(1/3 + 2/2) = 1.1547; degrees (4/3)² / ((1/3)²/2 + 1²/1) = 1.6842.
+    """
+    found = contrast(runs(*np.exp([0, 1, 2])), runs(*np.exp([3, 5])), interleaved=False)
+    assert found is not None
+    assert found.method is Method.WELCH
+    assert (found.log_ratio, found.standard_error) == pytest.approx((3.0, math.sqrt(4 / 3)))
+    assert found.degrees == pytest.approx((4 / 3) ** 2 / (1 / 18 + 1))
+    assert found.n == (3, 2)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-3])
+def test_welch_is_scipys(unit: float) -> None:
+    a, b = unit * np.array([0.3, 0.1, 0.9, 0.4]), unit * np.array([1.1, 1.3, 1.0])
+    found = contrast(runs(*np.exp(a)), runs(*np.exp(b)), interleaved=False)
+    assert found is not None
+    theirs = stats.ttest_ind(b, a, equal_var=False)
+    assert (found.degrees, found.p_value) == pytest.approx((theirs.df, theirs.pvalue))
+    low, high = np.exp(theirs.confidence_interval(0.99))
+    assert found.interval(0.99) == Interval(
+        pytest.approx(math.exp(b.mean() - a.mean())), pytest.approx(low), pytest.approx(high), n=3
+    )
+
+
+def test_pairs_worked_by_hand() -> None:
+    """Differences 0.01, 0.02, 0.03 under a noise of 10 that both share: mean 0.02, error 0.01/√3, two degrees."""
+    logs = [0.0, 10.0, -10.0]
+    a = runs(*np.exp(logs))
+    b = runs(*np.exp([log + shift for log, shift in zip(logs, (0.01, 0.02, 0.03), strict=True)]))
+    found = contrast(a, b, interleaved=True)
+    assert found is not None
+    assert (found.method, found.degrees) == (Method.PAIRED, 2)
+    assert (found.log_ratio, found.standard_error) == pytest.approx((0.02, 0.01 / math.sqrt(3)))
+    apart = contrast(a, b, interleaved=False)
+    assert apart is not None
+    assert apart.method is Method.WELCH, "runs that were not made side by side are no pairs"
+    theirs = stats.ttest_rel(np.log(list(b.values())), np.log(list(a.values())))
+    assert found.p_value == pytest.approx(theirs.pvalue)
+
+
+@pytest.mark.parametrize("runs_each", [4, 8, 20])
+@pytest.mark.parametrize(("over", "method"), [(1.01, Method.PAIRED), (0.99, Method.WELCH)])
+def test_pairs_speak_where_they_share_more_than_chance_would(runs_each: int, over: float, method: Method) -> None:
+    """Sums that vary more than differences by the 98 % quantile of F, to a hundredth."""
+    own = np.tile([1.0, -1.0], runs_each // 2)
+    shared = np.tile([1.0, 1.0, -1.0, -1.0], runs_each // 4)  # as large, and unrelated
+    shared *= math.sqrt(over * stats.f.isf(0.02, runs_each - 1, runs_each - 1))
+    found = contrast(runs(*np.exp(shared + own)), runs(*np.exp(shared - own)), interleaved=True)
+    assert found is not None
+    assert found.method is method
+
+
+def test_the_methods_are_those_of_the_json() -> None:
+    assert [method.value for method in Method] == ["welch", "paired"]
+
+
+def test_pairs_are_only_those_that_both_have() -> None:
+    a, b = runs(1.0, 10.0, 100.0, 1000.0), {0: 1.01, 1: 10.2, 3: 1030.0, 7: 5.0}
+    found = contrast(a, b, interleaved=True)
+    assert found is not None
+    assert (found.method, found.n) == (Method.PAIRED, (3, 3))
+    alone = contrast(runs(1.0, 2.0), {7: 1.0, 8: 2.0, 9: 2.0}, interleaved=True)
+    assert alone is not None
+    assert (alone.method, alone.n) == (Method.WELCH, (2, 3))
+
+
+def test_runs_without_noise() -> None:
+    """What takes the same bytes each time differs or it does not."""
+    same = contrast(runs(3.0, 3.0, 3.0), runs(3.0, 3.0), interleaved=False)
+    assert same is not None
+    assert (same.p_value, same.standard_error, same.degrees) == (1.0, 0.0, 3)
+    other = contrast(runs(3.0, 3.0, 3.0), runs(6.0, 6.0, 6.0), interleaved=True)
+    assert other is not None
+    assert (other.p_value, other.method) == (0.0, Method.WELCH), "there is no noise that pairs could share"
+    interval = other.interval(0.99)
+    assert (interval.low, interval.high) == pytest.approx((2.0, 2.0))
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=2, max_size=6), st.lists(st.floats(0.1, 10), min_size=2, max_size=6))
+def test_swapping_the_sides_turns_the_ratio_over(a: list[float], b: list[float]) -> None:
+    for interleaved in (True, False):
+        there, back = (contrast(runs(*x), runs(*y), interleaved=interleaved) for x, y in ((a, b), (b, a)))
+        assert there is not None
+        assert back is not None
+        assert there.log_ratio == pytest.approx(-back.log_ratio, abs=1e-12)
+        assert there.standard_error == pytest.approx(back.standard_error, abs=1e-12)
+        assert there.p_value == pytest.approx(back.p_value)

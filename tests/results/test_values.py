@@ -1,0 +1,39 @@
+"""What was computed is a number or the reason why there is none, and stays what it is."""
+
+import msgspec
+import pytest
+
+from results.metrics import CATALOGUE, Value
+from results.metrics.energy import Energy
+from results.metrics.window import Window
+from results.statistics import Interval, compare_runs
+from results.statistics.change_points import ChangePoint
+from results.statistics.permutation import PermutationTest
+from results.statistics.two_sample import contrast
+from tests.results.runs import runs
+
+TWICE = (runs(1.0, 1.1), runs(2.0, 2.1))
+COMPARED = compare_runs(CATALOGUE["ttft_p50_s"], "c=1", *TWICE, interleaved=False)
+
+
+@pytest.mark.parametrize("wrong", [(None, None), (1.0, "both")])
+def test_a_value_is_a_number_or_a_reason(wrong: tuple[float | None, str | None]) -> None:
+    with pytest.raises(ValueError, match=r"either a number or a reason, not (None and None|1.0 and 'both')"):
+        Value(*wrong)
+    with pytest.raises(ValueError, match="not None and None"):
+        Value()
+
+
+@pytest.mark.parametrize(
+    "computed",
+    [
+        Value(1.0), CATALOGUE["failures"], Window(0, 1), Energy(Value(1.0), Value(1.0)), Interval(1.0, 0.5, 2.0, 3),
+        ChangePoint(3, 1.0, 2.0, 0.01), PermutationTest(0.1, 0.1), contrast(*TWICE, interleaved=False), COMPARED,
+        COMPARED.evidence,
+    ],
+    ids=lambda computed: type(computed).__name__,
+)  # fmt: skip
+def test_nobody_who_reads_it_can_change_it(computed: msgspec.Struct) -> None:
+    for name in computed.__struct_fields__:
+        with pytest.raises(AttributeError, match="immutable"):
+            setattr(computed, name, None)
