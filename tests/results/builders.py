@@ -89,6 +89,7 @@ class Texts:
     version: str = "0.1.0"
     session: str = "s"
     finish: str = "length"
+    no_gpu: str = "NVML is not installed here"
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ def _write_trial(run: RunFolder, sheet: Sheet, plan: TrialPlan, order: int) -> N
     with FrameAppender(trial.stream_log(0)):
         pass
     trial.write_requests(requests)
-    _write_telemetry(trial.telemetry_log, telemetry(speed, requests, issue_start - S, last, gpus=sheet.gpus))
+    _write_telemetry(trial.telemetry_log, _samples(sheet, speed, requests, issue_start - S, last))
     if sheet.regret is not None:
         trial.write_quality(quality(sheet, plan, sheet.regret))
     invalid = order in sheet.invalid
@@ -341,7 +342,7 @@ def telemetry(
     start_ns: int,
     end_ns: int,
     every_ns: int = 200 * MS,
-    gpus: int = 0,
+    no_gpu: str = "NVML is not installed here",
 ) -> list[TelemetryRecord]:
     """Samples under the names that the harness uses: the engine's tree, the host, the client's loop, the sampler."""
     records: list[TelemetryRecord] = []
@@ -352,11 +353,17 @@ def telemetry(
         cpu_s += min(2.0, 0.1 + 0.5 * busy) * every_ns / S
         records.append(TelemetryRecord(t_ns, "engine", {"rss_bytes": rss, "cpu_s": round(cpu_s, 3), "processes": 1}))
         records.append(TelemetryRecord(t_ns, "host", {"cpu_share": min(1.0, 0.1 + busy / 4)}))
-        reasons = {} if gpus else {"nvml": "NVML is not installed here"}
-        records.append(TelemetryRecord(t_ns, "sampler", {"gpus": gpus or None}, reasons))
-    records += gpu_samples(gpus, requests, start_ns, end_ns, every_ns)
+        records.append(TelemetryRecord(t_ns, "sampler", {"gpus": None}, {"nvml": no_gpu}))
     records.append(TelemetryRecord(end_ns, "client_loop", {"loop_lag_p99_s": 0.0007}))
     return [*records, *(_page(speed.slots, requests, start_ns, end_ns) if speed.slots else [])]
+
+
+def _samples(
+    sheet: Sheet, speed: Speed, requests: Sequence[RequestRecord], start_ns: int, end_ns: int
+) -> list[TelemetryRecord]:
+    every_ns = 200 * MS
+    gpus = gpu_samples(sheet.gpus, requests, start_ns, end_ns, every_ns)
+    return [*telemetry(speed, requests, start_ns, end_ns, every_ns, sheet.texts.no_gpu), *gpus]
 
 
 def _page(slots: int, requests: Sequence[RequestRecord], start_ns: int, end_ns: int) -> Iterator[TelemetryRecord]:

@@ -126,8 +126,9 @@ def test_every_table_has_the_column(tmp_path: Path) -> None:
     assert "| 100 % of 9 |\n" in markdown_table(run)
     assert "| 97.2 % of 9 |\n" in markdown_table(run)
     page = render_html(run)
-    assert 'data-label="agrees"><span class="centre">97.2 %</span><span class="bounds">of 9 answers</span>' in page
-    assert "<td>97.2 % of 9 answers</td>" in page, "among all metrics"
+    figure = '<span class="centre">97.2 %</span><span class="bounds">of 9 answers</span>'
+    assert f'data-label="agrees"><a href="#answers">{figure}</a>' in page
+    assert '<td><a href="#answers">97.2 % of 9 answers</a></td>' in page, "among all metrics"
     assert page.count('<td class="number">97.2 % of 3</td>') == 3, "each trial"
     assert run.trials.agreement.tolist() == pytest.approx([1, 70 / 72, 70 / 72, 1, 1, 70 / 72])
     assert run.trials.mean_regret.max() == pytest.approx(2 * 0.02 / 72)

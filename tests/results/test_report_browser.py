@@ -221,7 +221,20 @@ def test_complete_without_javascript(browser: Browser, report: Path) -> None:
 
 @pytest.mark.parametrize(
     "slot",
-    ["engine", "workload", "answer", "error", "note", "reason", "warning", "name", "version", "session", "finish"],
+    [
+        "engine",
+        "workload",
+        "answer",
+        "error",
+        "note",
+        "reason",
+        "warning",
+        "name",
+        "version",
+        "session",
+        "finish",
+        "no_gpu",
+    ],
 )
 def test_hostile_texts_do_not_run(browser: Browser, tmp_path: Path, slot: str) -> None:
     joined = " ".join(XSS)

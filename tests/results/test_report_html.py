@@ -156,11 +156,14 @@ def test_a_big_run_is_made_quickly_and_stays_small(tmp_path: Path, tokens: int) 
     """24 trials × 60 requests: however long the answers, budgets hold what is drawn and what the script gets."""
     run = results.load(build_run(tmp_path, Sheet(requests=60, tokens=tokens, repeats=3)))
     assert run.cells
-    start = time.process_time()
-    page = render_html(run)
-    assert len(page.encode()) < 1_250_000
+    spent_s: list[float] = []
+    for _ in range(2):
+        start = time.process_time()
+        page = render_html(run)
+        spent_s.append(time.process_time() - start)
+        assert len(page.encode()) < 1_250_000
     if tokens == 48:
-        assert time.process_time() - start < 3.0
+        assert min(spent_s) < 3.0
 
 
 def test_writing_goes_to_the_run_by_default(tmp_path: Path, one_trial: results.Run) -> None:

@@ -83,7 +83,7 @@ def test_a_budget_leaves_requests_out_evenly_but_never_the_slowest_or_the_failed
     assert failed
     assert failed | {r.index for r in slowest_of(trial)} <= kept
     assert 10 <= len(kept) <= 10 + len(failed) + waterfalls.SLOWEST
-    assert found.note == f"{len(kept)} of 32 requests are on the page"
+    assert found.note == f"{len(kept)} of 32 requests are on the page, the slowest among them."
     assert found.note in render_html(run)
 
 

@@ -18,7 +18,7 @@ from results.report.format import value_text
 
 WIDTH, HEIGHT = 540, 206
 SLICES, BINS, SHADES = 72, 24, 5
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 530, 26, 164
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 522, 26, 164
 _RAMP, _MEDIAN_NEEDS = 13, 5
 
 

@@ -167,6 +167,6 @@ def _words(request: RequestRecord) -> str:
     state = ("warm-up, " if request.phase is Phase.WARMUP else "") + request.outcome.value.replace("_", " ")
     if not request.chunk_ns:
         return f"request {request.index}: {state}, no token"
-    after = [value_text(Unit.SECONDS, (t - request.planned_ns) / NS_PER_S) for t in request.chunk_ns]
-    tokens = request.total_chunk_tokens
-    return f"request {request.index}: {state}, first token {after[0]}, last {after[-1]}, {tokens} tokens"
+    ends = (request.chunk_ns[0], request.chunk_ns[-1])
+    first, last = (value_text(Unit.SECONDS, (t_ns - request.planned_ns) / NS_PER_S) for t_ns in ends)
+    return f"request {request.index}: {state}, first token {first}, last {last}, {request.total_chunk_tokens} tokens"

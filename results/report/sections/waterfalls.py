@@ -144,4 +144,4 @@ def _title(trial: Trial) -> str:
 
 
 def _note(kept: int, planned: int) -> str:
-    return f"{kept:,} of {planned:,} requests are on the page" if kept < planned else ""
+    return f"{kept:,} of {planned:,} requests are on the page, the slowest among them." if kept < planned else ""

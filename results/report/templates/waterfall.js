@@ -9,8 +9,9 @@
   const part = (name) => view.querySelector(`[data-part=${name}]`);
   const make = (name, text) => Object.assign(document.createElement(name), { textContent: text });
   const UNIT_MS = 0.01;
-  const ms = (value) => value >= 1000 ? `${(value / 1000).toPrecision(3)} s` : `${value.toPrecision(3)} ms`;
-  const round = (value) => value >= 1000 ? `${+(value / 1000).toPrecision(3)} s` : `${+value.toPrecision(3)} ms`;
+  const ms = (value) => value >= 1000 ? `${(value / 1000).toPrecision(3)} s`
+    : `${value < 1 ? value.toFixed(2) : value.toPrecision(3)} ms`;
+  const tick = (value, high) => high >= 1000 ? `${+(value / 1000).toPrecision(3)} s` : `${+value.toPrecision(3)} ms`;
 
   // A row of the island as an object; chunk arrivals as milliseconds after the plan.
   const arrivals = (packed) => {
@@ -66,7 +67,7 @@
     });
     ticks(high).forEach((value) => chart.append(
       svg("line", { class: "grid", x1: x(value), x2: x(value), y1: TOP - 4, y2: bottom }),
-      svg("text", { class: "tick", x: x(value), y: bottom + 16, "text-anchor": "middle" }, round(value)),
+      svg("text", { class: "tick", x: x(value), y: bottom + 16, "text-anchor": "middle" }, tick(value, high)),
     ));
     const first = one.times[0] ?? one.ended, wait = TOP + 8;
     chart.append(
