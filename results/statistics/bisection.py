@@ -187,7 +187,7 @@ class Bisection:
         return self._start
 
     def _near(self, centre: float) -> float:
-        """Of the levels within a resolution the one that was tried least, since its traffic is new; else the nearest."""
+        """The level that was tried least, since its traffic is new, of those within a resolution; else the nearest."""
         away = {level: abs(math.log(level) - centre) for level in self._levels}
         nearest = min(away.values())
         close = [level for level in self._levels if away[level] <= max(nearest, self._resolution)]
