@@ -63,7 +63,8 @@ def levels_between(low: float, high: float, resolution: float) -> list[float]:
     step = math.log1p(resolution / _STEPS)
     count = max(2, math.ceil(math.log(high / low) / step) + 1)
     digits = 1 + round(-math.log10(step))
-    return sorted({float(f"{level:.{digits}g}") for level in np.geomspace(low, high, count)})
+    inner = (float(f"{level:.{digits}g}") for level in np.geomspace(low, high, count)[1:-1])
+    return sorted({low, high, *(level for level in inner if low < level < high)})
 
 
 class Bisection:
@@ -102,8 +103,8 @@ class Bisection:
         if guess:
             prior /= 1 + ((self._theta - math.log(guess)) / _GUESS_WIDTH) ** 2
         self._posterior = prior / prior.sum()
-        self._kept: float | None = None
-        self._not_kept: float | None = None
+        self._kept: list[float] = []
+        self._not_kept: list[float] = []
 
     @property
     def levels(self) -> list[float]:
@@ -120,16 +121,17 @@ class Bisection:
         """
         self._told += 1
         self._tried[level] = self._tried.get(level, 0) + 1
-        if kept:
-            self._kept = max(level, self._kept or level)
-        else:
-            self._not_kept = min(level, self._not_kept or level)
+        (self._kept if kept else self._not_kept).append(level)
         posterior = self._posterior * self._likelihood(self._theta - math.log(level), kept, margin)
         self._posterior = posterior / posterior.sum()
 
     def drop_up_to(self, level: float) -> None:
-        """A trial at this level or below cannot be judged: leave them out."""
+        """No trial at this level or below can be judged: leave them out."""
         self._levels = [one for one in self._levels if one > level]
+
+    def drop_from(self, level: float) -> None:
+        """No trial at this level or above can be judged: leave them out."""
+        self._levels = [one for one in self._levels if one < level]
 
     def next_level(self) -> float | None:
         """The level to try next; None where none is left."""
@@ -177,14 +179,16 @@ class Bisection:
         return _LAPSE / (6 * _FAR) + sure * np.exp(-off * off / 2) / (spread * math.sqrt(2 * math.pi))
 
     def _reach(self) -> float | None:
-        """Where to go while all answers were alike: twice as far; None once they were not, or at the end."""
-        if self._start is None or (self._kept and self._not_kept):
+        """Where to go while only one side of the threshold is known: twice as far; None else, and at the ends."""
+        if self._start is None:
             return None
-        if self._kept:
-            return 2 * self._kept if self._kept < self._levels[-1] else None
-        if self._not_kept:
-            return self._not_kept / 2 if self._not_kept > self._levels[0] else None
-        return self._start
+        if not self._kept and not self._not_kept:
+            return self._start
+        if self._kept and max(self._kept) >= max(self._not_kept, default=0.0):
+            return 2 * max(self._kept) if max(self._kept) < self._levels[-1] else None
+        if self._not_kept and min(self._not_kept) <= min(self._kept, default=math.inf):
+            return min(self._not_kept) / 2 if min(self._not_kept) > self._levels[0] else None
+        return None
 
     def _near(self, centre: float) -> float:
         """The level that was tried least, since its traffic is new, of those within a resolution; else the nearest."""

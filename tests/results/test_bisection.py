@@ -119,3 +119,22 @@ def test_one_answer_by_hand():
         far.tell(level, kept=kept)
     far.tell(8.0, kept=True, margin=2.0)
     assert (far.bracket.level or 0) > (search.bracket.level or 0)
+
+
+def test_an_unlucky_first_answer_does_not_end_the_doubling():
+    """No at 1, then yes beside it: nothing above is known yet, so it goes up by doubling, not to the middle."""
+    search = Bisection(LEVELS)
+    search.tell(1.0, kept=False)
+    assert search.next_level() == pytest.approx(1.0, rel=0.05)
+    search.tell(1.01, kept=True)
+    assert search.next_level() == pytest.approx(2.0, rel=0.05)
+
+
+def test_levels_above_what_can_be_judged_are_left_out():
+    search = Bisection(LEVELS)
+    search.tell(8.0, kept=True, margin=1.0)
+    search.drop_from(11.0)
+    assert max(search.levels) < 11.0
+    tried = run(search, steep(0.05, 20.0))
+    assert max(tried) < 11.0
+    assert (search.bracket.low, search.bracket.open_above) == (max(search.levels), True)
