@@ -10,6 +10,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from harness.experiment import Experiment
 from results.records import TrialPlan, TrialRecord, Verdict
+from results.report.format import plain
+from results.report.search_lines import attempt_text
+from results.search import Attempt, SearchRecord
 
 _START_S = 6.0
 """First guess of an engine's start, until one was seen."""
@@ -94,6 +97,35 @@ class PlainObserver:
 
     def _say(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False)
+
+
+class SearchObserver:
+    """One line for each start and each trial of a search: nobody knows how many there will be."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def fetching(self, have_bytes: int, total_bytes: int | None) -> None:
+        """Once, when all is there."""
+        if have_bytes == total_bytes:
+            self._say(f"model: {megabytes_text(have_bytes, total_bytes)}")
+
+    def starting(self, label: str, repeat: int) -> None:  # noqa: ARG002  (a search has one)
+        """Which engine."""
+        self._say(f"starting {label}")
+
+    def trial_started(self, plan: TrialPlan) -> None:
+        """Nothing: the line comes with the result."""
+
+    def trial_finished(self, record: TrialRecord) -> None:
+        """Nothing: it is not yet judged."""
+
+    def judged(self, search: SearchRecord, engine: str, attempt: Attempt) -> None:
+        """What the trial said."""
+        self._say(attempt_text(search, engine, attempt))
+
+    def _say(self, text: str) -> None:
+        self._console.print(plain(text), markup=False, highlight=False, soft_wrap=True)
 
 
 class LiveObserver:

@@ -10,8 +10,10 @@ import contextlib
 import os
 import signal
 import socket
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -23,28 +25,38 @@ from harness.environment import VERSION, environment, git_commit, machine, sourc
 from harness.errors import first_leaf
 from harness.experiment import EngineConfig, Experiment, ModelConfig
 from harness.observer import Observer
-from harness.series import Clear, Prepared, plan_repeat, run_series
+from harness.series import Clear, run_series
+from harness.stage import Prepared
 from harness.traffic import traffic_planner
 from results.errors import NotWritable
-from results.records import SCHEMA_VERSION, Manifest, RunStatus
+from results.records import SCHEMA_VERSION, Manifest, RunStatus, TrialPlan
 from results.store import RunFolder, new_run_id
 from workloads import NoTokenizer, Tokenizer, workload
 from workloads.errors import WorkloadError
 
+Measure = Callable[[Prepared], Coroutine[Any, Any, str | None]]
+"""Puts engines through trials; returns what went wrong with them, or None."""
 
-def create_run(experiment: Experiment, root: Path, earlier: RunFolder | None = None) -> RunFolder:
+
+def create_run(
+    experiment: Experiment,
+    root: Path,
+    earlier: RunFolder | None = None,
+    plan: Sequence[TrialPlan] | None = None,
+) -> RunFolder:
     """Make the run's folder below ``root``, before anything is fetched or started.
 
     Args:
         experiment: what will be run.
         root: where to.
         earlier: a run whose finished trials will be taken over.
+        plan: the trials as far as they are known; the default is all of the experiment's.
 
     Raises:
         NotWritable: the folder cannot be made.
     """
     conceal_environment()
-    return RunFolder.create(root, _manifest(experiment, earlier))
+    return RunFolder.create(root, _manifest(experiment, earlier, experiment.plan() if plan is None else plan))
 
 
 async def run_experiment(
@@ -65,12 +77,31 @@ async def run_experiment(
         NotWritable: the disk filled up; what was recorded before is whole.
         CancelledError: interrupted; what was measured is kept and marked.
     """
+
+    async def series(prepared: Prepared) -> str | None:
+        return await run_series(prepared, run, observer, earlier, clear)
+
+    await conducted(experiment, run, observer, series)
+
+
+async def conducted(experiment: Experiment, run: RunFolder, observer: Observer, measure: Measure) -> None:
+    """Prepare an experiment, let ``measure`` put its engines through trials, and store how that ended.
+
+    Args:
+        experiment: what to prepare.
+        run: its folder.
+        observer: who watches.
+        measure: given what was prepared, returns what went wrong with engines, or None.
+
+    Raises:
+        EngineError, WorkloadError, CancelledError: as :func:`run_experiment`.
+    """
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     try:
-        failure = await _measure(experiment, run, observer, earlier, clear)
+        failure = await _measured(experiment, run, observer, measure)
     except asyncio.CancelledError:
         _end(run, RunStatus.INTERRUPTED, "interrupted by the user")
         recover(run)
@@ -100,10 +131,8 @@ def recover(run: RunFolder) -> int:
     return len(cut_off)
 
 
-async def _measure(
-    experiment: Experiment, run: RunFolder, observer: Observer, earlier: RunFolder | None, clear: Clear | None
-) -> str | None:
-    """Run the trials; returns what went wrong with engines, or None."""
+async def _measured(experiment: Experiment, run: RunFolder, observer: Observer, measure: Measure) -> str | None:
+    """What ``measure`` says of all that is to be prepared for it."""
     model = await _resolve_model(experiment, observer)
     tokenizer = _tokenizer(experiment, model)
     engines = {
@@ -111,10 +140,8 @@ async def _measure(
         for side in experiment.engines
     }
     with traffic_planner(experiment, tokenizer) as planner:
-        await plan_repeat(experiment, planner, 1)  # what is wrong with the traffic shows before anything is started
         here = machine(run.read_manifest().environment)
-        prepared = Prepared(experiment, model, tokenizer, engines, planner, here)
-        return await run_series(prepared, run, observer, earlier, clear)
+        return await measure(Prepared(experiment, model, tokenizer, engines, planner, here))
 
 
 async def _resolve_model(experiment: Experiment, observer: Observer) -> Model:
@@ -142,7 +169,7 @@ def _tokenizer_here(model: ModelConfig) -> Tokenizer | None:
         return None
 
 
-def _manifest(experiment: Experiment, earlier: RunFolder | None) -> Manifest:
+def _manifest(experiment: Experiment, earlier: RunFolder | None, plan: Sequence[TrialPlan]) -> Manifest:
     return Manifest(
         schema_version=SCHEMA_VERSION,
         run_id=new_run_id(experiment.name),
@@ -156,7 +183,7 @@ def _manifest(experiment: Experiment, earlier: RunFolder | None) -> Manifest:
         source=source(Path.cwd(), os.environ),
         experiment=masked_data(msgspec.to_builtins(experiment)),
         environment=environment(),
-        trials=experiment.plan(),
+        trials=list(plan),
         slo=experiment.slo,
         resumed_from=earlier.path.name if earlier else None,
         notes=workload(experiment.workload.name, experiment.workload.options).notes(),

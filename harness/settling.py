@@ -22,6 +22,8 @@ from results.store import TrialFolder
 
 STILL_FALLING = 0.9
 """A round that takes less than this share of the last one's time shows that the engine is still warming up."""
+BUSY = 2.0
+"""A round that takes more than so many times an idle engine's shows that it is still busy with something else."""
 _MOST_ROUNDS = 12
 
 
@@ -79,6 +81,36 @@ class Settler:
                 return Settling(requests, settled=True)
             last_s = round_s
         return Settling(requests, settled=False)
+
+    async def round_s(self, engine: Engine, server: Server, words: str) -> float | None:
+        """Median seconds of one round; None where a request failed, or no time is given for rounds.
+
+        Args:
+            engine: whose dialect is spoken.
+            server: that engine, running.
+            words: names the words of this round.
+        """
+        took_s = await self._round(engine, server, words) if self._limit_s else []
+        return statistics.median(took_s) if took_s else None
+
+    async def recovered(self, engine: Engine, server: Server, words: str, idle_s: float) -> bool:
+        """Send rounds until one is about as quick as on the idle engine; False where the time ran out before.
+
+        An engine may go on with requests that nobody waits for any more, and would take them into the next trial.
+
+        Args:
+            engine: whose dialect is spoken.
+            server: that engine, running.
+            words: names the words of these rounds.
+            idle_s: what a round took before any load.
+        """
+        deadline_s, rounds = time.monotonic() + self._limit_s, 0
+        while server.exit_status is None and time.monotonic() < deadline_s:
+            took_s = await self.round_s(engine, server, f"{words}/{rounds}")
+            if took_s is not None and took_s <= BUSY * idle_s:
+                return True
+            rounds += 1
+        return False
 
     async def _round(self, engine: Engine, server: Server, words: str) -> Sequence[float]:
         """Seconds from send to end of each request of one round; empty where one failed."""

@@ -4,6 +4,7 @@ Each bounds one metric of the catalogue. The name may leave the unit out that th
 bound may carry one of its own; without, it is in the metric's unit.
 """
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +40,7 @@ _UNITS: dict[Unit, dict[str, float]] = {
     Unit.PER_SECOND: {"/s": 1.0},
     Unit.TOKENS_PER_SECOND: {"tok/s": 1.0},
 }
+_BY_SHARE = {Unit.SECONDS, Unit.BYTES, Unit.JOULES, Unit.PER_SECOND, Unit.TOKENS_PER_SECOND}
 _FORM = re.compile(r"\s*(?P<name>\w+)\s*(?P<relation><=|>=|<|>)\s*(?P<number>[-+.\deE]*\d\.?)\s*(?P<unit>\S*)\s*")
 _SUFFIXES = ("", "_s", "_per_s", "_bytes", "_j")
 _EXAMPLE = "write it like ttft_p99<500ms"
@@ -62,6 +64,16 @@ class Objective(msgspec.Struct, frozen=True):
     def holds(self, value: float) -> bool:
         """Whether a value of the metric meets it."""
         return _HOLDS[self.relation](value, self.bound)
+
+    def margin(self, value: float) -> float | None:
+        """How far a value of the metric is on the good side: log of bound over value, negative on the bad one.
+
+        None for a metric whose noise is no share of its value, as of counts and shares, and where there is no log.
+        """
+        if CATALOGUE[self.metric].unit not in _BY_SHARE or value <= 0 or self.bound <= 0:
+            return None
+        upper = self.relation in {Relation.BELOW, Relation.AT_MOST}
+        return math.log(self.bound / value) * (1 if upper else -1)
 
     def missed(self, metrics: Mapping[str, Value]) -> str | None:
         """Why a trial does not meet it, in a clause; None where it does.
@@ -92,6 +104,14 @@ def objectives(text: str) -> list[Objective]:
 def missed(wanted: Sequence[Objective], metrics: Mapping[str, Value]) -> list[str]:
     """Why a trial does not meet all of them; empty where it does."""
     return [why for one in wanted if (why := one.missed(metrics)) is not None]
+
+
+def least_margin(wanted: Sequence[Objective], metrics: Mapping[str, Value]) -> float | None:
+    """The margin of the objective that is kept least; None unless every one has a margin."""
+    values = [(one, metrics[one.metric].value) for one in wanted]
+    margins = [None if value is None else one.margin(value) for one, value in values]
+    known = [margin for margin in margins if margin is not None]
+    return min(known) if known and len(known) == len(margins) else None
 
 
 def _objective(text: str) -> Objective:

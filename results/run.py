@@ -27,6 +27,7 @@ from results.records import (
     Verdict,
 )
 from results.remote import fetched, is_remote
+from results.search import SearchRecord
 from results.server_view import ServerCell, server_cell, server_view
 from results.statistics.interval import Interval, log_t_interval
 from results.store import RunFolder, TrialFolder
@@ -109,6 +110,11 @@ class Run:
     def finished(self) -> list[Trial]:
         """Every trial that has a ``trial.json``, in the order of the plan."""
         return [trial for folder in self.folder.trials() if (trial := self._read(folder)) is not None]
+
+    @cached_property
+    def search(self) -> SearchRecord | None:
+        """What was looked for and found; None where the run is no search."""
+        return self.folder.read_search()
 
     @cached_property
     def unfinished(self) -> list[TrialPlan]:

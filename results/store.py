@@ -4,6 +4,7 @@
 
     <root>/<run_id>/
         manifest.json            the plan, the machine, the status         (atomic)
+        search.json              of a search: levels, answers, the end     (atomic)
         engines/<label>-<n>.log  what the engine printed after its n-th start
         trials/<trial_id>/
             streams-<n>.frames   raw reads with their times, by worker     (append-only: the truth)
@@ -44,6 +45,7 @@ from results.records import (
     TrialRecord,
 )
 from results.schema_1 import LineLog
+from results.search import SearchRecord
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -170,6 +172,15 @@ class RunFolder:
             RunUnreadable: it is damaged or of a newer schema.
         """
         return _decode(self.path / "manifest.json", Manifest)
+
+    def write_search(self, record: SearchRecord) -> None:
+        """Replace what was looked for and found."""
+        write_atomic(self.path / "search.json", _pretty(record))
+
+    def read_search(self) -> SearchRecord | None:
+        """What was looked for and found; None where the run is no search."""
+        path = self.path / "search.json"
+        return _decode(path, SearchRecord) if path.exists() else None
 
     def status(self) -> RunStatus:
         """The stored status, or ``incomplete`` when it says running and that process is gone."""

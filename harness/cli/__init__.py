@@ -7,7 +7,19 @@ import sys
 
 import cyclopts
 
-from harness.cli import calibrating, exchanging, fitting, gating, listing, measuring, reading, showing, starting, truth
+from harness.cli import (
+    calibrating,
+    exchanging,
+    fitting,
+    gating,
+    listing,
+    measuring,
+    reading,
+    searching,
+    showing,
+    starting,
+    truth,
+)
 from harness.cli.guarded import complain_of_bug, guarded
 
 
@@ -23,11 +35,13 @@ def make_app() -> cyclopts.App:
         measuring.demo,
         measuring.run,
         measuring.bench,
+        searching.search,
         reading.report,
         reading.compare,
         gating.gate,
         reading.history,
         showing.dashboard,
+        reading.frontier,
     )
     for command in (*measured, exchanging.views, exchanging.export, calibrating.calibrate, measuring.serve):
         app.command(command)

@@ -1,4 +1,4 @@
-"""Commands that read: report, compare and history."""
+"""Commands that read: report, compare, history and frontier."""
 
 import sys
 from pathlib import Path
@@ -106,6 +106,30 @@ def history(
     return EXIT_OK
 
 
+def frontier(*runs: str, json: Json = False) -> int:
+    """Print what each load gives every user against what it gets out of the machine, where nothing is better in both.
+
+    Parameters
+    ----------
+    runs
+        Run folders; their engines are set side by side.
+    json
+        Print every point as JSON on stdout.
+    """
+    from results.errors import NoEvidence
+    from results.frontier import frontier
+    from results.report import print_frontier
+
+    points = frontier([read(run) for run in runs])
+    if not points:
+        raise NoEvidence("no level of these runs has a valid trial with TPOT and throughput; give run folders")
+    if json:
+        print_json(points)
+    else:
+        print_frontier(points, standard_output())
+    return EXIT_OK
+
+
 def read(place: str | Path) -> "Run":
     """The run there, with what a crash left salvaged."""
     import results
@@ -143,6 +167,7 @@ def _summary(run: "Run", page: Path) -> dict[str, Any]:
         "run": str(run.path),
         "report": str(page),
         "status": run.status.value,
+        "search": run.search,
         "cells": [msgspec.to_builtins(cell) for cell in run.cells],
         "warnings": quality_warnings(run),
         "invalid": {trial.record.id: trial.record.reasons for trial in run.finished if trial.record.reasons},

@@ -26,6 +26,7 @@ def serve_truth(
     itl_ms: float = 10.0,
     tokens_per_chunk: int = 1,
     events_per_write: int = 1,
+    slots: int | None = None,
     jitter: Literal["none", "exponential"] = "none",
     seed: int = 0,
     role_chunk: Literal["none", "with_first", "early"] = "none",
@@ -63,6 +64,8 @@ def serve_truth(
         Tokens in each chunk.
     events_per_write
         Chunks in each write; it is due when its last one is.
+    slots
+        Answers at a time; further requests wait in order. Without it all are answered at once.
     jitter
         Gaps as they are, or drawn from an exponential distribution with that mean.
     seed
@@ -105,6 +108,7 @@ def serve_truth(
         itl_s=itl_ms / 1e3,
         tokens_per_chunk=tokens_per_chunk,
         events_per_write=events_per_write,
+        slots=slots,
         jitter=jitter,
         seed=seed,
         role_chunk=None if role_chunk == "none" else role_chunk,

@@ -22,12 +22,15 @@ class Answer:
         steps: gaps and bytes of the writes that are still to come.
         data: the bytes that are next.
         due_ns: when.
+        begun_ns: when its turn came, after waiting for a slot; None where it did not wait.
+        has_slot: whether it takes one up.
         stamp: to be called with the time before each ``send`` that took bytes of ``data``.
     """
 
     __slots__ = (
         "_cut", "_rests", "_times_ns",
-        "asked", "connection", "data", "due_ns", "ended_ns", "ending", "fd", "number", "stamp", "start_ns", "steps",
+        "asked", "begun_ns", "connection", "data", "due_ns", "ended_ns", "ending", "fd", "has_slot", "number", "stamp",
+        "start_ns", "steps",
     )  # fmt: skip
 
     def __init__(
@@ -41,12 +44,19 @@ class Answer:
         self.start_ns = start_ns
         gap_ns, self.data = next(steps)
         self.due_ns = start_ns + gap_ns
+        self.begun_ns: int | None = None
+        self.has_slot = False
         self.ended_ns: int | None = None
         self.ending: Ending | None = None
         self._times_ns = array("q")
         self._rests: dict[int, list[tuple[int, int]]] = {}
         self._cut: int | None = None
         self.stamp: Callable[[int], None] = self._times_ns.append
+
+    def wait_until(self, now_ns: int) -> None:
+        """Its turn has come only now: its timetable begins here."""
+        self.begun_ns = now_ns
+        self.due_ns += now_ns - self.start_ns
 
     def took(self, count: int) -> None:
         """The kernel took only ``count`` bytes of ``data``: the rest is next."""
@@ -76,6 +86,7 @@ class Answer:
             **{name: getattr(self.asked, name) for name in Asked.__struct_fields__},
             connection=self.number,
             start_ns=self.start_ns,
+            begun_ns=self.begun_ns,
             ended_ns=self.ended_ns,
             ending=self.ending,
         )

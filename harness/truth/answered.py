@@ -53,6 +53,8 @@ class Answered(Asked, kw_only=True):
     """Number of the connection, from 0, in the order in which they were accepted."""
     start_ns: int
     """Right after the read that completed the request."""
+    begun_ns: int | None = None
+    """When its turn came, after waiting for a slot; None where it did not wait."""
     written_ns: list[int] = []
     """For each token-bearing chunk, right before the ``send`` that took its first byte. An answer that is no stream
     counts as one chunk."""

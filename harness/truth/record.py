@@ -41,7 +41,10 @@ def gaps_s(answers: Sequence[Answered]) -> list[float]:
 
 
 def lateness_s(answers: Sequence[Answered], schedule: Schedule) -> list[float]:
-    """How long after its due time each chunk of tokens was written; what a stall holds back is late too."""
+    """How long after its due time each chunk of tokens was written.
+
+    What a stall holds back is late too; what waited for a slot is not, since its timetable begins with its turn.
+    """
     return [
         (written_ns - due_ns) / NS_PER_S
         for answer in answers
@@ -87,7 +90,7 @@ def _dues_ns(answer: Answered, schedule: Schedule) -> list[int]:
     """When each chunk that was written was due: when the last one of its write was."""
     per_write = schedule.events_per_write
     chunks = Script(schedule).chunks(answer) if answer.stream else -(-answer.tokens // schedule.tokens_per_chunk)
-    dues_ns = schedule.dues_ns(answer.start_ns, answer.number, chunks)
+    dues_ns = schedule.dues_ns(answer.begun_ns or answer.start_ns, answer.number, chunks)
     if not answer.stream:
         return dues_ns[-1:] if answer.written_ns else []
     return [dues_ns[min(chunk - chunk % per_write + per_write, chunks) - 1] for chunk in range(len(answer.written_ns))]

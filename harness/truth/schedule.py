@@ -51,6 +51,9 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     events_per_write: int = 1
     """Chunks of tokens in each write. A write is due when its last chunk is: the earlier ones wait, as in a server
     that flushes every n-th token, so its first write is ``(n - 1) * itl_s`` later than ``ttft_s``."""
+    slots: int | None = None
+    """Answers at a time; further requests wait in the order in which they came, and their timetable begins with their
+    turn. None: any number. With n slots and answers of s seconds the capacity is n / s requests per second."""
     jitter: Literal["none", "exponential"] = "none"
     """Whether each gap is ``itl_s`` or drawn from an exponential distribution with that mean."""
     seed: int = 0
@@ -129,6 +132,7 @@ def _checks(schedule: Schedule) -> Iterator[tuple[bool, str]]:
     for name in ("tokens_per_chunk", "events_per_write"):
         value = getattr(schedule, name)
         yield value >= 1, f"{name} must be at least 1, not {value}"
+    yield schedule.slots is None or schedule.slots >= 1, "slots must be at least 1, or left out"
     yield schedule.write_bytes is None or schedule.write_bytes >= 1, "write_bytes must be at least 1, or left out"
     for name, known in (
         ("jitter", ("none", "exponential")),

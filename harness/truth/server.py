@@ -19,6 +19,7 @@ from harness.truth.payloads import error_reply
 from harness.truth.pump import Pump
 from harness.truth.schedule import Fault, Schedule
 from harness.truth.script import Script
+from harness.truth.slots import Slots
 from harness.truth.waiting import Waiter
 
 __all__ = ["Answered", "TruthServer"]
@@ -78,6 +79,7 @@ class TruthServer:
         self._listener: socket.socket | None = self._bound()
         self.epoll = select.epoll()
         self.pump = Pump(self._ended, self._failed)
+        self._slots = Slots(schedule.slots, self.pump.add)
         self._agenda = Agenda(schedule, self.pump, self._go_down, self._listen)
         self._number = 0
         self._answers: list[Answer] = []
@@ -162,7 +164,7 @@ class TruthServer:
             self._agenda.begin(now_ns)
             answer = Answer(connection, asked, self._script.steps(asked), now_ns)
             connection.answer = answer
-            self.pump.add(answer)
+            self._slots.ask(answer)
             if self._keep:
                 self._answers.append(answer)
         else:
@@ -220,6 +222,7 @@ class TruthServer:
 
     def _finish(self, answer: Answer, ending: Ending, now_ns: int) -> None:
         answer.finish(ending, now_ns)
+        self._slots.ended(answer, now_ns)
         if answer.asked is not None:
             self.endings[ending] += 1
             if self._on_end is not None:

@@ -20,6 +20,7 @@ from results.report.footnotes import Footnotes
 from results.report.format import ABSENT, interval_parts, listed, machine_text, moment_text, plain
 from results.report.levels import levels_of
 from results.report.quality import agrees_of, quality_warnings, unchecked_text
+from results.report.search_lines import print_search
 from results.report.verdict import verdict
 from results.run import Cell, Run
 
@@ -47,6 +48,8 @@ def print_summary(run: Run, console: Console) -> None:
             console.print(_line(f"agrees: {unchecked}", "dim"))
         for line in notes.lines():
             console.print(_line(line, "dim"))
+        if run.search is not None:
+            print_search(run.search, console)
         _print_list(console, "Where the time went, as the engines saw it:", engine_lines(run), "")
         _print_list(console, "INVALID trials, left out of every number above:", _invalid(run), "red")
         _print_list(console, "Never finished:", _unfinished(run), "yellow")

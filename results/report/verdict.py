@@ -12,6 +12,7 @@ from results.primary import primary_load, primary_metric
 from results.records import RunStatus, Verdict
 from results.report.format import ratio_text
 from results.report.levels import Level, levels_of
+from results.report.search_lines import search_sentence
 from results.run import Run, Trial, by_repeat
 from results.statistics import Comparison, Judgement, compare_runs
 
@@ -36,6 +37,8 @@ def verdict(run: Run) -> VerdictLine:
     if run.status is not RunStatus.COMPLETE:
         done = f"{len(run.finished)} of {len(run.manifest.trials)} trials ended"
         return VerdictLine(f"No verdict: the run {_STATE[run.status]}, {done}.", decided=False)
+    if run.search is not None:
+        return VerdictLine(search_sentence(run.search), decided=False)
     level = primary_level(levels_of(run))
     if level is None:
         return VerdictLine("No verdict: nothing was planned.", decided=False)

@@ -96,3 +96,27 @@ def test_without_time_for_it_nothing_is_sent():
     settled, fleet, _ = settle([], limit_s=0)
     assert settled is None
     assert not fleet.orders
+
+
+def recovered(took: Sequence[float | str], limit_s: float = 60.0, *, dead: bool = False) -> tuple[bool, Rounds]:
+    fleet = Rounds(took)
+    settler = Settler(fleet, Planner(), limit_s=limit_s, timeout_s=5, transport="http")  # type: ignore[arg-type]
+    server: Any = SimpleNamespace(base_url="http://127.0.0.1:9", access=None, exit_status=9 if dead else None)
+    return asyncio.run(settler.recovered(ENGINE, server, "after r1", idle_s=1.0)), fleet
+
+
+def test_an_engine_has_recovered_when_a_round_is_about_as_quick_as_on_the_idle_one():
+    there, fleet = recovered([9.0, 2.5, "timeout", 1.9, 1.0])
+    assert there
+    assert len(fleet.orders) == 4
+
+
+def test_an_engine_that_stays_busy_or_ends_has_not():
+    assert recovered([9.0] * 1000, limit_s=0.05)[0] is False
+    assert recovered([1.0], dead=True)[0] is False
+
+
+def test_a_round_on_the_idle_engine_is_measured_unless_no_time_is_given_for_rounds():
+    for limit_s, took, seconds in ((60.0, [2.0], 2.0), (60.0, ["timeout"], None), (0.0, [], None)):
+        settler = Settler(Rounds(took), Planner(), limit_s=limit_s, timeout_s=5, transport="http")  # type: ignore[arg-type]
+        assert asyncio.run(settler.round_s(ENGINE, attached("http://127.0.0.1:9"), "idle")) == seconds

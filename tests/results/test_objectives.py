@@ -1,10 +1,12 @@
 """Objectives: the text, the units, what meets them."""
 
+import math
+
 import pytest
 
 from results.errors import NotComparable
 from results.metrics import Value, absent
-from results.objectives import Relation, missed, objectives
+from results.objectives import Relation, least_margin, missed, objectives
 
 
 def test_objectives_of_a_line_in_the_units_of_their_metrics() -> None:
@@ -71,3 +73,20 @@ def test_what_is_none_is_told_in_a_line(text: str, said: str) -> None:
         objectives(text)
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_margin_is_the_log_of_bound_over_value() -> None:
+    upper, lower, share = objectives("ttft_p50<200ms,output_tokens>=100,attainment>=0.9")
+    assert upper.margin(0.1) == pytest.approx(math.log(2))
+    assert upper.margin(0.4) == pytest.approx(-math.log(2))
+    assert lower.margin(200.0) == pytest.approx(math.log(2))
+    assert share.margin(0.95) is None, "a share has no noise of its own size"
+    assert upper.margin(0.0) is None
+
+
+def test_the_least_margin_is_known_where_every_one_is() -> None:
+    wanted = objectives("ttft_p50<200ms,itl_p50<30ms")
+    values = {"ttft_p50_s": Value(0.1), "itl_p50_s": Value(0.02), "attainment": Value(1.0)}
+    assert least_margin(wanted, values) == pytest.approx(math.log(1.5))
+    assert least_margin([*wanted, *objectives("attainment>0.9")], values) is None
+    assert least_margin(wanted, {**values, "itl_p50_s": absent("no token arrived")}) is None

@@ -1,7 +1,8 @@
 """The server of Quill, the imaginary engine of docs/adapters.md: the OpenAI format with forced lengths and token ids.
 
 Faults: ``never-ready`` (/health answers 503), ``starve`` (it asks for more memory than it may have before it listens),
-``starve-later`` (so does its first measured answer), ``crash`` (it ends before it listens).
+``starve-later`` (so does its first measured answer), ``starve-crowded`` (so does its fifth at a time), ``crash`` (it
+ends before it listens).
 """
 
 import argparse
@@ -17,6 +18,7 @@ from tests.engines.fakes.stage import Fake, Script, event, serve
 
 VERSION = "0.3"
 _WARM_REQUESTS = 3
+_CROWD = 4
 
 
 class FakeQuill(Fake):
@@ -57,6 +59,8 @@ class FakeQuill(Fake):
             message = f"the model {body['model']} does not exist"
             return web.json_response({"error": {"message": message, "code": 404}}, status=404)
         if "starve-later" in self.faults and len(self.bodies) > _WARM_REQUESTS:
+            starve()
+        if "starve-crowded" in self.faults and self.open >= _CROWD:
             starve()
         tokens = self.script.tokens(body["max_tokens"], forced="min_tokens" in body)
         async with self.stream(request) as response:

@@ -1,0 +1,210 @@
+"""Bar 4: how often a search's interval holds the truth, and what that costs. Simulated engines, fixed seeds.
+
+    python -m benchmarks.statistics.search [--searches 1000]
+
+An engine has a known curve of latency over load, so the highest rate that keeps the bound is known; each run is off by
+2 or 5 %, in its latency and, where there is a queue, in its capacity. Searches go from 1 to 64 requests a second with a
+resolution of 5 % and at most 20 trials. One engine is a real queue: eight servers, Poisson arrivals for 30 s drawn anew
+for each trial, p90 of TTFT; its threshold is the rate at which half of 4,000 trials keep the bound. Plain bisection
+believes one trial for each level and halves until 5 % are left; it is given the same engines.
+"""
+
+import argparse
+import math
+import statistics
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.bars import Bars
+from benchmarks.queueing import simulated_ttfts_s
+from results.metrics.percentiles import percentile
+from results.statistics.bisection import Bisection, Bracket, levels_between
+
+LOW, HIGH, RESOLUTION, BUDGET = 1.0, 64.0, 0.05, 20
+LEVELS = levels_between(LOW, HIGH, RESOLUTION)
+Answer = tuple[bool, float | None]
+"""Whether a trial kept the bound, and its margin where it has one."""
+Trial = Callable[[np.random.Generator, float], Answer]
+"""What a trial at a rate says."""
+
+
+def of_latency(latency: float) -> Answer:
+    """In units of the bound."""
+    return latency < 1, -math.log(latency)
+
+
+def gentle(cv: float, threshold: float) -> Trial:
+    """ITL that grows with the load: twice the load is half as much again."""
+    return lambda rng, rate: of_latency((1 + rate / threshold) / 2 * math.exp(rng.normal(0, cv)))
+
+
+def steep(cv: float, threshold: float, at_bound: float = 0.8) -> Trial:
+    """TTFT before a queue that is this full at the bound; beyond its capacity a trial is INVALID."""
+
+    def trial(rng: np.random.Generator, rate: float) -> Answer:
+        load = at_bound * rate / (threshold * math.exp(rng.normal(0, cv)))
+        return (False, None) if load >= 1 else of_latency((1 - at_bound) / (1 - load) * math.exp(rng.normal(0, cv)))
+
+    return trial
+
+
+def wall(cv: float, threshold: float) -> Trial:
+    """An engine that keeps the bound or dies: no margin tells how far away that is."""
+    return lambda rng, rate: (rate < threshold * math.exp(rng.normal(0, cv)), None)
+
+
+def disturbed(cv: float, threshold: float) -> Trial:
+    """As the gentle one, on a machine where something else doubles the latency of one run in twenty."""
+    plain = gentle(cv, threshold)
+    return lambda rng, rate: of_latency(2.0) if rng.random() < 0.05 else plain(rng, rate)
+
+
+def queued(cv: float, threshold: float) -> Trial:
+    """Eight servers, each request 0.5 s in service, scaled so that the threshold is where it is wanted."""
+    return lambda rng, rate: queue_trial(rng, rate * QUEUE_THRESHOLD / threshold * math.exp(rng.normal(0, cv)))
+
+
+QUEUE_THRESHOLD = 14.45
+"""Of :func:`queue_trial`: half of the trials keep the bound there, as :func:`queue_bar` finds again."""
+
+
+def queue_trial(rng: np.random.Generator, rate: float) -> Answer:
+    """p90 of TTFT against 0.5 s over 30 s of arrivals."""
+    arrivals = np.sort(rng.uniform(0, 30, rng.poisson(rate * 30))).tolist()
+    ttfts = simulated_ttfts_s(arrivals, cap=8, ttft_s=0.05, total_s=0.5, stall=(math.inf, math.inf))
+    value = percentile(ttfts, 0.9).value
+    return (True, None) if value is None else of_latency(value / 0.5)
+
+
+WORLDS: dict[str, Callable[[float], Trial]] = {
+    "gentle_2_percent": partial(gentle, 0.02),
+    "gentle_5_percent": partial(gentle, 0.05),
+    "steep_2_percent": partial(steep, 0.02),
+    "steep_5_percent": partial(steep, 0.05),
+    "full_queue_2_percent": partial(steep, 0.02, at_bound=0.95),
+    "full_queue_5_percent": partial(steep, 0.05, at_bound=0.95),
+    "wall_2_percent": partial(wall, 0.02),
+    "wall_5_percent": partial(wall, 0.05),
+    "disturbed_2_percent": partial(disturbed, 0.02),
+    "real_queue_2_percent": partial(queued, 0.02),
+}
+
+
+class Found(NamedTuple):
+    """One search: its bracket, how many trials it took, and the truth."""
+
+    bracket: Bracket
+    trials: int
+    threshold: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the highest level that keeps the bound lies in the interval."""
+        true = max((level for level in LEVELS if level <= self.threshold), default=0.0)
+        return (self.bracket.low or 0.0) <= true <= (self.bracket.high or 0.0)
+
+    @property
+    def error(self) -> float:
+        """Of the answer, as a share."""
+        return abs(math.log((self.bracket.level or LOW) / self.threshold))
+
+
+def searched(trial: Trial, threshold: float, rng: np.random.Generator, guess: float | None = None) -> Found:
+    """One search."""
+    search = Bisection(LEVELS, resolution=RESOLUTION, guess=guess)
+    trials = 0
+    while trials < BUDGET and not search.settled:
+        level = search.next_level()
+        assert level is not None
+        kept, margin = trial(rng, level)
+        search.tell(level, kept=kept, margin=margin)
+        trials += 1
+    return Found(search.bracket, trials, threshold)
+
+
+def plainly_bisected(trial: Trial, rng: np.random.Generator) -> float:
+    """Where plain bisection ends."""
+    low, high = LOW, HIGH
+    while high / low > 1 + RESOLUTION:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if trial(rng, middle)[0] else (low, middle)
+    return math.sqrt(low * high)
+
+
+def thresholds(rng: np.random.Generator, count: int) -> list[float]:
+    """Anywhere in the range, as likely on a log scale, but for its ends."""
+    return np.exp(rng.uniform(math.log(1.2 * LOW), math.log(HIGH / 1.2), count)).tolist()
+
+
+def holds_bars(bars: Bars, count: int) -> None:
+    """Each world: how often the truth is in the interval, how far off the answer is, and what plain bisection does."""
+    print("                        held   error  trials   width   off by over 5 %: ours   plain bisection's")
+    for seed, (name, world) in enumerate(WORLDS.items()):
+        rng = np.random.default_rng(seed)
+        found = [searched(world(true), true, rng) for true in thresholds(rng, count)]
+        plain = [abs(math.log(plainly_bisected(world(true), rng) / true)) for true in thresholds(rng, count)]
+        held, error = share(one.holds for one in found), statistics.median(one.error for one in found)
+        off, plain_off = (share(error > RESOLUTION for error in errors) for errors in ([f.error for f in found], plain))
+        width = statistics.median(math.sqrt((f.bracket.high or LOW) / (f.bracket.low or LOW)) - 1 for f in found)
+        trials = statistics.fmean(one.trials for one in found)
+        print(f"{name:22} {held:6.1%} {error:7.1%} {trials:7.1f}  ±{width:6.1%} {off:22.1%} {plain_off:18.1%}")
+        bars.add(f"held_{name}", held, ">=", 0.95)
+        bars.add(f"median_error_{name}", error, "<=", RESOLUTION)
+        bars.add(f"off_by_over_5_percent_of_plain_{name}", off / plain_off if plain_off else 0.0, "<=", 1.0)
+
+
+def warm_bars(bars: Bars, count: int) -> None:
+    """A good guess saves trials, and a bad one costs some, but no truth."""
+    cold = None
+    for name, off in (("cold", None), ("guess_3_percent_off", 1.03), ("guess_3_times_off", 3.0)):
+        rng = np.random.default_rng(40)
+        found = [
+            searched(steep(0.02, true), true, rng, None if off is None else true * off)
+            for true in thresholds(rng, count)
+        ]
+        trials = statistics.fmean(one.trials for one in found)
+        cold = cold or trials
+        print(f"{name}: {trials:.1f} trials")
+        bars.add(f"held_{name}", share(one.holds for one in found), ">=", 0.95)
+        if off == 1.03:
+            bars.add("trials_with_a_good_guess_of_cold", trials / cold, "<=", 0.75)
+
+
+def edge_bars(bars: Bars, count: int) -> None:
+    """What lies outside the range is said to, soon."""
+    for name, true in (("above", 3 * HIGH), ("below", LOW / 3)):
+        rng = np.random.default_rng(60)
+        found = [searched(steep(0.05, true), true, rng) for _ in range(count)]
+        right = [one.bracket.low == HIGH if name == "above" else one.bracket.high is None for one in found]
+        print(f"{name} the range: {statistics.fmean(one.trials for one in found):.1f} trials")
+        bars.add(f"said_to_lie_{name}", share(right), ">=", 0.95)
+
+
+def queue_bar(bars: Bars) -> None:
+    """The threshold of the queue is what the worlds take it for."""
+    rng = np.random.default_rng(80)
+    kept = share(queue_trial(rng, QUEUE_THRESHOLD)[0] for _ in range(4_000))
+    bars.add("queue_threshold_kept_off_half", abs(kept - 0.5), "<=", 0.03)
+
+
+def share(holds: Iterable[bool]) -> float:
+    return statistics.fmean(map(float, holds))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--searches", type=int, default=1_000, help="of each kind (default: %(default)s)")
+    count = parser.parse_args().searches
+    bars = Bars()
+    holds_bars(bars, count)
+    warm_bars(bars, count)
+    edge_bars(bars, count)
+    queue_bar(bars)
+    bars.finish()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""The command that looks for a load: search."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import cyclopts
+
+from harness.cli.options import (
+    DEFAULT_OUT,
+    EXIT_INTERRUPTED,
+    EXIT_INVALID,
+    EXIT_OK,
+    Json,
+    Out,
+    Ray,
+    Workers,
+    standard_output,
+)
+
+if TYPE_CHECKING:
+    from harness.experiment import Experiment
+    from harness.searching import Terms
+    from results import Run
+    from results.store import RunFolder
+
+Objectives = Annotated[str, cyclopts.Parameter(name="--slo")]
+
+
+def search(
+    experiment: Path,
+    *,
+    slo: Objectives,
+    over: Literal["rate", "concurrency"] | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    around: str | None = None,
+    trials: int = 20,
+    minutes: float | None = None,
+    resolution: float = 0.05,
+    alpha: float = 0.05,
+    workers: Workers = None,
+    ray: Ray = None,
+    out: Out = DEFAULT_OUT,
+    json: Json = False,
+) -> int:
+    """Find the highest rate or concurrency at which each engine of an experiment keeps its objectives.
+
+    Each trial may be wrong: the answer has an interval, from noisy bisection over all of them. Exit 0 where every
+    engine keeps them at some level, 3 where one keeps them at none or nothing could be told.
+
+    Parameters
+    ----------
+    experiment
+        TOML file; its loads bound the range and give the arrival process.
+    slo
+        What must hold in each trial: 'ttft_p99<500ms,itl_p99<30ms'.
+    over
+        Which load; the default is that of the experiment's first one.
+    low
+        Lowest level; the default is the least of the experiment's loads.
+    high
+        Highest level; the default is the greatest of them. Of a single load: from a thirty-second to 32 times it.
+    around
+        Where the answer is expected: a level, or the run of an earlier search. It saves trials.
+    trials
+        At most so many for each engine.
+    minutes
+        At most so long for each engine; the trial under way is finished.
+    resolution
+        The answer is to be known to this share, up or down.
+    alpha
+        Share of searches whose interval may fail to hold the truth.
+    workers
+        Processes that send, instead of the file's client.workers.
+    ray
+        Ray cluster on whose nodes they run, instead of the file's client.ray.
+    out
+        Folder in which the run's folder is made.
+    json
+        Print the search as JSON on stdout.
+    """
+    from harness.experiment import load_experiment, with_client
+    from harness.searching import create_search, forewarnings, terms_of
+    from results import load
+    from results.search import Over
+
+    loaded = with_client(load_experiment(experiment), workers, ray)
+    terms = terms_of(
+        loaded, slo, over=None if over is None else Over(over), low=low, high=high, around=around,
+        resolution=resolution, alpha=alpha, trials=trials, minutes=minutes,
+    )  # fmt: skip
+    for line in forewarnings(loaded, terms):
+        sys.stderr.write(f"note: {line}\n")
+    folder = create_search(loaded, out)
+    interrupted = _searched(folder, loaded, terms)
+    run = load(folder.path)
+    _tell(run, json=json)
+    return EXIT_INTERRUPTED if interrupted else _exit_code(run)
+
+
+def _searched(folder: "RunFolder", experiment: "Experiment", terms: "Terms") -> bool:
+    """Search before somebody's eyes; returns whether it was interrupted."""
+    import asyncio
+
+    import uvloop
+    from rich.console import Console
+
+    from harness.observer import SearchObserver
+    from harness.searching import search
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            runner.run(search(experiment, folder, SearchObserver(Console(stderr=True)), terms))
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            return True
+    return False
+
+
+def _tell(run: "Run", *, json: bool) -> None:
+    from harness.cli.reading import print_json
+    from results.frontier import frontier
+    from results.report import print_frontier, print_search, write_html
+
+    page = write_html(run)
+    points = frontier([run])
+    if json:
+        print_json({"run": str(run.path), "report": str(page), "search": run.search, "frontier": points})
+        return
+    console = standard_output()
+    if run.search is not None:
+        print_search(run.search, console)
+    if len({point.engine for point in points}) > 1:
+        print_frontier(points, console)
+    console.print(f"\nreport: {page}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _exit_code(run: "Run") -> int:
+    engines = run.search.engines if run.search else []
+    for one in engines:
+        if one.note:
+            sys.stderr.write(f"bakeoff: {one.engine}: {one.note}\n")
+    return EXIT_OK if engines and all(one.has_level for one in engines) else EXIT_INVALID

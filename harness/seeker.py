@@ -1,0 +1,247 @@
+"""The search of one engine: which load is tried next, what its trial says, and when it is enough."""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from harness.experiment import Experiment
+from harness.observer import Observer
+from harness.stage import Planned
+from harness.traffic import TrafficPlanner
+from results.metrics import Value, trial_metrics
+from results.metrics.catalogue import QUANTILES
+from results.metrics.percentiles import required_count
+from results.objectives import Objective, least_margin, missed
+from results.records import Load, TrialPlan, TrialRecord
+from results.report.search_lines import level_text
+from results.search import Attempt, Ended, EngineSearch, Over, SearchRecord
+from results.statistics.bisection import Bisection
+from results.store import RunFolder
+
+_OF_THE_ENGINE = ("engine died", "engine restarted", "errors", "not steady")
+"""Reasons of INVALID trials that say that the load was too much."""
+_FOLLOWS = ("too short", "client error")
+"""Reasons that an engine which failed may bring with it; by themselves they say nothing of it."""
+_IN_VAIN, _MOST_IN_VAIN = 2, 6
+"""After so many trials without evidence in a row the search goes on below them; after so many it ends."""
+
+
+class Watcher(Observer, Protocol):
+    """Hears of a search's progress."""
+
+    def judged(self, search: SearchRecord, engine: str, attempt: Attempt) -> None:
+        """A trial has been judged."""
+        ...
+
+
+def attempt_of(record: TrialRecord, level: float, wanted: Sequence[Objective], metrics: Mapping[str, Value]) -> Attempt:
+    """What a trial says of its level.
+
+    An engine that died, failed requests or was left with a growing queue does not keep the objectives. Where the client
+    was too slow, a GPU throttled, or a percentile has too few requests, nothing was seen of them.
+    """
+    named = [reason.partition(":")[0] for reason in record.reasons]
+    foreign = [name for name in named if name not in _OF_THE_ENGINE and name not in _FOLLOWS]
+    if foreign or (named and not any(name in _OF_THE_ENGINE for name in named)):
+        return Attempt(record.id, level, None, None, record.reasons)
+    if named:
+        return Attempt(record.id, level, kept=False, margin=None, why=record.reasons)
+    unseen = [one for one in wanted if metrics[one.metric].value is None]
+    seen = [one for one in wanted if one not in unseen]
+    if why := missed(seen, metrics):
+        return Attempt(record.id, level, kept=False, margin=None if unseen else least_margin(wanted, metrics), why=why)
+    if unseen:
+        return Attempt(record.id, level, None, None, missed(unseen, metrics))
+    return Attempt(record.id, level, kept=True, margin=least_margin(wanted, metrics), why=[])
+
+
+def quantile_of(metric: str) -> float | None:
+    """Of ``ttft_p99_s``: 0.99; None where the metric is no percentile."""
+    return next((q for label, q in QUANTILES if metric.endswith(f"_{label}_s")), None)
+
+
+def requests_needed(wanted: Sequence[Objective]) -> int:
+    """The fewest requests of which every percentile over requests can be told; at least 1."""
+    of_requests = [one.metric for one in wanted if not one.metric.startswith(("itl_", "chunk_gap_"))]
+    return max([1, *(required_count(q) for metric in of_requests if (q := quantile_of(metric)))])
+
+
+def _is_too_few(one: Objective, metrics: Mapping[str, Value]) -> bool:
+    return quantile_of(one.metric) is not None and metrics[one.metric].value is None
+
+
+class Notebook:
+    """``search.json``, replaced whenever something is known that was not before."""
+
+    def __init__(self, run: RunFolder, record: SearchRecord) -> None:
+        self.run = run
+        self.record = record
+        run.write_search(record)
+
+    def put(self, found: EngineSearch) -> None:
+        """Replace what is known of an engine."""
+        others = [one for one in self.record.engines if one.engine != found.engine]
+        self.record = msgspec.structs.replace(self.record, engines=[*others, found])
+        self.run.write_search(self.record)
+
+
+class Seeker:
+    """Decides which load an engine is put under next; an :class:`~harness.stage.Agenda`.
+
+    Args:
+        label: the engine's.
+        bisection: what is known of the threshold.
+        wanted: the objectives.
+        load_at: the load of a level.
+        experiment: workload, limits and SLO.
+        planner: of the traffic.
+        notebook: where it is stored.
+        watcher: who is told.
+        clock_s: seconds that pass.
+    """
+
+    may_drown = True
+
+    def __init__(
+        self,
+        label: str,
+        bisection: Bisection,
+        wanted: Sequence[Objective],
+        load_at: Callable[[float], Load],
+        *,
+        experiment: Experiment,
+        planner: TrafficPlanner,
+        notebook: Notebook,
+        watcher: Watcher,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._label = label
+        self._bisection = bisection
+        self._wanted = wanted
+        self._load_at = load_at
+        self._experiment = experiment
+        self._planner = planner
+        self._notebook = notebook
+        self._watcher = watcher
+        self._clock_s = clock_s
+        self._began_s: float | None = None
+        self._level = 0.0
+        self._in_vain = 0
+        self._found = EngineSearch(label)
+        self.plans: list[TrialPlan] = []
+        """Trials so far."""
+        notebook.put(self._found)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the search has ended."""
+        return self._found.ended is not None
+
+    async def next(self) -> Planned | None:
+        """The trial at the next level that can be judged; it joins the run's plan."""
+        if self._began_s is None:
+            self._began_s = self._clock_s()
+        while not self.is_over:
+            level = self._bisection.next_level()
+            if level is None:
+                self._end(Ended.NO_EVIDENCE)
+            elif few := await self._too_few(level):
+                self._bisection.drop_up_to(level)
+                self._remark(f"up to {self._text(level)}: {few}")
+            else:
+                self._level = level
+                return self._planned(self._plan(level))
+        return None
+
+    def done(self, record: TrialRecord) -> None:
+        """Judge the trial, learn from it, and store what is known now."""
+        folder = self._notebook.run.trial(record.id)
+        metrics = trial_metrics(record, folder.read_requests(), folder.read_telemetry().records, self._experiment.slo)
+        attempt = attempt_of(record, self._level, self._wanted, metrics)
+        if attempt.kept is not None:
+            self._bisection.tell(attempt.level, kept=attempt.kept, margin=attempt.margin)
+        too_few = attempt.kept is None and not record.reasons and any(_is_too_few(o, metrics) for o in self._wanted)
+        if too_few:
+            self._bisection.drop_up_to(attempt.level)
+            self._remark(f"up to {self._text(attempt.level)}: {'; '.join(attempt.why)}")
+        self._in_vain = 0 if attempt.kept is not None or too_few else self._in_vain + 1
+        if self._in_vain and self._in_vain % _IN_VAIN == 0:
+            self._give_up_above(attempt)
+        self._store(attempt)
+        self._end_where_enough(attempt)
+        self._watcher.judged(self._notebook.record, self._label, attempt)
+
+    def lost(self, why: str) -> None:
+        """The engine is not started any more."""
+        if not self.is_over:
+            self._remark(why)
+            self._end(Ended.ENGINE)
+
+    def _end_where_enough(self, attempt: Attempt) -> None:
+        budget = self._notebook.record
+        minutes = (self._clock_s() - (self._began_s or 0.0)) / 60
+        if self._in_vain >= _MOST_IN_VAIN:
+            self._end(Ended.NO_EVIDENCE)
+        elif attempt.kept is not None and self._bisection.settled:
+            self._end(Ended.KNOWN)
+        elif len(self._found.attempts) >= budget.trials:
+            self._end(Ended.TRIALS)
+        elif budget.minutes is not None and minutes >= budget.minutes:
+            self._end(Ended.MINUTES)
+
+    def _end(self, ended: Ended) -> None:
+        self._found = msgspec.structs.replace(self._found, ended=ended)
+        self._notebook.put(self._found)
+
+    def _store(self, attempt: Attempt) -> None:
+        attempts = [*self._found.attempts, attempt]
+        found = msgspec.structs.replace(self._found, attempts=attempts)
+        if found.judged:
+            bracket = msgspec.structs.asdict(self._bisection.bracket)
+            found = msgspec.structs.replace(found, **bracket)
+        self._found = found
+        self._notebook.put(found)
+
+    async def _too_few(self, level: float) -> str | None:
+        """Why an open loop of this rate cannot be judged: it plans fewer requests than a percentile needs."""
+        if self._notebook.record.over is Over.CONCURRENCY:
+            return None  # how many there will be is up to the engine
+        need, length_s = requests_needed(self._wanted), self._experiment.trial.duration_s
+        plan = self._plan(level)
+        planned = 0
+        if level * length_s >= 1:
+            traffic = await asyncio.to_thread(self._planner.traffic, plan.load, plan.repeat, self._label)
+            planned = traffic.record.requests
+        return None if planned >= need else f"{planned} requests are planned, {need} are needed"
+
+    def _give_up_above(self, attempt: Attempt) -> None:
+        """Leave out half of what lies between the highest level that was kept and one that cannot be judged."""
+        kept = max((one.level for one in self._found.attempts if one.kept), default=attempt.level / 4)
+        cut = math.sqrt(kept * attempt.level)
+        self._bisection.drop_from(cut)
+        self._remark(f"not above {self._text(float(f'{cut:.3g}'))}: {'; '.join(attempt.why)}")
+
+    def _remark(self, why: str) -> None:
+        """Note why levels are left out."""
+        self._found = msgspec.structs.replace(self._found, note=why)
+
+    def _text(self, level: float) -> str:
+        return level_text(self._notebook.record.over, level)
+
+    def _plan(self, level: float) -> TrialPlan:
+        load = self._load_at(level)
+        repeat = 1 + sum(plan.load == load for plan in self.plans)
+        trial = f"r{repeat}-{self._label}-{level:g}"
+        return TrialPlan(trial, self._label, self._experiment.workload.name, load, repeat)
+
+    def _planned(self, plan: TrialPlan) -> Planned:
+        """Put a trial on the run's plan."""
+        run = self._notebook.run
+        manifest = run.read_manifest()
+        run.write_manifest(msgspec.structs.replace(manifest, trials=[*manifest.trials, plan]))
+        self.plans.append(plan)
+        return len(manifest.trials) + 1, plan

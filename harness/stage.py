@@ -1,0 +1,213 @@
+"""Engines on the stage: each is started, settled, put through trials, and started again where it died.
+
+One that does not start, or dies before a trial, is given up; the others go on.
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from engines import Engine, EngineError, Model, pick_port
+from harness.client import Fleet, local_fleet
+from harness.client.ray_fleet import ray_fleet
+from harness.experiment import ClientConfig, Experiment
+from harness.fingerprint import fingerprint
+from harness.observer import Observer
+from harness.quality import check_quality
+from harness.settling import Settler
+from harness.starting import Side, started
+from harness.telemetry import sampler
+from harness.traffic import TrafficPlanner
+from harness.trial import TrialRunner
+from results.records import TrialPlan, TrialRecord
+from results.store import RunFolder
+from workloads import Tokenizer
+
+Planned = tuple[int, TrialPlan]
+"""A trial with its position in the run's order."""
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """All that is known before the first engine starts."""
+
+    experiment: Experiment
+    model: Model
+    tokenizer: Tokenizer
+    engines: dict[str, Engine]
+    planner: TrafficPlanner
+    machine: dict[str, Any]
+    """As :func:`harness.environment.machine` gives it."""
+
+
+class Agenda(Protocol):
+    """The trials that one engine is to be put through, known beforehand or not."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether none is left."""
+        ...
+
+    @property
+    def may_drown(self) -> bool:
+        """Whether a trial may leave the engine with work that nobody waits for any more."""
+        ...
+
+    async def next(self) -> Planned | None:
+        """The next trial; None when it is over."""
+        ...
+
+    def done(self, record: TrialRecord) -> None:
+        """Take the trial that :meth:`next` gave, finished."""
+        ...
+
+
+class Stage:
+    """Where the engines of one run are put through their trials.
+
+    Args:
+        prepared: what was known beforehand.
+        run: where trials are stored.
+        observer: who watches.
+        runner: runs one trial.
+        settler: brings engines to their working speed.
+
+    Attributes:
+        failures: what went wrong with engines, in words.
+        given_up: engines that are not started any more, and why.
+    """
+
+    def __init__(
+        self, prepared: Prepared, run: RunFolder, observer: Observer, runner: TrialRunner, settler: Settler
+    ) -> None:
+        self._prepared = prepared
+        self._run = run
+        self._observer = observer
+        self._runner = runner
+        self._settler = settler
+        self._starts: Counter[str] = Counter()
+        self.failures: list[str] = []
+        self.given_up: dict[str, str] = {}
+
+    async def play(self, label: str, repeat: int, agenda: Agenda) -> None:
+        """Put an engine through its trials, with as many starts as that takes."""
+        while label not in self.given_up and not agenda.is_over:
+            await self._one_start(label, repeat, agenda)
+
+    async def check(self, label: str, plans: Sequence[TrialPlan]) -> None:
+        """Hold a sample of the answers to the reference, now that the engine has stopped and the machine is free."""
+        prepared = self._prepared
+        await check_quality(
+            plans, self._run, prepared.engines[label], experiment=prepared.experiment, model=prepared.model,
+            tokenizer=prepared.tokenizer, planner=prepared.planner,
+        )  # fmt: skip
+
+    def fingerprint(self, plan: TrialPlan) -> str:
+        """What makes a trial the same measurement as another one."""
+        prepared = self._prepared
+        traffic = prepared.planner.traffic(plan.load, plan.repeat, plan.engine)
+        return fingerprint(
+            prepared.experiment, prepared.engines[plan.engine], prepared.model, plan,
+            traffic_sha256=traffic.shape_sha256, machine=prepared.machine,
+        )  # fmt: skip
+
+    async def _one_start(self, label: str, repeat: int, agenda: Agenda) -> None:
+        """Start the engine and run trials until it dies, or drowns, or they are done."""
+        prepared = self._prepared
+        self._starts[label] += 1
+        number = self._starts[label]
+        self._observer.starting(label, repeat)
+        port = next(side.port for side in prepared.experiment.engines if side.shown == label)
+        log = self._run.engine_log(label, number)
+        progress = _Progress(agenda)
+        try:
+            async with started(prepared.engines[label], label, prepared.model, pick_port(port), log) as side:
+                await self._trials(progress, await self._settled(side, f"{label}/{number}"), f"{label}/{number}")
+        except EngineError as error:
+            failure = _failure(label, repeat, error)
+            self.failures.append(failure)
+            if not progress.trials:  # it would be started again and again
+                self.given_up[label] = failure
+
+    async def _settled(self, side: Side, start: str) -> Side:
+        """The engine at its working speed, with a record of how it got there."""
+        if side.engine.url:
+            return side  # whoever started it has warmed it up, and may have to pay for each request
+        settling = await self._settler.settle(side.engine, side.server, start)
+        if settling is None:
+            return side
+        startup = msgspec.structs.replace(side.startup, settling_requests=settling.requests, settled=settling.settled)
+        return msgspec.structs.replace(side, startup=startup)
+
+    async def _trials(self, progress: "_Progress", side: Side, start: str) -> None:
+        """Run trials until none is left, or the engine has drowned in one.
+
+        Raises:
+            EngineDied: the engine ended; what is left was not begun.
+        """
+        agenda, planner = progress.agenda, self._prepared.planner
+        idle_s = await self._settler.round_s(side.engine, side.server, f"{start}/idle") if agenda.may_drown else None
+        while not (death := side.server.died()):
+            planned = await agenda.next()
+            if planned is None:
+                return
+            order, plan = planned
+            self._observer.trial_started(plan)
+            traffic = await asyncio.to_thread(planner.traffic, plan.load, plan.repeat, plan.engine)
+            record = await self._runner.run(plan, order, side, traffic, self.fingerprint(plan))
+            progress.trials += 1
+            self._observer.trial_finished(record)
+            agenda.done(record)
+            if idle_s is not None and not agenda.is_over and not await self._idle_again(side, plan, idle_s):
+                return
+        raise death
+
+    async def _idle_again(self, side: Side, plan: TrialPlan, idle_s: float) -> bool:
+        """Whether the engine has done with what the last trial sent; else it is started again, unless it is not ours.
+
+        An engine that ended meanwhile is idle, too: the next look at it will tell.
+        """
+        if await self._settler.recovered(side.engine, side.server, plan.id, idle_s) or side.server.died():
+            return True
+        if side.engine.url:
+            busy = f"{plan.engine} was still busy long after its trial at {plan.load.label}"
+            self.given_up[plan.engine] = f"{busy}; restart it, and search below that"
+            self.failures.append(self.given_up[plan.engine])
+        return False
+
+
+class _Progress:
+    """An agenda, and how many of its trials one start has seen."""
+
+    def __init__(self, agenda: Agenda) -> None:
+        self.agenda = agenda
+        self.trials = 0
+
+
+@contextlib.asynccontextmanager
+async def staged(prepared: Prepared, run: RunFolder, observer: Observer) -> AsyncGenerator[Stage]:
+    """A stage with its client and its telemetry, which go with the block."""
+    experiment = prepared.experiment
+    trial, client = experiment.trial, experiment.client
+    async with sampler() as telemetry, _fleet(client) as fleet:
+        runner = TrialRunner(experiment, run, fleet, telemetry, prepared.tokenizer)
+        settler = Settler(
+            fleet, prepared.planner, limit_s=trial.settle_s, timeout_s=trial.timeout_s, transport=client.transport
+        )
+        yield Stage(prepared, run, observer, runner, settler)
+
+
+def _fleet(client: ClientConfig) -> contextlib.AbstractAsyncContextManager[Fleet]:
+    """The client's workers, on this machine or on a cluster's."""
+    return (
+        ray_fleet(client.ray, client.workers, client.cores) if client.ray else local_fleet(client.workers, client.cores)
+    )
+
+
+def _failure(label: str, repeat: int, error: EngineError) -> str:
+    """One line, and the engine's last lines below it where they say more."""
+    tail = [line for line in error.log_tail if line.strip() and line.strip() not in str(error)]
+    return "\n  | ".join([f"{label}, repeat {repeat}: {error}", *tail])

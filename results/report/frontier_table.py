@@ -1,0 +1,47 @@
+"""Throughput against interactivity as a table."""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from results.frontier import FrontierPoint
+from results.metrics import Unit
+from results.report.format import ABSENT, bounds_text, plain, scale_for
+from results.statistics.interval import Interval
+
+
+def print_frontier(points: Sequence[FrontierPoint], console: Console) -> None:
+    """Print each engine's frontier; a dot marks what no other engine beats in both figures.
+
+    Args:
+        points: as :func:`results.frontier.frontier` gives them; those that are on no frontier are left out.
+        console: where to.
+    """
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("engine", overflow="fold")
+    table.add_column("load", overflow="fold")
+    for heading in ("for each user", "all users", "per GPU"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.caption = "output tokens/s, for each user 1 / TPOT p50; ● beaten by no other point in both"
+    table.caption_justify = "left"
+    workloads = {point.workload for point in points}
+    for point in points:
+        if not point.own:
+            continue
+        name = f"{point.engine} · {point.workload}" if len(workloads) > 1 else point.engine
+        table.add_row(
+            Text(f"{'●' if point.joint else ' '} {plain(name)}"),
+            Text(plain(point.load)),
+            _text(point.interactivity),
+            _text(point.throughput),
+            ABSENT if point.per_gpu is None else scale_for(Unit.COUNT, point.per_gpu).number(point.per_gpu),
+        )
+    console.print(table)
+
+
+def _text(interval: Interval) -> Text:
+    scale = scale_for(Unit.COUNT, interval.centre)
+    return Text(f"{scale.number(interval.centre)} {bounds_text(interval, scale)}".rstrip())

@@ -1,0 +1,135 @@
+"""``bakeoff search`` against a truth server of known capacity: four answers at a time, 0.12 s each."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import results
+from harness.truth import Schedule
+from results.records import RunStatus
+from results.search import Ended
+from tests.harness.fake_runs import tokenizer
+from tests.harness.test_cli import in_process as bakeoff
+from tests.harness.truth_client import serving
+
+SCHEDULE = Schedule(ttft_s=0.1, itl_s=0.005, slots=4)
+FILE = """
+name = "t"
+model = {{ name = "truth", tokenizer = "{tokenizer}" }}
+engines = [{{ adapter = "reference", url = "{url}", label = "truth" }}]
+workload = {{ name = "random", options = {{ input_tokens = 8, output_tokens = 5 }} }}
+loads = [{{ concurrency = 2 }}, {{ concurrency = 16 }}]
+trial = {{ duration_s = 1.2, warmup_requests = 0, settle_s = {settle_s}, timeout_s = 20 }}
+client = {{ calibrate = false }}
+quality = {{ samples = 0 }}
+"""
+
+
+def file(tmp_path: Path, port: int, settle_s: float = 0.0) -> Path:
+    path = tmp_path / "t.toml"
+    url = f"http://127.0.0.1:{port}"
+    path.write_text(FILE.format(tokenizer=tokenizer(tmp_path), url=url, settle_s=settle_s), encoding="utf-8")
+    return path
+
+
+def test_it_finds_the_slots_of_a_server_and_leaves_an_ordinary_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Slots fall into step: with 5 requests in flight one of 4 has waited for a slot, with 7 three of 4 have."""
+    with serving(SCHEDULE) as server:
+        asked = ("--slo", "ttft_p50<160ms", "--trials", "9", "--out", str(tmp_path / "runs"), "--json")
+        assert bakeoff("search", str(file(tmp_path, server.port, settle_s=5.0)), *asked) == 0
+    told = capsys.readouterr()
+    found = json.loads(told.out)
+    (one,) = found["search"]["engines"]
+    sure = [attempt for attempt in one["attempts"] if attempt["level"] != 6]
+    assert all(attempt["kept"] == (attempt["level"] <= 5) for attempt in sure), told.err
+    assert one["low"] <= 6
+    assert one["high"] >= 5
+    assert one["attempts"][0]["margin"] == pytest.approx(0.47, abs=0.25), "log of 160 over 100"
+    run = results.load(found["run"])
+    assert run.status is RunStatus.COMPLETE
+    assert len(run.finished) == len(run.manifest.trials) == len(one["attempts"])
+    assert Path(found["report"]).stat().st_size > 10_000
+    assert {point["load"] for point in found["frontier"]} == {cell.load for cell in run.cells if cell.valid}
+    assert bakeoff("report", str(run.path)) == 0
+    assert "Highest concurrency that keeps ttft_p50<160ms:" in capsys.readouterr().out
+    assert bakeoff("frontier", str(run.path)) == 0
+    assert "truth" in capsys.readouterr().out
+    assert bakeoff("compare", str(run.path), str(run.path)) == 0, "a run beside itself"
+
+
+def test_no_level_that_keeps_it_is_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    with serving(SCHEDULE) as server:
+        asked = ("--slo", "ttft_p50<50ms", "--out", str(tmp_path / "runs"))
+        assert bakeoff("search", str(file(tmp_path, server.port)), *asked) == 3
+    assert "truth: none, at c=2 ttft_p50<50ms: it was" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--slo", "ttft<1s"), "unknown metric 'ttft'"),
+        (("--slo", "ttft_p50<1s", "--around", "99"), "99 does not lie between 2 and 16"),
+        (("--slo", "ttft_p50<1s", "--over", "rate"), "no load with rate_per_s; give --low and --high, or --around"),
+        (("--slo", "output_tokens>10"), "is met at high loads"),
+        ((), "see bakeoff --help"),
+    ],
+)
+def test_mistakes_are_one_line_and_2(tmp_path: Path, capsys: Any, arguments: tuple[str, ...], words: str):
+    assert bakeoff("search", str(file(tmp_path, 1)), *arguments, "--out", str(tmp_path / "runs")) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_is_known_beforehand_is_said_and_an_engine_that_is_not_there_is_3(tmp_path: Path, capsys: Any):
+    asked = ("--slo", "ttft_p99<1s", "--out", str(tmp_path / "runs"), "--trials", "1")
+    assert bakeoff("search", str(file(tmp_path, 1)), *asked) == 3
+    err = capsys.readouterr().err
+    assert err.startswith("note: a trial may have fewer than the 662 requests that an objective needs")
+    assert "truth at c=2: not kept (errors: " in err
+
+
+def test_ctrl_c_leaves_a_run_that_can_be_read(tmp_path: Path, capsys: Any):
+    with serving(SCHEDULE) as server:
+        argv = [
+            sys.executable, "-c", "import harness.cli; harness.cli.main()", "search", str(file(tmp_path, server.port)),
+            "--slo", "ttft_p50<160ms", "--out", str(tmp_path / "runs"),
+        ]  # fmt: skip
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        with process:
+            pattern = "runs/*/trials/*/trial.json"
+            while not any(tmp_path.glob(pattern)) and process.poll() is None:
+                time.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "not ended" in out
+    run = results.load(next((tmp_path / "runs").iterdir()))
+    assert run.status is RunStatus.INTERRUPTED
+    assert run.search is not None
+    (one,) = run.search.engines
+    assert one.ended is None
+    assert len(one.attempts) == len(run.finished) >= 1
+    assert bakeoff("report", str(run.path)) == 0
+    assert "truth: " in capsys.readouterr().out
+
+
+def test_the_answer_of_one_search_begins_the_next(tmp_path: Path, capsys: Any):
+    with serving(SCHEDULE) as server:
+        asked = ("--slo", "ttft_p50<160ms", "--out", str(tmp_path / "runs"), "--json", "--trials", "1")
+        again = ("--around", "4")
+        assert bakeoff("search", str(file(tmp_path, server.port)), *asked, *again) == 0
+        first = json.loads(capsys.readouterr().out)
+        assert bakeoff("search", str(file(tmp_path, server.port)), *asked, "--around", first["run"]) == 0
+    second = json.loads(capsys.readouterr().out)
+    assert first["search"]["guesses"] == {"truth": 4.0}
+    assert second["search"]["guesses"] == {"truth": first["search"]["engines"][0]["level"]}
+    assert second["search"]["engines"][0]["attempts"][0]["level"] in {3.0, 4.0, 5.0}
+    assert first["search"]["engines"][0]["ended"] == Ended.TRIALS.value

@@ -1,0 +1,135 @@
+"""What a search is asked: its terms, its mistakes, and what is said before it starts."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from harness.errors import BadExperiment
+from harness.experiment import Experiment, experiment_from
+from harness.searching import Terms, create_search, forewarnings, terms_of
+from results.errors import NotComparable, RunNotFound
+from results.search import EngineSearch, Over, SearchRecord
+from results.store import RunFolder
+from tests.results.builders import build_run
+
+RATES = [
+    {"rate_per_s": 4.0, "arrival": "gamma", "arrival_options": {"burstiness": 2.0}},
+    {"rate_per_s": 30.0, "arrival": "poisson"},
+]
+SLO = "ttft_p50<100ms"
+
+
+def experiment(*loads: dict[str, Any], **changes: Any) -> Experiment:
+    data = {
+        "name": "t",
+        "engines": [{"adapter": "openai", "url": "http://127.0.0.1:1", "label": label} for label in "ab"],
+        "workload": {"name": "random"},
+        "loads": list(loads) or RATES,
+        **changes,
+    }
+    return experiment_from(data, "t")
+
+
+def ends(terms: Terms) -> tuple[float, float]:
+    return terms.levels[0], terms.levels[-1]
+
+
+def test_several_loads_bound_the_range_and_the_first_gives_the_rest():
+    terms = terms_of(experiment(), SLO)
+    assert (terms.over, terms.start, ends(terms)) == (Over.RATE, None, (4.0, 30.0))
+    load = terms.load_at(7.5)
+    assert (load.rate_per_s, load.arrival, load.arrival_options) == (7.5, "gamma", {"burstiness": 2.0})
+
+
+def test_one_load_is_where_it_starts():
+    terms = terms_of(experiment({"concurrency": 8, "ramp_s": 1.0}), SLO)
+    assert (terms.over, terms.start, ends(terms)) == (Over.CONCURRENCY, 8.0, (1.0, 256.0))
+    assert (terms.load_at(3.0).concurrency, terms.load_at(3.0).ramp_s) == (3, 1.0)
+    assert all(level == round(level) for level in terms.levels)
+
+
+def test_what_the_user_says_stands_above_the_file():
+    terms = terms_of(experiment(), SLO, low=1, high=100, resolution=0.1, alpha=0.1, trials=9, minutes=5)
+    assert ends(terms) == (1.0, 100.0)
+    assert (terms.resolution, terms.alpha, terms.trials, terms.minutes) == (0.1, 0.1, 9, 5)
+    slots = terms_of(experiment(), SLO, over=Over.CONCURRENCY, low=1, high=16)
+    assert (slots.load_at(4.0).concurrency, slots.load_at(4.0).arrival) == (4, None)
+    rates = terms_of(experiment({"concurrency": 8}), SLO, over=Over.RATE, low=1, high=16)
+    assert (rates.load_at(4.0).rate_per_s, rates.load_at(4.0).arrival) == (4.0, "poisson")
+
+
+def test_a_guess_is_a_number_for_all_or_an_earlier_search_for_those_it_had(tmp_path: Path):
+    assert terms_of(experiment(), SLO, around="12").guesses == {"a": 12.0, "b": 12.0}
+    alone = terms_of(experiment({"concurrency": 8}), SLO, over=Over.RATE, around="25")
+    assert (alone.guesses["a"], ends(alone)) == (25.0, (25 / 32, 800.0))
+    path = build_run(tmp_path)
+    with pytest.raises(NotComparable, match="holds no search over the rate; give a number"):
+        terms_of(experiment(), SLO, around=str(path))
+    found = [EngineSearch("b", level=11.5), EngineSearch("gone", level=3.0), EngineSearch("a")]
+    earlier = SearchRecord(Over.RATE, [SLO], 1, 64, 0.05, 0.05, 20, None, {}, found)
+    RunFolder.open(path).write_search(earlier)
+    assert terms_of(experiment(), SLO, around=str(path)).guesses == {"b": 11.5}
+    with pytest.raises(NotComparable, match="holds no search over the concurrency"):
+        terms_of(experiment(), SLO, over=Over.CONCURRENCY, low=1, high=9, around=str(path))
+    with pytest.raises(RunNotFound):
+        terms_of(experiment(), SLO, around="/no/such/run")
+
+
+@pytest.mark.parametrize(
+    ("slo", "asked", "words"),
+    [
+        ("output_tokens>100", {}, "is met at high loads, not at low ones"),
+        ("attainment>=0.9", {}, r"set \[slo\] in the experiment"),
+        (SLO, {"low": 50.0}, "the range from 50 to 30 is empty; give --low and --high"),
+        (SLO, {"low": -1.0}, "the range from -1 to 30 is empty"),
+        (SLO, {"around": "99"}, "99 does not lie between 4 and 30; change --low or --high"),
+        (SLO, {"over": Over.CONCURRENCY}, "no load with concurrency; give --low and --high, or --around"),
+        (SLO, {"resolution": 0.0}, "resolution must lie between"),
+        (SLO, {"alpha": 1.0}, "alpha must lie between 0 and 1"),
+        (SLO, {"trials": 0}, "trials must be at least 1"),
+        (SLO, {"minutes": 0.0}, "minutes must be above 0"),
+    ],
+)
+def test_mistakes_are_told(slo: str, asked: dict[str, Any], words: str):
+    with pytest.raises(BadExperiment, match=words):
+        terms_of(experiment(), slo, **asked)
+
+
+def test_attainment_is_an_objective_where_requests_have_bounds():
+    assert terms_of(experiment(slo={"ttft_s": 0.5}), "attainment>=0.99").wanted[0].metric == "attainment"
+
+
+def told(slo: str, *loads: dict[str, Any], trial: dict[str, Any] | None = None, **asked: Any) -> list[str]:
+    made = experiment(*loads, trial=trial or {})
+    return forewarnings(made, terms_of(made, slo, **asked))
+
+
+def test_percentiles_that_trials_are_too_short_for_are_told_beforehand():
+    assert told(SLO) == []
+    (few,) = told("ttft_p99<1s")
+    assert few == (
+        "below 22.1/s a trial has fewer than the 662 sessions that an objective needs, if each is one request: such "
+        "rates are left out; raise trial.duration_s, or bound p95, which needs 130"
+    )
+    assert "or bound p50, which needs 3" in told("ttft_p90<1s", low=1.0)[0]
+    assert told("ttft_p99<1s", trial={"duration_s": 200, "max_requests": 10_000}) == []
+    (capped,) = told("ttft_p99<1s", {"concurrency": 8}, trial={"max_requests": 500})
+    assert capped.startswith("trial.max_requests is 500, an objective needs 662 requests; raise it, or bound p95")
+    (closed,) = told("e2e_p90<9s", {"concurrency": 8})
+    assert closed.startswith("a trial may have fewer than the 64 requests that an objective needs; raise trial.min_req")
+    assert told("e2e_p90<9s", {"concurrency": 8}, trial={"min_requests": 64}) == []
+    assert told("itl_p99<30ms") == [], "an answer has many gaps"
+
+
+def test_rates_that_the_cap_on_requests_cuts_short_are_told_beforehand():
+    (cut,) = told(SLO, high=200)
+    assert cut == "above 33.3/s trials end before their time, after 1000 sessions: trial.max_requests"
+
+
+def test_the_folder_of_a_search_has_a_name_of_its_own_and_an_empty_plan(tmp_path: Path):
+    run = create_search(experiment(), tmp_path)
+    manifest = run.read_manifest()
+    assert (manifest.name, manifest.trials) == ("t-search", [])
+    assert experiment_from(manifest.experiment, "t") == msgspec.structs.replace(experiment(), name="t-search")

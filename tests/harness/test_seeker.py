@@ -1,0 +1,261 @@
+"""The search of one engine, trial after trial, without an engine: trials are written as a harness would leave them."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+import results
+from harness.experiment import experiment_from
+from harness.run import create_run
+from harness.searching import terms_of
+from harness.seeker import Notebook, Seeker, attempt_of, requests_needed
+from results.metrics import Value, absent
+from results.objectives import objectives
+from results.records import Load, Outcome, RequestRecord, TrialPlan, TrialRecord, Verdict
+from results.search import Attempt, Ended, EngineSearch, Over, SearchRecord
+from results.statistics.bisection import Bisection
+from tests.results.handmade import request, trial
+
+DATA: dict[str, Any] = {
+    "name": "t",
+    "engines": [{"adapter": "openai", "url": "http://127.0.0.1:1", "label": "a"}],
+    "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": 5}},
+    "loads": [
+        {"rate_per_s": 1.0, "arrival": "poisson", "max_in_flight": 64},
+        {"rate_per_s": 64.0, "arrival": "poisson"},
+    ],
+    "trial": {"duration_s": 10.0},
+}
+Said = tuple[Sequence[RequestRecord], list[str]]
+"""The requests of a trial, and why it is INVALID."""
+Engine = Callable[[float], Said]
+
+
+def of_latency(ttft_ms: float, count: int = 80) -> Said:
+    return [request(10 * i, [10 * i + ttft_ms + j for j in range(5)], sent=10 * i) for i in range(count)], []
+
+
+def queue(capacity: float, rng: np.random.Generator, cv: float = 0.02) -> Engine:
+    """TTFT of 20 ms alone, twice that at half of the capacity; beyond it a growing queue."""
+
+    def engine(rate: float) -> Said:
+        load = rate / (capacity * float(np.exp(rng.normal(0, cv))))
+        return of_latency(20 / (1 - load)) if load < 1 else ([], ["not steady: the queue was still growing"])
+
+    return engine
+
+
+class Scene:
+    """A search whose trials are written here."""
+
+    def __init__(
+        self, tmp_path: Path, slo: str = "ttft_p50<100ms", clock_s: Callable[[], float] | None = None, **asked
+    ):
+        self.experiment = experiment_from(DATA, "t")
+        self.terms = terms_of(self.experiment, slo, **asked)
+        self.run = create_run(self.experiment, tmp_path, plan=[])
+        terms = self.terms
+        record = SearchRecord(
+            over=terms.over, objectives=[slo], low=terms.levels[0], high=terms.levels[-1], resolution=terms.resolution,
+            alpha=terms.alpha, trials=terms.trials, minutes=terms.minutes, guesses={},
+        )  # fmt: skip
+        self.requests = 1000
+        self.told: list[Attempt] = []
+        watcher: Any = SimpleNamespace(judged=lambda _search, _engine, attempt: self.told.append(attempt))
+        planner: Any = SimpleNamespace(traffic=self.traffic)
+        self.seeker = Seeker(
+            "a", Bisection(terms.levels, start=terms.start), terms.wanted, terms.load_at, experiment=self.experiment,
+            planner=planner, notebook=Notebook(self.run, record), watcher=watcher,
+            **({"clock_s": clock_s} if clock_s else {}),
+        )  # fmt: skip
+
+    def traffic(self, load: Load, _repeat: int, _engine: str) -> Any:
+        planned = min(self.requests, round((load.rate_per_s or 0) * 10))
+        return SimpleNamespace(record=SimpleNamespace(requests=planned))
+
+    def play(self, engine: Engine, most: int = 99) -> EngineSearch:
+        """Run the search to its end, or for so many trials."""
+        while most and (planned := asyncio.run(self.seeker.next())) is not None:
+            self.finish(*planned, *engine(planned[1].load.rate_per_s or float(planned[1].load.concurrency or 0)))
+            most -= 1
+        return self.stored
+
+    def finish(self, order: int, plan: TrialPlan, requests: Sequence[RequestRecord], reasons: list[str]) -> None:
+        folder = self.run.trial(plan.id)
+        folder.create()
+        folder.telemetry_log.touch()
+        folder.write_requests(requests)
+        record = msgspec.structs.replace(
+            trial(plan.load, issue_end=800.0), id=plan.id, engine="a", repeat=plan.repeat, order=order,
+            verdict=Verdict.INVALID if reasons else Verdict.VALID, reasons=reasons, planned_requests=len(requests),
+        )  # fmt: skip
+        folder.finish(record)
+        self.seeker.done(record)
+
+    @property
+    def stored(self) -> EngineSearch:
+        search = results.load(self.run.path).search
+        assert search is not None
+        (one,) = search.engines
+        return one
+
+
+def test_it_finds_the_rate_at_which_the_bound_is_reached(tmp_path: Path):
+    """A queue of 20 / (1 - load) ms reaches 100 ms at 80 % of its capacity."""
+    scene = Scene(tmp_path)
+    found = scene.play(queue(25.0, np.random.default_rng(1)))
+    assert found.ended is Ended.KNOWN
+    assert (found.low or 0) <= 20.0 <= (found.high or 0)
+    assert (found.high or 0) / (found.low or 1) < 1.12
+    assert found.attempts == scene.told
+    assert [attempt.level for attempt in found.attempts[:4]] == pytest.approx([1, 2, 4, 8], rel=0.03)
+    drowned = [attempt for attempt in found.attempts if attempt.level > 26]
+    assert drowned
+    assert {(attempt.kept, attempt.margin) for attempt in drowned} == {(False, None)}
+
+
+def test_the_run_is_an_ordinary_one_whose_plan_grew(tmp_path: Path):
+    scene = Scene(tmp_path)
+    scene.play(queue(25.0, np.random.default_rng(1)))
+    run = results.load(scene.run.path)
+    assert [trial.record.id for trial in run.finished] == [plan.id for plan in run.manifest.trials]
+    assert [trial.record.order for trial in run.finished] == list(range(1, len(run.finished) + 1))
+    assert run.unfinished == []
+    assert {plan.load.max_in_flight for plan in run.manifest.trials} == {64}, "the rest is the experiment's first load"
+    assert {plan.repeat for plan in run.manifest.trials} == {1}, "no rate twice: each has traffic of its own"
+
+
+def test_levels_of_a_closed_loop_are_whole_and_repeated(tmp_path: Path):
+    scene = Scene(tmp_path, over=Over.CONCURRENCY, low=1, high=64)
+    rng = np.random.default_rng(2)
+    found = scene.play(lambda slots: of_latency(99.0 * float(np.exp(rng.normal(0, 0.02))) if slots < 7 else 101.0))
+    assert {attempt.level for attempt in found.attempts} <= {float(n) for n in range(65)}
+    assert max(plan.repeat for plan in results.load(scene.run.path).manifest.trials) > 1
+    assert len({attempt.trial for attempt in found.attempts}) == len(found.attempts)
+
+
+@pytest.mark.parametrize(("trials", "minutes"), [(5, None), (20, 2.0)])
+def test_a_budget_ends_it_with_what_is_known(tmp_path: Path, trials: int, minutes: float | None):
+    now_s = iter(range(0, 100_000, 30))
+    scene = Scene(tmp_path, clock_s=lambda: float(next(now_s)), trials=trials, minutes=minutes)
+    found = scene.play(queue(25.0, np.random.default_rng(3)))
+    assert found.ended is (Ended.TRIALS if minutes is None else Ended.MINUTES)
+    assert len(found.attempts) == (5 if minutes is None else 4), "30 s each, from the first one's start"
+    assert (found.low or 0) < 20.0 < (found.high or 99.0)
+
+
+def test_rates_whose_trials_plan_too_few_requests_are_left_out_unrun(tmp_path: Path):
+    """p90 needs 64 requests: 10 s at 6.4 a second."""
+    scene = Scene(tmp_path, "ttft_p90<100ms")
+    found = scene.play(queue(25.0, np.random.default_rng(4)))
+    assert min(attempt.level for attempt in found.attempts) == pytest.approx(6.4, rel=0.02)
+    assert found.note is not None
+    assert "requests are planned, 64 are needed" in found.note
+    assert (found.low or 0) <= 20.0 <= (found.high or 0)
+
+
+def test_where_no_rate_has_requests_enough_nothing_is_known(tmp_path: Path):
+    scene = Scene(tmp_path, "ttft_p99<100ms")
+    scene.requests = 500
+    found = scene.play(lambda _: pytest.fail("no trial is worth its time"))
+    assert (found.ended, found.attempts, found.has_level) == (Ended.NO_EVIDENCE, [], False)
+    assert found.note == "up to 64/s: 500 requests are planned, 662 are needed"
+
+
+def test_a_closed_loop_that_had_too_few_goes_on_above(tmp_path: Path):
+    scene = Scene(tmp_path, "ttft_p90<100ms", over=Over.CONCURRENCY, low=1, high=64)
+    found = scene.play(lambda slots: of_latency(50.0 if slots < 10 else 200.0, 40 if slots < 3 else 80))
+    assert [(attempt.level, attempt.kept) for attempt in found.attempts[:3]] == [(1, None), (2, None), (3, True)]
+    assert (found.low or 0) <= 9 <= (found.high or 0)
+    assert "p90 needs 64 observations, there are 40" in found.attempts[0].why[0]
+
+
+def test_a_level_without_evidence_is_tried_again_once_then_the_search_goes_on_below(tmp_path: Path):
+    saturated = ["client saturated: 10 % of the requests were sent over 30 ms late; use a faster client"]
+    scene = Scene(tmp_path)
+    found = scene.play(lambda rate: of_latency(30.0) if rate < 10 else ([], saturated))
+    none = [attempt.level for attempt in found.attempts if attempt.kept is None]
+    assert none == pytest.approx([16, 16, 11.4, 11.4], rel=0.03)
+    assert (found.low, found.open_above, found.ended) == (pytest.approx(9.6, rel=0.03), True, Ended.KNOWN)
+    assert found.note is not None
+    assert found.note.startswith("not above 9.")
+    assert saturated[0] in found.note
+
+
+def test_a_client_that_is_never_fit_ends_it(tmp_path: Path):
+    scene = Scene(tmp_path)
+    found = scene.play(lambda _: ([], ["throttled: a GPU lowered its clocks"]))
+    assert (len(found.attempts), found.ended, found.has_level) == (2, Ended.NO_EVIDENCE, False)
+
+
+def test_what_is_known_is_stored_after_each_trial(tmp_path: Path):
+    scene = Scene(tmp_path)
+    found = scene.play(queue(25.0, np.random.default_rng(5)), most=3)
+    assert (len(found.attempts), found.ended) == (3, None)
+    assert found.has_level
+    scene.seeker.lost("a, repeat 1: it ended by signal 9")
+    assert scene.stored.ended is Ended.ENGINE
+    assert scene.stored.note == "a, repeat 1: it ended by signal 9"
+
+
+WANTED = objectives("ttft_p99<500ms,itl_p50<30ms")
+
+
+def judged(reasons: list[str], ttft: Value, itl: Value = Value(0.02)) -> Attempt:  # noqa: B008
+    record: TrialRecord = msgspec.structs.replace(trial(Load(rate_per_s=2.0)), reasons=reasons)
+    return attempt_of(record, 2.0, WANTED, {"ttft_p99_s": ttft, "itl_p50_s": itl})
+
+
+@pytest.mark.parametrize(
+    ("reasons", "kept"),
+    [
+        (["engine died: it was killed by signal 9", "too short: the steady window is 0.2 s"], False),
+        (["errors: 9 of 90 requests failed"], False),
+        (["not steady: the queue was still growing", "client error: TTFT is known to ± 3 ms"], False),
+        (["too short: the steady window is 0.2 s, needed is 1 s"], None),
+        (["client error: TTFT is known to ± 3 ms"], None),
+        (["not steady: the queue was still growing", "client saturated: 1 % were sent late"], None),
+        (["engine was stopped: none of its processes ran for 3 s"], None),
+        (["cache not cold: 90 of 100 prompt tokens"], None),
+    ],
+)
+def test_what_an_invalid_trial_says(reasons: list[str], kept: bool | None):
+    attempt = judged(reasons, Value(0.1))
+    assert (attempt.kept, attempt.margin, attempt.why) == (kept, None, reasons)
+
+
+def test_what_a_valid_trial_says():
+    kept = judged([], Value(0.25))
+    assert kept.kept is True
+    assert kept.margin == pytest.approx(np.log(1.5)), "of the objective that is kept least"
+    missed = judged([], Value(0.55))
+    assert missed.kept is False
+    assert missed.margin == pytest.approx(np.log(500 / 550))
+    assert missed.why == ["ttft_p99<500ms: it was 550 ms"]
+    few = absent("p99 needs 662 observations, there are 100")
+    assert judged([], few).kept is None
+    assert judged([], few).why == ["ttft_p99<500ms: p99 needs 662 observations, there are 100"]
+    assert judged([], few, Value(0.04)).kept is False, "the other one was seen to fail"
+    assert judged([], few, Value(0.04)).margin is None
+
+
+def test_requests_that_percentiles_need():
+    assert requests_needed(objectives("ttft_p99<1s,itl_p99<1s")) == 662
+    assert requests_needed(objectives("itl_p99<1s")) == 1, "an answer has many tokens"
+    assert requests_needed(objectives("e2e_p90<1s,tpot_p50<1s")) == 64
+    assert requests_needed(objectives("failures<=0")) == 1
+
+
+def test_failed_requests_are_seen_by_their_count(tmp_path: Path):
+    requests, _ = of_latency(20.0)
+    failed = [msgspec.structs.replace(one, outcome=Outcome.TIMEOUT) for one in requests[:1]]
+    scene = Scene(tmp_path, "failures<=0")
+    found = scene.play(lambda rate: ([*failed, *requests[1:]], []) if rate > 5 else (requests, []))
+    assert (found.low or 0) <= 5.0 <= (found.high or 0) * 1.01
+    assert {attempt.margin for attempt in found.attempts} == {None}

@@ -1,0 +1,107 @@
+"""A stored search: the file, and what people read of it."""
+
+import io
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+
+import results
+from results.records import SCHEMA_VERSION
+from results.report import print_search, print_summary
+from results.report.search_lines import attempt_text, search_lines, search_sentence
+from results.report.verdict import verdict
+from results.search import Attempt, Ended, EngineSearch, Over, SearchRecord
+from results.store import RunFolder
+from tests.results.builders import build_run
+from tests.results.hostile import TERMINAL
+
+MISSED = "ttft_p99<500ms: it was 640 ms"
+TRIED = [
+    Attempt("r1-a-8", 8.0, True, 0.4, []),
+    Attempt("r1-a-16", 16.0, False, None, ["not steady: the queue was still growing"]),
+    Attempt("r1-a-12.6", 12.6, False, -0.25, [MISSED]),
+    Attempt("r1-a-12", 12.0, True, 0.1, []),
+]
+FOUND = EngineSearch("a", TRIED, 11.6, 12.1, 12.6, False, Ended.KNOWN)
+RECORD = SearchRecord(
+    over=Over.RATE, objectives=["ttft_p99<500ms", "itl_p99<30ms"], low=1.0, high=64.0, resolution=0.05, alpha=0.05,
+    trials=20, minutes=30.0, guesses={}, engines=[FOUND],
+)  # fmt: skip
+
+
+def line(**changes: object) -> str:
+    (text,) = search_lines(msgspec.structs.replace(RECORD, engines=[msgspec.structs.replace(FOUND, **changes)]))
+    return text
+
+
+def test_an_answer_says_what_fails_above_it():
+    assert line() == f"a: 12.1/s [11.6, 12.6], at 12.6/s {MISSED}; 4 trials"
+    assert search_sentence(RECORD) == "Highest rate that keeps ttft_p99<500ms and itl_p99<30ms: a 12.1/s [11.6, 12.6]."
+
+
+ANSWER = f"a: 12.1/s [11.6, 12.6], at 12.6/s {MISSED}; 4 trials"
+TOP = {"low": 64.0, "level": 64.0, "high": 64.0, "open_above": True, "attempts": TRIED[:1]}
+FEW = "up to 64/s: 9 requests are planned, 64 are needed"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (TOP, "a: at least 64/s; 1 trial"),
+        ({"low": None}, f"a: 12.1/s [below the range, 12.6], at 12.6/s {MISSED}; 4 trials"),
+        ({"low": None, "level": None, "high": None}, f"a: none, at 12.6/s {MISSED}; 4 trials"),
+        (
+            {"attempts": [], "ended": Ended.NO_EVIDENCE, "note": FEW},
+            f"a: nothing is known; 0 trials, then no level was left that could be judged ({FEW})",
+        ),
+        ({"ended": Ended.TRIALS}, f"{ANSWER} were spent before it was known to ± 5%"),
+        ({"ended": Ended.MINUTES}, f"{ANSWER}, then the 30 minutes were over"),
+        ({"ended": None}, f"{ANSWER}, not ended"),
+        ({"ended": Ended.ENGINE, "note": "signal 9"}, f"{ANSWER}, then the engine was lost (signal 9)"),
+    ],
+)
+def test_every_end_has_its_words(changes: dict[str, object], text: str):
+    assert line(**changes) == text
+
+
+def test_a_trial_in_a_line():
+    assert attempt_text(RECORD, "a", TRIED[0]) == "a at 8/s: kept"
+    assert attempt_text(RECORD, "a", TRIED[2]) == f"a at 12.6/s: not kept ({MISSED})"
+    over = msgspec.structs.replace(RECORD, over=Over.CONCURRENCY)
+    vain = Attempt("r1-a-8", 8.0, None, None, ["throttled: a GPU"])
+    assert attempt_text(over, "a", vain) == "a at c=8: no evidence (throttled: a GPU)"
+
+
+def test_a_level_is_known_where_the_lower_bound_is_in_the_range():
+    assert FOUND.has_level
+    assert not msgspec.structs.replace(FOUND, low=None).has_level
+    assert not EngineSearch("a").has_level
+    assert not EngineSearch("a", [Attempt("t", 8.0, None, None, ["throttled"])], 8.0, 8.0, 8.0).has_level
+
+
+def test_a_stored_search_heads_the_report(tmp_path: Path):
+    path = build_run(tmp_path)
+    folder = RunFolder.open(path)
+    assert results.load(path).search is None
+    folder.write_search(RECORD)
+    run = results.load(path)
+    assert run.search == RECORD
+    assert msgspec.json.decode((path / "search.json").read_bytes())["schema_version"] == SCHEMA_VERSION
+    out = io.StringIO()
+    print_summary(run, Console(file=out))
+    assert f"Highest rate that keeps ttft_p99<500ms and itl_p99<30ms:\n  {line()}" in " ".join(
+        out.getvalue().split(" ")
+    )
+    assert verdict(run).sentence == search_sentence(RECORD)
+
+
+@pytest.mark.parametrize("text", TERMINAL)
+def test_no_text_of_an_engine_reaches_the_terminal_as_it_is(text: str):
+    out = io.StringIO()
+    attempts = [Attempt("t", 16.0, False, None, [text])]
+    found = msgspec.structs.replace(FOUND, engine=text, attempts=attempts, note=text)
+    print_search(msgspec.structs.replace(RECORD, engines=[found]), Console(file=out))
+    assert not {"\x1b", "\r", "\x9b", "\u202e"} & set(out.getvalue())
+    assert text.count("[red]") * 3 == out.getvalue().count("[red]"), "markup is text"
