@@ -63,7 +63,7 @@ def change_points(values: Sequence[float]) -> list[ChangePoint]:
     raw = np.log(np.asarray(values, dtype=np.float64))
     noise = _noise(raw)
     logs = _without_outliers(raw, noise)
-    edges = _merged(logs, _divided(logs / noise), noise)
+    edges = _merged(logs, _divided((logs - logs[0]) / noise), noise)
     levels = [float(np.mean(logs[first:last])) for first, last in itertools.pairwise(edges)]
     return [
         ChangePoint(edge, math.exp(levels[i]), math.exp(levels[i + 1]), _p_value(logs, edges[i : i + 3], noise))
@@ -84,15 +84,17 @@ def _without_outliers(logs: np.ndarray, noise: float) -> np.ndarray:
 
 
 def _divided(scaled: np.ndarray) -> list[int]:
-    """Edges of the cheapest segments, 0 and the length included; of values whose noise is 1."""
+    """Edges of the cheapest segments, 0 and the length included; of values whose noise is 1.
+
+    The squared distances to a mean are Σx² − (Σx)²/n, and Σx² is the same however the values are divided.
+    """
     count = len(scaled)
-    sums, squares = (np.r_[0.0, np.cumsum(scaled**power)] for power in (1, 2))
+    sums = np.r_[0.0, np.cumsum(scaled)]
     cheapest, came_from = np.full(count + 1, np.inf), np.zeros(count + 1, dtype=np.int64)
-    cheapest[0] = -_PRICE
+    cheapest[0] = 0.0
     for end in range(LEAST_POINTS, count + 1):
         starts = np.arange(end - LEAST_POINTS + 1)
-        costs = squares[end] - squares[starts] - (sums[end] - sums[starts]) ** 2 / (end - starts)
-        totals = cheapest[starts] + costs + _PRICE
+        totals = cheapest[starts] + _PRICE - (sums[end] - sums[starts]) ** 2 / (end - starts)
         came_from[end] = int(np.argmin(totals))
         cheapest[end] = totals[came_from[end]]
     edges = [count]
