@@ -206,8 +206,8 @@ def test_an_engine_that_dies_before_every_trial_is_not_started_for_ever(tmp_path
     ("bad", "failure"),
     [
         (
-            {"args": ["--fault", "never-ready"], "ready_timeout_s": 1.0},
-            "did not answer 200 within 1 s (last: HTTP 503)",
+            {"args": ["--fault", "never-ready"], "ready_timeout_s": 3.0},
+            "did not answer 200 within 3 s (last: HTTP 503)",
         ),
         ({"args": ["--fault", "starve"]}, "the engine ran out of memory (exit status 1): MemoryError: a buffer of "),
         ({"args": ["--fault", "crash"]}, "it did not start (exit status 1): quill: the model is torn: 3 of 5 tensors"),

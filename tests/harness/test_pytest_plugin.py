@@ -161,7 +161,7 @@ def test_the_end_of_the_session_shows_each_cell(scene: SimpleNamespace) -> None:
     assert re.match(r"test_chat.py::test_invalid +openai +c=1 +0/1 +–.*INVALID$", lines[3])
     runs = [line.removeprefix("bakeoff report ") for line in lines[4:7]]
     assert all((scene.folder / run / "manifest.json").is_file() for run in runs)
-    assert [re.sub(r"runs/\d+-\d+-|-\w{4}$", "", run) for run in runs] == [
+    assert [re.sub(r"runs/\d+-\d+-|-\w{4,8}$", "", run) for run in runs] == [
         "test_fast", "test_regression-slow-server", "gone",
     ]  # fmt: skip
     assert lines[7] == "all runs: all.json"

@@ -117,7 +117,7 @@ def resolved(checkpoint_dir, stored="bfloat16", **changes):
 
 
 def test_resolving_leaves_nothing_open(checkpoint_dir):
-    config = resolved(checkpoint_dir)
+    config = resolved(checkpoint_dir, dtype="bfloat16")
     assert (config.device, config.max_model_len, config.served_model_name) == ("cpu", 256, "y")
     assert config.num_blocks == 64 * 16  # 64 full sequences
     assert config.kv_cache_memory_bytes == 64 * 16 * 16 * 2 * 2 * 2 * 16 * 2

@@ -116,8 +116,8 @@ def test_the_setting_says_what_stays_in_blocks(written, monkeypatch, quantizatio
 
 def test_the_log_says_how_much_is_kept(written, caplog):
     with caplog.at_level(logging.INFO, "reference_engine"):
-        LLM(written(stored_as("Q8_0")), num_blocks=64, max_model_len=64)
-        LLM(written(stored_as("Q8_0")), num_blocks=64, max_model_len=64, quantization="none")
+        LLM(written(stored_as("Q8_0")), num_blocks=64, max_model_len=64, dtype="bfloat16")
+        LLM(written(stored_as("Q8_0")), num_blocks=64, max_model_len=64, dtype="bfloat16", quantization="none")
     kept, plain = (record.message for record in caplog.records if record.message.startswith("weights: "))
     assert kept == "weights: 0.0 MiB in bfloat16, 1.3 MiB in blocks as stored"
     assert plain == "weights: 2.4 MiB in bfloat16, 0.0 MiB in blocks as stored"
