@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from engines.secrets import masked
 from harness.errors import BadExperiment
 from harness.experiment import Experiment
 from harness.run import conducted, create_run
@@ -187,7 +188,7 @@ async def _measured(prepared: Prepared, notebook: Notebook, watcher: Watcher, te
             )  # fmt: skip
             await stage.play(label, 1, seeker)
             if label in stage.given_up:
-                seeker.lost(stage.given_up[label])
+                seeker.lost(masked(stage.given_up[label]))
             for repeat in sorted({plan.repeat for plan in seeker.plans}):
                 await stage.check(label, [plan for plan in seeker.plans if plan.repeat == repeat])
         return "; ".join(stage.given_up.values()) or None

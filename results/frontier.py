@@ -51,11 +51,16 @@ def frontier(runs: Sequence[Run]) -> list[FrontierPoint]:
         _point(run, cell, f"{cell.engine} ({run.path.name})" if labels[cell.engine] > 1 else cell.engine)
         for run in runs
         for cell in run.cells
-        if {"tpot_p50_s", "output_tokens_per_s"} <= cell.intervals.keys()
+        if has_point(cell)
     ]
     order = list(dict.fromkeys((point.workload, point.engine) for point in points))
     marked = [_marked(point, [one for one in points if one.workload == point.workload]) for point in points]
     return sorted(marked, key=lambda one: (order.index((one.workload, one.engine)), -one.interactivity.centre))
+
+
+def has_point(cell: Cell) -> bool:
+    """Whether it has both figures; an answer whose tokens all came at once has no pace."""
+    return {"tpot_p50_s", "output_tokens_per_s"} <= cell.intervals.keys() and cell.intervals["tpot_p50_s"].centre > 0
 
 
 def _point(run: Run, cell: Cell, engine: str) -> FrontierPoint:

@@ -136,8 +136,14 @@ def _tell(run: "Run", *, json: bool) -> None:
 
 
 def _exit_code(run: "Run") -> int:
-    engines = run.search.engines if run.search else []
-    for one in engines:
-        if one.note:
-            sys.stderr.write(f"bakeoff: {one.engine}: {one.note}\n")
-    return EXIT_OK if engines and all(one.has_level for one in engines) else EXIT_INVALID
+    from results.report.format import plain
+    from results.report.search_lines import search_lines
+
+    if run.search is None or not run.search.engines:
+        sys.stderr.write(f"bakeoff: {plain(run.manifest.failure or 'nothing was searched')}\n")
+        return EXIT_INVALID
+    pairs = zip(run.search.engines, search_lines(run.search), strict=True)
+    without = [line for one, line in pairs if not one.has_level]
+    for line in without:
+        sys.stderr.write(f"bakeoff: {plain(line)}\n")
+    return EXIT_INVALID if without else EXIT_OK

@@ -36,7 +36,7 @@ def bars_of(module: str, *arguments: str) -> dict[str, dict[str, object]]:
 
 def test_help_names_every_command_and_imports_nothing_heavy():
     done = bakeoff("--help")
-    for command in ("demo", "run", "bench", "report", "compare", "gate", "calibrate", "serve"):
+    for command in ("demo", "run", "bench", "report", "compare", "gate", "search", "frontier", "calibrate", "serve"):
         assert command in done.stdout
     for group in ("engines", "models", "workloads"):
         assert group in done.stdout

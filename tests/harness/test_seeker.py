@@ -1,6 +1,7 @@
 """The search of one engine, trial after trial, without an engine: trials are written as a harness would leave them."""
 
 import asyncio
+import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import results
+from harness import seeker, verdict
 from harness.experiment import experiment_from
 from harness.run import create_run
 from harness.searching import terms_of
@@ -202,6 +204,12 @@ def test_what_is_known_is_stored_after_each_trial(tmp_path: Path):
     scene.seeker.lost("a, repeat 1: it ended by signal 9")
     assert scene.stored.ended is Ended.ENGINE
     assert scene.stored.note == "a, repeat 1: it ended by signal 9"
+
+
+def test_the_reasons_that_are_told_apart_are_those_of_the_verdict():
+    source = inspect.getsource(verdict)
+    for name in (*seeker._OF_THE_ENGINE, *seeker._FOLLOWS):
+        assert f'"{name}: ' in source, name
 
 
 WANTED = objectives("ttft_p99<500ms,itl_p50<30ms")

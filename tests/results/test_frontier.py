@@ -11,7 +11,7 @@ from rich.console import Console
 import results
 from results.frontier import FrontierPoint, frontier
 from results.records import Load, Startup
-from results.report import print_frontier
+from results.report import print_frontier, write_html
 from results.run import Run
 from results.store import RunFolder
 from tests.results.builders import FAST, SLOW, Sheet, build_run
@@ -99,3 +99,11 @@ def test_the_table_shows_frontiers_only(tmp_path: Path) -> None:
     print_frontier(frontier([results.load(build_run(tmp_path, sheet))]), Console(file=out, width=100))
     rows = [line.split()[:3] for line in out.getvalue().splitlines() if "c=" in line]
     assert rows == [["●", "a", "c=1"], ["●", "b", "c=1"], ["●", "b", "c=4"], ["●", "b", "c=8"]]
+
+
+def test_an_engine_whose_tokens_all_come_at_once_has_no_pace_and_breaks_no_page(tmp_path: Path) -> None:
+    sheet = Sheet(engines={"a": replace(FAST, itl_s=0.0), "b": FAST}, loads=CLOSED, invalid=())
+    run = results.load(build_run(tmp_path, sheet))
+    assert {cell.intervals["tpot_p50_s"].centre for cell in run.cells if cell.engine == "a"} == {0.0}
+    assert {point.engine for point in frontier([run])} == {"b"}
+    assert "b at c=8" in write_html(run).read_text(encoding="utf-8")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from markupsafe import Markup
 
+from results.frontier import has_point
 from results.metrics import latency
 from results.records import RequestRecord
 from results.report.charts.ecdf import Sample, ecdf
@@ -70,7 +71,7 @@ def _points(levels: Sequence[Level], engine: str) -> list[Point]:
         Point(level.load.label, interactivity(cell.intervals["tpot_p50_s"]), cell.intervals["output_tokens_per_s"])
         for level in levels
         for cell in level.cells
-        if cell.engine == engine and {"tpot_p50_s", "output_tokens_per_s"} <= cell.intervals.keys()
+        if cell.engine == engine and has_point(cell)
     ]
 
 

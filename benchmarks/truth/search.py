@@ -1,0 +1,100 @@
+"""A search over the network whose answer is known: a truth server of eight slots, Poisson arrivals, p90 of TTFT.
+
+    python -m benchmarks.truth.search [--trials 14] [--duration 12]
+
+Eight slots and answers of 0.2 s are a capacity of 40 requests a second. The true threshold is found by simulating that
+queue: the rate at which half of 2,000 trials of the same length keep the bound.
+"""
+
+import argparse
+import asyncio
+import math
+import statistics
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from benchmarks.bars import Bars
+from benchmarks.queueing import simulated_ttfts_s
+from engines import pick_port
+from harness.experiment import experiment_from
+from harness.observer import SearchObserver
+from harness.searching import create_search, search, terms_of
+from harness.truth import Schedule, truth_process
+from results import load
+from results.report.search_lines import search_lines
+from results.search import EngineSearch
+from tests.workloads.small_tokenizers import checkpoint
+
+SLOTS, TTFT_S, ITL_S, TOKENS, BOUND_S = 8, 0.1, 0.025, 5, 0.25
+TOTAL_S = TTFT_S + (TOKENS - 1) * ITL_S
+LOW, HIGH = 5.0, 80.0
+
+
+def kept_share(rate: float, duration_s: float, rng: np.random.Generator, trials: int) -> float:
+    """Share of simulated trials at a rate that keep the bound."""
+    kept = 0
+    for _ in range(trials):
+        arrivals = np.sort(rng.uniform(0, duration_s, rng.poisson(rate * duration_s))).tolist()
+        never = (math.inf, math.inf)
+        ttfts = simulated_ttfts_s(arrivals, cap=SLOTS, ttft_s=TTFT_S, total_s=TOTAL_S, stall=never)
+        kept += float(np.quantile(ttfts, 0.9)) < BOUND_S
+    return kept / trials
+
+
+def true_threshold(duration_s: float) -> float:
+    """The rate at which half of the trials keep the bound, by bisection with as many as needed to believe each step."""
+    rng, low, high = np.random.default_rng(1), LOW, HIGH
+    while high / low > 1.005:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if kept_share(middle, duration_s, rng, 2_000) > 0.5 else (low, middle)
+    return math.sqrt(low * high)
+
+
+async def searched(folder: Path, duration_s: float, trials: int) -> tuple[EngineSearch, str]:
+    """The search, and its line."""
+    port = pick_port()
+    data = {
+        "name": "truth",
+        "model": {"name": "truth", "tokenizer": str(checkpoint(folder / "tokenizer"))},
+        "engines": [{"adapter": "reference", "url": f"http://127.0.0.1:{port}", "label": "truth"}],
+        "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": TOKENS}},
+        "loads": [{"rate_per_s": rate, "arrival": "poisson"} for rate in (LOW, HIGH)],
+        "trial": {"duration_s": duration_s, "warmup_requests": 1, "max_requests": 4_000},
+        "client": {"calibrate": False},
+        "quality": {"samples": 0},
+    }
+    experiment = experiment_from(data, "truth")
+    run = create_search(experiment, folder / "runs")
+    terms = terms_of(experiment, f"ttft_p90<{BOUND_S}s", trials=trials)
+    async with truth_process(Schedule(ttft_s=TTFT_S, itl_s=ITL_S, slots=SLOTS), port):
+        await search(experiment, run, SearchObserver(Console()), terms)
+    record = load(run.path).search
+    assert record is not None
+    return record.engines[0], search_lines(record)[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=14, help="at most (default: %(default)s)")
+    parser.add_argument("--duration", type=float, default=12.0, help="of each, in seconds (default: %(default)s)")
+    asked = parser.parse_args()
+    true = true_threshold(asked.duration)
+    print(f"capacity {SLOTS / TOTAL_S:g}/s, true threshold {true:.3g}/s")
+    with tempfile.TemporaryDirectory() as name:
+        found, line = asyncio.run(searched(Path(name), asked.duration, asked.trials))
+    print(line)
+    vain = statistics.fmean(attempt.kept is None for attempt in found.attempts)
+    bars = Bars()
+    bars.add(
+        "interval_holds_the_truth", int((found.low or 0) <= 1.01 * true and true / 1.01 <= (found.high or 0)), "==", 1
+    )
+    bars.add("error_percent", abs(math.log((found.level or LOW) / true)) * 100, "<=", 10)
+    bars.add("trials_without_evidence_share", vain, "<=", 0.2)
+    bars.finish()
+
+
+if __name__ == "__main__":
+    main()
