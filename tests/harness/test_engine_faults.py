@@ -197,7 +197,7 @@ def test_an_engine_that_dies_of_its_memory_says_so(tmp_path: Path) -> None:
 
 def test_an_engine_that_dies_before_every_trial_is_not_started_for_ever(tmp_path: Path) -> None:
     """It settles at first, and does not survive it."""
-    scene = Scene(tmp_path, settle_s=1.0, args=["--fault", "starve-later"])
+    scene = Scene(tmp_path, settle_s=6.0, args=["--fault", "starve-later"])
     assert set(scene.trials) == {"r1-good-1", "r1-good-2"}
     assert (scene.run.manifest.failure or "").count("the engine ran out of memory (exit status 1)") == 1
 
