@@ -22,6 +22,7 @@ from reference_engine.kv_cache.sizing import Demand
 from reference_engine.kv_cache.storage import KvStorage, StoreMaker, allocate_storage, token_bytes
 from reference_engine.limits import Limits
 from reference_engine.loading.checkpoint import Checkpoint
+from reference_engine.memory import keep_few_multiplications
 from reference_engine.models.config import ModelConfig
 from reference_engine.models.registry import build_model
 from reference_engine.parallel.executor import TensorParallelExecutor
@@ -219,6 +220,7 @@ def build_executor(config: EngineConfig, checkpoint: Checkpoint, ranks: Ranks = 
     Raises:
         CheckpointError: weights are missing or damaged.
     """
+    keep_few_multiplications()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     device, demand = device_of_rank(config, ranks.rank), demand_of(config, checkpoint.config)

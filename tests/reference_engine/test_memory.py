@@ -1,13 +1,16 @@
 """What the C library holds: counted where it counts."""
 
+import os
 import subprocess
 import sys
 
 import numpy as np
 import psutil
 import pytest
+import torch
 
 from reference_engine.memory import FreedMemory
+from reference_engine.models.linear import can_pack
 
 COUNT = """
 import ctypes, sys, threading
@@ -40,16 +43,50 @@ def test_threads_share_an_arena_where_they_are_told(tmp_path, how: str, one: boo
     assert (info.read_text().count("<heap nr=") == 1) is one
 
 
-def test_what_was_freed_goes_back_once_a_minute() -> None:
+MULTIPLY = """
+import os, sys
+import psutil, torch
+from reference_engine.memory import FreedMemory, keep_few_multiplications
+from reference_engine.models.linear import PackedLinear
+
+now = [0.0]
+freed = FreedMemory(lambda: now[0])
+if sys.argv[1] == "few":
+    keep_few_multiplications()
+multiply = PackedLinear(torch.zeros(512, 512), None)
+for _ in range(2):
+    multiply(torch.zeros(1, 512))
+before = psutil.Process().memory_info().rss
+for rows in range(2, 902):
+    multiply(torch.zeros(rows, 512))
+now[0] += 10.0
+assert freed.give_back()
+print(psutil.Process().memory_info().rss - before)
+"""
+
+
+@pytest.mark.skipif(not can_pack(torch.zeros(1, 1)), reason="torch has no oneDNN here, so nothing is kept")
+def test_few_compiled_multiplications_are_kept() -> None:
+    """900 counts of rows, which would all be kept by default."""
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("CACHE_CAPACITY")}
+
+    def grown(how: str) -> int:
+        argv = [sys.executable, "-c", MULTIPLY, how]
+        return int(subprocess.run(argv, check=True, timeout=60, capture_output=True, env=environment).stdout)
+
+    assert grown("few") < grown("all") / 2
+
+
+def test_what_was_freed_goes_back_every_ten_seconds() -> None:
     """Of many small pieces some are freed: holes that the C library keeps and fills again, but never returns."""
     now = [100.0]
     freed = FreedMemory(lambda: now[0])
     pieces = [np.ones(12_000, np.int8) for _ in range(8_000)]
     del pieces[::2], pieces[::2]
     before = psutil.Process().memory_info().rss
-    assert not freed.give_back(), "not before a minute has passed"
+    assert not freed.give_back(), "not before its time"
     assert psutil.Process().memory_info().rss > before - (10 << 20)
-    now[0] += 60.0
+    now[0] += 10.0
     assert freed.give_back()
     assert psutil.Process().memory_info().rss < before - (20 << 20)
     assert not freed.give_back()
