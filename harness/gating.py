@@ -8,6 +8,9 @@ from results import load
 from results.comparing import Terms, side_of
 from results.errors import NoEvidence, NotComparable
 from results.gate import GateVerdict, Outcome, judge
+from results.metrics import CATALOGUE
+from results.statistics import Comparison
+from results.statistics.power import MOST_RUNS
 from results.statistics.sequential import looks_of, nominal_levels
 from results.store import RunFolder
 
@@ -39,6 +42,18 @@ def two_sides(experiment: Experiment, a: str, b: str, repeats: int | None = None
     if chosen.repeats < 3:
         raise BadExperiment(f"a gate needs at least 3 repeats, not {chosen.repeats}; 8 find 5 % at a noise of 2 %")
     return chosen, a, b
+
+
+def noise(primary: Comparison) -> list[str]:
+    """What an engine against itself says of this machine, a line; none where there are too few runs."""
+    evidence = primary.evidence
+    if evidence is None:
+        return []
+    few = f"no {MOST_RUNS} runs" if evidence.runs_needed is None else f"about {evidence.runs_needed} runs"
+    shown = f"runs like these show a change of {evidence.smallest_effect:.1%} in {CATALOGUE[primary.metric].title}"
+    return [
+        f"the same engine twice, so this is the machine's noise: {shown}; {few} of each side show {evidence.band:.0%}"
+    ]
 
 
 class Looks:
@@ -81,5 +96,8 @@ class Looks:
         """
         run = load(self._run.path)
         a, b = (side_of(run, label) for label in self._labels)
-        self.verdict = judge(a, b, msgspec.structs.replace(self._terms, alpha=self._levels[repeat]))
-        return self.verdict
+        verdict = judge(a, b, msgspec.structs.replace(self._terms, alpha=self._levels[repeat]))
+        if self._labels[1] == self._labels[0] + TWIN:
+            verdict = msgspec.structs.replace(verdict, notes=[*verdict.notes, *noise(verdict.compared.primary)])
+        self.verdict = verdict
+        return verdict

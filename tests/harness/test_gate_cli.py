@@ -11,7 +11,7 @@ import pytest
 import results
 from harness.errors import BadExperiment
 from harness.experiment import experiment_from
-from harness.gating import Looks, two_sides
+from harness.gating import Looks, noise, two_sides
 from harness.run import create_run, run_experiment
 from results.comparing import Terms
 from results.gate import Outcome
@@ -148,6 +148,23 @@ def test_it_ends_as_soon_as_the_verdict_is_clear(tmp_path: Path) -> None:
     assert run.unfinished == []
     assert run.manifest.notes[-1] == "ended after 3 of at most 5 repeats: the verdict was clear"
     assert looks.verdict.compared.terms.alpha < 0.2, "an early look is held to a stricter level"
+
+
+def test_an_engine_against_itself_tells_the_noise(tmp_path: Path) -> None:
+    twins = build_run(tmp_path / "1", replace(SAME, engines={"main": FAST, "main-again": FAST}))
+    found = Looks(RunFolder.open(twins), "main", "main-again", 6, Terms()).look(6)
+    evidence = found.compared.primary.evidence
+    assert evidence is not None
+    (note,) = found.notes
+    assert note.startswith("the same engine twice, so this is the machine's noise: runs like these show a change of ")
+    assert note.endswith(
+        f" {evidence.smallest_effect:.1%} in output; about {evidence.runs_needed} runs of each side show 3%"
+    )
+    others = build_run(tmp_path / "2", SAME)
+    assert Looks(RunFolder.open(others), "main", "branch", 6, Terms()).look(6).notes == []
+    loud = msgspec.structs.replace(evidence, runs_needed=None)
+    assert "; no 100 runs of each" in noise(msgspec.structs.replace(found.compared.primary, evidence=loud))[0]
+    assert noise(msgspec.structs.replace(found.compared.primary, evidence=None)) == []
 
 
 def test_it_goes_on_while_nothing_is_clear(tmp_path: Path, monkeypatch) -> None:
