@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.statistics.search import LEVELS, Trial, disturbed, gentle, searched, steep, wall
-from results.statistics.bisection import Bisection, levels_between
+from results.statistics.bisection import _FAR, Bisection, levels_between
 
 WHOLE = [float(n) for n in range(1, 65)]
 
@@ -119,6 +119,17 @@ def test_one_answer_by_hand():
         far.tell(level, kept=kept)
     far.tell(8.0, kept=True, margin=2.0)
     assert (far.bracket.level or 0) > (search.bracket.level or 0)
+
+
+def test_the_probabilities_of_all_answers_add_up_to_one():
+    """With a margin: of -_FAR and less, of _FAR and more, and the density between them; without: of yes and no."""
+    search, ahead = Bisection(LEVELS), np.array([-0.5, 0.0, 0.1, 1.0])[:, None]
+    edges = np.linspace(-_FAR, _FAR, 4001)
+    middles, width = (edges[1:] + edges[:-1]) / 2, edges[1] - edges[0]
+    between = sum(search._likelihood(ahead, margin > 0, float(margin)) for margin in middles) * width
+    beyond = search._likelihood(ahead, False, -_FAR) + search._likelihood(ahead, True, _FAR)
+    assert np.allclose(between + beyond, 1, atol=2e-3)
+    assert np.allclose(search._likelihood(ahead, True, None) + search._likelihood(ahead, False, None), 1)
 
 
 def test_an_unlucky_first_answer_does_not_end_the_doubling():

@@ -1,19 +1,22 @@
-"""Every trial on its own: its verdict and its timeline."""
+"""Every trial on its own: its verdict, its own percentiles and its timeline."""
 
 import msgspec
 from markupsafe import Markup
 
+from results.metrics import CATALOGUE, latency
 from results.metrics.memory import peak_gpu_bytes
-from results.records import Verdict
+from results.metrics.trial import measured_only
+from results.records import Outcome, Verdict
 from results.report.charts.svg import engine_class
 from results.report.charts.timeline import Bar, Limits, timeline
 from results.report.charts.tracks import MOST_POINTS
-from results.report.format import duration_text
+from results.report.format import ABSENT, duration_text, interval_text, value_text
 from results.report.levels import engines_of, levels_of
 from results.report.quality import agrees
 from results.report.sections.waterfalls import Waterfalls, waterfalls
 from results.report.verdict import primary_level
 from results.run import Run, Trial
+from results.statistics.within import own_interval
 
 MOST_BARS = 400
 BAR_BUDGET = 4_800
@@ -35,6 +38,8 @@ class TrialRow(msgspec.Struct, frozen=True):
     window: str
     start: str
     requests: str
+    ttft: str
+    itl: str
     agrees: str
     remarks: list[str]
 
@@ -83,6 +88,8 @@ def trial_rows(run: Run) -> list[TrialRow]:
             window="–",
             start="–",
             requests="–",
+            ttft=ABSENT,
+            itl=ABSENT,
             agrees="–",
             remarks=["the trial has no trial.json: it was not reached, or was cut off", *run.torn.get(plan.id, [])],
         )
@@ -124,9 +131,28 @@ def _row(trial: Trial, engines: list[str], torn: list[str]) -> TrialRow:
         window=duration_text(trial.window.length_s) if trial.window.length_s > 0 else "– (none)",
         start=duration_text(record.start_s) if record.start_s is not None else "– (not started by us)",
         requests=f"{record.planned_requests:,}",
+        ttft=_own(trial, "ttft_p50_s"),
+        itl=_own(trial, "itl_p50_s"),
         agrees=_agrees(trial),
         remarks=[*record.reasons, *torn, *(f"warning: {warning}" for warning in record.warnings)],
     )
+
+
+def _own(trial: Trial, metric: str) -> str:
+    """One of the two medians with the interval of this trial alone."""
+    value = trial.metrics[metric].value
+    if value is None:
+        return ABSENT
+    found = own_interval(_by_request(trial, metric), 0.5)
+    return value_text(CATALOGUE[metric].unit, value) if found is None else interval_text(CATALOGUE[metric], found)
+
+
+def _by_request(trial: Trial, metric: str) -> list[list[float]]:
+    done = [request for request in measured_only(trial.requests) if request.outcome is Outcome.OK]
+    done.sort(key=lambda request: request.planned_ns)
+    if metric == "itl_p50_s":
+        return [latency.itl_s([request], trial.window) for request in done]
+    return [[value] for request in done if (value := latency.ttft_s(request)) is not None]
 
 
 def _agrees(trial: Trial) -> str:

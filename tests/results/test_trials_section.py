@@ -1,0 +1,36 @@
+"""The table of trials: medians of one trial, which are those of its metrics, with bounds of its own."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import results
+from results.metrics import CATALOGUE
+from results.report.format import ABSENT, value_text
+from results.report.sections.trials import trial_rows
+from tests.results.builders import Sheet, build_run
+
+NAMES = {"ttft": "ttft_p50_s", "itl": "itl_p50_s"}
+BOUNDS = re.compile(r"(\S+) \S+ \[(\S+), (\S+)\]")
+
+
+def test_bounds_hold_the_trials_own_median(demo: results.Run) -> None:
+    trials, bounded = sorted(demo.finished, key=lambda trial: trial.record.order), 0
+    for row, trial in zip(trial_rows(demo), trials, strict=False):
+        for column, name in NAMES.items():
+            metric, text = CATALOGUE[name], getattr(row, column)
+            assert text.startswith(value_text(metric.unit, trial.metrics[name].value))
+            if found := BOUNDS.fullmatch(text):
+                centre, low, high = map(float, found.groups())
+                assert low <= centre <= high
+                bounded += 1
+    assert bounded >= len(trials)
+
+
+def test_few_requests_have_no_bounds_and_none_no_median(tmp_path: Path) -> None:
+    few = results.load(build_run(tmp_path / "few", Sheet(requests=8)))
+    texts = [row.ttft for row in trial_rows(few)]
+    assert any(text != ABSENT for text in texts)
+    assert not any("[" in text for text in texts)
+    never = results.load(build_run(tmp_path / "never", replace(Sheet(), finished=1)))
+    assert (trial_rows(never)[-1].ttft, trial_rows(never)[-1].itl) == (ABSENT, ABSENT)
