@@ -22,9 +22,9 @@ from benchmarks.mutants import Mutant, mutants
 
 PACKAGES = ("metrics", "statistics")
 TESTS = (
-    "definitions", "energy", "latency", "percentiles", "throughput", "trial_metrics", "values",
-    "change_points", "compare_runs", "distributions", "interval", "multiplicity", "permutation", "power", "sequential",
-    "two_sample",
+    "basis", "definitions", "energy", "latency", "percentiles", "throughput", "trial_metrics", "values",
+    "bisection", "change_points", "compare_runs", "distributions", "interval", "multiplicity", "permutation", "power",
+    "sequential", "two_sample", "within",
 )  # fmt: skip
 GOAL_PERCENT = 85
 

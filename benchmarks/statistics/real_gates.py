@@ -1,18 +1,23 @@
 """Bar 2: gates on this machine, with real servers: the engine against itself, and against one that is 10 % slower.
 
-    python -m benchmarks.statistics.real_gates [--gates 20] [--kinds aa ab]
+    python -m benchmarks.statistics.real_gates [--gates 20] [--kinds aa ab] [--at-once 1]
 
 Each gate is `bakeoff gate real_gates.toml`, as a user would run it: fresh servers, interleaved, ended when the verdict
-is clear. Kinds take turns, so that both meet the machine in the same moods. Twenty of each take some two hours.
+is clear. Kinds take turns, so that both meet the machine in the same moods. Twenty of each take some two hours; on a
+machine of many cores several run at once, each on cores of its own.
 """
 
 import argparse
 import json
+import os
+import queue
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.bars import Bars, model_argument
@@ -22,14 +27,16 @@ PRIMARY = "itl_p50_s"  # what a slower step is; in trials of 4 s the output rate
 CANDIDATES = {"aa": "main", "ab": "slower"}
 
 
-def gate(experiment: Path, candidate: str) -> tuple[int, str]:
-    """The exit code of one gate, and a line about it."""
+def gate(experiment: Path, candidate: str, cores: Sequence[int]) -> tuple[int, str]:
+    """The exit code of one gate on these cores, and a line about it."""
     argv = [
-        sys.executable, "-c", "from harness.cli import main; main()", "gate", experiment, "--baseline", "main",
-        "--candidate", candidate, "--primary", PRIMARY, "--out", experiment.parent, "--json",
+        "taskset", "--cpu-list", ",".join(map(str, cores)),
+        sys.executable, "-c", "from harness.cli import main; main()", "gate", experiment,
+        "--baseline", "main", "--candidate", candidate, "--primary", PRIMARY, "--out", experiment.parent, "--json",
     ]  # fmt: skip
     began = time.monotonic()
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    threads = os.environ | {"OMP_NUM_THREADS": str(len(cores))}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=threads)
     seconds = time.monotonic() - began
     if not done.stdout:
         return done.returncode, f"{seconds:.0f} s: {done.stderr.strip().splitlines()[-1:]}"
@@ -41,17 +48,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gates", type=int, default=20, help="of each kind (default: %(default)s)")
     parser.add_argument("--kinds", nargs="+", choices=CANDIDATES, default=[*CANDIDATES])
+    parser.add_argument("--at-once", type=int, default=1, help="so many side by side (default: %(default)s)")
     model_argument(parser)
     options = parser.parse_args()
+    cores = sorted(os.sched_getaffinity(0))
+    share = len(cores) // options.at_once
+    free: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+    for number in range(options.at_once):
+        free.put(cores[number * share : (number + 1) * share])
     codes: dict[str, Counter[int]] = {kind: Counter() for kind in options.kinds}
     with tempfile.TemporaryDirectory() as folder:
         experiment = Path(folder, EXPERIMENT.name)
         experiment.write_text(EXPERIMENT.read_text(encoding="utf-8").replace("MODEL", options.model), encoding="utf-8")
-        for number in range(1, options.gates + 1):
-            for kind in options.kinds:
-                code, line = gate(experiment, CANDIDATES[kind])
-                codes[kind][code] += 1
-                print(f"{kind} {number}: exit {code}, {line}", flush=True)
+
+        def one(number: int, kind: str) -> None:
+            mine = free.get()
+            code, line = gate(experiment, CANDIDATES[kind], mine)
+            free.put(mine)
+            codes[kind][code] += 1
+            print(f"{kind} {number}: exit {code}, {line}", flush=True)
+
+        with ThreadPoolExecutor(options.at_once) as pool:
+            gates = [(number, kind) for number in range(1, options.gates + 1) for kind in options.kinds]
+            for done in [pool.submit(one, *which) for which in gates]:
+                done.result()
     bars = Bars()
     for kind, counts in codes.items():
         print(f"{kind}: " + ", ".join(f"exit {code}: {count}" for code, count in sorted(counts.items())))
