@@ -2,11 +2,11 @@
 
     python -m benchmarks.statistics.mutation [--package metrics] [--module two_sample] [--survivors]
 
-mutmut makes the changes (:mod:`benchmarks.mutants`), of which there are about 2,200. Against each one, in a fork
+mutmut makes the changes (:mod:`benchmarks.mutants`), of which there are about 2,900. Against each one, in a fork
 (:mod:`benchmarks.forked_tests`), run the tests that reach the changed function, the fastest first, or all of them where
 the change is outside of a function. It is killed when a test fails, or takes far longer than it does. A change that
 survives shows a test that is missing, or code that makes no difference. Only the unit tests of the two packages count,
-not those of the reports and gates that rest on them. All of it takes about a quarter of an hour on two cores.
+not those of the reports and gates that rest on them. All of it takes about an hour on two cores.
 """
 
 import argparse

@@ -12,8 +12,7 @@ __all__ = ["browser", "report"]
 pytestmark = pytest.mark.browser
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 420])
+@pytest.mark.parametrize(("theme", "width"), [("light", 420), ("dark", 1280)])
 def test_axe_finds_nothing_serious(browser: Browser, report: Path, theme: str, width: int) -> None:
     page = Watched(browser, report, theme=theme, width=width).page
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")

@@ -157,7 +157,7 @@ def test_a_big_run_is_made_quickly_and_stays_small(tmp_path: Path, tokens: int) 
     run = results.load(build_run(tmp_path, Sheet(requests=60, tokens=tokens, repeats=3)))
     assert run.cells
     spent_s: list[float] = []
-    for _ in range(2):
+    for _ in range(2 if tokens == 48 else 1):
         start = time.process_time()
         page = render_html(run)
         spent_s.append(time.process_time() - start)
