@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.bars import Bars, model_argument
+from harness.cli.options import EXIT_INVALID
 
 EXPERIMENT = Path(__file__).with_suffix(".toml")
 PRIMARY = "itl_p50_s"  # what a slower step is; in trials of 4 s the output rate has steps of its own
@@ -38,6 +39,8 @@ def gate(experiment: Path, candidate: str, cores: Sequence[int]) -> tuple[int, s
     threads = os.environ | {"OMP_NUM_THREADS": str(len(cores))}
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=threads)
     seconds = time.monotonic() - began
+    if not done.stdout and done.returncode != EXIT_INVALID:
+        sys.exit(f"no verdict, exit {done.returncode}: {done.stderr.strip()}")  # a crash exits 1, too
     if not done.stdout:
         return done.returncode, f"{seconds:.0f} s: {done.stderr.strip().splitlines()[-1:]}"
     verdict = json.loads(done.stdout)
@@ -52,6 +55,8 @@ def main() -> None:
     model_argument(parser)
     options = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
+    if not 1 <= options.at_once <= len(cores):
+        parser.error(f"--at-once must lie between 1 and {len(cores)}, the cores of this machine")
     share = len(cores) // options.at_once
     free: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
     for number in range(options.at_once):

@@ -1,4 +1,4 @@
-"""Every trial on its own: its verdict, its own percentiles and its timeline."""
+"""Every trial on its own: its verdict, its medians and its timeline."""
 
 import msgspec
 from markupsafe import Markup
