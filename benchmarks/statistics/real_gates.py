@@ -3,8 +3,8 @@
     python -m benchmarks.statistics.real_gates [--gates 20] [--kinds aa ab] [--at-once 1]
 
 Each gate is `bakeoff gate real_gates.toml`, as a user would run it: fresh servers, interleaved, ended when the verdict
-is clear. Kinds take turns, so that both meet the machine in the same moods. Twenty of each take some two hours; on a
-machine of many cores several run at once, each on cores of its own.
+is clear. Kinds take turns, so that both meet the machine in the same moods. Twenty of each take some two hours; several
+run at once where each can have cores of its own, and a GPU if there is any.
 """
 
 import argparse
@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import torch
+
 from benchmarks.bars import Bars, model_argument
 from harness.cli.options import EXIT_INVALID
 
@@ -28,16 +30,16 @@ PRIMARY = "itl_p50_s"  # what a slower step is; in trials of 4 s the output rate
 CANDIDATES = {"aa": "main", "ab": "slower"}
 
 
-def gate(experiment: Path, candidate: str, cores: Sequence[int]) -> tuple[int, str]:
-    """The exit code of one gate on these cores, and a line about it."""
+def gate(experiment: Path, candidate: str, cores: Sequence[int], gpu: str) -> tuple[int, str]:
+    """The exit code of one gate on these cores and this GPU, and a line about it."""
     argv = [
         "taskset", "--cpu-list", ",".join(map(str, cores)),
         sys.executable, "-c", "from harness.cli import main; main()", "gate", experiment,
         "--baseline", "main", "--candidate", candidate, "--primary", PRIMARY, "--out", experiment.parent, "--json",
     ]  # fmt: skip
     began = time.monotonic()
-    threads = os.environ | {"OMP_NUM_THREADS": str(len(cores))}
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=threads)
+    alone = os.environ | {"CUDA_VISIBLE_DEVICES": gpu}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=alone)
     seconds = time.monotonic() - began
     if not done.stdout and done.returncode != EXIT_INVALID:
         sys.exit(f"no verdict, exit {done.returncode}: {done.stderr.strip()}")  # a crash exits 1, too
@@ -47,6 +49,13 @@ def gate(experiment: Path, candidate: str, cores: Sequence[int]) -> tuple[int, s
     return done.returncode, f"{seconds:.0f} s: {verdict['outcome']}: {verdict['sentence']} {verdict['regressions']}"
 
 
+def visible_gpus() -> list[str]:
+    """Those that torch may use, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    number = torch.cuda.device_count()
+    names = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(number)))
+    return names.split(",")[:number]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gates", type=int, default=20, help="of each kind (default: %(default)s)")
@@ -54,13 +63,14 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=1, help="so many side by side (default: %(default)s)")
     model_argument(parser)
     options = parser.parse_args()
-    cores = sorted(os.sched_getaffinity(0))
-    if not 1 <= options.at_once <= len(cores):
-        parser.error(f"--at-once must lie between 1 and {len(cores)}, the cores of this machine")
+    cores, gpus = sorted(os.sched_getaffinity(0)), visible_gpus()
+    most = len(gpus or cores[1::2])  # two cores are one for the engine and one for the client
+    if not 1 <= options.at_once <= max(1, most):
+        parser.error(f"--at-once must lie between 1 and {max(1, most)}, so that none shares cores or a GPU")
     share = len(cores) // options.at_once
-    free: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+    free: queue.SimpleQueue[tuple[list[int], str]] = queue.SimpleQueue()
     for number in range(options.at_once):
-        free.put(cores[number * share : (number + 1) * share])
+        free.put((cores[number * share : (number + 1) * share], gpus[number] if gpus else ""))
     codes: dict[str, Counter[int]] = {kind: Counter() for kind in options.kinds}
     with tempfile.TemporaryDirectory() as folder:
         experiment = Path(folder, EXPERIMENT.name)
@@ -68,7 +78,7 @@ def main() -> None:
 
         def one(number: int, kind: str) -> None:
             mine = free.get()
-            code, line = gate(experiment, CANDIDATES[kind], mine)
+            code, line = gate(experiment, CANDIDATES[kind], *mine)
             free.put(mine)
             codes[kind][code] += 1
             print(f"{kind} {number}: exit {code}, {line}", flush=True)
