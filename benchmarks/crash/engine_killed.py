@@ -37,6 +37,8 @@ concurrency = 4
 duration_s = 60
 settle_s = 0
 max_requests = 400
+[client]
+calibrate = false
 """
 
 

@@ -1,6 +1,6 @@
 """All metrics of one trial."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from results.metrics import latency, memory, throughput
 from results.metrics.catalogue import QUANTILES
@@ -51,6 +51,26 @@ def trial_metrics(
     return values
 
 
+Latency = Callable[[Sequence[RequestRecord], Window], list[float]]
+"""Observations of some requests, in seconds; what is between chunks counts only inside the window."""
+
+
+def _one_each(of: Callable[[RequestRecord], float | None]) -> Latency:
+    return lambda requests, _: [value for request in requests if (value := of(request)) is not None]
+
+
+_OF_ANSWERED: dict[str, Latency] = {
+    "ttft": _one_each(latency.ttft_s),
+    "ttft_from_send": _one_each(latency.ttft_from_send_s),
+    "itl": latency.itl_s,
+    "chunk_gap": latency.chunk_gaps_s,
+    "tpot": _one_each(latency.tpot_s),
+    "e2e": _one_each(latency.e2e_s),
+    "normalized_latency": _one_each(latency.normalized_latency_s),
+}
+_send_lags = _one_each(latency.send_lag_s)
+
+
 def latency_observations(measured: Sequence[RequestRecord], window: Window) -> dict[str, list[float]]:
     """What each latency's percentiles are taken of, in seconds: of single requests only those that ended ok.
 
@@ -58,17 +78,19 @@ def latency_observations(measured: Sequence[RequestRecord], window: Window) -> d
         measured: without warm-up.
         window: inside which gaps count.
     """
-    done = [request for request in measured if request.outcome is Outcome.OK]
-    return {
-        "ttft": [v for r in done if (v := latency.ttft_s(r)) is not None],
-        "ttft_from_send": [v for r in done if (v := latency.ttft_from_send_s(r)) is not None],
-        "itl": latency.itl_s(done, window),
-        "chunk_gap": latency.chunk_gaps_s(done, window),
-        "tpot": [v for r in done if (v := latency.tpot_s(r)) is not None],
-        "e2e": [v for r in done if (v := latency.e2e_s(r)) is not None],
-        "normalized_latency": [v for r in done if (v := latency.normalized_latency_s(r)) is not None],
-        "send_lag": [v for r in measured if (v := latency.send_lag_s(r)) is not None],
-    }
+    answered = _answered(measured)
+    of_answered = {name: observations(answered, window) for name, observations in _OF_ANSWERED.items()}
+    return of_answered | {"send_lag": _send_lags(measured, window)}
+
+
+def observations_by_request(name: str, measured: Sequence[RequestRecord], window: Window) -> list[list[float]]:
+    """What one latency's percentiles are taken of, for each request that ended ok, in the order of their plan."""
+    in_order = sorted(_answered(measured), key=lambda request: request.planned_ns)
+    return [_OF_ANSWERED[name]([request], window) for request in in_order]
+
+
+def _answered(measured: Sequence[RequestRecord]) -> list[RequestRecord]:
+    return [request for request in measured if request.outcome is Outcome.OK]
 
 
 def _latencies(measured: Sequence[RequestRecord], window: Window) -> dict[str, Value]:

@@ -10,6 +10,7 @@ a queue's interval would be several times too narrow.
 import itertools
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 
 import numpy as np
 
@@ -20,7 +21,6 @@ STRETCHES = 20
 _DRAWS = 999
 _GRID = 1000
 """So many order statistics, at most, a percentile is looked for among."""
-_NORMAL_975 = 1.959964
 
 
 def own_interval(requests: Sequence[Sequence[float]], q: float) -> Interval | None:
@@ -50,7 +50,7 @@ def own_interval(requests: Sequence[Sequence[float]], q: float) -> Interval | No
     centre = float(np.quantile(pooled, q))
     low, high = np.quantile(grid[(shares >= q).argmax(axis=1)], (0.025, 0.975))
     # Few stretches vary less among themselves than all that could have been: Student's correction.
-    wider = t_quantile(0.975, STRETCHES - 1) / _NORMAL_975 * math.sqrt(STRETCHES / (STRETCHES - 1))
+    wider = t_quantile(0.975, STRETCHES - 1) / NormalDist().inv_cdf(0.975) * math.sqrt(STRETCHES / (STRETCHES - 1))
     return Interval(
         centre, centre - wider * (centre - float(low)), centre + wider * (float(high) - centre), len(pooled)
     )

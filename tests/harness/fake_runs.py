@@ -1,4 +1,4 @@
-"""A whole run of the harness against a fake engine: one repeat, one level, no calibration, no settling."""
+"""A whole run of the harness against a fake engine: one repeat, one level, no settling, no more than is measured."""
 
 import asyncio
 from pathlib import Path
@@ -36,6 +36,7 @@ async def measured_run(tmp_path: Path, engine: dict[str, Any], **changes: Any) -
         "loads": [{"concurrency": 3}],
         "trial": SHORT,
         "client": {"calibrate": False},
+        "quality": {"samples": 0},
         **changes,
     }
     experiment = experiment_from(data, "t")

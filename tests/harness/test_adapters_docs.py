@@ -7,19 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 import results
 from engines import registry
 from engines.errors import BadOption
 from harness.cli import make_app
 from harness.cli.guarded import guarded
-from harness.experiment import experiment_from
-from harness.observer import PlainObserver
-from harness.run import create_run, run_experiment
 from results.records import EngineDescription, RunStatus, TokenSource, Verdict
 from tests.engines.fakes.quill import VERSION
 from tests.engines.quill import example, install, model
+from tests.harness.fake_runs import measured_run
 
 
 @pytest.fixture
@@ -34,20 +31,8 @@ def quill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def run(tmp_path: Path, **side: Any) -> results.Run:
-    data: dict[str, Any] = {
-        "name": "t",
-        "repeats": 1,
-        "model": {"name": "smol", "path": str(model(tmp_path / "model"))},
-        "engines": [{"adapter": "quill", **side}],
-        "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": 5}},
-        "loads": [{"concurrency": 2}],
-        "trial": {"duration_s": 1.3, "warmup_requests": 1, "settle_s": 0},
-        "client": {"calibrate": False},
-    }
-    experiment = experiment_from(data, "t")
-    folder = create_run(experiment, tmp_path / "runs")
-    asyncio.run(run_experiment(experiment, folder, PlainObserver(Console(quiet=True), experiment)))
-    return results.load(folder.path)
+    smol = {"name": "smol", "path": str(model(tmp_path / "model"))}
+    return asyncio.run(measured_run(tmp_path, {"adapter": "quill", **side}, model=smol))
 
 
 def test_the_example_is_short() -> None:

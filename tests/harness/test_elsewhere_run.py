@@ -7,16 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-import results
 from engines import registry
-from harness.experiment import experiment_from
-from harness.observer import PlainObserver
-from harness.run import create_run, run_experiment
 from results.records import EngineDescription, RunStatus, Verdict
 from tests.engines.elsewhere import Elsewhere, elsewhere
 from tests.engines.quill import install, model
+from tests.harness.fake_runs import measured_run
 
 SENTINEL = "hf-sentinel-5512"
 
@@ -44,20 +40,9 @@ def test_it_is_started_measured_and_stopped_elsewhere(
 ) -> None:
     ((place, table),) = way.items()
     table = {**table, "command": [str(tmp_path / "site/programs/quill-server")]}
-    data: dict[str, Any] = {
-        "name": "t",
-        "repeats": 1,
-        "model": {"name": "smol", "path": str(model(tmp_path / "model"))},
-        "engines": [{"adapter": "quill", place: table, "env": env}],
-        "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": 5}},
-        "loads": [{"concurrency": 2}],
-        "trial": {"duration_s": 1.3, "warmup_requests": 1, "settle_s": 0},
-        "client": {"calibrate": False},
-    }
-    experiment = experiment_from(data, "t")
-    folder = create_run(experiment, tmp_path / "runs")
-    asyncio.run(run_experiment(experiment, folder, PlainObserver(Console(quiet=True), experiment)))
-    found = results.load(folder.path)
+    side = {"adapter": "quill", place: table, "env": env}
+    smol = {"name": "smol", "path": str(model(tmp_path / "model"))}
+    found = asyncio.run(measured_run(tmp_path, side, model=smol))
     assert found.status is RunStatus.COMPLETE, found.manifest.failure
     (trial,) = found.finished
     assert trial.record.verdict is Verdict.VALID, trial.record.reasons
@@ -66,5 +51,5 @@ def test_it_is_started_measured_and_stopped_elsewhere(
     assert told.argv[0] == client
     assert "engine" not in {record.source for record in trial.telemetry}, "only its client runs here"
     assert other_side.engines[0].poll() is not None
-    files = (path for path in folder.path.rglob("*") if path.is_file())
+    files = (path for path in found.path.rglob("*") if path.is_file())
     assert [path for path in files if SENTINEL.encode() in path.read_bytes()] == []

@@ -102,6 +102,7 @@ class Scene:
             "loads": [{"concurrency": 1}, {"concurrency": 2}],
             "trial": {"duration_s": 1.5, "warmup_requests": 1, "settle_s": settle_s, "max_failure_share": 0.05},
             "client": {"calibrate": False},
+            "quality": {"samples": 0},
         }
         asyncio.run(self._attached(fake, data) if fake else self._play(data))
         self.run = results.load(next((tmp_path / "runs").iterdir()))

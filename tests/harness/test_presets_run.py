@@ -19,7 +19,7 @@ from workloads.presets import built_in, preset_names
 
 pytestmark = pytest.mark.model
 SCALE, PER_S = 0.02, 20.0
-TRIAL: dict[str, Any] = {"duration_s": 1.3, "settle_s": 0.0, "min_requests": 0, "warmup_requests": 1}
+TRIAL: dict[str, Any] = {"duration_s": 0.8, "settle_s": 0.0, "min_requests": 0, "warmup_requests": 1}
 CONVERSATIONS = {"agentic-tools", "long-context-chat", "multi-turn"}
 """Their users think for longer than a short closed loop lasts."""
 HEAD_TOKENS = 48
@@ -77,7 +77,7 @@ def test_every_preset_runs_with_the_lengths_that_it_says(tiny: Path, tmp_path: P
             warp = 1.0 if natural.process == "at-once" else PER_S / natural.rate_per_s
             warp = 400.0 if name in CONVERSATIONS else warp
             loads = [{"concurrency": 4}, {"arrival": "workload", "time_warp": warp}]
-            sessions = 12 if name in CONVERSATIONS else 300
+            sessions = 12 if name in CONVERSATIONS else 100
             trial = TRIAL | {"max_requests": sessions}
             runs.append(await run(tmp_path, tiny, url, name, loads=loads, trial=trial))
         return runs

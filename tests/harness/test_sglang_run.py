@@ -10,17 +10,14 @@ import msgspec
 import psutil
 import pytest
 import tokenizers
-from rich.console import Console
 
 import results
 from engines import pick_port
-from harness.experiment import experiment_from
-from harness.observer import PlainObserver
-from harness.run import create_run, run_experiment
 from results.records import Outcome, Phase, RequestRecord, RunStatus, TokenSource, Verdict
 from tests.engines.fakes.sglang import SLOW_FIRST_S, FakeSglang
 from tests.engines.fakes.sglang_flags import arguments
 from tests.engines.fakes.stage import Script, running
+from tests.harness.fake_runs import measured_run
 from tests.workloads.small_tokenizers import checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -58,20 +55,13 @@ def launched(folder: Path, *, script: Script = PACE, **side: Any) -> dict[str, A
 
 async def run(tmp_path: Path, model: Path, side: dict[str, Any], **changes: Any) -> results.Run:
     data: dict[str, Any] = {
-        "name": "t",
-        "repeats": 1,
         "model": {"name": "smol", "path": str(model)},
-        "engines": [side],
         "workload": {"name": "random", "options": {"input_tokens": INPUT_TOKENS, "output_tokens": OUTPUT_TOKENS}},
         "loads": [{"concurrency": 2}],
         "trial": {"duration_s": 1.2, "warmup_requests": 1, "settle_s": 0},
-        "client": {"calibrate": False},
         **changes,
     }
-    experiment = experiment_from(data, "t")
-    folder = create_run(experiment, tmp_path / "runs")
-    await run_experiment(experiment, folder, PlainObserver(Console(quiet=True), experiment))
-    return results.load(folder.path)
+    return await measured_run(tmp_path, side, **data)
 
 
 def attached(tmp_path: Path, model: Path, fake: FakeSglang, *, api: str, **changes: Any) -> results.Run:

@@ -3,9 +3,11 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, sync_playwright
 
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = [
@@ -23,3 +25,25 @@ def launched() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
         yield browser
         browser.close()
+
+
+def only_page(browser: Browser, *, theme: str = "light", width: int = 1280, js: bool = True) -> Page:
+    """An empty page; those of earlier tests are closed, since a live one would go on asking its server."""
+    for earlier in browser.contexts:
+        earlier.close()
+    scheme: Literal["light", "dark"] = "dark" if theme == "dark" else "light"
+    size = {"width": width, "height": 900}
+    return browser.new_context(color_scheme=scheme, viewport=size, java_script_enabled=js).new_page()
+
+
+def serious(page: Page, *, rules: int) -> list[tuple[str, str]]:
+    """What axe-core finds that is serious or critical: the rule, and the first element that breaks it.
+
+    Args:
+        page: to look at.
+        rules: more than so many must have found something to look at, or it is no answer.
+    """
+    found = Axe().run(page, options={"resultTypes": ["violations"]}).response  # the others with one element each
+    assert len(found["passes"]) > rules
+    broken = [one for one in found["violations"] if one["impact"] in {"serious", "critical"}]
+    return [(one["id"], one["nodes"][0]["html"][:200]) for one in broken]

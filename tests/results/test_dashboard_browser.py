@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser
 
 from results.records import RunStatus, Source, TelemetryRecord
 from results.store import RunFolder
-from tests.results.browsing import launched
+from tests.results.browsing import launched, only_page
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
 from tests.results.dashboards import Served, dashboard
 from tests.results.hostile import XSS
@@ -68,8 +68,7 @@ class Watched:
     """A page whose console, requests and dialogs are written down."""
 
     def __init__(self, browser: Browser, served: Served, path: str, theme: str = "light", width: int = 1280) -> None:
-        context = browser.new_context(color_scheme=theme, viewport={"width": width, "height": 900})  # type: ignore[arg-type]
-        self.page: Page = context.new_page()
+        self.page = only_page(browser, theme=theme, width=width)
         self.noise: list[str] = []
         self._own = served.address
         self.page.on("console", lambda message: self.noise.append(message.text))
@@ -84,13 +83,12 @@ class Watched:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 420])
 @pytest.mark.parametrize("path", PAGES)
-def test_quiet_and_never_wider_than_the_window(
-    browser: Browser, served: Served, path: str, theme: str, width: int
-) -> None:
-    watched = Watched(browser, served, path, theme, width)
-    assert watched.page.evaluate("document.documentElement.scrollWidth") <= width
+def test_quiet_and_never_wider_than_the_window(browser: Browser, served: Served, path: str, theme: str) -> None:
+    watched = Watched(browser, served, path, theme)
+    for width in (1280, 420):
+        watched.page.set_viewport_size({"width": width, "height": 900})
+        assert watched.page.evaluate("document.documentElement.scrollWidth") <= width
     assert watched.noise == []
     assert watched.page.locator("h1").count() == 1
 

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page
 import results
 from results.report import write_html
 from results.report.sections.waterfalls import slowest_of
-from tests.results.browsing import launched
+from tests.results.browsing import launched, only_page
 from tests.results.builders import FAST, SLOW, Sheet, Texts, build_run
 from tests.results.hostile import XSS
 
@@ -28,10 +28,7 @@ class Watched:
     def __init__(
         self, browser: Browser, path: Path, *, theme: str = "light", width: int = 1280, js: bool = True
     ) -> None:
-        context = browser.new_context(
-            color_scheme=theme, viewport={"width": width, "height": 900}, java_script_enabled=js  # type: ignore[arg-type]
-        )  # fmt: skip
-        self.page: Page = context.new_page()
+        self.page = only_page(browser, theme=theme, width=width, js=js)
         self.noise: list[str] = []
         self.requests: list[str] = []
         self.dialogs: list[str] = []

@@ -1,8 +1,10 @@
 """All metrics of one trial, folded from a log whose every number is known."""
 
+import msgspec
 import pytest
 
 from results.metrics import CATALOGUE, HEADLINE, Better, Unit, trial_metrics, trial_window
+from results.metrics.trial import latency_observations, observations_by_request
 from results.records import Load, Outcome, Phase, Slo, TelemetryRecord
 from tests.results.handmade import MS, request, trial
 
@@ -59,6 +61,19 @@ def test_gaps_after_the_window_are_not_counted() -> None:
     values = trial_metrics(trial(Load(rate_per_s=2.0, arrival="poisson")), requests, [], Slo())
     assert values["itl_p50_s"].value == pytest.approx(0.100)
     assert values["chunk_gap_p50_s"].value == pytest.approx(0.100)
+
+
+def test_what_percentiles_are_of_is_told_by_request_too() -> None:
+    """As they were planned, each with its own; together they are all there is. One that failed has none."""
+    record, requests = trial(ONE, issue_end=900), serial(4)
+    requests[1] = msgspec.structs.replace(requests[1], outcome=Outcome.REFUSED)
+    window = trial_window(record, requests)
+    for name, values in latency_observations(requests, window).items():
+        if name != "send_lag":
+            by_request = observations_by_request(name, requests[::-1], window)
+            assert len(by_request) == 3, name
+            assert [value for own in by_request for value in own] == values, name
+    assert observations_by_request("itl", requests, window)[0] == pytest.approx([0.05, 0.05, 0.05])
 
 
 def test_a_concurrency_that_was_never_reached_gives_a_window_of_no_length_where_the_load_began() -> None:

@@ -3,10 +3,10 @@
 import msgspec
 from markupsafe import Markup
 
-from results.metrics import CATALOGUE, latency
+from results.metrics import CATALOGUE, measured_only
 from results.metrics.memory import peak_gpu_bytes
-from results.metrics.trial import measured_only
-from results.records import Outcome, Verdict
+from results.metrics.trial import observations_by_request
+from results.records import Verdict
 from results.report.charts.svg import engine_class
 from results.report.charts.timeline import Bar, Limits, timeline
 from results.report.charts.tracks import MOST_POINTS
@@ -131,28 +131,21 @@ def _row(trial: Trial, engines: list[str], torn: list[str]) -> TrialRow:
         window=duration_text(trial.window.length_s) if trial.window.length_s > 0 else "– (none)",
         start=duration_text(record.start_s) if record.start_s is not None else "– (not started by us)",
         requests=f"{record.planned_requests:,}",
-        ttft=_own(trial, "ttft_p50_s"),
-        itl=_own(trial, "itl_p50_s"),
+        ttft=_own_median(trial, "ttft"),
+        itl=_own_median(trial, "itl"),
         agrees=_agrees(trial),
         remarks=[*record.reasons, *torn, *(f"warning: {warning}" for warning in record.warnings)],
     )
 
 
-def _own(trial: Trial, metric: str) -> str:
-    """One of the two medians with the interval of this trial alone."""
-    value = trial.metrics[metric].value
+def _own_median(trial: Trial, latency: str) -> str:
+    """Of one latency, with the interval of this trial alone."""
+    metric = CATALOGUE[f"{latency}_p50_s"]
+    value = trial.metrics[metric.name].value
     if value is None:
         return ABSENT
-    found = own_interval(_by_request(trial, metric), 0.5)
-    return value_text(CATALOGUE[metric].unit, value) if found is None else interval_text(CATALOGUE[metric], found)
-
-
-def _by_request(trial: Trial, metric: str) -> list[list[float]]:
-    done = [request for request in measured_only(trial.requests) if request.outcome is Outcome.OK]
-    done.sort(key=lambda request: request.planned_ns)
-    if metric == "itl_p50_s":
-        return [latency.itl_s([request], trial.window) for request in done]
-    return [[value] for request in done if (value := latency.ttft_s(request)) is not None]
+    found = own_interval(observations_by_request(latency, measured_only(trial.requests), trial.window), 0.5)
+    return value_text(metric.unit, value) if found is None else interval_text(metric, found)
 
 
 def _agrees(trial: Trial) -> str:
