@@ -30,15 +30,18 @@ adapter = "reference"
 options = {{ threads = 1 }}
 [workload]
 name = "chat"
-options = {{ scale = 0.125 }}
+options = {{ scale = 0.03 }}
 [[loads]]
 concurrency = 4
 [trial]
 duration_s = 60
 settle_s = 0
 max_requests = 400
+warmup_requests = 1
 [client]
 calibrate = false
+[quality]
+samples = 0
 """
 
 

@@ -17,6 +17,8 @@ from tests.engines.fakes.stage import running
 from tests.workloads.small_tokenizers import checkpoint
 
 SHORT = {"duration_s": 0.6, "min_requests": 6, "max_requests": 12, "warmup_requests": 1, "settle_s": 0.0}
+LONG = {"duration_s": 1.3, "warmup_requests": 1, "settle_s": 0.0}
+"""Enough for a trial to be VALID."""
 
 
 def tokenizer(tmp_path: Path) -> Path:

@@ -16,7 +16,7 @@ from harness.cli.guarded import guarded
 from results.records import EngineDescription, RunStatus, TokenSource, Verdict
 from tests.engines.fakes.quill import VERSION
 from tests.engines.quill import example, install, model
-from tests.harness.fake_runs import measured_run
+from tests.harness.fake_runs import LONG, measured_run
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def quill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def run(tmp_path: Path, **side: Any) -> results.Run:
     smol = {"name": "smol", "path": str(model(tmp_path / "model"))}
-    return asyncio.run(measured_run(tmp_path, {"adapter": "quill", **side}, model=smol))
+    return asyncio.run(measured_run(tmp_path, {"adapter": "quill", **side}, model=smol, trial=LONG))
 
 
 def test_the_example_is_short() -> None:

@@ -12,7 +12,7 @@ from engines import registry
 from results.records import EngineDescription, RunStatus, Verdict
 from tests.engines.elsewhere import Elsewhere, elsewhere
 from tests.engines.quill import install, model
-from tests.harness.fake_runs import measured_run
+from tests.harness.fake_runs import LONG, measured_run
 
 SENTINEL = "hf-sentinel-5512"
 
@@ -42,7 +42,7 @@ def test_it_is_started_measured_and_stopped_elsewhere(
     table = {**table, "command": [str(tmp_path / "site/programs/quill-server")]}
     side = {"adapter": "quill", place: table, "env": env}
     smol = {"name": "smol", "path": str(model(tmp_path / "model"))}
-    found = asyncio.run(measured_run(tmp_path, side, model=smol))
+    found = asyncio.run(measured_run(tmp_path, side, model=smol, trial=LONG))
     assert found.status is RunStatus.COMPLETE, found.manifest.failure
     (trial,) = found.finished
     assert trial.record.verdict is Verdict.VALID, trial.record.reasons

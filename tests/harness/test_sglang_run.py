@@ -17,7 +17,7 @@ from results.records import Outcome, Phase, RequestRecord, RunStatus, TokenSourc
 from tests.engines.fakes.sglang import SLOW_FIRST_S, FakeSglang
 from tests.engines.fakes.sglang_flags import arguments
 from tests.engines.fakes.stage import Script, running
-from tests.harness.fake_runs import measured_run
+from tests.harness.fake_runs import LONG, measured_run
 from tests.workloads.small_tokenizers import checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +58,7 @@ async def run(tmp_path: Path, model: Path, side: dict[str, Any], **changes: Any)
         "model": {"name": "smol", "path": str(model)},
         "workload": {"name": "random", "options": {"input_tokens": INPUT_TOKENS, "output_tokens": OUTPUT_TOKENS}},
         "loads": [{"concurrency": 2}],
-        "trial": {"duration_s": 1.2, "warmup_requests": 1, "settle_s": 0},
+        "trial": LONG,
         **changes,
     }
     return await measured_run(tmp_path, side, **data)
