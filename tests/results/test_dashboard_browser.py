@@ -135,9 +135,8 @@ def test_the_live_view_follows_the_run(browser: Browser, tmp_path: Path) -> None
         assert page.is_hidden("#now")
 
 
-@pytest.mark.parametrize("part", range(2))
-def test_hostile_texts_do_not_run_on_any_page(browser: Browser, tmp_path: Path, part: int) -> None:
-    joined = " ".join(XSS[part::2])
+def test_hostile_texts_do_not_run_on_any_page(browser: Browser, tmp_path: Path) -> None:
+    joined = " ".join(XSS)
     texts = Texts(**{field.name: joined for field in fields(Texts)})
     runs_in(tmp_path, texts, joined, branch=joined)
     hostile = "'\"><img src=x onerror=alert(99)>"

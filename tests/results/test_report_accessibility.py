@@ -5,11 +5,21 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
+import results
+from results.report import write_html
 from tests.results.browsing import serious
-from tests.results.test_report_browser import Watched, browser, report
+from tests.results.builders import LOADS, Sheet, build_run
+from tests.results.test_report_browser import Watched, browser
 
-__all__ = ["browser", "report"]
+__all__ = ["browser"]
 pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All that a page can have, but little of it: axe looks at every element."""
+    sheet = Sheet(loads=(LOADS[1], LOADS[3]), repeats=2, requests=12, gpus=1, invalid=(3,))
+    return write_html(results.load(build_run(tmp_path_factory.mktemp("page"), sheet)))
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 420), ("dark", 1280)])
