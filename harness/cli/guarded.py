@@ -19,14 +19,15 @@ def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
     """Run the application on the words after ``bakeoff``.
 
     Returns:
-        what the command returned, or 2 for a mistake of the user or the machine, 3 where what it made cannot be
-        written, 130 after Ctrl-C.
+        what the command returned, or 2 for a mistake of the user or the machine (of a gate 3), 3 where what it made
+        cannot be written, 130 after Ctrl-C.
     """
+    mistake = EXIT_INVALID if list(arguments[:1]) == ["gate"] else EXIT_USER
     try:
         result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except cyclopts.CycloptsError as error:
         _complain(" ".join(str(error).split()), "see bakeoff --help")
-        return EXIT_USER
+        return mistake
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception as raised:
@@ -39,7 +40,7 @@ def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
         for line in getattr(error, "log_tail", ()):
             sys.stderr.write(_masked(f"  | {line}\n"))
         _complain(str(error))
-        return EXIT_INVALID if isinstance(error, _unwritable()) else EXIT_USER
+        return EXIT_INVALID if isinstance(error, _unwritable()) else mistake
     return result if isinstance(result, int) else EXIT_OK
 
 

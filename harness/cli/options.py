@@ -24,7 +24,7 @@ DEFAULT_OUT = Path("runs")
 EXIT_OK, EXIT_USER, EXIT_INVALID, EXIT_INTERRUPTED = 0, 2, 3, 130
 """Exit codes: the user's mistake is 2, a run that is no evidence, or that cannot be written, is 3."""
 EXIT_REGRESSION, EXIT_CANNOT_TELL = 1, 2
-"""Of a gate. One that was asked wrongly cannot tell either, and says so in a line."""
+"""Of a gate, where a mistake is 3: a pipeline that lets 2 pass must not let a typing error pass."""
 _WIDTH = 100
 
 

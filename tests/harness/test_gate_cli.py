@@ -48,12 +48,14 @@ def test_what_cannot_be_told_is_2_and_no_evidence_3(tmp_path: Path, capsys) -> N
     assert "bakeoff: INVALID: " in capsys.readouterr().err
 
 
-def test_mistakes_are_one_line_and_2_and_what_cannot_be_written_3(tmp_path: Path, capsys) -> None:
+def test_mistakes_are_one_line_and_3_and_so_is_what_cannot_be_written(tmp_path: Path, capsys) -> None:
     path = build_run(tmp_path, SAME)
-    assert bakeoff("gate", "--baseline", str(path), "--candidate", f"{path}@branch") == 2
+    assert bakeoff("gate", "--baseline", str(path), "--candidate", f"{path}@branch") == 3
     assert "holds several engines; name one" in capsys.readouterr().err
-    assert gate(path, "--primary", "ttft") == 2
+    assert gate(path, "--primary", "ttft") == 3
     assert "unknown metric 'ttft'" in capsys.readouterr().err
+    assert gate(path, "--primry", "itl_p50_s") == 3
+    assert "--primry" in capsys.readouterr().err
     assert gate(path, "--junit", str(tmp_path / "none" / "x.xml")) == 3
     assert "cannot write" in capsys.readouterr().err
 
@@ -87,7 +89,7 @@ trial = {{ duration_s = 0.5, settle_s = 0, timeout_s = 2, warmup_requests = 0, m
     told = ("--baseline", "main", "--candidate", "main", "--repeats", "3", "--out", str(tmp_path / "runs"))
     assert bakeoff("gate", str(file), *told) == 3
     assert "bakeoff: INVALID: " in capsys.readouterr().err
-    assert bakeoff("gate", str(file), "--baseline", "main", "--candidate", "vllm") == 2
+    assert bakeoff("gate", str(file), "--baseline", "main", "--candidate", "vllm") == 3
     assert "the experiment has no engine 'vllm'; it has main" in capsys.readouterr().err
 
 
