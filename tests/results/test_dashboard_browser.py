@@ -51,7 +51,8 @@ def runs_in(root: Path, texts: Texts, engine: str, *, days: int = 9, branch: str
     folder = RunFolder(build_run(root, live))
     trial = folder.trial(folder.read_manifest().trials[3].id)
     trial.create()
-    sample = TelemetryRecord(1, engine, {"rss_bytes": 1.0, texts.error: texts.error})
+    readings = {"rss_bytes": 805.7 * 2**20, "cpu_share": 0.625, "power_w": 412.5, "processes": 1200, "cpu_s": None}
+    sample = TelemetryRecord(1, engine, {**readings, texts.error: texts.error})
     trial.telemetry_log.write_bytes(msgspec.json.encode(sample) + b"\n")
 
 
@@ -123,7 +124,12 @@ def test_the_live_view_follows_the_run(browser: Browser, tmp_path: Path) -> None
     with dashboard(tmp_path) as served:
         page = Watched(browser, served, "/runs/live/live").page
         assert page.inner_text("#progress") == "3 of 6 trials ended"
-        assert "rss_bytes" in page.inner_text("#sensors")
+        sensors = [row.split("\t")[1:] for row in page.inner_text("#sensors").splitlines()]
+        assert ["rss_bytes", "805.7 MiB"] in sensors
+        assert ["cpu_share", "62.5 %"] in sensors
+        assert ["power_w", "412.5 W"] in sensors
+        assert ["processes", "1,200"] in sensors
+        assert ["cpu_s", "–"] in sensors
         folder = RunFolder(tmp_path / "live")
         plans = folder.read_manifest().trials
         record = folder.trial(plans[0].id).read_record()

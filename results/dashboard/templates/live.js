@@ -2,7 +2,19 @@
 (() => {
   const at = (id) => document.getElementById(id);
   const make = (name, text, class_) => Object.assign(document.createElement(name), { textContent: text, className: class_ ?? "" });
-  const number = (value) => typeof value === "number" ? value.toLocaleString("en", { maximumSignificantDigits: 6 }) : String(value ?? "–");
+  const number = (value, digits) => value.toLocaleString("en", { maximumSignificantDigits: digits });
+  const SIZES = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [0, "B"]];
+  const UNITS = { share: [100, " %"], s: [1, " s"], w: [1, " W"], j: [1, " J"], mhz: [1, " MHz"], c: [1, " °C"] };
+  const reading = (sensor, value) => {  // its name ends in its unit
+    if (typeof value !== "number") return String(value ?? "–");
+    const suffix = sensor.slice(sensor.lastIndexOf("_") + 1);
+    if (suffix === "bytes") {
+      const [size, unit] = SIZES.find(([least]) => Math.abs(value) >= least);
+      return `${number(value / (size || 1), 4)} ${unit}`;
+    }
+    const [factor, unit] = UNITS[suffix] ?? [1, ""];
+    return `${number(value * factor, 6)}${unit}`;
+  };
   const row = (...cells) => {
     const line = document.createElement("tr");
     line.append(...cells);
@@ -24,10 +36,10 @@
     if (!current) return;
     at("current").textContent = current.id;
     at("ends").textContent = Object.entries(current.ends).map(([end, count]) => `${count.toLocaleString("en")} ${end}`).join(", ") || "none yet";
-    at("first-byte").textContent = current.first_byte_p50_s === null ? "–" : `${number(current.first_byte_p50_s * 1e3)} ms`;
+    at("first-byte").textContent = current.first_byte_p50_s === null ? "–" : `${number(current.first_byte_p50_s * 1e3, 3)} ms`;
     pace(current.per_second);
     at("sensors").replaceChildren(...Object.entries(current.telemetry).flatMap(([source, values]) =>
-      Object.entries(values).map(([sensor, value]) => row(make("td", source), make("td", sensor), make("td", number(value), "number")))));
+      Object.entries(values).map(([sensor, value]) => row(make("td", source), make("td", sensor), make("td", reading(sensor, value), "number")))));
   };
   const draw = (live) => {
     const ended = live.steps.filter(({ state }) => !["planned", "running"].includes(state)).length;
