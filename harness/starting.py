@@ -1,6 +1,7 @@
 """One start of one engine: what the machine had before, what the engine is, and what it took before any request."""
 
 import contextlib
+import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -9,17 +10,26 @@ import psutil
 
 from engines import Engine, Launch, Model, Server, attached, launched
 from engines.secrets import masked_data
-from harness.telemetry.gpu import GpuProbe, open_gpus
+from harness.telemetry.gpu import GpuProbe, open_gpus, visible_to
 from results.records import EngineDescription, Startup
 
 
 class Side(msgspec.Struct, frozen=True):
-    """A running engine, as trials see it."""
+    """A running engine, as trials see it.
+
+    Attributes:
+        engine: how it is spoken to.
+        server: the process, or the address.
+        description: what is measured.
+        startup: what it took before any request.
+        gpus: those that it may use, as ``CUDA_VISIBLE_DEVICES`` names them; None: every one.
+    """
 
     engine: Engine
     server: Server
     description: EngineDescription
     startup: Startup
+    gpus: str | None
 
 
 @contextlib.asynccontextmanager
@@ -29,8 +39,9 @@ async def started(engine: Engine, label: str, model: Model, port: int, log: Path
     Raises:
         EngineError: it cannot be launched, did not get ready in time, or ended before that.
     """
-    gpus, _ = open_gpus()
     launch = engine.launch(port)
+    visible = {**os.environ, **(launch.env if launch else {})}.get("CUDA_VISIBLE_DEVICES")
+    gpus = visible_to(visible, open_gpus()[0])
     before = psutil.virtual_memory().available, _used(gpus)
     running = launched(launch, log, engine.access) if launch else _already(engine)
     async with running as server:
@@ -41,7 +52,7 @@ async def started(engine: Engine, label: str, model: Model, port: int, log: Path
             gpu_used_before_bytes=before[1],
             gpu_used_ready_bytes=_used(gpus),
         )
-        yield Side(engine, server, await _description(engine, label, model, launch, server), startup)
+        yield Side(engine, server, await _description(engine, label, model, launch, server), startup, visible)
 
 
 def _already(engine: Engine) -> contextlib.AbstractAsyncContextManager[Server]:

@@ -100,7 +100,7 @@ class TrialRunner:
         folder.create()
         started_ns = time.monotonic_ns()
         page = _page(side)
-        async with self._sampler.into(folder.telemetry_log, side.server.pid, self._fleet.pids, page):
+        async with self._sampler.into(folder.telemetry_log, side.server.pid, self._fleet.pids, page, side.gpus):
             result = await self._unless_death(side.server, self._drive(side, plan.load, traffic, folder))
         ended_ns = time.monotonic_ns()
         if result and result.loop_lag:

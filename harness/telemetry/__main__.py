@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from harness.telemetry.gpu import open_gpus
+from harness.telemetry.gpu import open_gpus, visible_to
 from harness.telemetry.host import HostProbe, ProcessProbe
 from harness.telemetry.loop import Probe, Ticker, sample
 from harness.telemetry.orders import Mark, Order, Sample
@@ -35,7 +35,9 @@ def main() -> int:
         while order is not None:
             _answer(order.number)
             if isinstance(order, Sample) and order.log is not None:
-                order = _sample(order, orders, [host, *gpus, *_process_probes(order)], no_gpu)
+                own = visible_to(order.gpus, gpus)
+                hidden = no_gpu or (None if own else f"CUDA_VISIBLE_DEVICES={order.gpus} hides every GPU")
+                order = _sample(order, orders, [host, *own, *_process_probes(order)], hidden)
             else:
                 order = next(orders, None)
     return 0

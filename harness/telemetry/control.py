@@ -25,7 +25,12 @@ class Sampler:
 
     @contextlib.asynccontextmanager
     async def into(
-        self, log: Path, engine_pid: int | None, client_pids: Sequence[int], server: ServerPage | None = None
+        self,
+        log: Path,
+        engine_pid: int | None,
+        client_pids: Sequence[int],
+        server: ServerPage | None = None,
+        gpus: str | None = None,
     ) -> AsyncGenerator[None]:
         """Sample into ``log`` while the block runs.
 
@@ -34,11 +39,12 @@ class Sampler:
             engine_pid: first process of an engine that is ours.
             client_pids: of the client's workers.
             server: where the engine tells its own view; None where it does not.
+            gpus: those that the engine may use, as ``CUDA_VISIBLE_DEVICES`` names them; None: every one.
 
         Raises:
             NotWritable: samples were lost; said at the end of the block at the latest.
         """
-        await self._order(Sample(next(self._numbers), str(log), engine_pid, list(client_pids), server))
+        await self._order(Sample(next(self._numbers), str(log), engine_pid, list(client_pids), server, gpus))
         try:
             yield
         finally:

@@ -5,10 +5,12 @@ occupancy; ``power_w`` is the instant reading where the driver has it, else the 
 since the driver was loaded and steps about every 100 ms; GPM shares (SM, tensor, DRAM) exist from Hopper on and need
 two samples over 100 ms apart, so they are read at every second tick. Throttle reasons are NVML's bit mask.
 
-A machine without NVML is not an error: :func:`open_gpus` then gives a reason, which is logged once.
+A machine without NVML is not an error: :func:`open_gpus` then gives a reason, which is logged once. On a machine of
+several GPUs those count that the engine may use (:func:`visible_to`): a neighbour's watts are not its own.
 """
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pynvml
@@ -45,11 +47,25 @@ def open_gpus(nvml: Any = pynvml) -> tuple[list["GpuProbe"], str | None]:  # noq
         return [], f"NVML is not available: {error}"
 
 
+def visible_to(names: str | None, gpus: Sequence["GpuProbe"]) -> list["GpuProbe"]:
+    """Those that a process with this ``CUDA_VISIBLE_DEVICES`` may use, all of them where it is not set.
+
+    As CUDA reads it: indices, or how UUIDs begin, up to the first that is none. Indices are NVML's, which are CUDA's
+    where all GPUs are alike, or under ``CUDA_DEVICE_ORDER=PCI_BUS_ID``. NVML counts no slice of a GPU (MIG) apart, so
+    whoever uses one is told of all.
+    """
+    if names is None or names.startswith("MIG-"):
+        return list(gpus)
+    found = (next((gpu for gpu in gpus if gpu.is_called(name.strip())), None) for name in names.split(","))
+    return [gpu for gpu in itertools.takewhile(lambda gpu: gpu is not None, found) if gpu]
+
+
 class GpuProbe:
     """One GPU."""
 
     def __init__(self, nvml: Any, index: int) -> None:  # noqa: ANN401
         self._nvml = nvml
+        self._index = index
         self._handle = nvml.nvmlDeviceGetHandleByIndex(index)
         self._source = f"gpu{index}"
         self._ticks = 0
@@ -63,6 +79,10 @@ class GpuProbe:
             "uuid": _text(self._nvml.nvmlDeviceGetUUID(self._handle)),
             "driver": _text(self._nvml.nvmlSystemGetDriverVersion()),
         }
+
+    def is_called(self, name: str) -> bool:
+        """Whether this is how ``CUDA_VISIBLE_DEVICES`` names it."""
+        return name == str(self._index) or (name.startswith("GPU-") and self.identity()["uuid"].startswith(name))
 
     def memory_used_bytes(self) -> int:
         """Memory in use on it, whoever uses it."""

@@ -33,6 +33,7 @@ class Sample(msgspec.Struct, frozen=True, tag="sample"):
         engine_pid: root of the engine's process tree.
         client_pids: of the client's workers.
         server: the engine's own page.
+        gpus: those that the engine may use, as ``CUDA_VISIBLE_DEVICES`` names them; None: every one.
     """
 
     number: int
@@ -40,6 +41,7 @@ class Sample(msgspec.Struct, frozen=True, tag="sample"):
     engine_pid: int | None = None
     client_pids: list[int] = []
     server: ServerPage | None = None
+    gpus: str | None = None
 
 
 class Mark(msgspec.Struct, frozen=True, tag="mark"):

@@ -12,7 +12,7 @@ import pynvml
 import pytest
 
 from harness.telemetry import sampler
-from harness.telemetry.gpu import open_gpus
+from harness.telemetry.gpu import open_gpus, visible_to
 from harness.telemetry.host import HostProbe, ProcessProbe
 from harness.telemetry.loop import Ticker, sample
 from results.errors import NotWritable
@@ -22,9 +22,10 @@ from results.store import TrialFolder
 
 
 class FakeNvml:
-    """One GPU of 700 W; calls named in ``broken`` fail as a driver without permission does."""
+    """GPUs of 700 W; calls named in ``broken`` fail as a driver without permission does."""
 
-    def __init__(self, *, gpm: bool = True, broken: frozenset[str] = frozenset()) -> None:
+    def __init__(self, *, count: int = 1, gpm: bool = True, broken: frozenset[str] = frozenset()) -> None:
+        self._count = count
         self._gpm = gpm
         self._broken = broken
 
@@ -36,7 +37,7 @@ class FakeNvml:
     def nvmlInit(self) -> None: ...
 
     def nvmlDeviceGetCount(self) -> int:
-        return 1
+        return self._count
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
         return index
@@ -45,7 +46,7 @@ class FakeNvml:
         return b"NVIDIA Fake"
 
     def nvmlDeviceGetUUID(self, handle: int) -> str:
-        return "GPU-0"
+        return f"GPU-{handle}a{handle}"
 
     def nvmlSystemGetDriverVersion(self) -> str:
         return "580"
@@ -153,6 +154,23 @@ def test_a_gpu_reads_every_counter():
     assert "gpm_sm_share" not in first.values  # every second tick: samples must be over 100 ms apart
     assert second.values["gpm_tensor_share"] == 0.9
     assert second.reasons == {}
+
+
+@pytest.mark.parametrize(
+    ("names", "seen"),
+    [
+        (None, ["gpu0", "gpu1", "gpu2"]),
+        ("2,0", ["gpu2", "gpu0"]),
+        ("GPU-1a", ["gpu1"]),
+        ("0, 7,1", ["gpu0"]),  # CUDA stops at the first that is none
+        ("-1", []),
+        ("", []),
+        ("MIG-1", ["gpu0", "gpu1", "gpu2"]),
+    ],
+)
+def test_an_engines_gpus_are_those_that_it_may_use(names: str | None, seen: list[str]) -> None:
+    gpus, _ = open_gpus(FakeNvml(count=3))
+    assert [gpu.read(0)[0].source for gpu in visible_to(names, gpus)] == seen
 
 
 def test_a_counter_that_is_refused_is_null_and_the_others_stay():

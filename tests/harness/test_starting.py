@@ -1,0 +1,44 @@
+"""What an engine's start notes of the machine: only the GPUs that the engine may use are its own."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import harness.starting
+import harness.trial
+from harness.telemetry.gpu import open_gpus
+from tests.engines.quill import model
+from tests.harness.fake_runs import measured_run
+from tests.harness.test_adapters_docs import quill
+from tests.harness.test_telemetry import FakeNvml
+
+__all__ = ["quill"]
+
+
+@pytest.mark.usefixtures("quill")
+@pytest.mark.parametrize(
+    ("ours", "its_own", "seen"), [(None, {}, 3), ("0,1", {}, 2), ("0,1", {"CUDA_VISIBLE_DEVICES": "2"}, 1)]
+)
+def test_a_start_counts_the_gpus_that_the_engine_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ours: str | None, its_own: dict[str, str], seen: int
+) -> None:
+    """Those of its table's ``env``, else those that Bakeoff was started with; and trials sample the same."""
+    asked: list[str | None] = []
+    into = harness.trial.Sampler.into
+
+    def noted(self: Any, *order: Any) -> Any:
+        asked.append(order[-1])
+        return into(self, *order)
+
+    monkeypatch.setattr(harness.starting, "open_gpus", lambda: open_gpus(FakeNvml(count=3)))
+    monkeypatch.setattr(harness.trial.Sampler, "into", noted)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if ours is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ours)
+    smol = {"name": "smol", "path": str(model(tmp_path / "model"))}
+    (trial,) = asyncio.run(measured_run(tmp_path, {"adapter": "quill", "env": its_own}, model=smol)).finished
+    assert trial.record.startup is not None
+    assert len(trial.record.startup.gpu_used_before_bytes) == len(trial.record.startup.gpu_used_ready_bytes) == seen
+    assert asked == [its_own.get("CUDA_VISIBLE_DEVICES", ours)]
