@@ -13,13 +13,13 @@ from typing import Any
 
 import msgspec
 
-from engines.engine import Model
+from engines.base import Model
 from engines.environments import RECIPES, Environment, find
 from engines.environments.finding import for_this_machine
 from engines.environments.installing import is_current
 from engines.errors import BadOption, EngineError, NotInstalled, UnknownEngine
 from engines.machine import Machine
-from engines.registry import adapter_class, adapters, engine
+from engines.registry import adapter_class, adapter_names, engine
 from workloads.options import nearest
 
 _FIX = "run: "
@@ -65,7 +65,7 @@ def examine(names: Sequence[str], machine: Machine) -> list[Finding]:
     Raises:
         UnknownEngine: there is none of that name.
     """
-    known = adapters()
+    known = adapter_names()
     for name in names:
         if name not in known:
             raise UnknownEngine(f"unknown engine '{name}'; {nearest(name, known)}")

@@ -21,10 +21,11 @@ import aiohttp
 import msgspec
 
 from engines import guard, memory
+from engines.access import Access
 from engines.errors import EngineDied, NotReady, OutOfMemory, PortInUse
 from engines.remains import MARK, kill_remains
 from engines.secrets import conceal_named, known, masked
-from engines.server import LOG_TAIL_LINES, Access, Server
+from engines.server import LOG_TAIL_LINES, Server
 from engines.tail import status_text, tail
 
 _POLL_S = 0.05

@@ -16,9 +16,9 @@ from engines.adapters.tgi import TgiEngine
 from engines.adapters.transformers import TransformersEngine
 from engines.adapters.triton import TritonEngine
 from engines.adapters.vllm import VllmEngine
+from engines.base import Engine, Model, Setup
 from engines.deployment import Deployment
 from engines.dialects import Dialect
-from engines.engine import Engine, Model, Setup
 from engines.errors import BadOption, UnknownEngine
 from engines.secrets import conceal, conceal_named
 from engines.server_engine import ServerEngine
@@ -26,7 +26,7 @@ from engines.spec import EngineSpec
 from workloads.options import nearest, typed_options
 
 ENTRY_POINTS = "bakeoff.engines"
-"""The group under which a package names its own adapters: classes as :class:`engines.engine.Engine` says."""
+"""The group under which a package names its own adapters: classes as :class:`engines.base.Engine` says."""
 _SHARED = (*EngineSpec.__struct_fields__, *Deployment.__struct_fields__)
 _OWN: dict[str, type[ServerEngine]] = {
     kind.adapter: kind
@@ -46,7 +46,7 @@ _OWN: dict[str, type[ServerEngine]] = {
 }
 
 
-def adapters() -> tuple[str, ...]:
+def adapter_names() -> tuple[str, ...]:
     """Names of the adapters, other packages' last."""
     return (*_OWN, *sorted(_others()))
 
@@ -61,7 +61,7 @@ def adapter_class(name: str) -> Any:  # noqa: ANN401  (a class that makes an Eng
         return _OWN[name]
     point = _others().get(name)
     if point is None:
-        raise UnknownEngine(f"unknown engine '{name}'; {nearest(name, adapters())}")
+        raise UnknownEngine(f"unknown engine '{name}'; {nearest(name, adapter_names())}")
     try:
         return point.load()
     except Exception as error:

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import urllib.parse
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import aiohttp
 import msgspec
 
 from engines import memory
+from engines.access import Access
 from engines.errors import EngineDied, OutOfMemory
 from engines.secrets import masked
 from engines.tail import status_text, tail
@@ -19,31 +19,6 @@ _CAUSE_LINES = 200
 """The reason of an end may stand well above the last lines: each process of an engine adds its own traceback."""
 _KILLED = 128 + signal.SIGKILL
 _ASK_S = 10.0
-
-
-class Access(msgspec.Struct, frozen=True):
-    """What every request to a server must carry to be let in; all of it is secret.
-
-    Attributes:
-        headers: names in lower case.
-        query: appended to every path, without the question mark.
-    """
-
-    headers: dict[str, str] = {}
-    query: str = ""
-
-    def __repr__(self) -> str:
-        return f"Access(headers={sorted(self.headers)})"
-
-    def secrets(self) -> list[bytes]:
-        """What of it a server might quote, longest first."""
-        values = [*self.headers.values(), *(value for _, value in urllib.parse.parse_qsl(self.query))]
-        parts = {part.encode() for value in values for part in (value, value.rpartition(" ")[2]) if part}
-        return sorted(parts, key=len, reverse=True)
-
-    def path(self, path: str) -> str:
-        """A path with the query behind it."""
-        return f"{path}{'&' if '?' in path else '?'}{self.query}" if self.query else path
 
 
 class Server:

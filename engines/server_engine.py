@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from engines.base import NoOptions, Setup, access_to, base_url
 from engines.deployment import Container, Ssh
 from engines.dialects import Dialect
-from engines.engine import NoOptions, Setup, access_to, base_url
 from engines.environments import Environment, find
 from engines.errors import BadOption, ModelNotFound, NotInstalled
 from engines.launcher import Launch, Server
@@ -131,7 +131,7 @@ class ServerEngine:
     # What all have.
 
     def launch(self, port: int) -> Launch | None:
-        """See :class:`engines.engine.Engine`.
+        """See :class:`engines.base.Engine`.
 
         Raises:
             ModelNotFound: it needs a model's files, and none are given.

@@ -17,7 +17,7 @@ from engines.environments.finding import environments_folder, record
 from engines.environments.installing import is_current
 from engines.errors import UnknownEngine
 from engines.machine import Machine
-from engines.registry import adapter_class, adapters
+from engines.registry import adapter_class, adapter_names
 from engines.spec import Cannot
 from results.report.format import ABSENT, plain, plain_block
 
@@ -32,7 +32,7 @@ _HERE = {
 def catalogue() -> dict[str, Any]:
     """Everything that ``bakeoff engines list`` prints."""
     return {
-        "engines": [_engine(name) for name in adapters()],
+        "engines": [_engine(name) for name in adapter_names()],
         "environments_folder": str(environments_folder()),
         "environments": [_environment(name) for name in RECIPES],
     }

@@ -3,27 +3,6 @@
 Imports nothing of the other packages. The public API is :func:`load`, which gives a run as pandas frames.
 """
 
-from results.errors import (
-    NotComparable,
-    NotExportable,
-    NotImportable,
-    NotWritable,
-    ResultsError,
-    RunNotFound,
-    RunUnreadable,
-)
-from results.run import Cell, Run, Trial, load
+import lazy_loader
 
-__all__ = [
-    "Cell",
-    "NotComparable",
-    "NotExportable",
-    "NotImportable",
-    "NotWritable",
-    "ResultsError",
-    "Run",
-    "RunNotFound",
-    "RunUnreadable",
-    "Trial",
-    "load",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

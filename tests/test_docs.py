@@ -8,7 +8,7 @@ import msgspec
 import pandas as pd
 import pytest
 
-from engines import EngineSpec, Speculation, adapters
+from engines import EngineSpec, Speculation, adapter_names
 from engines.deployment import Container, Ssh
 from harness.cli import make_app
 from harness.experiment import (
@@ -46,7 +46,7 @@ def test_every_key_of_the_experiment_file_is_described():
     keys = {key for kind in kinds for key in kind.__struct_fields__}
     assert {key for key in keys if f"`{key}`" not in text and f"[{key}]" not in text} == set()
     text += (ROOT / "docs/workloads.md").read_text(encoding="utf-8")
-    for name in (*adapters(), *workload_names(), *ARRIVALS):
+    for name in (*adapter_names(), *workload_names(), *ARRIVALS):
         assert f"`{name}`" in text
 
 

@@ -1,6 +1,6 @@
 """What adapters of servers that are only reached, never launched, have in common."""
 
-from engines.engine import Setup
+from engines.base import Setup
 from engines.errors import BadOption
 from engines.server_engine import ServerEngine
 

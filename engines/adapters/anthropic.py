@@ -5,8 +5,8 @@ from typing import Literal
 import msgspec
 
 from engines.adapters.address import AddressEngine
+from engines.base import Setup
 from engines.dialects import AnthropicDialect, Dialect
-from engines.engine import Setup
 
 
 class AnthropicOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

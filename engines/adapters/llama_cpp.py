@@ -9,8 +9,8 @@ import msgspec
 
 from engines.adapters import xllamacpp_server
 from engines.adapters.gguf_engine import GgufEngine
+from engines.base import Setup
 from engines.dialects import Dialect, LlamaCppDialect, LlamaCppNativeDialect
-from engines.engine import Setup
 from engines.errors import BadOption, NotInstalled
 from engines.launcher import Launch, Server
 from engines.metrics import MetricsSource, Prometheus, Series
@@ -148,7 +148,7 @@ class LlamaCppEngine(GgufEngine):
             raise BadOption(f"engine '{cls.adapter}' splits layers or what is in them, not both; leave one out")
 
     def launch(self, port: int) -> Launch | None:
-        """See :class:`engines.engine.Engine`; notes what is special about this build, these weights, this setting."""
+        """See :class:`engines.base.Engine`; notes what is special about this build, these weights, this setting."""
         made = super().launch(port)
         if made is None:
             return None

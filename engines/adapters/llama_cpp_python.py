@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import msgspec
 
 from engines.adapters.gguf_engine import GgufEngine
+from engines.base import Setup
 from engines.dialects import Dialect, LlamaCppPythonDialect
-from engines.engine import Setup
 from engines.errors import NotInstalled
 from engines.launcher import Launch, Server
 from engines.spec import Cannot, Setting, Speculation, Spelling, Spellings, flag, one_of, switch
@@ -93,7 +93,7 @@ class LlamaCppPythonEngine(GgufEngine):
         return LlamaCppPythonDialect(logprobs=setup.options.logits_all)
 
     def launch(self, port: int) -> Launch | None:
-        """See :class:`engines.engine.Engine`; its server prefers some variables to its flags, so these say the same."""
+        """See :class:`engines.base.Engine`; its server prefers some variables to its flags, so these say the same."""
         made = super().launch(port)
         if made is None or self.setup.deployment.container or self.setup.deployment.ssh:
             return made

@@ -6,8 +6,8 @@ from typing import Literal
 import msgspec
 
 from engines.adapters.address import AddressEngine
+from engines.base import Setup
 from engines.dialects import Dialect, OpenAiDialect, OpenAiServiceDialect, ResponsesDialect
-from engines.engine import Setup
 
 _SERVICE = "api.openai.com"
 _LENGTH = "answers end where the model ends them, since their length cannot be forced: compare figures per token"

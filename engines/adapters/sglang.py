@@ -5,8 +5,8 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from engines.base import Setup
 from engines.dialects import Dialect, SglangDialect, SglangNativeDialect
-from engines.engine import Setup
 from engines.launcher import Server
 from engines.metrics import Histogram, Prometheus, Series
 from engines.server_engine import ServerEngine

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from engines.base import Setup
 from engines.dialects import Dialect, TensorRtLlmDialect
-from engines.engine import Setup
 from engines.errors import BadOption, NotInstalled
 from engines.launcher import Server
 from engines.metrics import DrainedIterations, Histogram, MetricsSource, Prometheus, Series

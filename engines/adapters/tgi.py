@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from engines.base import Setup
 from engines.dialects import Dialect, TgiDialect, TgiNativeDialect
-from engines.engine import Setup
 from engines.errors import BadOption, NotInstalled
 from engines.launcher import Server, pick_port
 from engines.metrics import Histogram, MetricsSource, Prometheus, Series

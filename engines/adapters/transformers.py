@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from engines.base import Setup
 from engines.dialects import Dialect, TransformersDialect
-from engines.engine import Setup
 from engines.errors import NotInstalled
 from engines.launcher import Server
 from engines.server_engine import ServerEngine

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from engines.base import Setup
 from engines.dialects import Dialect, TritonDialect
 from engines.dialects.triton import Fields
-from engines.engine import Setup
 from engines.errors import BadOption, ModelNotFound
 from engines.launcher import Launch, Server, pick_port
 from engines.metrics import Prometheus, Series
@@ -118,7 +118,7 @@ class TritonEngine(ServerEngine):
         return str(place)
 
     def launch(self, port: int) -> Launch | None:
-        """See :class:`engines.engine.Engine`; its page of metrics gets a port too."""
+        """See :class:`engines.base.Engine`; its page of metrics gets a port too."""
         deployment = self.setup.deployment
         if not (self.url or deployment.container or deployment.ssh):
             found = pick_port(self.setup.options.metrics_port)

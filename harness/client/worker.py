@@ -18,7 +18,6 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from harness.client.aiohttp_transport import AiohttpTransport
 from harness.client.driver import Driver, Issue
 from harness.client.http import HttpTransport
 from harness.client.loop_lag import LoopLag, measured_loop_lag
@@ -44,9 +43,6 @@ from harness.errors import first_leaf
 from harness.realtime import claim_core
 from results.errors import NotWritable
 from results.frames import FrameAppender
-
-TRANSPORTS = {"http": HttpTransport, "aiohttp": AiohttpTransport}
-"""By the name that experiments use."""
 
 
 class Worker:
@@ -87,7 +83,7 @@ class Worker:
             await asyncio.wait([self._load])
 
     async def _measure(self, order: Prepare, go: asyncio.Future[int]) -> Done:
-        transport: Transport = TRANSPORTS[order.transport](order.base_url, order.access)
+        transport = _transport(order)
         clock = MonotonicClock()
         load = _Load(go)
         with FrameAppender(Path(order.log)) as log:
@@ -135,6 +131,14 @@ class _Load:
             cpu_s=time.process_time() - self._before_s,
             rss_bytes=peak_rss_bytes(),
         )
+
+
+def _transport(order: Prepare) -> Transport:
+    if order.transport == "aiohttp":
+        from harness.client.aiohttp_transport import AiohttpTransport  # noqa: PLC0415  (0.2 s, for who asks for it)
+
+        return AiohttpTransport(order.base_url, order.access)
+    return HttpTransport(order.base_url, order.access)
 
 
 async def _drive(driver: Driver, order: Prepare) -> Issue:

@@ -3,7 +3,6 @@
 The engine's own page is read beside them, twice a second.
 """
 
-from harness.telemetry.control import Sampler, sampler
-from harness.telemetry.orders import ServerPage
+import lazy_loader
 
-__all__ = ["Sampler", "ServerPage", "sampler"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

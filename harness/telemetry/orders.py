@@ -6,8 +6,8 @@ told from the next one by it. A line that is no number says why samples cannot b
 
 import msgspec
 
+from engines import Access
 from engines.metrics import MetricsSource
-from engines.server import Access
 
 
 class ServerPage(msgspec.Struct, frozen=True):

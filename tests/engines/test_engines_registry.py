@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engines import Deployment, EngineError, EngineSpec, Model, adapters, check, dialect, engine, registry
+from engines import Deployment, EngineError, EngineSpec, Model, adapter_names, check, dialect, engine, registry
 from engines.adapters.reference import ReferenceEngine, ReferenceOptions
 from engines.errors import BadOption, UnknownEngine
 
@@ -46,8 +46,8 @@ def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_every_adapter_that_comes_along_says_its_name_and_its_dialect() -> None:
-    assert {"openai", "reference", "transformers"} <= set(adapters())
-    for name in adapters():
+    assert {"openai", "reference", "transformers"} <= set(adapter_names())
+    for name in adapter_names():
         made = engine(name, Model("smol", "/models/smol"), {}, deployment=SOMEWHERE)
         assert (made.adapter, made.url) == (name, SOMEWHERE.url)
         assert type(made.dialect) is type(dialect(name, {}, SOMEWHERE))
@@ -114,7 +114,7 @@ def test_shared_settings_are_not_told_to_a_server_that_runs_already() -> None:
 @pytest.mark.usefixtures("others")
 class TestOtherPackages:
     def test_their_adapters_stand_beside_our_own_and_need_no_base(self) -> None:
-        assert adapters()[-2:] == ("bare", "broken")
+        assert adapter_names()[-2:] == ("bare", "broken")
         check("bare", {"depth": 2}, EngineSpec(), Deployment())
         made = engine("bare", Model("m"), {"depth": 2})
         assert (made.adapter, made.dialect.name) == ("bare", "reference")
@@ -122,7 +122,7 @@ class TestOtherPackages:
 
     def test_they_cannot_take_the_name_of_one_of_ours(self) -> None:
         assert isinstance(engine("reference", Model("m"), {}), ReferenceEngine)
-        assert adapters().count("reference") == 1
+        assert adapter_names().count("reference") == 1
 
     def test_their_options_are_checked_alike(self) -> None:
         with pytest.raises(BadOption, match="engine 'bare' has no option 'dept'; did you mean 'depth'"):

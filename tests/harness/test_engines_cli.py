@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from engines import adapters, pick_port, registry
+from engines import adapter_names, pick_port, registry
 from engines.environments import RECIPES, finding
 from harness.cli import make_app
 from harness.cli.guarded import guarded
@@ -59,7 +59,7 @@ class TestList:
     def test_says_what_each_engine_can_be_told(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert engines("list", "--json") == 0
         found = {one["name"]: one for one in json.loads(capsys.readouterr().out)["engines"]}
-        assert set(found) == set(adapters())
+        assert set(found) == set(adapter_names())
         assert "block_size" in found["reference"]["options"]
         assert "max_num_seqs" in found["reference"]["spec"]
         assert "seed" not in found["reference"]["spec"]  # it says why it cannot
@@ -122,7 +122,7 @@ class TestDoctor:
     def test_prints_json_for_machines(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert engines("doctor", "--json") == 0
         found = json.loads(capsys.readouterr().out)
-        assert [one["adapter"] for one in found["engines"]] == list(adapters())
+        assert [one["adapter"] for one in found["engines"]] == list(adapter_names())
         assert {one["state"] for one in found["engines"]} <= {"ready", "missing", "address", "unknown"}
         assert set(found["machine"]) == {"gpus", "runtimes"}
 

@@ -185,7 +185,7 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("broken")
 def test_one_that_cannot_be_loaded_stands_beside_all_others() -> None:
     found = {one.adapter: one for one in examine([], BARE)}
-    assert set(found) == set(registry.adapters())
+    assert set(found) == set(registry.adapter_names())
     assert found["nothing"].state is State.MISSING
     assert "cannot be loaded" in found["nothing"].missing[0]
 

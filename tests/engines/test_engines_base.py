@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from engines import Deployment, Engine, EngineError, Model, engine
-from engines.engine import access_to, base_url
+from engines.base import access_to, base_url
 from engines.errors import BadOption
 from engines.secrets import masked
 

@@ -8,13 +8,13 @@ from typing import Any, ClassVar, Protocol
 
 import msgspec
 
+from engines.access import Access
 from engines.deployment import Deployment
 from engines.dialects import Dialect
 from engines.errors import BadOption
 from engines.launcher import Launch, Server
 from engines.metrics import MetricsSource
 from engines.secrets import conceal
-from engines.server import Access
 from engines.spec import EngineSpec
 
 

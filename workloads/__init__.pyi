@@ -1,0 +1,45 @@
+from .arrivals import ARRIVALS, Arrival, Constant, Poisson, arrival
+from .errors import BadOption, BadTrace, NoTokenizer, UnknownWorkload, WorkloadError
+from .plan import PlanHash, PlannedSession, plan_closed, plan_open, plan_recorded
+from .prefixes import EndlessCache
+from .presets import Preset, PresetTraffic
+from .prompts import PromptReader, prompt_reader
+from .random import Random
+from .registry import workload, workload_names
+from .rng import Seed
+from .tokenizer import Tokenizer
+from .traces.replay import Replay
+from .types import Message, Session, Turn, Workload
+
+__all__ = [
+    "ARRIVALS",
+    "Arrival",
+    "BadOption",
+    "BadTrace",
+    "Constant",
+    "EndlessCache",
+    "Message",
+    "NoTokenizer",
+    "PlanHash",
+    "PlannedSession",
+    "Poisson",
+    "Preset",
+    "PresetTraffic",
+    "PromptReader",
+    "Random",
+    "Replay",
+    "Seed",
+    "Session",
+    "Tokenizer",
+    "Turn",
+    "UnknownWorkload",
+    "Workload",
+    "WorkloadError",
+    "arrival",
+    "plan_closed",
+    "plan_open",
+    "plan_recorded",
+    "prompt_reader",
+    "workload",
+    "workload_names",
+]
