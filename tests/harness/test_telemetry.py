@@ -254,3 +254,9 @@ def test_the_sampler_ends_when_its_parent_is_gone(tmp_path: Path):
         parent.kill()
     psutil.wait_procs([child], timeout=5)
     assert not child.is_running()
+
+
+@pytest.mark.parametrize("process", ["harness.telemetry.__main__", "harness.client.worker"])
+def test_what_starts_with_every_run_imports_little(process: str) -> None:
+    code = f"import sys, {process}; print([m for m in ('aiohttp', 'pandas', 'scipy', 'rich') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout == b"[]\n"
