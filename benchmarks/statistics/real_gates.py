@@ -20,10 +20,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import torch
-
 from benchmarks.bars import Bars, model_argument
 from harness.cli.options import EXIT_INVALID
+from harness.telemetry.gpu import open_gpus, visible_to
 
 EXPERIMENT = Path(__file__).with_suffix(".toml")
 PRIMARY = "itl_p50_s"  # what a slower step is; in trials of 4 s the output rate has steps of its own
@@ -49,13 +48,6 @@ def gate(experiment: Path, candidate: str, cores: Sequence[int], gpu: str) -> tu
     return done.returncode, f"{seconds:.0f} s: {verdict['outcome']}: {verdict['sentence']} {verdict['regressions']}"
 
 
-def visible_gpus() -> list[str]:
-    """Those that torch may use, as ``CUDA_VISIBLE_DEVICES`` names them."""
-    number = torch.cuda.device_count()
-    names = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(number)))
-    return names.split(",")[:number]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gates", type=int, default=20, help="of each kind (default: %(default)s)")
@@ -63,10 +55,12 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=1, help="so many side by side (default: %(default)s)")
     model_argument(parser)
     options = parser.parse_args()
-    cores, gpus = sorted(os.sched_getaffinity(0)), visible_gpus()
-    most = len(gpus or cores[1::2])  # two cores are one for the engine and one for the client
-    if not 1 <= options.at_once <= max(1, most):
-        parser.error(f"--at-once must lie between 1 and {max(1, most)}, so that none shares cores or a GPU")
+    cores = sorted(os.sched_getaffinity(0))
+    ours = visible_to(os.environ.get("CUDA_VISIBLE_DEVICES"), open_gpus()[0])
+    gpus = [gpu.identity()["uuid"] for gpu in ours]
+    most = max(1, len(gpus or cores[1::2]))  # two cores are one for the engine and one for the client
+    if not 1 <= options.at_once <= most:
+        parser.error(f"--at-once must lie between 1 and {most}, so that none shares cores or a GPU")
     share = len(cores) // options.at_once
     free: queue.SimpleQueue[tuple[list[int], str]] = queue.SimpleQueue()
     for number in range(options.at_once):

@@ -56,8 +56,8 @@ def visible_to(names: str | None, gpus: Sequence["GpuProbe"]) -> list["GpuProbe"
     """
     if names is None or names.startswith("MIG-"):
         return list(gpus)
-    found = (next((gpu for gpu in gpus if gpu.is_called(name.strip())), None) for name in names.split(","))
-    return [gpu for gpu in itertools.takewhile(lambda gpu: gpu is not None, found) if gpu]
+    called = ([gpu for gpu in gpus if gpu.is_called(name.strip())][:1] for name in names.split(","))
+    return [gpu for one in itertools.takewhile(bool, called) for gpu in one]
 
 
 class GpuProbe:
