@@ -6,6 +6,7 @@ E2E = a_k - p.
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 from results.metrics.window import NS_PER_S, Window
 from results.records import RequestRecord
@@ -63,6 +64,6 @@ def itl_s(requests: Iterable[RequestRecord], window: Window | None = None) -> li
 
 def _gaps(requests: Iterable[RequestRecord], window: Window | None) -> Iterator[tuple[float, int]]:
     for request in requests:
-        for i in range(1, len(request.chunk_ns)):
-            if window is None or window.holds(request.chunk_ns[i]):
-                yield (request.chunk_ns[i] - request.chunk_ns[i - 1]) / NS_PER_S, request.chunk_tokens[i]
+        for (before, after), tokens in zip(pairwise(request.chunk_ns), request.chunk_tokens[1:], strict=True):
+            if window is None or window.holds(after):
+                yield (after - before) / NS_PER_S, tokens

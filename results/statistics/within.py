@@ -7,12 +7,14 @@ requests and all their tokens (Künsch 1989; Davison & Hinkley 1997 §3.8, strat
 a queue's interval would be several times too narrow.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
 from statistics import NormalDist
 
 import numpy as np
+from numpy.typing import NDArray
 
 from results.statistics.distributions import t_quantile
 from results.statistics.interval import Interval
@@ -41,11 +43,7 @@ def own_interval(requests: Sequence[Sequence[float]], q: float) -> Interval | No
     pooled = np.sort(np.concatenate(stretches))
     grid = pooled[np.linspace(0, len(pooled) - 1, min(len(pooled), _GRID)).round().astype(np.int64)]
     below = np.array([np.searchsorted(one, grid, side="right") for one in stretches], dtype=np.float64)
-    drawn = (
-        np.random.default_rng(0)
-        .multinomial(STRETCHES, np.full(STRETCHES, 1 / STRETCHES), size=_DRAWS)
-        .astype(np.float64)
-    )
+    drawn = _drawn()
     shares = (drawn @ below) / (drawn @ np.array([len(one) for one in stretches]))[:, None]
     centre = float(np.quantile(pooled, q))
     low, high = np.quantile(grid[(shares >= q).argmax(axis=1)], (0.025, 0.975))
@@ -54,3 +52,10 @@ def own_interval(requests: Sequence[Sequence[float]], q: float) -> Interval | No
     return Interval(
         centre, centre - wider * (centre - float(low)), centre + wider * (float(high) - centre), len(pooled)
     )
+
+
+@functools.cache
+def _drawn() -> NDArray[np.float64]:
+    """How often each draw has each stretch: the same draws for every trial, so that equal trials have equal bounds."""
+    even = np.full(STRETCHES, 1 / STRETCHES)
+    return np.random.default_rng(0).multinomial(STRETCHES, even, size=_DRAWS).astype(np.float64)

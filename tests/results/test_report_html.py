@@ -151,7 +151,7 @@ def test_the_page_without_its_data_is_small(page: str) -> None:
     assert len(page.encode()) < 900_000
 
 
-@pytest.mark.parametrize("tokens", [48, 200])
+@pytest.mark.parametrize("tokens", [48, 400])
 def test_a_big_run_is_made_quickly_and_stays_small(tmp_path: Path, tokens: int) -> None:
     """24 trials × 60 requests: however long the answers, budgets hold what is drawn and what the script gets."""
     run = results.load(build_run(tmp_path, Sheet(requests=60, tokens=tokens, repeats=3)))
@@ -163,7 +163,7 @@ def test_a_big_run_is_made_quickly_and_stays_small(tmp_path: Path, tokens: int) 
         spent_s.append(time.process_time() - start)
         assert len(page.encode()) < 1_250_000
     if tokens == 48:
-        assert min(spent_s) < 6.0, "2.5 s on a slow machine with nobody beside it"
+        assert min(spent_s) < 3.0
 
 
 def test_writing_goes_to_the_run_by_default(tmp_path: Path, one_trial: results.Run) -> None:
