@@ -1,8 +1,8 @@
 // Attention of one new token a sequence over a paged cache, read where it lies.
 //
-// Written for vectors of sixteen numbers, which the compiler makes of what the processor has; intrinsics only where
-// bfloat16 is multiplied in pairs. Sums are in float32. cpu.py and native_backend.py call it, the tests hold it to the
-// naive twin. Parallel over sequences and heads by OpenMP, with the library that torch has loaded already.
+// Written for vectors as wide as the processor's registers, of which the compiler makes instructions; intrinsics only
+// where bfloat16 is multiplied in pairs. Sums are in float32. cpu.py and native_backend.py call it, the tests hold it to
+// the naive twin. Parallel over sequences and heads by OpenMP, with the library that torch has loaded already.
 
 #if defined(__AVX512BF16__)
 #include <immintrin.h>
@@ -36,13 +36,13 @@ template <typename T, int group>
 class Head {
   public:
     Head(const Decode& step, const T* query)
-        : step_(step), key_vectors_(step.key_dim / kLanes), value_vectors_(step.value_dim / kLanes) {
+        : step_(step), key_vectors_(step.key_dim / kWide), value_vectors_(step.value_dim / kWide) {
         for (int g = 0; g < group; ++g) {
             largest_[g] = -std::numeric_limits<float>::infinity();
             total_[g] = 0;
             for (int64_t i = 0; i < key_vectors_; ++i)
-                query_[g][i] = load(query + g * step.key_dim + i * kLanes) * step.scale;
-            for (int64_t i = 0; i < value_vectors_; ++i) sums_[g][i] = Vector{};
+                query_[g][i] = load<Wide>(query + g * step.key_dim + i * kWide) * step.scale;
+            for (int64_t i = 0; i < value_vectors_; ++i) sums_[g][i] = Wide{};
         }
     }
 
@@ -54,7 +54,9 @@ class Head {
             count = count < kTile ? count : kTile;
             count = count < stop - token ? count : stop - token;
             const int64_t slot = int64_t(blocks[token / size]) * size + token % size;
-            for (int64_t t = 0; t < count; ++t) multiply(keys + (slot + t) * key_row, t);
+            int64_t t = 0;
+            for (; t + kAtOnce <= count; t += kAtOnce) multiply<kAtOnce>(keys + (slot + t) * key_row, key_row, t);
+            for (; t < count; ++t) multiply<1>(keys + (slot + t) * key_row, key_row, t);
             for (int g = 0; g < group; ++g) weigh(g, count);
             add(values + slot * value_row, value_row, count);
         }
@@ -63,20 +65,27 @@ class Head {
     void write(T* out) const {
         for (int g = 0; g < group; ++g)
             for (int64_t i = 0; i < step_.value_dim; ++i)
-                out[g * step_.value_dim + i] = T(sums_[g][i / kLanes][i % kLanes] / total_[g]);
+                out[g * step_.value_dim + i] = T(sums_[g][i / kWide][i % kWide] / total_[g]);
     }
 
   private:
-    // The products of one key with every query.
-    void multiply(const T* key, int64_t t) {
-        Vector products[group];
-        for (int g = 0; g < group; ++g) products[g] = Vector{};
-        for (int64_t i = 0; i < key_vectors_; ++i) {
-            const Vector part = load(key + i * kLanes);
-            for (int g = 0; g < group; ++g) products[g] += part * query_[g][i];
-        }
+    // The products of some keys with every query.
+    template <int keys>
+    void multiply(const T* from, int64_t row, int64_t t) {
+        Wide products[keys][group];
+        for (int k = 0; k < keys; ++k)
+            for (int g = 0; g < group; ++g) products[k][g] = Wide{};
+        for (int64_t i = 0; i < key_vectors_; ++i)
+            for (int k = 0; k < keys; ++k) {
+                const Wide part = load<Wide>(from + k * row + i * kWide);
+                for (int g = 0; g < group; ++g) products[k][g] += part * query_[g][i];
+            }
         for (int g = 0; g < group; ++g) {
-            scores_[g][t] = total(products[g]);
+            if constexpr (keys == 4)
+                store(scores_[g] + t, totals(quarters(products[0][g]), quarters(products[1][g]),
+                                             quarters(products[2][g]), quarters(products[3][g])));
+            else
+                for (int k = 0; k < keys; ++k) scores_[g][t + k] = total(products[k][g]);
         }
     }
 
@@ -84,8 +93,8 @@ class Head {
     void weigh(int g, int64_t count) {
         float best = largest_[g], added = 0;
         for (int64_t t = 0; t < count; ++t) best = scores_[g][t] > best ? scores_[g][t] : best;
-        const Vector weights = exponential(load(scores_[g]) - best);  // behind `count` they are of no use
-        std::memcpy(scores_[g], &weights, sizeof weights);
+        for (int64_t t = 0; t < kTile; t += kWide)  // behind `count` they are of no use
+            store(scores_[g] + t, exponential(load<Wide>(scores_[g] + t) - best));
         for (int64_t t = 0; t < count; ++t) added += scores_[g][t];
         if (best != largest_[g]) {
             const float shrink = exponential(largest_[g] - best);
@@ -98,20 +107,32 @@ class Head {
 
     // The weighted sum of a tile's values.
     void add(const T* values, int64_t row, int64_t count) {
-        for (int64_t i = 0; i < value_vectors_; ++i) {
-            Vector sums[group];
-            for (int g = 0; g < group; ++g) sums[g] = sums_[g][i];
-            for (int64_t t = 0; t < count; ++t) {
-                const Vector part = load(values + t * row + i * kLanes);
-                for (int g = 0; g < group; ++g) sums[g] += part * scores_[g][t];
-            }
-            for (int g = 0; g < group; ++g) sums_[g][i] = sums[g];
-        }
+        int64_t i = 0;
+        for (; i + kAtOnce <= value_vectors_; i += kAtOnce) add_at<kAtOnce>(values, row, count, i);
+        for (; i < value_vectors_; ++i) add_at<1>(values, row, count, i);
     }
+
+    // The same for some vectors of their dims.
+    template <int vectors>
+    void add_at(const T* values, int64_t row, int64_t count, int64_t i) {
+        Wide sums[vectors][group];
+        for (int v = 0; v < vectors; ++v)
+            for (int g = 0; g < group; ++g) sums[v][g] = sums_[g][i + v];
+        for (int64_t t = 0; t < count; ++t)
+            for (int v = 0; v < vectors; ++v) {
+                const Wide part = load<Wide>(values + t * row + (i + v) * kWide);
+                for (int g = 0; g < group; ++g) sums[v][g] += part * scores_[g][t];
+            }
+        for (int v = 0; v < vectors; ++v)
+            for (int g = 0; g < group; ++g) sums_[g][i + v] = sums[v][g];
+    }
+
+    // Keys, or vectors of values, that are taken in together, as there are registers for their sums.
+    static constexpr int kAtOnce = group <= 3 ? 4 : group <= 6 ? 2 : 1;
 
     const Decode& step_;
     const int64_t key_vectors_, value_vectors_;
-    Vector query_[group][kMostDims / kLanes], sums_[group][kMostDims / kLanes];
+    Wide query_[group][kMostDims / kWide], sums_[group][kMostDims / kWide];
     float scores_[group][kTile] = {}, largest_[group], total_[group];
 };
 

@@ -51,71 +51,107 @@ inline float exponential(float x) {
     return taylor(r) * scale;
 }
 
-// Sixteen numbers at a time, whatever the processor: the compiler makes of them what it has.
-typedef float Vector __attribute__((vector_size(64)));
-typedef uint16_t Halves __attribute__((vector_size(32)));
-typedef uint32_t Words __attribute__((vector_size(64)));
-constexpr int64_t kLanes = 16;
+// Some numbers at a time. Vectors that take two registers the compiler keeps in memory, which made attention on AVX2
+// four times as slow: what is summed up is `Wide`.
+template <int64_t lanes>
+struct Of {
+    typedef float Floats __attribute__((vector_size(4 * lanes)));
+    typedef int32_t Wholes __attribute__((vector_size(4 * lanes)));
+    typedef uint32_t Words __attribute__((vector_size(4 * lanes)));
+    typedef uint16_t Halves __attribute__((vector_size(2 * lanes)));
+};
 
-inline Vector load(const float* from) {
-    Vector value;
+constexpr int64_t kLanes = 16;  // of a block's pieces
+using Vector = Of<kLanes>::Floats;
+
+#if defined(__AVX512F__)
+constexpr int64_t kWide = 16;  // of a register
+#elif defined(__AVX__)
+constexpr int64_t kWide = 8;
+#else
+constexpr int64_t kWide = 4;
+#endif
+using Wide = Of<kWide>::Floats;
+
+template <typename V>
+using Same = Of<sizeof(V) / sizeof(float)>;
+
+template <typename V = Vector>
+inline V load(const float* from) {
+    V value;
     std::memcpy(&value, from, sizeof value);
     return value;
 }
 
-inline Vector load(const bf16* from) {
-    Halves halves;
+template <typename V = Vector>
+inline V load(const bf16* from) {
+    typename Same<V>::Halves halves;
     std::memcpy(&halves, from, sizeof halves);
-    const Words words = __builtin_convertvector(halves, Words) << 16;
-    Vector value;
-    std::memcpy(&value, &words, sizeof value);
-    return value;
+    return (V)(__builtin_convertvector(halves, typename Same<V>::Words) << 16);
 }
 
-inline void store(float* to, Vector value) { std::memcpy(to, &value, sizeof value); }
+template <typename V>
+inline void store(float* to, V value) { std::memcpy(to, &value, sizeof value); }
 
-inline void store(bf16* to, Vector value) {  // rounded as bf16 rounds one
+template <typename V>
+inline void store(bf16* to, V value) {  // rounded as bf16 rounds one
 #if defined(__AVX512BF16__)
-    const __m256bh halves = _mm512_cvtneps_pbh((__m512)value);
-#else
-    Words words;
-    std::memcpy(&words, &value, sizeof value);
-    const Halves halves = __builtin_convertvector((words + 0x7FFF + ((words >> 16) & 1)) >> 16, Halves);
+    if constexpr (sizeof(V) == sizeof(__m512)) {
+        const __m256bh halves = _mm512_cvtneps_pbh((__m512)value);
+        std::memcpy(to, &halves, sizeof halves);
+        return;
+    }
 #endif
+    const auto words = (typename Same<V>::Words)value;
+    const auto halves =
+        __builtin_convertvector((words + 0x7FFF + ((words >> 16) & 1)) >> 16, typename Same<V>::Halves);
     std::memcpy(to, &halves, sizeof halves);
 }
 
-// The same as the function above for sixteen numbers that are not above 0.
-inline Vector exponential(Vector x) {
-    typedef int32_t Whole __attribute__((vector_size(64)));
-    x = x < -87.0f ? Vector{} - 87.0f : x;
-    const Whole whole = __builtin_convertvector(x * 1.44269504f - 0.5f, Whole);  // towards 0, so to the nearest
-    const Vector n = __builtin_convertvector(whole, Vector);
-    const Vector r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-    const Whole power = (whole + 127) << 23;
-    Vector scale;
-    std::memcpy(&scale, &power, sizeof scale);
-    return taylor(r) * scale;
+// The same as the function above for numbers that are not above 0.
+template <typename V>
+inline V exponential(V x) {
+    x = x < -87.0f ? V{} - 87.0f : x;
+    const auto whole = __builtin_convertvector(x * 1.44269504f - 0.5f, typename Same<V>::Wholes);  // to the nearest
+    const V n = __builtin_convertvector(whole, V);
+    const V r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+    return taylor(r) * (V)((whole + 127) << 23);
 }
 
 typedef float Four __attribute__((vector_size(16)));
 
-inline Four quarters(Vector vector) {
-    typedef float Eight __attribute__((vector_size(32)));
-    Eight eight[2];
-    Four four[2];
-    std::memcpy(eight, &vector, sizeof vector);
-    const Eight half = eight[0] + eight[1];
-    std::memcpy(four, &half, sizeof half);
-    return four[0] + four[1];
+template <typename V>
+inline Four quarters(V vector) {
+    if constexpr (sizeof(V) == sizeof(Four)) {
+        return vector;
+    } else {
+        typename Of<sizeof(V) / sizeof(float) / 2>::Floats half[2];
+        std::memcpy(half, &vector, sizeof vector);
+        return quarters(half[0] + half[1]);
+    }
 }
 
-inline float total(Vector vector) {
+template <typename V>
+inline float total(V vector) {
     const Four quarter = quarters(vector);
     return (quarter[0] + quarter[2]) + (quarter[1] + quarter[3]);
 }
 
-// The totals of four vectors, with a third of the work.
+// The totals of four, each of which is the sum of its quarters.
+inline Four totals(Four a, Four b, Four c, Four d) {
+    typedef int32_t Places __attribute__((vector_size(16)));
+    const Places low = {0, 4, 1, 5}, first = {0, 1, 4, 5};
+    const Four left = __builtin_shuffle(a, b, low) + __builtin_shuffle(a, b, low + 2);
+    const Four right = __builtin_shuffle(c, d, low) + __builtin_shuffle(c, d, low + 2);
+    return __builtin_shuffle(left, right, first) + __builtin_shuffle(left, right, first + 2);
+}
+
+template <typename V>
+inline Four totals(const V* v) {
+    return totals(quarters(v[0]), quarters(v[1]), quarters(v[2]), quarters(v[3]));
+}
+
+// The same of the widest, with a third of the work.
 inline Four totals(const Vector* v) {
     typedef int32_t Places __attribute__((vector_size(64)));
     const Places low = {0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29};

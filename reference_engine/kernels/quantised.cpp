@@ -28,9 +28,9 @@ inline int64_t tile_bytes(int64_t rows) { return rows <= 16 ? 16 << 10 : 256 << 
 // How some weights are multiplied by as many activations.
 template <typename Input>
 struct Meeting {
-    static constexpr int64_t kStep = kLanes;
-    static inline Vector add(Vector sum, const Input* weights, const Input* x) {
-        return sum + load(weights) * load(x);
+    static constexpr int64_t kStep = kWide;
+    static inline Wide add(Wide sum, const Input* weights, const Input* x) {
+        return sum + load<Wide>(weights) * load<Wide>(x);
     }
 };
 
@@ -38,9 +38,9 @@ struct Meeting {
 using Inner = bf16;  // what bfloat16 activations meet weights in
 template <>
 struct Meeting<bf16> {
-    static constexpr int64_t kStep = 2 * kLanes;
-    static inline Vector add(Vector sum, const bf16* weights, const bf16* x) {
-        return (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_loadu_si512(weights),
+    static constexpr int64_t kStep = 2 * kWide;
+    static inline Wide add(Wide sum, const bf16* weights, const bf16* x) {
+        return (Wide)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_loadu_si512(weights),
                                         (__m512bh)_mm512_loadu_si512(x));
     }
 };
@@ -82,13 +82,13 @@ template <int64_t rows, typename Input>
 inline void sum_rows(const Tile<Input>& tile, const Input* x, int64_t x_row, int64_t k) {
     for (int64_t output = 0; output < tile.count; output += kOutputs) {
         const Input* weights = tile.weights + output * k;
-        Vector sums[rows * kOutputs] = {};
+        Wide sums[rows * kOutputs] = {};
         for (int64_t i = 0; i < k; i += Meeting<Input>::kStep)
 #pragma GCC unroll 4
             for (int64_t r = 0; r < rows; ++r)
 #pragma GCC unroll 4
                 for (int64_t o = 0; o < kOutputs; ++o) {
-                    Vector& sum = sums[r * kOutputs + o];
+                    Wide& sum = sums[r * kOutputs + o];
                     sum = Meeting<Input>::add(sum, weights + o * k + i, x + r * x_row + i);
                 }
 #pragma GCC unroll 4
