@@ -33,9 +33,7 @@ BATCH, CONTEXT, ROUNDS, STEPS, GOAL_MS = 32, 256, 5, 200, 0.5
 
 def decoding(model: str) -> Engine:
     """An engine in which 32 sequences of some length decode."""
-    engine = load_engine(
-        EngineConfig(model=model, device="cpu", max_model_len=2048, max_num_seqs=BATCH)
-    )
+    engine = load_engine(EngineConfig(model=model, device="cpu", max_model_len=2048, max_num_seqs=BATCH))
     for number in range(BATCH):
         # Each its own, as from a server; no model of so few tokens says one of them.
         params = SamplingParams(
