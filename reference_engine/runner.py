@@ -45,6 +45,10 @@ class ModelRunner:
 
     def _batch(self, step: Step, moves: Moves) -> tuple[Batch, list[Request]]:
         """What is computed, chunk after chunk, then padding; and who takes of each wanted row."""
+        if not step.padding and all([chunk.length == 1 and chunk.is_sampled for chunk in step.chunks]):
+            requests = [chunk.request for chunk in step.chunks]
+            if not any([request.siblings for request in requests]):
+                return self._single_rows(step, moves), requests
         batch = Batch(moves, [], [], [], [])
         token_ids, positions, everyone = batch.token_ids, batch.positions, list[Request]()
         for chunk in step.chunks:
@@ -65,6 +69,13 @@ class ModelRunner:
             positions.extend(range(length))
             batch.spans.append(self._padding(length))
         return batch, everyone
+
+    def _single_rows(self, step: Step, moves: Moves) -> Batch:
+        """The same where everybody has one row and takes of it: most steps, in half the time."""
+        starts = [chunk.start for chunk in step.chunks]
+        spans = [Span(holding_of(chunk.request).blocks, chunk.start, 1) for chunk in step.chunks]
+        token_ids = [chunk.request.token_ids[chunk.start] for chunk in step.chunks]
+        return Batch(moves, spans, token_ids, starts, list(range(len(starts))))
 
     def _padding(self, length: int) -> Span:
         storage = self._executor.storage
