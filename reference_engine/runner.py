@@ -45,9 +45,9 @@ class ModelRunner:
 
     def _batch(self, step: Step, moves: Moves) -> tuple[Batch, list[Request]]:
         """What is computed, chunk after chunk, then padding; and who takes of each wanted row."""
-        if not step.padding and all([chunk.length == 1 and chunk.is_sampled for chunk in step.chunks]):
+        if not step.padding and all(chunk.length == 1 and chunk.is_sampled for chunk in step.chunks):
             requests = [chunk.request for chunk in step.chunks]
-            if not any([request.siblings for request in requests]):
+            if not any(request.siblings for request in requests):
                 return self._single_rows(step, moves), requests
         batch = Batch(moves, [], [], [], [])
         token_ids, positions, everyone = batch.token_ids, batch.positions, list[Request]()
