@@ -109,7 +109,7 @@ class Weights:
 
         def fused(kind: str) -> torch.Tensor:
             wholes = [self._source.get(f"{prefix}{part}.{kind}") for part in parts]
-            tensors = [cut(whole, i).to(self.device, self.dtype) for i, whole in enumerate(wholes)]
+            tensors = [cut(whole, i).to(self.device).to(self.dtype) for i, whole in enumerate(wholes)]
             return self._counted(torch.cat(tensors))
 
         bias = fused("bias") if has_bias else None
@@ -128,8 +128,9 @@ class Weights:
         return stored.to(self.device, self.dtype)
 
     def _copy(self, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        # A view of the mapped file would keep the whole file mapped, and resident beside the packed weights.
-        return self._counted(tensor.to(self.device, dtype or self.dtype, copy=True))
+        # A GPU converts what has arrived; in one call the processor would before it leaves. A view of the mapped file
+        # would keep the whole file mapped, and resident beside the packed weights.
+        return self._counted(tensor.to(self.device).to(dtype or self.dtype, copy=self.device.type == "cpu"))
 
     def _counted(self, tensor: torch.Tensor) -> torch.Tensor:
         self.plain_bytes += tensor.nbytes
