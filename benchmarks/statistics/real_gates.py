@@ -1,12 +1,12 @@
 """Bar 2: gates on this machine, with real servers: the engine against itself, and against one that is 10 % slower.
 
-    python -m benchmarks.statistics.real_gates [--gates 20] [--kinds aa ab] [--at-once 1] [--wide]
+    python -m benchmarks.statistics.real_gates [--gates 20] [--kinds aa ab] [--at-once 1]
 
 Each gate is `bakeoff gate real_gates.toml`, as a user would run it: fresh servers, interleaved, ended when the verdict
 is clear. Kinds take turns, so that both meet the machine in the same moods. Twenty of each take some two hours; several
 run at once where each can have cores of its own, and a GPU if there is any. On a GPU a step of the small model is the
-launching of its kernels, at a pace that differs by a tenth between starts; `--wide` serves a random model of few wide
-layers instead, with the other's tokenizer.
+launching of its kernels, at a pace that differs by a tenth between starts: make one of few wide layers there
+(`python -m benchmarks.wide_model LIKE FOLDER`) and give it as `--model`.
 """
 
 import argparse
@@ -23,12 +23,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.bars import Bars, model_argument
-from benchmarks.wide_model import write_wide_model
 from harness.cli.options import EXIT_INVALID
 from harness.telemetry.gpu import open_gpus, visible_to
 
 EXPERIMENT = Path(__file__).with_suffix(".toml")
-PRIMARY = "itl_p50_s"  # what a slower step is; in trials of 4 s the output rate has steps of its own
+PRIMARY = "itl_p50_s"  # what a slower step is; in short trials the output rate has steps of its own
 CANDIDATES = {"aa": "main", "ab": "slower"}
 
 
@@ -56,9 +55,6 @@ def main() -> None:
     parser.add_argument("--gates", type=int, default=20, help="of each kind (default: %(default)s)")
     parser.add_argument("--kinds", nargs="+", choices=CANDIDATES, default=[*CANDIDATES])
     parser.add_argument("--at-once", type=int, default=1, help="so many side by side (default: %(default)s)")
-    parser.add_argument(
-        "--wide", action="store_true", help="a model whose step a GPU is bound by; 4 GB in the temporary folder"
-    )
     model_argument(parser)
     options = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
@@ -73,12 +69,8 @@ def main() -> None:
         free.put((cores[number * share : (number + 1) * share], gpus[number] if gpus else ""))
     codes: dict[str, Counter[int]] = {kind: Counter() for kind in options.kinds}
     with tempfile.TemporaryDirectory() as folder:
-        model = Path(options.model)
-        if options.wide:
-            model = Path(folder, "wide")
-            write_wide_model(model, Path(options.model))
         experiment = Path(folder, EXPERIMENT.name)
-        experiment.write_text(EXPERIMENT.read_text(encoding="utf-8").replace("MODEL", str(model)), encoding="utf-8")
+        experiment.write_text(EXPERIMENT.read_text(encoding="utf-8").replace("MODEL", options.model), encoding="utf-8")
 
         def one(number: int, kind: str) -> None:
             mine = free.get()
