@@ -1,7 +1,7 @@
 """The step loop, synchronous and single-threaded: schedule, run, sample, emit."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from reference_engine.errors import EngineBugError, EngineUnavailableError
 from reference_engine.grammar import Grammars, GrammarState
@@ -108,14 +108,11 @@ class Engine:
         before = (scheduler.num_preemptions, scheduler.num_swaps, cache.num_evicted)
         step, moves = scheduler.schedule()
         # Whatever can be is done before the model has pushed all of this out of the processor's caches.
-        chunks = [chunk for chunk in step.chunks if chunk.is_sampled]
-        fresh = [chunk.request for chunk in step.chunks if chunk.request.first_scheduled_s is None]
+        computed_tokens = sum([chunk.length for chunk in step.chunks])
+        fresh = [request for request, _ in step.admitted if request.first_scheduled_s is None] if step.admitted else []
         for request in fresh:
             for one in (request, *request.siblings):
                 one.first_scheduled_s = began_s
-        computed_tokens = sum([chunk.length for chunk in step.chunks])
-        queue_times_s = [began_s - request.arrival_s for request in fresh if request.arrival_s is not None]
-        looked_up = [request for request in fresh if request.num_cached_tokens is not None]
         preemptions, swaps = scheduler.num_preemptions - before[0], scheduler.num_swaps - before[1]
         evicted_blocks = cache.num_evicted - before[2]
         self._num_steps += 1
@@ -125,24 +122,23 @@ class Engine:
         outputs: list[TokenOutput] = []
         prompt_tokens = 0
         scheduler.complete()
-        for chunk in chunks:
-            request = chunk.request
-            if request.search is not None:
-                told = self._search_on(request, request.search, next(tokens), made_s)
-                prompt_tokens += sum(one.finish_reason is not None for one in told) * request.prompt_len
-                outputs += told
+        for chunk in step.chunks:
+            if not chunk.is_sampled:
                 continue
-            if request.first_token_s is None:
-                prompt_tokens += request.prompt_len * request.width
-            family = (request, *self._forks(request)) if request.siblings else (request,)
-            for one in family:
-                token, last_s = next(tokens), one.last_token_s
-                one.last_token_s, reason = made_s, one.append(token.token_id)
-                outputs.append(
-                    TokenOutput(one.request_id, token, None, made_s - last_s, None, one.num_cached_tokens)
-                    if reason is None and last_s is not None
-                    else self._first_or_last(one, token, reason, last_s, made_s)
-                )
+            request = chunk.request
+            last_s = request.last_token_s
+            if last_s is None:
+                told, begun = self._begin(request, tokens, made_s)
+                outputs += told
+                prompt_tokens += begun * request.prompt_len
+                continue
+            token = next(tokens)
+            request.last_token_s, reason = made_s, request.append(token.token_id)
+            outputs.append(
+                TokenOutput(request.request_id, token, None, made_s - last_s)
+                if reason is None
+                else self._first_or_last(request, token, reason, last_s, made_s)
+            )
         if next(tokens, None) is not None:
             raise EngineBugError("more tokens were sampled than somebody takes")
         return StepReport(
@@ -150,11 +146,11 @@ class Engine:
             duration_s=self._clock() - began_s,
             computed_tokens=computed_tokens,
             prompt_tokens=prompt_tokens,
-            queue_times_s=queue_times_s,
+            queue_times_s=[began_s - request.arrival_s for request in fresh if request.arrival_s is not None],
             preemptions=preemptions,
             swaps=swaps,
-            looked_up_tokens=sum([request.prompt_len for request in looked_up]),
-            cached_tokens=sum([request.num_cached_tokens or 0 for request in looked_up]),
+            looked_up_tokens=sum([one.prompt_len for one in fresh if one.num_cached_tokens is not None]),
+            cached_tokens=sum([one.num_cached_tokens or 0 for one in fresh]),
             evicted_blocks=evicted_blocks,
             arrived=scheduler.num_arrived,
             running=scheduler.num_running,
@@ -179,6 +175,21 @@ class Engine:
             what = f"a step was broken off ({type(error).__name__}); start the engine again"
             self._failure = EngineUnavailableError(what)
             raise
+
+    def _begin(self, request: Request, tokens: Iterator[SampledToken], made_s: float) -> tuple[list[TokenOutput], int]:
+        """The first tokens of a request and of the siblings that it had, and how many answers got theirs.
+
+        A beam is always at its beginning: its search tells everything when it is over.
+        """
+        if request.search is not None:
+            told = self._search_on(request, request.search, next(tokens), made_s)
+            return told, sum(one.finish_reason is not None for one in told)
+        told: list[TokenOutput] = []
+        for one in (request, *self._forks(request)):
+            token = next(tokens)
+            one.last_token_s, reason = made_s, one.append(token.token_id)
+            told.append(self._first_or_last(one, token, reason, None, made_s))
+        return told, len(told)
 
     def _forks(self, leader: Request) -> Sequence[Request]:
         """A request's siblings, who run on from here by themselves."""

@@ -17,6 +17,8 @@ from reference_engine.kv_cache.moves import Moves
 from reference_engine.kv_cache.storage import KvStorage
 from reference_engine.models.decoder import Model
 
+_FEW = 512  # tokens of a step
+
 
 class Batch(msgspec.Struct, frozen=True):
     """One step in plain numbers.
@@ -88,7 +90,8 @@ class LocalExecutor:
         self._model = model
         self._attention = attention
         self._host = host
-        self._is_elsewhere = storage.device.type != "cpu"
+        self._token_ids, self._positions = _Column(storage.device), _Column(storage.device)
+        self._wanted_rows = _Column(storage.device)
         self.storage = storage
 
     def execute(self, batch: Batch) -> torch.Tensor | None:
@@ -97,16 +100,40 @@ class LocalExecutor:
             self.storage.move(batch.moves, self._host)
         if not batch.spans:
             return None  # a request went to host memory and nobody else runs
+        wanted = batch.wanted_rows
         return self._model.forward(
-            self._tensor(batch.token_ids),
-            self._tensor(batch.positions),
+            self._token_ids.tensor(batch.token_ids),
+            self._positions.tensor(batch.positions),
             self._attention.begin_step(batch.spans),
-            None if batch.wanted_rows == list(range(len(batch.token_ids))) else self._tensor(batch.wanted_rows),
+            None if wanted == list(range(len(batch.token_ids))) else self._wanted_rows.tensor(wanted),
         )
 
-    def _tensor(self, values: Sequence[int]) -> torch.Tensor:
-        if not values:
-            return torch.empty(0, dtype=torch.int64, device=self.storage.device)
-        # Out of an array of C: half the time of a tensor out of a list.
-        tensor = torch.frombuffer(array.array("q", values), dtype=torch.int64)
-        return tensor.to(self.storage.device) if self._is_elsewhere else tensor
+
+class _Column:
+    """Whole numbers, those of each step in the place of the last step's.
+
+    A tensor over that place is made once for each length: torch takes several times as long for it as the copying does.
+    It is good until the next one is asked for.
+
+    Args:
+        device: where the tensors are; elsewhere than on the CPU they are copies.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._is_elsewhere = device, device.type != "cpu"
+        self._values = array.array("q")
+        self._tensors = {0: torch.empty(0, dtype=torch.int64)}
+
+    def tensor(self, values: Sequence[int]) -> torch.Tensor:
+        """int64 [len(values)]."""
+        length = len(values)
+        if length > len(self._values):
+            self._values = array.array("q", bytes(8 * length))
+            self._tensors = {0: self._tensors[0]}
+        self._values[:length] = array.array("q", values)
+        tensor = self._tensors.get(length)
+        if tensor is None:
+            tensor = torch.frombuffer(self._values, dtype=torch.int64, count=length)
+            if length <= _FEW:
+                self._tensors[length] = tensor
+        return tensor.to(self._device) if self._is_elsewhere else tensor

@@ -72,7 +72,7 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
         finish_reason: set on the last one.
         gap_s: seconds since the request's last token; None for the first, and in a beam search.
         phases: set on the first and on the last one; in a beam search on the last.
-        num_cached_tokens: as in `Request`.
+        num_cached_tokens: as in `Request`; set where phases are.
     """
 
     request_id: str

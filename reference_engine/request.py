@@ -268,8 +268,9 @@ class Request:
 
     def append(self, token_id: int) -> FinishReason | None:
         """Takes the next token; returns why it ends the request, or None."""
-        self.token_ids.append(token_id)
-        num_output, sampling = len(self.token_ids) - self.prompt_len, self.sampling
+        token_ids, sampling = self.token_ids, self.sampling
+        token_ids.append(token_id)
+        num_output = len(token_ids) - self.prompt_len
         if token_id in sampling.stop_token_ids and num_output >= sampling.min_tokens:
             return FinishReason.STOP
         return FinishReason.LENGTH if num_output >= sampling.max_tokens else None

@@ -45,37 +45,34 @@ class ModelRunner:
 
     def _batch(self, step: Step, moves: Moves) -> tuple[Batch, list[Request]]:
         """What is computed, chunk after chunk, then padding; and who takes of each wanted row."""
-        if not step.padding and all(chunk.length == 1 and chunk.is_sampled for chunk in step.chunks):
-            requests = [chunk.request for chunk in step.chunks]
-            if not any(request.siblings for request in requests):
-                return self._single_rows(step, moves), requests
-        batch = Batch(moves, [], [], [], [])
-        token_ids, positions, everyone = batch.token_ids, batch.positions, list[Request]()
+        spans: list[Span] = []
+        token_ids: list[int] = []
+        positions: list[int] = []
+        wanted_rows: list[int] = []
+        everyone: list[Request] = []
         for chunk in step.chunks:
             request, start, length = chunk.request, chunk.start, chunk.length
-            batch.spans.append(Span(holding_of(request).blocks, start, length))
+            spans.append(Span(holding_of(request).blocks, start, length))
             if length == 1:
                 token_ids.append(request.token_ids[start])
                 positions.append(start)
             else:
-                token_ids.extend(request.token_ids[start : chunk.end])
-                positions.extend(range(start, chunk.end))
+                token_ids += request.token_ids[start : chunk.end]
+                positions += range(start, chunk.end)
             if chunk.is_sampled:
-                takers = request.takers
-                everyone.extend(takers)
-                batch.wanted_rows.extend([len(token_ids) - 1] * len(takers))
+                row = len(token_ids) - 1
+                if request.siblings:
+                    takers = request.takers
+                    everyone += takers
+                    wanted_rows += [row] * len(takers)
+                else:
+                    everyone.append(request)
+                    wanted_rows.append(row)
         for length in step.padding:
-            token_ids.extend([0] * length)
-            positions.extend(range(length))
-            batch.spans.append(self._padding(length))
-        return batch, everyone
-
-    def _single_rows(self, step: Step, moves: Moves) -> Batch:
-        """The same where everybody has one row and takes of it: most steps, in half the time."""
-        starts = [chunk.start for chunk in step.chunks]
-        spans = [Span(holding_of(chunk.request).blocks, chunk.start, 1) for chunk in step.chunks]
-        token_ids = [chunk.request.token_ids[chunk.start] for chunk in step.chunks]
-        return Batch(moves, spans, token_ids, starts, list(range(len(starts))))
+            token_ids += [0] * length
+            positions += range(length)
+            spans.append(self._padding(length))
+        return Batch(moves, spans, token_ids, positions, wanted_rows), everyone
 
     def _padding(self, length: int) -> Span:
         storage = self._executor.storage

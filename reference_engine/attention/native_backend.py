@@ -51,7 +51,8 @@ class NativeStep:
     def __init__(self, storage: KvStorage, kernels: NativeKernels, spans: Sequence[Span]) -> None:
         self._storage = storage
         self._kernels = kernels
-        self._num_decodes = next((i for i, span in enumerate(spans) if span.length > 1), len(spans))
+        chunked = [number for number, span in enumerate(spans) if span.length > 1]
+        self._num_decodes = chunked[0] if chunked else len(spans)
         decodes, chunks = spans[: self._num_decodes], spans[self._num_decodes :]
         self._decodes = (
             [_Decodes(decodes, group, storage) for group in range(len(storage.layout.groups))] if decodes else []
@@ -99,10 +100,17 @@ class _Decodes:
     def __init__(self, spans: Sequence[Span], group: int, storage: KvStorage) -> None:
         self.batch = len(spans)
         # As the kernel reads them; as a rule they are so already. Held here, since it is told where they lie.
-        tables = [span.tables[group] for span in spans]
-        self._tables = [table if isinstance(table, array.array) else array.array("i", table) for table in tables]
-        self._places = array.array("Q", [table.buffer_info()[0] for table in self._tables])
-        self._ends = array.array("q", [span.start + 1 for span in spans])
+        self._tables: list[array.array[int]] = []
+        places: list[int] = []
+        ends: list[int] = []
+        for span in spans:
+            table = span.tables[group]
+            if not isinstance(table, array.array):
+                table = array.array("i", table)
+            self._tables.append(table)
+            places.append(table.buffer_info()[0])
+            ends.append(span.start + 1)
+        self._places, self._ends = array.array("Q", places), array.array("q", ends)
         self._block_size = storage.block_size
         self._visible = storage.layout.groups[group]
         self._told: Decode | None = None

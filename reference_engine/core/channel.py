@@ -32,8 +32,12 @@ class Channel:
         Raises:
             ConnectionError: the other side has gone.
         """
-        self._unsent += frame(message)
-        self._flush()
+        data = frame(message)
+        if self._unsent:
+            self._unsent += data
+            self._flush()
+        else:  # as a rule the socket takes all of it
+            self._unsent += data[self._sent(data) :]
 
     def receive(self, *, wait: bool) -> list[Command]:
         """What has come in.
@@ -76,9 +80,12 @@ class Channel:
         return data
 
     def _flush(self) -> None:
-        while self._unsent:
-            try:
-                sent = self._socket.send(self._unsent)
-            except BlockingIOError:
-                return
+        while self._unsent and (sent := self._sent(self._unsent)):
             del self._unsent[:sent]
+
+    def _sent(self, data: bytes | bytearray) -> int:
+        """Sends what the socket takes now, and says how much that is."""
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0

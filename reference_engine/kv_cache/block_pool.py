@@ -37,8 +37,9 @@ class BlockPool:
         self.block_size = block_size
         self.run = run
         self.num_evicted = 0
+        self._num_whole = num_blocks - num_blocks % run  # blocks of whole runs
         # Free, not in the index; a stack, from whose end runs are taken.
-        self._empty = list(range(num_blocks - num_blocks % run - 1, -1, -1))
+        self._empty = list(range(self._num_whole - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()  # free, in the index; the first is the longest free
         self._references = [0] * num_blocks
         self._index = PrefixIndex()
@@ -51,12 +52,12 @@ class BlockPool:
     @property
     def num_used(self) -> int:
         """Blocks that somebody holds."""
-        return self.num_blocks - self.num_lost - self.num_free
+        return self._num_whole - len(self._empty) - len(self._cached)
 
     @property
     def num_lost(self) -> int:
         """Blocks that nobody can ever hold, because they make no whole run."""
-        return self.num_blocks % self.run
+        return self.num_blocks - self._num_whole
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that a sequence of `num_tokens` tokens holds: whole runs, the last one filled in part."""
@@ -83,7 +84,7 @@ class BlockPool:
         Raises:
             BlockAccountingError: fewer are free; nothing changed.
         """
-        if count > self.num_free:
+        if count > len(self._empty) + len(self._cached):
             raise BlockAccountingError(f"{count} blocks are wanted and {self.num_free} are free")
         blocks = [self._empty.pop() if self._empty else self._evict() for _ in range(count)]
         for block in blocks:
@@ -181,7 +182,7 @@ class BlockPool:
         for block, (references, holding) in enumerate(zip(self._references, held, strict=True)):
             if references != holding:
                 raise BlockAccountingError(f"block {block} has {references} references but {holding} holders")
-            if (block in free) != (references == 0 and block < self.num_blocks - self.num_lost):
+            if (block in free) != (references == 0 and block < self._num_whole):
                 raise BlockAccountingError(f"block {block} has {references} references and the free list disagrees")
             if not references and (block in self._cached) != (block in self._index):
                 raise BlockAccountingError(f"block {block} is free and the prefix index disagrees with the free list")

@@ -88,17 +88,18 @@ class KvCache:
         self._block_size = self.groups[0].pool.block_size
         self.has_windows = any(group.visible.window is not None for group in self.groups)
         self.most_for_one_token = max(group.pool.run for group in self.groups)
+        self._pools = [group.pool for group in self.groups]
         self._nothing = Hit(0, tuple(() for _ in self.groups))
 
     @property
     def num_used(self) -> int:
         """Blocks that requests hold, of all groups."""
-        return sum(group.pool.num_used for group in self.groups)
+        return sum([pool.num_used for pool in self._pools])
 
     @property
     def num_evicted(self) -> int:
         """Blocks that could have been found and were taken for something else, since the start."""
-        return sum(group.pool.num_evicted for group in self.groups)
+        return sum([pool.num_evicted for pool in self._pools])
 
     def occupancy(self, requests: Iterable[Request]) -> Occupancy:
         """How full the held blocks are, over all groups.
@@ -209,12 +210,14 @@ class KvCache:
     def make_writable(self, request: Request, end: int, moves: Moves) -> None:
         """Does what `need` or `need_to_admit` counted."""
         holding, size = holding_of(request), self._block_size
-        ends = [_kept(group, request, end) for group in self.groups]
-        for number, (table, stop) in enumerate(zip(holding.tables, ends, strict=True)):
+        least = request.num_tokens
+        for number, table in enumerate(holding.tables):
+            stop = _kept(self.groups[number], request, end)
             copy = table.make_writable(request.num_computed, stop)
             if copy is not None:
                 moves.copies.append((number, *copy))
-        holding.room = -(-min(ends) // size) * size
+            least = min(least, stop)
+        holding.room = -(-least // size) * size
 
     def publish(self, request: Request) -> None:
         """Makes what a request has computed findable. What would not be found in between may wait for it."""

@@ -90,7 +90,8 @@ class Choice:
 
     def _event(self, output: TokenOutput) -> TokenEvent:
         self.num_output += 1
-        self.num_cached_tokens = output.num_cached_tokens
+        if output.phases is not None:
+            self.num_cached_tokens = output.num_cached_tokens
         token = output.token
         self._sum_logprobs += token.logprob or 0.0
         text = self._detokenizer.push(token.token_id)

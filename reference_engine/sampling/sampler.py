@@ -32,7 +32,7 @@ def all_plain(requests: Sequence[Request]) -> bool:
 
 def most_likely(logits: torch.Tensor) -> list[SampledToken]:
     """What `sample` gives where `all_plain` is true: the largest of each row, the first of equals."""
-    return [SampledToken(token) for token in _largest(logits)]
+    return list(map(SampledToken, _largest(logits)))
 
 
 def sample(logits: torch.Tensor, requests: Sequence[Request]) -> list[SampledToken]:

@@ -15,7 +15,7 @@ carried out; at worst a step does a little less than it could have.
 import operator
 from collections.abc import Sequence
 
-from reference_engine.kv_cache.cache import Blocks, Hit, KvCache
+from reference_engine.kv_cache.cache import Blocks, Hit, KvCache, holding_of
 from reference_engine.kv_cache.outlook import Outlook
 from reference_engine.request import Request
 from reference_engine.scheduling.rules import PreemptionName, Rules
@@ -48,14 +48,13 @@ def plain_decodes(running: Sequence[Request], cache: KvCache, rules: Rules) -> S
     chunks: list[Chunk] = []
     growing = 0
     for request in running:
-        if not request.is_decoding:
-            return None
         start = request.num_computed
-        has_room = cache.has_room(request, start + 1)
-        if not has_room:
-            growing += 1
-        chunks.append(Chunk(request, start, 1, True, not has_room))
-    if growing * cache.most_for_one_token > min(cache.free()):
+        if len(request.token_ids) != start + 1 or start < request.prompt_len:  # `is_decoding` and, below, `has_room`
+            return None  # without calls: between two runs of the model, code that is new to the caches is what costs
+        is_growing = start >= holding_of(request).room
+        growing += is_growing
+        chunks.append(Chunk(request, start, 1, True, is_growing))
+    if growing and growing * cache.most_for_one_token > min(cache.free()):
         return None
     chunks.sort(key=_START)
     return Step(chunks=tuple(chunks))

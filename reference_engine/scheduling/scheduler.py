@@ -141,11 +141,11 @@ class Scheduler:
             if hit is None:
                 self.cache.swap_in(request, moves)
         for chunk in step.chunks:
-            request, end = chunk.request, chunk.start + chunk.length
+            end = chunk.start + chunk.length
             if chunk.takes_blocks:
-                self.cache.make_writable(request, end, moves)
+                self.cache.make_writable(chunk.request, end, moves)
             # Counted as computed before it is, as in vLLM: after the model, all of this is far from the processor.
-            request.num_computed = end
+            chunk.request.num_computed = end
         if self._waiting and not self._running and not step.preempted:
             raise EngineBugError(f"request {self._waiting[0].request_id} can never be admitted")
         return step, moves
@@ -193,7 +193,7 @@ class Scheduler:
 
     def _end_batch(self) -> None:
         """Frees what a static batch holds when its last member has ended."""
-        if self._running and all(request.is_done for request in self._running):
+        if self._rules.policy == "static" and self._running and all(request.is_done for request in self._running):
             for request in self._running:
                 del self._requests[request.request_id]
                 self.cache.release(request)

@@ -7,7 +7,7 @@ from reference_engine.request import Request
 from reference_engine.scheduling.rules import PreemptionName
 
 
-class Chunk(msgspec.Struct, frozen=True):
+class Chunk(msgspec.Struct, frozen=True, gc=False):
     """Tokens [start, start + length) of a request, to be computed in one step.
 
     Attributes:
