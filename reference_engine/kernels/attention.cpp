@@ -72,20 +72,19 @@ class Head {
     // The products of some keys with every query.
     template <int keys>
     void multiply(const T* from, int64_t row, int64_t t) {
-        Wide products[keys][group];
-        for (int k = 0; k < keys; ++k)
-            for (int g = 0; g < group; ++g) products[k][g] = Wide{};
+        Wide products[group][keys];
+        for (int g = 0; g < group; ++g)
+            for (int k = 0; k < keys; ++k) products[g][k] = Wide{};
         for (int64_t i = 0; i < key_vectors_; ++i)
             for (int k = 0; k < keys; ++k) {
                 const Wide part = load<Wide>(from + k * row + i * kWide);
-                for (int g = 0; g < group; ++g) products[k][g] += part * query_[g][i];
+                for (int g = 0; g < group; ++g) products[g][k] += part * query_[g][i];
             }
         for (int g = 0; g < group; ++g) {
             if constexpr (keys == 4)
-                store(scores_[g] + t, totals(quarters(products[0][g]), quarters(products[1][g]),
-                                             quarters(products[2][g]), quarters(products[3][g])));
+                store(scores_[g] + t, totals(products[g]));
             else
-                for (int k = 0; k < keys; ++k) scores_[g][t + k] = total(products[k][g]);
+                for (int k = 0; k < keys; ++k) scores_[g][t + k] = total(products[g][k]);
         }
     }
 

@@ -76,14 +76,14 @@ using Wide = Of<kWide>::Floats;
 template <typename V>
 using Same = Of<sizeof(V) / sizeof(float)>;
 
-template <typename V = Vector>
+template <typename V>
 inline V load(const float* from) {
     V value;
     std::memcpy(&value, from, sizeof value);
     return value;
 }
 
-template <typename V = Vector>
+template <typename V>
 inline V load(const bf16* from) {
     typename Same<V>::Halves halves;
     std::memcpy(&halves, from, sizeof halves);
@@ -137,18 +137,15 @@ inline float total(V vector) {
     return (quarter[0] + quarter[2]) + (quarter[1] + quarter[3]);
 }
 
-// The totals of four, each of which is the sum of its quarters.
-inline Four totals(Four a, Four b, Four c, Four d) {
+// The totals of four.
+template <typename V>
+inline Four totals(const V* v) {
     typedef int32_t Places __attribute__((vector_size(16)));
     const Places low = {0, 4, 1, 5}, first = {0, 1, 4, 5};
+    const Four a = quarters(v[0]), b = quarters(v[1]), c = quarters(v[2]), d = quarters(v[3]);
     const Four left = __builtin_shuffle(a, b, low) + __builtin_shuffle(a, b, low + 2);
     const Four right = __builtin_shuffle(c, d, low) + __builtin_shuffle(c, d, low + 2);
     return __builtin_shuffle(left, right, first) + __builtin_shuffle(left, right, first + 2);
-}
-
-template <typename V>
-inline Four totals(const V* v) {
-    return totals(quarters(v[0]), quarters(v[1]), quarters(v[2]), quarters(v[3]));
 }
 
 // The same of the widest, with a third of the work.
