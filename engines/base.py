@@ -97,6 +97,10 @@ class Engine(Protocol):
         """What a reader of its figures must know."""
         ...
 
+    def gpus(self) -> str | None:
+        """This machine's GPUs that it may use, as ``CUDA_VISIBLE_DEVICES`` names them; None for all, "" for none."""
+        ...
+
     def launch(self, port: int) -> Launch | None:
         """How to start it on ``port``; None when it runs already."""
         ...

@@ -1,11 +1,14 @@
 """Where an engine runs: at an address, as a process here, in a container, or on another host over ssh."""
 
+import ipaddress
 import itertools
 import os
+import socket
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
+import psutil
 
 from engines.secrets import names_secret
 
@@ -76,6 +79,19 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         key = os.environ.get(self.api_key_env, "") if self.api_key_env else ""
         return [*of_url, *asked, *named, *self.headers.values(), key]
 
+    def gpus(self, environ: Mapping[str, str]) -> str | None:
+        """This machine's GPUs that it may use, as ``CUDA_VISIBLE_DEVICES`` names them; None for all, "" for none.
+
+        Args:
+            environ: of a process that is launched here.
+        """
+        if self.ssh or (self.url and not _is_here(urllib.parse.urlsplit(self.url).hostname or "")):
+            return ""
+        if self.container is None:
+            return environ.get("CUDA_VISIBLE_DEVICES")
+        is_all = self.container.gpus == "all" or any("gpu" in word for word in self.container.args)
+        return None if is_all else self.container.gpus or ""
+
     def problem(self) -> str | None:
         """What contradicts itself, or None."""
         ways = [name for name in ("url", "container", "ssh") if getattr(self, name) is not None]
@@ -100,6 +116,16 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
             (self.ready_timeout_s is None or self.ready_timeout_s > 0, "ready_timeout_s must be above 0"),
         )  # fmt: skip
         return next((complaint for good, complaint in checks if not good), None)
+
+
+def _is_here(host: str) -> bool:
+    """Whether a name leads to this machine; one that leads nowhere does not."""
+    try:
+        found = {str(told[4][0]) for told in socket.getaddrinfo(host, None)}
+    except OSError:
+        return False
+    own = {address.address for addresses in psutil.net_if_addrs().values() for address in addresses}
+    return any(address in own or ipaddress.ip_address(address).is_loopback for address in found)
 
 
 def _name(word: str) -> str:

@@ -1,5 +1,6 @@
 """What adapters of servers have in common: finding the program, and running it here, in a container or over ssh."""
 
+import os
 import secrets
 import shlex
 from collections.abc import Sequence
@@ -141,7 +142,7 @@ class ServerEngine:
             return None
         deployment = self.setup.deployment
         key = {} if deployment.ssh else self._key()  # there it would show in the process list; set it on that host
-        env = {**self.environ(), **self.told.env, **key, **deployment.env}
+        env = {**key, **self._variables()}
         argv, cleanup = self._words(port, env)
         return Launch(
             argv=tuple(argv),
@@ -154,6 +155,10 @@ class ServerEngine:
             ready_timeout_s=deployment.ready_timeout_s or self.ready_timeout_s,
             stop_grace_s=self.stop_grace_s,
         )
+
+    def gpus(self) -> str | None:
+        """See :class:`engines.base.Engine`."""
+        return self.setup.deployment.gpus({**os.environ, **self._variables()})
 
     def environment(self) -> Environment:
         """Where its packages are.
@@ -187,6 +192,10 @@ class ServerEngine:
         if not found:
             raise ModelNotFound(f"engine '{self.adapter}' needs a {self.model_suffix} file, and {path} holds none")
         return str(found[0])
+
+    def _variables(self) -> dict[str, str]:
+        """Of its environment, less the key."""
+        return {**self.environ(), **self.told.env, **self.setup.deployment.env}
 
     def _key(self) -> dict[str, str]:
         """A launched engine is told the key that requests will carry."""

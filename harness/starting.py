@@ -1,7 +1,6 @@
 """One start of one engine: what the machine had before, what the engine is, and what it took before any request."""
 
 import contextlib
-import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -22,7 +21,7 @@ class Side(msgspec.Struct, frozen=True):
         server: the process, or the address.
         description: what is measured.
         startup: what it took before any request.
-        gpus: those that it may use, as ``CUDA_VISIBLE_DEVICES`` names them; None: every one.
+        gpus: those of this machine that it may use, as ``CUDA_VISIBLE_DEVICES`` names them; None: every one.
     """
 
     engine: Engine
@@ -40,7 +39,7 @@ async def started(engine: Engine, label: str, model: Model, port: int, log: Path
         EngineError: it cannot be launched, did not get ready in time, or ended before that.
     """
     launch = engine.launch(port)
-    visible = {**os.environ, **(launch.env if launch else {})}.get("CUDA_VISIBLE_DEVICES")
+    visible = engine.gpus()
     gpus = visible_to(visible, open_gpus()[0])
     before = psutil.virtual_memory().available, _used(gpus)
     running = launched(launch, log, engine.access) if launch else _already(engine)

@@ -36,7 +36,7 @@ def main() -> int:
             _answer(order.number)
             if isinstance(order, Sample) and order.log is not None:
                 own = visible_to(order.gpus, gpus)
-                hidden = no_gpu or (None if own else f"CUDA_VISIBLE_DEVICES={order.gpus} hides every GPU")
+                hidden = no_gpu or (None if own else "the engine may use none of this machine's GPUs")
                 order = _sample(order, orders, [host, *own, *_process_probes(order)], hidden)
             else:
                 order = next(orders, None)

@@ -1,5 +1,7 @@
 """Where an engine runs: what contradicts itself is found before anything starts, and no secret may be shown."""
 
+import socket
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -10,6 +12,42 @@ from engines.deployment import Container, Ssh
 
 IMAGE = Container("image:1")
 BOX = Ssh("box")
+
+
+@pytest.mark.parametrize(
+    ("deployment", "gpus"),
+    [
+        (Deployment(), "2"),
+        (Deployment(url="http://127.0.0.1:8000/v1"), "2"),
+        (Deployment(url="http://localhost:8000"), "2"),
+        (Deployment(url="http://[::1]:8000"), "2"),
+        (Deployment(url="http://192.0.2.7:8000"), ""),  # an address that is nobody's (RFC 5737)
+        (Deployment(ssh=BOX), ""),
+        (Deployment(container=IMAGE), ""),
+        (Deployment(container=Container("image:1", gpus="0,1")), "0,1"),
+        (Deployment(container=Container("image:1", gpus="all")), None),
+        (Deployment(container=Container("image:1", args=["--device", "nvidia.com/gpu=0"])), None),
+    ],
+)
+def test_the_gpus_of_this_machine_that_an_engine_may_use(deployment: Deployment, gpus: str | None) -> None:
+    assert deployment.gpus({"CUDA_VISIBLE_DEVICES": "2"}) == gpus
+
+
+def test_every_gpu_where_nothing_says_which() -> None:
+    assert Deployment().gpus({}) is None
+
+
+def test_a_name_that_leads_nowhere_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(*_: object) -> None:
+        raise socket.gaierror
+
+    monkeypatch.setattr("socket.getaddrinfo", asked)
+    assert Deployment(url="http://nowhere.invalid").gpus({}) == ""
+
+
+def test_an_address_of_this_machine_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psutil.net_if_addrs", lambda: {"eth0": [SimpleNamespace(address="192.0.2.7")]})
+    assert Deployment(url="http://192.0.2.7:8000").gpus({}) is None
 
 
 @pytest.mark.parametrize(
