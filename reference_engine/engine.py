@@ -109,7 +109,7 @@ class Engine:
         step, moves = scheduler.schedule()
         # Whatever can be is done before the model has pushed all of this out of the processor's caches.
         computed_tokens = sum([chunk.length for chunk in step.chunks])
-        fresh = [request for request, _ in step.admitted if request.first_scheduled_s is None] if step.admitted else []
+        fresh = [request for request, _ in step.admitted if request.first_scheduled_s is None]
         for request in fresh:
             for one in (request, *request.siblings):
                 one.first_scheduled_s = began_s
