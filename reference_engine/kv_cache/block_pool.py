@@ -52,7 +52,7 @@ class BlockPool:
     @property
     def num_used(self) -> int:
         """Blocks that somebody holds."""
-        return self._num_whole - len(self._empty) - len(self._cached)
+        return self._num_whole - self.num_free
 
     @property
     def num_lost(self) -> int:
@@ -84,7 +84,7 @@ class BlockPool:
         Raises:
             BlockAccountingError: fewer are free; nothing changed.
         """
-        if count > len(self._empty) + len(self._cached):
+        if count > self.num_free:
             raise BlockAccountingError(f"{count} blocks are wanted and {self.num_free} are free")
         blocks = [self._empty.pop() if self._empty else self._evict() for _ in range(count)]
         for block in blocks:

@@ -88,18 +88,17 @@ class KvCache:
         self._block_size = self.groups[0].pool.block_size
         self.has_windows = any(group.visible.window is not None for group in self.groups)
         self.most_for_one_token = max(group.pool.run for group in self.groups)
-        self._pools = [group.pool for group in self.groups]
         self._nothing = Hit(0, tuple(() for _ in self.groups))
 
     @property
     def num_used(self) -> int:
         """Blocks that requests hold, of all groups."""
-        return sum([pool.num_used for pool in self._pools])
+        return sum([group.pool.num_used for group in self.groups])
 
     @property
     def num_evicted(self) -> int:
         """Blocks that could have been found and were taken for something else, since the start."""
-        return sum([pool.num_evicted for pool in self._pools])
+        return sum([group.pool.num_evicted for group in self.groups])
 
     def occupancy(self, requests: Iterable[Request]) -> Occupancy:
         """How full the held blocks are, over all groups.
