@@ -122,7 +122,7 @@ def _is_here(host: str) -> bool:
     """Whether a name leads to this machine; one that leads nowhere does not."""
     try:
         found = {str(told[4][0]) for told in socket.getaddrinfo(host, None)}
-    except OSError:
+    except (OSError, UnicodeError):  # the second of what can be no name
         return False
     own = {address.address for addresses in psutil.net_if_addrs().values() for address in addresses}
     return any(address in own or ipaddress.ip_address(address).is_loopback for address in found)

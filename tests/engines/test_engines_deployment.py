@@ -45,6 +45,10 @@ def test_a_name_that_leads_nowhere_is_not_here(monkeypatch: pytest.MonkeyPatch) 
     assert Deployment(url="http://nowhere.invalid").gpus({}) == ""
 
 
+def test_what_can_be_no_name_is_not_here() -> None:
+    assert Deployment(url="http://a..b:8000").gpus({}) == ""
+
+
 def test_an_address_of_this_machine_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psutil.net_if_addrs", lambda: {"eth0": [SimpleNamespace(address="192.0.2.7")]})
     assert Deployment(url="http://192.0.2.7:8000").gpus({}) is None
