@@ -59,6 +59,7 @@ class Reached(msgspec.Struct):
 
 def load() -> None:
     """Import what every fork would: call once, before the first."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each thread takes address space, and a fork has little
     for name in _LOADED:
         importlib.import_module(name)
     hypothesis.settings.register_profile("same", deadline=None, derandomize=True, database=None)
