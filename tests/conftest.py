@@ -9,6 +9,7 @@ from engines import secrets
 
 # What the suite asks for must not depend on whether there is a GPU: what needs one is measured in benchmarks/gpu.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
+os.environ.pop("PYTEST_ADDOPTS", None)  # said of this session, not of those that tests of the plugin start
 
 
 @pytest.fixture(autouse=True)
