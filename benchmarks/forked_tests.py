@@ -123,6 +123,7 @@ def _forked(work: Callable[[], int]) -> int:
 def _pytest(files: Sequence[str], plugin: object) -> int:
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     options = ["-x", "--assert=plain", "--tb=no", "-p", "pytest_timeout", "-p", "_hypothesis_pytestplugin"]
+    options += ["--hypothesis-profile=same"]
     return int(pytest.main([*files, *options], plugins=[plugin]))
 
 

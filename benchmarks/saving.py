@@ -19,11 +19,13 @@ from results.records import (
     Phase,
     RequestRecord,
     RunStatus,
+    StreamEnd,
     StreamRecord,
     TelemetryRecord,
     TrialPlan,
     TrialRecord,
     Verdict,
+    Window,
 )
 from results.store import RunFolder, TrialFolder, new_run_id
 
@@ -131,8 +133,8 @@ def acknowledged(data: bytes) -> Iterable[tuple[int, int]]:
 
 def _stream(index: int, size: int) -> StreamRecord:
     return StreamRecord(
-        index=index, phase=Phase.MEASURED, session="s", turn=0, planned_ns=1, ended_ns=3, end="complete", read_ns=[2],
-        reads=[bytes(size)],
+        index=index, phase=Phase.MEASURED, session="s", turn=0, planned_ns=1, ended_ns=3,
+        end=StreamEnd.COMPLETE, read_ns=[2], reads=[bytes(size)],
     )  # fmt: skip
 
 
@@ -145,5 +147,6 @@ def _request(index: int) -> RequestRecord:
 def _record(order: int) -> TrialRecord:
     return TrialRecord(
         id=PLAN.id, engine="e", workload="w", load=PLAN.load, repeat=1, order=order, started_ns=0, ended_ns=4,
-        issue_start_ns=0, issue_end_ns=4, planned_requests=1, workload_sha256="0", verdict=Verdict.VALID,
+        issue_start_ns=0, issue_end_ns=4, window=Window(0, 4), planned_requests=1, workload_sha256="0",
+        verdict=Verdict.VALID,
     )  # fmt: skip

@@ -66,6 +66,9 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """More words of its command line."""
     env: dict[str, str] = {}
     """More variables of its environment; this is where secrets belong, not ``args``."""
+    inherit: list[str] = []
+    """Variables of Bakeoff's own environment that it is given too. Without this, a container gets none of them, and a
+    process of this machine all but those whose names say that they are secrets."""
     ready_timeout_s: float | None = None
     """How long it may take to get ready, in seconds; the default is the adapter's."""
 
@@ -76,8 +79,8 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         asked = [parts.query, *(value for _, value in urllib.parse.parse_qsl(parts.query))]
         of_url = [spelt for text in (user, parts.password) if text for spelt in (text, urllib.parse.unquote(text))]
         named = [value for name, value in self.env.items() if names_secret(name)]
-        key = os.environ.get(self.api_key_env, "") if self.api_key_env else ""
-        return [*of_url, *asked, *named, *self.headers.values(), key]
+        inherited = [os.environ.get(name, "") for name in (self.api_key_env, *self.inherit) if name]
+        return [*of_url, *asked, *named, *self.headers.values(), *inherited]
 
     def gpus(self, environ: Mapping[str, str]) -> str | None:
         """This machine's GPUs that it may use, as ``CUDA_VISIBLE_DEVICES`` names them; None for all, "" for none.
@@ -85,7 +88,7 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         Args:
             environ: of a process that is launched here.
         """
-        if self.ssh or (self.url and not _is_here(urllib.parse.urlsplit(self.url).hostname or "")):
+        if self.ssh or (self.url and not is_here(urllib.parse.urlsplit(self.url).hostname or "")):
             return ""
         if self.container is None:
             return environ.get("CUDA_VISIBLE_DEVICES")
@@ -95,7 +98,8 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     def problem(self) -> str | None:
         """What contradicts itself, or None."""
         ways = [name for name in ("url", "container", "ssh") if getattr(self, name) is not None]
-        launching = [name for name in ("environment", "program", "args", "env", "port") if getattr(self, name)]
+        own = ("environment", "program", "args", "env", "inherit", "port")
+        launching = [name for name in own if getattr(self, name)]
         flags = (word for word in self.args if word.startswith("-"))
         spoken = next((word for word in flags if names_secret(_name(word))), "")
         told = _variable_with_secret(self.container.args) if self.container else None
@@ -108,9 +112,10 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
              "environment and program belong to a process of this machine; set container.command"),
             (self.ssh is None or not self.environment, "environment belongs to this machine; set ssh.command"),
             (
-                self.ssh is None or not any(map(names_secret, self.env)),
+                self.ssh is None or not any(map(names_secret, [*self.env, *self.inherit])),
                 "env: a secret would show in the other host's process list; set it there",
             ),
+            (self.ssh is None or _is_host(self.ssh.host), "ssh.host must name a host, and not begin with '-'"),
             (self.container is None or self.container.runtime in {"docker", "podman"},
              "container.runtime must be docker or podman"),
             (self.ready_timeout_s is None or self.ready_timeout_s > 0, "ready_timeout_s must be above 0"),
@@ -118,7 +123,12 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         return next((complaint for good, complaint in checks if not good), None)
 
 
-def _is_here(host: str) -> bool:
+def _is_host(name: str) -> bool:
+    """What begins with a hyphen would be an option of ssh, such as ``-oProxyCommand``, which runs a program here."""
+    return bool(name) and not name.startswith("-")
+
+
+def is_here(host: str) -> bool:
     """Whether a name leads to this machine; one that leads nowhere does not."""
     try:
         found = {str(told[4][0]) for told in socket.getaddrinfo(host, None)}

@@ -4,6 +4,7 @@ Nothing is imported or started: packages are looked up by their metadata, progra
 for the command that a run would use.
 """
 
+import contextlib
 import shutil
 import sys
 from collections.abc import Sequence
@@ -19,11 +20,7 @@ from engines.environments.finding import for_this_machine
 from engines.environments.installing import is_current
 from engines.errors import BadOption, EngineError, NotInstalled, UnknownEngine
 from engines.machine import Machine
-from engines.registry import adapter_class, adapter_names, engine
-from workloads.options import nearest
-
-_FIX = "run: "
-"""What comes before the command in the message of :class:`~engines.errors.NotInstalled`."""
+from engines.registry import adapter_class, engine, known_adapters
 
 
 class State(StrEnum):
@@ -65,11 +62,7 @@ def examine(names: Sequence[str], machine: Machine) -> list[Finding]:
     Raises:
         UnknownEngine: there is none of that name.
     """
-    known = adapter_names()
-    for name in names:
-        if name not in known:
-            raise UnknownEngine(f"unknown engine '{name}'; {nearest(name, known)}")
-    return [_examine(name, machine) for name in names or known]
+    return [_examine(name, machine) for name in known_adapters(names)]
 
 
 def _examine(adapter: str, machine: Machine) -> Finding:
@@ -133,8 +126,8 @@ def _judged(adapter: str, needs: _Needs, argv: Sequence[str], refusal: Exception
         missing.append(_absent(needs))
         fix = f"bakeoff engines install {recipe}" if recipe else None
     elif refusal is not None:
-        missing.append(_short(refusal))
-        fix = _command(refusal)
+        missing.append(_complaint(refusal))
+        fix = refusal.command if isinstance(refusal, NotInstalled) else None
     if needs.gpu_in(recipe) and not machine.gpus.names:
         missing.append("an NVIDIA GPU")
         other = next((name for name in needs.recipes if not needs.gpu_in(name)), None)
@@ -152,11 +145,9 @@ def _judged(adapter: str, needs: _Needs, argv: Sequence[str], refusal: Exception
 
 def _home(needs: _Needs, argv: Sequence[str]) -> tuple[Environment | None, str | None]:
     """What holds it: an environment, or else a program."""
-    try:
-        if needs.recipes or needs.distributions:
+    if needs.recipes or needs.distributions:
+        with contextlib.suppress(NotInstalled):  # a program may be there all the same
             return find(None, needs.recipes, needs.distributions), None
-    except NotInstalled:
-        pass  # a program may be there all the same
     if argv and Path(argv[0]) == Path(sys.executable):
         return Environment("this", Path(sys.prefix)), None
     return None, next((found for name in (*argv[:1], *needs.programs) if (found := shutil.which(name))), None)
@@ -191,12 +182,9 @@ def _notes(recipe: str | None, *, installed: bool, wanted: bool) -> list[str]:
     return [known.note] if known.note and wanted and not installed else []
 
 
-def _short(refusal: Exception) -> str:
-    """The complaint without the command, which is shown apart."""
-    if not isinstance(refusal, EngineError):
-        return f"its adapter fails: {type(refusal).__name__}: {refusal}"
-    return str(refusal).partition(f"; {_FIX}")[0]
-
-
-def _command(refusal: Exception) -> str | None:
-    return str(refusal).partition(_FIX)[2] or None if isinstance(refusal, NotInstalled) else None
+def _complaint(refusal: Exception) -> str:
+    if isinstance(refusal, NotInstalled):
+        return refusal.complaint  # the command is shown apart
+    return (
+        str(refusal) if isinstance(refusal, EngineError) else f"its adapter fails: {type(refusal).__name__}: {refusal}"
+    )

@@ -49,7 +49,17 @@ class PortInUse(EngineError):
 
 
 class NotInstalled(EngineError):
-    """The packages of an adapter are missing."""
+    """The packages of an adapter are missing.
+
+    Attributes:
+        complaint: what is missing.
+        command: the command that installs it; None where none does. The message ends in it.
+    """
+
+    def __init__(self, complaint: str, command: str | None = None) -> None:
+        super().__init__(f"{complaint}; run: {command}" if command else complaint)
+        self.complaint = complaint
+        self.command = command
 
 
 class InstallFailed(EngineError):

@@ -2,8 +2,8 @@
 
 Guarantees: the engine runs in a process group of its own under :mod:`engines.guard`, so no exit of the harness
 (return, exception, Ctrl-C, ``kill -9``) leaves a process behind, and none of the guard either while the harness lives;
-its output goes to one log file; it counts as ready only when its readiness URL has answered 200; every failure carries
-the last lines of that log.
+its output goes to one log file, in which no secret that it was given is ever written; it counts as ready only when its
+readiness URL has answered 200; every failure carries the last lines of that log.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -24,7 +24,7 @@ from engines import guard, memory
 from engines.access import Access
 from engines.errors import EngineDied, NotReady, OutOfMemory, PortInUse
 from engines.remains import MARK, kill_remains
-from engines.secrets import conceal_named, known, masked
+from engines.secrets import LEAST_CHARS, MASK, conceal_named, known, without_secrets
 from engines.server import LOG_TAIL_LINES, Server
 from engines.tail import status_text, tail
 
@@ -39,11 +39,14 @@ class Launch(msgspec.Struct, frozen=True):
     Attributes:
         argv: program and arguments; no shell. ``{file:NAME}`` stands for the absolute path of one of ``files``.
         port: where it will listen on 127.0.0.1.
-        env: added to this process's environment.
+        env: added to this process's environment, of which it inherits all but what is named as a secret.
         files: configuration that it reads, by name; written beside its log.
         cleanup: run by the guard when the engine is gone, whatever ended it: what removes a container.
         elsewhere: whether what is started here is only a client of the engine: there is nothing of it to sample here.
+        container: program and arguments that print pid and id of the container in which the engine runs; empty where
+            it runs in none.
         ready_path: answers 200 once the engine can serve.
+        listed_model: what /v1/models must list then, else something else answers on the engine's port; None not to ask.
         ready_timeout_s: how long that may take.
         stop_grace_s: how long SIGINT may take before SIGTERM, and SIGTERM before SIGKILL.
     """
@@ -54,9 +57,19 @@ class Launch(msgspec.Struct, frozen=True):
     files: dict[str, str] = {}
     cleanup: tuple[str, ...] = ()
     elsewhere: bool = False
+    container: tuple[str, ...] = ()
     ready_path: str = "/health"
+    listed_model: str | None = None
     ready_timeout_s: float = 120.0
     stop_grace_s: tuple[float, float] = (10.0, 5.0)
+
+
+class _Served(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Served]
 
 
 def pick_port(wanted: int | None = None) -> int:
@@ -86,7 +99,7 @@ async def launched(launch: Launch, log: Path, access: Access = Access()) -> Asyn
     conceal_named(launch.env)
     mark = secrets.token_hex(8)
     killed_before = memory.kernel_kills()
-    process = await _spawn(launch, log, mark)
+    process = await _spawn(launch, log, mark, access)
     pid: int | None = None
     watcher: asyncio.Future[None] | None = None
     try:
@@ -96,6 +109,8 @@ async def launched(launch: Launch, log: Path, access: Access = Access()) -> Asyn
         watcher = asyncio.ensure_future(_watch(process, server, killed_before))
         started = time.monotonic()
         await _ready(launch, server)
+        if launch.listed_model is not None:
+            await _require_model(launch.listed_model, server)
         server.start_s = time.monotonic() - started
         yield server
     finally:
@@ -104,22 +119,35 @@ async def launched(launch: Launch, log: Path, access: Access = Access()) -> Asyn
         await _stop(process, launch)
         if process.returncode is not None and process.returncode < 0:  # the guard's work is ours now
             await asyncio.to_thread(_in_the_guards_place, launch, log, mark, pid)
-        _mask(log)
 
 
-async def _spawn(launch: Launch, log: Path, mark: str) -> asyncio.subprocess.Process:
+async def _spawn(launch: Launch, log: Path, mark: str, access: Access) -> asyncio.subprocess.Process:
     """Start the guard, which starts the engine."""
     grace = [str(seconds) for seconds in launch.stop_grace_s]
     argv = [_with_files(word, log) for word in launch.argv]
     for name, content in launch.files.items():
         _file(log, name).write_text(content, encoding="utf-8")
     cleanup = [*launch.cleanup, "--"] if launch.cleanup else []
+    env = {**without_secrets(os.environ), "PYTHONUNBUFFERED": "1", **launch.env, MARK: mark}
+    secrets_line = _secrets_line([*env.values(), *argv, *launch.files.values(), *access.headers.values(), access.query])
+    masking = [guard.MASK_OPTION] if secrets_line else []
     with log.open("ab") as output:
-        return await asyncio.create_subprocess_exec(
-            sys.executable, "-I", guard.__file__, *grace, *cleanup, "--", *argv,
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-I", guard.__file__, *grace, *masking, *cleanup, "--", *argv,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=output,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **launch.env, MARK: mark}, start_new_session=True,
+            env=env, start_new_session=True,
         )  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write(secrets_line)
+    return process
+
+
+def _secrets_line(given: Sequence[str]) -> bytes:
+    """What the guard must mask in the log: known secrets in what the engine is given; empty where there is none."""
+    text = "\0".join(given)
+    lines = {line for secret in known() if secret in text for line in secret.splitlines()}
+    secrets = sorted((line for line in lines if len(line) >= LEAST_CHARS), key=len, reverse=True)
+    return "\0".join([MASK, *secrets]).encode(errors="surrogateescape") + b"\n" if secrets else b""
 
 
 async def _engine_pid(process: asyncio.subprocess.Process, launch: Launch, log: Path) -> int:
@@ -151,13 +179,6 @@ def _with_files(word: str, log: Path) -> str:
     return _FILE.sub(lambda named: str(_file(log, named[1]).absolute()), word)
 
 
-def _mask(log: Path) -> None:
-    """Take secrets out of what the engine printed; engines print their configuration."""
-    said = log.read_text(encoding="utf-8", errors="surrogateescape")
-    if any(secret in said for secret in known()):
-        log.write_text(masked(said), encoding="utf-8", errors="surrogateescape")
-
-
 async def _watch(process: asyncio.subprocess.Process, server: Server, killed_before: int) -> None:
     server.exit_status = await process.wait()
     server.starved = memory.kernel_kills() > killed_before
@@ -185,6 +206,24 @@ async def _ready(launch: Launch, server: Server) -> None:
         f"{url} did not answer 200 within {launch.ready_timeout_s:g} s (last: {last}); see {server.log}",
         server.log_tail(),
     )
+
+
+async def _require_model(model: str, server: Server) -> None:
+    """Raises NotReady where what answers does not serve that model.
+
+    On another host nobody keeps a port free until the engine, which may load for minutes, listens on it.
+    """
+    listed = await server.get_json("/v1/models")
+    try:
+        models = msgspec.convert(listed, _Models).data
+    except msgspec.ValidationError:
+        models = []
+    if model not in (served := [entry.id for entry in models]):
+        raise NotReady(
+            f"another server answers in place of the engine: it serves {', '.join(served) or 'no model'}, not {model}; "
+            "start again, which takes another port",
+            server.log_tail(),
+        )
 
 
 async def _stop(process: asyncio.subprocess.Process, launch: Launch) -> None:

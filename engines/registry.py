@@ -1,7 +1,7 @@
 """Adapters by name: those that come with Bakeoff, and whatever other packages add."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -51,6 +51,23 @@ def adapter_names() -> tuple[str, ...]:
     return (*_OWN, *sorted(_others()))
 
 
+def known_adapters(names: Sequence[str]) -> Sequence[str]:
+    """Those names, or all adapters where there are none.
+
+    Raises:
+        UnknownEngine: there is no adapter of that name; the nearest is named.
+    """
+    known = adapter_names()
+    for name in names:
+        if name not in known:
+            raise _unknown(name)
+    return names or known
+
+
+def _unknown(name: str) -> UnknownEngine:
+    return UnknownEngine(f"unknown engine '{name}'; {nearest(name, adapter_names())}")
+
+
 def adapter_class(name: str) -> Any:  # noqa: ANN401  (a class that makes an Engine; other packages' need no base)
     """The class of one adapter.
 
@@ -61,7 +78,7 @@ def adapter_class(name: str) -> Any:  # noqa: ANN401  (a class that makes an Eng
         return _OWN[name]
     point = _others().get(name)
     if point is None:
-        raise UnknownEngine(f"unknown engine '{name}'; {nearest(name, adapter_names())}")
+        raise _unknown(name)
     try:
         return point.load()
     except Exception as error:
@@ -83,13 +100,10 @@ def check(adapter: str, options: Mapping[str, Any], spec: EngineSpec, deployment
 def dialect(adapter: str, options: Mapping[str, Any], deployment: Deployment) -> Dialect:
     """The wire format of an engine that cannot or need not be made: to read its log.
 
-    What is a setting of all engines by now may stand among the options of an older log; no wire format depends on it.
-
     Raises:
         UnknownEngine, BadOption: as :func:`check`.
     """
-    own = {name: value for name, value in options.items() if name not in _SHARED}
-    return adapter_class(adapter).dialect_for(_setup(adapter, Model(""), own, EngineSpec(), deployment))
+    return adapter_class(adapter).dialect_for(_setup(adapter, Model(""), options, EngineSpec(), deployment))
 
 
 def engine(

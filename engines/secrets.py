@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 MASK = "•••"
-_LEAST_CHARS = 6
+LEAST_CHARS = 6
 """Anything shorter would be found in too many innocent places."""
 _NAMES = re.compile(
     r"(^|[_.-])(api[_-]?key|key|token|secret|password|passwd|pwd|authorization|auth|credentials?|cookie)$",
@@ -32,7 +32,7 @@ def conceal(*values: str) -> None:
     """Remember secrets, also as a URL spells them; those of headers like ``Bearer KEY`` without the first word too."""
     for value in values:
         parts = {value, value.rpartition(" ")[2]}
-        _known.update(part for part in (*parts, *map(urllib.parse.quote, parts)) if len(part) >= _LEAST_CHARS)
+        _known.update(part for part in (*parts, *map(urllib.parse.quote, parts)) if len(part) >= LEAST_CHARS)
 
 
 def conceal_named(values: Mapping[str, str]) -> None:
@@ -46,8 +46,13 @@ def known() -> Iterable[str]:
 
 
 def conceal_environment() -> None:
-    """Remember the secrets that this process inherited: engines inherit them too, and print their settings."""
+    """Remember the secrets that this process inherited."""
     conceal_named(os.environ)
+
+
+def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables whose names do not say that they are secrets: what an engine inherits without being given it."""
+    return {name: value for name, value in environ.items() if not names_secret(name)}
 
 
 def masked(text: str) -> str:

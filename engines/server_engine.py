@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import msgspec
 
 from engines.base import NoOptions, Setup, access_to, base_url
-from engines.deployment import Container, Ssh
+from engines.build import build_of, image_id
+from engines.deployment import Container, Deployment, Ssh
 from engines.dialects import Dialect
 from engines.environments import Environment, find
 from engines.errors import BadOption, ModelNotFound, NotInstalled
@@ -20,8 +21,13 @@ from engines.spec import Setting, Spellings, spelt
 
 _INSIDE = "/bakeoff/"
 """Where a container finds configuration files."""
-_FORWARDED_PORT = 8000
-"""On which an engine listens inside a container, or on another host."""
+_CONTAINER_PORT = 8000
+"""On which an engine listens inside a container, which has ports of its own."""
+_REMOTE_PORTS = range(20_000, 32_768)
+"""On which an engine listens on another host, drawn anew for each start; Linux gives connections those above."""
+_SHARED_MEMORY = "16g"
+"""Limit of the memory through which the processes of an engine in a container speak; docker's 64 MB are too few for
+several GPUs. With ``--ipc host`` the container could reach the shared memory of other programs."""
 _SSH_OPTIONS = tuple(
     word
     for option in ("BatchMode=yes", "ExitOnForwardFailure=yes", "ServerAliveInterval=5", "ControlPath=none")
@@ -57,6 +63,8 @@ class ServerEngine:
     """What is run in the usual container before the flags; empty where its entry point does that."""
     model_suffix: ClassVar[str] = ""
     """Of the checkpoint's file that it serves; empty for the folder."""
+    lists_model: ClassVar[bool] = False
+    """Whether its server lists ``model_id`` at /v1/models: then a stranger that answers in its place is told apart."""
     key_header: ClassVar[str] = "authorization"
     key_variable: ClassVar[str | None] = None
     """Environment variable by which a launched engine learns the key that it shall ask for."""
@@ -73,6 +81,7 @@ class ServerEngine:
         deployment = setup.deployment
         self.url = base_url(deployment.url) if deployment.url else None
         self.access = access_to(deployment, self.key_header)
+        self._inherited = _inherited(deployment)
         self.told = Setting() if self.url else spelt(setup.spec, self.spellings, self.adapter)
         self.model_id = deployment.served_model_name or setup.model.name
 
@@ -126,7 +135,7 @@ class ServerEngine:
 
     async def describe(self, server: Server) -> dict[str, Any]:  # noqa: ARG002
         """The version of its package, where it was started from one."""
-        version = None if self.url else self.installed_version()
+        version = self.installed_version()
         return {"version": version} if version else {}
 
     # What all have.
@@ -151,6 +160,8 @@ class ServerEngine:
             files=self.files(),
             cleanup=tuple(cleanup),
             elsewhere=bool(deployment.container or deployment.ssh),
+            listed_model=self.model_id if deployment.ssh and self.lists_model else None,
+            container=_inspection(deployment.container, cleanup),
             ready_path=self.access.path(self.ready_path),
             ready_timeout_s=deployment.ready_timeout_s or self.ready_timeout_s,
             stop_grace_s=self.stop_grace_s,
@@ -158,7 +169,8 @@ class ServerEngine:
 
     def gpus(self) -> str | None:
         """See :class:`engines.base.Engine`."""
-        return self.setup.deployment.gpus({**os.environ, **self._variables()})
+        launched = {} if self.url else self._variables()  # an engine that runs already needs no package here
+        return self.setup.deployment.gpus({**os.environ, **launched})
 
     def environment(self) -> Environment:
         """Where its packages are.
@@ -169,12 +181,24 @@ class ServerEngine:
         return find(self.setup.deployment.environment, self.recipes, self.distributions)
 
     def installed_version(self) -> str | None:
-        """The version of its package; None where it does not come from one."""
+        """The version of the package it is started from; None where it is not started from one here."""
         deployment = self.setup.deployment
-        if deployment.container or deployment.ssh or deployment.program or not self.distributions:
+        if self.url or deployment.container or deployment.ssh or deployment.program or not self.distributions:
             return None
         place = self.environment()
         return next((found for name in self.distributions if (found := place.version(name))), None)
+
+    def build(self) -> dict[str, Any]:
+        """Which code a launch runs: plain data that differs where the code does, as far as this machine can tell.
+
+        Empty for a server at an address or on another host.
+        """
+        deployment = self.setup.deployment
+        if self.url or deployment.ssh:
+            return {}
+        if deployment.container:
+            return {"image": image_id(deployment.container.runtime, deployment.container.image)}
+        return build_of(self.command()[0])
 
     def model_file(self) -> str:
         """What it is told to serve: the checkpoint's folder, or the file in it that this engine reads.
@@ -195,7 +219,7 @@ class ServerEngine:
 
     def _variables(self) -> dict[str, str]:
         """Of its environment, less the key."""
-        return {**self.environ(), **self.told.env, **self.setup.deployment.env}
+        return {**self.environ(), **self.told.env, **self._inherited, **self.setup.deployment.env}
 
     def _key(self) -> dict[str, str]:
         """A launched engine is told the key that requests will carry."""
@@ -209,7 +233,7 @@ class ServerEngine:
         own = [*self.told.argv, *deployment.args]
         if deployment.container:
             model = str(Path(model).absolute())
-            flags = [*self.arguments("0.0.0.0", _FORWARDED_PORT, model), *own]  # noqa: S104  (inside the container)
+            flags = [*self.arguments("0.0.0.0", _CONTAINER_PORT, model), *own]  # noqa: S104  (inside the container)
             container = deployment.container
             command = self.container_command if container.command is None else container.command
             for name in self.files():
@@ -218,8 +242,10 @@ class ServerEngine:
             return _in_container(container, [*command, *flags], port, tuple(env), model)
         if deployment.ssh:
             remote = deployment.ssh
-            flags = [*self.arguments("127.0.0.1", _FORWARDED_PORT, remote.model_path or model), *own]
-            return _over_ssh(remote, remote.command or self._command_there(), flags, port, env), []
+            there = secrets.choice(_REMOTE_PORTS)
+            flags = [*self.arguments("127.0.0.1", there, remote.model_path or model), *own]
+            words = [*(remote.command or self._command_there()), *flags]
+            return _over_ssh(remote, words, f"127.0.0.1:{port}:127.0.0.1:{there}", env), []
         return [*self.command(), *self.arguments("127.0.0.1", port, model), *own], []
 
     def _command_there(self) -> Sequence[str]:
@@ -232,19 +258,30 @@ class ServerEngine:
         return command if self.setup.deployment.program else [Path(word).name for word in command]
 
 
+def _inherited(deployment: Deployment) -> dict[str, str]:
+    """The variables that it is given of our own environment.
+
+    Raises:
+        BadOption: one of them is not set.
+    """
+    missing = next((name for name in deployment.inherit if name not in os.environ), None)
+    if missing:
+        raise BadOption(f"the environment variable {missing} is not set; export it, or take it out of inherit")
+    return {name: os.environ[name] for name in deployment.inherit}
+
+
 def _with_file(container: Container, name: str) -> Container:
     """The container with a configuration file in it."""
     return msgspec.structs.replace(container, args=[*container.args, "--volume", f"{{file:{name}}}:{_INSIDE}{name}:ro"])
 
 
-def _over_ssh(remote: Ssh, command: Sequence[str], flags: Sequence[str], port: int, env: dict[str, str]) -> list[str]:
+def _over_ssh(remote: Ssh, words: Sequence[str], forward: str, env: dict[str, str]) -> list[str]:
     """``ssh`` with the port forwarded; a terminal on the far side, so that its processes end with the connection.
 
     The connection is its own: one that is shared would keep the port when this one ends.
     """
-    there = shlex.join(["env", *(f"{name}={value}" for name, value in env.items()), *command, *flags])
-    forward = f"127.0.0.1:{port}:127.0.0.1:{_FORWARDED_PORT}"
-    return ["ssh", "-tt", *_SSH_OPTIONS, "-L", forward, *remote.args, remote.host, there]
+    there = shlex.join(["env", *(f"{name}={value}" for name, value in env.items()), *words])
+    return ["ssh", "-tt", *_SSH_OPTIONS, "-L", forward, *remote.args, "--", remote.host, there]
 
 
 def _in_container(
@@ -253,10 +290,17 @@ def _in_container(
     """``docker run`` in the foreground. Variables go by name, so that their values are in no process list."""
     name = f"bakeoff-{secrets.token_hex(6)}"
     argv = [container.runtime, "run", "--rm", "--init", "--name", name]
-    argv += ["--publish", f"127.0.0.1:{port}:{_FORWARDED_PORT}", "--volume", f"{model}:{model}:ro", "--ipc", "host"]
+    argv += ["--publish", f"127.0.0.1:{port}:{_CONTAINER_PORT}", "--volume", f"{model}:{model}:ro"]
+    if not any(word.startswith(("--ipc", "--shm-size")) for word in container.args):
+        argv += ["--shm-size", _SHARED_MEMORY]
     if container.gpus and container.runtime == "docker":
         argv += ["--gpus", container.gpus if container.gpus == "all" else f'"device={container.gpus}"']
     elif container.gpus:
         argv += [word for gpu in container.gpus.split(",") for word in ("--device", f"nvidia.com/gpu={gpu}")]
     argv += [word for variable in variables for word in ("--env", variable)]
     return [*argv, *container.args, container.image, *command], [container.runtime, "rm", "--force", name]
+
+
+def _inspection(container: Container | None, cleanup: Sequence[str]) -> tuple[str, ...]:
+    """What prints its pid and its id; what removes it ends with its name."""
+    return (container.runtime, "inspect", "--format", "{{.State.Pid}} {{.Id}}", cleanup[-1]) if container else ()

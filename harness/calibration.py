@@ -1,15 +1,15 @@
 """How wrong the measuring client is under a given load: it is driven against a server that knows the truth.
 
-The truth server (:mod:`harness.truth`) answers on a schedule and keeps the times at which bytes really left. Each
-request's error is what the client says minus what the server did, on one clock, so it holds everything between the two:
-the client's own lateness at sends and reads, the loopback, and the server's lateness at reading the request.
+The truth server (:mod:`harness.truth`) answers on a schedule and keeps the times at which bytes really left. Every
+latency metric is computed twice of the same requests, from what the client recorded and from what the server did, on
+one clock. The difference holds everything between the two: the client's own lateness at sends and reads, the
+loopback, and the server's lateness at reading the request.
 """
 
-import itertools
 import math
 import statistics
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,6 +22,7 @@ from harness.client.wire import WireSession, wire_sessions
 from harness.errors import ClientFailed
 from harness.truth import Answered, Schedule, truth_process
 from results.metrics import latency
+from results.metrics.catalogue import QUANTILES
 from results.records import ClientError, Outcome, RequestRecord
 from results.store import TrialFolder
 from workloads import PlannedSession, Session, Turn
@@ -38,6 +39,12 @@ LENGTHS = 256
 """Of prompts, in words: by its length a request finds its answer."""
 MIN_RATE_PER_S = 10.0
 """An open loop below this rate is calibrated at it: a second must hold some arrivals."""
+BODIES = 16
+"""So many sizes stand for those of a trial's request bodies."""
+MOST_SENT_BYTES = 256_000_000
+"""A closed loop of large bodies ends when so much was sent."""
+RESAMPLES = 20
+"""Of the requests; see :func:`metric_error_s`."""
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -49,6 +56,8 @@ class Shape(msgspec.Struct, frozen=True):
         ttft_s: from the request to the first of them.
         concurrency: streams kept in flight; or
         rate_per_s: arrivals per second.
+        tokens_per_chunk: in each chunk.
+        body_bytes: sizes of request bodies, sent in turn; empty for short ones.
     """
 
     gap_s: float = 0.01
@@ -56,6 +65,8 @@ class Shape(msgspec.Struct, frozen=True):
     ttft_s: float = MAX_TTFT_S
     concurrency: int | None = None
     rate_per_s: float | None = None
+    tokens_per_chunk: int = 1
+    body_bytes: tuple[int, ...] = ()
 
     @property
     def answer_s(self) -> float:
@@ -75,7 +86,14 @@ class Shape(msgspec.Struct, frozen=True):
         ttft_s = min(self.ttft_s, MAX_TTFT_S)
         chunks = min(self.chunks, max(MIN_CHUNKS, 1 + round((ANSWER_S - ttft_s) / gap_s)))
         rate = None if self.rate_per_s is None else max(MIN_RATE_PER_S, self.rate_per_s * self.chunks / chunks)
-        return Shape(gap_s, chunks, ttft_s, self.concurrency, rate)
+        return msgspec.structs.replace(self, gap_s=gap_s, chunks=chunks, ttft_s=ttft_s, rate_per_s=rate)
+
+
+def spread_of(sizes: Sequence[int]) -> tuple[int, ...]:
+    """At most :data:`BODIES` of the sizes, at even distances in their order from the smallest to the largest."""
+    ordered = sorted(sizes)
+    count = min(BODIES, len(ordered))
+    return tuple(ordered[round(i * (len(ordered) - 1) / max(1, count - 1))] for i in range(count))
 
 
 async def calibrate(fleet: Fleet, shape: Shape, transport: str = "http") -> ClientError:
@@ -94,9 +112,10 @@ async def calibrate(fleet: Fleet, shape: Shape, transport: str = "http") -> Clie
     share = Closed(shape.concurrency or 1, DURATION_S) if shape.rate_per_s is None else Open(DURATION_S)
     with tempfile.TemporaryDirectory(prefix="bakeoff-") as scratch:
         folder = TrialFolder(Path(scratch))
-        async with truth_process(Schedule(shape.ttft_s, shape.gap_s)) as truth:
+        schedule = Schedule(shape.ttft_s, shape.gap_s, tokens_per_chunk=shape.tokens_per_chunk)
+        async with truth_process(schedule) as truth:
             order = LoadOrder(truth.url, share, timeout_s=DURATION_S * 60, transport=transport)
-            result = await fleet.load(order, _sessions(shape), folder)
+            result = await fleet.load(order, planned_sessions(shape), folder)
             answers = await truth.answered()
         requests = [decode_stream(stream, ReferenceDialect(), None) for stream in folder.read_streams()]
     return client_error(shape, requests, answers, result)
@@ -117,29 +136,92 @@ def client_error(
         ClientFailed: the two do not belong together, or a request failed.
     """
     pairs = _matched(requests, answers)
-    gap_errors_s = [abs(error) for request, answer in pairs for error in _gap_errors_s(request, answer)]
     took_s = statistics.fmean((request.ended_ns - request.planned_ns) / 1e9 for request, _ in pairs)
     return ClientError(
         requests=len(pairs),
         chunks_per_s=shape.chunks_per_s * min(1.0, shape.answer_s / took_s),
-        ttft_s=_p99([abs(_ttft_error_s(request, answer)) for request, answer in pairs]),
-        itl_s=_p99(gap_errors_s) if gap_errors_s else None,
-        send_lag_s=_p99([latency.send_lag_s(request) or 0.0 for request, _ in pairs]),
+        send_lag_s=float(np.quantile([latency.send_lag_s(request) or 0.0 for request, _ in pairs], 0.99)),
         cpu_s=sum(client.cpu_s for client in result.clients),
+        by_metric=_by_metric(pairs),
     )
 
 
 def median_of(errors: Sequence[ClientError]) -> ClientError:
     """The median of each field over several calibrations of one shape: one hiccup of another process is not ours."""
-    gaps_s = [error.itl_s for error in errors if error.itl_s is not None]
+    metrics = dict.fromkeys(metric for error in errors for metric in error.by_metric)
     return ClientError(
         requests=sum(error.requests for error in errors),
         chunks_per_s=statistics.median(error.chunks_per_s for error in errors),
-        ttft_s=statistics.median(error.ttft_s for error in errors),
-        itl_s=statistics.median(gaps_s) if gaps_s else None,
         send_lag_s=statistics.median(error.send_lag_s for error in errors),
         cpu_s=statistics.median(error.cpu_s for error in errors),
+        by_metric={
+            metric: statistics.median(error.by_metric[metric] for error in errors if metric in error.by_metric)
+            for metric in metrics
+        },
     )
+
+
+def metric_error_s(seen_s: Sequence[Sequence[float]], true_s: Sequence[Sequence[float]]) -> list[float]:
+    """The ± of one latency at each percentile of the catalogue, in seconds.
+
+    It is ``max over S of |Q(seen, S) - Q(true, S)|``: Q is the percentile (type 7) of the observations of the requests
+    in S, and S is first all requests, then each of :data:`RESAMPLES` samples of as many, drawn from them with
+    replacement (B. Efron: Bootstrap methods. Ann. Statist. 7 (1979), 1-26). One sample alone may differ by nothing.
+
+    Args:
+        seen_s: the client's observations of each request.
+        true_s: the server's, of the same requests in the same order.
+    """
+    rng = np.random.default_rng(0)
+    levels = [q for _, q in QUANTILES]
+    samples = [np.arange(len(seen_s)), *(rng.integers(len(seen_s), size=len(seen_s)) for _ in range(RESAMPLES))]
+    seen, true = ([np.asarray(values) for values in side] for side in (seen_s, true_s))
+    differences = [
+        np.abs(np.quantile(_pooled(seen, sample), levels) - np.quantile(_pooled(true, sample), levels))
+        for sample in samples
+    ]
+    return [float(error) for error in np.max(differences, axis=0)]
+
+
+def _pooled(values: Sequence[np.ndarray], sample: np.ndarray) -> np.ndarray:
+    return np.concatenate([values[i] for i in sample])
+
+
+def _one(of: Callable[[RequestRecord], float | None]) -> Callable[[RequestRecord], list[float]]:
+    return lambda request: [value for value in (of(request),) if value is not None]
+
+
+_OBSERVATIONS: dict[str, Callable[[RequestRecord], list[float]]] = {
+    "ttft": _one(latency.ttft_s),
+    "ttft_from_send": _one(latency.ttft_from_send_s),
+    "itl": lambda request: latency.itl_s([request]),
+    "chunk_gap": lambda request: latency.chunk_gaps_s([request]),
+    "tpot": _one(latency.tpot_s),
+    "e2e": _one(latency.e2e_s),
+    "normalized_latency": _one(latency.normalized_latency_s),
+}
+"""What each latency's percentiles are taken of; send lag is the client's own error and has no truth beside it."""
+
+
+def _by_metric(pairs: Sequence[tuple[RequestRecord, Answered]]) -> dict[str, float]:
+    """The ± of each metric; those that such answers do not have are left out."""
+    truth = [_as_it_was(request, answer) for request, answer in pairs]
+    errors: dict[str, float] = {}
+    for name, observations in _OBSERVATIONS.items():
+        both_s = [(observations(request), observations(true)) for (request, _), true in zip(pairs, truth, strict=True)]
+        known_s = [(seen_s, true_s) for seen_s, true_s in both_s if seen_s and true_s]
+        if known_s:
+            found_s = metric_error_s([seen_s for seen_s, _ in known_s], [true_s for _, true_s in known_s])
+            errors |= {f"{name}_{label}_s": found_s[i] for i, (label, _) in enumerate(QUANTILES)}
+    return errors
+
+
+def _as_it_was(request: RequestRecord, answer: Answered) -> RequestRecord:
+    """The record of a client that is never late: its request arrives as planned, its chunks as they are written."""
+    return msgspec.structs.replace(
+        request, planned_ns=answer.start_ns, due_ns=None, dial_start_ns=None, dial_end_ns=None,
+        sent_ns=answer.start_ns, chunk_ns=answer.written_ns,
+    )  # fmt: skip
 
 
 def _matched(requests: Sequence[RequestRecord], answers: Sequence[Answered]) -> list[tuple[RequestRecord, Answered]]:
@@ -161,30 +243,27 @@ def _matched(requests: Sequence[RequestRecord], answers: Sequence[Answered]) -> 
     return pairs
 
 
-def _ttft_error_s(request: RequestRecord, answer: Answered) -> float:
-    seen_ns = request.chunk_ns[0] - request.planned_ns
-    return (seen_ns - (answer.written_ns[0] - answer.start_ns)) / 1e9
-
-
-def _gap_errors_s(request: RequestRecord, answer: Answered) -> Iterator[float]:
-    """Error of each gap: the lateness of its end minus that of its start."""
-    late_ns = [seen - written for seen, written in zip(request.chunk_ns, answer.written_ns, strict=True)]
-    return ((after - before) / 1e9 for before, after in itertools.pairwise(late_ns))
-
-
-def _p99(values: Sequence[float]) -> float:
-    return float(np.quantile(np.asarray(values), 0.99))
-
-
-def _sessions(shape: Shape) -> Iterator[WireSession]:
-    """Short prompts of :data:`LENGTHS` lengths in turn; as many as the duration can take."""
-    turns = [Turn(input_tokens=n, output_tokens=shape.chunks, prompt=" ".join("a" * n)) for n in range(1, LENGTHS + 1)]
-    rate = shape.rate_per_s
+def planned_sessions(shape: Shape) -> Iterator[WireSession]:
+    """Prompts of :data:`LENGTHS` lengths in words, in turn; as many as the duration can take."""
+    rate, dialect = shape.rate_per_s, ReferenceDialect()
     if rate is None:
         count = (shape.concurrency or 1) * math.ceil(1 + DURATION_S / shape.answer_s)
+        mean_bytes = statistics.fmean(shape.body_bytes or [1])
+        count = min(count, max(shape.concurrency or 1, int(MOST_SENT_BYTES / mean_bytes)))
     else:
         count = round(rate * DURATION_S)
     planned = (
-        PlannedSession(Session(str(i), (turns[i % LENGTHS],)), None if rate is None else i / rate) for i in range(count)
+        PlannedSession(Session(str(i), (_turn(shape, i, dialect),)), None if rate is None else i / rate)
+        for i in range(count)
     )
-    return wire_sessions(planned, ReferenceDialect(), "truth")
+    return wire_sessions(planned, dialect, "truth")
+
+
+def _turn(shape: Shape, number: int, dialect: ReferenceDialect) -> Turn:
+    """As many words as tell its answer from its neighbours', the first of them as long as the body's size asks."""
+    words = number % LENGTHS + 1
+    turn = Turn(words, shape.chunks * shape.tokens_per_chunk, prompt=" ".join("a" * words))
+    if not shape.body_bytes:
+        return turn
+    missing = shape.body_bytes[number % len(shape.body_bytes)] - len(dialect.request(turn, "truth").body)
+    return msgspec.structs.replace(turn, prompt="a" * missing + (turn.prompt or ""))

@@ -12,10 +12,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from harness.timerfd import Timer
+from results.units import NS_PER_S
 
 T = TypeVar("T")
-
-NS_PER_S = 1_000_000_000
 
 
 class Clock(Protocol):
@@ -27,6 +26,10 @@ class Clock(Protocol):
 
     def call_at_ns(self, deadline_ns: int, callback: Callable[[], None]) -> None:
         """Call ``callback`` on the running loop at ``deadline_ns``, or soon if that has passed; never from within."""
+        ...
+
+    def close(self) -> None:
+        """Forget what is still to be called."""
         ...
 
 
@@ -81,6 +84,9 @@ class LoopClock:
         """An ordinary timer of the loop."""
         asyncio.get_running_loop().call_at(deadline_ns / NS_PER_S, callback)
 
+    def close(self) -> None:
+        """Nothing: the loop forgets at its end."""
+
 
 async def sleep_until_ns(clock: Clock, deadline_ns: int) -> None:
     """Return at ``deadline_ns`` of ``clock`` or, if that has passed, soon."""
@@ -97,9 +103,9 @@ async def sleep_until_ns(clock: Clock, deadline_ns: int) -> None:
 class _JumpingSelector(selectors.DefaultSelector):
     """Never waits: when the loop would, time jumps to what it waits for."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_s: float) -> None:
         super().__init__()
-        self.now_s = 0.0
+        self.now_s = now_s
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
@@ -111,15 +117,20 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 class _VirtualLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self._jumping = _JumpingSelector()
+    def __init__(self, start_s: float) -> None:
+        self._jumping = _JumpingSelector(start_s)
         super().__init__(self._jumping)
 
     def time(self) -> float:
         return self._jumping.now_s
 
 
-def run_virtual(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run ``coroutine`` on a loop whose time starts at 0 and jumps over every wait: an hour takes a millisecond."""
-    with asyncio.Runner(loop_factory=_VirtualLoop) as runner:
+def run_virtual(coroutine: Coroutine[Any, Any, T], *, start_s: float = 0.0) -> T:
+    """Run ``coroutine`` on a loop whose time jumps over every wait: an hour takes a millisecond.
+
+    Args:
+        coroutine: what to run.
+        start_s: the loop's time at the beginning.
+    """
+    with asyncio.Runner(loop_factory=lambda: _VirtualLoop(start_s)) as runner:
         return runner.run(coroutine)

@@ -17,7 +17,7 @@ from engines.environments.finding import environments_folder, record
 from engines.environments.installing import is_current
 from engines.errors import UnknownEngine
 from engines.machine import Machine
-from engines.registry import adapter_class, adapter_names
+from engines.registry import adapter_class, known_adapters
 from engines.spec import Cannot
 from results.report.format import ABSENT, plain, plain_block
 
@@ -29,12 +29,18 @@ _HERE = {
 }
 
 
-def catalogue() -> dict[str, Any]:
-    """Everything that ``bakeoff engines list`` prints."""
+def catalogue(names: Sequence[str] = ()) -> dict[str, Any]:
+    """What ``bakeoff engines list`` prints of these adapters, or of all, and of the environments that serve them.
+
+    Raises:
+        UnknownEngine: there is no adapter of that name.
+    """
+    shown = known_adapters(names)
+    recipes = [name for name, recipe in RECIPES.items() if not names or recipe.adapter in names]
     return {
-        "engines": [_engine(name) for name in adapter_names()],
+        "engines": [_engine(name) for name in shown],
         "environments_folder": str(environments_folder()),
-        "environments": [_environment(name) for name in RECIPES],
+        "environments": [_environment(name) for name in recipes],
     }
 
 
@@ -74,6 +80,8 @@ def print_catalogue(found: dict[str, Any], console: Console) -> None:
         for line in [f"{one['name']}: {one['problem']}"] if one["problem"] else lines:
             wrapped = textwrap.fill(plain(line), console.width, subsequent_indent="    ", break_on_hyphens=False)
             console.print(Text(wrapped, style="dim" if line.startswith(" ") else ""))
+    if not found["environments"]:
+        return
     _title(console, "\nEnvironments", "bakeoff engines install NAME")
     table = _table("name", "for", "installed", "disk", "")
     for one in found["environments"]:

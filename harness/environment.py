@@ -5,13 +5,13 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from harness.telemetry.gpu import open_gpus
+from harness.version import version
 from results.records import Source
 
 _CI = (
@@ -19,7 +19,7 @@ _CI = (
     ("CI_COMMIT_SHA", "CI_COMMIT_BRANCH", "CI_COMMIT_REF_NAME"),
 )
 """Variables of CI servers: a commit, and the branches in order of preference."""
-VERSION = metadata.version("bakeoff")
+VERSION = version()
 
 
 def environment() -> dict[str, Any]:

@@ -8,6 +8,7 @@ import msgspec
 
 from engines import Deployment, EngineSpec, check
 from harness.errors import BadExperiment
+from harness.machine_state import MAX_FOREIGN_SHARE
 from results.records import Cache, Load, Slo, TrialPlan
 from workloads import arrival, workload
 from workloads.options import typed_options
@@ -57,22 +58,27 @@ class TrialConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """How each trial is run."""
 
     duration_s: float = 30.0
-    """How long the load is kept on, in seconds."""
+    """Length of the measured window, in seconds; longer where ``min_requests`` or three turnovers of a slot need it.
+    A load that is meant to change is kept on for as long."""
+    ramp_s: float = 5.0
+    """The load is kept on at least so long before the window opens; it opens when what was sent first has ended."""
+    max_window_s: float = 600.0
+    """A trial that needs a longer window is INVALID."""
     min_requests: int = 5
-    """A closed loop goes on until it has started this many requests, however long that takes."""
-    max_requests: int = 1000
-    """No trial sends more than this many sessions."""
-    warmup_requests: int = 2
-    """Requests sent before each trial, stored but never counted."""
+    """The window is long enough for this many requests."""
+    max_requests: int | None = None
+    """The window's plan has at most this many sessions; one that ends early shortens the window."""
     settle_s: float = 60.0
     """After each launch of an engine, small requests are sent until it grows no faster, for at most so many seconds;
     0 leaves it out."""
     idle_s: float = 0.0
-    """Seconds of sampling before the warm-up with nothing running: the baseline of GPU energy, which needs 5."""
+    """Seconds of sampling before the load with nothing running: the baseline of GPU energy, which needs 5."""
     timeout_s: float = 120.0
     """A request that has not ended after this many seconds counts as failed."""
     max_failure_share: float = 0.01
     """A trial with a larger share of failed requests is INVALID."""
+    max_foreign_share: float = MAX_FOREIGN_SHARE
+    """A trial during which foreign processes used a larger share of the time of all cores is INVALID; 1 voids none."""
     cache: Cache = Cache.COLD
     """What a prefix cache may hold when the load begins: ``cold``, ``primed`` (shared system prompts) or ``warm``."""
 
@@ -85,13 +91,13 @@ class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     ray: str | None = None
     """Address of a Ray cluster on whose nodes the workers run: ``auto`` or ``host:port``; without, this machine."""
     cores: list[int] = []
-    """A core for each worker to be pinned to, at real-time priority where the user may; empty leaves it to Linux."""
+    """A core for each worker to be pinned to; empty leaves it to Linux."""
     transport: str = "http"
     """``http``, the raw one, or ``aiohttp``, to compare with."""
     calibrate: bool = True
     """Measure the client's own error after the first trial of each engine and level, at its pace: two seconds each."""
     max_error_share: float = 0.1
-    """A trial whose client error exceeds this share of its median TTFT or mean chunk gap is INVALID."""
+    """A trial whose client error or loop lag exceeds this share of its median TTFT or mean chunk gap is INVALID."""
 
 
 class QualityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -221,6 +227,7 @@ def _problem(experiment: Experiment) -> str | None:
         (bool(experiment.loads), "loads is empty; give at least one [[loads]]"),
         (experiment.repeats >= 1, "repeats must be at least 1"),
         (experiment.trial.duration_s > 0, "trial.duration_s must be above 0"),
+        (0 <= experiment.trial.max_foreign_share <= 1, "trial.max_foreign_share must lie between 0 and 1"),
         (experiment.trial.settle_s >= 0, "trial.settle_s must not be negative"),
         (experiment.client.workers >= 1, "client.workers must be at least 1"),
         (_is_cluster(experiment.client.ray), "client.ray must be 'auto' or the host:port of a Ray cluster's head"),
@@ -231,7 +238,15 @@ def _problem(experiment: Experiment) -> str | None:
         ),
         (experiment.quality.samples >= 0, "quality.samples must not be negative"),
         (experiment.quality.limit_s > 0, "quality.limit_s must be above 0"),
-        (experiment.trial.max_requests >= 1, "trial.max_requests must be at least 1"),
+        (experiment.trial.ramp_s >= 0, "trial.ramp_s must not be negative"),
+        (
+            experiment.trial.max_window_s >= experiment.trial.duration_s,
+            "trial.max_window_s must be at least trial.duration_s",
+        ),
+        (
+            experiment.trial.max_requests is None or experiment.trial.max_requests >= 1,
+            "trial.max_requests must be at least 1",
+        ),
         (len({load.label for load in experiment.loads}) == len(experiment.loads), "two loads are the same"),
     )
     return next((complaint for good, complaint in checks if not good), None)
@@ -251,8 +266,6 @@ def _load_problem(load: Load) -> str | None:
         (load.time_warp is None or rate is None, "a load has either time_warp or rate_per_s"),
         (load.time_warp is None or load.time_warp > 0, f"time_warp must be above 0, not {load.time_warp}"),
         (not load.arrival_options or not (as_recorded or slots), "arrival_options belong to a named arrival process"),
-        (load.ramp_s is None or slots is not None, "ramp_s belongs to a load with concurrency"),
-        (load.ramp_s is None or load.ramp_s >= 0, f"ramp_s must not be negative, not {load.ramp_s}"),
         (cap is None or slots is None, "max_in_flight belongs to a load with arrival"),
         (cap is None or cap >= 1, f"max_in_flight must be at least 1, not {cap}"),
     )

@@ -1,19 +1,24 @@
 """What makes two trials the same measurement: then one that is finished need not be run again.
 
 A fingerprint is over all that the harness decides or can know before an engine starts: the engine and everything that
-it is told, the installed package, the model's bytes, the traffic's lengths and times, the limits of the trial, the
-client, and this machine. It leaves out what does not touch the figures of the trial: labels, ports, the other engines,
-bounds for goodput, and whether answers are checked afterwards. Secrets are masked before they are hashed.
+it is told, the build of its code and of this one, the model's bytes, the traffic's lengths and times, the limits of the
+trial, the client, and this machine. It leaves out what does not touch the figures of the trial: labels, ports, the
+other engines, bounds for goodput, and whether answers are checked afterwards. Secrets are masked before they are
+hashed.
 """
 
+import functools
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from engines import Engine, Model
+from engines.build import checkout
 from engines.errors import NotInstalled
 from engines.secrets import masked_data
+from harness.environment import VERSION
 from harness.experiment import Experiment
 from results.records import TrialPlan
 
@@ -21,15 +26,21 @@ _NOT_MEASURED = ("label", "port")
 
 
 def fingerprint(
-    experiment: Experiment, made: Engine, model: Model, plan: TrialPlan, *, traffic_sha256: str, machine: dict[str, Any]
+    experiment: Experiment,
+    model: Model,
+    plan: TrialPlan,
+    *,
+    build: dict[str, Any],
+    traffic_sha256: str,
+    machine: dict[str, Any],
 ) -> str:
     """SHA-256 over everything that may change a trial's figures, in hexadecimal.
 
     Args:
         experiment: the whole.
-        made: the engine that the trial is of.
-        model: what it serves.
+        model: what the engine serves.
         plan: which trial.
+        build: as :func:`build_of_engine` gives it.
         traffic_sha256: over the lengths, order and times of what is sent.
         machine: as :func:`harness.environment.machine` gives it.
     """
@@ -39,7 +50,8 @@ def fingerprint(
     whole = {
         "engine": told,
         "spec": msgspec.to_builtins(experiment.spec_of(side)),
-        "package": _package(made),
+        "build": build,
+        "bakeoff": _own_build(),
         "model": [model.name, model.sha256],
         "workload": msgspec.to_builtins(experiment.workload),
         "traffic": traffic_sha256,
@@ -54,10 +66,20 @@ def fingerprint(
     return hashlib.sha256(msgspec.json.encode(masked_data(whole), order="sorted")).hexdigest()
 
 
-def _package(made: Engine) -> str | None:
-    """Version of the package that will be started; None for what is not one, or is not there."""
-    version = getattr(made, "installed_version", None)
+def build_of_engine(made: Engine) -> dict[str, Any]:
+    """Which code a launch of an engine runs.
+
+    Empty where that is not known: at an address, over ssh, where it is not installed, and of adapters of other packages
+    that do not say.
+    """
+    build = getattr(made, "build", None)
     try:
-        return version() if version else None
+        return build() if build else {}
     except NotInstalled:
-        return None
+        return {}
+
+
+@functools.cache
+def _own_build() -> list[str | None]:
+    """Of the harness, whose client takes the times; as it was when it was loaded."""
+    return [VERSION, checkout(Path(__file__).parents[1])]

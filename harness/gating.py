@@ -5,14 +5,16 @@ import msgspec
 from harness.errors import BadExperiment
 from harness.experiment import Experiment
 from results import load
-from results.comparing import Terms, side_of
 from results.errors import NoEvidence, NotComparable
 from results.gate import GateVerdict, Outcome, judge
 from results.metrics import CATALOGUE
+from results.sides import side_of
 from results.statistics import Comparison
+from results.statistics.comparison import band_text, change_text, scale_of
 from results.statistics.power import MOST_RUNS
 from results.statistics.sequential import looks_of, nominal_levels
 from results.store import RunFolder
+from results.terms import Terms
 
 TWIN = "-again"
 """Behind the label of an engine that is compared with itself."""
@@ -49,11 +51,12 @@ def noise(primary: Comparison) -> list[str]:
     evidence = primary.evidence
     if evidence is None:
         return []
+    metric = CATALOGUE[primary.metric]
+    scale = scale_of(metric)
     few = f"no {MOST_RUNS} runs" if evidence.runs_needed is None else f"about {evidence.runs_needed} runs"
-    shown = f"runs like these show a change of {evidence.smallest_effect:.1%} in {CATALOGUE[primary.metric].title}"
-    return [
-        f"the same engine twice, so this is the machine's noise: {shown}; {few} of each side show {evidence.band:.0%}"
-    ]
+    shown = f"runs like these show a change of {change_text(evidence.smallest_effect, scale)} in {metric.title}"
+    band = band_text(evidence.band, scale)
+    return [f"the same engine twice, so this is the machine's noise: {shown}; {few} of each side show {band}"]
 
 
 class Looks:
@@ -101,3 +104,13 @@ class Looks:
             verdict = msgspec.structs.replace(verdict, notes=[*verdict.notes, *noise(verdict.compared.primary)])
         self.verdict = verdict
         return verdict
+
+    def last(self) -> GateVerdict:
+        """Judge a run that has ended.
+
+        Raises:
+            NoEvidence: too little of the run is valid, and what is not says nothing against the candidate.
+            NotComparable: as :func:`results.gate.judge`.
+        """
+        plans = self._run.read_manifest().trials
+        return self.look(max((plan.repeat for plan in plans), default=0))

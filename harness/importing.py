@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -11,23 +11,25 @@ from harness.client.token_counts import apportion
 from harness.environment import VERSION
 from harness.experiment import TrialConfig
 from harness.verdict import Evidence, judge
-from results.metrics import trial_window
+from results.findings import FindingCode, warning
 from results.records import (
     SCHEMA_VERSION,
     EngineDescription,
     Manifest,
     RequestRecord,
     RunStatus,
-    TokenSource,
     TrialPlan,
     TrialRecord,
     Verdict,
+    Window,
+    WindowKind,
 )
 from results.store import RunFolder, new_run_id
 from results.views.import_vllm import VllmResult, read_vllm, requests_of
 
 WORKLOAD = "imported"
-NOTE = "imported from vllm bench serve: its client's stamps, whose error was not measured; no telemetry"
+TOOL = "vllm bench serve"
+NOTE = f"imported from {TOOL}: its client's stamps, whose error was not measured; no telemetry"
 
 
 def import_vllm(file: Path, root: Path) -> RunFolder:
@@ -76,10 +78,11 @@ def _record(plan: TrialPlan, order: int, result: VllmResult, requests: list[Requ
         ended_ns=end_ns,
         issue_start_ns=start_ns,
         issue_end_ns=end_ns if plan.load.rate_per_s is None else last_planned_ns,
+        window=Window(start_ns, end_ns + 1, WindowKind.MAKESPAN),
         planned_requests=len(requests),
         workload_sha256=_fingerprint(result),
         verdict=Verdict.INVALID,
-        engine_description=EngineDescription(result.engine, "vllm bench serve", model=result.model_id),
+        engine_description=EngineDescription(result.engine, TOOL, model=result.model_id),
     )
 
 
@@ -88,16 +91,13 @@ def _judged(record: TrialRecord, requests: list[RequestRecord]) -> TrialRecord:
         requests=requests,
         telemetry=[],
         load=record.load,
-        window=trial_window(record, requests),
+        window=record.window,
         max_failure_share=TrialConfig().max_failure_share,
         planned=record.planned_requests,
     )
-    verdict, reasons = judge(evidence)
-    guessed = sum(request.token_source is TokenSource.ASSUMED for request in requests)
-    guess = f"{guessed} answers have more chunks than tokens plus two; each chunk is taken for one token"
-    return msgspec.structs.replace(
-        record, verdict=verdict, reasons=reasons, warnings=[NOTE, *([guess] if guessed else [])]
-    )
+    verdict, findings = judge(evidence)
+    imported = warning(FindingCode.IMPORTED, tool=TOOL)
+    return msgspec.structs.replace(record, verdict=verdict, findings=[*findings, imported])
 
 
 def _fingerprint(result: VllmResult) -> str:
@@ -106,7 +106,7 @@ def _fingerprint(result: VllmResult) -> str:
 
 
 def _manifest(file: Path, found: list[VllmResult], plans: list[TrialPlan]) -> Manifest:
-    created = _created(found[0].date)
+    created = _created(found[0].date, file)
     return Manifest(
         schema_version=SCHEMA_VERSION,
         run_id=new_run_id("import"),
@@ -117,7 +117,7 @@ def _manifest(file: Path, found: list[VllmResult], plans: list[TrialPlan]) -> Ma
         host="unknown",
         bakeoff_version=VERSION,
         git_commit=None,
-        experiment={"imported_from": str(file), "tool": "vllm bench serve", "backends": [r.backend for r in found]},
+        experiment={"imported_from": str(file), "tool": TOOL, "backends": [r.backend for r in found]},
         environment={},
         trials=plans,
         notes=[NOTE],
@@ -125,9 +125,14 @@ def _manifest(file: Path, found: list[VllmResult], plans: list[TrialPlan]) -> Ma
     )
 
 
-def _created(date: str) -> str:
-    """The file's date, ``20261120-101500`` in its own time zone, as ISO 8601; its text where it is another."""
+def _created(date: str, file: Path) -> str:
+    """When it was measured, in UTC as ISO 8601.
+
+    ``date`` is ``20261120-101500`` in the local time of the client's machine, which the file does not name: this
+    machine's is taken. Where the text is another, it is the time at which the file was written.
+    """
     try:
-        return datetime.strptime(date, "%Y%m%d-%H%M%S").isoformat()  # noqa: DTZ007  (the file names no zone)
+        measured = datetime.strptime(date, "%Y%m%d-%H%M%S").astimezone(UTC)
     except ValueError:
-        return date
+        measured = datetime.fromtimestamp(file.stat().st_mtime, UTC)
+    return measured.isoformat(timespec="seconds")

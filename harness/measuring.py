@@ -4,13 +4,14 @@ import asyncio
 from os import PathLike
 from typing import Any
 
-import uvloop
 from rich.console import Console
 
 from harness.experiment import Experiment, experiment_from
+from harness.machine_state import MAX_FOREIGN_SHARE
 from harness.observer import observer, trial_line
 from harness.run import run_experiment
 from harness.series import Clear
+from harness.world import current_world
 from results import Run
 from results.records import RunStatus, Verdict
 from results.store import RunFolder
@@ -28,10 +29,12 @@ def bench_experiment(
     arrival: str = "poisson",
     concurrency: int | None = None,
     duration_s: float = 30.0,
+    ramp_s: float = 5.0,
     repeats: int = 1,
     seed: int = 1,
     api_key_env: str | None = None,
     calibrate: bool = True,
+    max_foreign_share: float = MAX_FOREIGN_SHARE,
     name: str = "bench",
 ) -> Experiment:
     """The experiment of one load on a server that runs already; ``bakeoff bench --help`` says what each value means.
@@ -50,7 +53,7 @@ def bench_experiment(
         "engines": [{"adapter": engine, "url": url, **({"api_key_env": api_key_env} if api_key_env else {})}],
         "workload": {"name": workload, "options": {} if scale is None else {"scale": scale}},
         "loads": [load],
-        "trial": {"duration_s": duration_s},
+        "trial": {"duration_s": duration_s, "ramp_s": ramp_s, "max_foreign_share": max_foreign_share},
         "client": {"calibrate": calibrate},
     }
     return experiment_from(data, "bench")
@@ -61,9 +64,9 @@ def run_into(
 ) -> bool:
     """Run an experiment before somebody's eyes; returns whether it was interrupted."""
     console = Console(stderr=True)
-    with observer(console, experiment) as watcher, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with observer(console, experiment) as watcher:
         try:
-            runner.run(run_experiment(experiment, folder, watcher, earlier, clear))
+            current_world().run(run_experiment(experiment, folder, watcher, earlier, clear))
         except (KeyboardInterrupt, asyncio.CancelledError):
             return True
     return False

@@ -2,7 +2,8 @@
 
 import contextlib
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from statistics import fmean
 from typing import Protocol
 
 from rich.console import Console
@@ -10,14 +11,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from harness.experiment import Experiment
 from results.records import TrialPlan, TrialRecord, Verdict
+from results.report.findings import sentences
 from results.report.format import plain
 from results.report.search_lines import attempt_text
 from results.search import Attempt, SearchRecord
 
 _START_S = 6.0
-"""First guess of an engine's start, until one was seen."""
-_DRAIN_SHARE = 1.3
-"""First guess of a trial's length over its duration: warm-up and drain come on top."""
+"""First guess of a start, until one was seen."""
+_TAIL_SHARE = 1.3
+"""First guess of window and tail together, over the length of the window."""
 
 
 class Observer(Protocol):
@@ -41,28 +43,44 @@ class Observer(Protocol):
 
 
 class Estimate:
-    """Time left of a run: measured lengths of trials like those to come, else the planned duration.
+    """Time left of a run: measured lengths of starts and trials like those to come, else guesses.
 
     Args:
         experiment: its plan and durations.
+        clock: seconds, from any origin.
     """
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, clock: Callable[[], float] = time.monotonic) -> None:
         self._left = experiment.plan()
-        self._guess_s = experiment.trial.duration_s * _DRAIN_SHARE
-        self._seen: dict[tuple[str, str], float] = {}
-        self._started_s = time.monotonic()
+        self._guess_s = experiment.trial.ramp_s + experiment.trial.duration_s * _TAIL_SHARE
+        self._trials_s: dict[tuple[str, str], float] = {}
+        self._starts_s: dict[str, float] = {}
+        self._clock = clock
+        self._starting_since_s: float | None = None
+        self._running: tuple[str, int] | None = None
+
+    def starting(self) -> None:
+        """An engine is being started; its start lasts until its first trial, so it includes the warm-up."""
+        self._starting_since_s, self._running = self._clock(), None
+
+    def trial_started(self, plan: TrialPlan) -> None:
+        """The engine of this trial runs."""
+        if self._starting_since_s is not None:
+            self._starts_s[plan.engine] = self._clock() - self._starting_since_s
+        self._starting_since_s, self._running = None, (plan.engine, plan.repeat)
 
     def finished(self, record: TrialRecord) -> None:
         """Take a finished trial into account."""
         self._left = [plan for plan in self._left if plan.id != record.id]
-        self._seen[record.engine, record.load.label] = (record.ended_ns - record.started_ns) / 1e9
+        self._trials_s[record.engine, record.load.label] = (record.ended_ns - record.started_ns) / 1e9
 
     def left_s(self) -> float:
-        """Seconds left, engine starts included."""
-        starts = len({(plan.engine, plan.repeat) for plan in self._left})
-        trials = sum(self._seen.get((plan.engine, plan.load.label), self._guess_s) for plan in self._left)
-        return starts * _START_S + trials
+        """Seconds left; starts to come are taken to last as the engine's last one, else as the mean of the others."""
+        to_start = {(plan.engine, plan.repeat) for plan in self._left} - {self._running}
+        start_s = fmean(self._starts_s.values()) if self._starts_s else _START_S
+        starts_s = sum(self._starts_s.get(engine, start_s) for engine, _ in to_start)
+        trials_s = sum(self._trials_s.get((plan.engine, plan.load.label), self._guess_s) for plan in self._left)
+        return starts_s + trials_s
 
 
 class PlainObserver:
@@ -83,10 +101,12 @@ class PlainObserver:
 
     def starting(self, label: str, repeat: int) -> None:
         """Which engine."""
+        self._estimate.starting()
         self._say(f"starting {label}, repeat {repeat}")
 
     def trial_started(self, plan: TrialPlan) -> None:
-        """Nothing: the line comes with the result."""
+        """No line of its own: that comes with the result."""
+        self._estimate.trial_started(plan)
 
     def trial_finished(self, record: TrialRecord) -> None:
         """The result and the time left."""
@@ -142,10 +162,12 @@ class LiveObserver:
 
     def starting(self, label: str, repeat: int) -> None:
         """Which engine."""
+        self._estimate.starting()
         self._show(f"starting {label}, repeat {repeat}")
 
     def trial_started(self, plan: TrialPlan) -> None:
         """Which trial."""
+        self._estimate.trial_started(plan)
         self._show(f"{plan.engine} {plan.load.label}, repeat {plan.repeat}")
 
     def trial_finished(self, record: TrialRecord) -> None:
@@ -170,14 +192,14 @@ def observer(console: Console, experiment: Experiment) -> Generator[Observer]:
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         TextColumn("{task.fields[left]}"),
     )  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, refresh_per_second=2) as progress:
         yield LiveObserver(progress, experiment)
 
 
 def trial_line(record: TrialRecord) -> str:
-    """``reference c=8 r1: VALID`` or the reasons why not."""
-    reasons = f" ({'; '.join(record.reasons)})" if record.reasons else ""
-    return f"{record.engine} {record.load.label} r{record.repeat}: {record.verdict.value}{reasons}"
+    """``reference c=8 r1: VALID``, or INVALID and why."""
+    why = f" ({sentences(record.invalidating)})" if record.invalidating else ""
+    return f"{record.engine} {record.load.label} r{record.repeat}: {record.verdict.value}{why}"
 
 
 def clock_text(seconds: float) -> str:

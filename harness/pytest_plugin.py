@@ -30,8 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("bakeoff", "engines measured by bakeoff")
     group.addoption("--bakeoff-out", metavar="DIR", default="runs", help="folder for run folders (default: runs)")
     group.addoption(
-        "--bakeoff-baseline", metavar="RUN_OR_JSON", help="what assert_no_regression compares with: a run, a file of "
-        "--bakeoff-json, or none for the first run",
+        "--bakeoff-baseline", metavar="RUN_OR_JSON", action="append", help="what assert_no_regression "
+        "compares with: a run, a file of --bakeoff-json, or none for the first run; several are one of several runs",
     )  # fmt: skip
     group.addoption(
         "--bakeoff-json", metavar="FILE", help="write all runs of the session there, as pytest-benchmark does"

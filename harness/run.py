@@ -7,31 +7,30 @@ it ``incomplete`` (:func:`recover` then decodes what the cut-off trial had recor
 
 import asyncio
 import contextlib
-import os
-import signal
-import socket
 from collections.abc import Callable, Coroutine, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from engines import Model, dialect, engine
-from engines.models import KNOWN_MODELS, cached, resolve
+from engines.models import KNOWN_MODELS, cached
 from engines.secrets import conceal_environment, masked, masked_data
 from harness.client import decode_stream
-from harness.environment import VERSION, environment, git_commit, machine, source
+from harness.demands import refuse_unmet
+from harness.environment import VERSION, machine
 from harness.errors import first_leaf
 from harness.experiment import EngineConfig, Experiment, ModelConfig
 from harness.observer import Observer
 from harness.series import Clear, run_series
 from harness.stage import Prepared
 from harness.traffic import traffic_planner
+from harness.world import World, current_world
 from results.errors import NotWritable
 from results.records import SCHEMA_VERSION, Manifest, RunStatus, TrialPlan
-from results.store import RunFolder, new_run_id
-from workloads import NoTokenizer, Tokenizer, workload
+from results.store import RunFolder
+from workloads import Tokenizer, workload
 from workloads.errors import WorkloadError
 
 Measure = Callable[[Prepared], Coroutine[Any, Any, str | None]]
@@ -96,22 +95,21 @@ async def conducted(experiment: Experiment, run: RunFolder, observer: Observer, 
     Raises:
         EngineError, WorkloadError, CancelledError: as :func:`run_experiment`.
     """
-    task = asyncio.current_task()
+    task, world = asyncio.current_task(), current_world()
     assert task is not None
-    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    world.on_termination(task.cancel)  # as Ctrl-C
     try:
-        failure = await _measured(experiment, run, observer, measure)
+        failure = await _measured(experiment, run, observer, measure, world)
     except asyncio.CancelledError:
-        _end(run, RunStatus.INTERRUPTED, "interrupted by the user")
+        _end(run, world, RunStatus.INTERRUPTED, "interrupted by the user")
         recover(run)
         raise
     except Exception as error:
         cause = first_leaf(error)
         with contextlib.suppress(NotWritable):  # a full disk may be what went wrong
-            _end(run, RunStatus.FAILED, f"{type(cause).__name__}: {cause}")
+            _end(run, world, RunStatus.FAILED, f"{type(cause).__name__}: {cause}")
         raise
-    _end(run, RunStatus.FAILED if failure else RunStatus.COMPLETE, failure)
+    _end(run, world, RunStatus.FAILED if failure else RunStatus.COMPLETE, failure)
 
 
 def recover(run: RunFolder) -> int:
@@ -121,7 +119,6 @@ def recover(run: RunFolder) -> int:
     cut_off = [(plan, folder) for plan, folder in with_streams if not folder.has_requests()]
     if not cut_off:
         return 0
-    # As the version that measured it wrote it: only what is needed here has to be known to this one.
     engines = msgspec.convert(manifest.experiment["engines"], list[EngineConfig])
     tokenizer = _tokenizer_here(msgspec.convert(manifest.experiment.get("model", {}), ModelConfig))
     for plan, folder in cut_off:
@@ -131,32 +128,29 @@ def recover(run: RunFolder) -> int:
     return len(cut_off)
 
 
-async def _measured(experiment: Experiment, run: RunFolder, observer: Observer, measure: Measure) -> str | None:
+async def _measured(
+    experiment: Experiment, run: RunFolder, observer: Observer, measure: Measure, world: World
+) -> str | None:
     """What ``measure`` says of all that is to be prepared for it."""
-    model = await _resolve_model(experiment, observer)
-    tokenizer = _tokenizer(experiment, model)
+    model = await _resolve_model(experiment, observer, world)
+    tokenizer = world.tokenizer(experiment.model, model)
     engines = {
         side.shown: engine(side.adapter, model, side.options, experiment.spec_of(side), side)
         for side in experiment.engines
     }
     with traffic_planner(experiment, tokenizer) as planner:
+        sample = [turn for planned in planner.settling("demands") for turn in planned.session.turns]
+        refuse_unmet(engines, sample, experiment.workload.name, tokenizer)
         here = machine(run.read_manifest().environment)
-        return await measure(Prepared(experiment, model, tokenizer, engines, planner, here))
+        return await measure(Prepared(experiment, model, tokenizer, engines, planner, here, world))
 
 
-async def _resolve_model(experiment: Experiment, observer: Observer) -> Model:
+async def _resolve_model(experiment: Experiment, observer: Observer, world: World) -> Model:
     """The model; fetched when it is a known one that is not cached. An experiment on addresses alone needs none."""
     config = experiment.model
     if config.path is None and all(side.url for side in experiment.engines):
         return Model(config.name or "default")
-    return await asyncio.to_thread(resolve, config.name, config.path, observer.fetching)
-
-
-def _tokenizer(experiment: Experiment, model: Model) -> Tokenizer:
-    place = experiment.model.tokenizer or model.path
-    if place is None:
-        raise NoTokenizer("prompts of exact length need the model's tokenizer; set tokenizer (a folder) in [model]")
-    return Tokenizer(Path(place).expanduser())
+    return await world.model(config, observer.fetching)
 
 
 def _tokenizer_here(model: ModelConfig) -> Tokenizer | None:
@@ -170,19 +164,21 @@ def _tokenizer_here(model: ModelConfig) -> Tokenizer | None:
 
 
 def _manifest(experiment: Experiment, earlier: RunFolder | None, plan: Sequence[TrialPlan]) -> Manifest:
+    world = current_world()
+    here = world.provenance()
     return Manifest(
         schema_version=SCHEMA_VERSION,
-        run_id=new_run_id(experiment.name),
+        run_id=world.run_id(experiment.name),
         name=experiment.name,
         status=RunStatus.RUNNING,
-        created_utc=_now(),
-        pid=os.getpid(),
-        host=socket.gethostname(),
+        created_utc=_text(world.now_utc()),
+        pid=here.pid,
+        host=here.host,
         bakeoff_version=VERSION,
-        git_commit=git_commit(),
-        source=source(Path.cwd(), os.environ),
+        git_commit=here.git_commit,
+        source=here.source,
         experiment=masked_data(msgspec.to_builtins(experiment)),
-        environment=environment(),
+        environment=here.environment,
         trials=list(plan),
         slo=experiment.slo,
         resumed_from=earlier.path.name if earlier else None,
@@ -190,12 +186,11 @@ def _manifest(experiment: Experiment, earlier: RunFolder | None, plan: Sequence[
     )
 
 
-def _end(run: RunFolder, status: RunStatus, failure: str | None) -> None:
+def _end(run: RunFolder, world: World, status: RunStatus, failure: str | None) -> None:
     manifest = run.read_manifest()
-    run.write_manifest(
-        msgspec.structs.replace(manifest, status=status, failure=masked(failure) if failure else None, ended_utc=_now())
-    )
+    said, ended_utc = masked(failure) if failure else None, _text(world.now_utc())
+    run.write_manifest(msgspec.structs.replace(manifest, status=status, failure=said, ended_utc=ended_utc))
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+def _text(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds")

@@ -4,7 +4,7 @@ Engines are searched one after the other; each is started once, and again only w
 was sent. What a search leaves is an ordinary run folder, whose plan grew with it, and ``search.json``.
 """
 
-import asyncio
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from results.store import RunFolder
 
 _SPAN = 32.0
 """How far a search may go from a single load, up or down."""
+_ANY = math.inf
 _RISING = {Unit.PER_SECOND, Unit.TOKENS_PER_SECOND, Unit.JOULES}
 """Metrics that get better with the load, to a point: no highest load keeps a bound on them."""
 
@@ -119,24 +120,25 @@ def terms_of(
 def forewarnings(experiment: Experiment, terms: Terms) -> list[str]:
     """What can be known beforehand of trials that will not do, a line each."""
     need, trial = requests_needed(terms.wanted), experiment.trial
+    least = max(trial.min_requests, terms.levels[0] * trial.duration_s)
     instead = next(label for label, q in reversed(QUANTILES) if required_count(q) < max(need, required_count(0.9)))
     remedy = f"or bound {instead}, which needs {required_count(dict(QUANTILES)[instead])}"
     lines: list[str] = []
-    if trial.max_requests < need:
+    if trial.max_requests is not None and trial.max_requests < need:
         lines.append(
             f"trial.max_requests is {trial.max_requests}, an objective needs {need} requests; raise it, {remedy}"
         )
     elif terms.over is Over.CONCURRENCY and trial.min_requests < need > required_count(0.5):
         few = f"a trial may have fewer than the {need} requests that an objective needs"
         lines.append(f"{few}; raise trial.min_requests to that, {remedy}")
-    elif terms.over is Over.RATE and terms.levels[0] * trial.duration_s < need > required_count(0.5):
+    elif terms.over is Over.RATE and least < need > required_count(0.5):
         rate = _near(need / trial.duration_s)
         few = f"below {rate} a trial has fewer than the {need} sessions that an objective needs, if each is one request"
-        lines.append(f"{few}: such rates are left out; raise trial.duration_s, {remedy}")
-    if terms.over is Over.RATE and trial.max_requests < terms.levels[-1] * trial.duration_s:
-        rate = _near(trial.max_requests / trial.duration_s)
+        lines.append(f"{few}: such rates are left out; raise trial.min_requests to that, {remedy}")
+    if terms.over is Over.RATE and (trial.max_requests or _ANY) < terms.levels[-1] * trial.duration_s:
+        rate = _near((trial.max_requests or _ANY) / trial.duration_s)
         lines.append(
-            f"above {rate} trials end before their time, after {trial.max_requests} sessions: trial.max_requests"
+            f"above {rate} windows are shorter than trial.duration_s: trial.max_requests is {trial.max_requests}"
         )
     return lines
 
@@ -175,7 +177,7 @@ async def search(experiment: Experiment, run: RunFolder, watcher: Watcher, terms
 async def _measured(prepared: Prepared, notebook: Notebook, watcher: Watcher, terms: Terms) -> str | None:
     labels = [side.shown for side in prepared.experiment.engines]
     # What is wrong with the traffic shows before anything is started.
-    await asyncio.to_thread(prepared.planner.traffic, terms.load_at(terms.levels[-1]), 1, labels[0])
+    await prepared.world.in_thread(prepared.planner.traffic, terms.load_at(terms.levels[-1]), 1, labels[0])
     async with staged(prepared, notebook.run, watcher) as stage:
         for label in labels:
             guess = terms.guesses.get(label)
@@ -185,6 +187,7 @@ async def _measured(prepared: Prepared, notebook: Notebook, watcher: Watcher, te
             seeker = Seeker(
                 label, bisection, terms.wanted, terms.load_at,
                 experiment=prepared.experiment, planner=prepared.planner, notebook=notebook, watcher=watcher,
+                world=prepared.world,
             )  # fmt: skip
             await stage.play(label, 1, seeker)
             if label in stage.given_up:

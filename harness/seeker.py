@@ -1,31 +1,30 @@
 """The search of one engine: which load is tried next, what its trial says, and when it is enough."""
 
-import asyncio
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
+from harness.clock import NS_PER_S
 from harness.experiment import Experiment
 from harness.observer import Observer
 from harness.stage import Planned
 from harness.traffic import TrafficPlanner
-from results.metrics import Value, trial_metrics
+from harness.world import World
+from results.findings import Cause, FindingCode, is_against_engine
+from results.metrics import Absence, Value, trial_metrics
 from results.metrics.catalogue import QUANTILES
 from results.metrics.percentiles import required_count
 from results.objectives import Objective, least_margin, missed
 from results.records import Load, TrialPlan, TrialRecord
-from results.report.search_lines import level_text
+from results.report.search_lines import attempt_why, level_text
 from results.search import Attempt, Ended, EngineSearch, Over, SearchRecord
 from results.statistics.bisection import Bisection
 from results.store import RunFolder
 
-_OF_THE_ENGINE = ("engine died", "engine restarted", "errors", "not steady")
-"""Reasons of INVALID trials that say that the load was too much."""
-_FOLLOWS = ("too short", "client error")
-"""Reasons that an engine which failed may bring with it; by themselves they say nothing of it."""
+_CONSEQUENCES = {FindingCode.WINDOW_TOO_SHORT, FindingCode.CLIENT_ERROR}
+"""An engine that fails may cause these too; alone they say nothing about it."""
 _IN_VAIN, _MOST_IN_VAIN = 2, 6
 """After so many trials without evidence in a row the search goes on below them; after so many it ends."""
 
@@ -41,22 +40,21 @@ class Watcher(Observer, Protocol):
 def attempt_of(record: TrialRecord, level: float, wanted: Sequence[Objective], metrics: Mapping[str, Value]) -> Attempt:
     """What a trial says of its level.
 
-    An engine that died, failed requests or was left with a growing queue does not keep the objectives. Where the client
-    was too slow, a GPU throttled, or a percentile has too few requests, nothing was seen of them.
+    A trial that is INVALID because of its engine does not keep the objectives, nor one whose percentile lies among
+    failed requests. One that is INVALID for another reason, or has too few requests for a percentile, is no evidence.
     """
-    named = [reason.partition(":")[0] for reason in record.reasons]
-    foreign = [name for name in named if name not in _OF_THE_ENGINE and name not in _FOLLOWS]
-    if foreign or (named and not any(name in _OF_THE_ENGINE for name in named)):
-        return Attempt(record.id, level, None, None, record.reasons)
-    if named:
-        return Attempt(record.id, level, kept=False, margin=None, why=record.reasons)
-    unseen = [one for one in wanted if metrics[one.metric].value is None]
-    seen = [one for one in wanted if one not in unseen]
-    if why := missed(seen, metrics):
-        return Attempt(record.id, level, kept=False, margin=None if unseen else least_margin(wanted, metrics), why=why)
+    if found := record.invalidating:
+        others = {finding.code for finding in found if finding.code.cause is not Cause.ENGINE}
+        failed = is_against_engine(found) and others <= _CONSEQUENCES
+        return Attempt(record.id, level, kept=False if failed else None, margin=None, findings=found)
+    misses = missed(wanted, metrics)
+    unseen = [miss for miss in misses if miss.value.absence not in {None, Absence.AMONG_FAILURES}]
+    if len(misses) > len(unseen):
+        margin = None if unseen else least_margin(wanted, metrics)
+        return Attempt(record.id, level, kept=False, margin=margin, misses=[m for m in misses if m not in unseen])
     if unseen:
-        return Attempt(record.id, level, None, None, missed(unseen, metrics))
-    return Attempt(record.id, level, kept=True, margin=least_margin(wanted, metrics), why=[])
+        return Attempt(record.id, level, kept=None, margin=None, misses=unseen)
+    return Attempt(record.id, level, kept=True, margin=least_margin(wanted, metrics))
 
 
 def quantile_of(metric: str) -> float | None:
@@ -71,7 +69,7 @@ def requests_needed(wanted: Sequence[Objective]) -> int:
 
 
 def _is_too_few(one: Objective, metrics: Mapping[str, Value]) -> bool:
-    return quantile_of(one.metric) is not None and metrics[one.metric].value is None
+    return metrics[one.metric].absence is Absence.TOO_FEW
 
 
 class Notebook:
@@ -101,10 +99,8 @@ class Seeker:
         planner: of the traffic.
         notebook: where it is stored.
         watcher: who is told.
-        clock_s: seconds that pass.
+        world: where it takes place.
     """
-
-    may_drown = True
 
     def __init__(
         self,
@@ -117,7 +113,7 @@ class Seeker:
         planner: TrafficPlanner,
         notebook: Notebook,
         watcher: Watcher,
-        clock_s: Callable[[], float] = time.monotonic,
+        world: World,
     ) -> None:
         self._label = label
         self._bisection = bisection
@@ -127,8 +123,8 @@ class Seeker:
         self._planner = planner
         self._notebook = notebook
         self._watcher = watcher
-        self._clock_s = clock_s
-        self._began_s: float | None = None
+        self._world = world
+        self._began_ns: int | None = None
         self._level = 0.0
         self._in_vain = 0
         self._found = EngineSearch(label)
@@ -143,8 +139,8 @@ class Seeker:
 
     async def next(self) -> Planned | None:
         """The trial at the next level that can be judged; it joins the run's plan."""
-        if self._began_s is None:
-            self._began_s = self._clock_s()
+        if self._began_ns is None:
+            self._began_ns = self._world.now_ns()
         while not self.is_over:
             level = self._bisection.next_level()
             if level is None:
@@ -164,10 +160,12 @@ class Seeker:
         attempt = attempt_of(record, self._level, self._wanted, metrics)
         if attempt.kept is not None:
             self._bisection.tell(attempt.level, kept=attempt.kept, margin=attempt.margin)
-        too_few = attempt.kept is None and not record.reasons and any(_is_too_few(o, metrics) for o in self._wanted)
+        too_few = (
+            attempt.kept is None and not record.invalidating and any(_is_too_few(o, metrics) for o in self._wanted)
+        )
         if too_few:
             self._bisection.drop_up_to(attempt.level)
-            self._remark(f"up to {self._text(attempt.level)}: {'; '.join(attempt.why)}")
+            self._remark(f"up to {self._text(attempt.level)}: {attempt_why(attempt)}")
         self._in_vain = 0 if attempt.kept is not None or too_few else self._in_vain + 1
         if self._in_vain and self._in_vain % _IN_VAIN == 0:
             self._give_up_above(attempt)
@@ -183,7 +181,7 @@ class Seeker:
 
     def _end_where_enough(self, attempt: Attempt) -> None:
         budget = self._notebook.record
-        minutes = (self._clock_s() - (self._began_s or 0.0)) / 60
+        minutes = (self._world.now_ns() - (self._began_ns or 0)) / NS_PER_S / 60
         if self._in_vain >= _MOST_IN_VAIN:
             self._end(Ended.NO_EVIDENCE)
         elif attempt.kept is not None and self._bisection.settled:
@@ -210,11 +208,11 @@ class Seeker:
         """Why an open loop of this rate cannot be judged: it plans fewer requests than a percentile needs."""
         if self._notebook.record.over is Over.CONCURRENCY:
             return None  # how many there will be is up to the engine
-        need, length_s = requests_needed(self._wanted), self._experiment.trial.duration_s
+        need, limits = requests_needed(self._wanted), self._experiment.trial
         plan = self._plan(level)
         planned = 0
-        if level * length_s >= 1:
-            traffic = await asyncio.to_thread(self._planner.traffic, plan.load, plan.repeat, self._label)
+        if max(level * limits.duration_s, limits.min_requests) >= 1:
+            traffic = await self._world.in_thread(self._planner.traffic, plan.load, plan.repeat, self._label)
             planned = traffic.record.requests
         return None if planned >= need else f"{planned} requests are planned, {need} are needed"
 
@@ -223,7 +221,7 @@ class Seeker:
         kept = max((one.level for one in self._found.attempts if one.kept), default=attempt.level / 4)
         cut = math.sqrt(kept * attempt.level)
         self._bisection.drop_from(cut)
-        self._remark(f"not above {self._text(float(f'{cut:.3g}'))}: {'; '.join(attempt.why)}")
+        self._remark(f"not above {self._text(float(f'{cut:.3g}'))}: {attempt_why(attempt)}")
 
     def _remark(self, why: str) -> None:
         """Note why levels are left out."""

@@ -3,16 +3,13 @@
 Trials that an earlier run has finished, and that would be the same measurement, are taken over instead.
 """
 
-import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 
 import msgspec
 
-from harness.experiment import Experiment
 from harness.observer import Observer
 from harness.stage import Planned, Prepared, Stage, staged
-from harness.traffic import TrafficPlanner
 from results.records import TrialRecord
 from results.store import RunFolder
 
@@ -27,9 +24,7 @@ async def run_series(
 
     Where ``clear`` says after a repeat that it is enough, the later ones are struck off the plan.
     """
-    await plan_repeat(
-        prepared.experiment, prepared.planner, 1
-    )  # what is wrong with it shows before anything is started
+    await plan_repeat(prepared, 1)  # what is wrong with it shows before anything is started
     async with staged(prepared, run, observer) as stage:
         return await _Series(prepared, run, observer, stage).run(_finished(earlier), clear)
 
@@ -56,7 +51,7 @@ class _Series:
         self, label: str, repeat: int, trials: Sequence[Planned], finished: dict[str, tuple[RunFolder, TrialRecord]]
     ) -> None:
         """All trials of one engine in one repeat."""
-        await plan_repeat(self._prepared.experiment, self._prepared.planner, repeat)
+        await plan_repeat(self._prepared, repeat)
         to_do = [item for item in trials if not self._adopted(item, finished)]
         await self._stage.play(label, repeat, _Listed(to_do))
         await self._stage.check(label, [plan for _, plan in trials])
@@ -85,8 +80,6 @@ class _Series:
 class _Listed:
     """Trials that are known beforehand."""
 
-    may_drown = False
-
     def __init__(self, trials: list[Planned]) -> None:
         self._left = trials
 
@@ -101,11 +94,11 @@ class _Listed:
         del self._left[0]
 
 
-async def plan_repeat(experiment: Experiment, planner: TrafficPlanner, repeat: int) -> None:
+async def plan_repeat(prepared: Prepared, repeat: int) -> None:
     """Make the traffic of one repeat while no engine runs; what is made already costs nothing."""
-    for plan in experiment.plan():
+    for plan in prepared.experiment.plan():
         if plan.repeat == repeat:
-            await asyncio.to_thread(planner.traffic, plan.load, repeat, plan.engine)
+            await prepared.world.in_thread(prepared.planner.traffic, plan.load, repeat, plan.engine)
 
 
 def _finished(earlier: RunFolder | None) -> dict[str, tuple[RunFolder, TrialRecord]]:

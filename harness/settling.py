@@ -7,7 +7,7 @@ one's. Rounds have equal lengths and new words, so that they differ in nothing b
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,8 +16,9 @@ from engines import Engine, Server
 from harness.client import Closed, Fleet
 from harness.client.fleet import LoadOrder
 from harness.client.wire import wire_sessions
+from harness.clock import NS_PER_S
 from harness.traffic import TrafficPlanner
-from results.records import Phase, StreamRecord
+from results.records import Phase, StreamEnd, StreamRecord
 from results.store import TrialFolder
 
 STILL_FALLING = 0.9
@@ -48,16 +49,25 @@ class Settler:
         limit_s: for one start; a round that is under way is finished.
         timeout_s: longest exchange.
         transport: as the trials use it.
+        now_ns: monotonic nanoseconds.
     """
 
     def __init__(
-        self, fleet: Fleet, planner: TrafficPlanner, *, limit_s: float, timeout_s: float, transport: str
+        self,
+        fleet: Fleet,
+        planner: TrafficPlanner,
+        *,
+        limit_s: float,
+        timeout_s: float,
+        transport: str,
+        now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._fleet = fleet
         self._planner = planner
         self._limit_s = limit_s
         self._timeout_s = timeout_s
         self._transport = transport
+        self._now_ns = now_ns
 
     async def settle(self, engine: Engine, server: Server, start: str) -> Settling | None:
         """Send rounds until the engine grows no faster; None where no time is given for it.
@@ -69,12 +79,12 @@ class Settler:
         """
         if not self._limit_s:
             return None
-        deadline_s = time.monotonic() + self._limit_s
+        deadline_ns = self._deadline_ns()
         last_s, requests = float("inf"), 0
         for number in range(_MOST_ROUNDS):
             took_s = await self._round(engine, server, f"{start}/{number}")
             requests += len(took_s)
-            if not took_s or server.exit_status is not None or time.monotonic() > deadline_s:
+            if not took_s or server.exit_status is not None or self._now_ns() > deadline_ns:
                 return Settling(requests, settled=False)
             round_s = statistics.median(took_s)
             if round_s >= STILL_FALLING * last_s:
@@ -104,13 +114,16 @@ class Settler:
             words: names the words of these rounds.
             idle_s: what a round took before any load.
         """
-        deadline_s, rounds = time.monotonic() + self._limit_s, 0
-        while server.exit_status is None and time.monotonic() < deadline_s:
+        deadline_ns, rounds = self._deadline_ns(), 0
+        while server.exit_status is None and self._now_ns() < deadline_ns:
             took_s = await self.round_s(engine, server, f"{words}/{rounds}")
             if took_s is not None and took_s <= BUSY * idle_s:
                 return True
             rounds += 1
         return False
+
+    def _deadline_ns(self) -> int:
+        return self._now_ns() + round(self._limit_s * NS_PER_S)
 
     async def _round(self, engine: Engine, server: Server, words: str) -> Sequence[float]:
         """Seconds from send to end of each request of one round; empty where one failed."""
@@ -128,6 +141,6 @@ class Settler:
 
 
 def _took_s(stream: StreamRecord) -> float | None:
-    if stream.end != "complete" or stream.status != 200 or stream.sent_ns is None:
+    if stream.end is not StreamEnd.COMPLETE or stream.status != 200 or stream.sent_ns is None:
         return None
     return (stream.ended_ns - stream.sent_ns) / 1e9

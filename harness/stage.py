@@ -3,7 +3,6 @@
 One that does not start, or dies before a trial, is given up; the others go on.
 """
 
-import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
@@ -11,19 +10,17 @@ from typing import Any, Protocol
 
 import msgspec
 
-from engines import Engine, EngineError, Model, pick_port
-from harness.client import Fleet, local_fleet
-from harness.client.ray_fleet import ray_fleet
-from harness.experiment import ClientConfig, Experiment
+from engines import Engine, EngineError, Model
+from engines.errors import EngineDied, NotReady
+from harness.experiment import Experiment
 from harness.fingerprint import fingerprint
 from harness.observer import Observer
-from harness.quality import check_quality
 from harness.settling import Settler
-from harness.starting import Side, started
-from harness.telemetry import sampler
+from harness.starting import Side
 from harness.traffic import TrafficPlanner
 from harness.trial import TrialRunner
-from results.records import TrialPlan, TrialRecord
+from harness.world import World
+from results.records import EngineFailure, EngineFate, TrialPlan, TrialRecord
 from results.store import RunFolder
 from workloads import Tokenizer
 
@@ -41,6 +38,8 @@ class Prepared(msgspec.Struct, frozen=True):
     planner: TrafficPlanner
     machine: dict[str, Any]
     """As :func:`harness.environment.machine` gives it."""
+    world: World
+    """Where it is measured."""
 
 
 class Agenda(Protocol):
@@ -49,11 +48,6 @@ class Agenda(Protocol):
     @property
     def is_over(self) -> bool:
         """Whether none is left."""
-        ...
-
-    @property
-    def may_drown(self) -> bool:
-        """Whether a trial may leave the engine with work that nobody waits for any more."""
         ...
 
     async def next(self) -> Planned | None:
@@ -89,6 +83,7 @@ class Stage:
         self._runner = runner
         self._settler = settler
         self._starts: Counter[str] = Counter()
+        self._builds: dict[str, dict[str, Any]] = {}
         self.failures: list[str] = []
         self.given_up: dict[str, str] = {}
 
@@ -100,7 +95,7 @@ class Stage:
     async def check(self, label: str, plans: Sequence[TrialPlan]) -> None:
         """Hold a sample of the answers to the reference, now that the engine has stopped and the machine is free."""
         prepared = self._prepared
-        await check_quality(
+        await prepared.world.check_quality(
             plans, self._run, prepared.engines[label], experiment=prepared.experiment, model=prepared.model,
             tokenizer=prepared.tokenizer, planner=prepared.planner,
         )  # fmt: skip
@@ -109,13 +104,15 @@ class Stage:
         """What makes a trial the same measurement as another one."""
         prepared = self._prepared
         traffic = prepared.planner.traffic(plan.load, plan.repeat, plan.engine)
+        if plan.engine not in self._builds:
+            self._builds[plan.engine] = prepared.world.build(prepared.engines[plan.engine])
         return fingerprint(
-            prepared.experiment, prepared.engines[plan.engine], prepared.model, plan,
-            traffic_sha256=traffic.shape_sha256, machine=prepared.machine,
+            prepared.experiment, prepared.model, plan,
+            build=self._builds[plan.engine], traffic_sha256=traffic.shape_sha256, machine=prepared.machine,
         )  # fmt: skip
 
     async def _one_start(self, label: str, repeat: int, agenda: Agenda) -> None:
-        """Start the engine and run trials until it dies, or drowns, or they are done."""
+        """Start the engine and run trials until it dies, or stays busy after one, or they are done."""
         prepared = self._prepared
         self._starts[label] += 1
         number = self._starts[label]
@@ -124,13 +121,24 @@ class Stage:
         log = self._run.engine_log(label, number)
         progress = _Progress(agenda)
         try:
-            async with started(prepared.engines[label], label, prepared.model, pick_port(port), log) as side:
+            async with prepared.world.started(prepared.engines[label], label, prepared.model, port, log) as side:
+                self._builds[label] = side.build
                 await self._trials(progress, await self._settled(side, f"{label}/{number}"), f"{label}/{number}")
         except EngineError as error:
             failure = _failure(label, repeat, error)
             self.failures.append(failure)
+            self._note_failure(label, repeat, error)
             if not progress.trials:  # it would be started again and again
                 self.given_up[label] = failure
+
+    def _note_failure(self, label: str, repeat: int, error: EngineError) -> None:
+        """Store what counts against the engine; a port in use, or a package that is missing, does not."""
+        if not isinstance(error, EngineDied | NotReady):
+            return
+        fate = EngineFate.DIED if isinstance(error, EngineDied) else EngineFate.NOT_READY
+        manifest = self._run.read_manifest()
+        failures = [*manifest.engine_failures, EngineFailure(label, repeat, fate)]
+        self._run.write_manifest(msgspec.structs.replace(manifest, engine_failures=failures))
 
     async def _settled(self, side: Side, start: str) -> Side:
         """The engine at its working speed, with a record of how it got there."""
@@ -143,25 +151,26 @@ class Stage:
         return msgspec.structs.replace(side, startup=startup)
 
     async def _trials(self, progress: "_Progress", side: Side, start: str) -> None:
-        """Run trials until none is left, or the engine has drowned in one.
+        """Run trials until none is left, or the engine stays busy with requests that nobody waits for.
 
         Raises:
             EngineDied: the engine ended; what is left was not begun.
         """
-        agenda, planner = progress.agenda, self._prepared.planner
-        idle_s = await self._settler.round_s(side.engine, side.server, f"{start}/idle") if agenda.may_drown else None
+        agenda, planner, world = progress.agenda, self._prepared.planner, self._prepared.world
+        idle_s = await self._settler.round_s(side.engine, side.server, f"{start}/idle")
         while not (death := side.server.died()):
             planned = await agenda.next()
             if planned is None:
                 return
             order, plan = planned
             self._observer.trial_started(plan)
-            traffic = await asyncio.to_thread(planner.traffic, plan.load, plan.repeat, plan.engine)
+            traffic = await world.in_thread(planner.traffic, plan.load, plan.repeat, plan.engine)
             record = await self._runner.run(plan, order, side, traffic, self.fingerprint(plan))
             progress.trials += 1
             self._observer.trial_finished(record)
             agenda.done(record)
-            if idle_s is not None and not agenda.is_over and not await self._idle_again(side, plan, idle_s):
+            left_work = idle_s is not None and record.abandoned_requests > 0 and not agenda.is_over
+            if left_work and not await self._idle_again(side, plan, idle_s or 0.0):
                 return
         raise death
 
@@ -190,21 +199,15 @@ class _Progress:
 @contextlib.asynccontextmanager
 async def staged(prepared: Prepared, run: RunFolder, observer: Observer) -> AsyncGenerator[Stage]:
     """A stage with its client and its telemetry, which go with the block."""
-    experiment = prepared.experiment
+    experiment, world = prepared.experiment, prepared.world
     trial, client = experiment.trial, experiment.client
-    async with sampler() as telemetry, _fleet(client) as fleet:
-        runner = TrialRunner(experiment, run, fleet, telemetry, prepared.tokenizer)
+    async with world.sampler() as telemetry, world.fleet(client) as fleet:
+        runner = TrialRunner(experiment, run, fleet, telemetry, tokenizer=prepared.tokenizer, world=world)
         settler = Settler(
-            fleet, prepared.planner, limit_s=trial.settle_s, timeout_s=trial.timeout_s, transport=client.transport
-        )
+            fleet, prepared.planner, limit_s=trial.settle_s, timeout_s=trial.timeout_s, transport=client.transport,
+            now_ns=world.now_ns,
+        )  # fmt: skip
         yield Stage(prepared, run, observer, runner, settler)
-
-
-def _fleet(client: ClientConfig) -> contextlib.AbstractAsyncContextManager[Fleet]:
-    """The client's workers, on this machine or on a cluster's."""
-    return (
-        ray_fleet(client.ray, client.workers, client.cores) if client.ray else local_fleet(client.workers, client.cores)
-    )
 
 
 def _failure(label: str, repeat: int, error: EngineError) -> str:

@@ -1,14 +1,19 @@
 """One start of one engine: what the machine had before, what the engine is, and what it took before any request."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
 
 from engines import Engine, Launch, Model, Server, attached, launched
 from engines.secrets import masked_data
+from harness.fingerprint import build_of_engine
+from harness.own_processes import own_processes
+from harness.telemetry import OwnProcesses
 from harness.telemetry.gpu import GpuProbe, open_gpus, visible_to
 from results.records import EngineDescription, Startup
 
@@ -21,7 +26,9 @@ class Side(msgspec.Struct, frozen=True):
         server: the process, or the address.
         description: what is measured.
         startup: what it took before any request.
+        build: which code it runs, as :func:`harness.fingerprint.build_of_engine` gives it.
         gpus: those of this machine that it may use, as ``CUDA_VISIBLE_DEVICES`` names them; None: every one.
+        own: its processes on this machine that the harness did not start.
     """
 
     engine: Engine
@@ -29,6 +36,8 @@ class Side(msgspec.Struct, frozen=True):
     description: EngineDescription
     startup: Startup
     gpus: str | None
+    own: OwnProcesses = OwnProcesses()
+    build: dict[str, Any] = {}
 
 
 @contextlib.asynccontextmanager
@@ -51,7 +60,12 @@ async def started(engine: Engine, label: str, model: Model, port: int, log: Path
             gpu_used_before_bytes=before[1],
             gpu_used_ready_bytes=_used(gpus),
         )
-        yield Side(engine, server, await _description(engine, label, model, launch, server), startup, visible)
+        build = await asyncio.to_thread(build_of_engine, engine)  # now: an image that was not here has been pulled
+        description = await _description(engine, label, model, launch, server)
+        if build:
+            description = msgspec.structs.replace(description, details={**description.details, "build": build})
+        own = await own_processes(launch, engine.url)
+        yield Side(engine, server, description, startup, visible, own, build)
 
 
 def _already(engine: Engine) -> contextlib.AbstractAsyncContextManager[Server]:

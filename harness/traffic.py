@@ -1,21 +1,29 @@
-"""What a trial sends: planned and checked before it, kept in a file, so that no plan has to fit into memory."""
+"""What a trial sends: planned and checked before it, kept in files, so that no plan has to fit into memory.
+
+A steady load has three plans with seeds of their own. The window's is the measured one: its sessions, and in an open
+loop their times, are the same for every engine and repeat. Ramp and tail are pools of other sessions in other words,
+which begin again when they have been sent.
+"""
 
 import contextlib
 import functools
 import hashlib
+import itertools
+import math
+import statistics
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from harness.experiment import EngineConfig, Experiment
-from results.frames import FrameAppender, FrameLog
+from harness.plan_file import PlanFile
 from results.records import Cache, Load, TrafficRecord
 from workloads import (
+    VARYING_ARRIVALS,
     BadOption,
     EndlessCache,
-    PlanHash,
     PlannedSession,
     Seed,
     Session,
@@ -32,29 +40,74 @@ from workloads import (
 SETTLING_REQUESTS = 3
 """In one round of them."""
 _SETTLING_TOKENS = 16
-_FLUSH_BYTES = 1 << 22
+_LEAST_RAMP = 40
+_MOST_RAMP = 1000
+"""Sessions of the pools of ramp and tail; requests of a closed loop's tail."""
+_TURNOVERS = 3
+"""Requests of a closed loop's plans that are written beforehand, for each slot."""
+
+
+class Pool(msgspec.Struct, frozen=True):
+    """Sessions that are sent again when they have all been sent.
+
+    Attributes:
+        plan: the sessions.
+        period_s: open loop: length of the plan.
+        think_s: closed loop: mean time for which users think before a request; 0 before the first of a session.
+    """
+
+    plan: PlanFile
+    period_s: float = 0.0
+    think_s: float = 0.0
 
 
 class Traffic(msgspec.Struct, frozen=True):
     """What one trial sends.
 
     Attributes:
-        warmup: sent first, in words of their own, and never counted.
-        primers: sent after it, to bring the cache into the state that the trial declares; empty where it is cold.
-        plan: file of the measured sessions.
-        shape_sha256: over lengths, order and times.
-        record: what is stored of it.
+        primers: sent before the load, to bring the cache into the state that the trial declares.
+        window: the measured sessions; of a load that is meant to change, all of them.
+        ramp: sent before the window, and
+        tail: after it; None for a load that is meant to change.
+        length_s: open loop: how long the window's plan lasts; None for a closed one.
+        shape_sha256: over lengths, order and times of what is written beforehand: equal for every engine and repeat.
+        sha256: over the bytes of the same.
+        cache: what the prefix cache may hold.
+        endless: prefix cache of the planned prompts.
     """
 
-    warmup: tuple[PlannedSession, ...]
     primers: Callable[[], Iterator[PlannedSession]]
-    plan: Path
+    window: PlanFile
+    ramp: Pool | None
+    tail: Pool | None
+    length_s: float | None
     shape_sha256: str
-    record: TrafficRecord
+    sha256: str
+    cache: Cache
+    endless: EndlessCache
 
-    def sessions(self) -> Iterator[PlannedSession]:
-        """The measured sessions, read from the file as they are needed."""
-        return iter(FrameLog(self.plan, PlannedSession))
+    @property
+    def record(self) -> TrafficRecord:
+        """What is stored of it: of the window's plan as far as it was written, and of what all parts repeat."""
+        window = self.window
+        return TrafficRecord(
+            sha256=self.sha256,
+            sessions=window.sessions,
+            requests=window.requests,
+            prompt_tokens=window.prompt_tokens,
+            output_tokens=window.output_tokens,
+            repeated_tokens=self.endless.hit_tokens,
+            block_tokens=self.endless.block_tokens,
+            mean_turn=window.mean_turn,
+            off_length=window.off_length,
+            off_example=window.off_example,
+            cache=self.cache,
+        )
+
+
+def is_steady(load: Load) -> bool:
+    """Whether a load stays as it is, so that it has a ramp, a window and a tail; a trace at its own times does not."""
+    return load.concurrency is not None or load.arrival not in {"workload", *VARYING_ARRIVALS}
 
 
 class TrafficPlanner:
@@ -118,34 +171,94 @@ class TrafficPlanner:
     def _forget(self) -> None:
         """Plans of another repeat are not needed again; their files may be large."""
         for traffic in self._made.values():
-            traffic.plan.unlink()
+            for plan in {traffic.window, *(pool.plan for pool in (traffic.ramp, traffic.tail) if pool)}:
+                plan.unlink()
         self._made.clear()
 
     def _planned(self, load: Load, seed: Seed) -> Traffic:
-        limits, source = self._experiment.trial, self._workload
-        path = self._folder / hashlib.sha256(f"{seed.traffic}|{seed.words}".encode()).hexdigest()[:16]
-        warmup_seed = Seed(f"{seed.traffic}/warmup", f"{seed.words}/warmup")
-        warmup = plan_closed(_within(source, 0.0), self.tokenizer, warmup_seed, limits.warmup_requests)
-        record, shape = _written(path, self._measured(load, seed), self.tokenizer, limits.cache)
-        if not record.sessions:
+        limits, endless = self._experiment.trial, EndlessCache()
+        steady, warm = is_steady(load), limits.cache is Cache.WARM
+        ramp = self._ramp(load, _part(seed, "ramp"), endless) if steady and not warm else None
+        window, length_s = self._window(load, seed, endless)
+        if not window.sessions:
             raise BadOption("the workload has no session for this load; give it a longer duration_s or more requests")
-        return Traffic(tuple(map(_first_turn, warmup)), self._primers(path, seed), path, shape, record)
+        shape_sha256, sha256 = window.shape_sha256, window.sha256
+        if steady and warm:
+            ramp = Pool(window, length_s or 0.0, _mean_think_s(window))
+        tail = self._pool(load, _part(seed, "tail"), endless) if steady else None
+        primers = self._primers(window, seed)
+        return Traffic(primers, window, ramp, tail, length_s, shape_sha256, sha256, limits.cache, endless)
 
-    def _measured(self, load: Load, seed: Seed) -> Iterator[PlannedSession]:
-        limits, source = self._experiment.trial, self._workload
+    def _window(self, load: Load, seed: Seed, endless: EndlessCache) -> tuple[PlanFile, float | None]:
+        """The window's plan, written as far as can be known, and how long it lasts in an open loop."""
+        limits = self._experiment.trial
         if load.concurrency is not None:
-            source = _within(source, limits.duration_s)
-            return plan_closed(source, self.tokenizer, seed, limits.max_requests)
-        span_s, count = limits.duration_s, limits.max_requests
+            plan = self._file(seed, self._capped(plan_closed(self._source(), self.tokenizer, seed, _NO_END)), endless)
+            plan.write(lambda plan: plan.requests >= max(limits.min_requests, _TURNOVERS * (load.concurrency or 1)))
+            return plan, None
+        if not is_steady(load):
+            plan = self._file(seed, self._changing(load, seed), endless)
+            plan.write()
+            return plan, None
+        arrivals = _Arrivals(self._capped(self._arriving(load, seed)), load)
+        plan = self._file(seed, arrivals, endless)
+        plan.write(lambda plan: arrivals.next_s >= limits.duration_s and plan.requests >= limits.min_requests)
+        as_planned = arrivals.last_s < limits.duration_s <= arrivals.end_s
+        return plan, limits.duration_s if as_planned else arrivals.end_s
+
+    def _changing(self, load: Load, seed: Seed) -> Iterator[PlannedSession]:
+        """All sessions of a load that is meant to change."""
+        limits, span_s = self._experiment.trial, self._experiment.trial.duration_s
+        count = limits.max_requests or _NO_END
         if load.arrival == "workload":
             warp, thinking = self._time_warp(load)
-            source = _within(source, span_s * warp if thinking else span_s)
+            source = _within(self._workload, span_s * warp if thinking else span_s)
             return plan_recorded(
                 source, self.tokenizer, seed, duration_s=span_s, count=count, time_warp=warp, warp_thinking=thinking
             )
         process = arrival(load.arrival or "poisson", load.rate_per_s or 0.0, load.arrival_options)
-        source = _within(source, span_s)
+        source = _within(self._workload, span_s)
         return plan_open(source, process, self.tokenizer, seed, duration_s=span_s, count=count)
+
+    def _arriving(self, load: Load, seed: Seed) -> Iterator[PlannedSession]:
+        process = arrival(load.arrival or "poisson", load.rate_per_s or 0.0, load.arrival_options)
+        return plan_open(self._source(), process, self.tokenizer, seed, duration_s=math.inf, count=_NO_END)
+
+    def _ramp(self, load: Load, seed: Seed, endless: EndlessCache) -> Pool:
+        """The pool of the ramp; in a closed loop its first sessions are met in the middle, as at any later time."""
+        if load.concurrency is None:
+            return self._pool(load, seed, endless)
+        count = max(_LEAST_RAMP, _TURNOVERS * load.concurrency)
+        sessions = list(plan_closed(self._source(), self.tokenizer, seed, count))
+        plan = self._file(seed, _begun(sessions, load.concurrency, seed), endless)
+        plan.write()
+        return Pool(plan, think_s=_mean_think_s(sessions))
+
+    def _pool(self, load: Load, seed: Seed, endless: EndlessCache) -> Pool:
+        if load.concurrency is not None:
+            least = max(_LEAST_RAMP, _TURNOVERS * load.concurrency)
+            plan = self._file(seed, plan_closed(self._source(), self.tokenizer, seed, least), endless)
+            plan.write(lambda plan: plan.requests >= least)
+            return Pool(plan)
+        arrivals = _Arrivals(self._arriving(load, seed), load)
+        plan = self._file(seed, arrivals, endless)
+        ramp_s = self._experiment.trial.ramp_s
+        plan.write(
+            lambda plan: plan.sessions >= _MOST_RAMP or (arrivals.next_s >= ramp_s and plan.sessions >= _LEAST_RAMP)
+        )
+        return Pool(plan, arrivals.end_s)
+
+    def _file(self, seed: Seed, plan: Iterator[PlannedSession], endless: EndlessCache) -> PlanFile:
+        name = hashlib.sha256(f"{seed.traffic}|{seed.words}".encode()).hexdigest()[:16]
+        return PlanFile(self._folder / name, plan, prompt_reader(self.tokenizer), endless)
+
+    def _capped(self, plan: Iterator[PlannedSession]) -> Iterator[PlannedSession]:
+        return itertools.islice(plan, self._experiment.trial.max_requests)
+
+    def _source(self) -> Workload:
+        """The workload without the turns that no trial can reach."""
+        limits = self._experiment.trial
+        return _within(self._workload, limits.ramp_s + limits.max_window_s + 2 * limits.timeout_s)
 
     def _time_warp(self, load: Load) -> tuple[float, bool]:
         """How much faster than recorded, and whether think times shrink with it.
@@ -164,12 +277,12 @@ class TrafficPlanner:
         """The workload's own, found once: a trace is read to its end for it."""
         return getattr(self._workload, "rate_per_s", None)
 
-    def _primers(self, path: Path, seed: Seed) -> Callable[[], Iterator[PlannedSession]]:
+    def _primers(self, window: PlanFile, seed: Seed) -> Callable[[], Iterator[PlannedSession]]:
         match self._experiment.trial.cache:
             case Cache.COLD:
                 return lambda: iter(())
             case Cache.WARM:
-                return lambda: (_hurried(planned.session) for planned in FrameLog(path, PlannedSession))
+                return lambda: (_hurried(planned.session) for planned in window)
             case Cache.PRIMED:
                 primers = getattr(self._workload, "primers", None)
                 if primers is None or next(iter(primers(self.tokenizer, seed)), None) is None:
@@ -177,11 +290,75 @@ class TrafficPlanner:
                 return lambda: (_hurried(session) for session in primers(self.tokenizer, seed))
 
 
+_NO_END = 1 << 62
+"""Sessions of a plan that goes on as long as it is read."""
+
+
+class _Arrivals:
+    """A plan of an open loop that is read one session ahead, so that it is known when the next one would arrive.
+
+    Attributes:
+        last_s: when the last session that was read arrives.
+    """
+
+    def __init__(self, plan: Iterator[PlannedSession], load: Load) -> None:
+        self._plan = plan
+        self._gap_s = 1 / (load.rate_per_s or 1.0)
+        self._next = next(plan, None)
+        self.last_s = 0.0
+
+    @property
+    def next_s(self) -> float:
+        """When the next session arrives; infinite where there is none."""
+        return math.inf if self._next is None else self._next.offset_s or 0.0
+
+    @property
+    def end_s(self) -> float:
+        """When what was read is over: at the next arrival, or a mean gap after the last one."""
+        return self.next_s if self._next else self.last_s + self._gap_s
+
+    def __iter__(self) -> "_Arrivals":
+        return self
+
+    def __next__(self) -> PlannedSession:
+        if self._next is None:
+            raise StopIteration
+        planned, self._next = self._next, next(self._plan, None)
+        self.last_s = planned.offset_s or 0.0
+        return planned
+
+
 @contextlib.contextmanager
 def traffic_planner(experiment: Experiment, tokenizer: Tokenizer) -> Generator[TrafficPlanner]:
     """A planner whose files go with the block."""
     with tempfile.TemporaryDirectory(prefix="bakeoff-traffic-") as folder:
         yield TrafficPlanner(experiment, tokenizer, Path(folder))
+
+
+def _part(seed: Seed, name: str) -> Seed:
+    return Seed(f"{seed.traffic}/{name}", f"{seed.words}/{name}")
+
+
+def _mean_think_s(sessions: Iterable[PlannedSession]) -> float:
+    turns = (pair for planned in sessions for pair in enumerate(planned.session.turns))
+    thinks_s = [turn.think_s if number else 0.0 for number, turn in turns]
+    return statistics.fmean(thinks_s) if thinks_s else 0.0
+
+
+def _begun(sessions: list[PlannedSession], count: int, seed: Seed) -> Iterator[PlannedSession]:
+    """Sessions as a load in progress has them: ``count`` of them at a turn drawn from all turns, then the others.
+
+    Long sessions are met more often.
+    """
+    places = [(number, turn) for number, planned in enumerate(sessions) for turn in range(len(planned.session.turns))]
+    rng = seed.draws("begun")
+    drawn: dict[int, int] = {}
+    while len(drawn) < min(count, len(sessions)):
+        drawn.setdefault(*places[rng.below(len(places))])
+    for number, turn in drawn.items():
+        session = sessions[number].session
+        yield PlannedSession(msgspec.structs.replace(session, turns=session.turns[turn:]), None, turn)
+    yield from (planned for number, planned in enumerate(sessions) if number not in drawn)
 
 
 def _url(side: EngineConfig) -> str | None:
@@ -192,53 +369,6 @@ def _within(source: Workload, reach_s: float) -> Workload:
     """The workload without the turns that a load of that length cannot reach, where it can leave them out."""
     within = getattr(source, "within", None)
     return source if within is None else within(reach_s)
-
-
-def _written(
-    path: Path, plan: Iterator[PlannedSession], tokenizer: Tokenizer, cache: Cache
-) -> tuple[TrafficRecord, str]:
-    """Write a plan to its file, encoding every prompt once; returns what is stored of it and the hash of its shape."""
-    everything, shape, endless = PlanHash(), hashlib.sha256(), EndlessCache()
-    reader = prompt_reader(tokenizer)
-    sessions = requests = output_tokens = off = waiting = 0
-    example: str | None = None
-    with FrameAppender(path) as file:
-        for planned in plan:
-            sessions += 1
-            everything.add(planned)
-            shape.update(msgspec.json.encode(_shape(planned)))
-            for turn in planned.session.turns:
-                ids = reader.ids(turn)
-                endless.add(ids)
-                requests += 1
-                output_tokens += turn.output_tokens
-                waiting += len(ids) * 4
-                if len(ids) != turn.input_tokens:
-                    off += 1
-                    example = example or f"{planned.session.id}: {len(ids)} tokens where {turn.input_tokens} were meant"
-            file.append(planned)
-            if waiting > _FLUSH_BYTES:
-                file.flush()
-                waiting = 0
-        file.flush()
-    record = TrafficRecord(
-        sha256=everything.hexdigest(),
-        sessions=sessions,
-        requests=requests,
-        prompt_tokens=endless.prompt_tokens,
-        output_tokens=output_tokens,
-        repeated_tokens=endless.hit_tokens,
-        block_tokens=endless.block_tokens,
-        off_length=off,
-        off_example=example,
-        cache=cache,
-    )
-    return record, shape.hexdigest()
-
-
-def _shape(planned: PlannedSession) -> tuple[object, ...]:
-    turns = [(turn.input_tokens, turn.output_tokens, turn.think_s) for turn in planned.session.turns]
-    return planned.session.id, planned.offset_s, turns
 
 
 def _first_turn(planned: PlannedSession) -> PlannedSession:

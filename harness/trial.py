@@ -1,52 +1,52 @@
-"""One trial: warm up, put the load on, wait, decode, judge, store."""
+"""One trial: fill the cache, put the load on, decode, judge, store."""
 
 import asyncio
+import functools
 import statistics
-import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from engines import Server
-from harness.calibration import Shape, calibrate, median_of
-from harness.client import Closed, Fleet, Issue, LoadResult, Open, decode_stream
-from harness.client.fleet import LoadOrder
+from harness.calibration import Shape, median_of, spread_of
+from harness.client import Closed, Fleet, Issue, LoadResult, decode_stream
+from harness.client.fleet import LoadOrder, Share
 from harness.client.wire import WireSession, wire_sessions
 from harness.errors import ClientFailed, TruthFailed
-from harness.experiment import Experiment, TrialConfig
+from harness.experiment import Experiment
 from harness.quality import asks_logprobs
 from harness.starting import Side
-from harness.telemetry import Sampler, ServerPage
-from harness.traffic import Traffic
-from harness.verdict import Evidence, client_faults, judge, warnings
+from harness.steady_plan import SteadyTraffic, ramp_record, share_of
+from harness.telemetry import OwnProcesses, ServerPage
+from harness.traffic import Traffic, is_steady
+from harness.verdict import Evidence, client_faults, judge
+from harness.world import Telemetry, World
 from results.jsonl import Appender
-from results.metrics import latency, measured_only, trial_window
+from results.metrics import latency, under_load
 from results.records import (
     Cache,
     ClientError,
     Load,
+    Outcome,
     Phase,
     RequestRecord,
     TelemetryRecord,
     TrialPlan,
     TrialRecord,
     Verdict,
+    Window,
+    WindowKind,
 )
 from results.store import RunFolder, TrialFolder
 from workloads import PlannedSession, Tokenizer
 
-
-def share_of(load: Load, limits: TrialConfig) -> Closed | Open:
-    """What the client keeps up at one load level."""
-    if load.concurrency is None:
-        return Open(limits.duration_s, load.max_in_flight)
-    return Closed(load.concurrency, limits.duration_s, limits.min_requests, load.ramp_s)
+_ABANDONED = frozenset({Outcome.TIMEOUT, Outcome.CANCELLED})
 
 
 def shape_of(load: Load, requests: Sequence[RequestRecord]) -> Shape:
     """The shape that a trial's load had to the client: the streams it asked for, at the pace at which chunks came."""
-    answers = [request for request in measured_only(requests) if request.chunk_ns]
+    answers = [request for request in under_load(requests) if request.chunk_ns]
     rate = None if load.concurrency is not None else _sent_per_s(answers, load.rate_per_s)
     shape = Shape(concurrency=load.concurrency, rate_per_s=rate)
     if not answers:
@@ -56,8 +56,12 @@ def shape_of(load: Load, requests: Sequence[RequestRecord]) -> Shape:
     return msgspec.structs.replace(
         shape,
         gap_s=statistics.fmean(gaps_s) if gaps_s else shape.gap_s,
-        chunks=max(1, round(statistics.fmean(len(request.chunk_ns) for request in answers))),
+        chunks=max(1, round(statistics.fmean(len(latency.arrivals(request)) for request in answers))),
         ttft_s=statistics.median(ttfts_s) if ttfts_s else shape.ttft_s,
+        tokens_per_chunk=round(
+            sum(r.total_chunk_tokens for r in answers) / sum(len(latency.arrivals(r)) for r in answers)
+        ),
+        body_bytes=spread_of([request.sent_bytes for request in answers if request.sent_bytes is not None]),
     )
 
 
@@ -79,10 +83,18 @@ class TrialRunner:
         fleet: the client's workers.
         sampler: telemetry.
         tokenizer: for engines whose chunks must be counted by it.
+        world: gives stamps, and calibrates the client.
     """
 
     def __init__(
-        self, experiment: Experiment, run: RunFolder, fleet: Fleet, sampler: Sampler, tokenizer: Tokenizer | None
+        self,
+        experiment: Experiment,
+        run: RunFolder,
+        fleet: Fleet,
+        sampler: Telemetry,
+        *,
+        tokenizer: Tokenizer | None,
+        world: World,
     ) -> None:
         self._experiment = experiment
         self._run = run
@@ -90,6 +102,7 @@ class TrialRunner:
         self._client_errors: dict[tuple[str, str], ClientError] = {}
         self._sampler = sampler
         self._tokenizer = tokenizer
+        self._world = world
         self._was_reset = False
 
     async def run(
@@ -98,11 +111,14 @@ class TrialRunner:
         """Run one trial and store it; an engine that dies makes it INVALID, it does not raise."""
         folder = self._run.trial(plan.id)
         folder.create()
-        started_ns = time.monotonic_ns()
+        started_ns = self._world.now_ns()
         page = _page(side)
-        async with self._sampler.into(folder.telemetry_log, side.server.pid, self._fleet.pids, page, side.gpus):
+        own = side.own if self._fleet.is_local else OwnProcesses(unknown="the client's workers run on a cluster")
+        async with self._sampler.into(
+            folder.telemetry_log, side.server.pid, self._fleet.pids, page, side.gpus, own=own
+        ):
             result = await self._unless_death(side.server, self._drive(side, plan.load, traffic, folder))
-        ended_ns = time.monotonic_ns()
+        ended_ns = self._world.now_ns()
         if result and result.loop_lag:
             with Appender(folder.telemetry_log) as telemetry:
                 telemetry.append(result.loop_lag)
@@ -119,7 +135,8 @@ class TrialRunner:
             ended_ns=ended_ns,
             issue_start_ns=issue.start_ns,
             issue_end_ns=issue.end_ns,
-            planned_requests=result.planned if result else _measured(folder),
+            window=_window(result, issue, folder),
+            planned_requests=result.planned if result else _under_load(folder),
             workload_sha256=traffic.shape_sha256,
             verdict=Verdict.INVALID,
             engine_description=side.description,
@@ -129,6 +146,9 @@ class TrialRunner:
             fingerprint=fingerprint,
             clients=result.clients if result else [],
             traffic=msgspec.structs.replace(traffic.record, cache_reset=self._was_reset),
+            ramp=ramp_record(plan.load, self._experiment.trial, traffic, result.ramp)
+            if result and result.ramp
+            else None,
         )
         record = await self._judged(record, folder, side, str(death) if death else None)
         folder.finish(record)
@@ -139,24 +159,35 @@ class TrialRunner:
         self._was_reset = False
         await asyncio.sleep(limits.idle_s)
         self._was_reset = limits.cache is not Cache.WARM and await side.engine.reset_cache(side.server)
-        first = 0
-        for sessions in (traffic.warmup, tuple(traffic.primers())):
-            first += await self._warm_up(side, sessions, first, folder)
+        primed = await self._prime(side, tuple(traffic.primers()), folder)
         order = self._order(side, share_of(load, limits), Phase.MEASURED)
-        quality = self._experiment.quality
-        asks = asks_logprobs(self._experiment.traffic_seed(load), quality.samples) if quality.logprobs else None
+
+        def window(sessions: Iterable[PlannedSession], first: int) -> Iterator[WireSession]:
+            return self._encoded(side, sessions, first, self._asks(load))
+
         await self._sampler.mark("before")
-        result = await self._fleet.load(order, self._encoded(side, traffic.sessions(), first, asks), folder)
+        if is_steady(load):
+            others = functools.partial(self._encoded, side)
+            plan = SteadyTraffic(load, limits, traffic, primed=primed, encode=others, encode_window=window).plan()
+            result = await self._fleet.steady(order, plan, folder)
+        else:
+            result = await self._fleet.load(order, window(traffic.window, 0), folder)
         await self._sampler.mark("after")
         return result
 
-    async def _warm_up(self, side: Side, sessions: Sequence[PlannedSession], first: int, folder: TrialFolder) -> int:
-        """Send what is never counted, two at a time; returns how many requests that were."""
-        if not sessions:
-            return 0
-        share = Closed(min(2, len(sessions)), self._experiment.trial.timeout_s * len(sessions))
-        await self._fleet.load(self._order(side, share, Phase.WARMUP), self._encoded(side, sessions, first), folder)
-        return sum(len(planned.session.turns) for planned in sessions)
+    async def _prime(self, side: Side, sessions: Sequence[PlannedSession], folder: TrialFolder) -> int:
+        """Fill the cache, two sessions at a time; returns how many requests that were, numbered below zero."""
+        requests = sum(len(planned.session.turns) for planned in sessions)
+        if sessions:
+            share = Closed(min(2, len(sessions)), self._experiment.trial.timeout_s * len(sessions))
+            order = self._order(side, share, Phase.WARMUP)
+            await self._fleet.load(order, self._encoded(side, sessions, -requests), folder)
+        return requests
+
+    def _asks(self, load: Load) -> Callable[[int], bool] | None:
+        """Whether the request at a position of the window's plan asks for log-probabilities; None where none does."""
+        quality = self._experiment.quality
+        return asks_logprobs(self._experiment.traffic_seed(load), quality.samples) if quality.logprobs else None
 
     def _encoded(
         self, side: Side, sessions: Iterable[PlannedSession], first: int, logprobs: Callable[[int], bool] | None = None
@@ -164,7 +195,7 @@ class TrialRunner:
         dialect, model = side.engine.dialect, side.engine.model_id
         return wire_sessions(sessions, dialect, model, first_index=first, tokenizer=self._tokenizer, logprobs=logprobs)
 
-    def _order(self, side: Side, share: Closed | Open, phase: Phase) -> LoadOrder:
+    def _order(self, side: Side, share: Share, phase: Phase) -> LoadOrder:
         return LoadOrder(
             base_url=side.server.base_url,
             access=side.server.access,
@@ -186,7 +217,7 @@ class TrialRunner:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _judged(self, record: TrialRecord, folder: TrialFolder, side: Side, death: str | None) -> TrialRecord:
-        """Decode the log, store the requests, and fill in the client's error, verdict and warnings."""
+        """Decode the log, store the requests, and fill in the client's error, verdict and findings."""
         requests = [decode_stream(stream, side.engine.dialect, self._tokenizer) for stream in folder.read_streams()]
         folder.write_requests(requests)
         telemetry: list[TelemetryRecord] = folder.read_telemetry().records
@@ -194,19 +225,23 @@ class TrialRunner:
             requests=requests,
             telemetry=telemetry,
             load=record.load,
-            window=trial_window(record, requests),
+            window=record.window,
             max_failure_share=self._experiment.trial.max_failure_share,
             engine_death=death,
             planned=record.planned_requests,
             max_error_share=self._experiment.client.max_error_share,
             traffic=record.traffic,
+            ramp=record.ramp,
+            max_window_s=self._experiment.trial.max_window_s,
+            max_foreign_share=self._experiment.trial.max_foreign_share,
         )
         error, why = await self._client_error(record, evidence)
         evidence = msgspec.structs.replace(evidence, client_error=error)
-        verdict, reasons = judge(evidence)
+        verdict, findings = judge(evidence)
         return msgspec.structs.replace(
-            record, verdict=verdict, reasons=reasons, warnings=warnings(evidence), client_error=error, uncalibrated=why
-        )
+            record, verdict=verdict, findings=findings, client_error=error, uncalibrated=why,
+            abandoned_requests=sum(request.outcome in _ABANDONED for request in requests),
+        )  # fmt: skip
 
     async def _client_error(self, record: TrialRecord, evidence: Evidence) -> tuple[ClientError | None, str | None]:
         """The client's error at this engine's pace under this load, or why it is not known; found once for each."""
@@ -228,10 +263,10 @@ class TrialRunner:
         """One calibration; where it would void the trial, the median of three."""
         shape = shape_of(evidence.load, evidence.requests)
         transport = self._experiment.client.transport
-        error = await calibrate(self._fleet, shape, transport)
+        error = await self._world.calibrate(self._fleet, shape, transport)
         if not client_faults(msgspec.structs.replace(evidence, client_error=error)):
             return error
-        return median_of([error, *[await calibrate(self._fleet, shape, transport) for _ in range(2)]])
+        return median_of([error, *[await self._world.calibrate(self._fleet, shape, transport) for _ in range(2)]])
 
 
 def _page(side: Side) -> ServerPage | None:
@@ -240,6 +275,16 @@ def _page(side: Side) -> ServerPage | None:
     return ServerPage(side.server.base_url, source, side.server.access) if source else None
 
 
-def _measured(folder: TrialFolder) -> int:
-    """Measured requests of a trial that was cut off: those that were under way are recorded as cancelled."""
-    return sum(stream.phase is Phase.MEASURED for stream in folder.read_streams())
+def _window(result: LoadResult | None, issue: Issue, folder: TrialFolder) -> Window:
+    """What was measured; nothing of a trial that was cut off."""
+    if result is None:
+        return Window(issue.start_ns, issue.start_ns)
+    if result.window is not None:
+        return Window(*result.window)
+    ends_ns = [stream.ended_ns for stream in folder.read_streams() if stream.phase is not Phase.WARMUP]
+    return Window(issue.start_ns, max(ends_ns, default=issue.start_ns) + 1, WindowKind.MAKESPAN)
+
+
+def _under_load(folder: TrialFolder) -> int:
+    """Requests of a trial that was cut off: those that were under way are recorded as cancelled."""
+    return sum(stream.phase is not Phase.WARMUP for stream in folder.read_streams())

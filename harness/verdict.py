@@ -1,34 +1,56 @@
-"""Whether a trial may be used as evidence: VALID, or INVALID with named reasons. Pure functions over its log."""
+"""Whether a trial may be used as evidence, and what was found out about it. Pure functions over its log."""
 
+import math
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 import msgspec
 
-from harness.stopped import stopped
-from harness.telemetry.gpu import THERMAL_REASONS
-from results.metrics import latency, measured_only
+from harness.machine_state import machine_findings
+from harness.punctuality import off_schedule, stalled
+from harness.steady_plan import TURNOVERS
+from results.client_error import widest_s
+from results.findings import Finding, FindingCode, Severity, invalid, warning
+from results.metrics import has_failed, latency, under_load
 from results.metrics.percentiles import percentile
-from results.metrics.window import Window
-from results.records import Cache, ClientError, Load, Outcome, RequestRecord, TelemetryRecord, TrafficRecord, Verdict
+from results.metrics.prefix_cache import prompt_tokens
+from results.metrics.steadiness import growth, in_flight, throughput_change
+from results.metrics.throughput import planned_inside
+from results.records import (
+    Cache,
+    ClientError,
+    Load,
+    Outcome,
+    RampRecord,
+    RequestRecord,
+    TelemetryRecord,
+    TokenSource,
+    TrafficRecord,
+    Verdict,
+    Window,
+    WindowKind,
+)
 from results.server_view import fall, readings, tokens_disagree
 
-MIN_WINDOW_S = 1.0
 MAX_SEND_LAG_S = 0.020
 """A client that sends its 90th-percentile request later than this, and later than a tenth of the TTFT, is saturated."""
 
 
-MAX_OPEN_LAG_S = 0.005
-"""An open loop whose 99th-percentile request is later than this did not keep its schedule."""
-MAX_RATE_ERROR = 0.005
-"""Nor did one whose rate is off by more than this share."""
 _CALIBRATED_UP_TO = 1.5
 """A trial may have this many times the chunks per second at which the client's error was measured."""
 
 
 _WARM_SHARE = 0.5
 """A cache that hits less than this share of prompts that it has seen before is not warm."""
+
+
+_LEAST_TURNS, _TURNS_OFF = 20, 0.15
+"""A mix of turns is judged from so many requests on; its mean may be off by this share."""
+_ROUNDING = 1e-6
+_MIN_STOPPED_S = 0.25
+"""The sampling at 10 Hz cannot tell a shorter stop of the engine's processes from none."""
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -48,49 +70,116 @@ class Evidence(msgspec.Struct, frozen=True):
     """Of the median TTFT, and of the mean gap between chunks, that it may reach."""
     traffic: TrafficRecord | None = None
     """What was to be sent, and what the cache was declared to hold."""
+    ramp: RampRecord | None = None
+    """How the ramp went; None of a load that is meant to change."""
+    max_foreign_share: float = 1.0
+    """Share of the cores that other processes may use."""
+    max_window_s: float = math.inf
+    """The longest window that was allowed."""
 
 
-def judge(evidence: Evidence) -> tuple[Verdict, list[str]]:
-    """The verdict and its reasons, most damning first."""
-    reasons = list(_reasons(evidence))
-    return (Verdict.INVALID if reasons else Verdict.VALID), reasons
+def judge(evidence: Evidence) -> tuple[Verdict, list[Finding]]:
+    """The verdict and its findings, the most damning first; warnings stand last."""
+    found = list(_invalidating(evidence))
+    return (Verdict.INVALID if found else Verdict.VALID), [*found, *_warnings(evidence)]
 
 
-def warnings(evidence: Evidence) -> list[str]:
-    """What a reader should know of a trial that may still be valid; each says what was seen and what to do."""
-    measured = measured_only(evidence.requests)
-    traffic = [*_off_length(evidence.traffic), *_unfilled(evidence, measured)]
-    return [*_warnings(measured), *traffic, *_uncalibrated(evidence, measured), *_of_the_engine(evidence)]
-
-
-def _reasons(evidence: Evidence) -> Iterator[str]:
-    measured = measured_only(evidence.requests)
+def _invalidating(evidence: Evidence) -> Iterator[Finding]:
+    load = under_load(evidence.requests)
+    inside = planned_inside(load, evidence.window)
     if evidence.engine_death:
-        yield f"engine died: {evidence.engine_death}"
+        yield invalid(FindingCode.ENGINE_DIED, detail=evidence.engine_death)
     yield from _restarted(evidence.telemetry)
-    if halt := stopped(evidence.telemetry, measured):
-        yield halt
-    if evidence.planned is not None and evidence.planned != len(measured):
-        yield f"requests lost: {evidence.planned} were planned, {len(measured)} are in the log; this is our bug"
-    failed = Counter(request.outcome.value for request in measured if request.outcome is not Outcome.OK)
-    if failed.total() > evidence.max_failure_share * len(measured):
-        parts = ", ".join(f"{count} {outcome}" for outcome, count in failed.most_common())
-        example = next(request.error for request in measured if request.outcome is not Outcome.OK)
-        yield f"errors: {failed.total()} of {len(measured)} requests failed ({parts}); first: {example}"
-    if evidence.window.length_s < MIN_WINDOW_S:
-        yield f"too short: the steady window is {evidence.window.length_s:.2f} s, needed is {MIN_WINDOW_S:g} s"
-    yield from _saturated(measured)
+    yield from _stopped(evidence.telemetry, load)
+    if evidence.planned is not None and evidence.planned != len(load):
+        yield invalid(FindingCode.REQUESTS_LOST, planned_requests=evidence.planned, logged_requests=len(load))
+    yield from _failed(inside, evidence.max_failure_share)
+    yield from _unsteady(evidence, load)
+    yield from (finding for finding in _length(evidence) if finding.severity is Severity.INVALID)
+    yield from _late(inside)
     if evidence.load.concurrency is None:
-        yield from _off_schedule(measured)
+        yield from off_schedule(inside)
+    yield from _stalled(evidence, load, inside)
     yield from client_faults(evidence)
-    yield from _not_cold(evidence, measured)
-    if evidence.load.concurrency is None and _queue_grew(measured, evidence.window):
-        yield "not steady: the queue was still growing when the arrivals ended; lower rate_per_s"
-    if _throttled(evidence):
-        yield "throttled: a GPU lowered its clocks for heat or a power brake inside the window; cool it and repeat"
+    yield from _not_cold(evidence, load)
+    yield from (finding for finding in _of_machine(evidence) if finding.severity is Severity.INVALID)
 
 
-def _saturated(measured: Sequence[RequestRecord]) -> Iterator[str]:
+def _warnings(evidence: Evidence) -> Iterator[Finding]:
+    load = under_load(evidence.requests)
+    inside = planned_inside(load, evidence.window)
+    yield from (finding for finding in _length(evidence) if finding.severity is Severity.WARNING)
+    yield from (finding for finding in _of_machine(evidence) if finding.severity is Severity.WARNING)
+    yield from _of_answers([request for request in inside if request.outcome is Outcome.OK])
+    yield from _turn_mix(evidence, inside)
+    yield from _off_length(evidence.traffic)
+    yield from _unfilled(evidence, load)
+    yield from _uncalibrated(evidence, load)
+    yield from _of_counters(evidence)
+
+
+def _length(evidence: Evidence) -> Iterator[Finding]:
+    """Whether the window is as long as it had to be; a plan that ended early may leave one that is long enough."""
+    length_s, ramp = evidence.window.length_s, evidence.ramp
+    needed_s = ramp.window_s if ramp else 0.0
+    if evidence.engine_death or (length_s > 0 and length_s >= needed_s * (1 - _ROUNDING)):
+        return
+    turnovers_s = TURNOVERS * (ramp.turnover_s or 0.0) if ramp else 0.0
+    if length_s <= 0 or length_s < turnovers_s or length_s >= evidence.max_window_s * (1 - _ROUNDING):
+        yield invalid(FindingCode.WINDOW_TOO_SHORT, window_s=length_s, needed_window_s=needed_s)
+    else:
+        yield warning(FindingCode.PLAN_ENDED_EARLY, planned_s=length_s, needed_window_s=needed_s)
+
+
+def _turn_mix(evidence: Evidence, inside: Sequence[RequestRecord]) -> Iterator[Finding]:
+    """Whether early turns are over-represented: sessions that began with the load are young."""
+    planned = evidence.traffic.mean_turn if evidence.traffic else 0.0
+    if evidence.window.kind is not WindowKind.STEADY or not planned or len(inside) < _LEAST_TURNS:
+        return
+    mean = statistics.fmean(request.turn for request in inside)
+    if abs(mean - planned) > _TURNS_OFF * planned:
+        yield warning(FindingCode.TURN_MIX, window_turn=mean + 1, workload_turn=planned + 1)
+
+
+def _stopped(telemetry: Sequence[TelemetryRecord], measured: Sequence[RequestRecord]) -> Iterator[Finding]:
+    """Whether the engine's processes were stopped (state T) between the first request's plan and the last one's end.
+
+    Such an engine has not failed, but the trial says nothing of its speed.
+    """
+    if not measured:
+        return
+    start_ns = min(request.planned_ns for request in measured)
+    end_ns = max(request.ended_ns for request in measured)
+    samples = [record for record in telemetry if record.source == "engine" and start_ns <= record.t_ns <= end_ns]
+    held = [(later.t_ns - sample.t_ns, sample) for sample, later in pairwise(samples) if _count(sample, "stopped")]
+    stopped_s = sum(length_ns for length_ns, _ in held) / 1e9
+    if stopped_s >= _MIN_STOPPED_S:
+        stopped, processes = max((_count(sample, "stopped"), _count(sample, "processes")) for _, sample in held)
+        yield invalid(FindingCode.ENGINE_STOPPED, stopped_processes=stopped, processes=processes, stopped_s=stopped_s)
+
+
+def _count(record: TelemetryRecord, name: str) -> int:
+    value = record.values.get(name)
+    return value if isinstance(value, int) else 0
+
+
+def _failed(measured: Sequence[RequestRecord], max_share: float) -> Iterator[Finding]:
+    failed = [request for request in measured if has_failed(request)]
+    if len(failed) <= max_share * len(measured):
+        return
+    ((outcome, count),) = Counter(request.outcome for request in failed).most_common(1)
+    first = next(request for request in failed if request.outcome is outcome)
+    yield invalid(
+        FindingCode.FAILED_REQUESTS,
+        failed_requests=len(failed),
+        measured_requests=len(measured),
+        outcome=outcome.value,
+        outcome_requests=count,
+        error=first.error or "no further detail",
+    )
+
+
+def _late(measured: Sequence[RequestRecord]) -> Iterator[Finding]:
     lags = [lag for request in measured if (lag := latency.send_lag_s(request)) is not None]
     ttfts = [ttft for request in measured if (ttft := latency.ttft_s(request)) is not None]
     if not lags or not ttfts:
@@ -98,25 +187,18 @@ def _saturated(measured: Sequence[RequestRecord]) -> Iterator[str]:
     lag = sorted(lags)[int(0.9 * (len(lags) - 1))]
     ttft = percentile(ttfts, 0.5).value or max(ttfts)
     if lag > MAX_SEND_LAG_S and lag > 0.1 * ttft:
-        yield f"client saturated: 10 % of the requests were sent over {lag * 1000:.0f} ms late; use a faster client"
+        yield invalid(FindingCode.CLIENT_LATE, late_share=0.1, send_lag_s=lag)
 
 
-def _off_schedule(measured: Sequence[RequestRecord]) -> Iterator[str]:
-    """An open loop keeps its schedule, or it is none; both rules need enough requests to tell."""
-    sent = [request for request in measured if request.sent_ns is not None]
-    lag = percentile([latency.send_lag_s(request) or 0.0 for request in sent], 0.99).value
-    if lag is None:
-        return
-    if lag > MAX_OPEN_LAG_S:
-        yield f"client saturated: 1 % of the requests were sent over {lag * 1000:.1f} ms late; add client.workers"
-    due_ns = sorted(request.planned_ns if request.due_ns is None else request.due_ns for request in sent)
-    sent_ns = sorted(request.sent_ns or 0 for request in sent)
-    share = (due_ns[-1] - due_ns[0]) / max(1, sent_ns[-1] - sent_ns[0])
-    if abs(share - 1) > MAX_RATE_ERROR:
-        yield f"client saturated: requests were sent at {share:.2%} of the planned rate; add client.workers"
+def _stalled(evidence: Evidence, load: Sequence[RequestRecord], inside: Sequence[RequestRecord]) -> Iterator[Finding]:
+    ttfts_s = [ttft for request in inside if (ttft := latency.ttft_s(request)) is not None]
+    gaps_s = latency.chunk_gaps_s(load, evidence.window)
+    typical_s = (statistics.median(ttfts_s) if ttfts_s else None, statistics.fmean(gaps_s) if gaps_s else None)
+    if finding := stalled(evidence.telemetry, typical_s, evidence.max_error_share):
+        yield finding
 
 
-def client_faults(evidence: Evidence) -> list[str]:
+def client_faults(evidence: Evidence) -> list[Finding]:
     """A figure that is as small as the error of the client that measured it is no figure.
 
     The pace is judged by the mean gap: an engine whose chunks come in bursts has a median gap of nothing.
@@ -124,153 +206,136 @@ def client_faults(evidence: Evidence) -> list[str]:
     error = evidence.client_error
     if error is None:
         return []
-    measured = measured_only(evidence.requests)
-    ttfts_s = [ttft for request in measured if (ttft := latency.ttft_s(request)) is not None]
-    gaps_s = latency.chunk_gaps_s(measured, evidence.window)
+    load = under_load(evidence.requests)
+    inside = planned_inside(load, evidence.window)
+    ttfts_s = [ttft for request in inside if (ttft := latency.ttft_s(request)) is not None]
+    gaps_s = latency.chunk_gaps_s(load, evidence.window)
     pairs = (
-        ("TTFT", error.ttft_s, "median", statistics.median(ttfts_s) if ttfts_s else None),
-        ("the gap between chunks", error.itl_s, "mean", statistics.fmean(gaps_s) if gaps_s else None),
+        ("ttft", widest_s("ttft", error), statistics.median(ttfts_s) if ttfts_s else None),
+        ("chunk_gap", widest_s("chunk_gap", error), statistics.fmean(gaps_s) if gaps_s else None),
     )
+    max_share = evidence.max_error_share
     return [
-        f"client error: {name} is known to ± {_ms(error_s)} ms, more than {evidence.max_error_share:.0%} of its "
-        f"{centre} {_ms(typical_s)} ms; give the client a core of its own (client.cores) or more client.workers"
-        for name, error_s, centre, typical_s in pairs
-        if error_s is not None and typical_s is not None and error_s > evidence.max_error_share * typical_s
+        invalid(FindingCode.CLIENT_ERROR, latency=name, error_s=error_s, typical_s=typical_s, max_error_share=max_share)
+        for name, error_s, typical_s in pairs
+        if error_s is not None and typical_s is not None and error_s > max_share * typical_s
     ]
 
 
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g}" if seconds < 1 else f"{seconds * 1e3:,.0f}"
-
-
-def _restarted(telemetry: Sequence[TelemetryRecord]) -> Iterator[str]:
+def _restarted(telemetry: Sequence[TelemetryRecord]) -> Iterator[Finding]:
     fell = fall(telemetry)
     if fell is not None and not fell.several:
-        yield (
-            f"engine restarted: its counters fell from {fell.height:,.0f} to {fell.floor:,.0f} during the trial "
-            f"({fell.name}); see why it ends by itself"
-        )
+        yield invalid(FindingCode.ENGINE_RESTARTED, counter=fell.name, before=fell.height, after=fell.floor)
 
 
-def _of_the_engine(evidence: Evidence) -> Iterator[str]:
-    """What the engine's own counters say against the trial, and what they say against themselves."""
+def _of_counters(evidence: Evidence) -> Iterator[Finding]:
+    """What the engine's own counters say against themselves, or against the client's count."""
     fell = fall(evidence.telemetry)
     if fell is not None and fell.several:
-        yield (
-            f"engine's metrics: its counters fell from {fell.height:,.0f} to {fell.floor:,.0f} and rose again at once "
-            f"({fell.name}): several servers answer there in turn, so its own view means nothing; measure one of them"
-        )
+        yield warning(FindingCode.SEVERAL_SERVERS, counter=fell.name, before=fell.height, after=fell.floor)
     elif disagreement := tokens_disagree(evidence.telemetry, evidence.requests):
         yield disagreement
 
 
-def _hits(evidence: Evidence, measured: Sequence[RequestRecord]) -> tuple[int, int] | None:
+def _hits(evidence: Evidence, load: Sequence[RequestRecord]) -> tuple[int, int] | None:
     """Prompt tokens that came from the engine's prefix cache, and all of them; None where it does not count.
 
     As its answers say; where they do not, as its own counters moved while the load was on.
     """
-    counted = [request for request in measured if request.cached_tokens is not None]
-    if counted:
-        hits = sum(request.cached_tokens or 0 for request in counted)
-        return hits, sum(request.prompt_tokens or 0 for request in counted)
+    if tokens := prompt_tokens(load):
+        return tokens
     hit = readings(evidence.telemetry).moved("prefix_hits_tokens_total").value
     if hit is None:
         return None
-    return round(hit), sum(request.prompt_tokens or request.wanted_input_tokens or 0 for request in measured)
+    return round(hit), sum(request.prompt_tokens or request.wanted_input_tokens or 0 for request in load)
 
 
-def _not_cold(evidence: Evidence, measured: Sequence[RequestRecord]) -> Iterator[str]:
+def _not_cold(evidence: Evidence, load: Sequence[RequestRecord]) -> Iterator[Finding]:
     """A cold trial may hit what it repeats itself, in blocks of any size, and nothing else."""
-    traffic, hits = evidence.traffic, _hits(evidence, measured)
+    traffic, hits = evidence.traffic, _hits(evidence, load)
     if traffic is None or traffic.cache is not Cache.COLD or hits is None:
         return
-    allowed = traffic.repeated_tokens + traffic.block_tokens * len(measured)
+    sent_again = sum(request.wanted_input_tokens or 0 for request in load if request.cycle)
+    allowed = traffic.repeated_tokens + sent_again + traffic.block_tokens * len(load)
     if hits[0] > allowed:
-        yield (
-            f"cache not cold: {hits[0]} of {hits[1]} prompt tokens came from the prefix cache, but the trial itself "
-            f"repeats at most {allowed}; restart the engine or change seed"
-        )
+        yield invalid(FindingCode.CACHE_NOT_COLD, cached_tokens=hits[0], prompt_tokens=hits[1], repeated_tokens=allowed)
 
 
-def _unfilled(evidence: Evidence, measured: Sequence[RequestRecord]) -> Iterator[str]:
+def _unfilled(evidence: Evidence, measured: Sequence[RequestRecord]) -> Iterator[Finding]:
     """Whether a cache that was filled on purpose was hit."""
     traffic = evidence.traffic
     if traffic is None or traffic.cache is Cache.COLD:
         return
     hits = _hits(evidence, measured)
     if hits is None:
-        yield f"cache: {traffic.cache.value} as asked, but the engine does not say what it hit"
+        yield warning(FindingCode.CACHE_UNKNOWN, cache=traffic.cache.value)
     elif not hits[0] or (traffic.cache is Cache.WARM and hits[0] < _WARM_SHARE * hits[1]):
-        yield (
-            f"cache: {traffic.cache.value} as asked, but only {hits[0]} of {hits[1]} prompt tokens came from the "
-            "prefix cache; it is switched off or too small"
-        )
+        yield warning(FindingCode.CACHE_UNUSED, cache=traffic.cache.value, cached_tokens=hits[0], prompt_tokens=hits[1])
 
 
-def _off_length(traffic: TrafficRecord | None) -> Iterator[str]:
+def _off_length(traffic: TrafficRecord | None) -> Iterator[Finding]:
     if traffic is not None and traffic.off_length:
-        yield (
-            f"prompts: {traffic.off_length} of {traffic.requests} planned prompts are not as long as the workload says "
-            f"(first: {traffic.off_example})"
+        yield warning(
+            FindingCode.PROMPT_LENGTH,
+            wrong_requests=traffic.off_length,
+            planned_requests=traffic.requests,
+            example=traffic.off_example or "unknown",
         )
 
 
-def _queue_grew(measured: Sequence[RequestRecord], window: Window) -> bool:
-    """Whether the mean number in flight of the last third exceeds twice that of the first third, by 4 or more."""
-    third_ns = (window.end_ns - window.start_ns) / 3
-    if third_ns <= 0:
-        return False
-
-    def mean_in_flight(start_ns: float, end_ns: float) -> float:
-        busy = sum(max(0.0, min(r.ended_ns, end_ns) - max(r.planned_ns, start_ns)) for r in measured)
-        return busy / (end_ns - start_ns)
-
-    first = mean_in_flight(window.start_ns, window.start_ns + third_ns)
-    last = mean_in_flight(window.end_ns - third_ns, window.end_ns)
-    return last > 2 * first and last - first >= 4
-
-
-def _throttled(evidence: Evidence) -> bool:
-    return any(
-        isinstance(mask := record.values.get("throttle_reasons"), int) and mask & THERMAL_REASONS
-        for record in evidence.telemetry
-        if evidence.window.holds(record.t_ns)
-    )
+def _unsteady(evidence: Evidence, load: Sequence[RequestRecord]) -> Iterator[Finding]:
+    """An open loop whose backlog grew, or a closed loop whose throughput has a trend."""
+    window = evidence.window
+    if window.kind is not WindowKind.STEADY or window.length_s <= 0:
+        return
+    if evidence.load.concurrency is None:
+        backlog = growth(in_flight(load, window))
+        if backlog.is_saturation:
+            yield invalid(FindingCode.SATURATED, first_in_flight=backlog.first, last_in_flight=backlog.last)
+        return
+    turnover_s = (evidence.ramp.turnover_s if evidence.ramp else None) or 0.0
+    if (change := throughput_change(load, window, turnover_s)) is not None:
+        yield invalid(FindingCode.NOT_STEADY, change_share=change)
 
 
-def _warnings(measured: Sequence[RequestRecord]) -> Iterator[str]:
-    done = [request for request in measured if request.outcome is Outcome.OK]
-    wrong = [r for r in done if r.output_tokens is not None and r.output_tokens != r.wanted_output_tokens]
-    if wrong:
-        yield (
-            f"output length: {len(wrong)} of {len(done)} answers are not as long as asked "
-            f"(first: {wrong[0].output_tokens} instead of {wrong[0].wanted_output_tokens} tokens)"
-        )
-    off = [r for r in done if r.prompt_tokens is not None and r.prompt_tokens != r.wanted_input_tokens]
-    if off:
-        yield (
-            f"input length: the engine counted {off[0].prompt_tokens} prompt tokens where {off[0].wanted_input_tokens} "
-            f"were meant, in {len(off)} of {len(done)} requests; check that tokenizer and template are the model's own"
-        )
-    sources = Counter(request.token_source.value for request in done if request.token_source)
-    if sources.get("apportioned"):
-        yield (
-            f"token counts: in {sources['apportioned']} of {len(done)} answers only the sum is known; "
-            "their ITL is apportioned over the chunks"
-        )
-    if sources.get("assumed"):
-        yield f"token counts: in {sources['assumed']} of {len(done)} answers one token per chunk is a guess"
+def _of_machine(evidence: Evidence) -> Sequence[Finding]:
+    return list(machine_findings(evidence.telemetry, evidence.window, evidence.max_foreign_share))
 
 
-def _uncalibrated(evidence: Evidence, measured: Sequence[RequestRecord]) -> Iterator[str]:
-    """The error was found at one pace; a trial that was much faster may have a larger one."""
+def _of_answers(done: Sequence[RequestRecord]) -> Iterator[Finding]:
+    """Lengths and token counts of answers that are not what they should be."""
+    if wrong := _unequal((r.output_tokens, r.wanted_output_tokens) for r in done):
+        output, asked = wrong[0]
+        yield warning(
+            FindingCode.OUTPUT_LENGTH, wrong_requests=len(wrong), ok_requests=len(done), output_tokens=output,
+            asked_tokens=asked,
+        )  # fmt: skip
+    if wrong := _unequal((r.prompt_tokens, r.wanted_input_tokens) for r in done):
+        counted, planned = wrong[0]
+        yield warning(
+            FindingCode.INPUT_LENGTH, wrong_requests=len(wrong), ok_requests=len(done), engine_tokens=counted,
+            planned_tokens=planned,
+        )  # fmt: skip
+    sources = Counter(request.token_source for request in done)
+    if apportioned := sources[TokenSource.APPORTIONED]:
+        yield warning(FindingCode.TOKENS_APPORTIONED, apportioned_requests=apportioned, ok_requests=len(done))
+    if assumed := sources[TokenSource.ASSUMED]:
+        yield warning(FindingCode.TOKENS_ASSUMED, assumed_requests=assumed, ok_requests=len(done))
+
+
+def _unequal(pairs: Iterable[tuple[int | None, int | None]]) -> list[tuple[int, int]]:
+    """Those of which both are known and differ."""
+    return [(seen, asked) for seen, asked in pairs if seen is not None and asked is not None and seen != asked]
+
+
+def _uncalibrated(evidence: Evidence, measured: Sequence[RequestRecord]) -> Iterator[Finding]:
+    """The error was measured at one pace; a trial that was much faster may have a larger one."""
     error = evidence.client_error
     if error is None or evidence.window.length_s <= 0:
         return
-    chunks = sum(evidence.window.holds(t_ns) for request in measured for t_ns in request.chunk_ns)
+    chunks = sum(evidence.window.holds(t_ns) for request in measured for t_ns, _ in latency.arrivals(request))
     rate = chunks / evidence.window.length_s
     if rate > _CALIBRATED_UP_TO * error.chunks_per_s:
-        yield (
-            f"client error: found at {error.chunks_per_s:.0f} chunks/s, the trial had {rate:.0f}; "
-            "what is printed as ± may be too small"
+        yield warning(
+            FindingCode.UNCALIBRATED_PACE, calibrated_chunks_per_s=error.chunks_per_s, trial_chunks_per_s=rate
         )

@@ -25,7 +25,7 @@ class AppendOnlyFile:
     def __init__(self, path: Path, whole_bytes: Callable[[int, int], int]) -> None:
         self._path = path
         try:
-            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             end = os.lseek(self._handle, 0, os.SEEK_END)
             whole = whole_bytes(self._handle, end)
             if whole < end:

@@ -20,9 +20,11 @@ import numpy as np
 
 from results.errors import NotExportable, NotImportable
 from results.metrics import CATALOGUE, HEADLINE, Metric, Unit, Value, absent
+from results.metrics.catalogue import DEFINITIONS
 from results.quality import QualityRecord
-from results.records import SCHEMA_VERSION, Manifest, TrialRecord, Verdict
+from results.records import SCHEMA_VERSION, Manifest, TrialRecord, Verdict, schema_problem
 from results.run import Cell, Run, by_repeat
+from results.work import Work
 
 FORMAT = "5.3.1"
 """The version of pytest-benchmark whose format this is."""
@@ -37,11 +39,13 @@ class StoredTrial(msgspec.Struct, frozen=True, omit_defaults=True):
         record: verdict, counts, engine.
         metrics: one value per name of the catalogue.
         quality: its answers beside a reference's; None where that was not looked at.
+        work: what its measured requests came to.
     """
 
     record: TrialRecord
     metrics: dict[str, Value]
     quality: QualityRecord | None = None
+    work: Work = Work()
 
 
 class StoredRun(msgspec.Struct, frozen=True):
@@ -67,6 +71,7 @@ class StoredRun(msgspec.Struct, frozen=True):
 
 class _Section(msgspec.Struct, frozen=True):
     schema_version: int
+    definitions: int
     runs: list[StoredRun]
 
 
@@ -76,6 +81,7 @@ class _File(msgspec.Struct, frozen=True):
 
 class _Version(msgspec.Struct, frozen=True):
     schema_version: int
+    definitions: int = 1
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -105,7 +111,7 @@ def benchmark_json(runs: Mapping[str, Run]) -> bytes:
         "benchmarks": benchmarks,
         "datetime": last.ended_utc or last.created_utc,
         "version": FORMAT,
-        "bakeoff": _Section(SCHEMA_VERSION, [_stored(title, run) for title, run in runs.items()]),
+        "bakeoff": _Section(SCHEMA_VERSION, DEFINITIONS, [stored(title, run) for title, run in runs.items()]),
     }
     return msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n"
 
@@ -114,7 +120,7 @@ def read_benchmark_json(path: Path) -> list[StoredRun]:
     """The runs in a file that :func:`benchmark_json` has written.
 
     Raises:
-        NotImportable: it cannot be read, is damaged or newer, or pytest-benchmark itself has written it.
+        NotImportable: it cannot be read, is damaged or of another schema, or pytest-benchmark itself has written it.
     """
     try:
         data = path.read_bytes()
@@ -125,8 +131,13 @@ def read_benchmark_json(path: Path) -> list[StoredRun]:
         raise NotImportable(f"{path} is no file of pytest-benchmark ({error})") from error
     if head is None:
         raise NotImportable(f"{path} holds no trials; write it with bakeoff export RUN --as pytest-benchmark --out DIR")
-    if head.schema_version > SCHEMA_VERSION:
-        raise NotImportable(f"{path} has schema {head.schema_version}, newer than {SCHEMA_VERSION}; update bakeoff")
+    if problem := schema_problem(head.schema_version):
+        raise NotImportable(f"{path} {problem}")
+    if head.definitions != DEFINITIONS:
+        raise NotImportable(
+            f"{path} holds values of metric definitions {head.definitions}, and these are {DEFINITIONS}; "
+            "export its run again with this bakeoff"
+        )
     try:
         found = msgspec.json.decode(data, type=_File).bakeoff.runs
     except msgspec.MsgspecError as error:
@@ -155,8 +166,16 @@ def stored_run(path: Path, title: str | None = None) -> StoredRun:
     return chosen[0]
 
 
-def _stored(title: str, run: Run) -> StoredRun:
-    return StoredRun(title, run.manifest, [StoredTrial(t.record, t.metrics, t.quality) for t in run.finished])
+def stored(title: str, run: Run, file: str = "") -> StoredRun:
+    """A run without its logs.
+
+    Args:
+        title: what it is called.
+        run: with them.
+        file: where it can be read from.
+    """
+    finished = [StoredTrial(t.record, t.metrics, t.quality, t.work) for t in run.finished]
+    return StoredRun(title, run.manifest, finished, file)
 
 
 def _complete(trial: StoredTrial) -> StoredTrial:
@@ -170,7 +189,7 @@ def _benchmarks(title: str, run: Run) -> Iterator[dict[str, Any]]:
         of_engine = [trial for trial in run.finished if trial.record.engine == cell.engine]
         for metric in _WRITTEN:
             values = by_repeat(of_engine, cell.load, metric.name)
-            if values and min(values.values()) > 0:
+            if metric.name in cell.intervals and min(values.values()) > 0:
                 yield _benchmark(title, cell, metric, values) | {"extra_info": _extra(run, cell, metric, values)}
 
 

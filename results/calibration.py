@@ -7,7 +7,7 @@ import msgspec
 
 from results.atomic import write_atomic
 from results.errors import NotCalibrated, NotWritable, RunUnreadable
-from results.records import SCHEMA_VERSION, ClientError
+from results.records import ClientError, schema_problem
 
 SATURATED_BELOW = 0.98
 """A client that reached a smaller share of the chunks per second asked for did not keep up, or its server did not."""
@@ -85,7 +85,7 @@ def read_calibration(path: Path) -> Calibration:
 
     Raises:
         NotCalibrated: there is none.
-        RunUnreadable: it is damaged, or newer than this version.
+        RunUnreadable: it is damaged, or of another schema.
     """
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Calibration)
@@ -93,6 +93,6 @@ def read_calibration(path: Path) -> Calibration:
         raise NotCalibrated("this machine has not been calibrated; run: bakeoff calibrate") from error
     except (msgspec.MsgspecError, OSError) as error:
         raise RunUnreadable(f"{path} cannot be read ({error}); run bakeoff calibrate again") from error
-    if found.schema_version > SCHEMA_VERSION:
-        raise RunUnreadable(f"{path} has schema {found.schema_version}, newer than {SCHEMA_VERSION}; update bakeoff")
+    if problem := schema_problem(found.schema_version):
+        raise RunUnreadable(f"{path} {problem}")
     return found

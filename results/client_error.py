@@ -1,19 +1,14 @@
-"""What the measuring client's own error means for results: its largest value, and its share in each metric.
+"""What the measuring client's own error means for results: the ± of each latency metric.
 
-The error is found by the harness against a server of known truth (``bakeoff calibrate``); here it is only read.
+The error is measured by the harness against a server of known truth (``bakeoff calibrate``); here it is only read.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from results.metrics.catalogue import QUANTILES
 from results.metrics.values import Value
 from results.records import ClientError, TrialRecord
-
-_OF_A_START = ("ttft_", "e2e_")
-"""Metrics that count from a send to a chunk: as wrong as a TTFT."""
-_OF_A_GAP = ("chunk_gap_",)
-_OF_A_TOKEN = ("itl_", "tpot_")
-"""Metrics that spread a gap over the tokens it delivered, and its error with it."""
 
 
 class Measured(Protocol):
@@ -31,37 +26,41 @@ class Measured(Protocol):
 
 
 def largest(errors: Sequence[ClientError]) -> ClientError | None:
-    """The worst of each field; None of none."""
+    """The worst of each field and metric; None of none."""
     if not errors:
         return None
-    gaps_s = [error.itl_s for error in errors if error.itl_s is not None]
+    by_metric: dict[str, float] = {}
+    for error in errors:
+        for metric, error_s in error.by_metric.items():
+            by_metric[metric] = max(error_s, by_metric.get(metric, 0.0))
     return ClientError(
         requests=min(error.requests for error in errors),
         chunks_per_s=min(error.chunks_per_s for error in errors),
-        ttft_s=max(error.ttft_s for error in errors),
-        itl_s=max(gaps_s) if gaps_s else None,
         send_lag_s=max(error.send_lag_s for error in errors),
         cpu_s=max(error.cpu_s for error in errors),
+        by_metric=by_metric,
     )
 
 
-def error_s(metric: str, error: ClientError | None, tokens_per_chunk: float | None) -> float | None:
-    """The ± of one latency metric in seconds; None where the client's error was not found or does not matter.
+def error_s(metric: str, error: ClientError | None) -> float | None:
+    """The ± of one metric in seconds; None where it is not known, or the metric is no latency.
 
     Args:
         metric: name in the catalogue.
         error: of the client.
-        tokens_per_chunk: mean of the trials; an unknown one counts as 1, which makes no error smaller than it is.
     """
-    if error is None:
-        return None
-    if metric.startswith(_OF_A_START):
-        return error.ttft_s
-    if error.itl_s is not None and metric.startswith(_OF_A_GAP):
-        return error.itl_s
-    if error.itl_s is not None and metric.startswith(_OF_A_TOKEN):
-        return error.itl_s / max(1.0, tokens_per_chunk or 1.0)
-    return None
+    return error.by_metric.get(metric) if error is not None else None
+
+
+def widest_s(latency: str, error: ClientError) -> float | None:
+    """The largest ± over the percentiles of one latency; None where none is known.
+
+    Args:
+        latency: such as ``ttft`` or ``chunk_gap``.
+        error: of the client.
+    """
+    known = (error.by_metric.get(f"{latency}_{label}_s") for label, _ in QUANTILES)
+    return max((error_s for error_s in known if error_s is not None), default=None)
 
 
 def largest_error_s(metric: str, trials: Iterable[Measured]) -> float:
@@ -72,5 +71,4 @@ def largest_error_s(metric: str, trials: Iterable[Measured]) -> float:
         trials: of one cell, or of both sides of a comparison: a client is late and never early, so the errors of the
             sides point the same way, and the larger of them bounds their difference.
     """
-    known = (error_s(metric, t.record.client_error, t.metrics["tokens_per_chunk"].value) for t in trials)
-    return max((error for error in known if error is not None), default=0.0)
+    return max((error_s(metric, trial.record.client_error) or 0.0 for trial in trials), default=0.0)

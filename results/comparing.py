@@ -1,85 +1,35 @@
-"""Compare two sides, each a run or one engine of a run, after checking that they may be compared.
-
-A run is its folder, or what :mod:`results.benchmark_json` has kept of it: the same verdict follows from both.
+"""Compare two sides, after checking that they may be compared and that they did the same work.
 
 One metric at one load is the primary one, named before anybody looks; all others are guardrails, whose words hold for
-all of them at once.
+all of them at once. How the sides were measured decides what their noise is. Trials of one run were interleaved, and
+are compared as such. Where a run has taken trials over from an earlier one, only repeats whose two trials belong to one
+session are. Sides of different runs carry the noise between runs (:mod:`results.statistics.between_runs`).
 """
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from results.benchmark_json import StoredRun, StoredTrial, stored_run
 from results.client_error import largest_error_s
-from results.errors import NoEvidence, NotComparable
-from results.metrics import CATALOGUE, HEADLINE
+from results.comparability import difference, series_of
+from results.errors import NotComparable
+from results.metrics import CATALOGUE, Metric
 from results.primary import primary_load, primary_metric
 from results.quality import QualitySummary, pooled
-from results.records import Load, TrialRecord, Verdict
-from results.run import Run, Trial, by_repeat, load
-from results.statistics import ALPHA, BAND, Comparison, compare_runs, guardrails
+from results.records import Load
+from results.reliability import Tally, tallies
+from results.sides import AnyTrial, SideOfRun, compared_value, labels, measured_requests
+from results.statistics import Comparison, Judgement, compare_runs, compare_sessions, guardrails
+from results.statistics.between_runs import LEAST_RUNS, NoiseFloor
+from results.statistics.change_points import change_points
+from results.statistics.comparison import of_effect
+from results.statistics.two_sample import LEAST_PAIRS
+from results.terms import Terms
+from results.work import WorkComparison, compare_work, per_token
 
-_MACHINE = ("cpu", "cores", "memory_bytes", "gpus")
-_UNCOMPARED = frozenset({"failures"})
-"""Headline metrics that a ratio does not suit."""
-
-
-AnyTrial = Trial | StoredTrial
-AnyRun = Run | StoredRun
-"""Read from a folder, or from a file."""
-
-
-class SideOfRun(msgspec.Struct, frozen=True):
-    """One side of a comparison.
-
-    Attributes:
-        engine: label of the engine.
-        run: where it comes from.
-        trials: its valid trials, of one engine.
-    """
-
-    engine: str
-    run: AnyRun
-    trials: Sequence[AnyTrial]
-
-    @property
-    def loads(self) -> list[Load]:
-        """Load levels with a valid trial."""
-        return list({trial.record.load.label: trial.record.load for trial in self.trials}.values())
-
-    def at(self, level: str) -> list[AnyTrial]:
-        """The valid trials at one load level."""
-        return [trial for trial in self.trials if trial.record.load.label == level]
-
-
-class Terms(msgspec.Struct, frozen=True):
-    """What is agreed before anybody looks.
-
-    Attributes:
-        metrics: names in the catalogue; the primary one is among them in any case.
-        primary: the metric of which the verdict speaks; None for the rule of :mod:`results.primary`.
-        alpha: share of false alarms of the primary metric, and of all guardrails together.
-        band: half-width of the equivalence band, as a share.
-    """
-
-    metrics: tuple[str, ...] = tuple(name for name in HEADLINE if name not in _UNCOMPARED)
-    primary: str | None = None
-    alpha: float = ALPHA
-    band: float = BAND
-
-    def __post_init__(self) -> None:
-        unknown = [name for name in (*self.metrics, self.primary) if name is not None and name not in CATALOGUE]
-        if unknown:
-            raise NotComparable(f"unknown metric '{unknown[0]}'; known: {', '.join(CATALOGUE)}")
-        unsuited = [name for name in (*self.metrics, self.primary) if name in _UNCOMPARED]
-        if unsuited:
-            raise NotComparable(f"{unsuited[0]} are counted, not compared by a ratio; leave the metric out")
-        if not 0 < self.alpha < 1:
-            raise NotComparable(f"alpha must lie between 0 and 1, not {self.alpha}")
-        if not 0 < self.band < 1:
-            raise NotComparable(f"band must lie between 0 and 1, not {self.band}")
+_COUNTS = frozenset({"requests_per_s", "goodput_per_s", "attainment"})
+"""Metrics that count requests on one side of an edge. All repeats send the same plan, so the one of N that lies on the
+edge is on it every time: a step of 1/N that no number of repeats averages."""
 
 
 class Compared(msgspec.Struct, frozen=True):
@@ -92,6 +42,8 @@ class Compared(msgspec.Struct, frozen=True):
         comparisons: that one and the guardrails, level by level.
         answers: how the answers of A and of B compare with the reference, by level; None where nobody looked.
         terms: what was agreed.
+        work: whether the two did the same work, by level.
+        tallies: what INVALID trials and failed starts say of the engines.
     """
 
     a: str
@@ -100,6 +52,8 @@ class Compared(msgspec.Struct, frozen=True):
     comparisons: list[Comparison]
     answers: dict[str, tuple[QualitySummary | None, QualitySummary | None]]
     terms: Terms
+    work: dict[str, WorkComparison] = {}
+    tallies: list[Tally] = []
 
     @property
     def guardrails(self) -> list[Comparison]:
@@ -107,106 +61,35 @@ class Compared(msgspec.Struct, frozen=True):
         return [one for one in self.comparisons if one is not self.primary]
 
 
-def agreed(metrics: Sequence[str] | None, primary: str | None, alpha: float, band: float) -> Terms:
-    """The terms of a comparison; without metrics those of the table.
-
-    Raises:
-        NotComparable: a metric is unknown or has no ratio, or a number is out of range.
-    """
-    terms = Terms(primary=primary, alpha=alpha, band=band)
-    return msgspec.structs.replace(terms, metrics=tuple(metrics)) if metrics else terms
-
-
-def select(text: str, engine: str | None = None, title: str | None = None) -> SideOfRun:
-    """Read ``RUN`` or ``RUN@ENGINE``.
-
-    ``RUN`` is a folder, a file of :mod:`results.benchmark_json`, or ``FILE/RUN_ID`` where that holds several runs.
+def compare_sides(a: SideOfRun, b: SideOfRun, terms: Terms | None = None, *, check: bool = True) -> Compared:
+    """Compare B with A at every load level that was planned for both.
 
     Args:
-        text: what is meant.
-        engine: which, where the text names none and the run has it.
-        title: of the run, where the text names a file with several.
+        a: the baseline.
+        b: the candidate.
+        terms: what was agreed.
+        check: whether all that must be equal has to be; engines of one run may serve a model in formats of their own.
 
     Raises:
-        RunNotFound, RunUnreadable: as :func:`results.load`.
-        NotImportable: as :func:`~results.benchmark_json.stored_run`.
-        NotComparable, NoEvidence: as :func:`only_side` and :func:`side_of`.
-    """
-    place, _, wanted = text.partition("@")
-    path = Path(place)
-    is_file = path.is_file() or path.parent.is_file()
-    run = stored_run(path, title) if is_file else load(place)
-    return side_of(run, wanted) if wanted else only_side(run, engine)
-
-
-def only_side(run: AnyRun, engine: str | None = None) -> SideOfRun:
-    """The only engine of a run, or the one that is meant.
-
-    Args:
-        run: which run.
-        engine: which engine; one that the run does not have is not meant.
-
-    Raises:
-        NotComparable: the run has several engines and none is meant.
-        NoEvidence: as :func:`side_of`.
-    """
-    engines = _engines(run)
-    if engine in engines:
-        return side_of(run, engine)
-    if len(engines) > 1:
-        known = ", ".join(f"{run.path}@{label}" for label in engines)
-        raise NotComparable(f"{run.path} holds several engines; name one: {known}")
-    return side_of(run, engines[0])
-
-
-def side_of(run: AnyRun, engine: str) -> SideOfRun:
-    """One engine of a run.
-
-    Raises:
-        NotComparable: the run has no such engine.
-        NoEvidence: it has no valid trial of it.
-    """
-    if engine not in _engines(run):
-        raise NotComparable(f"{run.path} has no engine '{engine}'; it has {', '.join(_engines(run))}")
-    valid = [t for t in run.finished if t.record.engine == engine and t.record.verdict is Verdict.VALID]
-    if not valid:
-        raise NoEvidence(f"{run.path} has no valid trial of {engine}{_why_not(run, engine)}")
-    return SideOfRun(engine, run, valid)
-
-
-def _why_not(run: AnyRun, engine: str) -> str:
-    reasons = (reason for t in run.finished if t.record.engine == engine for reason in t.record.reasons)
-    return next((f": {reason}" for reason in reasons), "; none of them ended")
-
-
-def _engines(run: AnyRun) -> list[str]:
-    return list(dict.fromkeys(plan.engine for plan in run.manifest.trials))
-
-
-def labels(a: SideOfRun, b: SideOfRun) -> tuple[str, str]:
-    """Headings of two sides: the engines where they differ, else the engines with their runs."""
-    if a.engine != b.engine:
-        return a.engine, b.engine
-    return f"{a.engine} ({a.run.path.name})", f"{b.engine} ({b.run.path.name})"
-
-
-def compare_sides(a: SideOfRun, b: SideOfRun, terms: Terms | None = None) -> Compared:
-    """Compare B with A at every load level that both have.
-
-    Raises:
-        NotComparable: they were sent different bytes, served different weights or ran on different machines.
+        NotComparable: they were sent different bytes, served different weights or ran under different conditions.
     """
     terms = terms or Terms()
-    _check(a, b)
-    shared = [load for load in a.loads if load.label in {load.label for load in b.loads}]
+    shared = _shared(a, b)
+    if check:
+        _check(a, b, shared)
     chief = primary_load(shared)
     if chief is None:
         raise NotComparable("the two have no load level in common")
+    pairs = {load.label: _pair(a, b, load.label, terms) for load in shared}
     chosen = (chief.label, terms.primary or primary_metric(chief))
-    names = dict.fromkeys([terms.primary, *terms.metrics] if terms.primary else terms.metrics)
-    rest = [(load.label, name) for load in shared for name in names if (load.label, name) != chosen]
-    primary = _compared(a, b, *chosen, terms)
-    guarded = guardrails([_compared(a, b, level, name, terms) for level, name in rest])
+    rest = [
+        (load.label, name)
+        for load in shared
+        for name in terms.names_at(load, _known(pairs[load.label]))
+        if (load.label, name) != chosen
+    ]
+    primary = _compared(pairs[chief.label], CATALOGUE[chosen[1]])
+    guarded = guardrails([_compared(pairs[level], CATALOGUE[name]) for level, name in rest])
     return Compared(
         *labels(a, b),
         primary=primary,
@@ -215,39 +98,149 @@ def compare_sides(a: SideOfRun, b: SideOfRun, terms: Terms | None = None) -> Com
             for load in shared
             for one in (*([primary] if load is chief else []), *(one for one in guarded if one.level == load.label))
         ],
-        answers={load.label: (_answers(a, load.label), _answers(b, load.label)) for load in shared},
+        answers={level: (_answers(pair.trials[0]), _answers(pair.trials[1])) for level, pair in pairs.items()},
         terms=terms,
+        work={level: pair.work for level, pair in pairs.items()},
+        tallies=tallies(a.records, b.records, pairs, alpha=terms.alpha, failures_a=a.failures, failures_b=b.failures),
     )
 
 
-def _answers(side: SideOfRun, level: str) -> QualitySummary | None:
-    found = [trial.quality for trial in side.at(level)]
-    return pooled(sample for record in found if record for sample in record.samples)
+def _shared(a: SideOfRun, b: SideOfRun) -> list[Load]:
+    """Loads that were planned for both and of which something is known: one that voided all of B's trials counts."""
+    planned = {load.label for load in b.loads}
+    ended = {record.load.label for record in (*a.records, *b.records)}
+    return [load for load in a.loads if load.label in planned & ended]
 
 
-def _compared(a: SideOfRun, b: SideOfRun, level: str, name: str, terms: Terms) -> Comparison:
-    values_a, values_b = (by_repeat(side.trials, level, name) for side in (a, b))
-    return compare_runs(
-        CATALOGUE[name], level, values_a, values_b, interleaved=a.run.manifest.run_id == b.run.manifest.run_id,
-        alpha=terms.alpha, band=terms.band, error=largest_error_s(name, [*a.at(level), *b.at(level)]),
-    )  # fmt: skip
-
-
-def _check(a: SideOfRun, b: SideOfRun) -> None:
-    for key in _MACHINE:
-        left, right = a.run.manifest.environment.get(key), b.run.manifest.environment.get(key)
-        if left != right:
-            raise NotComparable(f"the machines differ in {key} ({left} and {right}); measure both on one machine")
-    weights = {t.record.engine_description.model_sha256 for t in (*a.trials, *b.trials) if t.record.engine_description}
+def _check(a: SideOfRun, b: SideOfRun, shared: Sequence[Load]) -> None:
+    if unequal := difference([run.manifest for run in (*a.runs, *b.runs)]):
+        raise NotComparable(f"the two were measured with different {unequal}; measure both alike")
+    records = [*a.records, *b.records]
+    weights = {record.engine_description.model_sha256 for record in records if record.engine_description}
     if len(weights) > 1:
         raise NotComparable("the two served different weights; give both the same model")
-    for level in (shared.label for shared in a.loads):
-        hashes = {_traffic(trial.record) for trial in (*a.at(level), *b.at(level))}
-        if len(hashes) > 1:
+    for level in (load.label for load in shared):
+        if len({(record.workload, record.workload_sha256) for record in records if record.load.label == level}) > 1:
             raise NotComparable(
                 f"at {level} the two were sent different traffic; use the same workload, seed and limits"
             )
 
 
-def _traffic(record: TrialRecord) -> tuple[str, str]:
-    return record.workload, record.workload_sha256
+class _Pair(msgspec.Struct, frozen=True):
+    """Both sides at one load.
+
+    Attributes:
+        sides: A and B.
+        level: label of the load.
+        sessions: of each side its valid trials there, by session.
+        trials: the same in one list.
+        work: whether they did the same.
+        terms: what was agreed.
+    """
+
+    sides: tuple[SideOfRun, SideOfRun]
+    level: str
+    sessions: tuple[dict[str, list[AnyTrial]], dict[str, list[AnyTrial]]]
+    trials: tuple[list[AnyTrial], list[AnyTrial]]
+    work: WorkComparison
+    terms: Terms
+
+
+def _pair(a: SideOfRun, b: SideOfRun, level: str, terms: Terms) -> _Pair:
+    of_a, of_b = a.valid_sessions(level), b.valid_sessions(level)
+    trials_a, trials_b = ([trial for session in side.values() for trial in session] for side in (of_a, of_b))
+    works_a, works_b = ([trial.work for trial in trials] for trials in (trials_a, trials_b))
+    work = compare_work(level, works_a, works_b, band=terms.work_band, alpha=terms.alpha)
+    return _Pair((a, b), level, (of_a, of_b), (trials_a, trials_b), work, terms)
+
+
+def _known(pair: _Pair) -> set[str]:
+    """Metrics that any of the trials has."""
+    trials = [trial for side in pair.trials for trial in side]
+    return {name for name in CATALOGUE if any(trial.metrics[name].value is not None for trial in trials)}
+
+
+def _answers(trials: Sequence[AnyTrial]) -> QualitySummary | None:
+    found = [trial.quality for trial in trials]
+    return pooled(sample for record in found if record for sample in record.samples)
+
+
+def _compared(pair: _Pair, metric: Metric) -> Comparison:
+    for trials, of_whom in zip(pair.trials, "AB", strict=True):
+        reasons = [trial.metrics[metric.name].reason for trial in trials if compared_value(trial, metric.name) is None]
+        if reasons:
+            why = f"absent in {len(reasons)} of {len(trials)} trials of {of_whom}: {reasons[0]}"
+            return of_effect(metric, pair.level, None, Judgement.UNCLEAR, why)
+    found = _measured(pair, metric)
+    if pair.work.is_equal or per_token(metric.name):
+        return found
+    why = f"unequal work, so requests do not compare: {pair.work.why}"
+    return msgspec.structs.replace(found, judgement=Judgement.UNCLEAR, why=why)
+
+
+def _measured(pair: _Pair, metric: Metric) -> Comparison:
+    """The comparison that belongs to how the sides were measured."""
+    alpha, band, level = pair.terms.alpha, pair.terms.band_of(metric), pair.level
+    error = largest_error_s(metric.name, (*pair.trials[0], *pair.trials[1]))
+    least_error = _least_error(pair, metric)
+    of_a, of_b = (_by_session(sessions, metric.name) for sessions in pair.sessions)
+    if of_a.keys() == of_b.keys() and len(of_a) == 1:
+        (values_a,), (values_b,) = of_a.values(), of_b.values()
+        return compare_runs(
+            metric, level, values_a, values_b, interleaved=True,
+            alpha=alpha, band=band, error=error, least_error=least_error,
+        )  # fmt: skip
+    common = sorted(
+        (session, repeat) for session, values in of_a.items() for repeat in values if repeat in of_b.get(session, {})
+    )
+    if len(common) >= LEAST_PAIRS:
+        paired_a, paired_b = (
+            {number: side[session][repeat] for number, (session, repeat) in enumerate(common)} for side in (of_a, of_b)
+        )
+        return compare_runs(
+            metric, level, paired_a, paired_b, interleaved=True, only_pairs=True,
+            alpha=alpha, band=band, error=error, least_error=least_error,
+        )  # fmt: skip
+    runs_a, runs_b = ([list(values.values()) for values in side.values()] for side in (of_a, of_b))
+    baseline = _since_last_step(runs_a)
+    floor = _floor(pair, metric.name) if len(baseline) < LEAST_RUNS else None
+    return compare_sessions(
+        metric, level, baseline, runs_b, floor=floor,
+        alpha=alpha, band=band, error=error, least_error=least_error,
+    )  # fmt: skip
+
+
+def _by_session(sessions: Mapping[str, Sequence[AnyTrial]], name: str) -> dict[str, dict[int, float]]:
+    """Session → repeat → value."""
+    return {
+        session: {trial.record.repeat: value for trial in trials if (value := compared_value(trial, name)) is not None}
+        for session, trials in sessions.items()
+    }
+
+
+def _least_error(pair: _Pair, metric: Metric) -> float:
+    """The standard error that counts have at least: one request of a trial, or of all of them where it just failed."""
+    if metric.name not in {*_COUNTS, "failures"} or not all(pair.trials):
+        return 0.0
+    requests = [sum(map(measured_requests, trials)) for trials in pair.trials]
+    if metric.name in _COUNTS:
+        requests = [count / len(trials) for count, trials in zip(requests, pair.trials, strict=True)]
+    return 1 / max(1.0, min(requests))
+
+
+def _since_last_step(runs: list[list[float]]) -> list[list[float]]:
+    """The runs of the level that holds now: what the baseline was before a change point is another thing."""
+    means = [sum(values) / len(values) for values in runs]
+    if not all(mean > 0 for mean in means):
+        return runs
+    steps = change_points(means)
+    return runs[steps[-1].index :] if steps else runs
+
+
+def _floor(pair: _Pair, name: str) -> NoiseFloor | None:
+    candidate = pair.sides[1]
+    if not pair.trials[1]:
+        return None
+    cells = {cell.series: cell for side in pair.sides for cell in side.known_floors()}
+    cell = cells.get(series_of(candidate.run.manifest, pair.trials[1][0].record))
+    return cell.of(name) if cell else None

@@ -4,7 +4,7 @@
 
     ResultsError
     ├── RunNotFound       the user's mistake: no run folder at that path
-    ├── RunUnreadable     a file of the run is damaged beyond its torn last line, or of a newer schema
+    ├── RunUnreadable     a run is damaged beyond a torn last line, of another schema, or leads elsewhere
     ├── NotWritable       the results folder cannot be written
     ├── NotComparable     two runs differ in what must be equal before they may be compared
     ├── NoEvidence        a side of a comparison has no valid trial, or too few

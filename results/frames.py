@@ -2,7 +2,8 @@
 
 A frame is four bytes of length (big-endian) and that many bytes of msgpack; JSON would escape every quote of an
 engine's own JSON, at 27 times the CPU. As in :mod:`results.jsonl`, a crash can tear only the last frame: the reader
-leaves it out and says how many bytes that were.
+leaves it out and says how many bytes that were. A frame longer than :data:`MAX_FRAME_BYTES` is neither written nor
+read: a log from elsewhere must not make its reader allocate what four bytes can ask for.
 """
 
 import os
@@ -13,9 +14,11 @@ from typing import Generic, TypeVar
 import msgspec
 
 from results.append_only import AppendOnlyFile
-from results.errors import RunUnreadable
+from results.errors import NotWritable, RunUnreadable
 
 R = TypeVar("R", bound=msgspec.Struct)
+MAX_FRAME_BYTES = 256 * 2**20
+"""Some hundred times the longest answer with all its events."""
 _LENGTH_BYTES = 4
 
 
@@ -35,8 +38,14 @@ class FrameAppender(AppendOnlyFile):
         self._waiting: list[bytes] = []
 
     def append(self, record: msgspec.Struct) -> None:
-        """Encode one record; it is written at the next :meth:`flush`."""
+        """Encode one record; it is written at the next :meth:`flush`.
+
+        Raises:
+            NotWritable: it is longer than :data:`MAX_FRAME_BYTES`.
+        """
         frame = self._encode(record)
+        if len(frame) > MAX_FRAME_BYTES:
+            raise NotWritable(f"cannot write {self._path}: a record of {_size(len(frame))}; ask for shorter answers")
         self._waiting.append(len(frame).to_bytes(_LENGTH_BYTES, "big"))
         self._waiting.append(frame)
 
@@ -71,23 +80,41 @@ class FrameLog(Generic[R]):
         """Read from the start.
 
         Raises:
-            RunUnreadable: a frame is not a record.
+            RunUnreadable: a frame is not a record, or longer than :data:`MAX_FRAME_BYTES`.
+        """
+        return (record for record, _ in self.after(0))
+
+    def after(self, start: int) -> Iterator[tuple[R, int]]:
+        """Read from a byte on: each record, and the byte at which the next one begins.
+
+        Args:
+            start: 0, or what an earlier call gave with a record.
+
+        Raises:
+            RunUnreadable: as when it is read from the start.
         """
         if not self.path.exists():
             return
         with self.path.open("rb", buffering=1 << 20) as file:
-            while head := file.read(_LENGTH_BYTES):
-                length = int.from_bytes(head, "big")
-                frame = file.read(length)
-                if len(head) < _LENGTH_BYTES or len(frame) < length:
+            end = os.fstat(file.fileno()).st_size
+            file.seek(start)
+            while len(head := file.read(_LENGTH_BYTES)) == _LENGTH_BYTES:
+                at, length = start + _LENGTH_BYTES, int.from_bytes(head, "big")
+                if at + length > end:
                     return
+                if length > MAX_FRAME_BYTES:
+                    raise RunUnreadable(f"{self.path}: the frame at byte {at} claims {_size(length)}; no log of ours")
+                start = at + length
                 try:
-                    yield self._decode(frame)
+                    yield self._decode(file.read(length)), start
                 except msgspec.MsgspecError as error:
-                    at = file.tell() - length
                     raise RunUnreadable(
                         f"{self.path}: the frame at byte {at} is damaged ({error}); restore the file from a copy"
                     ) from error
+
+
+def _size(length: int) -> str:
+    return f"{length / 2**20:,.0f} MiB, above the limit of {MAX_FRAME_BYTES // 2**20} MiB"
 
 
 def _whole_bytes(handle: int, end: int) -> int:

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 import msgspec
 
 from results.records import Startup
-from results.report.charts.frontier import interactivity
 from results.run import Cell, Run
-from results.statistics.interval import Interval
+from results.statistics.interval import Interval, reciprocal
 
 _TAKEN_BYTES = 1 << 30
 """A GPU whose memory in use grew by more than this while an engine started is one of the engine's."""
@@ -71,7 +70,7 @@ def _point(run: Run, cell: Cell, engine: str) -> FrontierPoint:
         engine,
         cell.workload,
         cell.load,
-        interactivity(cell.intervals["tpot_p50_s"]),
+        reciprocal(cell.intervals["tpot_p50_s"]),
         throughput,
         gpus,
         throughput.centre / gpus if gpus else None,

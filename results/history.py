@@ -11,63 +11,14 @@ import msgspec
 
 from results.errors import NoEvidence, NotComparable, RunNotFound
 from results.index import CellFacts, Index, Query, RunFacts
-from results.metrics import CATALOGUE, HEADLINE, Better
+from results.metrics import CATALOGUE, HEADLINE
 from results.records import RunStatus
-from results.statistics.change_points import LEAST_POINTS, ChangePoint, change_points
+from results.series import Change, Doubt, Drift, Point, Series, age, is_worse
+from results.statistics.change_points import ChangePoint, Course, Stretch, course
+from results.statistics.segments import LEAST_POINTS
 
-
-class Point(msgspec.Struct, frozen=True):
-    """One run in a series.
-
-    Attributes:
-        run: its id.
-        created_utc: ISO 8601.
-        commit: of the code under test; None where the run does not know it.
-        value: in the metric's unit.
-        trials: valid ones that it rests on.
-    """
-
-    run: str
-    created_utc: str
-    commit: str | None
-    value: float
-    trials: int
-
-
-class Change(msgspec.Struct, frozen=True):
-    """A step, and where to look for it.
-
-    Attributes:
-        last_before: the last run of the old level.
-        first_after: the first of the new one: what changed is after the one commit and up to the other.
-        step: its levels.
-        is_worse: whether the new level is on the metric's bad side.
-    """
-
-    last_before: Point
-    first_after: Point
-    step: ChangePoint
-    is_worse: bool
-
-
-class Series(msgspec.Struct, frozen=True):
-    """One metric of one engine at one load, on one machine.
-
-    Attributes:
-        engine: label.
-        level: label of the load.
-        metric: name in the catalogue.
-        machine: in a few words.
-        points: oldest first.
-        changes: steps among them.
-    """
-
-    engine: str
-    level: str
-    metric: str
-    machine: str
-    points: list[Point]
-    changes: list[Change]
+_ALPHA = 0.01
+"""Share of nights on which chance alone sets any newest run apart, over all series together (Bonferroni)."""
 
 
 def history(
@@ -77,6 +28,7 @@ def history(
     engine: str | None = None,
     branch: str | None = None,
     metrics: Sequence[str] = HEADLINE,
+    newest: int | None = None,
 ) -> list[Series]:
     """The series of all complete runs below a folder.
 
@@ -86,6 +38,7 @@ def history(
         engine: label; None for all.
         branch: only runs of this branch of the code under test.
         metrics: names in the catalogue.
+        newest: how many runs are looked at; None for all.
 
     Raises:
         NotComparable: several experiments and none is named, or a metric is unknown.
@@ -94,7 +47,7 @@ def history(
     """
     with Index(root) as index:
         index.refresh()
-        return history_of(index, name, engine=engine, branch=branch, metrics=metrics)
+        return history_of(index, name, engine=engine, branch=branch, metrics=metrics, newest=newest)
 
 
 def history_of(
@@ -106,26 +59,27 @@ def history_of(
     metrics: Sequence[str] = HEADLINE,
     newest: int | None = None,
 ) -> list[Series]:
-    """The same of the runs that an index knows; ``newest`` is how many of them are looked at, None for all."""
+    """The same of the runs that an index knows."""
     unknown = [metric for metric in metrics if metric not in CATALOGUE]
     if unknown:
         raise NotComparable(f"unknown metric '{unknown[0]}'; known: {', '.join(CATALOGUE)}")
+    runs = _runs(index, name, branch, newest)
     groups: dict[tuple[str, ...], list[tuple[RunFacts, CellFacts]]] = {}
-    for run in _runs(index, name, branch, newest):
+    for run in runs:
         for cell in run.cells:
             if engine is None or cell.engine == engine:
                 groups.setdefault(_key(cell), []).append((run, cell))
-    series = [
-        _series(metric, cells)
+    every = [
+        series
         for cells in groups.values()
         for metric in metrics
         if metric != "failures"  # counted, and mostly 0: no level that could step
+        and (series := _series(metric, cells)) is not None
     ]
-    known = [one for one in series if one.points]
-    if not any(len(one.points) >= 2 * LEAST_POINTS for one in known):
-        most = max((len(one.points) for one in known), default=0)
+    if all(series.course is None for series in every):
+        most = max((len(series.points) for series in every), default=0)
         raise NoEvidence(f"the longest series has {most} runs; a step needs {LEAST_POINTS} before it and as many after")
-    return known
+    return _with_doubts(every, runs[-1])
 
 
 def _runs(index: Index, name: str | None, branch: str | None, newest: int | None) -> list[RunFacts]:
@@ -140,15 +94,31 @@ def _runs(index: Index, name: str | None, branch: str | None, newest: int | None
 
 
 def _key(cell: CellFacts) -> tuple[str, ...]:
-    return (cell.engine, cell.level, cell.machine, cell.workload, cell.traffic_sha256, cell.weights_sha256)
+    of_run = (cell.machine, cell.weights_sha256, cell.conditions_sha256)
+    return (cell.engine, cell.level, cell.workload, cell.traffic_sha256, *of_run)
 
 
-def _series(metric: str, cells: Sequence[tuple[RunFacts, CellFacts]]) -> Series:
-    points = [point for run, cell in cells if (point := _point(run, cell, metric)) is not None]
-    steps = change_points([point.value for point in points])
-    first = cells[0][1]
-    changes = [_change(points, step, metric) for step in steps]
-    return Series(first.engine, first.level, metric, first.machine, points, changes)
+def _series(metric: str, cells: Sequence[tuple[RunFacts, CellFacts]]) -> Series | None:
+    """None where no run has a value."""
+    every = [point for run, cell in cells if (point := _point(run, cell, metric)) is not None]
+    if not every:
+        return None
+    points, zeros = [point for point in every if point.value > 0], [point for point in every if point.value <= 0]
+    cell = cells[0][1]
+    known = course([point.value for point in points]) if len(points) >= 2 * LEAST_POINTS else None
+    changes = [_change(points, step, metric) for step in known.steps] if known else []
+    fallen = _fallen(every, metric, known)
+    return Series(
+        engine=cell.engine,
+        level=cell.level,
+        metric=metric,
+        machine=cell.machine,
+        points=points,
+        zeros=zeros,
+        course=known,
+        changes=[*changes, fallen] if fallen else changes,
+        drifts=[_drift(points, stretch, metric) for stretch in known.stretches if stretch.is_drift] if known else [],
+    )
 
 
 def _point(run: RunFacts, cell: CellFacts, metric: str) -> Point | None:
@@ -159,5 +129,55 @@ def _point(run: RunFacts, cell: CellFacts, metric: str) -> Point | None:
 
 
 def _change(points: Sequence[Point], step: ChangePoint, metric: str) -> Change:
-    is_worse = (step.ratio > 1) == (CATALOGUE[metric].better is Better.LOWER)
-    return Change(points[step.index - 1], points[step.index], step, is_worse)
+    return Change(points[step.index - 1], points[step.index], step, is_worse(metric, step.before, step.after))
+
+
+def _drift(points: Sequence[Point], stretch: Stretch, metric: str) -> Drift:
+    return Drift(points[stretch.first], points[stretch.last], stretch, is_worse(metric, stretch.start, stretch.end))
+
+
+def _fallen(every: Sequence[Point], metric: str, known: Course | None) -> Change | None:
+    """The fall to a level of 0 at which the series ends; None where it does not, or where 0 is no bad value."""
+    positive = next((i for i in reversed(range(len(every))) if every[i].value > 0), None)
+    if positive is None or known is None or len(every) - positive <= LEAST_POINTS or is_worse(metric, 0, 1):
+        return None
+    before = known.stretches[-1]
+    step = ChangePoint(before.last + 1, before.end, 0.0, 0.0)
+    return Change(every[positive], every[positive + 1], step, is_worse=True)
+
+
+def _with_doubts(every: Sequence[Series], newest: RunFacts) -> list[Series]:
+    """The series, knowing which of them the newest run continues, and which of these cannot tell how it is.
+
+    Where machine, traffic or weights changed, the series before that has ended.
+    """
+    latest: dict[tuple[str, str, str], tuple[str, str]] = {}
+    for series in every:
+        key = (series.engine, series.level, series.metric)
+        latest[key] = max(latest.get(key, ("", "")), age(series.last))
+    current = [
+        series.engine in newest.engines
+        and series.level in newest.levels
+        and age(series.last) == latest[series.engine, series.level, series.metric]
+        for series in every
+    ]
+    most_p = _ALPHA / max(1, sum(current))
+    return [
+        msgspec.structs.replace(series, is_current=True, doubt=_doubt(series, newest.id, most_p))
+        if is_current
+        else series
+        for series, is_current in zip(every, current, strict=True)
+    ]
+
+
+def _doubt(series: Series, newest: str, most_p: float) -> Doubt | None:
+    if series.course is None:
+        has_always_been_0 = not series.points and len(series.zeros) >= 2 * LEAST_POINTS
+        return None if has_always_been_0 else Doubt.TOO_FEW
+    if series.last.run != newest:
+        return Doubt.NO_VALUE
+    if series.zeros and series.last == series.zeros[-1]:
+        return Doubt.ZERO
+    expected = series.course.newest_expected
+    is_apart = series.course.newest_p < most_p and is_worse(series.metric, expected, series.last.value)
+    return Doubt.APART if is_apart else None

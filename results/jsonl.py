@@ -55,6 +55,29 @@ def _whole_bytes(handle: int, end: int) -> int:
     return 0
 
 
+def read_after(path: Path, record: type[R], start: int) -> tuple[list[R], int]:
+    """The whole lines of a growing log from a byte on, and the byte at which the next one begins.
+
+    Args:
+        path: of the log; a missing file is an empty one.
+        record: what each line is.
+        start: 0, or what an earlier call gave.
+
+    Raises:
+        RunUnreadable: a line is not a record.
+    """
+    if not path.exists():
+        return [], start
+    with path.open("rb") as file:
+        file.seek(start)
+        data = file.read()
+    whole = data[: data.rfind(b"\n") + 1]
+    try:
+        return msgspec.json.Decoder(record).decode_lines(whole), start + len(whole)
+    except msgspec.MsgspecError as error:
+        raise RunUnreadable(f"{path}: a line after byte {start} is damaged ({error})") from error
+
+
 def read_log(path: Path, record: type[R]) -> Log[R]:
     """Read all records of ``path``; a missing file is an empty log.
 

@@ -14,7 +14,6 @@ import msgspec
 
 from results.errors import NotComparable
 from results.metrics import CATALOGUE, Better, Metric, Unit, Value
-from results.report.format import value_text
 
 
 class Relation(StrEnum):
@@ -46,6 +45,20 @@ _SUFFIXES = ("", "_s", "_per_s", "_bytes", "_j")
 _EXAMPLE = "write it like ttft_p99<500ms"
 
 
+class Miss(msgspec.Struct, frozen=True):
+    """An objective that a trial does not meet.
+
+    Attributes:
+        objective: as it was written.
+        metric: name in the catalogue.
+        value: of the trial; absent where nothing was seen of it.
+    """
+
+    objective: str
+    metric: str
+    value: Value
+
+
 class Objective(msgspec.Struct, frozen=True):
     """One bound.
 
@@ -75,20 +88,15 @@ class Objective(msgspec.Struct, frozen=True):
         upper = self.relation in {Relation.BELOW, Relation.AT_MOST}
         return math.log(self.bound / value) * (1 if upper else -1)
 
-    def missed(self, metrics: Mapping[str, Value]) -> str | None:
-        """Why a trial does not meet it, in a clause; None where it does.
+    def missed(self, metrics: Mapping[str, Value]) -> Miss | None:
+        """What a trial has instead; None where it meets the objective.
 
         Args:
             metrics: of one trial, by name. An absent value meets nothing: what was not seen was not kept.
         """
         found = metrics[self.metric]
-        if found.value is None:
-            return f"{self.text}: {found.reason}"
-        return (
-            None
-            if self.holds(found.value)
-            else f"{self.text}: it was {value_text(CATALOGUE[self.metric].unit, found.value)}"
-        )
+        met = found.value is not None and self.holds(found.value)
+        return None if met else Miss(self.text, self.metric, found)
 
 
 def objectives(text: str) -> list[Objective]:
@@ -101,9 +109,9 @@ def objectives(text: str) -> list[Objective]:
     return [_objective(part) for part in text.split(",")]
 
 
-def missed(wanted: Sequence[Objective], metrics: Mapping[str, Value]) -> list[str]:
-    """Why a trial does not meet all of them; empty where it does."""
-    return [why for one in wanted if (why := one.missed(metrics)) is not None]
+def missed(wanted: Sequence[Objective], metrics: Mapping[str, Value]) -> list[Miss]:
+    """The objectives that a trial does not meet."""
+    return [miss for objective in wanted if (miss := objective.missed(metrics)) is not None]
 
 
 def least_margin(wanted: Sequence[Objective], metrics: Mapping[str, Value]) -> float | None:
@@ -118,7 +126,7 @@ def _objective(text: str) -> Objective:
     form = _FORM.fullmatch(text)
     if form is None:
         raise NotComparable(f"'{text.strip()}' is no objective; {_EXAMPLE}")
-    metric = _metric(form["name"])
+    metric = metric_named(form["name"])
     relation = Relation(form["relation"])
     try:
         bound = float(form["number"]) * _factor(form["unit"], metric)
@@ -130,7 +138,12 @@ def _objective(text: str) -> Objective:
     return Objective(metric.name, relation, bound, text.strip())
 
 
-def _metric(name: str) -> Metric:
+def metric_named(name: str) -> Metric:
+    """The metric of that name, whose unit may be left out: ``ttft_p99`` is ``ttft_p99_s``.
+
+    Raises:
+        NotComparable: there is none.
+    """
     found = next((CATALOGUE[name + suffix] for suffix in _SUFFIXES if name + suffix in CATALOGUE), None)
     if found is None:
         raise NotComparable(f"unknown metric '{name}'; known: {', '.join(CATALOGUE)}")

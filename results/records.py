@@ -2,7 +2,7 @@
 
 Units are in the names: ``_ns`` are nanoseconds of the host's monotonic clock, ``_s`` seconds, ``_bytes`` bytes, and a
 count of tokens ends in ``_tokens``. ``None`` means *not known*, never zero. Every stored file carries
-:data:`SCHEMA_VERSION`; a reader refuses a newer one.
+:data:`SCHEMA_VERSION`; a reader refuses any other.
 """
 
 from enum import StrEnum
@@ -10,7 +10,18 @@ from typing import Any
 
 import msgspec
 
-SCHEMA_VERSION = 2
+from results.findings import Finding, Severity
+from results.units import NS_PER_S
+
+SCHEMA_VERSION = 3
+
+
+def schema_problem(version: int) -> str | None:
+    """Why a file of that schema cannot be read, and what to do; None for today's."""
+    if version == SCHEMA_VERSION:
+        return None
+    fix = "update bakeoff" if version > SCHEMA_VERSION else "measure again"
+    return f"has schema {version}, and this version of bakeoff reads schema {SCHEMA_VERSION} only; {fix}"
 
 
 class Outcome(StrEnum):
@@ -26,15 +37,36 @@ class Outcome(StrEnum):
     TRUNCATED = "truncated"
     """The stream ended without a finish reason."""
     TIMEOUT = "timeout"
+    EMPTY = "empty"
+    """The answer ended well and brought no token."""
     CANCELLED = "cancelled"
-    """The client gave it up: the run was interrupted."""
+    """The client gave it up: the run was interrupted, or a saturated trial was ended."""
+
+
+class StreamEnd(StrEnum):
+    """How the transport of one exchange ended."""
+
+    COMPLETE = "complete"
+    REFUSED = "refused"
+    """No connection could be made."""
+    RESET = "reset"
+    """The connection broke, or closed before the answer was whole."""
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    """The client gave it up."""
 
 
 class Phase(StrEnum):
-    """Warm-up requests are stored, shown and never counted."""
+    """From which plan a request comes; whether it is counted is decided by its planned time (:class:`Window`)."""
 
     WARMUP = "warmup"
+    """Sent before the load, to fill a cache."""
+    RAMP = "ramp"
+    """Sent until the load is steady."""
     MEASURED = "measured"
+    """The plan of the window; of a load without ramp and tail, all of it."""
+    TAIL = "tail"
+    """Sent while requests of the window are still under way."""
 
 
 class TokenSource(StrEnum):
@@ -78,7 +110,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is known of a planned request whether or not its answer has been decoded."""
 
     index: int
-    """Position in the trial's plan, warm-up and measured requests counted together."""
+    """Names the request within its trial: position in the window's plan, which the tail's requests follow; the
+    ramp's and the warm-up's are negative."""
     phase: Phase
     session: str
     turn: int
@@ -88,8 +121,16 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ended_ns: int
     wanted_input_tokens: int | None = None
     wanted_output_tokens: int | None = None
+    cycle: int = 0
+    """How often the same prompt had been sent before in this trial: ramp and tail begin their plans again."""
+    dial_start_ns: int | None = None
+    """When a connection began to be opened for it (DNS, TCP, TLS); None where one was ready."""
+    dial_end_ns: int | None = None
+    """When that connection stood."""
     sent_ns: int | None = None
     """When the first byte of the request was handed to the socket."""
+    sent_bytes: int | None = None
+    """Size of its body."""
     status: int | None = None
     """HTTP status."""
 
@@ -97,14 +138,13 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class StreamRecord(Exchange, frozen=True, kw_only=True, omit_defaults=True):
     """One finished request as the client saw it: the raw log, written before anything is parsed."""
 
-    end: str
-    """How the transport ended: ``complete``, ``refused``, ``reset``, ``timeout`` or ``cancelled``."""
+    end: StreamEnd
     read_ns: list[int] = []
     """When each read arrived, stamped before any other work."""
     reads: list[bytes] = []
     """The body bytes of each read, HTTP framing removed."""
     detail: str | None = None
-    """The transport's own words when ``end`` is not ``complete``."""
+    """What the transport said of any other end than ``complete``."""
 
 
 class RequestRecord(Exchange, frozen=True, kw_only=True, omit_defaults=True):
@@ -127,8 +167,7 @@ class RequestRecord(Exchange, frozen=True, kw_only=True, omit_defaults=True):
     """Whether that usage came in a chunk that had choices too."""
     last_event_ns: int | None = None
     """When the last event arrived, the mark of the end included."""
-    end: str | None = None
-    """How the transport ended, as in the raw log."""
+    end: StreamEnd | None = None
     token_source: TokenSource | None = None
     prompt_tokens: int | None = None
     """As the engine counted them."""
@@ -154,7 +193,7 @@ class TelemetryRecord(msgspec.Struct, frozen=True):
 
     t_ns: int
     source: str
-    """``engine``, ``client``, ``host``, ``gpu0``… or ``sampler`` (its own missed ticks)."""
+    """``engine``, ``client``, ``host``, ``cpu``, ``gpu0``…, ``memory`` (once) or ``sampler`` (its own missed ticks)."""
     values: dict[str, float | int | str | None]
     reasons: dict[str, str] = {}
 
@@ -172,8 +211,6 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     """Open loop: the arrival process's own options, such as ``burstiness``."""
     time_warp: float | None = None
     """With ``arrival = "workload"``: how many times faster than recorded, think times included."""
-    ramp_s: float | None = None
-    """Closed loop: seconds over which the slots start, evenly; the default is four each millisecond."""
     max_in_flight: int | None = None
     """Open loop: requests above this number wait inside the client; they are timed from the plan all the same."""
 
@@ -181,7 +218,7 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     def label(self) -> str:
         """Short text for tables: ``c=8``, ``poisson 0.8/s``, ``poisson 50/s ≤16``."""
         if self.concurrency is not None:
-            return f"c={self.concurrency}" + (f" ramp {self.ramp_s:g}s" if self.ramp_s is not None else "")
+            return f"c={self.concurrency}"
         parts = [self.arrival or "poisson"]
         if self.rate_per_s is not None:
             parts.append(f"{self.rate_per_s:g}/s")
@@ -222,6 +259,8 @@ class TrafficRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Leading prompt tokens that an endless prefix cache would have had from the trial's own earlier prompts."""
     block_tokens: int
     """The block size of that count."""
+    mean_turn: float = 0.0
+    """Mean position of a request in its session, from 0; 0 where sessions have one turn."""
     off_length: int = 0
     """Prompts that are not as long as the workload says."""
     off_example: str | None = None
@@ -229,11 +268,6 @@ class TrafficRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     cache: Cache = Cache.COLD
     cache_reset: bool = False
     """Whether the engine was told to empty its prefix cache, and did."""
-
-    @property
-    def repeated_share(self) -> float:
-        """The bound of the token hit ratio."""
-        return self.repeated_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
 
 class Slo(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -267,14 +301,13 @@ class ClientError(msgspec.Struct, frozen=True, omit_defaults=True):
     requests: int
     chunks_per_s: float
     """Reached over all streams; an error that was found at fewer than a trial had says too little."""
-    ttft_s: float
-    """99 % of the requests had a TTFT within this of the truth."""
-    itl_s: float | None
-    """99 % of the gaps between chunks were within this of the truth; None when answers had one chunk."""
     send_lag_s: float
     """99 % of the requests were sent no later than this after their plan."""
     cpu_s: float
     """What it cost the client."""
+    by_metric: dict[str, float] = {}
+    """The ± of each latency metric in seconds, by its name in the catalogue; answers of one chunk have no gap, so none
+    of those that are made of gaps."""
 
 
 class ClientRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -310,6 +343,46 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether it then grew no faster; None where it was not looked at."""
 
 
+class WindowKind(StrEnum):
+    """What a trial's window spans."""
+
+    STEADY = "steady"
+    """The load ran unchanged before, during and after it."""
+    MAKESPAN = "makespan"
+    """A load that is meant to change: from its first planned request to the end of its last one."""
+
+
+class Window(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The measured part of a trial, ``start_ns <= t < end_ns``.
+
+    A request belongs to it by its planned time, a token by its arrival, telemetry by the time of its reading.
+    """
+
+    start_ns: int
+    end_ns: int
+    kind: WindowKind = WindowKind.STEADY
+
+    @property
+    def length_s(self) -> float:
+        """Length in seconds; 0 when empty."""
+        return max(0, self.end_ns - self.start_ns) / NS_PER_S
+
+    def holds(self, t_ns: int) -> bool:
+        """Whether an instant lies inside."""
+        return self.start_ns <= t_ns < self.end_ns
+
+
+class RampRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a steady load was reached, and the length of the window that followed from it."""
+
+    complete: bool
+    """Whether 95 % of what was sent first had ended; False where the time for it ran out."""
+    turnover_s: float | None
+    """Closed loop: mean time in which a slot sends one request and gets its answer, think time included."""
+    window_s: float
+    """Length that the window needed: of ``duration_s``, ``min_requests`` and three turnovers the longest."""
+
+
 class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """``trial.json``: written once, atomically, when the trial has ended."""
 
@@ -324,13 +397,15 @@ class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     ended_ns: int
     issue_start_ns: int
     issue_end_ns: int
-    """Between the two the driver kept the load on; after it only waited for answers."""
+    """Between the two the client kept the load on; after it only waited for answers."""
+    window: Window
     planned_requests: int
+    """Under load: ramp, window and tail together."""
     workload_sha256: str
     """Over lengths, order and times: the same for every engine and repeat, whatever their words."""
     verdict: Verdict
-    reasons: list[str] = []
-    warnings: list[str] = []
+    findings: list[Finding] = []
+    """Most damning first; a trial is INVALID when one of them says so."""
     engine_description: EngineDescription | None = None
     engine_log_tail: list[str] = []
     start_s: float | None = None
@@ -349,6 +424,21 @@ class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why ``client_error`` is None."""
     traffic: TrafficRecord | None = None
     """What was to be sent; None in runs of other tools."""
+    ramp: RampRecord | None = None
+    """None of a load that is meant to change."""
+    abandoned_requests: int = 0
+    """Requests that the client gave up, by their timeout or at the end of a saturated trial; the engine may go on with
+    them."""
+
+    @property
+    def invalidating(self) -> list[Finding]:
+        """Why it is INVALID; empty where it is not."""
+        return [finding for finding in self.findings if finding.severity is Severity.INVALID]
+
+    @property
+    def warnings(self) -> list[Finding]:
+        """What its reader must know beside the verdict."""
+        return [finding for finding in self.findings if finding.severity is Severity.WARNING]
 
 
 class TrialPlan(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -367,6 +457,22 @@ class Source(msgspec.Struct, frozen=True, omit_defaults=True):
     commit: str
     """Ends in ``+`` where the checkout had changes."""
     branch: str | None = None
+
+
+class EngineFate(StrEnum):
+    """How a start of an engine ended before its trials did."""
+
+    NOT_READY = "not_ready"
+    """It was launched and did not become ready."""
+    DIED = "died"
+
+
+class EngineFailure(msgspec.Struct, frozen=True):
+    """One start of an engine that failed, through no fault of the user's or the machine's."""
+
+    engine: str
+    repeat: int
+    fate: EngineFate
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -389,6 +495,8 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     notes: list[str] = []
     """Declarations that the report prints, such as the scale of a workload."""
     failure: str | None = None
+    engine_failures: list[EngineFailure] = []
+    """Evidence against the engines that they name; ``failure`` has them in words, among others."""
     source: Source | None = None
     """None outside a checkout and outside CI."""
     resumed_from: str | None = None

@@ -41,7 +41,7 @@ def fetched(address: str) -> Path:
     try:
         store, root = fsspec.core.url_to_fs(address)
         return _copied(store, _files(store, root, address), _place(address))
-    except (RunNotFound, NotWritable):
+    except (RunNotFound, NotReachable, NotWritable):
         raise
     except Exception as error:  # each store has errors of its own
         raise NotReachable(f"{address} cannot be read: {' '.join(str(error).split())}") from error
@@ -49,6 +49,8 @@ def fetched(address: str) -> Path:
 
 def _files(store: Any, root: str, address: str) -> dict[str, str]:  # noqa: ANN401  (fsspec has no types)
     """Each file's name inside the run, and its path in the store."""
+    if "file" in store.protocol:  # its symbolic links would be copied as the files that they lead to
+        raise NotReachable(f"{address} is a path of this machine; give it without file://")
     inside = {_inside(path, root): path for path in store.find(root)}
     if "manifest.json" not in inside:
         raise RunNotFound(f"{address} is not a run folder (it holds no manifest.json)")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from results import client_error
-from results.metrics import CATALOGUE, Value, latency, trial_metrics, trial_window
-from results.metrics.window import Window
+from results.metrics import CATALOGUE, Value, headline, latency, trial_metrics, under_load, whole_load_metrics
+from results.metrics.throughput import planned_inside
 from results.quality import QualityRecord, QualitySummary, pooled, why_unchecked
 from results.records import (
     ClientError,
@@ -25,12 +25,14 @@ from results.records import (
     TrialPlan,
     TrialRecord,
     Verdict,
+    Window,
 )
 from results.remote import fetched, is_remote
 from results.search import SearchRecord
 from results.server_view import ServerCell, server_cell, server_view
-from results.statistics.interval import Interval, log_t_interval
+from results.statistics.interval import Interval, interval_of
 from results.store import RunFolder, TrialFolder
+from results.work import Work, work_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,19 +45,26 @@ class Trial(msgspec.Struct, frozen=True):
         record: verdict, counts, engine.
         requests: decoded, in the order in which they ended.
         telemetry: samples.
-        window: steady window.
-        metrics: one value per name of the catalogue.
+        metrics: one value per name of the catalogue, of the window.
+        load_metrics: those of requests over the whole load, ramp and tail included.
         server: the engine's own view; one value per name of :data:`results.server_view.SEEN`.
         quality: its answers beside a reference's; None where that was not looked at.
+        work: what its measured requests came to.
     """
 
     record: TrialRecord
     requests: list[RequestRecord]
     telemetry: list[TelemetryRecord]
-    window: Window
     metrics: dict[str, Value]
+    load_metrics: dict[str, Value]
     server: dict[str, Value]
     quality: QualityRecord | None = None
+    work: Work = Work()
+
+    @property
+    def window(self) -> Window:
+        """What its metrics count."""
+        return self.record.window
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -93,8 +102,7 @@ class Cell(msgspec.Struct, frozen=True):
 
     def error_s(self, metric: str) -> float | None:
         """The ± of a latency metric in seconds; None where it is not known, or the metric is none."""
-        tokens = self.intervals.get("tokens_per_chunk")
-        return client_error.error_s(metric, self.client_error, tokens.centre if tokens else None)
+        return client_error.error_s(metric, self.client_error)
 
 
 class Run:
@@ -160,6 +168,11 @@ class Run:
         return [self._cell(*key) for key in keys]
 
     @cached_property
+    def headline(self) -> tuple[str, ...]:
+        """The metrics of the summary table."""
+        return headline({name for cell in self.cells for name in cell.intervals})
+
+    @cached_property
     def trials(self) -> "pd.DataFrame":
         """One row per finished trial: identity, verdict and every metric (NaN where absent)."""
         import pandas as pd  # noqa: PLC0415  (0.3 s; only analysis pays for it)
@@ -223,9 +236,10 @@ class Run:
         requests = folder.read_requests()
         telemetry = folder.read_telemetry().records
         metrics = trial_metrics(record, requests, telemetry, self.manifest.slo)
-        window = trial_window(record, requests)
-        server = server_view(telemetry, requests, window)
-        return Trial(record, requests, telemetry, window, metrics, server, folder.read_quality())
+        load = whole_load_metrics(record, requests, self.manifest.slo)
+        server = server_view(telemetry, requests, record.window)
+        work = work_of(planned_inside(under_load(requests), record.window))
+        return Trial(record, requests, telemetry, metrics, load, server, folder.read_quality(), work)
 
     def _cell(self, engine: str, workload: str, load: str) -> Cell:
         key = (engine, workload, load)
@@ -234,13 +248,12 @@ class Run:
         valid = [trial for trial in done if trial.record.verdict is Verdict.VALID]
         intervals: dict[str, Interval] = {}
         reasons: dict[str, str] = {}
-        for name in CATALOGUE:
+        for name, metric in CATALOGUE.items():
             values = [trial.metrics[name] for trial in valid]
-            interval = log_t_interval([value.value for value in values if value.value is not None])
-            if interval is not None:
+            if (reason := why_absent(values)) is not None:
+                reasons[name] = reason
+            elif interval := interval_of(metric.unit, [value.value for value in values if value.value is not None]):
                 intervals[name] = interval
-            else:
-                reasons[name] = next((v.reason for v in values if v.reason), "no valid trial")
         failed = int(sum(trial.metrics["failures"].value or 0 for trial in done))
         requests = sum(trial.record.planned_requests for trial in done)
         error = client_error.largest([e for trial in done if (e := trial.record.client_error) is not None])
@@ -261,6 +274,18 @@ class Run:
             quality=quality,
             unchecked=why_unchecked(checked) if quality is None else None,
         )
+
+
+def why_absent(values: Sequence[Value]) -> str | None:
+    """Why a metric cannot be told of several trials; None where all of them have it.
+
+    One trial without it is enough: the trials that have a p99 are those with the most requests, which were the fastest.
+    """
+    reasons = [value.reason for value in values if value.reason is not None]
+    if not reasons:
+        return None if values else "no valid trial"
+    few = f"absent in {len(reasons)} of {len(values)} valid trials: " if len(reasons) < len(values) else ""
+    return few + reasons[0]
 
 
 def by_repeat(trials: Iterable[client_error.Measured], load: str, metric: str) -> dict[int, float]:
@@ -316,11 +341,13 @@ def _trial_row(trial: Trial) -> dict[str, Any]:
         "verdict": record.verdict.value,
         "planned_requests": record.planned_requests,
         "window_s": trial.window.length_s,
-        "client_ttft_error_s": error.ttft_s if error else None,
-        "client_gap_error_s": error.itl_s if error else None,
+        "window": trial.window.kind.value,
+        "client_ttft_p99_error_s": client_error.error_s("ttft_p99_s", error),
+        "client_chunk_gap_p99_error_s": client_error.error_s("chunk_gap_p99_s", error),
         "agreement": quality.agreement if quality else None,
         "mean_regret": quality.mean_regret if quality else None,
         **{name: value.value for name, value in (trial.metrics | trial.server).items()},
+        **{f"load_{name}": value.value for name, value in trial.load_metrics.items()},
     }
 
 
@@ -350,6 +377,7 @@ def _request_row(plan: TrialPlan, verdict: str | None, request: RequestRecord) -
         "tpot_s": latency.tpot_s(request),
         "e2e_s": latency.e2e_s(request),
         "send_lag_s": latency.send_lag_s(request),
+        "dial_s": latency.dial_s(request),
         "token_source": request.token_source.value if request.token_source else None,
         "finish_reason": request.finish_reason,
         "error": request.error,

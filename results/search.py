@@ -4,6 +4,8 @@ from enum import StrEnum
 
 import msgspec
 
+from results.findings import Finding
+from results.objectives import Miss
 from results.records import SCHEMA_VERSION
 
 
@@ -41,8 +43,10 @@ class Attempt(msgspec.Struct, frozen=True):
     """Whether it kept every objective; None where it is no evidence."""
     margin: float | None
     """Log of bound over value, of the objective that was kept least; None where the trial has no such number."""
-    why: list[str]
-    """What was missed, or why it is no evidence."""
+    findings: list[Finding] = []
+    """Why the trial is INVALID."""
+    misses: list[Miss] = []
+    """The objectives that it missed, or of which it shows nothing."""
 
 
 class EngineSearch(msgspec.Struct, frozen=True):

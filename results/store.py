@@ -14,12 +14,17 @@
             quality.json         its answers beside a reference's          (derived, atomic)
 
 A trial counts as finished when ``trial.json`` is there; a run is complete when the manifest says so. Whatever the
-crash, records already appended stay readable (see :mod:`results.jsonl` and :mod:`results.frames`). Runs of older
-schemas are read too (see :mod:`results.schema_1`).
+crash, records already appended stay readable (see :mod:`results.jsonl` and :mod:`results.frames`). Runs of another
+schema are refused.
+
+A run may come from elsewhere (a CI artifact, a store), so nothing in it may lead out of its folder: trial ids are plain
+names, and a run or a trial that is a symbolic link, or holds one, is refused before anything in it is read.
 """
 
 import contextlib
 import itertools
+import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
@@ -43,11 +48,13 @@ from results.records import (
     StreamRecord,
     TelemetryRecord,
     TrialRecord,
+    schema_problem,
 )
-from results.schema_1 import LineLog
 from results.search import SearchRecord
 
 S = TypeVar("S", bound=msgspec.Struct)
+_TRIAL_ID = re.compile(r"[\w-][\w.-]*")
+_MAX_NAME_BYTES = 255
 
 
 class _Versioned(msgspec.Struct):
@@ -74,10 +81,9 @@ class TrialFolder:
         """The raw log of one worker of the client."""
         return self.path / f"streams-{worker}.frames"
 
-    def stream_logs(self) -> list[FrameLog[StreamRecord] | LineLog]:
+    def stream_logs(self) -> list[FrameLog[StreamRecord]]:
         """The raw logs: every exchange that ended, each worker's in the order in which they did."""
-        older = [LineLog(path) for path in self.path.glob("streams.jsonl")]
-        return [*older, *(FrameLog(path, StreamRecord) for path in sorted(self.path.glob("streams-*.frames")))]
+        return [FrameLog(path, StreamRecord) for path in sorted(self.path.glob("streams-*.frames"))]
 
     def read_streams(self) -> Iterator[StreamRecord]:
         """Every exchange that ended, one at a time."""
@@ -156,9 +162,11 @@ class RunFolder:
 
         Raises:
             RunNotFound: there is no manifest under ``path``.
+            RunUnreadable: it is a symbolic link, or holds one.
         """
         if not (path / "manifest.json").is_file():
             raise RunNotFound(f"{path} is not a run folder (it holds no manifest.json); see the paths under runs/")
+        _refuse_links(path, path)
         return cls(path)
 
     def write_manifest(self, manifest: Manifest) -> None:
@@ -169,7 +177,7 @@ class RunFolder:
         """The manifest as stored.
 
         Raises:
-            RunUnreadable: it is damaged or of a newer schema.
+            RunUnreadable: it is damaged or of another schema.
         """
         return _decode(self.path / "manifest.json", Manifest)
 
@@ -190,8 +198,20 @@ class RunFolder:
         return manifest.status
 
     def trial(self, trial_id: str) -> TrialFolder:
-        """The folder of one trial, whether or not it exists yet."""
-        return TrialFolder(self.path / "trials" / trial_id)
+        """The folder of one trial, whether or not it exists yet.
+
+        Raises:
+            RunUnreadable: the id is no plain name, or the folder is a symbolic link or holds one.
+        """
+        if not _TRIAL_ID.fullmatch(trial_id) or len(trial_id.encode()) > _MAX_NAME_BYTES:
+            raise RunUnreadable(
+                f"{self.path} is refused: the trial id {trial_id[:_MAX_NAME_BYTES]!r} is not a plain name "
+                "(letters, digits, '_', '-' and '.', not beginning with '.')"
+            )
+        path = self.path / "trials" / trial_id
+        if path.is_dir():
+            _refuse_links(self.path, path.parent, path)
+        return TrialFolder(path)
 
     def adopt(self, trial_id: str, source: TrialFolder, record: TrialRecord) -> None:
         """Take over a finished trial of another run: its logs are linked, or copied across file systems."""
@@ -229,14 +249,33 @@ def earlier_run(root: Path, name: str, wanted: str) -> RunFolder:
 
 
 def runs_below(root: Path) -> list[RunFolder]:
-    """All runs in a folder, oldest first."""
-    return [RunFolder(path.parent) for path in sorted(root.glob("*/manifest.json"))]
+    """All runs in a folder, oldest first; symbolic links to runs are left out."""
+    folders = (path.parent for path in sorted(root.glob("*/manifest.json")))
+    return [RunFolder.open(folder) for folder in folders if not folder.is_symlink()]
 
 
 def new_run_id(name: str) -> str:
     """A run id that sorts by time and does not collide: ``20261120-101500-demo-3f9a81c2``."""
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     return f"{stamp}-{name}-{secrets.token_hex(4)}"
+
+
+def _refuse_links(run: Path, *folders: Path) -> None:
+    """Refuse a run in which a folder is a symbolic link, or the last of them holds anything but files and folders.
+
+    Raises:
+        RunUnreadable: one line that names the run and the entry.
+    """
+    try:
+        with os.scandir(folders[-1]) as entries:
+            odd = [e.path for e in entries if not (e.is_file(follow_symlinks=False) or e.is_dir(follow_symlinks=False))]
+    except OSError as error:
+        raise RunUnreadable(f"{run} is refused: {folders[-1]} cannot be read ({error.strerror})") from error
+    odd = [str(folder) for folder in folders if folder.is_symlink()] + odd
+    if odd:
+        raise RunUnreadable(
+            f"{run} is refused: {odd[0]} is a symbolic link or no regular file; put a copy in its place"
+        )
 
 
 def _link(source: Path, target: Path) -> None:
@@ -277,9 +316,8 @@ def _pretty(record: msgspec.Struct) -> bytes:
 def _decode(path: Path, kind: type[S]) -> S:
     try:
         data = path.read_bytes()
-        version = msgspec.json.decode(data, type=_Versioned).schema_version
-        if version > SCHEMA_VERSION:
-            raise RunUnreadable(f"{path} has schema {version}, newer than {SCHEMA_VERSION}; update bakeoff to read it")
+        if problem := schema_problem(msgspec.json.decode(data, type=_Versioned).schema_version):
+            raise RunUnreadable(f"{path} {problem}")
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, OSError) as error:
         raise RunUnreadable(f"{path} cannot be read ({error}); restore it from a copy") from error

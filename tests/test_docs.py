@@ -1,9 +1,13 @@
 """The documents stay true: links resolve, every key and command is described, and described ones exist."""
 
+import contextlib
 import re
+import shlex
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
+import cyclopts
 import msgspec
 import pandas as pd
 import pytest
@@ -27,14 +31,28 @@ from results.statistics.interval import log_t_interval
 from workloads import ARRIVALS, workload_names
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+DOCUMENTS = sorted({*ROOT.glob("*.md"), *PAGES})
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+_BLOCK = re.compile(r"^```.*?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_COMMAND = re.compile(r"^(?:\$ )?(?:[\w./]+/)?bakeoff ((?:.*\\\n)*.*)$", re.MULTILINE)
+_QUOTED_COMMAND = re.compile(r"`bakeoff ([^`]+)`")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_resolve(document: Path):
     links = _LINK.findall(document.read_text(encoding="utf-8"))
     assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+def test_what_reliability_is_held_to_is_there():
+    text = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
+    assert [int(number) for number in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)] == list(range(1, 35))
+    named = re.findall(r"`((?:tests|benchmarks)/[\w/]+\.py)(?:::(\w+))?`", text)
+    missing = [
+        f"{path}::{name}" for path, name in named if f"def {name}" not in (ROOT / path).read_text(encoding="utf-8")
+    ]
+    assert missing == []
 
 
 def test_every_key_of_the_experiment_file_is_described():
@@ -57,7 +75,8 @@ def test_defaults_in_the_experiment_page_are_those_of_the_code():
     fields = {**msgspec.structs.asdict(trial), **msgspec.structs.asdict(ClientConfig()), **experiment}
     fields |= msgspec.structs.asdict(QualityConfig())
     assert {name: float(value) for name, value in rows.items()} == {name: float(fields[name]) for name in rows}
-    assert {*msgspec.structs.asdict(trial), "workers", "max_error_share"} - {"cache"} <= set(rows)
+    assert {*msgspec.structs.asdict(trial), "workers", "max_error_share"} - {"cache", "max_requests"} <= set(rows)
+    assert "| `max_requests` | – |" in text
     assert f"| `cache` | `{trial.cache.value}` |" in text
     assert {cache.value for cache in Cache if f"`{cache.value}`" not in text} == set()
 
@@ -72,11 +91,31 @@ def test_architecture_names_every_package_of_the_reference_engine_and_every_seam
         assert hasattr(imported, name), path
 
 
-def test_commands_of_the_readme_exist():
+def command_lines(text: str) -> Iterator[tuple[list[str], bool]]:
+    """Arguments of each ``bakeoff`` line of a page, and whether they are complete: not in prose, nor where one is …."""
+    for block in _BLOCK.findall(text):
+        for line in _COMMAND.findall(block):
+            words = shlex.split(line.replace("\\\n", " "), comments=True)
+            yield [word for word in words if word != "…"], "…" not in words
+    for quoted in _QUOTED_COMMAND.findall(_BLOCK.sub("", text)):
+        yield shlex.split(quoted), False
+
+
+def test_command_lines_are_found():
+    text = "```\n$ .venv/bin/bakeoff run \\\n  my.toml  # all…\nbakeoff bench …\n```\nThen `bakeoff report` it."
+    assert list(command_lines(text)) == [(["run", "my.toml"], True), (["bench"], False), (["report"], False)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_command_lines_parse(page: Path):
+    app = make_app()
+    for words, is_whole in command_lines(page.read_text(encoding="utf-8")):
+        with contextlib.suppress(*[] if is_whole else [cyclopts.MissingArgumentError]):
+            app.parse_args(words, exit_on_error=False, print_error=False)
+
+
+def test_make_targets_of_the_readme_exist():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    known = set(make_app().resolved_commands())
-    for command in re.findall(r"bakeoff (\w+)", readme):
-        assert command in known
     targets = subprocess.run(["make", "-qp"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
     for target in re.findall(r"make ([a-z]+)\b", readme):
         assert f"\n{target}:" in targets or target == "bench"

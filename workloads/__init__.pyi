@@ -1,4 +1,4 @@
-from .arrivals import ARRIVALS, Arrival, Constant, Poisson, arrival
+from .arrivals import ARRIVALS, VARYING_ARRIVALS, Arrival, Constant, Poisson, arrival
 from .errors import BadOption, BadTrace, NoTokenizer, UnknownWorkload, WorkloadError
 from .plan import PlanHash, PlannedSession, plan_closed, plan_open, plan_recorded
 from .prefixes import EndlessCache
@@ -13,6 +13,7 @@ from .types import Message, Session, Turn, Workload
 
 __all__ = [
     "ARRIVALS",
+    "VARYING_ARRIVALS",
     "Arrival",
     "BadOption",
     "BadTrace",

@@ -13,16 +13,18 @@ from workloads.tokenizer import Tokenizer
 from workloads.types import Session, Workload
 
 
-class PlannedSession(msgspec.Struct, frozen=True):
+class PlannedSession(msgspec.Struct, frozen=True, omit_defaults=True):
     """A session and its start.
 
     Attributes:
         session: what to send.
         offset_s: seconds from the start of the load; None in a closed loop, where a free slot starts it.
+        first_turn: turns that it had before the load, and that are left out.
     """
 
     session: Session
     offset_s: float | None
+    first_turn: int = 0
 
 
 def plan_closed(workload: Workload, tokenizer: Tokenizer, seed: Seed, count: int) -> Iterator[PlannedSession]:

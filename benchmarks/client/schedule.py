@@ -22,9 +22,10 @@ from harness.client.fleet import LoadOrder
 from harness.client.wire import WireSession, wire_sessions
 from harness.truth import Schedule, truth_process
 from harness.verdict import Evidence, judge
+from results.findings import FindingCode
 from results.metrics import latency
-from results.metrics.window import Window
-from results.records import Load, RequestRecord
+from results.records import Load, RequestRecord, Window
+from results.report.findings import sentences
 from results.store import TrialFolder
 from workloads import PlannedSession, Poisson, Session, Turn
 
@@ -67,11 +68,10 @@ def kept_schedule(rate: int, duration_s: float, bars: Bars) -> None:
     achieved = (offsets[-1] - offsets[0]) / ((sent[-1] - sent[0]) / 1e9)
     lag_ms = float(np.quantile([latency.send_lag_s(r) * 1e3 for r in requests], 0.99))
     window = Window(min(r.planned_ns for r in requests), max(r.planned_ns for r in requests))
-    _, reasons = judge(Evidence(requests, [], Load(rate_per_s=rate, arrival="poisson"), window, 0.01))
-    said = any("client saturated" in reason for reason in reasons)
-    print(
-        f"{rate:5} req/s: {len(requests)} sent at {achieved:.3%} of plan, lag p99 {lag_ms:.3f} ms, {reasons or 'kept'}"
-    )
+    _, findings = judge(Evidence(requests, [], Load(rate_per_s=rate, arrival="poisson"), window, 0.01))
+    said = any(finding.code in {FindingCode.CLIENT_LATE, FindingCode.CLIENT_OFF_RATE} for finding in findings)
+    shown = sentences(findings) or "kept"
+    print(f"{rate:5} req/s: {len(requests)} sent at {achieved:.3%} of plan, lag p99 {lag_ms:.3f} ms, {shown}")
     kept = abs(achieved - 1) <= 0.005 and lag_ms <= 5
     bars.add(f"schedule_kept_or_called_saturated_{rate}", int(kept or said), "==", 1)
     if kept:

@@ -30,7 +30,7 @@ from harness.client.orders import Order, Prepare
 from harness.client.ray_fleet import ray_fleet
 from harness.client.wire import WireSession, wire_sessions
 from harness.truth import Schedule, truth_process
-from results.records import StreamRecord
+from results.records import StreamEnd, StreamRecord
 from results.store import TrialFolder
 from workloads import PlannedSession, Poisson, Session, Turn
 
@@ -92,7 +92,7 @@ async def chunks_per_s(workers: int, cores: Sequence[int] | None) -> float:
             stations.append(station)
         share = Closed(STREAMS * workers, DURATION_S)
         result, records = await loaded(Fleet(stations), "", share, sessions(20_000 * workers, [TOKENS]))
-    whole = [record for record in records if record.end == "complete"]
+    whole = [record for record in records if record.end is StreamEnd.COMPLETE]
     elapsed_s = (max(r.ended_ns for r in whole) - min(r.planned_ns for r in whole)) / 1e9
     busy = [client.cpu_s / elapsed_s for client in result.clients]
     rate = len(whole) * TOKENS / elapsed_s

@@ -17,6 +17,7 @@ import psutil
 
 import results
 from benchmarks.bars import Bars, model_argument
+from results.findings import FindingCode
 from results.frames import FrameLog
 from results.records import RunStatus, StreamRecord, Verdict
 
@@ -93,7 +94,8 @@ def main() -> None:
     trial = killed.finished[0].record
     bars = Bars()
     bars.add("killed_exit_code", killed.code, "==", 3)
-    bars.add("killed_trial_is_invalid", trial.verdict is Verdict.INVALID and "engine died" in trial.reasons[0], "==", 1)
+    first = trial.findings[0].code if trial.verdict is Verdict.INVALID else None
+    bars.add("killed_trial_is_invalid", first is FindingCode.ENGINE_DIED, "==", 1)
     bars.add("killed_log_lines_shown", len(trial.engine_log_tail) * ("signal 9" in killed.stderr), ">=", 1)
     bars.add("killed_status_is_failed", killed.run.status is RunStatus.FAILED, "==", 1)
     bars.add("killed_orphans", killed.orphans, "==", 0)

@@ -5,7 +5,6 @@
 2. A disk that is read-only, full, or fills up on the way, under ``bakeoff bench``: one line, exit code 3, the earlier
    run on it untouched to the byte, and what was recorded readable.
 3. Two processes save a thousand runs each into one folder: all are there, none disturbed the other.
-4. Runs that older versions wrote (tests/results/golden) are read, and one of a newer version is refused in one line.
 """
 
 import argparse
@@ -21,14 +20,12 @@ from pathlib import Path
 import results
 from benchmarks import saving
 from benchmarks.bars import Bars, model_argument
-from benchmarks.clone import ROOT
 from benchmarks.crash.harness_killed import Truth, bench
 from benchmarks.small_disk import Disk, tried
 from results.errors import RunUnreadable
-from results.records import SCHEMA_VERSION, RunStatus
+from results.records import RunStatus
 from results.store import RunFolder, runs_below
 
-GOLDEN = ROOT / "tests" / "results" / "golden"
 KILLS_OF_A_RUN = 10
 LONGEST_S = 0.06
 """A writer lives up to this long; in it, it makes tens of writes."""
@@ -94,10 +91,13 @@ def kills(bars: Bars, count: int) -> None:
 def disks(bars: Bars, model: str) -> None:
     truth = Truth()
     counts = dict.fromkeys(("exit_3", "one_line", "earlier_untouched", "readable"), 0)
+    earlier = Path(tempfile.mkdtemp())
     try:
+        saving.save(earlier, 1)
+        (run,) = runs_below(earlier)
         for free in (None, *FREE_KIB):
             argv = bench(truth, model, Path("DISK/runs"))
-            outcome = tried(Disk(str(GOLDEN / "schema-2"), argv, None if free is None else free << 10))
+            outcome = tried(Disk(str(run.path), argv, None if free is None else free << 10))
             lines = [line for line in outcome.stderr.splitlines() if "bakeoff:" in line]
             place = "read-only" if free is None else f"{free} KiB free"
             print(f"{place}: exit {outcome.code}, {outcome.readable} exchanges readable, {lines}")
@@ -107,6 +107,7 @@ def disks(bars: Bars, model: str) -> None:
             counts["readable"] += outcome.readable is not None
     finally:
         truth.stop()
+        shutil.rmtree(earlier)
     for name, count in counts.items():
         bars.add(f"disk_{name}", count, "==", 1 + len(FREE_KIB))
 
@@ -135,24 +136,6 @@ def _saver(root: Path, count: int) -> int:
         os._exit(status)
 
 
-def older(bars: Bars) -> None:
-    schemas = [results.load(GOLDEN / f"schema-{schema}") for schema in (1, 2)]
-    read = sum(run.cells[0].valid == 2 and len(run.requests) == 12 for run in schemas)
-    bars.add("older_schemas_read", read, "==", len(schemas))
-    with tempfile.TemporaryDirectory() as root:
-        newer = Path(shutil.copytree(GOLDEN / "schema-2", Path(root) / "newer"))
-        text = (newer / "manifest.json").read_text(encoding="utf-8")
-        text = text.replace('"schema_version": 2', f'"schema_version": {SCHEMA_VERSION + 1}')
-        (newer / "manifest.json").write_text(text, encoding="utf-8")
-        try:
-            results.load(newer)
-            refused = ""
-        except RunUnreadable as error:
-            refused = str(error)
-    print(f"newer: {refused}")
-    bars.add("newer_schema_refused_in_one_line", "update bakeoff" in refused and "\n" not in refused, "==", 1)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200, help="(default: %(default)s)")
@@ -165,7 +148,6 @@ def main() -> None:
     if options.disks:
         disks(bars, options.model)
     savers(bars, options.runs)
-    older(bars)
     bars.finish()
 
 

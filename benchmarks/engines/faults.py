@@ -24,8 +24,10 @@ import psutil
 import results
 from benchmarks.bars import Bars
 from benchmarks.engines.life_cycle import MARK, marked
+from results.findings import FindingCode
 from results.frames import FrameLog
 from results.records import Phase, StreamRecord, Verdict
+from results.report.findings import sentence
 from tests.engines.quill import ROOT, install, model
 
 SLACK_S = 2.0
@@ -73,6 +75,7 @@ class Fault(msgspec.Struct, frozen=True):
     Attributes:
         name: of the fault.
         expected: what its message must hold.
+        finding: the first one of its first trial; None where the engine never starts.
         bad: the misbehaving engine's keys.
         strike: what befalls its process in its first trial.
         deadline_s: from the strike, or from its start, until it must be named; the slack comes on top.
@@ -83,6 +86,7 @@ class Fault(msgspec.Struct, frozen=True):
     name: str
     expected: str
     bad: str = ""
+    finding: FindingCode | None = None
     strike: Strike | None = None
     deadline_s: float = 0.0
     restarts: bool = False
@@ -94,6 +98,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
     Attributes:
         message: of the fault.
+        finding: the first one of the bad engine's first trial.
         named_s: when, after the strike or the start.
         second: whether the bad engine's second trial is valid.
         good: how many of the other's are.
@@ -102,6 +107,7 @@ class Outcome(msgspec.Struct, frozen=True):
     """
 
     message: str
+    finding: FindingCode | None
     named_s: float
     second: bool
     good: int
@@ -131,21 +137,21 @@ def faults(port: int, url: str) -> list[Fault]:
     """
     never = f'args = ["--fault", "never-ready"]\nready_timeout_s = {READY_TIMEOUT_S}'
     return [
-        Fault("killed", "engine died: the engine's process ended by itself (signal 9)", strike=psutil.Process.kill,
-              restarts=True),
-        Fault("guard killed", "engine died: the engine's guard was ended by signal 9", strike=kill_guard,
-              restarts=True),
-        Fault("stopped for 10 s", "engine was stopped: none of its processes ran for", strike=stop, restarts=True,
+        Fault("killed", "the engine's process ended by itself (signal 9)", finding=FindingCode.ENGINE_DIED,
+              strike=psutil.Process.kill, restarts=True),
+        Fault("guard killed", "the engine's guard was ended by signal 9", finding=FindingCode.ENGINE_DIED,
+              strike=kill_guard, restarts=True),
+        Fault("stopped for 10 s", "", finding=FindingCode.ENGINE_STOPPED, strike=stop, restarts=True,
               deadline_s=LONG_TRIAL_S, trial_s=LONG_TRIAL_S),
         Fault("never ready", f"did not answer 200 within {READY_TIMEOUT_S:g} s", never, deadline_s=READY_TIMEOUT_S),
         Fault("port taken", f"port {port} cannot be used (Address already in use)", f"port = {port}"),
         Fault("model torn", "it did not start (exit status 1): quill: the model is torn",
               'args = ["--fault", "crash"]'),
-        Fault("model not there", "first: HTTP 404: the model smol does not exist", f'url = "{url}"',
-              deadline_s=TRIAL_S),
+        Fault("model not there", "HTTP 404: the model smol does not exist", f'url = "{url}"',
+              finding=FindingCode.FAILED_REQUESTS, deadline_s=TRIAL_S),
         Fault("no memory at start", "ran out of memory (exit status 1): MemoryError", 'args = ["--fault", "starve"]'),
-        Fault("no memory in a trial", "engine died: the engine ran out of memory (exit status 1): MemoryError",
-              'args = ["--fault", "starve-later"]'),
+        Fault("no memory in a trial", "the engine ran out of memory (exit status 1): MemoryError",
+              'args = ["--fault", "starve-later"]', finding=FindingCode.ENGINE_DIED),
         Fault("not installed", "cannot start /nowhere/quill; is it installed?", 'program = "/nowhere/quill"'),
     ]  # fmt: skip
 
@@ -207,10 +213,12 @@ def played(fault: Fault, folder: Path, site: Path, programs: Path, served: Path)
     first = trials.get("r1-bad-1")
     if struck_s is None:
         struck_s = harness.when("starting bad")
-    message = first.reasons[0] if first and first.reasons else run.manifest.failure or ""
+    finding = first.findings[0] if first and first.invalidating else None
+    message = sentence(finding) if finding else run.manifest.failure or ""
     valid = {name for name, record in trials.items() if record.verdict is Verdict.VALID}
     return Outcome(
         message=message.splitlines()[0] if message else "",
+        finding=finding.code if finding else None,
         named_s=harness.when(r"\] bad c=1 " if first else "starting good") - struck_s,
         second="r1-bad-2" in valid,
         good=len({"r1-good-1", "r1-good-2"} & valid),
@@ -240,7 +248,7 @@ def main() -> None:
 
 def _add(bars: Bars, fault: Fault, told: Outcome) -> None:
     name = fault.name.replace(" ", "_")
-    bars.add(f"{name}_named", fault.expected in told.message, "==", 1)
+    bars.add(f"{name}_named", told.finding is fault.finding and fault.expected in told.message, "==", 1)
     bars.add(f"{name}_late_s", told.named_s - fault.deadline_s, "<=", SLACK_S)
     bars.add(f"{name}_others_go_on", told.good + (told.second if fault.restarts else 1), "==", 3)
     bars.add(f"{name}_processes_left", told.left, "==", 0)

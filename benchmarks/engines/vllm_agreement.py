@@ -32,8 +32,10 @@ from engines.metrics.reading import Frame, reader_of
 from harness.experiment import experiment_from
 from harness.observer import PlainObserver
 from harness.run import create_run, run_experiment
-from results.metrics import latency, measured_only
+from results.client_error import widest_s
+from results.metrics import latency, under_load
 from results.records import Outcome
+from results.report.findings import sentences
 from results.run import Trial
 from results.views import VIEWS, Log
 from workloads import Random, Seed, Tokenizer
@@ -152,14 +154,14 @@ async def against_metrics(bench: Bench, duration_s: float, bars: Bars) -> None:
     before = await bench.frame()
     trial = await bench.ours(1, CHAT, calibrate=True, duration_s=duration_s)
     after = await bench.frame()
-    requests = [one for one in measured_only(trial.requests) if one.outcome is Outcome.OK]
+    requests = [one for one in under_load(trial.requests) if one.outcome is Outcome.OK]
     ours = {
         "ttft_s": [value for one in requests if (value := latency.ttft_from_send_s(one)) is not None],
         "itl_s": latency.itl_s(requests),
     }
     error = trial.record.client_error
-    errors = {"ttft_s": error.ttft_s if error else 0.0, "itl_s": (error.itl_s or 0.0) if error else 0.0}
-    print(f"\n{len(requests)} chats, {trial.record.verdict.value} {trial.record.reasons or ''}")
+    errors = {name: (widest_s(name.removesuffix("_s"), error) or 0.0) if error else 0.0 for name in ours}
+    print(f"\n{len(requests)} chats, {trial.record.verdict.value} {sentences(trial.record.invalidating)}")
     print(f"{'mean':<8}{'ours':>12}{'/metrics':>12}{'client error':>14}{'apart':>10}")
     for name, values in ours.items():
         count = added(before, after, f"{name}_count")

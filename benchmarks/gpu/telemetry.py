@@ -23,8 +23,7 @@ from benchmarks.bars import Bars
 from harness.telemetry import sampler
 from harness.telemetry.gpu import open_gpus
 from results.metrics.energy import energy
-from results.metrics.window import Window
-from results.records import TelemetryRecord
+from results.records import TelemetryRecord, Window
 from results.store import TrialFolder
 
 IDLE_S, BUSY_S, NS = 6.0, 35.0, 1_000_000_000

@@ -6,37 +6,12 @@ run until it waits. Without root both run as they are.
 """
 
 import contextlib
-import ctypes
 import os
 import sys
 
-_SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
-_NICE, _SLICE_NS = -15, 100_000
-_PRIORITY = 5
+from harness.realtime import short_slices
 
-
-class _SchedAttr(ctypes.Structure):
-    """The kernel's ``struct sched_attr``, version 0; ``runtime`` is the slice of an ordinary task since Linux 6.12."""
-
-    _fields_ = (
-        ("size", ctypes.c_uint32),
-        ("policy", ctypes.c_uint32),
-        ("flags", ctypes.c_uint64),
-        ("nice", ctypes.c_int32),
-        ("priority", ctypes.c_uint32),
-        ("runtime", ctypes.c_uint64),
-        ("deadline", ctypes.c_uint64),
-        ("period", ctypes.c_uint64),
-    )
-
-
-def short_slices() -> bool:
-    """Nice -15 and slices of 0.1 ms; returns whether the kernel agreed."""
-    number = _SYS_SCHED_SETATTR.get(os.uname().machine)
-    if number is None:
-        return False
-    attributes = _SchedAttr(size=ctypes.sizeof(_SchedAttr), nice=_NICE, runtime=_SLICE_NS)
-    return ctypes.CDLL(None).syscall(number, 0, ctypes.byref(attributes), 0) == 0
+_NICE, _PRIORITY = -15, 5
 
 
 def main() -> None:
@@ -45,7 +20,7 @@ def main() -> None:
     with contextlib.suppress(PermissionError):
         if company == "alone":
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_PRIORITY))
-        elif not short_slices():
+        elif not short_slices(_NICE):
             os.nice(_NICE)
     os.execv(command[0], command)
 

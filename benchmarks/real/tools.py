@@ -19,7 +19,7 @@ from benchmarks.peers.guidellm import GuideLlm
 from benchmarks.peers.protocol import Client, Load
 from benchmarks.peers.vllm_bench import VllmBench
 from harness.client.token_counts import apportion
-from results.records import Outcome, Phase, RequestRecord
+from results.records import Outcome, Phase, RequestRecord, StreamEnd
 from results.views.import_vllm import read_vllm, requests_of
 
 _RESULT, _SUMMARY, _RECORDS = "result.json", "profile_export_aiperf.json", "profile_export.jsonl"
@@ -193,7 +193,7 @@ def _request(index: int, sent_ns: int, arrivals: list[int], tokens: int, ended_n
     each = tokens // len(arrivals)
     return RequestRecord(
         index=index, phase=Phase.MEASURED, session=str(index), turn=0, planned_ns=sent_ns, sent_ns=sent_ns,
-        ended_ns=ended_ns, status=200, outcome=Outcome.OK, end="complete", chunk_ns=arrivals,
+        ended_ns=ended_ns, status=200, outcome=Outcome.OK, end=StreamEnd.COMPLETE, chunk_ns=arrivals,
         chunk_tokens=[each] * (len(arrivals) - 1) + [tokens - each * (len(arrivals) - 1)], output_tokens=tokens,
         usage_ns=ended_ns, last_event_ns=ended_ns, wanted_output_tokens=tokens,
     )  # fmt: skip

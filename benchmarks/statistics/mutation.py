@@ -22,9 +22,9 @@ from benchmarks.mutants import Mutant, mutants
 
 PACKAGES = ("metrics", "statistics")
 TESTS = (
-    "basis", "definitions", "energy", "latency", "percentiles", "throughput", "trial_metrics", "values",
+    "basis", "between_runs", "definitions", "energy", "latency", "percentiles", "throughput", "trial_metrics", "values",
     "bisection", "change_points", "compare_runs", "distributions", "interval", "multiplicity", "permutation", "power",
-    "sequential", "two_sample", "within",
+    "segments", "sequential", "two_sample", "within",
 )  # fmt: skip
 GOAL_PERCENT = 85
 

@@ -102,6 +102,7 @@ class LlamaCppEngine(GgufEngine):
 
     adapter = "llama_cpp"
     Options = LlamaCppOptions
+    lists_model = True
     programs = ("llama-server",)
     recipes = ("llama-cpp",)
     distributions = ("xllamacpp",)
@@ -178,7 +179,7 @@ class LlamaCppEngine(GgufEngine):
             return (program,)
         place = self.environment()
         if place.version("xllamacpp") is None:
-            raise NotInstalled(f"{place.name} holds no xllamacpp; run: bakeoff engines install {self.recipes[0]}")
+            raise NotInstalled(f"{place.name} holds no xllamacpp", f"bakeoff engines install {self.recipes[0]}")
         return (str(place.python), "-I", xllamacpp_server.__file__)  # isolated: beside it lie modules named as packages
 
     def _program(self) -> str | None:
@@ -228,7 +229,7 @@ class LlamaCppEngine(GgufEngine):
         told["n_ctx_slot"] = props.get("default_generation_settings", {}).get("n_ctx")
         meta = next(iter(models.get("data") or ()), {}).get("meta") or {}
         told |= {name: meta[name] for name in ("n_ctx_train", "n_params", "size") if name in meta}
-        version = None if self.url else self.installed_version()
+        version = self.installed_version()
         self._check_slots(told)
         return {"version": version or props.get("build_info"), **told}
 

@@ -63,6 +63,7 @@ class LlamaCppPythonEngine(GgufEngine):
 
     adapter = "llama_cpp_python"
     Options = LlamaCppPythonOptions
+    lists_model = True
     recipes = ("llama-cpp-python",)
     distributions = ("llama-cpp-python",)
     spellings: ClassVar[Spellings] = {
@@ -108,7 +109,7 @@ class LlamaCppPythonEngine(GgufEngine):
             return (self.setup.deployment.program, "-m", "llama_cpp.server")
         place = self.environment()
         if place.version("llama-cpp-python") is None:
-            raise NotInstalled(f"{place.name} holds no llama-cpp-python; run: bakeoff engines install llama-cpp-python")
+            raise NotInstalled(f"{place.name} holds no llama-cpp-python", "bakeoff engines install llama-cpp-python")
         return (str(place.python), "-m", "llama_cpp.server")
 
     def arguments(self, host: str, port: int, model: str) -> Sequence[str]:

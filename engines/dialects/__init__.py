@@ -13,6 +13,7 @@ from engines.dialects.base import (
     TokenKind,
     Usage,
     ends_by_closing,
+    holds_to_schema,
     takes_messages,
 )
 from engines.dialects.llama_cpp import LlamaCppDialect, LlamaCppNativeDialect, LlamaCppPythonDialect
@@ -57,5 +58,6 @@ __all__ = [
     "Usage",
     "VllmDialect",
     "ends_by_closing",
+    "holds_to_schema",
     "takes_messages",
 ]

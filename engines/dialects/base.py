@@ -1,5 +1,6 @@
 """The seam between traffic and a wire format. No I/O in it."""
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
 
@@ -106,6 +107,9 @@ class Dialect(Protocol):
     def request(self, turn: Turn, model: str, *, logprobs: bool = False) -> HttpRequest:
         """The bytes that ask ``model`` for exactly ``turn.output_tokens`` tokens, greedily, as a stream.
 
+        Where the turn has a JSON schema, which ends an answer, that number is an upper bound. A format that has no
+        schemas gives the bytes that it gives without one, by which :func:`holds_to_schema` knows.
+
         Args:
             turn: what is asked.
             model: what the request calls the model.
@@ -120,6 +124,17 @@ class Dialect(Protocol):
     def refusal(self, status: int, body: bytes) -> str:
         """One line for an answer whose status is not 200."""
         ...
+
+
+def holds_to_schema(ask: Callable[[Turn, str], HttpRequest], turn: Turn) -> bool:
+    """Whether the answer to a turn is held to its JSON schema.
+
+    Args:
+        ask: :meth:`Dialect.request`, or what renders the turn before it.
+        turn: one with a schema.
+    """
+    free = msgspec.structs.replace(turn, json_schema=None)
+    return ask(turn, "").body != ask(free, "").body
 
 
 def ends_by_closing(dialect: Dialect) -> bool:

@@ -43,8 +43,9 @@ class LlamaCppDialect(OpenAiDialect):
         return msgspec.structs.replace(super().request(turn, model, logprobs=logprobs), headers=_HEADERS)
 
     def sampling(self, turn: Turn) -> dict[str, Any]:
-        """Greedy decoding of exactly ``output_tokens`` tokens."""
-        fields = {**super().sampling(turn), "ignore_eos": True, **self.neutral, **self.caching()}
+        """Greedy decoding of exactly ``output_tokens`` tokens; a JSON schema makes it at most so many."""
+        forced = {"ignore_eos": True} if turn.json_schema is None else {}
+        fields = {**super().sampling(turn), **forced, **self.neutral, **self.caching()}
         return fields | (_VERBOSE if self._token_ids and turn.messages is None else {})
 
     def caching(self) -> dict[str, Any]:
@@ -57,9 +58,9 @@ class LlamaCppDialect(OpenAiDialect):
             return {"logprobs": True, "top_logprobs": 1, "timings_per_token": True}
         return {"logprobs": 1, **_VERBOSE}
 
-    def answer_format(self, turn: Turn) -> dict[str, Any]:  # noqa: ARG002
-        """Nothing: an answer cannot both follow a schema to its end and have a forced length."""
-        return {}
+    def answer_format(self, turn: Turn) -> dict[str, Any]:
+        """A chat's is OpenAI's; completions know only the server's own field."""
+        return super().answer_format(turn) if turn.messages is not None else _own_format(turn)
 
     def reader(self) -> EventReader:  # type: ignore[override]  (this one remembers)
         """One for each answer."""
@@ -76,10 +77,15 @@ class LlamaCppNativeDialect(LlamaCppDialect):
         if turn.messages is not None:
             return super().request(turn, model, logprobs=logprobs)
         body: dict[str, Any] = {"prompt": turn.prompt, "stream": True, "n_predict": turn.output_tokens}
-        body |= {"ignore_eos": True, "temperature": 0, "return_tokens": True, **self.neutral, **self.caching()}
+        body |= {"temperature": 0, "return_tokens": True, **self.neutral, **self.caching()}
+        body |= _own_format(turn) or {"ignore_eos": True}
         if logprobs:
             body["n_probs"] = 1
         return HttpRequest("/completion", _HEADERS, msgspec.json.encode(body))
+
+
+def _own_format(turn: Turn) -> dict[str, Any]:
+    return {} if turn.json_schema is None else {"json_schema": msgspec.Raw(turn.json_schema.encode())}
 
 
 class LlamaCppPythonDialect(OpenAiDialect):
@@ -101,14 +107,17 @@ class LlamaCppPythonDialect(OpenAiDialect):
         self._logprobs = logprobs
 
     def sampling(self, turn: Turn) -> dict[str, Any]:
-        """Greedy decoding of exactly ``output_tokens`` tokens."""
+        """Greedy decoding of exactly ``output_tokens`` tokens; a JSON schema makes it at most so many."""
         wanted = turn.output_tokens
-        return {"max_tokens": wanted, "min_tokens": wanted, "temperature": 0, "repeat_penalty": 1.0}
+        forced = {} if self.answer_format(turn) else {"min_tokens": wanted}
+        return {"max_tokens": wanted, **forced, "temperature": 0, "repeat_penalty": 1.0}
 
     def asking_logprobs(self, turn: Turn) -> dict[str, Any]:
         """Fields that ask for each token's log-probability, where it has them."""
         return super().asking_logprobs(turn) if self._logprobs else {}
 
-    def answer_format(self, turn: Turn) -> dict[str, Any]:  # noqa: ARG002
-        """Nothing: an answer cannot both follow a schema to its end and have a forced length."""
-        return {}
+    def answer_format(self, turn: Turn) -> dict[str, Any]:
+        """A chat's schema, in its own spelling; completions know grammars only."""
+        if turn.json_schema is None or turn.messages is None:
+            return {}
+        return {"response_format": {"type": "json_object", "schema": msgspec.Raw(turn.json_schema.encode())}}

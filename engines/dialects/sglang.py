@@ -75,8 +75,11 @@ class SglangNativeDialect(SglangDialect):
         """A streamed, greedy request; see :class:`~engines.dialects.base.Dialect`."""
         if turn.messages is not None:
             return super().request(turn, model, logprobs=logprobs)
-        wanted = turn.output_tokens
-        sampling = {"max_new_tokens": wanted, "min_new_tokens": wanted, "ignore_eos": True, "temperature": 0}
+        sampling: dict[str, Any] = {"max_new_tokens": turn.output_tokens, "temperature": 0}
+        if turn.json_schema is None:
+            sampling |= {"min_new_tokens": turn.output_tokens, "ignore_eos": True}
+        else:
+            sampling["json_schema"] = turn.json_schema
         body = {"text": turn.prompt, "stream": True, "sampling_params": {**sampling, **self.neutral}}
         if logprobs:
             body["return_logprob"] = True

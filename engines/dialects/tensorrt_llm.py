@@ -6,6 +6,8 @@ answer is whole only where ``[DONE]`` follows its finish reason. Written from th
 
 from typing import Any
 
+import msgspec
+
 from engines.dialects.base import Event, EventReader, Finish, StreamFault
 from engines.dialects.openai import OpenAiDialect
 from workloads.types import Turn
@@ -29,18 +31,23 @@ class TensorRtLlmDialect(OpenAiDialect):
         self._token_ids = token_ids
 
     def sampling(self, turn: Turn) -> dict[str, Any]:
-        """Greedy decoding of exactly ``output_tokens`` tokens, said in both ways: either may be what it looks at."""
-        forced = {"ignore_eos": True, "min_tokens": turn.output_tokens, "top_k": 1}
+        """Greedy decoding of exactly ``output_tokens`` tokens, said in both ways: either may be what it looks at.
+
+        Under a schema it is at most so many: forbidding the end would leave no token that is allowed.
+        """
+        forced = {"ignore_eos": True, "min_tokens": turn.output_tokens} if turn.json_schema is None else {}
         as_ids = {"detokenize": False} if self._token_ids and turn.messages is None else {}
-        return {**super().sampling(turn), **forced, **as_ids}
+        return {**super().sampling(turn), **forced, "top_k": 1, **as_ids}
 
     def asking_logprobs(self, turn: Turn) -> dict[str, Any]:
         """As the format has it, but that 0 means none."""
         return {"logprobs": True} if turn.messages is not None else {"logprobs": 1}
 
-    def answer_format(self, turn: Turn) -> dict[str, Any]:  # noqa: ARG002
-        """Nothing: an answer cannot both follow a schema to its end and have a forced length."""
-        return {}
+    def answer_format(self, turn: Turn) -> dict[str, Any]:
+        """The type that every release reads as a bare schema; the server refuses it without a backend for grammars."""
+        if turn.json_schema is None:
+            return {}
+        return {"response_format": {"type": "json", "schema": msgspec.Raw(turn.json_schema.encode())}}
 
     def reader(self) -> EventReader:  # type: ignore[override]  (this one remembers)
         """One for each answer."""

@@ -29,5 +29,5 @@ class TransformersDialect(OpenAiDialect):
         return {}
 
     def answer_format(self, turn: Turn) -> dict[str, Any]:  # noqa: ARG002
-        """Nothing: the server refuses the field, and the answers' length is forced."""
+        """Nothing: the server refuses the field."""
         return {}

@@ -16,7 +16,10 @@ _ABORT = "abort"
 
 
 class VllmDialect(OpenAiDialect):
-    """Exact lengths by ``ignore_eos`` and ``min_tokens``; exact counts by ``return_token_ids``."""
+    """Exact lengths by ``ignore_eos`` and ``min_tokens``; exact counts by ``return_token_ids``.
+
+    An answer that is held to a JSON schema ends with it: forbidding the end would leave no token that is allowed.
+    """
 
     name = "vllm"
     exact_length = True
@@ -24,13 +27,9 @@ class VllmDialect(OpenAiDialect):
     """What a model's generation config could change of greedy decoding, on a server that was not told to ignore it."""
 
     def sampling(self, turn: Turn) -> dict[str, Any]:
-        """Greedy decoding of exactly ``output_tokens`` tokens, with their ids."""
-        forced = {"ignore_eos": True, "min_tokens": turn.output_tokens, "return_token_ids": True}
-        return {**super().sampling(turn), **forced, **self.neutral}
-
-    def answer_format(self, turn: Turn) -> dict[str, Any]:  # noqa: ARG002
-        """Nothing: an answer whose length is forced does not follow a schema to its end, and then says anything."""
-        return {}
+        """Greedy decoding of exactly ``output_tokens`` tokens, with their ids; of at most so many under a schema."""
+        forced = {"ignore_eos": True, "min_tokens": turn.output_tokens} if turn.json_schema is None else {}
+        return {**super().sampling(turn), **forced, "return_token_ids": True, **self.neutral}
 
     def events(self, data: bytes) -> list[Event]:
         """Decode one payload; an answer that the server aborted is no answer."""

@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import sys
+import urllib.parse
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -43,6 +44,33 @@ class Installation(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
+class Package(msgspec.Struct, frozen=True):
+    """One installed package.
+
+    Attributes:
+        name: as indexes write it: lower case, with hyphens.
+        version: as it says itself.
+        record: the list of its files with their digests; empty where it was not installed by pip.
+        editable_source: the folder that it is imported from, where it is only linked (``pip install -e``).
+    """
+
+    name: str
+    version: str
+    record: str
+    editable_source: Path | None
+
+
+class _Directory(msgspec.Struct, frozen=True):
+    editable: bool = False
+
+
+class _DirectUrl(msgspec.Struct, frozen=True):
+    """``direct_url.json`` of PEP 610."""
+
+    url: str = ""
+    dir_info: _Directory = _Directory()
+
+
 class Environment(msgspec.Struct, frozen=True):
     """A Python environment.
 
@@ -71,12 +99,33 @@ class Environment(msgspec.Struct, frozen=True):
     def versions(self) -> dict[str, str]:
         """Versions of all packages in it, by name as indexes write it: lower case, with hyphens."""
         found = metadata.distributions(path=self._places())
-        return dict(sorted((_SEPARATORS.sub("-", one.metadata["Name"]).lower(), one.version) for one in found))
+        return dict(sorted((_name(package), package.version) for package in found))
+
+    def packages(self) -> list[Package]:
+        """All packages in it."""
+        return [
+            Package(_name(found), found.version, found.read_text("RECORD") or "", _editable_source(found))
+            for found in metadata.distributions(path=self._places())
+        ]
 
     def _places(self) -> list[str]:
         if self.folder == Path(sys.prefix):
             return sys.path  # some systems keep packages elsewhere
         return [str(place) for place in self.folder.glob("lib/python3*/site-packages")]
+
+
+def _name(package: metadata.Distribution) -> str:
+    return _SEPARATORS.sub("-", package.metadata["Name"]).lower()
+
+
+def _editable_source(package: metadata.Distribution) -> Path | None:
+    try:
+        direct = msgspec.json.decode(package.read_text("direct_url.json") or "{}", type=_DirectUrl)
+    except msgspec.MsgspecError:
+        return None
+    if not direct.dir_info.editable:
+        return None
+    return Path(urllib.parse.unquote(urllib.parse.urlsplit(direct.url).path))
 
 
 def environments_folder() -> Path:
@@ -130,8 +179,9 @@ def find(wanted: str | None, recipes: Sequence[str], distributions: Sequence[str
     if any(own.version(distribution) for distribution in distributions):
         return own
     names = " or ".join(distributions or recipes)
-    fix = f"run: bakeoff engines install {suited[0]}" if suited else "install it, or give the url of one that runs"
-    raise NotInstalled(f"{names} is not installed; {fix}")
+    if suited:
+        raise NotInstalled(f"{names} is not installed", f"bakeoff engines install {suited[0]}")
+    raise NotInstalled(f"{names} is not installed; install it, or give the url of one that runs")
 
 
 def for_this_machine(recipes: Sequence[str]) -> list[str]:
@@ -146,7 +196,7 @@ def _asked_for(wanted: str) -> Environment:
     if (folder / "bin" / "python").exists():
         return Environment(wanted, folder.absolute())
     if wanted in RECIPES:
-        raise NotInstalled(f"the environment {wanted} is not installed; run: bakeoff engines install {wanted}")
+        raise NotInstalled(f"the environment {wanted} is not installed", f"bakeoff engines install {wanted}")
     raise NotInstalled(f"{wanted} is neither a venv nor an environment; {nearest(wanted, RECIPES)}")
 
 

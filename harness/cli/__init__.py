@@ -9,6 +9,7 @@ import cyclopts
 
 from harness.cli import (
     calibrating,
+    doctor,
     exchanging,
     fitting,
     gating,
@@ -29,6 +30,7 @@ def make_app() -> cyclopts.App:
         name="bakeoff",
         help="Replay realistic traffic against LLM inference engines and say, with the error of its own measurement, "
         "which one is better.",
+        version=_version,
         version_flags=["--version"],
     )
     measured = (
@@ -39,17 +41,25 @@ def make_app() -> cyclopts.App:
         reading.report,
         reading.compare,
         gating.gate,
+        gating.floor,
         reading.history,
         showing.dashboard,
         reading.frontier,
     )
-    for command in (*measured, exchanging.views, exchanging.export, calibrating.calibrate, measuring.serve):
+    for command in (*measured, exchanging.views, exchanging.export, calibrating.calibrate, doctor.doctor):
         app.command(command)
+    app.command(measuring.serve, help_flags=(), version_flags=())  # all options are the engine's
     app.command(truth.serve_truth, name="truth")
     # fitting.workloads_app is traffic's group, to which fitting has added its command; so has starting to engines'
     for group in (exchanging.import_app, starting.engines_app, listing.models_app, fitting.workloads_app):
         app.command(group)
     return app
+
+
+def _version() -> str:
+    from harness.version import version
+
+    return version()
 
 
 def main() -> None:

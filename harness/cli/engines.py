@@ -12,18 +12,20 @@ engines_app = cyclopts.App(name="engines", help="Engines that can be measured.")
 
 
 @engines_app.command(name="list")
-def list_engines(*, json: Json = False) -> int:
+def list_engines(*names: str, json: Json = False) -> int:
     """List the adapters with what each can be told, and the environments that can be installed.
 
     Parameters
     ----------
+    names
+        Adapters; the default is all.
     json
         Print them as JSON on stdout.
     """
     from harness.cli.reading import print_json
     from harness.engine_tables import catalogue, print_catalogue
 
-    found = catalogue()
+    found = catalogue(names)
     if json:
         print_json(found)
     else:

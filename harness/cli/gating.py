@@ -14,6 +14,7 @@ from harness.cli.options import (
     EXIT_INVALID,
     EXIT_OK,
     EXIT_REGRESSION,
+    Bands,
     Json,
     Metrics,
     Out,
@@ -21,22 +22,23 @@ from harness.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from results.comparing import Terms
     from results.gate import GateVerdict
+    from results.terms import Terms
 
 File = Annotated[Path | None, cyclopts.Parameter()]
+Baselines = Annotated[list[str], cyclopts.Parameter(negative="")]
 
 
 def gate(
     experiment: Path | None = None,
     *,
-    baseline: str,
+    baseline: Baselines,
     candidate: str,
     repeats: int | None = None,
     metric: Metrics = None,
     primary: str | None = None,
     alpha: float = 0.01,
-    band: float = 0.03,
+    band: Bands = None,
     markdown: File = None,
     junit: File = None,
     github: bool | None = None,
@@ -54,8 +56,9 @@ def gate(
     experiment
         TOML file: measure now. Without it the two sides are stored runs.
     baseline
-        RUN or RUN@ENGINE, RUN a folder or a file of export --as pytest-benchmark; with an experiment the label of an
-        engine.
+        RUN or RUN@ENGINE, RUN a folder or a file of export --as pytest-benchmark; several, one option each, are one
+        baseline that shows how runs differ; branch:NAME are the newest runs of a branch. With an experiment the label
+        of an engine.
     candidate
         Likewise.
     repeats
@@ -68,7 +71,9 @@ def gate(
     alpha
         Share of false alarms of the primary metric, and of all others together.
     band
-        What counts as the same, as a share: no regression means worse by no more than this.
+        What counts as the same: no regression means worse by no more than this. 5% is for all metrics compared as
+        ratios (the default is 3%), ttft_p99=10%, attainment=0.5pp or failures=0 for one, 0 meaning any significant
+        change, work=10% for how much the work of the sides may differ. May be given several times.
     markdown
         Write the verdict there, for a comment on a pull request.
     junit
@@ -80,15 +85,15 @@ def gate(
     json
         Print the verdict as JSON on stdout.
     """
-    from results.comparing import agreed
     from results.errors import NoEvidence
+    from results.terms import agreed
 
     terms = agreed(metric, primary, alpha, band)
     try:
         verdict = (
             _stored(baseline, candidate, terms)
             if experiment is None
-            else _measured(experiment, baseline, candidate, terms, repeats=repeats, out=out)
+            else _measured(experiment, _label(baseline), candidate, terms, repeats=repeats, out=out)
         )
     except NoEvidence as error:
         sys.stderr.write(f"bakeoff: INVALID: {error}\n")
@@ -100,10 +105,52 @@ def gate(
     return _exit_code(verdict)
 
 
-def _stored(baseline: str, candidate: str, terms: "Terms") -> "GateVerdict":
+def floor(*runs: str, json: Json = False) -> int:
+    """Store how much runs of one thing differ on this machine from hour to hour, for gates whose baseline is one run.
+
+    The runs are of one engine at one commit, five or more, each at least an hour after the one before. The floor is
+    stored beside them, and found there by every later gate of the same traffic, model and limits.
+
+    Parameters
+    ----------
+    runs
+        RUN or RUN@ENGINE.
+    json
+        Print the floor as JSON on stdout.
+    """
+    from harness.cli.reading import print_json
+    from results.aa_runs import floors_of
+    from results.errors import NotComparable
+    from results.floor import store_floors
+    from results.report.floor_table import print_floors
+    from results.sides import root_of, select
+
+    sides = [select(run) for run in runs]
+    roots = {root_of(side.run) for side in sides}
+    if len(roots) != 1:
+        raise NotComparable("name five or more runs of one folder")
+    cells = floors_of(sides)
+    path = store_floors(roots.pop(), cells)
+    if json:
+        print_json(cells)
+    else:
+        print_floors(cells, standard_output())
+    sys.stderr.write(f"stored: {path}\n")
+    return EXIT_OK
+
+
+def _label(baseline: list[str]) -> str:
+    from harness.errors import BadExperiment
+
+    if len(baseline) != 1:
+        raise BadExperiment("an experiment measures one baseline; give --baseline once, an engine's label")
+    return baseline[0]
+
+
+def _stored(baseline: list[str], candidate: str, terms: "Terms") -> "GateVerdict":
     from results.baseline import baseline_of
-    from results.comparing import select
     from results.gate import judge
+    from results.sides import select
 
     side = select(candidate)
     return judge(baseline_of(side, baseline), side, terms)
@@ -115,15 +162,13 @@ def _measured(
     """The verdict of a run that is made for it; None where it was interrupted.
 
     Raises:
-        NoEvidence: an engine did not start or died, or too little of the run is valid.
+        NoEvidence: too little of the run is valid, and what is not says nothing against the candidate.
     """
     from harness.experiment import load_experiment
     from harness.gating import Looks, two_sides
     from harness.measuring import run_into
     from harness.run import create_run
     from results import load
-    from results.errors import NoEvidence
-    from results.records import RunStatus
     from results.report import write_html
 
     experiment, a, b = two_sides(load_experiment(file), baseline, candidate, repeats)
@@ -135,10 +180,9 @@ def _measured(
 
     run = load(folder.path)
     sys.stderr.write(f"report: {write_html(run)}\n")
-    if run.status is RunStatus.FAILED:
-        raise NoEvidence(run.manifest.failure or "the run failed")
-    done = max((plan.repeat for plan in run.manifest.trials), default=0)
-    return looks.look(done)
+    if run.manifest.failure:
+        sys.stderr.write(f"{run.manifest.failure}\n")
+    return looks.last()
 
 
 def _tell(verdict: "GateVerdict", *, json: bool, github: bool) -> None:

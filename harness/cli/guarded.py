@@ -15,14 +15,18 @@ _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 """A disk that is full or read-only, met by something that has no words of its own for it, such as a temporary file."""
 
 
+_JUDGES = {"gate", "history"}
+"""Commands whose exit code 2 says that they cannot tell: a mistake is 3 there."""
+
+
 def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
     """Run the application on the words after ``bakeoff``.
 
     Returns:
-        what the command returned, or 2 for a mistake of the user or the machine (of a gate 3), 3 where what it made
-        cannot be written, 130 after Ctrl-C.
+        what the command returned, or 2 for a mistake of the user or the machine (of gate and history 3), 3 where what
+        it made cannot be written, 130 after Ctrl-C.
     """
-    mistake = EXIT_INVALID if list(arguments[:1]) == ["gate"] else EXIT_USER
+    mistake = EXIT_INVALID if arguments and arguments[0] in _JUDGES else EXIT_USER
     try:
         result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except cyclopts.CycloptsError as error:

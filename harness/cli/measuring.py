@@ -3,7 +3,9 @@
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import cyclopts
 
 from harness.cli.options import DEFAULT_OUT, EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, Json, Out, Ray, Workers
 
@@ -74,10 +76,12 @@ def bench(
     arrival: str = "poisson",
     concurrency: int | None = None,
     duration: float = 30.0,
+    ramp: float = 5.0,
     repeats: int = 1,
     seed: int = 1,
     api_key_env: str | None = None,
     calibrate: bool = True,
+    max_foreign_share: float = 0.2,
     workers: Workers = None,
     ray: Ray = None,
     out: Out = DEFAULT_OUT,
@@ -106,7 +110,9 @@ def bench(
     concurrency
         Closed loop: requests kept in flight.
     duration
-        Seconds for which the load is kept on.
+        Seconds of the measured window.
+    ramp
+        Seconds at least for which the load is on before the window.
     repeats
         Trials; an interval needs at least 2.
     seed
@@ -115,6 +121,8 @@ def bench(
         Environment variable with the key that requests carry.
     calibrate
         Measure the client's own error too, after the first trial; without it nothing is printed as ±.
+    max_foreign_share
+        A trial in which other processes use more of the time of all cores is INVALID; 1 voids none.
     workers
         Processes that send.
     ray
@@ -124,19 +132,22 @@ def bench(
     json
         Print the summary as JSON on stdout.
     """
+    from harness.errors import BadExperiment
     from harness.experiment import with_client
     from harness.measuring import bench_experiment
 
+    if (rate is None) == (concurrency is None):
+        raise BadExperiment("bench needs one load; give either --concurrency REQUESTS or --rate SESSIONS_PER_SECOND")
     experiment = bench_experiment(
         engine=engine, url=url, model=model, tokenizer=tokenizer, workload=workload, scale=scale, rate_per_s=rate,
-        arrival=arrival, concurrency=concurrency, duration_s=duration, repeats=repeats, seed=seed,
-        api_key_env=api_key_env, calibrate=calibrate,
+        arrival=arrival, concurrency=concurrency, duration_s=duration, ramp_s=ramp, repeats=repeats, seed=seed,
+        api_key_env=api_key_env, calibrate=calibrate, max_foreign_share=max_foreign_share,
     )  # fmt: skip
     return _measure(with_client(experiment, workers, ray), out, json=json)
 
 
-def serve(*arguments: str) -> int:
-    """Run the reference engine as a server; arguments are those of python -m reference_engine serve."""
+def serve(*arguments: Annotated[str, cyclopts.Parameter(allow_leading_hyphen=True)]) -> int:
+    """Serve a model with the reference engine: bakeoff serve --model FOLDER; bakeoff serve --help lists all options."""
     argv = [sys.executable, "-m", "reference_engine", "serve", *arguments]
     os.execv(sys.executable, argv)  # noqa: S606  (no shell; this process becomes the server)
 

@@ -4,7 +4,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.options import DEFAULT_OUT, EXIT_OK, Json, Metrics, standard_output
+from harness.cli.options import (
+    DEFAULT_OUT,
+    EXIT_CANNOT_TELL,
+    EXIT_OK,
+    EXIT_REGRESSION,
+    Bands,
+    Json,
+    Metrics,
+    standard_output,
+)
 
 if TYPE_CHECKING:
     from results import Run
@@ -31,7 +40,7 @@ def compare(
     metric: Metrics = None,
     primary: str | None = None,
     alpha: float = 0.01,
-    band: float = 0.03,
+    band: Bands = None,
     json: Json = False,
 ) -> int:
     """Compare B with A, level by level.
@@ -53,12 +62,16 @@ def compare(
     alpha
         Share of false alarms of the primary metric, and of all others together.
     band
-        Half-width of what counts as the same, as a share.
+        What counts as the same: 5% for all metrics compared as ratios (the default is 3%), ttft_p99=10%,
+        attainment=0.5pp or failures=0 for one, work=10% for how much the work of the sides may differ. May be given
+        several times.
     json
         Print the comparisons as JSON on stdout.
     """
-    from results.comparing import agreed, compare_sides, select
+    from results.comparing import compare_sides
     from results.report import print_comparison
+    from results.sides import select
+    from results.terms import agreed
 
     compared = compare_sides(select(a), select(b), agreed(metric, primary, alpha, band))
     if json:
@@ -75,9 +88,14 @@ def history(
     engine: str | None = None,
     branch: str | None = None,
     metric: Metrics = None,
+    newest: int | None = None,
     json: Json = False,
 ) -> int:
-    """Say when a metric changed over many runs of one experiment, between which commits, and by how much.
+    """Say when a metric changed over many runs of one experiment: exit 1 if the newest step is for the worse.
+
+    Each step has the commits between which it lies; a drift has none to blame. Exit 0: no series that the newest run
+    continues ends with a step for the worse. Exit 2: one of them cannot tell, since it has fewer than six runs, or its
+    newest value is missing, 0, or far on the bad side of its level. Exit 3: no such runs, or a mistake in the call.
 
     Parameters
     ----------
@@ -91,19 +109,32 @@ def history(
         Only runs of this branch: of the checkout they were started in, or what CI calls it.
     metric
         Metrics to look at; the default is the headline of the table.
+    newest
+        Look at so many runs only, so that an older step no longer counts; the default is all.
     json
-        Print every series with its points and steps as JSON on stdout.
+        Print every series with its points, steps and drifts as JSON on stdout.
     """
+    from results.errors import NoEvidence
     from results.history import history
     from results.metrics import HEADLINE
     from results.report import print_history
+    from results.series import Outcome, outcome_of
 
-    series = history(runs, name, engine=engine, branch=branch, metrics=metric or HEADLINE)
+    try:
+        series = history(runs, name, engine=engine, branch=branch, metrics=metric or HEADLINE, newest=newest)
+    except NoEvidence as error:
+        sys.stderr.write(f"bakeoff: {error}\n")
+        return EXIT_CANNOT_TELL
     if json:
         print_json(series)
     else:
         print_history(series, standard_output())
-    return EXIT_OK
+    codes = {
+        Outcome.NOT_WORSE: EXIT_OK,
+        Outcome.WORSE: EXIT_REGRESSION,
+        Outcome.CANNOT_TELL: EXIT_CANNOT_TELL,
+    }
+    return codes[outcome_of(series)]
 
 
 def frontier(*runs: str, json: Json = False) -> int:
@@ -170,7 +201,7 @@ def _summary(run: "Run", page: Path) -> dict[str, Any]:
         "search": run.search,
         "cells": [msgspec.to_builtins(cell) for cell in run.cells],
         "warnings": quality_warnings(run),
-        "invalid": {trial.record.id: trial.record.reasons for trial in run.finished if trial.record.reasons},
+        "invalid": {trial.record.id: trial.record.invalidating for trial in run.finished if trial.record.invalidating},
     }
 
 

@@ -103,17 +103,16 @@ def _searched(folder: "RunFolder", experiment: "Experiment", terms: "Terms") -> 
     """Search before somebody's eyes; returns whether it was interrupted."""
     import asyncio
 
-    import uvloop
     from rich.console import Console
 
     from harness.observer import SearchObserver
     from harness.searching import search
+    from harness.world import current_world
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        try:
-            runner.run(search(experiment, folder, SearchObserver(Console(stderr=True)), terms))
-        except (KeyboardInterrupt, asyncio.CancelledError):
-            return True
+    try:
+        current_world().run(search(experiment, folder, SearchObserver(Console(stderr=True)), terms))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return True
     return False
 
 

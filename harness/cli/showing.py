@@ -40,7 +40,8 @@ def dashboard(
     name
         A further name by which browsers know this machine: of a proxy, or in the DNS.
     token_env
-        Environment variable with the token, instead of one drawn by lot.
+        Environment variable with the token that every request must show. The default is none on loopback, and one drawn
+        by lot with --network.
     rebuild
         Make the index of the runs anew.
     """

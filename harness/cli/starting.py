@@ -76,11 +76,12 @@ async def _until_interrupted(made: "Engine", model: "Model", port: int | None, l
     import signal
 
     from engines import pick_port
+    from harness.signals import stop_signals
     from harness.starting import started
 
     task = asyncio.current_task()
     assert task is not None
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, *stop_signals()):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     status = EXIT_INTERRUPTED
     try:

@@ -2,12 +2,14 @@
 
 import asyncio
 import time
+from types import SimpleNamespace
 
 import aiohttp
 
 from engines import Access
 from engines.dialects import HttpRequest
 from harness.client.transport import Ended, StreamLog
+from results.records import StreamEnd
 
 
 class AiohttpTransport:
@@ -24,13 +26,14 @@ class AiohttpTransport:
         self._session: aiohttp.ClientSession | None = None
         self._tasks: dict[StreamLog, asyncio.Task[None]] = {}
 
-    async def open(self, connections: int) -> None:  # noqa: ARG002  (aiohttp opens them when they are needed)
+    async def open(self, connections: int, *, growing: bool = False) -> None:  # noqa: ARG002  (aiohttp does as it likes)
         """Make the session."""
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0)
             self._session = aiohttp.ClientSession(
-                connector=connector, timeout=aiohttp.ClientTimeout(total=None), trust_env=False
-            )
+                connector=connector, timeout=aiohttp.ClientTimeout(total=None), trust_env=False,
+                trace_configs=[_dial_stamps()],
+            )  # fmt: skip
 
     def prepare(self, request: HttpRequest) -> HttpRequest:
         """The request itself: aiohttp encodes it at the send."""
@@ -61,16 +64,34 @@ class AiohttpTransport:
         try:
             url = self._base_url + self._access.path(request.path)
             headers = request.headers | self._access.headers
-            async with self._session.post(url, data=request.body, headers=headers) as response:
+            async with self._session.post(
+                url, data=request.body, headers=headers, trace_request_ctx=log
+            ) as response:  # fmt: skip
                 log.status = response.status
                 async for data in response.content.iter_any():
                     log.read_ns.append(time.monotonic_ns())
                     log.reads.append(data)
-            log.end = "complete"
+            log.end = StreamEnd.COMPLETE
         except aiohttp.ClientConnectorError as error:
-            log.end, log.detail, log.sent_ns = "refused", str(error), None
+            log.end, log.detail, log.sent_ns = StreamEnd.REFUSED, str(error), None
         except (aiohttp.ClientError, ConnectionError) as error:
-            log.end, log.detail = "reset", str(error) or type(error).__name__
+            log.end, log.detail = StreamEnd.RESET, str(error) or type(error).__name__
         log.ended_ns = time.monotonic_ns()
         self._tasks.pop(log, None)
         ended(log)
+
+
+def _dial_stamps() -> aiohttp.TraceConfig:
+    """Stamps the opening of a connection; the request is sent after it."""
+
+    async def begins(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
+        context.trace_request_ctx.dial_start_ns = time.monotonic_ns()
+
+    async def ends(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
+        log: StreamLog = context.trace_request_ctx
+        log.dial_end_ns = log.sent_ns = time.monotonic_ns()
+
+    stamps = aiohttp.TraceConfig()
+    stamps.on_connection_create_start.append(begins)
+    stamps.on_connection_create_end.append(ends)
+    return stamps

@@ -15,14 +15,14 @@ from engines.dialects import (
 )
 from engines.secrets import masked
 from harness.client.token_counts import token_counts
-from results.records import Exchange, Outcome, RequestRecord, StreamRecord
+from results.records import Exchange, Outcome, RequestRecord, StreamEnd, StreamRecord
 from workloads import Tokenizer
 
 _TRANSPORT_OUTCOMES = {
-    "refused": Outcome.REFUSED,
-    "timeout": Outcome.TIMEOUT,
-    "cancelled": Outcome.CANCELLED,
-    "reset": Outcome.STREAM_ERROR,
+    StreamEnd.REFUSED: Outcome.REFUSED,
+    StreamEnd.TIMEOUT: Outcome.TIMEOUT,
+    StreamEnd.CANCELLED: Outcome.CANCELLED,
+    StreamEnd.RESET: Outcome.STREAM_ERROR,
 }
 
 
@@ -58,7 +58,7 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
 
     Returns:
         the record; its outcome is the first class that applies: an HTTP status other than 200, a fault in the stream,
-        what the transport saw, a missing finish reason (where the format has none: not one token), else ok.
+        what the transport saw, a missing finish reason (where the format has one), not one token, else ok.
     """
     refusal = None
     if stream.status not in {None, 200}:
@@ -127,10 +127,10 @@ def _outcome(
         return Outcome.HTTP_ERROR, refusal
     if answer.fault is not None:
         return Outcome.STREAM_ERROR, answer.fault
-    if stream.end != "complete":
+    if stream.end is not StreamEnd.COMPLETE:
         return _TRANSPORT_OUTCOMES[stream.end], stream.detail
     if answer.finish is None and not by_closing:
         return Outcome.TRUNCATED, "the stream ended without a finish reason"
-    if answer.finish is None and not answer.deltas:
-        return Outcome.TRUNCATED, "the stream ended without a token"
+    if not answer.deltas:
+        return Outcome.EMPTY, "the answer has no token"
     return Outcome.OK, None

@@ -11,16 +11,17 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 
 from harness.client.flights import Feed, Flights, Prepared, Recorder
+from harness.client.orders import Answer, Measure, Pool, Steady
+from harness.client.steady import REFUSED_PAUSE_NS, SteadyLoad
 from harness.client.transport import Transport
-from harness.client.wire import WireSession
-from harness.clock import NS_PER_S, Clock, sleep_until_ns
+from harness.client.wire import WireSession, read_wire
+from harness.clock import Clock, sleep_until_ns
 from results.records import Phase
+from results.units import NS_PER_S
 
-REFUSED_PAUSE_NS = 100_000_000
-"""How long a slot of a closed loop rests after a refused connection."""
 STEP_NS, STEP_SLOTS = 1_000_000, 4
-"""Without a ramp, so many slots of a closed loop start at a time, so far apart: one burst of all of them would measure
-how fast the client can send, and keep the streams in step for the rest of the trial."""
+"""So many slots of a closed loop start at a time, so far apart: one burst of all of them would measure how fast the
+client can send."""
 SPARE_CONNECTIONS = 16
 """An open loop does not know how many requests will be in flight; this many connections are ready when it begins."""
 
@@ -61,7 +62,9 @@ class Driver:
     ) -> None:
         self._transport = transport
         self._clock = clock
+        self._timeout_s = timeout_s
         self._flights = Flights(transport, clock, recorder, timeout_s, phase)
+        self._steady: SteadyLoad | None = None
         self._begin = begin or self._now
 
     @property
@@ -76,7 +79,6 @@ class Driver:
         *,
         duration_s: float,
         minimum: int = 0,
-        ramp_s: float | None = None,
     ) -> Issue:
         """Keep ``concurrency`` sessions in flight until ``duration_s`` is over and ``minimum`` requests were planned.
 
@@ -87,7 +89,6 @@ class Driver:
             concurrency: slots.
             duration_s: how long, from the start.
             minimum: requests to plan at least.
-            ramp_s: the slots start evenly over this time; the default is four each millisecond.
 
         Raises:
             NotWritable: records cannot be stored any more.
@@ -98,7 +99,7 @@ class Driver:
         start_ns = await self._begin()
         self._flights.until_ns = start_ns + round(duration_s * NS_PER_S)
         self._flights.minimum = minimum
-        end_ns = await self._run(loop, concurrency, start_ns, ramp_s)
+        end_ns = await self._run(loop, concurrency, start_ns)
         await sleep_until_ns(self._clock, end_ns)  # whose users all think longer than that is over before its time
         return Issue(start_ns, end_ns)
 
@@ -119,7 +120,7 @@ class Driver:
             NotWritable: records cannot be stored any more.
         """
         self._flights.load = asyncio.current_task()
-        await self._transport.open(min(SPARE_CONNECTIONS, max_in_flight or SPARE_CONNECTIONS))
+        await self._transport.open(min(SPARE_CONNECTIONS, max_in_flight or SPARE_CONNECTIONS), growing=True)
         feed = self._feed(sessions)
         start_ns = await self._begin()
         end_ns = start_ns + round(duration_s * NS_PER_S)
@@ -137,23 +138,48 @@ class Driver:
         self._flights.flush()
         return Issue(start_ns, end_ns)
 
+    async def steady(self, share: Steady, ramp: Pool, report: Callable[[Answer], None]) -> Issue:
+        """Keep a steady load up until :meth:`finish`: its ramp, the window that :meth:`measure` opens, and its tail.
+
+        Args:
+            share: what is kept up.
+            ramp: sessions to send until the window opens.
+            report: told when the load is steady, when the window is over, and when its last request has ended.
+
+        Raises:
+            NotWritable: records cannot be stored any more.
+        """
+        self._flights.load = asyncio.current_task()
+        spare = min(SPARE_CONNECTIONS, share.max_in_flight or SPARE_CONNECTIONS)
+        await self._transport.open(share.concurrency or spare, growing=share.concurrency is None)
+        feed = self._feed(read_wire(ramp), Phase.RAMP)
+        self._steady = SteadyLoad(
+            self._flights, self._clock, share, feed, timeout_s=self._timeout_s, report=report
+        )  # fmt: skip
+        start_ns = await self._begin()
+        return Issue(start_ns, await self._steady.run(start_ns))
+
+    def measure(self, order: Measure) -> None:
+        """Open the window of the steady load that is on."""
+        assert self._steady is not None
+        window, tail = self._feed(read_wire(order.sessions)), self._feed(read_wire(order.tail), Phase.TAIL)
+        self._steady.measure(order.start_ns, order.end_ns, window, tail)
+
+    def finish(self, *, abort: bool) -> None:
+        """End the steady load that is on."""
+        assert self._steady is not None
+        self._steady.finish(abort=abort)
+
     async def _now(self) -> int:
         return self._clock.now_ns()
 
-    def _feed(self, sessions: Iterable[WireSession]) -> Feed:
-        return Feed(sessions, self._transport)
+    def _feed(self, sessions: Iterable[WireSession], phase: Phase | None = None) -> Feed:
+        return Feed(sessions, self._transport, phase)
 
-    async def _run(
-        self, loop: "_ClosedLoop", concurrency: int, start_ns: int | None = None, ramp_s: float | None = None
-    ) -> int:
+    async def _run(self, loop: "_ClosedLoop", concurrency: int, start_ns: int) -> int:
         """Run a closed loop to its end; returns when the first slot found nothing more to start."""
-        start_ns = self._clock.now_ns() if start_ns is None else start_ns
-        if ramp_s is None:
-            offsets_ns = [slot // STEP_SLOTS * STEP_NS for slot in range(concurrency)]
-        else:
-            offsets_ns = [round(slot * ramp_s * NS_PER_S / concurrency) for slot in range(concurrency)]
         try:
-            return await loop.run([start_ns + offset_ns for offset_ns in offsets_ns])
+            return await loop.run([start_ns + slot // STEP_SLOTS * STEP_NS for slot in range(concurrency)])
         except asyncio.CancelledError:
             loop.stopped = True
             self._flights.cancel()
@@ -194,8 +220,8 @@ class _ClosedLoop:
         self._flights.start(session, free_ns, self._landed)
         self._feed.refill()
 
-    def _landed(self, ended_ns: int, end: str) -> None:
-        if end == "refused":  # nothing listens: do not spend the plan on it in a millisecond
+    def _landed(self, ended_ns: int, is_turned_away: bool) -> None:
+        if is_turned_away:
             free_ns = ended_ns + REFUSED_PAUSE_NS
             self._clock.call_at_ns(free_ns, lambda: self._next(free_ns))
         else:
@@ -248,7 +274,7 @@ class _OpenLoop:
         if not self._arrived.done():
             self._arrived.set_result(None)
 
-    def _landed(self, ended_ns: int, end: str) -> None:  # noqa: ARG002  (an open loop does not react to failures)
+    def _landed(self, ended_ns: int, _is_turned_away: bool) -> None:
         if self._waiting and not self._stopped:
             session, planned_ns = self._waiting.popleft()
             due_ns = min(ended_ns, self._clock.now_ns())  # a user who is cut short leaves now, not at the end

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 
 from engines.dialects import HttpRequest
 from harness.client.transport import Ended, StreamLog
-from harness.clock import NS_PER_S, LoopClock
+from harness.clock import LoopClock
+from results.records import StreamEnd
+from results.units import NS_PER_S
 
 
 class ScriptedTransport:
@@ -28,7 +30,7 @@ class ScriptedTransport:
         servers: int | None = None,
         pauses: Sequence[tuple[float, float]] = (),
         status: int = 200,
-        end: str = "complete",
+        end: StreamEnd = StreamEnd.COMPLETE,
     ) -> None:
         self._reads = [(round(delay_s * NS_PER_S), body) for delay_s, body in reads]
         self._free = servers
@@ -44,7 +46,7 @@ class ScriptedTransport:
         self.in_flight = 0
         self.max_in_flight = 0
 
-    async def open(self, connections: int) -> None:
+    async def open(self, connections: int, *, growing: bool = False) -> None:
         """Nothing to open."""
 
     def prepare(self, request: HttpRequest) -> HttpRequest:

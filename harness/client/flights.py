@@ -2,14 +2,15 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from harness.client.transport import StreamLog, Transport
 from harness.client.wire import WireSession
-from harness.clock import NS_PER_S, Clock
+from harness.clock import Clock
 from results.errors import NotWritable
-from results.records import Phase, StreamRecord
+from results.records import Phase, StreamEnd, StreamRecord
+from results.units import NS_PER_S
 
 _READ_AHEAD = 32
 
@@ -28,22 +29,31 @@ class Flight(StreamLog):
         self.due_ns: int | None = None
         self.started_ns = 0
 
+    @property
+    def is_turned_away(self) -> bool:
+        """Whether nothing listened, or the server answered with an HTTP error: either may take no time at all."""
+        return self.end == "refused" or self.status not in {None, 200}
+
     def record(self, phase: Phase) -> StreamRecord:
         """What is stored of it."""
         plan = self.session.wire
         turn = plan.turns[self.number]
         return StreamRecord(
             index=plan.index + self.number,
-            phase=phase,
+            phase=self.session.phase or phase,
             session=plan.id,
-            turn=self.number,
+            turn=plan.first_turn + self.number,
             planned_ns=self.planned_ns,
             due_ns=self.due_ns,
             ended_ns=self.ended_ns,
             end=self.end,
             wanted_input_tokens=turn.wanted_input_tokens,
             wanted_output_tokens=turn.wanted_output_tokens,
+            cycle=plan.cycle,
+            dial_start_ns=self.dial_start_ns,
+            dial_end_ns=self.dial_end_ns,
             sent_ns=self.sent_ns,
+            sent_bytes=len(turn.request.body),
             status=self.status,
             read_ns=self.read_ns,
             reads=self.reads,
@@ -51,26 +61,34 @@ class Flight(StreamLog):
         )
 
 
-Landed = Callable[[int, str], None]
-"""Called at the end of a session with the time and the end of its last exchange."""
+Landed = Callable[[int, bool], None]
+"""Called at the end of a session with the time, and whether its last request was turned away."""
 
 
 class Prepared:
     """A session whose requests the transport has prepared."""
 
-    __slots__ = ("requests", "wire")
+    __slots__ = ("phase", "requests", "wire")
 
-    def __init__(self, wire: WireSession, transport: Transport) -> None:
+    def __init__(self, wire: WireSession, transport: Transport, phase: Phase | None) -> None:
         self.wire = wire
+        self.phase = phase
         self.requests: list[Any] = [transport.prepare(turn.request) for turn in wire.turns]
 
 
 class Feed:
-    """The sessions of a plan, a few of them prepared ahead: nothing is decoded between a deadline and its send."""
+    """The sessions of a plan, a few of them prepared ahead: nothing is decoded between a deadline and its send.
 
-    def __init__(self, sessions: Iterable[WireSession], transport: Transport) -> None:
+    Args:
+        sessions: in the order in which they are sent.
+        transport: prepares their requests.
+        phase: how they are recorded; None for the phase of the whole load.
+    """
+
+    def __init__(self, sessions: Iterable[WireSession], transport: Transport, phase: Phase | None = None) -> None:
         self._sessions = iter(sessions)
         self._transport = transport
+        self._phase = phase
         self._ready: deque[Prepared] = deque()
         for _ in range(_READ_AHEAD):
             self.refill()
@@ -87,7 +105,7 @@ class Feed:
         """Prepare one more session: to be called after a send."""
         wire = next(self._sessions, None)
         if wire is not None:
-            self._ready.append(Prepared(wire, self._transport))
+            self._ready.append(Prepared(wire, self._transport, self._phase))
 
 
 class Recorder(Protocol):
@@ -141,6 +159,8 @@ class Flights:
         """Nothing is planned at this time or later; users who have more to say are cut short."""
         self.minimum = 0
         """Unless fewer requests than this have been planned."""
+        self.on_end: Callable[[Flight], None] | None = None
+        """Called with each request that has ended, before what follows it is started."""
 
     def start(self, session: Prepared, planned_ns: int, landed: Landed, due_ns: int | None = None) -> None:
         """Send the session's first turn now.
@@ -155,6 +175,28 @@ class Flights:
         flight = Flight(session, 0, planned_ns, landed)
         flight.due_ns = due_ns
         self._send(flight)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that were handed to the transport and have not ended."""
+        return len(self._by_age)
+
+    def planned_in_flight_ns(self) -> Iterator[int]:
+        """When each of them was planned."""
+        return (flight.planned_ns for flight in self._by_age)
+
+    def give_up(self, session: Prepared, planned_ns: int, now_ns: int) -> None:
+        """Record a request as cancelled that waited inside the client and was never sent."""
+        flight = Flight(session, 0, planned_ns, lambda _ended_ns, _is_turned_away: None)
+        flight.ended_ns = now_ns
+        self.planned += 1
+        self._landed.append(flight)
+
+    def stop(self) -> None:
+        """Plan nothing more: who thinks leaves, and who is being answered has no further turn."""
+        self.until_ns, self.minimum = self._clock.now_ns(), 0
+        self.live -= len(self._thinking)
+        self._thinking.clear()
 
     def go_on(self, planned_ns: int) -> bool:
         """Whether a request of that time is still to be planned."""
@@ -204,6 +246,8 @@ class Flights:
         if not self._recording:
             self._recording = True
             asyncio.get_running_loop().call_soon(self._record_some)
+        if self.on_end is not None:
+            self.on_end(flight)
         number = flight.number + 1
         turns = flight.session.wire.turns
         if number == len(turns):
@@ -218,7 +262,7 @@ class Flights:
     def _over(self, flight: Flight, free_ns: int) -> None:
         """A session has had its last turn; whoever takes its place may do so from ``free_ns``."""
         self.live -= 1
-        flight.landed(free_ns, flight.end)
+        flight.landed(free_ns, flight.is_turned_away)
         if not self.live and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
@@ -262,6 +306,6 @@ class Flights:
                 self._clock.call_at_ns(oldest.started_ns + self._timeout_ns, self._watch)
                 return
             self._transport.drop(oldest)
-            oldest.end, oldest.detail = "timeout", f"no end within {self._timeout_ns / NS_PER_S:g} s"
+            oldest.end, oldest.detail = StreamEnd.TIMEOUT, f"no end within {self._timeout_ns / NS_PER_S:g} s"
             oldest.ended_ns = now_ns
             self._ended(oldest)

@@ -12,6 +12,7 @@ import socket
 import ssl
 import time
 import urllib.parse
+from collections.abc import Sequence
 from typing import cast
 
 import httptools
@@ -19,11 +20,11 @@ import httptools
 from engines import Access
 from engines.dialects import HttpRequest
 from harness.client.moderator import Moderator
+from harness.client.pool import Pool
 from harness.client.transport import Ended, StreamLog
+from results.records import StreamEnd
 
-MAX_IDLE_S = 2.0
-"""An idle connection older than this is not used again: servers close theirs after 5 s or more, and a request sent
-into a closing connection would look like a failure of the engine."""
+_Addresses = Sequence[tuple[socket.AddressFamily, tuple[object, ...]]]
 
 
 class HttpTransport:
@@ -45,16 +46,13 @@ class HttpTransport:
         self._prefix = parts.path.rstrip("/")
         self._host_header = parts.netloc.rpartition("@")[2]
         self.moderator = Moderator()
-        self._idle: list[Connection] = []
+        self._addresses: _Addresses = ()
+        self._pool = Pool(self._connect)
         self._carrying: dict[StreamLog, Connection | asyncio.Task[None]] = {}
 
-    async def open(self, connections: int) -> None:
+    async def open(self, connections: int, *, growing: bool = False) -> None:
         """See :class:`~harness.client.transport.Transport`."""
-        for _ in range(connections - len(self._idle)):
-            try:
-                self._idle.append(await self._connect())
-            except OSError:
-                return
+        await self._pool.fill(connections, growing=growing)
 
     def prepare(self, request: HttpRequest) -> bytes:
         """The request as it goes over the wire."""
@@ -66,7 +64,7 @@ class HttpTransport:
 
     def start(self, prepared: bytes, log: StreamLog, ended: Ended) -> None:
         """See :class:`~harness.client.transport.Transport`."""
-        connection = self._idle_connection()
+        connection = self._pool.take()
         if connection is None:
             self._carrying[log] = asyncio.get_running_loop().create_task(self._dial(prepared, log, ended))
             return
@@ -78,6 +76,7 @@ class HttpTransport:
         carrier = self._carrying.pop(log, None)
         if isinstance(carrier, Connection):
             carrier.abandon()
+            self._pool.give_back(carrier)
         elif carrier is not None:
             carrier.cancel()
 
@@ -85,59 +84,57 @@ class HttpTransport:
         """Close every connection."""
         for log in list(self._carrying):
             self.drop(log)
-        for connection in self._idle:
-            connection.abandon()
-        self._idle.clear()
+        self._pool.close()
 
     def release(self, connection: "Connection", log: StreamLog) -> None:
         """An exchange has ended: keep the connection if it can carry another."""
         self._carrying.pop(log, None)
-        if connection.reusable:
-            self._idle.append(connection)
-        else:
-            connection.abandon()
+        self._pool.give_back(connection)
 
     async def _dial(self, prepared: bytes, log: StreamLog, ended: Ended) -> None:
+        log.dial_start_ns = time.monotonic_ns()
         try:
-            connection = await self._connect()
+            connection = await self._pool.opened()
         except OSError as error:
-            log.end, log.detail, log.ended_ns = "refused", str(error), time.monotonic_ns()
+            log.end, log.detail, log.ended_ns = StreamEnd.REFUSED, str(error), time.monotonic_ns()
             self._carrying.pop(log, None)
             ended(log)
             return
+        log.dial_end_ns = time.monotonic_ns()
         self._carrying[log] = connection
         connection.exchange(prepared, log, ended)
 
-    def _idle_connection(self) -> "Connection | None":
-        oldest_ns = time.monotonic_ns() - int(MAX_IDLE_S * 1e9)
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.reusable and connection.free_since_ns > oldest_ns:
-                return connection
-            connection.abandon()
-        return None
-
     async def _connect(self) -> "Connection":
+        """Open a connection to the first address that takes one; addresses are looked up once, until all fail."""
         loop = self.moderator.loop = asyncio.get_running_loop()
-        if self._tls is not None:
-            made = await loop.create_connection(lambda: Connection(self, None), self._host, self._port, ssl=self._tls)
-            return made[1]
-        infos = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        if not self._addresses:
+            infos = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+            self._addresses = [(family, address) for family, _, _, _, address in infos]
         refusal = OSError(f"{self._host} has no address")
-        for family, _, _, _, address in infos:
+        for family, address in self._addresses:
             sock = socket.socket(family, socket.SOCK_STREAM)
             try:
                 sock.setblocking(False)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 await loop.sock_connect(sock, address)
-                return (await loop.create_connection(lambda: Connection(self, sock), sock=sock))[1]  # noqa: B023
+                return await self._on(sock)
             except OSError as error:
                 refusal = error
                 sock.close()
             except asyncio.CancelledError:
                 sock.close()
                 raise
+        self._addresses = ()
         raise refusal
+
+    async def _on(self, sock: socket.socket) -> "Connection":
+        """The protocol on a socket that is connected; what TLS encrypts cannot be sent past the transport."""
+        loop, direct = asyncio.get_running_loop(), None if self._tls else sock
+        host = self._host if self._tls else None
+        made = await loop.create_connection(
+            lambda: Connection(self, direct), sock=sock, ssl=self._tls, server_hostname=host
+        )
+        return made[1]
 
 
 class Connection(asyncio.Protocol):
@@ -216,18 +213,19 @@ class Connection(asyncio.Protocol):
             log.reads.append(bodies.pop() if len(bodies) == 1 else b"".join(bodies))
             bodies.clear()
         if broken:
-            self._finish("reset", broken)
+            self._finish(StreamEnd.RESET, broken)
         elif self._whole:
-            self._finish("complete", None)
+            self._finish(StreamEnd.COMPLETE, None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """An answer without a length ends here; any other has been cut off."""
         self._now_ns = time.monotonic_ns()
         self.reusable = False
         if self._headers_done and not self._framed and exc is None:
-            self._finish("complete", None)  # an answer without length ends with its connection
+            self._finish(StreamEnd.COMPLETE, None)  # an answer without length ends with its connection
         else:
-            self._finish("reset", str(exc) if exc else "the server closed the connection before the answer was whole")
+            cut_off = "the server closed the connection before the answer was whole"
+            self._finish(StreamEnd.RESET, str(exc) if exc else cut_off)
 
     # httptools callbacks
 
@@ -250,7 +248,7 @@ class Connection(asyncio.Protocol):
         self.reusable = self._framed and self._parser.should_keep_alive()
         self.free_since_ns = self._now_ns
 
-    def _finish(self, end: str, detail: str | None) -> None:
+    def _finish(self, end: StreamEnd, detail: str | None) -> None:
         log, ended = self._log, self._ended
         if log is None or ended is None:
             return

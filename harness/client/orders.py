@@ -12,7 +12,6 @@ class Closed(msgspec.Struct, frozen=True, tag="closed"):
     concurrency: int
     duration_s: float
     minimum: int = 0
-    ramp_s: float | None = None
 
 
 class Open(msgspec.Struct, frozen=True, tag="open"):
@@ -20,6 +19,27 @@ class Open(msgspec.Struct, frozen=True, tag="open"):
 
     duration_s: float
     max_in_flight: int | None = None
+
+
+class Steady(msgspec.Struct, frozen=True, tag="steady"):
+    """One worker's share of ramp, window and tail under one load; see :mod:`harness.client.steady`."""
+
+    concurrency: int | None = None
+    """Closed loop: slots."""
+    max_in_flight: int | None = None
+    """Open loop: sessions above this number wait inside the client."""
+    ramp_s: float = 0.0
+    """The ramp takes at least so long."""
+
+
+class Pool(msgspec.Struct, frozen=True):
+    """A file of sessions, and how it goes on when they have been sent."""
+
+    path: str
+    stride: int | None = None
+    """Added to the index of each request whenever the pool begins again; None: it is sent once."""
+    period_ns: int = 0
+    """Added to the offset of each session of an open loop likewise."""
 
 
 class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
@@ -30,9 +50,9 @@ class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
     """What every request must carry."""
     log: str
     """File of stream records to append to."""
-    sessions: str
-    """File of sessions (:mod:`harness.client.wire`)."""
-    load: Closed | Open
+    sessions: Pool
+    """What is sent (:mod:`harness.client.wire`); of a steady load, its ramp."""
+    load: Closed | Open | Steady
     timeout_s: float
     phase: Phase
     """How its requests are recorded."""
@@ -40,9 +60,28 @@ class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
 
 
 class Go(msgspec.Struct, frozen=True, tag="go"):
-    """Put the load on at ``start_ns`` of the worker's clock. Answered by :class:`Done`."""
+    """Put the load on at ``start_ns`` of the worker's clock.
+
+    Answered by :class:`Done`; a steady load answers :class:`Ramped` before, and goes on until it is told to finish.
+    """
 
     start_ns: int
+
+
+class Measure(msgspec.Struct, frozen=True, tag="measure"):
+    """Open the window of a steady load. Answered by :class:`WindowClosed`, then :class:`Answered`."""
+
+    start_ns: int
+    end_ns: int
+    sessions: Pool
+    tail: Pool
+
+
+class Finish(msgspec.Struct, frozen=True, tag="finish"):
+    """End a steady load: send nothing more. Answered by :class:`Done`."""
+
+    abort: bool
+    """Give up what is in flight instead of waiting for it."""
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
@@ -55,6 +94,29 @@ class AskClock(msgspec.Struct, frozen=True, tag="clock"):
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """Everything is prepared."""
+
+
+class Ramped(msgspec.Struct, frozen=True, tag="ramped"):
+    """The load is steady, or the time for that ran out."""
+
+    complete: bool
+    ended: int
+    """Requests that have ended."""
+    request_s: float | None
+    """Closed loop: mean time of the latest requests, from plan to end; None where none ended."""
+
+
+class WindowClosed(msgspec.Struct, frozen=True, tag="window_closed"):
+    """The window is over; its requests may still be under way."""
+
+    end_ns: int
+    """As ordered, or earlier where the plan ended."""
+    in_flight: list[int]
+    """Requests that were planned and had not ended, at equal distances over the window, its ends included."""
+
+
+class Answered(msgspec.Struct, frozen=True, tag="answered"):
+    """Every request of the window has ended."""
 
 
 class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
@@ -91,5 +153,5 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     unwritable: bool = False
 
 
-Order = Prepare | Go | Stop | AskClock
-Answer = Ready | TellClock | Done | Stopped
+Order = Prepare | Go | Measure | Finish | Stop | AskClock
+Answer = Ready | Ramped | WindowClosed | Answered | TellClock | Done | Stopped

@@ -184,14 +184,12 @@ def copy_shifted(source: Path, target: Path, offset_ns: int) -> None:
 
 def shifted(record: StreamRecord, offset_ns: int) -> StreamRecord:
     """The record on a clock that is ``offset_ns`` behind the one on which it was stamped."""
-    return msgspec.structs.replace(
-        record,
-        planned_ns=record.planned_ns - offset_ns,
-        due_ns=None if record.due_ns is None else record.due_ns - offset_ns,
-        ended_ns=record.ended_ns - offset_ns,
-        sent_ns=None if record.sent_ns is None else record.sent_ns - offset_ns,
-        read_ns=[read_ns - offset_ns for read_ns in record.read_ns],
-    )
+    moved = {
+        name: None if at_ns is None else at_ns - offset_ns
+        for name in ("planned_ns", "due_ns", "dial_start_ns", "dial_end_ns", "sent_ns", "ended_ns")
+        for at_ns in (getattr(record, name),)
+    }
+    return msgspec.structs.replace(record, read_ns=[read_ns - offset_ns for read_ns in record.read_ns], **moved)
 
 
 def _seen(answer: asyncio.Future[bytes]) -> None:

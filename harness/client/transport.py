@@ -8,22 +8,25 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from engines.dialects import HttpRequest
+from results.records import StreamEnd
 
 
 class StreamLog:
     """What one exchange left behind; filled by a transport, read by the driver."""
 
-    __slots__ = ("detail", "end", "ended_ns", "read_ns", "reads", "sent_ns", "status")
+    __slots__ = ("detail", "dial_end_ns", "dial_start_ns", "end", "ended_ns", "read_ns", "reads", "sent_ns", "status")
 
     def __init__(self) -> None:
+        self.dial_start_ns: int | None = None
+        self.dial_end_ns: int | None = None
+        """Between the two a connection was opened for this exchange (DNS, TCP, TLS); None where one was ready."""
         self.sent_ns: int | None = None
         self.status: int | None = None
         self.read_ns: list[int] = []
         self.reads: list[bytes] = []
         """Body bytes of each read, HTTP framing removed."""
         self.ended_ns: int = 0
-        self.end: str = "cancelled"
-        """``complete``, ``refused``, ``reset``, ``timeout`` or ``cancelled``."""
+        self.end: StreamEnd = StreamEnd.CANCELLED
         self.detail: str | None = None
 
 
@@ -34,8 +37,13 @@ Ended = Callable[[Any], None]
 class Transport(Protocol):
     """Sends requests and logs their answers. A fake for tests is :class:`harness.client.fake.ScriptedTransport`."""
 
-    async def open(self, connections: int) -> None:
-        """Have as many connections ready, as far as the server lets; failures show when a request needs one."""
+    async def open(self, connections: int, *, growing: bool = False) -> None:
+        """Have as many connections ready, as far as the server lets; failures show when a request needs one.
+
+        Args:
+            connections: how many.
+            growing: whether more may be needed later; then they are opened ahead of that.
+        """
         ...
 
     def prepare(self, request: HttpRequest) -> Any:  # noqa: ANN401  (the transport's own affair)

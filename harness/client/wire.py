@@ -5,17 +5,19 @@ does not grow with the length of the plan.
 """
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from engines.dialects import Dialect, HttpRequest
+from harness.client.orders import Pool
 from harness.client.rendering import asking
 from results.frames import FrameAppender, FrameLog
+from results.units import NS_PER_S
 from workloads import PlannedSession, Tokenizer
 
-NS_PER_S = 1_000_000_000
 _FLUSH_BYTES = 1 << 22
 
 
@@ -36,12 +38,16 @@ class WireSession(msgspec.Struct, frozen=True, array_like=True):
         id: the session's name.
         offset_ns: start, counted from the start of an open loop; None in a closed one.
         turns: what is sent.
+        cycle: how often the pool that it belongs to has been sent before.
+        first_turn: position of the first turn in the whole session, which may have begun before the load.
     """
 
     index: int
     id: str
     offset_ns: int | None
     turns: tuple[WireTurn, ...]
+    cycle: int = 0
+    first_turn: int = 0
 
 
 def wire_sessions(
@@ -75,7 +81,7 @@ def wire_sessions(
             for number, turn in enumerate(planned.session.turns)
         )
         offset_ns = None if planned.offset_s is None else round(planned.offset_s * NS_PER_S)
-        yield WireSession(index, planned.session.id, offset_ns, turns)
+        yield WireSession(index, planned.session.id, offset_ns, turns, first_turn=planned.first_turn)
         index += len(turns)
 
 
@@ -93,6 +99,14 @@ def write_wire(paths: Sequence[Path], sessions: Iterable[WireSession]) -> None:
                 waiting = 0
 
 
-def read_wire(path: Path) -> FrameLog[WireSession]:
-    """The sessions of one file, one at a time."""
-    return FrameLog(path, WireSession)
+def read_wire(pool: Pool) -> Iterator[WireSession]:
+    """The sessions of a pool, one at a time; those of one with a stride without end."""
+    sessions = FrameLog(Path(pool.path), WireSession)
+    yield from sessions
+    if pool.stride is None or next(iter(sessions), None) is None:
+        return
+    for cycle in itertools.count(1):
+        for session in sessions:
+            offset_ns = None if session.offset_ns is None else session.offset_ns + cycle * pool.period_ns
+            index = session.index + cycle * pool.stride
+            yield msgspec.structs.replace(session, index=index, offset_ns=offset_ns, cycle=cycle)

@@ -3,8 +3,8 @@
 It knows bytes and times, neither engines nor workloads. Orders come as lines on stdin (:mod:`harness.client.orders`);
 it ends when stdin closes, so it is never orphaned, and then records what was in flight as cancelled.
 
-Run as ``python -m harness.client [CORE]``: with a core, it is pinned to it, at real-time priority where the
-system allows.
+Run as ``python -m harness.client [CORE]``: with a core, it is pinned to it. It runs at real-time priority where the
+system allows that.
 """
 
 import asyncio
@@ -19,30 +19,13 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from harness.client.driver import Driver, Issue
-from harness.client.loop_lag import LoopLag, measured_loop_lag
-from harness.client.masking import without_secrets
-from harness.client.orders import (
-    Answer,
-    AskClock,
-    Closed,
-    Done,
-    Go,
-    Open,
-    Order,
-    Prepare,
-    Ready,
-    Stop,
-    Stopped,
-    TellClock,
-)
+from harness.client.driver import Issue
+from harness.client.loads import Loads
+from harness.client.loop_lag import LoopLag
+from harness.client.orders import Answer, Done, Order, Prepare
 from harness.client.transport import Transport
-from harness.client.wire import read_wire
-from harness.clock import MonotonicClock
-from harness.errors import first_leaf
-from harness.realtime import claim_core
-from results.errors import NotWritable
-from results.frames import FrameAppender
+from harness.clock import Clock, MonotonicClock
+from harness.realtime import claim_core, go_first
 
 _TRANSPORTS = {
     "http": "harness.client.http:HttpTransport",
@@ -51,103 +34,61 @@ _TRANSPORTS = {
 """By the name that experiments use; only the one that is asked for is imported, since aiohttp alone takes 0.2 s."""
 
 
-class Worker:
-    """Obeys orders; one load at a time."""
+class _Process:
+    """This process, as the host of a worker."""
 
-    def __init__(self) -> None:
-        self._decode = msgspec.json.Decoder(Order).decode
-        self._go: asyncio.Future[int] | None = None
-        self._load: asyncio.Task[Done] | None = None
+    def transport(self, order: Prepare) -> Transport:
+        """Over sockets."""
+        made: Transport = pkgutil.resolve_name(_TRANSPORTS[order.transport])(order.base_url, order.access)
+        return made
 
-    async def run(self) -> None:
-        """Obey until stdin closes."""
-        orders = asyncio.StreamReader(limit=1 << 20)
-        await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
-        while line := await orders.readline():
-            await self._obey(self._decode(line))
-        await self._stop()
+    def clock(self) -> MonotonicClock:
+        """The kernel's."""
+        return MonotonicClock()
 
-    async def _obey(self, order: Order) -> None:
-        match order:
-            case Prepare():
-                self._go = asyncio.get_running_loop().create_future()
-                self._load = asyncio.create_task(self._measure(order, self._go))
-                self._load.add_done_callback(lambda task: _say(_outcome(task)))
-            case Go():
-                assert self._go is not None
-                self._go.set_result(order.start_ns)
-            case AskClock():
-                _say(TellClock(time.monotonic_ns()))
-            case Stop():
-                await self._stop()
-                _say(Stopped())
-
-    async def _stop(self) -> None:
-        """Cut the load off, if one is on."""
-        if self._load is not None and not self._load.done():
-            self._load.cancel()
-            await asyncio.wait([self._load])
-
-    async def _measure(self, order: Prepare, go: asyncio.Future[int]) -> Done:
-        transport: Transport = pkgutil.resolve_name(_TRANSPORTS[order.transport])(order.base_url, order.access)
-        clock = MonotonicClock()
-        load = _Load(go)
-        with FrameAppender(Path(order.log)) as log:
-            recorder = without_secrets(log, order.access)
-            driver = Driver(
-                transport, clock=clock, recorder=recorder, timeout_s=order.timeout_s, phase=order.phase,
-                begin=load.begin,
-            )  # fmt: skip
-            try:
-                with measured_loop_lag() as lag:
-                    issue = await _drive(driver, order)
-                return load.done(driver, issue, lag)
-            except asyncio.CancelledError:
-                return Done(driver.planned)  # what was in flight has been recorded as cancelled
-            finally:
-                gc.enable()
-                clock.close()
-                await transport.close()
+    def meter(self, clock: Clock) -> "_Meter":
+        """Of CPU, memory and lateness."""
+        return _Meter(LoopLag(clock))
 
 
-class _Load:
-    """What happens between ready and done besides driving: the barrier, and what the load cost this process."""
+class _Meter:
+    def __init__(self, lag: LoopLag) -> None:
+        self._lag = lag
+        self._before_s = time.process_time()
 
-    def __init__(self, go: asyncio.Future[int]) -> None:
-        self._go = go
-        self._before_s = 0.0
-
-    async def begin(self) -> int:
-        """Say ready, wait for the start; from here on no garbage is collected (logs hold no cycles)."""
+    def begin(self) -> None:
+        """From here on no garbage is collected (logs hold no cycles)."""
         gc.collect()
         gc.freeze()
         gc.disable()
-        _say(Ready())
-        start_ns = await self._go
         self._before_s = time.process_time()
-        return start_ns
+        self._lag.start()
 
-    def done(self, driver: Driver, issue: Issue, lag: LoopLag) -> Done:
-        """Sum up."""
+    def done(self, planned: int, issue: Issue) -> Done:
+        """What the load has cost."""
+        self._lag.stop()
         return Done(
-            planned=driver.planned,
+            planned=planned,
             start_ns=issue.start_ns,
             end_ns=issue.end_ns,
-            loop_lag=lag.summary(time.monotonic_ns()),
+            loop_lag=self._lag.summary(time.monotonic_ns()),
             cpu_s=time.process_time() - self._before_s,
             rss_bytes=peak_rss_bytes(),
         )
 
+    def close(self) -> None:
+        """Garbage is collected again."""
+        gc.enable()
 
-async def _drive(driver: Driver, order: Prepare) -> Issue:
-    sessions = read_wire(Path(order.sessions))
-    match order.load:
-        case Open(duration_s, max_in_flight):
-            return await driver.open_loop(sessions, duration_s=duration_s, max_in_flight=max_in_flight)
-        case Closed(concurrency, duration_s, minimum, ramp_s):
-            return await driver.closed_loop(
-                sessions, concurrency, duration_s=duration_s, minimum=minimum, ramp_s=ramp_s
-            )  # fmt: skip
+
+async def _serve() -> None:
+    """Obey until stdin closes."""
+    loads, decode = Loads(_Process(), _say), msgspec.json.Decoder(Order).decode
+    orders = asyncio.StreamReader(limit=1 << 20)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
+    while line := await orders.readline():
+        await loads.obey(decode(line))
+    await loads.stop()
 
 
 def peak_rss_bytes() -> int:
@@ -159,18 +100,6 @@ def peak_rss_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _outcome(task: asyncio.Task[Done]) -> Done:
-    if task.cancelled():  # before it had begun
-        return Done(0)
-    error = task.exception()
-    if error is not None:
-        cause = first_leaf(error)
-        if isinstance(cause, NotWritable):
-            return Done(0, failure=str(cause), unwritable=True)
-        return Done(0, failure=f"{type(cause).__name__}: {cause}")
-    return task.result()
-
-
 def _say(answer: Answer) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
     sys.stdout.buffer.flush()
@@ -180,6 +109,7 @@ def main() -> None:
     """Serve one parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the harness's to handle; it says stop
     if len(sys.argv) > 1:
-        claim_core(int(sys.argv[1]), realtime=True)
+        claim_core(int(sys.argv[1]))
+    go_first()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(Worker().run())
+        runner.run(_serve())

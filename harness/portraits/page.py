@@ -1,6 +1,5 @@
 """A portrait as one offline page in the report's style; :mod:`results.report.offline` says what is guaranteed."""
 
-from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -25,6 +24,7 @@ from harness.portraits.figures import (
 )
 from harness.portraits.spreads import length_spreads, session_spreads
 from harness.portraits.subject import Subject
+from harness.version import version
 from results.atomic import write_atomic
 from results.report.offline import SHELL, asset, rendered
 
@@ -107,7 +107,7 @@ def _page(subject: Subject) -> Page:
         anchors=_anchors(subject),
         anchors_text=anchors_text(subject),
         command=subject.command,
-        version=version("bakeoff"),
+        version=version(),
     )
 
 

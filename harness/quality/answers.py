@@ -2,7 +2,7 @@
 
 import msgspec
 
-from engines.dialects import Dialect, TokenKind
+from engines.dialects import Dialect, TokenKind, holds_to_schema
 from harness.client.decode import Answer, read_answer
 from harness.quality.scorer import Line
 from results.quality import QualitySample
@@ -46,8 +46,7 @@ def prepared(candidate: Candidate, dialect: Dialect, tokenizer: Tokenizer) -> tu
 
 def _prompt_ids(candidate: Candidate, dialect: Dialect, tokenizer: Tokenizer) -> list[int]:
     turn = candidate.turn
-    free = msgspec.structs.replace(turn, json_schema=None)
-    if dialect.request(turn, "").body != dialect.request(free, "").body:
+    if turn.json_schema is not None and holds_to_schema(dialect.request, turn):
         raise NotComparable("the answer was held to a JSON schema, which the reference does not know")
     ids = list(prompt_reader(tokenizer).ids(turn))
     counted = candidate.request.prompt_tokens

@@ -82,7 +82,7 @@ class _Looking:
         """The answers of one trial; as many as are wanted, where so many can be compared."""
         record = folder.read_record()
         traffic = self._planner.traffic(plan.load, plan.repeat, plan.engine)
-        if record is None or record.traffic is None or record.traffic.sha256 != traffic.record.sha256:
+        if record is None or record.traffic is None or record.traffic.sha256 != traffic.sha256:
             return _Trial(folder, why="the trial was sent other words than this run plans")
         found = _Trial(folder)
         for candidate in self._candidates(plan, folder, traffic):
@@ -96,29 +96,27 @@ class _Looking:
 
     def _candidates(self, plan: TrialPlan, folder: TrialFolder, traffic: Traffic) -> Iterator[Candidate]:
         """Answers that ended well, in the order in which they are chosen."""
-        first = _before(traffic)
-        good = [r for r in folder.read_requests() if r.phase is Phase.MEASURED and r.outcome is Outcome.OK]
+        good = [
+            r for r in folder.read_requests()
+            if r.phase is Phase.MEASURED and r.outcome is Outcome.OK and not r.cycle
+        ]  # fmt: skip
         if self._config.logprobs:
             asks = asks_logprobs(self._experiment.traffic_seed(plan.load), self._config.samples)
-            good = [request for request in good if asks(request.index - first)]
+            good = [request for request in good if asks(request.index)]
         seed = f"{self._experiment.traffic_seed(plan.load)}/{plan.repeat}"
         chosen = ranked(seed, good)[: _TRIES * self._config.samples]
         places = {request.index for request in chosen}
-        turns = _turns(traffic, first, places)
+        turns = _turns(traffic, places)
         streams = {stream.index: stream for stream in folder.read_streams() if stream.index in places}
         return (Candidate(request, turns[request.index], streams[request.index]) for request in chosen)
 
 
-def _before(traffic: Traffic) -> int:
-    """How many requests were sent before the measured ones."""
-    return sum(len(planned.session.turns) for sessions in (traffic.warmup, traffic.primers()) for planned in sessions)
-
-
-def _turns(traffic: Traffic, first: int, places: set[int]) -> dict[int, Turn]:
-    """What was asked by the requests at some places of the trial's plan."""
-    everything = (turn for planned in traffic.sessions() for turn in planned.session.turns)
+def _turns(traffic: Traffic, places: set[int]) -> dict[int, Turn]:
+    """What was asked by the requests at some places of the window's plan."""
     end = max(places, default=-1) + 1
-    return {place: turn for place, turn in zip(range(first, end), everything, strict=False) if place in places}
+    traffic.window.write(lambda plan: plan.requests >= end)
+    everything = (turn for planned in traffic.window for turn in planned.session.turns)
+    return {place: turn for place, turn in zip(range(end), everything, strict=False) if place in places}
 
 
 def _name(trial: _Trial, sample: QualitySample) -> str:

@@ -1,4 +1,4 @@
 from .control import Sampler, sampler
-from .orders import ServerPage
+from .orders import OwnProcesses, ServerPage
 
-__all__ = ["Sampler", "ServerPage", "sampler"]
+__all__ = ["OwnProcesses", "Sampler", "ServerPage", "sampler"]

@@ -11,9 +11,12 @@ from pathlib import Path
 
 import msgspec
 
+from harness.realtime import go_last
+from harness.telemetry.cpu import CpuProbe
 from harness.telemetry.gpu import open_gpus, visible_to
 from harness.telemetry.host import HostProbe, ProcessProbe
 from harness.telemetry.loop import Probe, Ticker, sample
+from harness.telemetry.memory import shared_memory
 from harness.telemetry.orders import Mark, Order, Sample
 from harness.telemetry.server import ServerProbe
 from results.errors import NotWritable
@@ -26,6 +29,7 @@ INTERVAL_NS = 100_000_000
 def main() -> int:
     """Obey orders until stdin closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the harness's to handle; it closes our stdin
+    go_last()
     gpus, no_gpu = open_gpus()
     host = HostProbe()
     # Unbuffered: two orders may arrive together, and what waits in a buffer does not wake select.
@@ -37,7 +41,9 @@ def main() -> int:
             if isinstance(order, Sample) and order.log is not None:
                 own = visible_to(order.gpus, gpus)
                 hidden = no_gpu or (None if own else "the engine may use none of this machine's GPUs")
-                order = _sample(order, orders, [host, *own, *_process_probes(order)], hidden)
+                with contextlib.ExitStack() as stack:
+                    trees = [stack.enter_context(contextlib.closing(tree)) for tree in _process_probes(order)]
+                    order = _sample(order, orders, [host, *own, *trees], hidden)
             else:
                 order = next(orders, None)
     return 0
@@ -53,15 +59,17 @@ def _answer(number: int) -> None:
     os.write(1, b"%d\n" % number)
 
 
-def _process_probes(order: Sample) -> list[Probe]:
-    client: list[Probe] = [ProcessProbe("client", order.client_pids)] if order.client_pids else []
-    engine: list[Probe] = [ProcessProbe("engine", [order.engine_pid])] if order.engine_pid is not None else []
+def _process_probes(order: Sample) -> list[ProcessProbe]:
+    client = [ProcessProbe("client", order.client_pids)] if order.client_pids else []
+    engine = [ProcessProbe("engine", [order.engine_pid])] if order.engine_pid is not None else []
     return [*engine, *client]
 
 
 def _sample(order: Sample, orders: Iterator[Order], probes: list[Probe], no_gpu: str | None) -> Order | None:
     """Sample until an order arrives that is no mark; returns it, or None at the end of stdin."""
     assert order.log is not None
+    cpu = CpuProbe(order.own.pids, order.own.unknown)
+    probes = [cpu, *probes]
     with contextlib.closing(_Samples(Path(order.log))) as log:
         ticker = Ticker(INTERVAL_NS, time.monotonic_ns())
         with _server_probe(order, log.append) as server:
@@ -72,6 +80,10 @@ def _sample(order: Sample, orders: Iterator[Order], probes: list[Probe], no_gpu:
                 else:
                     _answer(following.number)
                 following = _tick(orders, probes, ticker, log.append)
+        for record in cpu.read(time.monotonic_ns()):  # the window may have ended since the last tick
+            log.append(record)
+        if order.engine_pid is not None:
+            log.append(shared_memory(time.monotonic_ns(), order.engine_pid))
         reasons = {"nvml": no_gpu} if no_gpu else {}
         log.append(TelemetryRecord(time.monotonic_ns(), "sampler", {"missed_ticks": ticker.missed}, reasons))
     return following

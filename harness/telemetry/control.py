@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import itertools
+import os
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from harness.telemetry.orders import Mark, Order, Sample, ServerPage
+from harness.telemetry.orders import Mark, Order, OwnProcesses, Sample, ServerPage
 from results.errors import NotWritable
 
 MARK_S = 6.0
@@ -31,6 +32,8 @@ class Sampler:
         client_pids: Sequence[int],
         server: ServerPage | None = None,
         gpus: str | None = None,
+        *,
+        own: OwnProcesses = OwnProcesses(),  # noqa: B008  (frozen)
     ) -> AsyncGenerator[None]:
         """Sample into ``log`` while the block runs.
 
@@ -40,11 +43,13 @@ class Sampler:
             client_pids: of the client's workers.
             server: where the engine tells its own view; None where it does not.
             gpus: those that the engine may use, as ``CUDA_VISIBLE_DEVICES`` names them; None: every one.
+            own: processes that are no foreign load, beside this one with all its children.
 
         Raises:
             NotWritable: samples were lost; said at the end of the block at the latest.
         """
-        await self._order(Sample(next(self._numbers), str(log), engine_pid, list(client_pids), server, gpus))
+        own = msgspec.structs.replace(own, pids=(os.getpid(), *own.pids))
+        await self._order(Sample(next(self._numbers), str(log), engine_pid, list(client_pids), server, gpus, own))
         try:
             yield
         finally:

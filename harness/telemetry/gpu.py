@@ -3,14 +3,16 @@
 What each counter means, and its trap: ``utilization_gpu_share`` is the share of time with any kernel running, not
 occupancy; ``power_w`` is the instant reading where the driver has it, else the one-second average; ``energy_j`` counts
 since the driver was loaded and steps about every 100 ms; GPM shares (SM, tensor, DRAM) exist from Hopper on and need
-two samples over 100 ms apart, so they are read at every second tick. Throttle reasons are NVML's bit mask.
+two samples over 100 ms apart, so they are read at every second tick. Throttle reasons are NVML's bit mask, of the
+instant; beside it stand the driver's counters of the time spent so, ``power_cap_s`` to ``power_brake_s``, which miss
+nothing between two ticks.
 
 A machine without NVML is not an error: :func:`open_gpus` then gives a reason, which is logged once. On a machine of
 several GPUs those count that the engine may use (:func:`visible_to`): a neighbour's watts are not its own.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pynvml
@@ -25,12 +27,13 @@ _GPM_METRICS = {
     "gpm_tensor_share": pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
     "gpm_dram_share": pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
 }
-THERMAL_REASONS = (
-    pynvml.nvmlClocksThrottleReasonHwThermalSlowdown
-    | pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
-    | pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
-)
-"""Bits of ``throttle_reasons`` that make a trial INVALID."""
+_HELD_BACK_NS = {
+    "power_cap_s": pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP,
+    "heat_driver_s": pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
+    "heat_hardware_s": pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN,
+    "power_brake_s": pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN,
+}
+"""Counters of nanoseconds since the driver was loaded; older drivers have only the first."""
 
 
 def open_gpus(nvml: Any = pynvml) -> tuple[list["GpuProbe"], str | None]:  # noqa: ANN401  (a module, or a fake)
@@ -72,17 +75,21 @@ class GpuProbe:
         self._gpm: tuple[Any, Any] | None = None
         self._gpm_reason = self._open_gpm()
 
-    def identity(self) -> dict[str, str]:
-        """Name, UUID and driver, for the record of the environment."""
+    def identity(self) -> dict[str, str | int]:
+        """Name, UUID, memory and driver, for the record of the environment."""
         return {
             "name": _text(self._nvml.nvmlDeviceGetName(self._handle)),
-            "uuid": _text(self._nvml.nvmlDeviceGetUUID(self._handle)),
+            "uuid": self._uuid(),
+            "memory_bytes": int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).total),
             "driver": _text(self._nvml.nvmlSystemGetDriverVersion()),
         }
 
     def is_called(self, name: str) -> bool:
         """Whether this is how ``CUDA_VISIBLE_DEVICES`` names it."""
-        return name == str(self._index) or (name.startswith("GPU-") and self.identity()["uuid"].startswith(name))
+        return name == str(self._index) or (name.startswith("GPU-") and self._uuid().startswith(name))
+
+    def _uuid(self) -> str:
+        return _text(self._nvml.nvmlDeviceGetUUID(self._handle))
 
     def memory_used_bytes(self) -> int:
         """Memory in use on it, whoever uses it."""
@@ -92,23 +99,28 @@ class GpuProbe:
         """One record; a counter that fails is null with NVML's reason."""
         values: Values = {}
         reasons: dict[str, str] = {}
-        for read in (self._memory, self._utilization, self._power, self._energy, self._clocks, self._state):
-            self._collect(read, values, reasons)
+        self._collect(self._memory, ("memory_used_bytes",), values, reasons)
+        self._collect(self._utilization, ("utilization_gpu_share", "utilization_memory_share"), values, reasons)
+        self._collect(self._power, ("power_w",), values, reasons)
+        self._collect(self._energy, ("energy_j",), values, reasons)
+        self._collect(self._clocks, ("clock_sm_mhz", "clock_memory_mhz"), values, reasons)
+        self._collect(self._state, ("temperature_c", "throttle_reasons"), values, reasons)
         self._ticks += 1
         if self._gpm is None:
             values.update(dict.fromkeys(_GPM_METRICS))
             reasons.update(dict.fromkeys(_GPM_METRICS, self._gpm_reason or "GPM is not supported"))
         elif self._ticks % _GPM_EVERY == 0:
-            self._collect(self._read_gpm, values, reasons)
+            self._collect(self._read_gpm, _GPM_METRICS, values, reasons)
         return [TelemetryRecord(t_ns, self._source, values, reasons)]
 
-    def _collect(self, read: Callable[[], Values], values: Values, reasons: dict[str, str]) -> None:
+    def _collect(
+        self, read: Callable[[], Values], names: Iterable[str], values: Values, reasons: dict[str, str]
+    ) -> None:
         try:
             values.update(read())
         except pynvml.NVMLError as error:
-            name = read.__name__.lstrip("_")
-            values[name] = None
-            reasons[name] = str(error)
+            values.update(dict.fromkeys(names))
+            reasons.update(dict.fromkeys(names, str(error)))
 
     def _memory(self) -> Values:
         return {"memory_used_bytes": self.memory_used_bytes()}
@@ -118,14 +130,19 @@ class GpuProbe:
         return {"utilization_gpu_share": rates.gpu / 100, "utilization_memory_share": rates.memory / 100}
 
     def _power(self) -> Values:
-        """Instant and average power; each field carries its own return code."""
-        fields = self._nvml.nvmlDeviceGetFieldValues(
-            self._handle, [pynvml.NVML_FI_DEV_POWER_INSTANT, pynvml.NVML_FI_DEV_POWER_AVERAGE]
-        )
-        instant, average = (f.value.uiVal / 1000 if f.nvmlReturn == pynvml.NVML_SUCCESS else None for f in fields)
+        """Instant and average power, and the counters of lowered clocks; each field carries its own return code."""
+        asked = [pynvml.NVML_FI_DEV_POWER_INSTANT, pynvml.NVML_FI_DEV_POWER_AVERAGE, *_HELD_BACK_NS.values()]
+        fields = self._nvml.nvmlDeviceGetFieldValues(self._handle, asked)
+        good = [field.value if field.nvmlReturn == pynvml.NVML_SUCCESS else None for field in fields]
+        instant, average = (None if value is None else value.uiVal / 1000 for value in good[:2])
         if instant is None:
             instant = self._nvml.nvmlDeviceGetPowerUsage(self._handle) / 1000
-        return {"power_w": instant, "power_average_w": average}
+        held_back = zip(_HELD_BACK_NS, good[2:], strict=True)
+        return {
+            "power_w": instant,
+            "power_average_w": average,
+            **{name: value.ullVal / 1e9 for name, value in held_back if value is not None},
+        }
 
     def _energy(self) -> Values:
         return {"energy_j": self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1000}

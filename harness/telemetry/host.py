@@ -1,35 +1,48 @@
-"""Readings of the host and of process trees, through psutil."""
+"""Readings of the host and of process trees."""
 
-import contextlib
+import os
 from collections.abc import Sequence
 
-import psutil
-
+from harness.telemetry.proc import ProcessTree, ProcFile
 from results.records import TelemetryRecord
 
-_CHILDREN_REFRESH_NS = 1_000_000_000
-_STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_STOPPED, _ENDED = "Tt", "ZX"
+"""States of a process; one that has ended is there until its parent asks for its status."""
+_IDLE, _IOWAIT, _GUEST = 3, 4, 8
 
 
 class HostProbe:
     """CPU and memory of the whole machine."""
 
     def __init__(self) -> None:
-        psutil.cpu_percent()  # the first call only sets the starting point
+        self._stat = ProcFile("/proc/stat")
+        self._memory = ProcFile("/proc/meminfo")
+        self._before = self._times()
 
     def read(self, t_ns: int) -> list[TelemetryRecord]:
         """``cpu_share`` (1 is all cores busy) since the last reading, ``memory_available_bytes``."""
+        before, self._before = self._before, self._times()
+        total, idle = (now - then for now, then in zip(self._before, before, strict=True))
         values: dict[str, float | int | str | None] = {
-            "cpu_share": psutil.cpu_percent() / 100,
-            "memory_available_bytes": psutil.virtual_memory().available,
+            "cpu_share": round(1 - idle / total, 3) if total > 0 else 0.0,
+            "memory_available_bytes": self._available_bytes(),
         }
         return [TelemetryRecord(t_ns, "host", values)]
+
+    def _times(self) -> tuple[int, int]:
+        """Ticks of all cores so far, and of those in which nothing ran; guests are counted as user time already."""
+        line = self._stat.read().partition(b"\n")[0]
+        ticks = [int(field) for field in line.split()[1:]]
+        return sum(ticks[:_GUEST]), ticks[_IDLE] + ticks[_IOWAIT]
+
+    def _available_bytes(self) -> int:
+        return int(self._memory.read().partition(b"MemAvailable:")[2].split(maxsplit=1)[0]) * 1024
 
 
 class ProcessProbe:
     """Memory and CPU time of processes and everything below them.
-
-    Looking for children walks all of /proc, so it is done once a second; memory and CPU time are read each tick.
 
     Args:
         source: name in the log: ``engine`` or ``client``.
@@ -39,36 +52,23 @@ class ProcessProbe:
     def __init__(self, source: str, pids: Sequence[int]) -> None:
         self._source = source
         self._pids = pids
-        self._tree: list[psutil.Process] = []
-        self._refresh_ns = 0
+        self._tree = ProcessTree(pids)
 
     def read(self, t_ns: int) -> list[TelemetryRecord]:
         """``rss_bytes``, ``cpu_s`` (user and system, since each process began), ``processes``, ``stopped`` of them."""
-        if t_ns >= self._refresh_ns:
-            self._tree = self._walk()
-            self._refresh_ns = t_ns + _CHILDREN_REFRESH_NS
-        rss_bytes, cpu_s, alive, stopped = 0, 0.0, 0, 0
-        for process in self._tree:
-            try:
-                with process.oneshot():
-                    rss_bytes += process.memory_info().rss
-                    times = process.cpu_times()
-                    stopped += process.status() in _STOPPED
-                cpu_s += times.user + times.system
-                alive += 1
-            except psutil.Error:
-                self._refresh_ns = 0  # it ended: look again at the next tick
-        if not alive:
+        processes = [process for process in self._tree.read(t_ns).values() if process.state not in _ENDED]
+        if not processes:
             reason = f"process {', '.join(map(str, self._pids))} is gone"
-            values: dict[str, float | int | str | None] = {"rss_bytes": None, "cpu_s": None, "processes": 0}
-            return [TelemetryRecord(t_ns, self._source, values, {"rss_bytes": reason, "cpu_s": reason})]
-        values = {"rss_bytes": rss_bytes, "cpu_s": round(cpu_s, 3), "processes": alive, "stopped": stopped}
+            gone: dict[str, float | int | str | None] = {"rss_bytes": None, "cpu_s": None, "processes": 0}
+            return [TelemetryRecord(t_ns, self._source, gone, {"rss_bytes": reason, "cpu_s": reason})]
+        values: dict[str, float | int | str | None] = {
+            "rss_bytes": sum(process.rss_pages for process in processes) * _PAGE_BYTES,
+            "cpu_s": sum(process.own for process in processes) / _TICKS_PER_S,
+            "processes": len(processes),
+            "stopped": sum(process.state in _STOPPED for process in processes),
+        }
         return [TelemetryRecord(t_ns, self._source, values)]
 
-    def _walk(self) -> list[psutil.Process]:
-        found: list[psutil.Process] = []
-        for pid in self._pids:
-            with contextlib.suppress(psutil.Error):
-                root = psutil.Process(pid)
-                found += [root, *root.children(recursive=True)]
-        return found
+    def close(self) -> None:
+        """Close the files that it reads."""
+        self._tree.close()

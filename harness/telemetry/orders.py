@@ -24,6 +24,18 @@ class ServerPage(msgspec.Struct, frozen=True):
     access: Access = Access()
 
 
+class OwnProcesses(msgspec.Struct, frozen=True):
+    """Processes of this machine that are no foreign load.
+
+    Attributes:
+        pids: roots of their trees.
+        unknown: why not all of them are known; None where they are.
+    """
+
+    pids: tuple[int, ...] = ()
+    unknown: str | None = None
+
+
 class Sample(msgspec.Struct, frozen=True, tag="sample"):
     """Sample from now on.
 
@@ -34,6 +46,7 @@ class Sample(msgspec.Struct, frozen=True, tag="sample"):
         client_pids: of the client's workers.
         server: the engine's own page.
         gpus: those that the engine may use, as ``CUDA_VISIBLE_DEVICES`` names them; None: every one.
+        own: processes that are no foreign load.
     """
 
     number: int
@@ -42,6 +55,7 @@ class Sample(msgspec.Struct, frozen=True, tag="sample"):
     client_pids: list[int] = []
     server: ServerPage | None = None
     gpus: str | None = None
+    own: OwnProcesses = OwnProcesses()
 
 
 class Mark(msgspec.Struct, frozen=True, tag="mark"):

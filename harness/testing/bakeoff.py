@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,12 @@ class Bakeoff:
         title: of its runs; the second and later ones have a number behind it.
         out: folder in which run folders are made.
         slo: asserted on every run; None for nothing.
-        baseline: of regressions, where the test names none.
+        baseline: of regressions, where the test names none; several are one of several runs.
         runs: to which every run is appended, whatever it is worth.
     """
 
     def __init__(
-        self, name: str, title: str, *, out: Path, slo: str | None, baseline: str | None, runs: list[Measured]
+        self, name: str, title: str, *, out: Path, slo: str | None, baseline: Sequence[str] | None, runs: list[Measured]
     ) -> None:
         self._name = re.sub(r"[^\w.-]+", "-", name).strip("-.")
         self._title = title

@@ -39,6 +39,8 @@ class Asked(msgspec.Struct, kw_only=True):
     usage_asked: bool = True
     """Whether the request wanted usage (``stream_options.include_usage``)."""
     fault: Fault | None = None
+    cached_tokens: int | None = None
+    """Of the prompt, from a prefix cache; None: there is none, and usage says nothing of it."""
 
     @property
     def chat(self) -> bool:

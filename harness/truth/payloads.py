@@ -29,17 +29,19 @@ class Payloads:
         schedule: what they look like.
         chat: whether they are those of the chat path.
         model: echoed in each.
+        chunked: whether each is framed as a chunk of HTTP's transfer coding.
     """
 
-    def __init__(self, schedule: Schedule, *, chat: bool, model: str) -> None:
+    def __init__(self, schedule: Schedule, *, chat: bool, model: str, chunked: bool = True) -> None:
         self._schedule = schedule
+        self._framed = framed if chunked else bytes
         self._chat = chat
         self._line_end = b"\r\n" if schedule.crlf else b"\n"
         kind = {"id": "chatcmpl-" + "0" * 32, "object": "chat.completion.chunk"}
         kind = kind if chat else {"id": "cmpl-" + "0" * 32, "object": "text_completion"}
         self._envelope: dict[str, Any] = {**kind, "created": _CREATED, "model": model}
         self._opening = msgspec.json.encode(self._envelope)[:-1] + b',"choices":[{"index":0,'
-        self.ping = framed(b": ping" + 2 * self._line_end)
+        self.ping = self._framed(b": ping" + 2 * self._line_end)
         self.done = self._event(b"[DONE]") if schedule.done else b""
 
     def tokens(self, first: int, count: int, finish: bytes = b"null") -> bytes:
@@ -91,10 +93,13 @@ class Payloads:
             return b""
         return b',"token_ids":[%b]' % b",".join(b"%d" % (i % VOCABULARY) for i in range(first, first + count))
 
-    def _usage(self, asked: Asked) -> dict[str, int]:
+    def _usage(self, asked: Asked) -> dict[str, Any]:
         tokens = asked.tokens * (2 if self._schedule.usage == "lying" else 1)
         prompt = asked.prompt_tokens
-        return {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
+        usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
+        if asked.cached_tokens is None:
+            return usage
+        return {**usage, "prompt_tokens_details": {"cached_tokens": asked.cached_tokens}}
 
     def _choice(self, text: bytes, finish: bytes, ids: bytes) -> bytes:
         said = b'"delta":{"content":"%b"}' if self._chat else b'"text":"%b"'
@@ -102,7 +107,7 @@ class Payloads:
         return self._event(self._opening + said % text + rest)
 
     def _event(self, data: bytes) -> bytes:
-        return framed(b"data: " + data + 2 * self._line_end)
+        return self._framed(b"data: " + data + 2 * self._line_end)
 
 
 def framed(body: bytes) -> bytes:

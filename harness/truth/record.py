@@ -10,19 +10,19 @@ import httptools
 from harness.truth.answered import Answered, Ending
 from harness.truth.schedule import NS_PER_S, Fault, Schedule
 from harness.truth.script import FINISH, ROLE, Script
-from results.records import Phase, StreamRecord
+from results.records import Phase, StreamEnd, StreamRecord
 
 _ENDS = {
-    Ending.COMPLETE: ("complete", None),
-    Ending.HANGUP: ("cancelled", "the client closed the connection"),
-    Ending.RESTART: ("reset", "the server went down"),
-    Ending.STOPPED: ("reset", "the server was stopped"),
-    None: ("cancelled", "the answer was under way when the record was taken"),
+    Ending.COMPLETE: (StreamEnd.COMPLETE, None),
+    Ending.HANGUP: (StreamEnd.CANCELLED, "the client closed the connection"),
+    Ending.RESTART: (StreamEnd.RESET, "the server went down"),
+    Ending.STOPPED: (StreamEnd.RESET, "the server was stopped"),
+    None: (StreamEnd.CANCELLED, "the answer was under way when the record was taken"),
 }
 _FAULT_ENDS = {
-    Fault.RESET: ("reset", "the connection was reset"),
-    Fault.TRUNCATED: ("reset", "the connection closed before the answer was whole"),
-    Fault.STALL: ("timeout", "the answer stopped"),
+    Fault.RESET: (StreamEnd.RESET, "the connection was reset"),
+    Fault.TRUNCATED: (StreamEnd.RESET, "the connection closed before the answer was whole"),
+    Fault.STALL: (StreamEnd.TIMEOUT, "the answer stopped"),
 }
 
 
@@ -119,7 +119,7 @@ def _stream_record(answer: Answered, script: Script) -> StreamRecord:
     )
 
 
-def _end(answer: Answered) -> tuple[str, str | None]:
+def _end(answer: Answered) -> tuple[StreamEnd, str | None]:
     """How a client would have seen it end, and why."""
     if answer.ending is Ending.FAULT and answer.fault is not None:
         return _FAULT_ENDS.get(answer.fault, _ENDS[Ending.COMPLETE])

@@ -4,7 +4,7 @@ import gc
 import os
 
 from harness.errors import TruthFailed
-from harness.realtime import claim_core
+from harness.realtime import claim_core, go_first
 
 
 def without_collections() -> None:
@@ -21,7 +21,8 @@ def stay_on(core: int) -> None:
         TruthFailed: this process may not use that core.
     """
     try:
-        claim_core(core, realtime=True)
+        claim_core(core)
     except (OSError, ValueError, OverflowError) as error:
         cores = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
         raise TruthFailed(f"core {core} cannot be used; this process may use {cores}") from error
+    go_first()

@@ -17,7 +17,7 @@ from results.dashboard.comparing import compare_html
 from results.dashboard.doors import Doors, guard
 from results.dashboard.histories import history_page
 from results.dashboard.listing import list_page, query_of
-from results.dashboard.live import live
+from results.dashboard.live import Live
 from results.dashboard.rendering import message_html, report_html, served
 from results.dashboard.watcher import SCAN_S, Watcher
 from results.errors import NotExportable, ResultsError
@@ -92,8 +92,7 @@ async def report(request: web.Request) -> web.Response:
 @routes.get("/runs/{run}/live")
 async def live_page(request: web.Request) -> web.Response:
     """A run that goes on."""
-    _, path, _ = await _found(request)
-    now = await asyncio.to_thread(live, RunFolder(path))
+    now, path = await _live(request)
     page = {"name": now.name, "live": now, "report": report_at(path.name)}
     return _html(served("live.html", page, "live.js"))
 
@@ -152,15 +151,14 @@ async def api_run(request: web.Request) -> web.Response:
 @routes.get("/api/runs/{run}/live")
 async def api_live(request: web.Request) -> web.Response:
     """A run now."""
-    _, path, _ = await _found(request)
-    return _json(await asyncio.to_thread(live, RunFolder(path)))
+    return _json((await _live(request))[0])
 
 
 @routes.get("/metrics")
 async def metrics(request: web.Request) -> web.Response:
     """For Prometheus."""
     index = await _fresh(request)
-    text = await asyncio.to_thread(prometheus.exposition, index)
+    text = await asyncio.to_thread(prometheus.exposition, index, request.app[WATCHER].live)
     return web.Response(body=text, headers={"Content-Type": prometheus.CONTENT_TYPE})
 
 
@@ -175,6 +173,12 @@ async def _found(request: web.Request) -> tuple[Watcher, Path, str]:
     index = await _fresh(request)
     facts = _facts(index, request)
     return request.app[WATCHER], index.root / facts.id, index.stamp(facts.id) or ""
+
+
+async def _live(request: web.Request) -> tuple[Live, Path]:
+    """The run that an address names, as it is now."""
+    watcher, path, _ = await _found(request)
+    return await asyncio.to_thread(lambda: watcher.live.look(RunFolder.open(path))), path
 
 
 def _oldest_first(index: Index, runs: list[str]) -> list[str]:

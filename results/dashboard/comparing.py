@@ -6,17 +6,20 @@ from pathlib import Path
 import msgspec
 from markupsafe import Markup
 
-from results.comparing import Compared, SideOfRun, Terms, compare_sides, side_of
+from results.comparing import Compared, compare_sides
 from results.dashboard.rendering import served
 from results.errors import NoEvidence, ResultsError
 from results.gate import GateVerdict, judge
-from results.metrics import CATALOGUE
+from results.metrics import CATALOGUE, HEADLINE
 from results.report.charts.ratios import ratio_axis, ratio_strip
 from results.report.charts.scales import Axis
 from results.report.compare_table import SIGNS, smallest_text, tally, title
-from results.report.format import ratio_text
+from results.report.format import effect_text
+from results.report.gate import doubt_texts, regression_texts
 from results.run import load
+from results.sides import SideOfRun, side_of
 from results.statistics import Comparison, Judgement
+from results.terms import Terms
 
 _CLASSES = {
     Judgement.BETTER: "better",
@@ -102,7 +105,7 @@ def compare_page(root: Path, a: str, b: str, primary: str) -> ComparePage:
     page = ComparePage(
         name=f"{b} against {a}",
         choices=[Choice(value, value.replace("@", " · ")) for value in choices],
-        metrics=[(name, CATALOGUE[name].title) for name in Terms().metrics],
+        metrics=[(name, CATALOGUE[name].title) for name in HEADLINE],
         a=a,
         b=b,
         primary=primary,
@@ -149,7 +152,10 @@ def _filled(page: ComparePage, a: SideOfRun, b: SideOfRun, terms: Terms) -> Comp
 
 def _with_outcome(page: ComparePage, verdict: GateVerdict) -> ComparePage:
     return msgspec.structs.replace(
-        page, outcome=verdict.outcome.value, sentence=verdict.sentence, lines=verdict.regressions
+        page,
+        outcome=verdict.outcome.value,
+        sentence=verdict.sentence,
+        lines=[*regression_texts(verdict), *doubt_texts(verdict)],
     )
 
 
@@ -167,7 +173,7 @@ def _row(one: Comparison, compared: Compared, axis: Axis) -> Row:
     return Row(
         title=title(one),
         is_primary=one is compared.primary,
-        ratio=ratio_text(one.ratio),
+        ratio=effect_text(one),
         strip=ratio_strip(title(one), axis, one.ratio, compared.terms.band, class_),
         word=f"{SIGNS[one.judgement]} {one.judgement.value}",
         class_=class_,

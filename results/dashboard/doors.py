@@ -2,13 +2,15 @@
 
 It guarantees: nothing but loopback is listened on unless somebody said so; whoever comes over the network shows a
 token; a request whose ``Host`` is none of ours is turned away (DNS rebinding), and so is one that another site's page
-makes (``Origin``); no page of ours stands in a frame or is kept in a cache.
+makes (``Origin``, ``Sec-Fetch-Site``), but for a link that the user clicks; no page of ours stands in a frame or is
+kept in a cache; a token that came in an address is taken out of it.
 """
 
 import hmac
 import ipaddress
 import secrets
 import socket
+from urllib.parse import urlencode
 
 import msgspec
 from aiohttp import web
@@ -36,7 +38,7 @@ class Doors(msgspec.Struct, frozen=True):
     Attributes:
         host: address that is listened on.
         names: values of ``Host`` that are ours, without the port, in lower case.
-        token: that every request must show; None on loopback.
+        token: that every request must show; None for no token.
     """
 
     host: str
@@ -51,13 +53,13 @@ def doors_for(host: str, *, network: bool = False, names: tuple[str, ...] = (), 
         host: address or name to listen on.
         network: whether an address that other machines reach was asked for in so many words.
         names: further values of ``Host`` that are ours: what a proxy or the DNS calls this machine.
-        token: instead of one drawn by lot; only looked at beyond loopback.
+        token: that every request must show; the default is none on loopback and one drawn by lot beyond it.
 
     Raises:
         NotServed: the address is no loopback one, and nobody said that it may be.
     """
     if _is_loopback(host):
-        return Doors(host, _LOOPBACK | {_as_host(host)} | {name.lower() for name in names})
+        return Doors(host, _LOOPBACK | {_as_host(host)} | {name.lower() for name in names}, token)
     if not network:
         raise NotServed(
             f"{host} can be reached from other machines; add --network if that is wanted, and keep the token"
@@ -72,14 +74,16 @@ def guard(doors: Doors) -> Middleware:
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         refused = _refusal(request, doors)
+        bare = _without_token(request) if doors.token is not None and refused is None else None
         try:
-            response = refused or await handler(request)
+            response = refused or bare or await handler(request)
         except web.HTTPException as error:
             _dress(error)
             raise
         _dress(response)
-        if doors.token is not None and refused is None and "token" in request.query:
-            response.set_cookie(COOKIE, doors.token, httponly=True, samesite="Strict")
+        if bare is not None and doors.token is not None:
+            # Lax, so that a link in a chat opens; scripts of other sites are turned away by Sec-Fetch-Site.
+            response.set_cookie(COOKIE, doors.token, httponly=True, samesite="Lax", secure=_is_tls(request))
         return response
 
     return guarded
@@ -92,9 +96,41 @@ def _refusal(request: web.Request, doors: Doors) -> web.Response | None:
     origin = request.headers.get("Origin")
     if origin is not None and origin not in {f"http://{host}", f"https://{host}"}:
         return _say(403, "403: another site's page may not ask this dashboard")
+    if not _is_meant(request):
+        return _say(403, "403: another site's page may not ask this dashboard; open its address yourself")
     if doors.token is not None and not _shows(request, doors.token):
         return _say(401, "401: show the token: open the address that the dashboard printed, with its ?token=")
     return None
+
+
+def _is_meant(request: web.Request) -> bool:
+    """Whether a page of ours asks, or a user: by typing the address or by clicking a link to it.
+
+    Images, frames and prefetches of other sites (another port of this host is another site) would fold logs on the
+    machine that is measuring. Programs and old browsers do not say what asks.
+    """
+    headers = request.headers
+    if headers.get("Sec-Fetch-Site", "none") in {"none", "same-origin"}:
+        return True
+    told = (headers.get("Sec-Fetch-Mode"), headers.get("Sec-Fetch-Dest"), headers.get("Sec-Fetch-User"))
+    return told == ("navigate", "document", "?1") and "Sec-Purpose" not in headers
+
+
+def _without_token(request: web.Request) -> web.Response | None:
+    """Sends a browser that shows the token in an address to the same address without it, for its history.
+
+    None where the address has no token, or a program asks, which keeps no cookie.
+    """
+    if "token" not in request.query or "text/html" not in request.headers.get("Accept", ""):
+        return None
+    query = [(name, value) for name, value in request.query.items() if name != "token"]
+    address = "/" + request.rel_url.raw_path.lstrip("/")  # two slashes would lead to another host
+    return web.Response(status=303, headers={"Location": f"{address}?{urlencode(query)}" if query else address})
+
+
+def _is_tls(request: web.Request) -> bool:
+    """Whether a browser came over TLS. Anybody may send the proxy's header: it only makes a cookie stricter."""
+    return request.secure or request.headers.get("X-Forwarded-Proto", "").lower() == "https"
 
 
 def _shows(request: web.Request, token: str) -> bool:

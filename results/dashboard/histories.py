@@ -7,12 +7,13 @@ from markupsafe import Markup
 
 from results.dashboard.addresses import compare_at, report_at
 from results.errors import ResultsError
-from results.history import Change, Series, history_of
+from results.history import history_of
 from results.index import Index
 from results.metrics import CATALOGUE, HEADLINE
 from results.report.charts.history import Level, history_chart
-from results.report.format import moment_text, value_text
-from results.report.history_table import commits
+from results.report.format import moment_text
+from results.report.history_table import change_texts, commits, history_notes, outcome_text, title
+from results.series import Change, Drift, Series, is_worse
 
 NEWEST = 500
 """Runs that are looked at."""
@@ -49,7 +50,9 @@ class HistoryPage(msgspec.Struct, frozen=True, kw_only=True):
         asked: filters as they were given.
         choices: what they may be set to.
         metrics: names and titles.
-        steps: newest first.
+        steps: newest first; drifts are among them.
+        outcome: of the newest run.
+        notes: zeros that were left out, and series that cannot tell.
         charts: of the series, those with steps first.
         more: series that found no room.
         problem: why there is none.
@@ -60,6 +63,8 @@ class HistoryPage(msgspec.Struct, frozen=True, kw_only=True):
     choices: dict[str, list[str]]
     metrics: list[tuple[str, str]]
     steps: list[Step] = []
+    outcome: str = ""
+    notes: list[str] = []
     charts: list[Chart] = []
     more: int = 0
     problem: str = ""
@@ -88,54 +93,72 @@ def history_page(index: Index, asked: Mapping[str, str]) -> HistoryPage:
         )  # fmt: skip
     except ResultsError as error:
         return msgspec.structs.replace(page, problem=str(error))
-    series.sort(key=lambda one: not one.changes)
-    changes = sorted(
-        ((one, change) for one in series for change in one.changes),
-        key=lambda step: step[1].first_after.created_utc,
-        reverse=True,
-    )
+    drawn = [entry for entry in series if entry.points]
+    drawn.sort(key=lambda entry: not (entry.changes or entry.drifts))
+    dated = [(change.first_after.created_utc, _step(entry, change)) for entry in series for change in entry.changes]
+    dated += [(drift.last.created_utc, _drift(entry, drift)) for entry in series for drift in entry.drifts]
+    dated.sort(key=lambda step: step[0], reverse=True)
     return msgspec.structs.replace(
         page,
-        steps=[_step(one, change) for one, change in changes],
-        charts=[_chart(one) for one in series[:_MOST_CHARTS]],
-        more=max(0, len(series) - _MOST_CHARTS),
+        steps=[step for _, step in dated],
+        outcome=outcome_text(series),
+        notes=history_notes(series),
+        charts=[_chart(entry) for entry in drawn[:_MOST_CHARTS]],
+        more=max(0, len(drawn) - _MOST_CHARTS),
     )
 
 
 def _step(series: Series, change: Change) -> Step:
-    metric, step = CATALOGUE[series.metric], change.step
-    before, after = (f"{point.run}@{series.engine}" for point in (change.last_before, change.first_after))
+    step = change.step
+    texts = change_texts(series.metric, step.before, step.after, is_worse=change.is_worse)
+    runs = (change.last_before.run, change.first_after.run)
+    return _line(series, change.first_after.run, runs, commits(change), texts, is_worse=change.is_worse)
+
+
+def _drift(series: Series, drift: Drift) -> Step:
+    texts = change_texts(series.metric, drift.stretch.start, drift.stretch.end, is_worse=drift.is_worse)
+    runs = (drift.first.run, drift.last.run)
+    return _line(series, drift.first.run, runs, f"drift up to {drift.last.run}", texts, is_worse=drift.is_worse)
+
+
+def _line(
+    series: Series, run: str, compared: tuple[str, str], where: str, texts: tuple[str, str], *, is_worse: bool
+) -> Step:
     return Step(
-        run=change.first_after.run,
-        address=report_at(change.first_after.run),
-        compare=compare_at(before, after),
-        commits=commits(change),
+        run=run,
+        address=report_at(run),
+        compare=compare_at(*(f"{each}@{series.engine}" for each in compared)),
+        commits=where,
         engine=series.engine,
         level=series.level,
-        metric=metric.title,
-        change=f"{value_text(metric.unit, step.before)} → {value_text(metric.unit, step.after)}",
-        size=f"{step.ratio - 1:+.1%} {'▼ worse' if change.is_worse else '▲ better'}",
-        is_worse=change.is_worse,
+        metric=CATALOGUE[series.metric].title,
+        change=texts[0],
+        size=texts[1],
+        is_worse=is_worse,
     )
 
 
 def _chart(series: Series) -> Chart:
-    metric = CATALOGUE[series.metric]
-    title = f"{metric.title} of {series.engine} at {series.level}"
     ends = (moment_text(series.points[0].created_utc), moment_text(series.points[-1].created_utc))
     values = [point.value for point in series.points]
-    return Chart(title, history_chart(title, metric, values, _levels(series), ends))
+    name = title(series)
+    return Chart(name, history_chart(name, CATALOGUE[series.metric], values, _levels(series), ends))
 
 
 def _levels(series: Series) -> list[Level]:
-    """Between steps, and the whole where there is none."""
-    values = [point.value for point in series.points]
-    edges = [0, *(change.step.index for change in series.changes), len(values)]
-    if not series.changes:
-        return [Level(0, len(values) - 1, sorted(values)[len(values) // 2], None)]
-    heights = [series.changes[0].step.before, *(change.step.after for change in series.changes)]
-    words = [None, *(change.is_worse for change in series.changes)]
+    """Between edges, and the median of the whole where the points are too few for edges."""
+    if series.course is None:
+        middle = sorted(point.value for point in series.points)[len(series.points) // 2]
+        return [Level(0, len(series.points) - 1, middle, middle, None, is_step=False)]
+    steps = {change.step.index: change.is_worse for change in series.changes}
     return [
-        Level(edges[i], edges[i + 1] - 1, height, word)
-        for i, (height, word) in enumerate(zip(heights, words, strict=True))
+        Level(
+            stretch.first,
+            stretch.last,
+            stretch.start,
+            stretch.end,
+            is_worse(series.metric, stretch.start, stretch.end) if stretch.is_drift else steps.get(stretch.first),
+            is_step=stretch.first in steps,
+        )
+        for stretch in series.course.stretches
     ]

@@ -2,20 +2,26 @@
 
 Answers are decoded when a trial has ended; until then the raw log says how many exchanges have ended, how, and when
 the first bytes came. That is what is shown of the trial under way, under those names.
+
+The dashboard may run on the machine that is measured, so each look reads only what was appended since the last one.
 """
 
 import statistics
+import threading
 from collections import Counter
-from collections.abc import Sequence
+from operator import attrgetter
+from pathlib import Path
 
 import msgspec
 
-from results.jsonl import read_log
-from results.records import Manifest, RunStatus, StreamRecord, TelemetryRecord, TrialPlan
+from results.jsonl import read_after
+from results.records import RunStatus, TelemetryRecord, TrialPlan
+from results.report.findings import sentences
 from results.store import RunFolder, TrialFolder
 
 _RECENT = 200
 _SECONDS = 60
+_NS_PER_S = 1_000_000_000
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -81,55 +87,104 @@ class Live(msgspec.Struct, frozen=True):
         return sum(step.state not in {"planned", "running"} for step in self.steps)
 
 
-def live(folder: RunFolder) -> Live:
-    """Look at a run.
+class LiveRuns:
+    """The runs that are looked at while they go on. Its method may be called from any thread."""
 
-    Raises:
-        RunUnreadable: its manifest is damaged.
-    """
-    manifest = folder.read_manifest()
-    status = folder.status()
-    goes_on = status is RunStatus.RUNNING
-    steps = [_step(folder.trial(plan.id), plan, goes_on=goes_on) for plan in manifest.trials]
-    under_way = next((step.id for step in reversed(steps) if step.state == "running"), None)
-    current = _current(folder.trial(under_way), under_way) if under_way else None
-    return _live(manifest, folder, status, steps, current)
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs: dict[Path, _LiveRun] = {}
 
+    def look(self, folder: RunFolder) -> Live:
+        """Look at a run.
 
-def _live(manifest: Manifest, folder: RunFolder, status: RunStatus, steps: list[Step], current: Current | None) -> Live:
-    return Live(folder.path.name, manifest.name, status, steps, current, manifest.failure)
-
-
-def _step(folder: TrialFolder, plan: TrialPlan, *, goes_on: bool) -> Step:
-    record = folder.read_record()
-    if record is not None:
-        state, why = record.verdict.value, (record.reasons[0] if record.reasons else "")
-    else:
-        state, why = ("running" if goes_on and folder.path.is_dir() else "planned"), ""
-    return Step(plan.id, plan.engine, plan.load.label, plan.repeat, state, why)
+        Raises:
+            RunUnreadable: its manifest or a log is damaged.
+        """
+        with self._lock:
+            now = self._runs.setdefault(folder.path, _LiveRun()).look(folder)
+            if now.status is not RunStatus.RUNNING:
+                del self._runs[folder.path]
+            return now
 
 
-def _current(folder: TrialFolder, trial: str) -> Current:
-    streams = sorted(folder.read_streams(), key=_ended)
-    first_bytes = [(stream.read_ns[0] - stream.planned_ns) / 1e9 for stream in streams[-_RECENT:] if stream.read_ns]
-    return Current(
-        trial,
-        ends=dict(Counter(stream.end for stream in streams)),
-        per_second=_per_second(streams),
-        first_byte_p50_s=statistics.median(first_bytes) if first_bytes else None,
-        telemetry={sample.source: sample.values for sample in read_log(folder.telemetry_log, TelemetryRecord).records},
-    )
+class _LiveRun:
+    """What is known of a run from the looks before: trials that ended, and how far the logs of one were read."""
+
+    def __init__(self) -> None:
+        self._ended: dict[str, Step] = {}
+        self._trial: _LiveTrial | None = None
+
+    def look(self, folder: RunFolder) -> Live:
+        manifest, status = folder.read_manifest(), folder.status()
+        steps = [self._step(folder, plan, goes_on=status is RunStatus.RUNNING) for plan in manifest.trials]
+        under_way = next((step.id for step in reversed(steps) if step.state == "running"), None)
+        if under_way is None:
+            self._trial = None
+        elif self._trial is None or self._trial.id != under_way:
+            self._trial = _LiveTrial(under_way)
+        current = self._trial.look(folder.trial(self._trial.id)) if self._trial else None
+        return Live(folder.path.name, manifest.name, status, steps, current, manifest.failure)
+
+    def _step(self, folder: RunFolder, plan: TrialPlan, *, goes_on: bool) -> Step:
+        if (step := self._ended.get(plan.id)) is not None:
+            return step
+        trial = folder.trial(plan.id)
+        if (record := trial.read_record()) is not None:
+            why = sentences(record.invalidating[:1])
+            self._ended[plan.id] = Step(plan.id, plan.engine, plan.load.label, plan.repeat, record.verdict.value, why)
+            return self._ended[plan.id]
+        state = "running" if goes_on and trial.path.is_dir() else "planned"
+        return Step(plan.id, plan.engine, plan.load.label, plan.repeat, state)
 
 
-def _ended(stream: StreamRecord) -> int:
-    return stream.ended_ns
+class _Ended(msgspec.Struct, frozen=True):
+    """When an exchange ended, and how long after its planned start its first byte came; None for never."""
+
+    ended_ns: int
+    first_byte_s: float | None
 
 
-def _per_second(streams: Sequence[StreamRecord]) -> list[int]:
-    """Exchanges by the second in which they ended; the last bin ends with the last of them."""
-    if not streams:
-        return []
-    last = streams[-1].ended_ns
-    first = max(streams[0].ended_ns, last - (_SECONDS - 1) * 1_000_000_000)
-    counts = Counter((last - stream.ended_ns) // 1_000_000_000 for stream in streams if stream.ended_ns >= first)
-    return [counts[ago] for ago in range((last - first) // 1_000_000_000, -1, -1)]
+class _LiveTrial:
+    """The trial under way, as far as its logs have been read."""
+
+    def __init__(self, trial_id: str) -> None:
+        self.id = trial_id
+        self._read_bytes: dict[Path, int] = {}
+        self._ends: Counter[str] = Counter()
+        self._first_ended_ns: int | None = None
+        self._recent: list[_Ended] = []
+        self._telemetry: dict[str, dict[str, float | int | str | None]] = {}
+
+    def look(self, folder: TrialFolder) -> Current:
+        """Read what was appended to its logs."""
+        for log in folder.stream_logs():
+            for stream, end in log.after(self._read_bytes.get(log.path, 0)):
+                self._read_bytes[log.path] = end
+                self._ends[stream.end] += 1
+                first_byte_s = (stream.read_ns[0] - stream.planned_ns) / _NS_PER_S if stream.read_ns else None
+                self._recent.append(_Ended(stream.ended_ns, first_byte_s))
+        path = folder.telemetry_log
+        samples, self._read_bytes[path] = read_after(path, TelemetryRecord, self._read_bytes.get(path, 0))
+        self._telemetry |= {sample.source: sample.values for sample in samples}
+        per_second = self._per_second()
+        first_bytes_s = [one.first_byte_s for one in self._recent[-_RECENT:] if one.first_byte_s is not None]
+        return Current(
+            self.id,
+            ends=dict(self._ends),
+            per_second=per_second,
+            first_byte_p50_s=statistics.median(first_bytes_s) if first_bytes_s else None,
+            telemetry=dict(self._telemetry),
+        )
+
+    def _per_second(self) -> list[int]:
+        """Exchanges by the second in which they ended; the last bin ends with the last of them. Older ones go."""
+        if not self._recent:
+            return []
+        self._recent.sort(key=attrgetter("ended_ns"))  # each worker has a log of its own
+        earliest_ns, last_ns = self._recent[0].ended_ns, self._recent[-1].ended_ns
+        self._first_ended_ns = min(self._first_ended_ns or earliest_ns, earliest_ns)
+        first_ns = max(self._first_ended_ns, last_ns - (_SECONDS - 1) * _NS_PER_S)
+        shown = [one for one in self._recent if one.ended_ns >= first_ns]
+        counts = Counter((last_ns - one.ended_ns) // _NS_PER_S for one in shown)
+        self._recent = self._recent[-max(_RECENT, len(shown)) :]
+        return [counts[ago] for ago in range((last_ns - first_ns) // _NS_PER_S, -1, -1)]

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from results.dashboard.live import Live, live
+from results.dashboard.live import Live, LiveRuns
 from results.errors import ResultsError
 from results.index import Index, Query, RunFacts
 from results.metrics import CATALOGUE
@@ -26,20 +26,22 @@ NAMES = {
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
-def exposition(index: Index) -> bytes:
+def exposition(index: Index, live: LiveRuns) -> bytes:
     """The text of ``/metrics``.
 
     Args:
         index: as of the last scan.
+        live: remembers how far the logs of runs that go on were read.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(index))
+    registry.register(_Collector(index, live))
     return generate_latest(registry)
 
 
 class _Collector:
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: Index, live: LiveRuns) -> None:
         self._index = index
+        self._live_runs = live
 
     def collect(self) -> Iterator[Metric]:
         yield self._runs()
@@ -55,7 +57,7 @@ class _Collector:
 
     def _live(self, facts: RunFacts) -> Live | None:
         try:
-            return live(RunFolder(self._index.root / facts.id))
+            return self._live_runs.look(RunFolder.open(self._index.root / facts.id))
         except ResultsError:
             return None  # gone, or damaged, since the scan
 

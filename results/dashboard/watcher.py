@@ -12,6 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
+from results.dashboard.live import LiveRuns
 from results.errors import RunUnreadable
 from results.index import Index
 from results.index.store import folded, unreadable
@@ -32,6 +33,7 @@ class Watcher:
 
     def __init__(self, index: Index, scan_s: float = SCAN_S) -> None:
         self.index = index
+        self.live = LiveRuns()
         self._scan_s = scan_s
         self._looked = -float("inf")
         self._turn = asyncio.Lock()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from results.comparability import digest
 from results.metrics import CATALOGUE
 from results.primary import primary_load, primary_metric
 from results.records import Manifest, RunStatus, Source, Verdict
@@ -18,7 +19,7 @@ class Spread(msgspec.Struct, frozen=True, array_like=True):
     """One metric over the valid trials of a cell.
 
     Attributes:
-        mean: geometric, over the positive values, in the metric's unit.
+        mean: geometric (arithmetic where a value is zero or below), in the metric's unit.
         trials: how many values it rests on.
     """
 
@@ -36,7 +37,8 @@ class CellFacts(msgspec.Struct, frozen=True):
         workload: name.
         traffic_sha256: over what was sent.
         weights_sha256: of the model; empty where the engine does not say.
-        metrics: name in the catalogue → its spread; metrics without a positive value are left out.
+        conditions_sha256: of all else that must be equal, see :mod:`results.comparability`.
+        metrics: name in the catalogue → its spread; metrics that a valid trial lacks are left out.
     """
 
     engine: str
@@ -45,6 +47,7 @@ class CellFacts(msgspec.Struct, frozen=True):
     workload: str
     traffic_sha256: str
     weights_sha256: str
+    conditions_sha256: str
     metrics: dict[str, Spread]
 
 
@@ -187,7 +190,11 @@ def _cells(run: Run) -> list[CellFacts]:
         weights = (described.model_sha256 or "") if described else ""
         key = (record.engine, record.load.label, machine, record.workload, record.workload_sha256, weights)
         groups.setdefault(key, []).append(trial)
-    return [CellFacts(*key, metrics=_spreads(trials, key[1])) for key, trials in groups.items()]
+    conditions = digest(run.manifest)
+    return [
+        CellFacts(*key, conditions_sha256=conditions, metrics=_spreads(trials, key[1]))
+        for key, trials in groups.items()
+    ]
 
 
 def _spreads(trials: list[Trial], level: str) -> dict[str, Spread]:
@@ -196,5 +203,12 @@ def _spreads(trials: list[Trial], level: str) -> dict[str, Spread]:
 
 
 def _spread(trials: list[Trial], level: str, metric: str) -> Spread | None:
-    values = [value for value in by_repeat(trials, level, metric).values() if value > 0]
-    return Spread(math.exp(sum(map(math.log, values)) / len(values)), len(values)) if values else None
+    valid = [trial for trial in trials if (trial.record.verdict, trial.record.load.label) == (Verdict.VALID, level)]
+    if any(trial.metrics[metric].value is None for trial in valid):
+        return None  # the trials that have it are not those that lack it: docs/definitions.md, "Intervals"
+    values = list(by_repeat(trials, level, metric).values())
+    if not values:
+        return None
+    is_positive = min(values) > 0  # as in results.statistics.interval
+    mean = math.exp(sum(map(math.log, values)) / len(values)) if is_positive else sum(values) / len(values)
+    return Spread(mean, len(values))

@@ -17,11 +17,13 @@ import msgspec
 from results.errors import ResultsError, RunNotFound
 from results.index.facts import RunFacts, facts_of, planned_facts
 from results.index.query import ORDERS, Query, fenced, where
+from results.metrics.catalogue import DEFINITIONS
 from results.records import RunStatus
 from results.store import RunFolder
 
 INDEX_FILE = ".index.sqlite"
-_VERSION = 1
+_VERSION = 1_000 * 3 + DEFINITIONS
+"""Of the file; values of other metric definitions are folded anew."""
 _WAIT_S = 30.0
 _TABLES = """
 CREATE TABLE runs (
@@ -178,7 +180,7 @@ class Index:
         if stamp != self._stamp(run, manifest, RunStatus(status)):
             return False
         try:
-            return status != RunStatus.RUNNING or RunFolder(self.root / run).status() is RunStatus.RUNNING
+            return status != RunStatus.RUNNING or RunFolder.open(self.root / run).status() is RunStatus.RUNNING
         except ResultsError:
             return False
 
@@ -193,7 +195,7 @@ class Index:
 
     def _planned(self, run: str) -> RunFacts:
         try:
-            return planned_facts(RunFolder(self.root / run))
+            return planned_facts(RunFolder.open(self.root / run))
         except ResultsError as error:
             return unreadable(run, error)
 

@@ -3,19 +3,22 @@
 >>> from results.metrics import trial_metrics, CATALOGUE
 """
 
-from results.metrics.catalogue import CATALOGUE, HEADLINE, Better, Metric, Unit
-from results.metrics.trial import measured_only, trial_metrics, trial_window
-from results.metrics.values import Value, absent
+from results.metrics.catalogue import CATALOGUE, HEADLINE, Better, Metric, Unit, headline
+from results.metrics.trial import has_failed, trial_metrics, under_load, whole_load_metrics
+from results.metrics.values import Absence, Value, absent
 
 __all__ = [
     "CATALOGUE",
     "HEADLINE",
+    "Absence",
     "Better",
     "Metric",
     "Unit",
     "Value",
     "absent",
-    "measured_only",
+    "has_failed",
+    "headline",
     "trial_metrics",
-    "trial_window",
+    "under_load",
+    "whole_load_metrics",
 ]

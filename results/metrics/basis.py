@@ -5,18 +5,16 @@ from enum import StrEnum
 
 import msgspec
 
-from results.metrics import throughput
+from results.metrics import latency, throughput
 from results.metrics.catalogue import CATALOGUE, QUANTILES
-from results.metrics.trial import latency_observations, measured_only
-from results.metrics.window import Window
-from results.records import RequestRecord, TelemetryRecord
+from results.metrics.trial import latency_observations, under_load
+from results.records import RequestRecord, TelemetryRecord, Window
 
 
 class Span(StrEnum):
     """Which part of a trial is looked at."""
 
-    WINDOW = "steady window"
-    MEASURED = "all measured requests"
+    WINDOW = "window"
     TRIAL = "whole trial"
 
 
@@ -32,27 +30,30 @@ class Basis(msgspec.Struct, frozen=True):
     span: Span
 
 
-_ANSWER = Basis("a request that ended ok with a token", Span.MEASURED)
-_REQUEST = Basis("a measured request", Span.MEASURED)
+_REQUEST = Basis("a request planned in the window; a failed one is later than every success", Span.WINDOW)
 _ENERGY = Basis("a reading of a GPU's energy counter", Span.WINDOW)
 BASES: dict[str, Basis] = {
-    "ttft": _ANSWER,
-    "ttft_from_send": Basis("a request that ended ok and was stamped when it was sent", Span.MEASURED),
+    "ttft": _REQUEST,
+    "ttft_from_send": _REQUEST,
     "itl": Basis("a token after the first chunk of its answer", Span.WINDOW),
     "chunk_gap": Basis("a gap between two chunks", Span.WINDOW),
-    "tpot": Basis("a request that ended ok with tokens after its first chunk", Span.MEASURED),
-    "e2e": _ANSWER,
-    "normalized_latency": _ANSWER,
-    "send_lag": Basis("a request that was sent", Span.MEASURED),
+    "tpot": Basis(
+        "a request planned in the window whose answer has tokens after its first chunk; or a failed one", Span.WINDOW
+    ),
+    "e2e": _REQUEST,
+    "normalized_latency": _REQUEST,
+    "send_lag": Basis("a request planned in the window that was sent", Span.WINDOW),
     "output_tokens_per_s": Basis("a token that arrived", Span.WINDOW),
-    "prompt_tokens_per_s": Basis("a request whose first token arrived", Span.WINDOW),
-    "requests_per_s": Basis("a request whose last token arrived", Span.WINDOW),
-    "goodput_per_s": Basis("a request that was planned", Span.WINDOW),
-    "attainment": _REQUEST,
-    "failures": _REQUEST,
-    "tokens_per_chunk": Basis("a token-bearing chunk", Span.MEASURED),
+    "prompt_tokens_per_s": Basis("a successful request, as its share inside", Span.WINDOW),
+    "uncached_prompt_tokens_per_s": Basis("a successful request, as its share inside", Span.WINDOW),
+    "requests_per_s": Basis("a successful request, as its share inside", Span.WINDOW),
+    "goodput_per_s": Basis("a request planned in the window", Span.WINDOW),
+    "attainment": Basis("a request planned in the window", Span.WINDOW),
+    "failures": Basis("a request planned in the window", Span.WINDOW),
+    "tokens_per_chunk": Basis("a read that brought tokens, of requests planned in the window", Span.WINDOW),
     "peak_host_bytes": Basis("a sample of the engine's process tree", Span.TRIAL),
     "peak_gpu_bytes": Basis("a sample of all GPUs", Span.TRIAL),
+    "foreign_cpu_share": Basis("a reading of the cores' counters", Span.WINDOW),
     "energy_per_output_token_j": _ENERGY,
     "energy_above_idle_per_output_token_j": _ENERGY,
     "energy_per_request_j": _ENERGY,
@@ -73,24 +74,28 @@ def observation_counts(
     Args:
         requests: decoded, warm-up included.
         telemetry: the trial's samples.
-        window: its steady window.
+        window: the trial's.
     """
-    measured = measured_only(requests)
+    load = under_load(requests)
+    inside = throughput.planned_inside(load, window)
+    successes = sum(throughput.share_inside(request, window) > 0 for request in load)
     gpu = [record for record in telemetry if record.source.startswith("gpu")]
     energy = sum(window.holds(record.t_ns) for record in gpu if record.values.get("energy_j") is not None)
     return {
-        **{name: len(values) for name, values in latency_observations(measured, window).items()},
-        "output_tokens_per_s": throughput.tokens_inside(measured, window),
-        "prompt_tokens_per_s": len(throughput.begun_inside(measured, window)),
-        "requests_per_s": len(throughput.done_inside(measured, window)),
-        "goodput_per_s": len(throughput.planned_inside(measured, window)),
-        "attainment": len(measured),
-        "failures": len(measured),
-        "tokens_per_chunk": sum(len(request.chunk_ns) for request in measured),
+        **{name: observations.count for name, observations in latency_observations(load, window).items()},
+        "output_tokens_per_s": throughput.tokens_inside(load, window),
+        "prompt_tokens_per_s": successes,
+        "uncached_prompt_tokens_per_s": successes,
+        "requests_per_s": successes,
+        "goodput_per_s": len(inside),
+        "attainment": len(inside),
+        "failures": len(inside),
+        "tokens_per_chunk": sum(len(latency.arrivals(request)) for request in inside),
         "peak_host_bytes": sum(
             record.source == "engine" and record.values.get("rss_bytes") is not None for record in telemetry
         ),
         "peak_gpu_bytes": len({record.t_ns for record in gpu if record.values.get("memory_used_bytes") is not None}),
+        "foreign_cpu_share": sum(record.source == "cpu" and window.holds(record.t_ns) for record in telemetry),
         **dict.fromkeys((name for name, basis in BASES.items() if basis is _ENERGY), energy),
     }
 

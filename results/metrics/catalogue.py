@@ -1,8 +1,13 @@
 """Every metric by name: title, unit, direction and definition. Tables, reports and comparisons all read this."""
 
+from collections.abc import Container
 from enum import StrEnum
 
 import msgspec
+
+DEFINITIONS = 2
+"""Version of the definitions: values stored under another one mean another thing, and are not compared. Raise it
+whenever a definition changes."""
 
 
 class Unit(StrEnum):
@@ -45,8 +50,8 @@ class Metric(msgspec.Struct, frozen=True):
 _LATENCIES = (
     ("ttft", "TTFT", "time to first token, a₁ − p, from the planned start of the request"),
     ("ttft_from_send", "TTFT from send", "a₁ − s: time to first token without the client's own waiting"),
-    ("itl", "ITL", "gap between two chunks spread over the tokens it delivered, one value per token, in the window"),
-    ("chunk_gap", "chunk gap", "aᵢ − aᵢ₋₁ between token-bearing chunks, in the window, whatever they carry"),
+    ("itl", "ITL", "gap between two reads spread over the tokens it delivered, one value per token, in the window"),
+    ("chunk_gap", "chunk gap", "aᵢ − aᵢ₋₁ between reads that brought tokens, in the window, however many"),
     ("tpot", "TPOT", "(a_k − a₁) / (N − n₁): mean pace of one request after its first chunk"),
     ("e2e", "E2E", "a_k − p: planned start to last token"),
     (
@@ -57,30 +62,37 @@ _LATENCIES = (
     (
         "send_lag",
         "send lag",
-        "s − p: how late this client sent, its own error; a wait under max_in_flight is not counted",
+        (
+            "s − p: how late this client sent, its own error; neither a wait under max_in_flight nor the opening of a "
+            "connection is counted"
+        ),
     ),
 )
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99))
 
 _OTHERS = (
     Metric("output_tokens_per_s", "output", Unit.TOKENS_PER_SECOND, Better.HIGHER,
-           "tokens whose chunk arrived inside the steady window, over its length"),
+           "tokens that arrived inside the window, over its length"),
     Metric("prompt_tokens_per_s", "prompt", Unit.TOKENS_PER_SECOND, Better.HIGHER,
-           "prompt tokens of requests whose first token arrived inside the window, over its length"),
+           "prompt tokens of successful requests, each times its share inside the window, over its length"),
+    Metric("uncached_prompt_tokens_per_s", "prompt, uncached", Unit.TOKENS_PER_SECOND, Better.HIGHER,
+           "the same without the tokens that came from the prefix cache"),
     Metric("requests_per_s", "requests", Unit.PER_SECOND, Better.HIGHER,
-           "successful requests whose last token arrived inside the window, over its length"),
+           "successful requests, each as the share of [planned, last token] inside the window, over its length"),
     Metric("goodput_per_s", "goodput", Unit.PER_SECOND, Better.HIGHER,
            "requests planned inside the window that met every bound of the SLO, over its length"),
     Metric("attainment", "attainment", Unit.SHARE, Better.HIGHER,
-           "share of the requests planned that met the SLO; failures are misses"),
+           "share of the requests planned inside the window that met the SLO; failures are misses"),
     Metric("failures", "failures", Unit.COUNT, Better.LOWER,
-           "measured requests that did not end ok"),
+           "requests planned inside the window that failed"),
     Metric("tokens_per_chunk", "tokens/chunk", Unit.COUNT, Better.LOWER,
-           "tokens over token-bearing chunks; above 1 the engine groups tokens, or speculates"),
+           "tokens over reads that brought any; above 1 the engine groups tokens, or speculates"),
     Metric("peak_host_bytes", "peak memory", Unit.BYTES, Better.LOWER,
-           "largest resident set of the engine's process tree"),
+           "largest resident set of the engine's process tree, what its processes share counted once"),
     Metric("peak_gpu_bytes", "peak GPU memory", Unit.BYTES, Better.LOWER,
            "largest memory in use over all GPUs at one instant"),
+    Metric("foreign_cpu_share", "foreign load", Unit.SHARE, Better.LOWER,
+           "share of the time of all cores, over the window, that neither the engine nor the harness used"),
     Metric("energy_per_output_token_j", "energy/token", Unit.JOULES, Better.LOWER,
            "GPU energy-counter difference over the window per output token, idle draw included"),
     Metric("energy_above_idle_per_output_token_j", "energy above idle/token", Unit.JOULES, Better.LOWER,
@@ -110,4 +122,14 @@ HEADLINE = (
     "failures",
     "peak_host_bytes",
 )
-"""The columns of the summary table."""
+"""The columns of the summary table of a run without a GPU, and the metrics that are compared."""
+
+
+def headline(known: Container[str]) -> tuple[str, ...]:
+    """The columns of a summary table: memory is that of the GPUs where an engine was seen to have some.
+
+    Args:
+        known: metrics that any cell of the table has.
+    """
+    memory = "peak_gpu_bytes" if "peak_gpu_bytes" in known else "peak_host_bytes"
+    return tuple(memory if name == "peak_host_bytes" else name for name in HEADLINE)

@@ -10,13 +10,16 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from results.metrics.series import moved, series
 from results.metrics.values import Value, absent
-from results.metrics.window import NS_PER_S, Window
-from results.records import TelemetryRecord
+from results.records import TelemetryRecord, Window
+from results.units import NS_PER_S
 
 MIN_WINDOW_S = 30.0
 MIN_IDLE_S = 5.0
 MAX_DISAGREEMENT = 0.05
+MAX_STANDSTILL_S = 2.0
+"""An idle GPU draws tens of watts, and the counter steps about ten times a second."""
 
 
 class Energy(msgspec.Struct, frozen=True):
@@ -70,28 +73,28 @@ def _total_j(telemetry: Sequence[TelemetryRecord], window: Window, min_length_s:
 
 def _device_j(records: Sequence[TelemetryRecord], window: Window) -> Value:
     """One device: the counter's difference between the edges of the window, checked against the power readings."""
-    counter = _series(records, "energy_j")
-    if counter is None:
-        return absent(next((r.reasons["energy_j"] for r in records if "energy_j" in r.reasons), "no energy counter"))
-    times, joules = counter
-    if times[0] > window.start_ns or times[-1] < window.end_ns:
-        return absent("the samples do not cover the window")
-    used = float(np.interp(window.end_ns, times, joules) - np.interp(window.start_ns, times, joules))
-    if used <= 0:
-        return absent(f"the energy counter moved by {used:.0f} J over the window: it stands still or was reset")
-    power = _series(records, "power_w")
+    counter = series(records, "energy_j")
+    used = moved(records, "energy_j", window)
+    if counter is None or used.value is None:
+        return used
+    stuck_s = _longest_standstill_s(*counter, window)
+    if stuck_s > MAX_STANDSTILL_S or used.value <= 0:
+        return absent(f"the energy counter stood still for {stuck_s:.1f} s or was reset")
+    power = series(records, "power_w")
     if power is not None:
         integral = _integral(*power, window)
-        if abs(integral - used) > MAX_DISAGREEMENT * used:
-            return absent(f"the counter says {used:.0f} J, integrated power {integral:.0f} J: unreliable")
-    return Value(used)
+        if abs(integral - used.value) > MAX_DISAGREEMENT * used.value:
+            return absent(f"the counter says {used.value:.0f} J, integrated power {integral:.0f} J: unreliable")
+    return used
 
 
-def _series(records: Sequence[TelemetryRecord], name: str) -> tuple[np.ndarray, np.ndarray] | None:
-    pairs = [(record.t_ns, value) for record in records if isinstance(value := record.values.get(name), int | float)]
-    if len(pairs) < 2:
-        return None
-    return np.array([t for t, _ in pairs], dtype=np.int64), np.array([v for _, v in pairs], dtype=np.float64)
+def _longest_standstill_s(times: np.ndarray, joules: np.ndarray, window: Window) -> float:
+    """The longest time inside the window over which every reading was the same."""
+    inside = (times >= window.start_ns) & (times <= window.end_ns)
+    t, values = times[inside], joules[inside]
+    changes = np.flatnonzero(np.diff(values)) + 1
+    runs = np.split(t, changes)
+    return max((float(run[-1] - run[0]) / NS_PER_S for run in runs if run.size), default=0.0)
 
 
 def _integral(times: np.ndarray, watts: np.ndarray, window: Window) -> float:

@@ -2,14 +2,15 @@
 
 For a request planned at p and sent at s, whose token-bearing chunks arrived at a_1…a_k carrying n_1…n_k tokens:
 TTFT = a_1 - p; chunk gap = a_i - a_(i-1); ITL = that gap / n_i, counted n_i times; TPOT = (a_k - a_1) / (N - n_1);
-E2E = a_k - p.
+E2E = a_k - p. Chunks of one read share its stamp and count as one chunk: how an engine or a proxy packs events into
+segments is no pause between tokens.
 """
 
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from results.metrics.window import NS_PER_S, Window
-from results.records import RequestRecord
+from results.records import RequestRecord, Window
+from results.units import NS_PER_S
 
 
 def ttft_s(request: RequestRecord) -> float | None:
@@ -36,20 +37,32 @@ def normalized_latency_s(request: RequestRecord) -> float | None:
 
 
 def tpot_s(request: RequestRecord) -> float | None:
-    """Time per output token after the first chunk; None when no token came after it."""
+    """Time per output token after the first chunk; None when no token came after its read."""
     if not request.chunk_ns:
         return None
-    later_tokens = request.total_chunk_tokens - request.chunk_tokens[0]
+    first_ns = request.chunk_ns[0]
+    later_tokens = sum(n for t_ns, n in zip(request.chunk_ns, request.chunk_tokens, strict=True) if t_ns > first_ns)
     if later_tokens == 0:
         return None
     return (request.chunk_ns[-1] - request.chunk_ns[0]) / NS_PER_S / later_tokens
 
 
 def send_lag_s(request: RequestRecord) -> float | None:
-    """How late the client sent: the first byte's time minus the planned one, or minus the end of a cap's wait."""
+    """How late the client sent: the first byte's time minus the planned one, or minus the end of a cap's wait.
+
+    The time in which a connection was opened for it is left out: that is the distance of the server.
+    """
     if request.sent_ns is None:
         return None
-    return (request.sent_ns - (request.planned_ns if request.due_ns is None else request.due_ns)) / NS_PER_S
+    due_ns = request.planned_ns if request.due_ns is None else request.due_ns
+    return (request.sent_ns - due_ns) / NS_PER_S - dial_s(request)
+
+
+def dial_s(request: RequestRecord) -> float:
+    """How long the request waited for a connection of its own; 0 where one was ready."""
+    if request.dial_start_ns is None or request.dial_end_ns is None:
+        return 0.0
+    return (request.dial_end_ns - request.dial_start_ns) / NS_PER_S
 
 
 def chunk_gaps_s(requests: Iterable[RequestRecord], window: Window | None = None) -> list[float]:
@@ -62,8 +75,16 @@ def itl_s(requests: Iterable[RequestRecord], window: Window | None = None) -> li
     return [gap / tokens for gap, tokens in _gaps(requests, window) for _ in range(tokens)]
 
 
+def arrivals(request: RequestRecord) -> list[tuple[int, int]]:
+    """Stamp and tokens of each chunk, those of one read taken together."""
+    merged: dict[int, int] = {}
+    for t_ns, tokens in zip(request.chunk_ns, request.chunk_tokens, strict=True):
+        merged[t_ns] = merged.get(t_ns, 0) + tokens
+    return list(merged.items())
+
+
 def _gaps(requests: Iterable[RequestRecord], window: Window | None) -> Iterator[tuple[float, int]]:
     for request in requests:
-        for (before, after), tokens in zip(pairwise(request.chunk_ns), request.chunk_tokens[1:], strict=True):
-            if window is None or window.holds(after):
-                yield (after - before) / NS_PER_S, tokens
+        for (before_ns, _), (after_ns, tokens) in pairwise(arrivals(request)):
+            if window is None or window.holds(after_ns):
+                yield (after_ns - before_ns) / NS_PER_S, tokens

@@ -1,14 +1,29 @@
 """Peak memory of the engine: of its process tree on the host, and of the GPUs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 from results.metrics.values import Value, absent
 from results.records import TelemetryRecord
 
 
 def peak_host_bytes(telemetry: Sequence[TelemetryRecord]) -> Value:
-    """Largest resident set of the engine's process tree, shared pages counted once per process."""
-    return _peak((record for record in telemetry if record.source == "engine"), "rss_bytes", "the engine's process")
+    """Largest resident set of the engine's process tree, less what several processes share.
+
+    A resident set counts a shared page once for each process. How much that is (RSS − PSS) is read once after the load,
+    since it costs too much to be sampled; without that reading only an engine of one process has a number.
+    """
+    samples = [record for record in telemetry if record.source == "engine"]
+    peak = max(_numbers(samples, "rss_bytes"), default=None)
+    if peak is None:
+        return absent("the engine's process was not sampled")
+    after = [record for record in telemetry if record.source == "memory"]
+    pss, rss = next(_numbers(after, "pss_bytes"), None), next(_numbers(after, "rss_bytes"), None)
+    if pss is not None and rss is not None:
+        return Value(peak - max(0.0, rss - pss))
+    if max(_numbers(samples, "processes"), default=1) <= 1:
+        return Value(peak)
+    reason = next((record.reasons["pss_bytes"] for record in after if "pss_bytes" in record.reasons), "it was not read")
+    return absent(f"what the engine's processes share is not known: {reason}")
 
 
 def peak_gpu_bytes(telemetry: Sequence[TelemetryRecord]) -> Value:
@@ -24,6 +39,5 @@ def peak_gpu_bytes(telemetry: Sequence[TelemetryRecord]) -> Value:
     return Value(max(per_instant.values()))
 
 
-def _peak(records: Iterable[TelemetryRecord], name: str, what: str) -> Value:
-    values = [value for record in records if isinstance(value := record.values.get(name), int | float)]
-    return Value(float(max(values))) if values else absent(f"{what} was not sampled")
+def _numbers(records: Sequence[TelemetryRecord], name: str) -> Iterator[float]:
+    return (float(value) for record in records if isinstance(value := record.values.get(name), int | float))

@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 
-from results.metrics.values import Value, absent
+from results.metrics.values import Absence, Value, absent
 
 MIN_MEDIAN = 3
 _CONFIDENCE = 0.99
@@ -41,17 +41,31 @@ def required_count(q: float) -> int:
     return high
 
 
-def percentile(values: Sequence[float], q: float) -> Value:
+def percentile(values: Sequence[float], q: float, failures: int = 0) -> Value:
     """Percentile ``q`` by linear interpolation (numpy's default, type 7 of Hyndman and Fan).
+
+    A failure is later than every success: with x_0 ≤ … ≤ x_(n-1) the successes followed by the failures, and
+    h = (n - 1) q, the percentile lies between x_⌊h⌋ and x_⌈h⌉, and is absent where x_⌈h⌉ is a failure.
 
     Args:
         values: observations in the metric's unit: one per request, or one per token for ITL.
         q: 0 < q < 1.
+        failures: requests that ended without one.
 
     Returns:
-        the percentile, or absent with the count that is missing.
+        the percentile; or absent as ``too_few`` with the count that is missing, or as ``among_failures``.
     """
-    need = required_count(q)
-    if len(values) < need:
-        return absent(f"p{q * 100:g} needs {need:,} observations, there are {len(values):,}")
-    return Value(float(np.quantile(np.asarray(values, dtype=np.float64), q)))
+    need, count = required_count(q), len(values) + failures
+    name = f"p{q * 100:g}"
+    if count < need:
+        return absent(f"{name} needs {need:,} observations, there are {count:,}", Absence.TOO_FEW)
+    position = (count - 1) * q
+    if math.ceil(position) >= len(values):
+        return absent(f"{name} lies among the {failures:,} failed of {count:,} requests", Absence.AMONG_FAILURES)
+    if not failures:
+        return Value(float(np.quantile(np.asarray(values, dtype=np.float64), q)))
+    lower = math.floor(position)
+    below, above = np.partition(np.asarray(values, dtype=np.float64), (lower, math.ceil(position)))[
+        [lower, math.ceil(position)]
+    ]
+    return Value(float(below + (above - below) * (position - lower)))

@@ -1,35 +1,55 @@
-"""Rates over the steady window, and goodput against an SLO."""
+"""Rates over the window, and goodput against an SLO.
+
+Requests are counted by the share of [planned, ended] that lies inside the window, tokens by their arrival. Both are
+unbiased for a steady load whatever the service times: over a long load every request contributes one in all.
+"""
 
 from collections.abc import Sequence
 
 from results.metrics import latency
+from results.metrics.prefix_cache import prompt_tokens
 from results.metrics.values import Value, absent
-from results.metrics.window import Window
-from results.records import Outcome, RequestRecord, Slo
+from results.records import Outcome, RequestRecord, Slo, Window
 
-_EMPTY = "the steady window is empty"
+_EMPTY = "the window is empty"
 
 
 def output_tokens_per_s(requests: Sequence[RequestRecord], window: Window) -> Value:
-    """Tokens whose chunk arrived inside the window, over its length; failed requests' tokens count, they were felt."""
+    """Tokens whose chunk arrived inside the window, over its length; failed requests' tokens count, they were felt.
+
+    Args:
+        requests: all under load, those planned outside the window included.
+        window: of the trial.
+    """
     return _per_second(tokens_inside(requests, window), window)
 
 
 def prompt_tokens_per_s(requests: Sequence[RequestRecord], window: Window) -> Value:
-    """Prompt tokens of the requests whose first token arrived inside the window, over its length."""
-    inside = begun_inside(requests, window)
-    if any(request.prompt_tokens is None for request in inside):
+    """Prompt tokens of successful requests, each times its share inside the window, over the window's length."""
+    shares = [(request, share) for request in requests if (share := share_inside(request, window)) > 0]
+    if any(request.prompt_tokens is None for request, _ in shares):
         return absent("the engine did not report its prompt tokens")
-    return _per_second(sum(request.prompt_tokens or 0 for request in inside), window)
+    return _per_second(sum((request.prompt_tokens or 0) * share for request, share in shares), window)
+
+
+def uncached_prompt_tokens_per_s(requests: Sequence[RequestRecord], window: Window) -> Value:
+    """The same without the tokens that came from the prefix cache: what the engine had to compute."""
+    if prompt_tokens(requests) is None:
+        return absent("no answer says how much of its prompt came from the prefix cache")
+    shares = [(request, share) for request in requests if (share := share_inside(request, window)) > 0]
+    if any(request.prompt_tokens is None for request, _ in shares):
+        return absent("the engine did not report its prompt tokens")
+    uncached = (((request.prompt_tokens or 0) - (request.cached_tokens or 0)) * share for request, share in shares)
+    return _per_second(sum(uncached), window)
 
 
 def requests_per_s(requests: Sequence[RequestRecord], window: Window) -> Value:
-    """Successful requests whose last token arrived inside the window, over its length."""
-    return _per_second(len(done_inside(requests, window)), window)
+    """Successful requests, each as its share inside the window, over the window's length."""
+    return _per_second(requests_inside(requests, window), window)
 
 
 def meets(request: RequestRecord, slo: Slo) -> bool:
-    """Whether a request ended well and kept every bound that is set. A TPOT that is undefined keeps its bound."""
+    """Whether a request ended well and met every bound that is set. The TPOT of a one-token answer meets its bound."""
     if request.outcome is not Outcome.OK:
         return False
     pairs = (
@@ -47,13 +67,14 @@ def goodput_per_s(requests: Sequence[RequestRecord], window: Window, slo: Slo) -
     return _per_second(sum(meets(request, slo) for request in planned_inside(requests, window)), window)
 
 
-def attainment(requests: Sequence[RequestRecord], slo: Slo) -> Value:
-    """Share of the requests planned that met the SLO; failures are misses."""
+def attainment(requests: Sequence[RequestRecord], window: Window, slo: Slo) -> Value:
+    """Share of the requests planned inside the window that met the SLO; failures are misses."""
     if slo == Slo():
         return absent("the experiment sets no SLO")
-    if not requests:
+    planned = planned_inside(requests, window)
+    if not planned:
         return absent("no request was planned")
-    return Value(sum(meets(request, slo) for request in requests) / len(requests))
+    return Value(sum(meets(request, slo) for request in planned) / len(planned))
 
 
 def tokens_inside(requests: Sequence[RequestRecord], window: Window) -> int:
@@ -64,15 +85,19 @@ def tokens_inside(requests: Sequence[RequestRecord], window: Window) -> int:
     )  # fmt: skip
 
 
-def begun_inside(requests: Sequence[RequestRecord], window: Window) -> list[RequestRecord]:
-    """Requests whose first token arrived inside the window."""
-    return [request for request in requests if request.chunk_ns and window.holds(request.chunk_ns[0])]
+def requests_inside(requests: Sequence[RequestRecord], window: Window) -> float:
+    """Successful requests, each as its share inside the window."""
+    return sum(share_inside(request, window) for request in requests)
 
 
-def done_inside(requests: Sequence[RequestRecord], window: Window) -> list[RequestRecord]:
-    """Requests that ended ok and whose last token arrived inside the window."""
-    ended = [request for request in requests if request.outcome is Outcome.OK and request.chunk_ns]
-    return [request for request in ended if window.holds(request.chunk_ns[-1])]
+def share_inside(request: RequestRecord, window: Window) -> float:
+    """Share of a successful request's time from its plan to its last token that lies inside the window, 0 to 1."""
+    if request.outcome is not Outcome.OK or not request.chunk_ns:
+        return 0.0
+    start_ns, end_ns = request.planned_ns, request.chunk_ns[-1]
+    if end_ns <= start_ns:
+        return float(window.holds(start_ns))
+    return max(0, min(end_ns, window.end_ns) - max(start_ns, window.start_ns)) / (end_ns - start_ns)
 
 
 def planned_inside(requests: Sequence[RequestRecord], window: Window) -> list[RequestRecord]:

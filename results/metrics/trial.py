@@ -1,24 +1,23 @@
 """All metrics of one trial."""
 
+import math
 from collections.abc import Callable, Sequence
 
+import msgspec
+
+from results.findings import FindingCode
 from results.metrics import latency, memory, throughput
 from results.metrics.catalogue import QUANTILES
 from results.metrics.energy import energy, per_unit
+from results.metrics.machine import foreign_cpu_share
 from results.metrics.percentiles import percentile
-from results.metrics.values import Value, absent
-from results.metrics.window import Window, steady_window
-from results.records import Outcome, Phase, RequestRecord, Slo, TelemetryRecord, TrialRecord
+from results.metrics.values import Absence, Value, absent
+from results.records import Outcome, Phase, RequestRecord, Slo, TelemetryRecord, TrialRecord, Window, WindowKind
 
 
-def measured_only(requests: Sequence[RequestRecord]) -> list[RequestRecord]:
-    """The requests that count: warm-up left out."""
-    return [request for request in requests if request.phase is Phase.MEASURED]
-
-
-def trial_window(trial: TrialRecord, requests: Sequence[RequestRecord]) -> Window:
-    """The steady window of a trial, from its measured requests."""
-    return steady_window(measured_only(requests), trial.load, trial.issue_start_ns, trial.issue_end_ns)
+def under_load(requests: Sequence[RequestRecord]) -> list[RequestRecord]:
+    """The requests of ramp, window and tail: all but those that filled a cache before."""
+    return [request for request in requests if request.phase is not Phase.WARMUP]
 
 
 def trial_metrics(
@@ -33,77 +32,125 @@ def trial_metrics(
         slo: the experiment's objective.
 
     Returns:
-        one value for each name of the catalogue.
+        one value for each name of the catalogue; of a saturated trial rates only.
     """
-    measured = measured_only(requests)
-    window = steady_window(measured, trial.load, trial.issue_start_ns, trial.issue_end_ns)
-    values = _latencies(measured, window)
-    values["output_tokens_per_s"] = throughput.output_tokens_per_s(measured, window)
-    values["prompt_tokens_per_s"] = throughput.prompt_tokens_per_s(measured, window)
-    values["requests_per_s"] = throughput.requests_per_s(measured, window)
-    values["goodput_per_s"] = throughput.goodput_per_s(measured, window, slo)
-    values["attainment"] = throughput.attainment(measured, slo)
-    values["failures"] = Value(float(sum(request.outcome is not Outcome.OK for request in measured)))
-    values["tokens_per_chunk"] = _tokens_per_chunk(measured)
+    load, window = under_load(requests), trial.window
+    values = _of_requests(load, window, slo)
+    if any(finding.code is FindingCode.SATURATED for finding in trial.findings):
+        values |= dict.fromkeys((*_latencies([], window), "goodput_per_s", "attainment"), _SATURATED)
     values["peak_host_bytes"] = memory.peak_host_bytes(telemetry)
     values["peak_gpu_bytes"] = memory.peak_gpu_bytes(telemetry)
+    values["foreign_cpu_share"] = foreign_cpu_share(telemetry, window)
     values.update(_energies(values, telemetry, window, _idle_window(trial, requests)))
     return values
 
 
-Latency = Callable[[Sequence[RequestRecord], Window], list[float]]
-"""Observations of some requests, in seconds; what is between chunks counts only inside the window."""
+def whole_load_metrics(trial: TrialRecord, requests: Sequence[RequestRecord], slo: Slo) -> dict[str, Value]:
+    """The metrics of requests over the whole load, ramp and tail included: what other tools and engines count."""
+    load = under_load(requests)
+    end_ns = max((request.ended_ns for request in load), default=trial.issue_start_ns) + 1
+    return _of_requests(load, Window(trial.issue_start_ns, end_ns, WindowKind.MAKESPAN), slo)
 
 
-def _one_each(of: Callable[[RequestRecord], float | None]) -> Latency:
-    return lambda requests, _: [value for request in requests if (value := of(request)) is not None]
+_SATURATED = absent("the engine fell behind the load", Absence.SATURATED)
 
 
-_OF_ANSWERED: dict[str, Latency] = {
-    "ttft": _one_each(latency.ttft_s),
-    "ttft_from_send": _one_each(latency.ttft_from_send_s),
+def _of_requests(load: Sequence[RequestRecord], window: Window, slo: Slo) -> dict[str, Value]:
+    values = _latencies(load, window)
+    values["output_tokens_per_s"] = throughput.output_tokens_per_s(load, window)
+    values["prompt_tokens_per_s"] = throughput.prompt_tokens_per_s(load, window)
+    values["uncached_prompt_tokens_per_s"] = throughput.uncached_prompt_tokens_per_s(load, window)
+    values["requests_per_s"] = throughput.requests_per_s(load, window)
+    values["goodput_per_s"] = throughput.goodput_per_s(load, window, slo)
+    values["attainment"] = throughput.attainment(load, window, slo)
+    inside = throughput.planned_inside(load, window)
+    values["failures"] = Value(float(sum(map(has_failed, inside))))
+    values["tokens_per_chunk"] = _tokens_per_chunk(inside)
+    return values
+
+
+class Observations(msgspec.Struct, frozen=True):
+    """What one latency's percentiles are taken of.
+
+    Attributes:
+        values_s: in seconds.
+        failures: requests that ended without one, later than all of them.
+    """
+
+    values_s: list[float]
+    failures: int = 0
+
+    @property
+    def count(self) -> int:
+        """Successes and failures."""
+        return len(self.values_s) + self.failures
+
+
+_OF_REQUESTS: dict[str, Callable[[RequestRecord], float | None]] = {
+    "ttft": latency.ttft_s,
+    "ttft_from_send": latency.ttft_from_send_s,
+    "tpot": latency.tpot_s,
+    "e2e": latency.e2e_s,
+    "normalized_latency": latency.normalized_latency_s,
+}
+"""A failed request is later than every success in each of these."""
+_OF_GAPS: dict[str, Callable[[Sequence[RequestRecord], Window], list[float]]] = {
     "itl": latency.itl_s,
     "chunk_gap": latency.chunk_gaps_s,
-    "tpot": _one_each(latency.tpot_s),
-    "e2e": _one_each(latency.e2e_s),
-    "normalized_latency": _one_each(latency.normalized_latency_s),
 }
-_send_lags = _one_each(latency.send_lag_s)
+"""Of every token that was delivered inside the window, whatever became of its request."""
+_ORDER = ("ttft", "ttft_from_send", "itl", "chunk_gap", "tpot", "e2e", "normalized_latency", "send_lag")
 
 
-def latency_observations(measured: Sequence[RequestRecord], window: Window) -> dict[str, list[float]]:
-    """What each latency's percentiles are taken of, in seconds: of single requests only those that ended ok.
+def latency_observations(load: Sequence[RequestRecord], window: Window) -> dict[str, Observations]:
+    """What each latency's percentiles are taken of.
 
     Args:
-        measured: without warm-up.
-        window: inside which gaps count.
+        load: all requests under load.
+        window: a request counts by its planned time, a token by its arrival.
     """
-    answered = _answered(measured)
-    of_answered = {name: observations(answered, window) for name, observations in _OF_ANSWERED.items()}
-    return of_answered | {"send_lag": _send_lags(measured, window)}
+    inside = throughput.planned_inside(load, window)
+    answered = [request for request in inside if request.outcome is Outcome.OK]
+    failures = sum(map(has_failed, inside))
+    observations = {name: Observations(_known(of, answered), failures) for name, of in _OF_REQUESTS.items()}
+    observations |= {name: Observations(of(load, window)) for name, of in _OF_GAPS.items()}
+    observations["send_lag"] = Observations(_known(latency.send_lag_s, inside))
+    return {name: observations[name] for name in _ORDER}
 
 
-def observations_by_request(name: str, measured: Sequence[RequestRecord], window: Window) -> list[list[float]]:
-    """What one latency's percentiles are taken of, for each request that ended ok, in the order of their plan."""
-    in_order = sorted(_answered(measured), key=lambda request: request.planned_ns)
-    return [_OF_ANSWERED[name]([request], window) for request in in_order]
+def observations_by_request(name: str, load: Sequence[RequestRecord], window: Window) -> list[list[float]]:
+    """One latency's observations for each request, in the order of their plan; a failure is later than any number."""
+    in_order = sorted(load, key=lambda request: request.planned_ns)
+    if name in _OF_GAPS:
+        return [_OF_GAPS[name]([request], window) for request in in_order]
+    return [
+        [math.inf] if has_failed(request) else _known(_OF_REQUESTS[name], [request])
+        for request in throughput.planned_inside(in_order, window)
+        if request.outcome is not Outcome.CANCELLED
+    ]
 
 
-def _answered(measured: Sequence[RequestRecord]) -> list[RequestRecord]:
-    return [request for request in measured if request.outcome is Outcome.OK]
+def has_failed(request: RequestRecord) -> bool:
+    """Whether a request failed; one that the client itself gave up neither failed nor succeeded."""
+    return request.outcome not in {Outcome.OK, Outcome.CANCELLED}
 
 
-def _latencies(measured: Sequence[RequestRecord], window: Window) -> dict[str, Value]:
+def _known(of: Callable[[RequestRecord], float | None], requests: Sequence[RequestRecord]) -> list[float]:
+    return [value for request in requests if (value := of(request)) is not None]
+
+
+def _latencies(load: Sequence[RequestRecord], window: Window) -> dict[str, Value]:
     """Percentiles of each latency."""
-    observations = latency_observations(measured, window)
     return {
-        f"{name}_{label}_s": percentile(values, q) for name, values in observations.items() for label, q in QUANTILES
+        f"{name}_{label}_s": percentile(observations.values_s, q, observations.failures)
+        for name, observations in latency_observations(load, window).items()
+        for label, q in QUANTILES
     }
 
 
-def _tokens_per_chunk(measured: Sequence[RequestRecord]) -> Value:
-    chunks = sum(len(request.chunk_ns) for request in measured)
-    return Value(sum(r.total_chunk_tokens for r in measured) / chunks) if chunks else absent("no token arrived")
+def _tokens_per_chunk(inside: Sequence[RequestRecord]) -> Value:
+    chunks = sum(len(latency.arrivals(request)) for request in inside)
+    return Value(sum(r.total_chunk_tokens for r in inside) / chunks) if chunks else absent("no token arrived")
 
 
 def _idle_window(trial: TrialRecord, requests: Sequence[RequestRecord]) -> Window | None:

@@ -1,24 +1,44 @@
 """A metric's value: a number, or the reason why there is none."""
 
+import math
+from enum import StrEnum
+
 import msgspec
 
 
+class Absence(StrEnum):
+    """Why a value is absent, for code to decide on; the clause beside it is for readers."""
+
+    TOO_FEW = "too_few"
+    """Fewer observations than the percentile needs."""
+    AMONG_FAILURES = "among_failures"
+    """The percentile lies among failed requests: worse than any number."""
+    SATURATED = "saturated"
+    """The engine fell behind, so latencies only tell how long the load was on."""
+    UNKNOWN = "unknown"
+    """Nothing was observed, or the engine does not report it."""
+
+
 class Value(msgspec.Struct, frozen=True):
-    """Exactly one of the two is set.
+    """Exactly one of ``value`` and ``reason`` is set.
 
     Attributes:
         value: finite number in the unit of the metric's definition.
         reason: why the value is absent, as a short clause.
+        absence: the same as a code; None where there is a number.
     """
 
     value: float | None = None
     reason: str | None = None
+    absence: Absence | None = None
 
     def __post_init__(self) -> None:
-        if (self.value is None) == (self.reason is None):
+        if (self.value is None) == (self.reason is None) or (self.reason is None) != (self.absence is None):
             raise ValueError(f"a value has either a number or a reason, not {self.value!r} and {self.reason!r}")
+        if self.value is not None and not math.isfinite(self.value):
+            raise ValueError(f"a value is finite or absent with a reason, not {self.value!r}")
 
 
-def absent(reason: str) -> Value:
+def absent(reason: str, absence: Absence = Absence.UNKNOWN) -> Value:
     """No number, and why."""
-    return Value(None, reason)
+    return Value(None, reason, absence)

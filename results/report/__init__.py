@@ -1,20 +1,9 @@
-"""Reports: runs, comparisons, gates, histories, searches and calibrations as tables, and a run as one offline page."""
+"""Reports: runs, comparisons, gates, histories, searches and calibrations as tables, and a run as one offline page.
 
-from results.report.calibration_table import print_calibration
-from results.report.compare_table import print_comparison
-from results.report.frontier_table import print_frontier
-from results.report.history_table import print_history
-from results.report.html import render_html, write_html
-from results.report.search_lines import print_search
-from results.report.terminal import print_summary
+Lazy, because modules below the reports take :mod:`results.report.format`: loading every report for that would load
+modules that import them in turn.
+"""
 
-__all__ = [
-    "print_calibration",
-    "print_comparison",
-    "print_frontier",
-    "print_history",
-    "print_search",
-    "print_summary",
-    "render_html",
-    "write_html",
-]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -6,9 +6,11 @@ from rich.table import Table
 from rich.text import Text
 
 from results.calibration import Calibration, GridCell
+from results.client_error import error_s
 from results.report.format import ABSENT, listed, moment_text, place_text, plain, share_text
 
-_COLUMNS = ("streams", "gap ms", "TTFT ± ms", "ITL ± ms", "lag ms", "chunks/s", "of asked", "µs/chunk", "")
+_ERRORS = {"TTFT p50": "ttft_p50_s", "p99": "ttft_p99_s", "ITL p99": "itl_p99_s"}
+_COLUMNS = ("streams", "gap ms", *_ERRORS, "lag", "chunks/s", "of asked", "µs/chunk", "")
 
 
 def print_calibration(calibration: Calibration, console: Console) -> None:
@@ -33,8 +35,8 @@ def print_calibration(calibration: Calibration, console: Console) -> None:
     console.print(_table(calibration))
     console.print(
         Text(
-            "±: 99 % of the requests, and of the gaps between chunks, were within this of the truth. lag: 99 % of the "
-            "sends. µs/chunk: CPU time of the client.",
+            "TTFT, ITL: ± in ms, how far this percentile may lie from the true one. lag: by how many ms 99 % of the "
+            "sends were late at most. µs/chunk: CPU time of the client.",
             "dim",
         )
     )
@@ -58,8 +60,7 @@ def _row(cell: GridCell) -> tuple[str, ...]:
     return (
         f"{cell.streams:,}",
         f"{cell.gap_s * 1e3:g}",
-        _ms(error.ttft_s),
-        ABSENT if error.itl_s is None else _ms(error.itl_s),
+        *(_ms(error_s(metric, error)) for metric in _ERRORS.values()),
         _ms(error.send_lag_s),
         f"{error.chunks_per_s:,.0f}",
         share_text(error.chunks_per_s, cell.asked_chunks_per_s),
@@ -68,6 +69,6 @@ def _row(cell: GridCell) -> tuple[str, ...]:
     )
 
 
-def _ms(seconds: float) -> str:
+def _ms(seconds: float | None) -> str:
     """One unit all the way down, so that a column can be read as one."""
-    return f"{seconds * 1e3:.2f}"
+    return ABSENT if seconds is None else f"{seconds * 1e3:.2f}"

@@ -10,9 +10,11 @@ from rich.text import Text
 from results.comparing import Compared
 from results.metrics import CATALOGUE
 from results.quality import QualitySummary
-from results.report.format import ABSENT, listed, plain, ratio_text
+from results.report.format import ABSENT, effect_text, listed, plain
 from results.report.quality import agrees
+from results.report.tallies import tally_text
 from results.statistics import Comparison, Judgement
+from results.statistics.comparison import change_text, scale_of
 
 _STYLES = {
     Judgement.BETTER: "bold green",
@@ -34,7 +36,26 @@ def print_comparison(compared: Compared, console: Console) -> None:
     a, b = plain(compared.a), plain(compared.b)
     console.print(Text(f"{b} against {a}: ratio above 1 means that {b} has more of it", "bold"))
     console.print(_table(compared))
+    for line in trial_lines(compared):
+        console.print(Text(plain(line), "yellow"))
     console.print(Text(tally(compared), "dim"))
+
+
+def trial_lines(compared: Compared) -> list[str]:
+    """What the trials themselves say of the sides, before any metric: offences of the engines, and unequal work."""
+    a, b = compared.a, compared.b
+    offences = [
+        f"{SIGNS[one.judgement]} {tally_text(one, a, b)}"
+        for one in compared.tallies
+        if one.judgement is not Judgement.SAME
+    ]
+    unequal = [
+        f"{SIGNS[Judgement.UNCLEAR if work.judgement is Judgement.SAME else work.judgement]} "
+        f"work at {work.level}, of {b} beside {a}: {work.why}"
+        for work in compared.work.values()
+        if not work.is_equal
+    ]
+    return [*offences, *unequal]
 
 
 def tally(compared: Compared) -> str:
@@ -53,7 +74,9 @@ def title(comparison: Comparison) -> str:
 
 def smallest_text(comparison: Comparison) -> str:
     """``±3.1%``: the smallest change that runs like these show in 9 of 10 cases."""
-    return ABSENT if comparison.evidence is None else f"±{comparison.evidence.smallest_effect:.1%}"
+    if comparison.evidence is None:
+        return ABSENT
+    return f"±{change_text(comparison.evidence.smallest_effect, scale_of(CATALOGUE[comparison.metric]))}"
 
 
 def _table(compared: Compared) -> Table:
@@ -76,7 +99,7 @@ def _row(comparison: Comparison, *, is_primary: bool) -> tuple[Text, Text, Text,
     word = comparison.judgement
     return (
         Text(f"{'● ' if is_primary else ''}{title(comparison)}"),
-        Text(ratio_text(comparison.ratio)),
+        Text(effect_text(comparison)),
         Text(f"{SIGNS[word]} {word.value}", _STYLES[word]),
         Text(smallest_text(comparison)),
         Text(plain(comparison.why), "dim"),

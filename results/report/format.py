@@ -13,6 +13,7 @@ import msgspec
 
 from results.metrics.catalogue import Metric, Unit
 from results.records import Manifest
+from results.statistics.comparison import Comparison
 from results.statistics.interval import Interval
 
 ABSENT = "–"
@@ -102,9 +103,32 @@ def ratio_text(ratio: Interval | None) -> str:
     return f"{scale.number(ratio.centre)}× {bounds_text(ratio, scale)}".rstrip()
 
 
+def effect_text(one: Comparison) -> str:
+    """What a comparison found: ``5.31× [5.02, 5.60]`` of a ratio, ``−2.40 pp [−2.61, −2.19]`` of shares."""
+    if one.difference is None:
+        return ratio_text(one.ratio)
+    points = one.difference
+    decimals = 1
+    if points.low is not None and points.high is not None and points.high > points.low:
+        decimals = min(4, max(1, 1 - math.floor(math.log10(50 * (points.high - points.low)))))
+    scale = Scale(0.01, "pp", decimals)
+    return f"{scale.text(points.centre)} {_signed_bounds(points, scale)}".rstrip()
+
+
+def _signed_bounds(interval: Interval, scale: Scale) -> str:
+    if interval.low is None or interval.high is None:
+        return ""
+    return f"[{scale.number(interval.low)}, {scale.number(interval.high)}]"
+
+
+_SMALLEST_MS = 0.001
+
+
 def error_text(seconds: float) -> str:
     """A client's error: ``± 0.13 ms``, always in milliseconds, since it is read beside latencies; two digits."""
     scaled = seconds * 1e3
+    if 0 < scaled < _SMALLEST_MS:
+        return f"± <{_SMALLEST_MS} ms"
     decimals = min(3, max(0, 1 - math.floor(math.log10(scaled)))) if scaled > 0 else 0
     return f"± {Scale(1e-3, 'ms', decimals).text(seconds)}"
 

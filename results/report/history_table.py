@@ -1,7 +1,6 @@
-"""A history as a table: one line for each step, with the commits between which it lies."""
+"""A history as tables: a line for each step, with the commits between which it lies, and one for each drift."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
@@ -10,51 +9,111 @@ from rich.text import Text
 
 from results.metrics import CATALOGUE
 from results.report.format import ABSENT, plain, value_text
-
-if TYPE_CHECKING:
-    from results.history import Change, Series
+from results.series import Change, Doubt, Drift, Outcome, Series, outcome_of
 
 _DIGITS = 9  # of a commit: enough for git in any checkout
+_MOST_NAMED = 5
+
+_DOUBTS = {
+    Doubt.TOO_FEW: "has too few runs for a step",
+    Doubt.NO_VALUE: "has no value in the newest run",
+    Doubt.ZERO: "is 0 in the newest run",
+    Doubt.APART: "is far on the bad side in the newest run: more runs show whether it stays there",
+}
+_OUTCOMES = {
+    Outcome.NOT_WORSE: "No series ends with a step for the worse.",
+    Outcome.WORSE: "Worse: the newest step is for the worse in",
+    Outcome.CANNOT_TELL: "Cannot tell.",
+}
 
 
-def print_history(series: "Sequence[Series]", console: Console) -> None:
-    """Print the steps, newest first, and what did not change.
+def print_history(series: Sequence[Series], console: Console) -> None:
+    """Print steps and drifts, newest first, then what no test could use, and the outcome.
 
     Args:
         series: of one experiment.
         console: where to.
     """
-    steps = [(one, change) for one in series for change in one.changes]
+    steps = [(entry, change) for entry in series for change in entry.changes]
     if steps:
-        console.print(_table(sorted(steps, key=lambda step: step[1].first_after.created_utc, reverse=True)))
-    still = sum(not one.changes for one in series)
-    longest = max((len(one.points) for one in series), default=0)
-    text = f"{len(steps)} steps in {len(series)} series of up to {longest} runs; {still} series never changed"
-    console.print(Text(text, "dim"))
+        console.print(_steps(sorted(steps, key=lambda step: step[1].first_after.created_utc, reverse=True)))
+    drifts = [(entry, drift) for entry in series for drift in entry.drifts]
+    if drifts:
+        console.print(_drifts(sorted(drifts, key=lambda drift: drift[1].last.created_utc, reverse=True)))
+    for line in history_notes(series):
+        console.print(Text(line), soft_wrap=True)
+    still = sum(not (entry.changes or entry.drifts) for entry in series)
+    longest = max((len(entry.points) for entry in series), default=0)
+    counts = f"{len(steps)} steps and {len(drifts)} drifts in {len(series)} series of up to {longest} runs"
+    console.print(Text(f"{counts}; {still} series never changed", "dim"))
+    console.print(Text(outcome_text(series)), soft_wrap=True)
 
 
-def _table(steps: "Sequence[tuple[Series, Change]]") -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for heading in ("first run after", "commits", "engine", "load", "metric"):
-        table.add_column(heading, overflow="fold")
-    table.add_column("from → to", no_wrap=True)
-    table.add_column("step", justify="right", no_wrap=True)
-    for series, change in steps:
-        metric, step = CATALOGUE[series.metric], change.step
-        worse = ("▼ worse", "bold red") if change.is_worse else ("▲ better", "bold green")
-        table.add_row(
-            Text(plain(change.first_after.run)),
-            Text(commits(change)),
-            Text(plain(series.engine)),
-            Text(plain(series.level)),
-            Text(metric.title),
-            Text(f"{value_text(metric.unit, step.before)} → {value_text(metric.unit, step.after)}"),
-            Text(f"{step.ratio - 1:+.1%} {worse[0]}", worse[1]),
-        )
-    return table
+def history_notes(series: Sequence[Series]) -> list[str]:
+    """A line for each series that has zeros, and for each that cannot tell."""
+    zeros = [f"{title(entry)}: 0 or less in {_runs(entry)}, left out" for entry in series if entry.zeros]
+    return zeros + [f"{title(entry)} {_DOUBTS[entry.doubt]}" for entry in series if entry.doubt]
 
 
-def commits(change: "Change") -> str:
+def outcome_text(series: Sequence[Series]) -> str:
+    """One sentence, which names the series that are worse."""
+    outcome = outcome_of(series)
+    worse = ", ".join(title(entry) for entry in series if entry.outcome is Outcome.WORSE)
+    return f"{_OUTCOMES[outcome]} {worse}." if outcome is Outcome.WORSE else _OUTCOMES[outcome]
+
+
+def title(series: Series) -> str:
+    """``ITL p50 of vllm at c=4``."""
+    return plain(f"{CATALOGUE[series.metric].title} of {series.engine} at {series.level}")
+
+
+def commits(change: Change) -> str:
     """``3f9a1c2e5..8c01aa97f``: after the one, up to the other; as git takes it."""
     ends = (change.last_before.commit, change.first_after.commit)
     return ABSENT if None in ends else plain("..".join(str(end).rstrip("+")[:_DIGITS] for end in ends))
+
+
+def change_texts(metric: str, before: float, after: float, *, is_worse: bool) -> tuple[str, str]:
+    """``52.1 ms → 60.3 ms`` and ``+15.7% ▼ worse``."""
+    unit = CATALOGUE[metric].unit
+    size = f"{after / before - 1:+.1%} {'▼ worse' if is_worse else '▲ better'}"
+    return f"{value_text(unit, before)} → {value_text(unit, after)}", size
+
+
+def _steps(steps: Sequence[tuple[Series, Change]]) -> Table:
+    table = _table("first run after", "commits", "step")
+    for series, change in steps:
+        step = change.step
+        texts = change_texts(series.metric, step.before, step.after, is_worse=change.is_worse)
+        where = (plain(change.first_after.run), commits(change))
+        table.add_row(*_cells(series, where, texts, is_worse=change.is_worse))
+    return table
+
+
+def _drifts(drifts: Sequence[tuple[Series, Drift]]) -> Table:
+    table = _table("from run", "to run", "drift")
+    for series, drift in drifts:
+        texts = change_texts(series.metric, drift.stretch.start, drift.stretch.end, is_worse=drift.is_worse)
+        where = (plain(drift.first.run), plain(drift.last.run))
+        table.add_row(*_cells(series, where, texts, is_worse=drift.is_worse))
+    return table
+
+
+def _table(first: str, second: str, last: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for heading in (first, second, "engine", "load", "metric"):
+        table.add_column(heading, overflow="fold")
+    table.add_column("from → to", no_wrap=True)
+    table.add_column(last, justify="right", no_wrap=True)
+    return table
+
+
+def _cells(series: Series, where: tuple[str, str], texts: tuple[str, str], *, is_worse: bool) -> list[Text]:
+    subject = (plain(series.engine), plain(series.level), CATALOGUE[series.metric].title)
+    levels, size = texts
+    return [*map(Text, (*where, *subject, levels)), Text(size, "bold red" if is_worse else "bold green")]
+
+
+def _runs(series: Series) -> str:
+    named = ", ".join(point.run for point in series.zeros[-_MOST_NAMED:])
+    return plain(f"{len(series.zeros)} runs, at last {named}" if len(series.zeros) > _MOST_NAMED else named)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from results.metrics import CATALOGUE, HEADLINE
+from results.metrics import CATALOGUE
 from results.report.format import ABSENT, interval_text, plain
 from results.report.levels import Level, levels_of
 from results.report.quality import agrees_of
@@ -11,13 +11,14 @@ from results.run import Cell, Run
 _ESCAPED = str.maketrans({"|": "\\|", "<": "&lt;", ">": "&gt;", "\n": " "})
 
 
-def markdown_table(run: Run, columns: Sequence[str] = HEADLINE) -> str:
+def markdown_table(run: Run, columns: Sequence[str] | None = None) -> str:
     """One row per load and engine, centre and 95 % interval; what is absent is a dash, never 0.
 
     Args:
         run: as ``results.load`` gives it.
-        columns: names of the catalogue.
+        columns: names of the catalogue; the default is the summary table's.
     """
+    columns = run.headline if columns is None else columns
     titles = ["load", "engine", "valid", *(CATALOGUE[name].title for name in columns), "agrees"]
     return table(titles, (row for level in levels_of(run) for row in _rows(level, columns)))
 

@@ -8,6 +8,7 @@ from results.metrics.basis import family_of
 from results.records import RunStatus
 from results.report import clients
 from results.report.charts.scatter import MOST_DOTS
+from results.report.foreign_load import foreign_load_text
 from results.report.format import listed, machine_text, moment_text
 from results.report.levels import engines_of
 from results.report.sections import (
@@ -118,7 +119,7 @@ def page_of(run: Run) -> Page:
         facts=_facts(run),
         notes=run.declared,
         contents=CONTENTS,
-        columns=[(family_of(metric.name), metric.title) for metric in summary.COLUMNS],
+        columns=[(family_of(metric.name), metric.title) for metric in summary.columns_of(run)],
         uncalibrated=clients.uncalibrated_text(run),
         summary=summary.summary(run),
         metric_tables=background.metric_tables(run),
@@ -172,6 +173,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("commit", manifest.git_commit or "– (not in a git checkout)"),
         ("started", moment_text(manifest.created_utc)),
         ("ended", moment_text(manifest.ended_utc) if manifest.ended_utc else "– (it never said so)"),
+        ("foreign load", foreign_load_text(run) or "– (nothing was sampled)"),
         ("trials", f"{len(run.finished)} of {len(manifest.trials)} ended"),
         ("bakeoff", manifest.bakeoff_version),
     ]

@@ -3,6 +3,7 @@
 from rich.console import Console
 from rich.text import Text
 
+from results.report.findings import miss_sentence, sentences
 from results.report.format import plain
 from results.search import Attempt, Ended, EngineSearch, Over, SearchRecord
 
@@ -38,8 +39,13 @@ def search_lines(record: SearchRecord) -> list[str]:
 def attempt_text(record: SearchRecord, engine: str, attempt: Attempt) -> str:
     """``reference at 12.1/s: kept`` or what was missed."""
     words = {True: "kept", False: "not kept", None: "no evidence"}[attempt.kept]
-    why = f" ({'; '.join(attempt.why)})" if attempt.why else ""
-    return f"{engine} at {level_text(record.over, attempt.level)}: {words}{why}"
+    why = attempt_why(attempt)
+    return f"{engine} at {level_text(record.over, attempt.level)}: {words}{f' ({why})' if why else ''}"
+
+
+def attempt_why(attempt: Attempt) -> str:
+    """Why it did not keep the objectives, or is no evidence; empty where it kept them."""
+    return sentences(attempt.findings) or "; ".join(map(miss_sentence, attempt.misses))
 
 
 def level_text(over: Over, level: float) -> str:
@@ -67,7 +73,7 @@ def _beyond(record: SearchRecord, one: EngineSearch) -> str:
     if not failed:
         return ""
     nearest = min(failed, key=lambda attempt: attempt.level)
-    return f", at {level_text(record.over, nearest.level)} {'; '.join(nearest.why)}"
+    return f", at {level_text(record.over, nearest.level)} {attempt_why(nearest)}"
 
 
 def _ending(record: SearchRecord, one: EngineSearch) -> str:

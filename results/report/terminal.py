@@ -12,11 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from results.metrics import CATALOGUE, HEADLINE
+from results.metrics import CATALOGUE
 from results.records import RunStatus, TrialPlan, TrialRecord, Verdict
 from results.report.clients import WITH_ERROR, clients_text, error_of, uncalibrated_text
 from results.report.engine_lines import engine_lines
+from results.report.findings import sentence, sentences
 from results.report.footnotes import Footnotes
+from results.report.foreign_load import foreign_load_text
 from results.report.format import ABSENT, interval_parts, listed, machine_text, moment_text, plain
 from results.report.levels import levels_of
 from results.report.quality import agrees_of, quality_warnings, unchecked_text
@@ -26,7 +28,12 @@ from results.run import Cell, Run
 
 WIDTH = 100
 """Columns that the summary needs; a pipe is given them."""
-_SHORT = {"peak_host_bytes": "peak mem", "output_tokens_per_s": "tokens out", "failures": "failed\nagrees"}
+_SHORT = {
+    "peak_host_bytes": "peak mem",
+    "peak_gpu_bytes": "peak GPU\nmem",
+    "output_tokens_per_s": "tokens out",
+    "failures": "failed\nagrees",
+}
 """Headings; what agrees stands below what failed, since both say whether the other figures are worth anything."""
 
 
@@ -69,35 +76,38 @@ def _print_head(run: Run, console: Console) -> None:
     commit = f"commit {manifest.git_commit[:12]}" if manifest.git_commit else "no git checkout"
     where = machine_text(manifest)
     console.print(_line(f"{where} · {commit} · {moment_text(manifest.created_utc)} · {runs}", "dim"))
-    workers = clients_text(run)
-    if workers:
-        console.print(_line(workers, "dim"))
+    foreign = foreign_load_text(run)
+    for line in (clients_text(run), f"foreign load: {foreign}" if foreign else ""):
+        if line:
+            console.print(_line(line, "dim"))
 
 
 def _table(run: Run, notes: Footnotes, *, with_errors: bool, with_answers: bool) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
     table.add_column("engine\nvalid runs", overflow="fold", min_width=12)
-    for name in HEADLINE:
+    for name in run.headline:
         metric = CATALOGUE[name]
         heading = _SHORT.get(name, metric.title)
         table.add_column(heading, justify="right", overflow="fold")
     for level in levels_of(run):
         table.add_row(Text(plain(level.title), style="bold"))
         for cell in level.cells:
-            row = _row(cell, notes, with_errors=with_errors, with_answers=with_answers)
+            row = _row(cell, run.headline, notes, with_errors=with_errors, with_answers=with_answers)
             table.add_row(*row, end_section=cell is level.cells[-1])
     table.caption = "centre [95 % interval over valid runs]"
     if with_errors:
-        table.caption += "; ±: the client's own error for 99 % of requests or gaps"
+        table.caption += "; ±: the client's own error in that figure"
     if with_answers:
         table.caption += "; agrees: tokens of so many answers, given under the load, as the reference has them"
     table.caption_justify = "left"
     return table
 
 
-def _row(cell: Cell, notes: Footnotes, *, with_errors: bool, with_answers: bool) -> Iterator[Text]:
+def _row(
+    cell: Cell, columns: Sequence[str], notes: Footnotes, *, with_errors: bool, with_answers: bool
+) -> Iterator[Text]:
     yield Text.assemble(plain(cell.engine), "\n", (f"{cell.valid} of {cell.planned}", "dim"))
-    for name in HEADLINE:
+    for name in columns:
         if name == "failures":
             yield _failures(cell) + (_agrees(cell, notes) if with_answers else Text(f"\n{ABSENT}", "dim"))
             continue
@@ -133,7 +143,7 @@ def _agrees(cell: Cell, notes: Footnotes) -> Text:
 
 def _invalid(run: Run) -> list[str]:
     return [
-        f"{_place(trial.record)}: {'; '.join(trial.record.reasons) or 'no reason was stored'}"
+        f"{_place(trial.record)}: {sentences(trial.record.invalidating)}"
         for trial in run.finished
         if trial.record.verdict is Verdict.INVALID
     ]
@@ -152,7 +162,9 @@ def _torn(run: Run) -> list[str]:
 
 
 def _warnings(run: Run) -> list[str]:
-    of_trials = [f"{_place(trial.record)}: {warning}" for trial in run.finished for warning in trial.record.warnings]
+    of_trials = [
+        f"{_place(trial.record)}: {sentence(found)}" for trial in run.finished for found in trial.record.warnings
+    ]
     return of_trials + quality_warnings(run)
 
 

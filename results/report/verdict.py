@@ -1,20 +1,26 @@
 """The one sentence that a run supports, made from its data.
 
 The metric is fixed beforehand, by the rule of :mod:`results.primary`. The best engine is compared with the next best;
-where the interval holds 1, or the difference is within the client's own error, the sentence says so.
+where the interval holds 1, or the difference is within the client's own error, the sentence says so. As in a gate, an
+engine is not the best that died, failed requests or fell behind where the other did not, and requests compare only
+where both did the same work.
 """
 
 import msgspec
 
-from results.client_error import largest_error_s
+from results.comparing import Compared, compare_sides
+from results.errors import NoEvidence
 from results.metrics import CATALOGUE, Better, Metric
 from results.primary import primary_load, primary_metric
-from results.records import RunStatus, Verdict
+from results.records import RunStatus
 from results.report.format import ratio_text
 from results.report.levels import Level, levels_of
 from results.report.search_lines import search_sentence
-from results.run import Run, Trial, by_repeat
-from results.statistics import Comparison, Judgement, compare_runs
+from results.report.tallies import tally_text
+from results.run import Run
+from results.sides import side_of
+from results.statistics import Judgement
+from results.terms import Terms
 
 _ALPHA = 0.05
 _STATE = {
@@ -34,7 +40,8 @@ class VerdictLine(msgspec.Struct, frozen=True):
 
 def verdict(run: Run) -> VerdictLine:
     """The sentence for the top of a report."""
-    if run.status is not RunStatus.COMPLETE:
+    engines_failed = run.status is RunStatus.FAILED and bool(run.manifest.engine_failures)
+    if run.status is not RunStatus.COMPLETE and not engines_failed:
         done = f"{len(run.finished)} of {len(run.manifest.trials)} trials ended"
         return VerdictLine(f"No verdict: the run {_STATE[run.status]}, {done}.", decided=False)
     if run.search is not None:
@@ -48,21 +55,42 @@ def verdict(run: Run) -> VerdictLine:
         key=lambda cell: cell.intervals[metric.name].centre,
         reverse=metric.better is Better.HIGHER,
     )
-    if len(ranked) < 2:
+    engines = [cell.engine for cell in ranked]
+    others = [cell.engine for cell in level.cells if cell.engine not in engines]
+    if len(engines) == 1:
+        lines = [line for other in others if (line := _against(_beside(run, metric, engines[0], other)))]
+        if lines:
+            return max(lines, key=lambda line: line.decided)
+    if len(engines) < 2:
         return VerdictLine(f"No verdict: fewer than two engines have a valid trial at {level.title}.", decided=False)
-    return _sentence(run, level, metric, ranked[0].engine, ranked[1].engine)
+    best, next_best = engines[:2]
+    found = _beside(run, metric, next_best, best)
+    assert found is not None, "both have valid trials"
+    return _against(found) or _sentence(found, level, metric, best, next_best)
 
 
-def compared(run: Run, level: Level, metric: Metric, a: str, b: str) -> Comparison:
-    """B over A at one level, valid trials only."""
+def _beside(run: Run, metric: Metric, a: str, b: str) -> Compared | None:
+    """B beside A, at the run's primary level; None where one of them never ran."""
+    try:
+        sides = side_of(run, a), side_of(run, b)
+    except NoEvidence:
+        return None
+    return compare_sides(*sides, Terms(metrics=(), primary=metric.name, alpha=_ALPHA), check=False)
 
-    def valid(engine: str) -> list[Trial]:
-        key = (engine, level.workload, level.load, Verdict.VALID)
-        return [t for t in run.finished if (t.record.engine, t.record.workload, t.record.load, t.record.verdict) == key]
 
-    values_a, values_b = (by_repeat(valid(side), level.load.label, metric.name) for side in (a, b))
-    error = largest_error_s(metric.name, (*valid(a), *valid(b)))
-    return compare_runs(metric, level.title, values_a, values_b, interleaved=True, alpha=_ALPHA, error=error)
+def _against(found: Compared | None) -> VerdictLine | None:
+    """What B did that A did not; None where that is nothing."""
+    if found is None:
+        return None
+    texts = {
+        word: [tally_text(one, found.a, found.b) for one in found.tallies if one.judgement is word]
+        for word in (Judgement.WORSE, Judgement.UNCLEAR)
+    }
+    if worse := texts[Judgement.WORSE]:
+        return VerdictLine(f"{found.a} served the load where {found.b} failed: {'; '.join(worse)}.", decided=True)
+    if doubts := texts[Judgement.UNCLEAR]:
+        return VerdictLine(f"No verdict: {'; '.join(doubts)}.", decided=False)
+    return None
 
 
 def primary_level(levels: list[Level]) -> Level | None:
@@ -71,8 +99,8 @@ def primary_level(levels: list[Level]) -> Level | None:
     return next((level for level in levels if level.load == chief), None)
 
 
-def _sentence(run: Run, level: Level, metric: Metric, best: str, next_best: str) -> VerdictLine:
-    comparison = compared(run, level, metric, next_best, best)
+def _sentence(found: Compared, level: Level, metric: Metric, best: str, next_best: str) -> VerdictLine:
+    comparison = found.primary
     ratio = comparison.ratio
     what = "output tokens/s" if metric.name == "output_tokens_per_s" else metric.title
     if ratio is None or ratio.low is None or ratio.high is None:

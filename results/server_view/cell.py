@@ -6,7 +6,7 @@ import msgspec
 
 from results.metrics.values import Value
 from results.server_view.catalogue import SEEN
-from results.statistics.interval import Interval, log_t_interval
+from results.statistics.interval import Interval, interval_of
 
 
 class ServerCell(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -29,9 +29,9 @@ def server_cell(trials: Sequence[Mapping[str, Value]]) -> ServerCell:
         return ServerCell(why="no valid trial")
     intervals: dict[str, Interval] = {}
     reasons: dict[str, str] = {}
-    for name in SEEN:
+    for name, seen in SEEN.items():
         values = [trial[name] for trial in trials]
-        interval = log_t_interval([value.value for value in values if value.value is not None])
+        interval = interval_of(seen.unit, [value.value for value in values if value.value is not None])
         if interval is not None:
             intervals[name] = interval
         else:

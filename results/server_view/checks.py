@@ -5,7 +5,8 @@ from itertools import pairwise
 
 import msgspec
 
-from results.metrics.trial import measured_only
+from results.findings import Finding, FindingCode, warning
+from results.metrics.trial import under_load
 from results.records import Outcome, RequestRecord, TelemetryRecord
 from results.server_view.readings import is_number, readings
 
@@ -39,22 +40,19 @@ def fall(telemetry: Sequence[TelemetryRecord]) -> Fall | None:
     return max(falls, key=lambda found: found.height - found.floor, default=None)
 
 
-def tokens_disagree(telemetry: Sequence[TelemetryRecord], requests: Sequence[RequestRecord]) -> str | None:
+def tokens_disagree(telemetry: Sequence[TelemetryRecord], requests: Sequence[RequestRecord]) -> Finding | None:
     """A warning where the engine counted other output tokens than the client; None where they agree, or one is unknown.
 
     Failed requests leave the question open: the engine may have gone on where the client stopped counting.
     """
-    measured = measured_only(requests)
+    measured = under_load(requests)
     told = readings(telemetry).moved("output_tokens_total").value
     if told is None or not measured or any(request.outcome is not Outcome.OK for request in measured):
         return None
     counted = sum(request.total_chunk_tokens for request in measured)
     if abs(told - counted) <= TOKENS_APART * counted:
         return None
-    return (
-        f"token counts: the engine says that it made {told:,.0f} output tokens under this load, the client counted "
-        f"{counted:,}; somebody else uses the engine, or chunks carry other tokens than they say"
-    )
+    return warning(FindingCode.COUNTERS_DISAGREE, engine_tokens=round(told), client_tokens=counted)
 
 
 def _numbers(records: Sequence[TelemetryRecord], name: str) -> list[float]:

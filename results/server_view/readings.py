@@ -10,8 +10,7 @@ from typing import TypeGuard
 import msgspec
 
 from results.metrics.values import Value, absent
-from results.metrics.window import Window
-from results.records import TelemetryRecord
+from results.records import TelemetryRecord, Window
 
 SOURCE = "server"
 BEFORE, AFTER = "before", "after"

@@ -4,14 +4,14 @@ import statistics
 from collections.abc import Sequence
 
 from results.metrics.latency import ttft_from_send_s
-from results.metrics.trial import measured_only
+from results.metrics.trial import under_load
 from results.metrics.values import Value, absent
-from results.metrics.window import NS_PER_S, Window
-from results.records import Outcome, RequestRecord, TelemetryRecord
+from results.records import Outcome, RequestRecord, TelemetryRecord, Window
 from results.server_view import histograms
 from results.server_view.catalogue import GAUGES, HISTOGRAMS, QUANTILES, WITH_QUANTILES
 from results.server_view.readings import Readings, readings
 from results.server_view.split import split
+from results.units import NS_PER_S
 
 
 def server_view(
@@ -28,7 +28,7 @@ def server_view(
         one value for each name of the catalogue.
     """
     found = readings(telemetry)
-    done = [request for request in measured_only(requests) if request.outcome is Outcome.OK and request.chunk_ns]
+    done = [request for request in under_load(requests) if request.outcome is Outcome.OK and request.chunk_ns]
     values = {**_gauges(found, window), **_counted(found)}
     means = {f"server_{name}_mean_s": histograms.mean(found, f"{name}_s", len(done)) for name in HISTOGRAMS}
     client = _client(done)

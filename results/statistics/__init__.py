@@ -1,7 +1,8 @@
 """Statistics over runs: the unit of evidence is a trial, never a request."""
 
-from results.statistics.compare import ALPHA, BAND, Comparison, Evidence, Judgement, compare_runs, guardrails
-from results.statistics.interval import Interval, log_t_interval
+from results.statistics.compare import compare_runs, compare_sessions, guardrails
+from results.statistics.comparison import ALPHA, BAND, Comparison, Evidence, Judgement
+from results.statistics.interval import Interval, interval_of, log_t_interval
 
 __all__ = [
     "ALPHA",
@@ -11,6 +12,8 @@ __all__ = [
     "Interval",
     "Judgement",
     "compare_runs",
+    "compare_sessions",
     "guardrails",
+    "interval_of",
     "log_t_interval",
 ]

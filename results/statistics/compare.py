@@ -1,80 +1,30 @@
-"""A against B: a ratio, its interval, and one of four words."""
+"""A against B, one number a trial: measured together, measured at different times, or counted.
 
-from collections.abc import Mapping, Sequence
-from enum import StrEnum
+Zeros have no ratio, and a percentile that lies among failures, infinity, is worse than any number. Where a trial of B
+has such a value on the bad side and no trial of A has, B is worse whatever the noise; else an exact rank test tells.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from results.metrics.catalogue import Better, Metric, Unit
+from results.metrics.catalogue import Better, Metric
+from results.statistics.between_runs import LEAST_RUNS, NoiseFloor, between_runs, run_means
+from results.statistics.comparison import (
+    ALPHA,
+    Comparison,
+    Criteria,
+    Judgement,
+    default_band,
+    judged,
+    of_effect,
+    scale_of,
+)
 from results.statistics.interval import Interval
 from results.statistics.multiplicity import holm
-from results.statistics.permutation import permutation_test
-from results.statistics.power import runs_needed, smallest_effect
-from results.statistics.two_sample import Contrast, Method, contrast
-
-ALPHA, BAND = 0.01, 0.03
-"""Defaults: the share of false alarms, and how much of a change nobody minds."""
-
-
-class Judgement(StrEnum):
-    """What the interval says of B."""
-
-    BETTER = "better"
-    WORSE = "worse"
-    SAME = "same"
-    """The whole interval lies inside the equivalence band."""
-    UNCLEAR = "unclear"
-
-
-class Evidence(msgspec.Struct, frozen=True):
-    """What a word rests on.
-
-    Attributes:
-        method: where the interval comes from.
-        p_value: two-sided, of no difference.
-        permutation_p: the same without assuming a distribution; see :mod:`results.statistics.permutation`.
-        smallest_effect: the change, as a share, that runs like these show in 9 of 10 cases.
-        runs_needed: runs of each side that would show a change as large as the band; None where there are too many.
-        alpha: level of the test.
-        band: half-width of the equivalence band, as a share.
-    """
-
-    method: Method
-    p_value: float
-    permutation_p: float
-    smallest_effect: float
-    runs_needed: int | None
-    alpha: float
-    band: float
-
-
-class Comparison(msgspec.Struct, frozen=True):
-    """One metric at one load level.
-
-    Attributes:
-        metric: its name.
-        level: the load level's label.
-        ratio: B over A with its interval.
-        judgement: the word.
-        why: what the word rests on, or what is missing.
-        evidence: None where there are too few runs.
-    """
-
-    metric: str
-    level: str
-    ratio: Interval | None
-    judgement: Judgement
-    why: str
-    evidence: Evidence | None = None
-
-    def no_worse(self, metric: Metric) -> bool:
-        """Whether B is certainly not worse than A by more than the band."""
-        if self.ratio is None or self.ratio.low is None or self.ratio.high is None or self.evidence is None:
-            return False
-        band = self.evidence.band
-        if metric.better is Better.HIGHER:
-            return self.ratio.low >= 1 - band
-        return self.ratio.high <= 1 + band
+from results.statistics.permutation import division_test, permutation_test, rank_test
+from results.statistics.two_sample import LEAST_PAIRS, Scale, contrast
 
 
 def compare_runs(
@@ -84,11 +34,13 @@ def compare_runs(
     b: Mapping[int, float],
     *,
     interleaved: bool,
+    only_pairs: bool = False,
     alpha: float = ALPHA,
-    band: float = BAND,
+    band: float | None = None,
     error: float = 0.0,
+    least_error: float = 0.0,
 ) -> Comparison:
-    """Compare one metric of B with that of A, one number a run.
+    """Compare one metric of two sides that were measured together.
 
     Args:
         metric: says which way is better.
@@ -96,36 +48,75 @@ def compare_runs(
         a: repeat → value.
         b: the same for the candidate.
         interleaved: whether equal repeats were measured one beside the other.
-        alpha: share of false alarms; the interval has the level 1 − alpha.
-        band: half-width of the equivalence band as a share: ``same`` means within ± band.
-        error: of the instrument, in the metric's unit: a difference of the centres within it is none.
+        only_pairs: whether nothing but pairs may speak; see :func:`~results.statistics.two_sample.contrast`.
+        alpha: as in :class:`Criteria`.
+        band: likewise; None is the metric's own default.
+        error: likewise.
+        least_error: likewise.
     """
-    if any(value <= 0 for side in (a, b) for value in side.values()):
-        return Comparison(metric.name, level, None, Judgement.UNCLEAR, "a run has 0 of it, and 0 has no ratio")
-    found = contrast(a, b, interleaved=interleaved)
+    scale = scale_of(metric)
+    if scale is Scale.RATIO and (extreme := _of_extremes(metric, level, a.values(), b.values(), alpha)):
+        return extreme
+    found = contrast(a, b, interleaved=interleaved, only_pairs=only_pairs, scale=scale, least_error=least_error)
     if found is None:
         why = f"needs 2 runs of each side, there are {len(a)} and {len(b)}"
-        return Comparison(metric.name, level, _centre(a, b), Judgement.UNCLEAR, why)
-    ratio, divisions = found.interval(1 - alpha), permutation_test(a, b, found)
-    evidence = Evidence(
-        found.method,
-        found.p_value,
-        divisions.p_value,
-        smallest_effect(found, alpha),
-        runs_needed(found, alpha, band),
-        alpha,
-        band,
-    )
-    word, why = _judge(metric, ratio, found, evidence)
-    if word in {Judgement.BETTER, Judgement.WORSE}:
-        difference = abs(ratio.centre - 1) * sum(a.values()) / len(a)
-        if difference <= error:
-            shown, known = _quantity(metric, difference), _quantity(metric, error)
-            word, why = Judgement.UNCLEAR, f"the difference of {shown} is within the client's own error of ± {known}"
-        elif not divisions.agrees(alpha):
-            why = f"the t test sees a difference and the permutation test does not (p {divisions.p_value:.3f})"
-            word, why = Judgement.UNCLEAR, f"{why}; a run may be an outlier"
-    return Comparison(metric.name, level, ratio, word, why, evidence)
+        if only_pairs and min(len(a), len(b)) >= 2:
+            why = f"needs {LEAST_PAIRS} repeats of which both sides were measured in one session"
+        effect = _centre(scale, list(a.values()), list(b.values()))
+        return of_effect(metric, level, effect, Judgement.UNCLEAR, why)
+    criteria = Criteria(alpha, default_band(metric) if band is None else band, error, least_error)
+    if metric.name == "failures":  # most are 0, so ranks tell whether more fail
+        of_a, of_b = list(a.values()), list(b.values())
+        ranks = rank_test(of_a, of_b) if found.difference >= 0 else rank_test(of_b, of_a)
+        one = judged(metric, level, found, ranks, criteria, p_value=ranks.p_value)
+        if any((*of_a, *of_b)):
+            return one
+        return msgspec.structs.replace(one, judgement=Judgement.SAME, why="no request failed")
+    centre = sum(a.values()) / len(a)
+    return judged(metric, level, found, permutation_test(a, b, found), criteria, centre=centre)
+
+
+def compare_sessions(
+    metric: Metric,
+    level: str,
+    a: Sequence[Sequence[float]],
+    b: Sequence[Sequence[float]],
+    *,
+    floor: NoiseFloor | None = None,
+    alpha: float = ALPHA,
+    band: float | None = None,
+    error: float = 0.0,
+    least_error: float = 0.0,
+) -> Comparison:
+    """Compare one metric of two sides that were measured at different times.
+
+    Args:
+        metric: says which way is better.
+        level: label of the load level.
+        a: of each run of the baseline its trials' values.
+        b: the same for the candidate.
+        floor: of the machine's noise, for a baseline of fewer than three runs.
+        alpha: as in :class:`Criteria`.
+        band: likewise; None is the metric's own default.
+        error: likewise.
+        least_error: likewise.
+    """
+    scale = scale_of(metric)
+    of_a, of_b = ([value for values in side for value in values] for side in (a, b))
+    if not of_a or not of_b:
+        why = f"needs 2 runs of each side, there are {len(of_a)} and {len(of_b)}"
+        return of_effect(metric, level, None, Judgement.UNCLEAR, why)
+    if scale is Scale.RATIO and (extreme := _of_extremes(metric, level, of_a, of_b, alpha)):
+        return extreme
+    found = between_runs(a, b, scale=scale, floor=floor, least_error=least_error)
+    if found is None:
+        missing = LEAST_RUNS - len(a)
+        runs = "1 more run" if missing == 1 else f"{missing} more runs"
+        why = f"the noise between runs is not known; {runs} of the baseline, or bakeoff floor, would settle it"
+        return of_effect(metric, level, _centre(scale, of_a, of_b), Judgement.UNCLEAR, why)
+    divisions = division_test(run_means(a, scale), run_means(b, scale))
+    criteria = Criteria(alpha, default_band(metric) if band is None else band, error, least_error)
+    return judged(metric, level, found, divisions, criteria, centre=sum(of_a) / len(of_a))
 
 
 def guardrails(comparisons: Sequence[Comparison]) -> list[Comparison]:
@@ -134,45 +125,43 @@ def guardrails(comparisons: Sequence[Comparison]) -> list[Comparison]:
     adjusted = holm({str(index): evidence.p_value for index, evidence in known.items()})
     guarded: list[Comparison] = []
     for index, one in enumerate(comparisons):
-        if one.judgement in {Judgement.BETTER, Judgement.WORSE} and adjusted[str(index)] > known[index].alpha:
+        is_clear = one.judgement in {Judgement.BETTER, Judgement.WORSE}
+        if is_clear and index in known and adjusted[str(index)] > known[index].alpha:
             why = f"among {len(known)} metrics one such interval is chance (Holm: p {adjusted[str(index)]:.3f})"
             one = msgspec.structs.replace(one, judgement=Judgement.UNCLEAR, why=why)  # noqa: PLW2901
         guarded.append(one)
     return guarded
 
 
-def _judge(metric: Metric, ratio: Interval, found: Contrast, evidence: Evidence) -> tuple[Judgement, str]:
-    assert ratio.low is not None
-    assert ratio.high is not None
-    band = evidence.band
-    confidence = f"{100 * (1 - evidence.alpha):.3g}%"
-    runs = f"{found.n[0]} pairs" if found.method is Method.PAIRED else f"{found.n[0]} and {found.n[1]} runs"
-    if ratio.low >= 1 - band and ratio.high <= 1 + band:
-        return Judgement.SAME, f"the whole {confidence} interval of {runs} lies within ±{band:.0%}"
-    if found.p_value > evidence.alpha:
-        return Judgement.UNCLEAR, _too_little(confidence, evidence, found)
-    improved = (ratio.centre > 1) == (metric.better is Better.HIGHER)
-    return Judgement.BETTER if improved else Judgement.WORSE, f"the {confidence} interval of {runs} leaves 1 out"
+def _of_extremes(metric: Metric, level: str, a: Iterable[float], b: Iterable[float], alpha: float) -> Comparison | None:
+    """The word where a trial has a value that has no log: 0, less, or infinity; None where all have one."""
+    of_a, of_b = list(a), list(b)
+    is_higher_better = metric.better is Better.HIGHER
+
+    def count(side: Sequence[float], *, bad: bool) -> int:
+        return sum(value == math.inf or (value <= 0 and (is_higher_better or not bad)) for value in side)
+
+    if not any(count(side, bad=False) for side in (of_a, of_b)):
+        return None
+    bad_a, bad_b = count(of_a, bad=True), count(of_b, bad=True)
+    what = "among failures" if math.inf in (*of_a, *of_b) else "0 of it"
+    in_a, in_b = (f"{count(side, bad=False)} of {len(side)}" for side in (of_a, of_b))
+    why = f"{what} in {in_a} runs of A and in {in_b} of B"
+    if bool(bad_a) != bool(bad_b):
+        return Comparison(metric.name, level, None, Judgement.WORSE if bad_b else Judgement.BETTER, why)
+    if min(len(of_a), len(of_b)) >= 2:
+        for judgement, p_value in (
+            (Judgement.BETTER if is_higher_better else Judgement.WORSE, rank_test(of_a, of_b).p_value),
+            (Judgement.WORSE if is_higher_better else Judgement.BETTER, rank_test(of_b, of_a).p_value),
+        ):
+            if p_value <= alpha / 2:
+                return Comparison(metric.name, level, None, judgement, f"{why}; ranks differ (p {p_value:.2g})")
+    return Comparison(metric.name, level, None, Judgement.UNCLEAR, f"{why}; ranks do not tell")
 
 
-def _too_little(confidence: str, evidence: Evidence, found: Contrast) -> str:
-    seen = f"the {confidence} interval holds 1; a change of {evidence.smallest_effect:.1%} would have shown"
-    most = max(found.n)
-    if evidence.runs_needed is None:
-        return f"{seen}; the noise is too large for ±{evidence.band:.0%}"
-    if evidence.runs_needed <= most:
-        return seen
-    return f"{seen}; about {evidence.runs_needed - most} more runs of each side would show {evidence.band:.0%}"
-
-
-def _centre(a: Mapping[int, float], b: Mapping[int, float]) -> Interval | None:
+def _centre(scale: Scale, a: Sequence[float], b: Sequence[float]) -> Interval | None:
     if not a or not b:
         return None
-    ratio = (sum(b.values()) / len(b)) / (sum(a.values()) / len(a))
-    return Interval(ratio, None, None, min(len(a), len(b)), "fewer than two runs have no noise")
-
-
-def _quantity(metric: Metric, value: float) -> str:
-    if metric.unit is not Unit.SECONDS:
-        return f"{value:.3g} {metric.unit.value}".rstrip()
-    return f"{value * 1e3:.2g} ms" if value < 0.1 else f"{value * 1e3:,.0f} ms"
+    of_a, of_b = (sum(side) / len(side) for side in (a, b))
+    effect = of_b / of_a if scale is Scale.RATIO else of_b - of_a
+    return Interval(effect, None, None, min(len(a), len(b)), "the noise from run to run is not known")

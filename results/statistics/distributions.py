@@ -27,3 +27,10 @@ def f_tail(ratio: float, above: float, below: float) -> float:
     from scipy.special import fdtrc  # noqa: PLC0415
 
     return float(fdtrc(above, below, ratio))
+
+
+def chi_square_quantile(probability: float, degrees: float) -> float:
+    """Quantile of χ²: ``chi_square_quantile(0.01, 4)`` is 0.297."""
+    from scipy.special import chdtri  # noqa: PLC0415
+
+    return float(chdtri(degrees, 1 - probability))

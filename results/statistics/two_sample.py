@@ -1,16 +1,18 @@
-"""The ratio of two sides, one number a run, on the log scale.
+"""The difference of two sides, one number a trial: as a ratio on the log scale, or as it is.
 
 Two ways to say how sure it is, and a rule for which one speaks:
 
-- **Welch** (1947): the runs of a side are a sample. The difference of mean logs has the standard error
+- **Welch** (1947): the trials of a side are a sample. The difference of means has the standard error
   √(s_a²/n_a + s_b²/n_b), and Student's t with Satterthwaite's degrees of freedom.
-- **paired**: runs that were made one beside the other share what the machine did at the time. Student's t of the
+- **paired**: trials that were made one beside the other share what the machine did at the time. Student's t of the
   differences of n pairs has n − 1 degrees of freedom, fewer than Welch, but a slow quarter of an hour cancels.
 
 Pairs exist where the sides were interleaved. They speak where the pairs share a noise that is there: the sums a_i + b_i
 then vary more than the differences b_i − a_i, and F = var(sums)/var(differences) is beyond the 98 % quantile of
 F(n − 1, n − 1). Sums and differences of equal, normal noises are independent, so the choice hardly touches the level:
-`benchmarks/statistics/verdicts.py` finds 0.5 to 1.0 % of false alarms at a level of 1 %, whatever the runs share.
+`benchmarks/statistics/verdicts.py` finds 0.5 to 1.0 % of false alarms at a level of 1 %, whatever the trials share.
+
+Both hold for sides that were measured together. Sides of different runs: :mod:`results.statistics.between_runs`.
 """
 
 import math
@@ -33,73 +35,107 @@ class Method(StrEnum):
 
     WELCH = "welch"
     PAIRED = "paired"
+    BETWEEN_RUNS = "between runs"
+    """How runs of the baseline differ among themselves."""
+    NOISE_FLOOR = "noise floor"
+    """How runs of this machine differ at most, as was measured before."""
+
+
+class Scale(StrEnum):
+    """How two values are compared."""
+
+    RATIO = "ratio"
+    """By the difference of their logs: times and rates, whose noise is a share of them."""
+    DIFFERENCE = "difference"
+    """As they are: shares, of which 99.9 % and 97.5 % are nearly the same ratio and 25 times the misses."""
+
+
+def on_scale(values: Sequence[float], scale: Scale) -> np.ndarray:
+    """Values as they are averaged: their logs, or themselves."""
+    x = np.asarray(values, dtype=np.float64)
+    return np.log(x) if scale is Scale.RATIO else x
 
 
 class Contrast(msgspec.Struct, frozen=True):
-    """B over A.
+    """B against A.
 
     Attributes:
-        log_ratio: difference of the mean logs, or mean difference of the pairs.
+        difference: of the means on the scale, or mean difference of the pairs.
         standard_error: of it.
         degrees: of freedom of its t distribution.
         method: where they come from.
-        n: runs of A and of B that it rests on; pairs count on both sides.
+        n: trials of A and of B that it rests on, pairs counting on both sides; between runs, runs.
+        scale: of the difference.
     """
 
-    log_ratio: float
+    difference: float
     standard_error: float
     degrees: float
     method: Method
     n: tuple[int, int]
+    scale: Scale = Scale.RATIO
 
     @property
     def p_value(self) -> float:
-        """Two-sided, of no difference. Runs without any noise differ or they do not."""
+        """Two-sided, of no difference. Trials without any noise differ or they do not."""
         if self.standard_error == 0:
-            return 1.0 if self.log_ratio == 0 else 0.0
-        return t_tails(self.log_ratio / self.standard_error, self.degrees)
+            return 1.0 if self.difference == 0 else 0.0
+        return t_tails(self.difference / self.standard_error, self.degrees)
 
     def interval(self, confidence: float) -> Interval:
-        """Of the ratio.
+        """Of the ratio, or of the difference.
 
         Args:
             confidence: two-sided level, 0 < c < 1.
         """
         half = t_quantile((1 + confidence) / 2, self.degrees) * self.standard_error
-        bounds = [math.exp(self.log_ratio + shift) for shift in (0.0, -half, half)]
+        bounds = [self.difference + shift for shift in (0.0, -half, half)]
+        if self.scale is Scale.RATIO:
+            bounds = [math.exp(bound) for bound in bounds]
         return Interval(*bounds, n=min(self.n))
 
 
-def contrast(a: Mapping[int, float], b: Mapping[int, float], *, interleaved: bool) -> Contrast | None:
-    """The ratio of B to A.
+def contrast(
+    a: Mapping[int, float],
+    b: Mapping[int, float],
+    *,
+    interleaved: bool,
+    only_pairs: bool = False,
+    scale: Scale = Scale.RATIO,
+    least_error: float = 0.0,
+) -> Contrast | None:
+    """B against A.
 
     Args:
-        a: repeat → value, above 0.
+        a: repeat → value, above 0 on the ratio scale.
         b: the same for the other side.
         interleaved: whether equal repeats were measured one beside the other.
+        only_pairs: whether nothing but pairs may speak: the repeats belong to sessions with noises of their own.
+        scale: how values are compared.
+        least_error: the standard error is no smaller, however alike the values are.
 
     Returns:
-        None where a side has fewer than two runs, and so no noise is known.
+        None where a side has fewer than two trials, or too few pairs that alone may speak: no noise is known.
     """
     if min(len(a), len(b)) < 2:
         return None
     pairs = sorted(a.keys() & b.keys()) if interleaved else []
+    if only_pairs and len(pairs) < LEAST_PAIRS:
+        return None
+    found = None
     if len(pairs) >= LEAST_PAIRS:
-        log_a, log_b = _logs([a[repeat] for repeat in pairs]), _logs([b[repeat] for repeat in pairs])
-        if _share_noise(log_a, log_b):
-            return _paired(log_b - log_a)
-    return _welch(_logs(list(a.values())), _logs(list(b.values())))
+        of_a, of_b = (on_scale([side[repeat] for repeat in pairs], scale) for side in (a, b))
+        if only_pairs or _share_noise(of_a, of_b):
+            found = _paired(of_b - of_a)
+    found = found or _welch(*(on_scale(list(side.values()), scale) for side in (a, b)))
+    return msgspec.structs.replace(found, standard_error=max(found.standard_error, least_error), scale=scale)
 
 
-def _logs(values: Sequence[float]) -> np.ndarray:
-    return np.log(np.asarray(values, dtype=np.float64))
-
-
-def _share_noise(log_a: np.ndarray, log_b: np.ndarray) -> bool:
-    sums, differences = float((log_a + log_b).var(ddof=1)), float((log_b - log_a).var(ddof=1))
+def _share_noise(of_a: np.ndarray, of_b: np.ndarray) -> bool:
+    sums, differences = float((of_a + of_b).var(ddof=1)), float((of_b - of_a).var(ddof=1))
     if differences == 0:
         return sums > 0
-    degrees = len(log_a) - 1
+    degrees = len(of_a) - 1
     return f_tail(sums / differences, degrees, degrees) < _SHARED_NOISE
 
 
@@ -109,12 +145,12 @@ def _paired(differences: np.ndarray) -> Contrast:
     return Contrast(float(differences.mean()), error, n - 1, Method.PAIRED, (n, n))
 
 
-def _welch(log_a: np.ndarray, log_b: np.ndarray) -> Contrast:
-    n_a, n_b = len(log_a), len(log_b)
+def _welch(of_a: np.ndarray, of_b: np.ndarray) -> Contrast:
+    n_a, n_b = len(of_a), len(of_b)
     # Equal values have equal logs, but the mean of equal logs may be off by a rounding.
-    of_a, of_b = (0.0 if np.ptp(side) == 0 else float(side.var(ddof=1)) / len(side) for side in (log_a, log_b))
-    total = of_a + of_b
+    var_a, var_b = (0.0 if np.ptp(side) == 0 else float(side.var(ddof=1)) / len(side) for side in (of_a, of_b))
+    total = var_a + var_b
     degrees = n_a + n_b - 2.0
     if total > 0:
-        degrees = total**2 / (of_a**2 / (n_a - 1) + of_b**2 / (n_b - 1))
-    return Contrast(float(log_b.mean() - log_a.mean()), math.sqrt(total), degrees, Method.WELCH, (n_a, n_b))
+        degrees = total**2 / (var_a**2 / (n_a - 1) + var_b**2 / (n_b - 1))
+    return Contrast(float(of_b.mean() - of_a.mean()), math.sqrt(total), degrees, Method.WELCH, (n_a, n_b))

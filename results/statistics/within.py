@@ -29,7 +29,8 @@ def own_interval(requests: Sequence[Sequence[float]], q: float) -> Interval | No
     """Percentile ``q`` of all observations with its 95 % bootstrap interval.
 
     Args:
-        requests: of each its observations, in the order in which they were planned; it may have none.
+        requests: of each its observations, in the order in which they were planned; it may have none, and a failed
+            one has infinity.
         q: 0 < q < 1.
 
     Returns:
@@ -46,7 +47,9 @@ def own_interval(requests: Sequence[Sequence[float]], q: float) -> Interval | No
     drawn = _drawn()
     shares = (drawn @ below) / (drawn @ np.array([len(one) for one in stretches]))[:, None]
     centre = float(np.quantile(pooled, q))
-    low, high = np.quantile(grid[(shares >= q).argmax(axis=1)], (0.025, 0.975))
+    low, high = np.quantile(grid[(shares >= q).argmax(axis=1)], (0.025, 0.975), method="inverted_cdf")
+    if not math.isfinite(high):
+        return Interval(centre, None, None, len(pooled), "the upper bound lies among failures")
     # Few stretches vary less among themselves than all that could have been: Student's correction.
     wider = t_quantile(0.975, STRETCHES - 1) / NormalDist().inv_cdf(0.975) * math.sqrt(STRETCHES / (STRETCHES - 1))
     return Interval(

@@ -6,10 +6,10 @@ from enum import StrEnum
 
 import msgspec
 
-from results.metrics import Value, measured_only
-from results.metrics.window import NS_PER_S
-from results.records import Load, RequestRecord
+from results.metrics import Value, under_load
+from results.records import Load, Outcome, RequestRecord, StreamEnd
 from results.run import Trial
+from results.units import NS_PER_S
 
 
 class Concept(StrEnum):
@@ -95,7 +95,7 @@ class Log(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, trial: Trial) -> "Log":
         """The log of a trial; other tools send warm-up before they begin to count, so ours is left out too."""
-        requests = sorted(measured_only(trial.requests), key=lambda request: request.index)
+        requests = sorted(under_load(trial.requests), key=lambda request: request.index)
         return cls(requests, trial.record.issue_start_ns, trial.record.load)
 
 
@@ -184,9 +184,9 @@ def text_chunk_ns(request: RequestRecord) -> list[int]:
 
 def whole(request: RequestRecord) -> bool:
     """Whether the answer was a 200 that the transport read to its end, whatever its events said."""
-    if request.end is None:  # an import, or an old log: only the outcome is known
-        return request.outcome.value in {"ok", "truncated"}
-    return request.end == "complete" and request.status == 200
+    if request.end is None:  # an import: only the outcome is known
+        return request.outcome in {Outcome.OK, Outcome.TRUNCATED, Outcome.EMPTY}
+    return request.end is StreamEnd.COMPLETE and request.status == 200
 
 
 def unstamped(requests: Iterable[RequestRecord]) -> tuple[str, ...]:

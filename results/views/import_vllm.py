@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from results.errors import NotImportable
-from results.metrics.window import NS_PER_S
-from results.records import Load, Outcome, Phase, RequestRecord, TokenSource
+from results.records import Load, Outcome, Phase, RequestRecord, StreamEnd, TokenSource
+from results.units import NS_PER_S
 
 Spread = Callable[[Sequence[int], int], list[int]]
 """Arrival times and a number of tokens → how many each chunk carried."""
@@ -138,7 +138,7 @@ def _request(result: VllmResult, i: int, spread: Spread) -> RequestRecord:
         ended_ns=times[-1] if times else sent_ns,
         outcome=_outcome(error),
         status=None if error else 200,
-        end=None if error else "complete",
+        end=None if error else StreamEnd.COMPLETE,
         first_byte_ns=times[0] if times else None,
         chunk_ns=chunks,
         chunk_tokens=counts,
@@ -181,7 +181,7 @@ def _outcome(error: str) -> Outcome:
     if "TimeoutError" in error:
         return Outcome.TIMEOUT
     if "Never received a valid chunk" in error:
-        return Outcome.TRUNCATED
+        return Outcome.EMPTY
     return Outcome.STREAM_ERROR if "Traceback" in error else Outcome.HTTP_ERROR
 
 

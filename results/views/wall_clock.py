@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime
 
-from results.metrics.window import NS_PER_S
 from results.run import Run, Trial
+from results.units import NS_PER_S
 
 
 class WallClock:

@@ -1,7 +1,7 @@
 """A docker daemon and an ssh server, made up: what they start is no child of their clients and outlives them.
 
-The clients are programs called ``docker``, ``podman`` and ``ssh``, to be put on PATH. An engine that is told port 8000
-listens on the port that was published or forwarded.
+The clients are programs called ``docker``, ``podman`` and ``ssh``, to be put on PATH. An engine listens on the port
+that was published or forwarded, whatever port it is told.
 """
 
 import contextlib
@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-INSIDE = re.compile(r"\b8000\b")
 CLIENT = """#!{python} -S
 import json, os, signal, socket, sys
 
@@ -85,6 +84,8 @@ class Elsewhere:
                     status = self._shell(client, asked["argv"], output)
                 elif verb == "run":
                     status = self._run(client, words, asked["env"], output)
+                elif verb == "inspect":
+                    status = self._inspect(words[-1], output)
                 else:
                     status = self._remove(words[-1])
             with contextlib.suppress(OSError):
@@ -92,8 +93,8 @@ class Elsewhere:
 
     def _shell(self, client: socket.socket, argv: list[str], output: Any) -> int:
         """A session whose processes hang up when the connection ends."""
-        port = argv[argv.index("-L") + 1].split(":")[1]
-        engine = self._start(["sh", "-c", INSIDE.sub(port, argv[-1])], {"PATH": os.environ["PATH"]}, output)
+        _, here, _, there = argv[argv.index("-L") + 1].split(":")
+        engine = self._start(["sh", "-c", _redirected(argv[-1], there, here)], {"PATH": os.environ["PATH"]}, output)
         while not _ended(engine, client):
             if not client.recv(1):
                 os.killpg(engine.pid, signal.SIGHUP)
@@ -102,11 +103,11 @@ class Elsewhere:
 
     def _run(self, client: socket.socket, words: list[str], env: dict[str, str], output: Any) -> int:
         """A container that runs on when its client is gone."""
-        port = words[words.index("--publish") + 1].split(":")[1]
+        _, here, there = words[words.index("--publish") + 1].split(":")
         name = words[words.index("--name") + 1]
         given = {variable: env[variable] for flag, variable in itertools.pairwise(words) if flag == "--env"}
         command = words[words.index("image") + 1 :]
-        inside = [INSIDE.sub(port, word) for word in command]
+        inside = [_redirected(word, there, here) for word in command]
         engine = self._containers[name] = self._start(inside, given, output)
         while not _ended(engine, client):
             number = client.recv(1)
@@ -116,6 +117,12 @@ class Elsewhere:
         self._containers.pop(name, None)
         status = engine.wait()
         return 128 - status if status < 0 else status
+
+    def _inspect(self, name: str, output: Any) -> int:
+        """Its pid and its id."""
+        output.write(f"{self._containers[name].pid} {name}\n".encode())
+        output.flush()
+        return 0
 
     def _remove(self, name: str) -> int:
         engine = self._containers.pop(name, None)
@@ -132,6 +139,10 @@ class Elsewhere:
         )
         self.engines.append(engine)
         return engine
+
+
+def _redirected(word: str, there: str, here: str) -> str:
+    return re.sub(rf"\b{there}\b", here, word)
 
 
 def _ended(engine: "subprocess.Popen[bytes]", client: socket.socket) -> bool:

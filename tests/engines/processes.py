@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import psutil
 
-from engines import Launch, Server, launched, pick_port
+from engines import Access, Launch, Server, launched, pick_port
 
 FAKE_ENGINE = r'''
 """Usage: fake_engine.py PORT FOLDER [BEHAVIOUR…]. Answers /health; /die, /exit, /starve end it; signals are noted."""
@@ -91,6 +91,11 @@ while True:
     if path == b"/exit":
         print("assertion failed", flush=True)
         os._exit(5)
+    body = b"".join(b'{"data": [{"id": "%s"}]}' % b[7:].encode() for b in behaviours if b.startswith("serves="))
+    if path == b"/v1/models" and body:
+        connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body) + body)
+        connection.close()
+        continue
     status = b"503 Service Unavailable" if refusals > 0 else b"200 OK" if path == b"/health" else b"404 Not Found"
     refusals -= 1
     connection.sendall(b"HTTP/1.1 " + status + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
@@ -142,9 +147,9 @@ class Held:
         return {fd for fd, _ in poll.poll(wait_s * 1000)}
 
 
-async def visit(launch: Launch, log: Path) -> Server:
+async def visit(launch: Launch, log: Path, access: Access = Access()) -> Server:  # noqa: B008
     """Start and stop."""
-    async with launched(launch, log) as server:
+    async with launched(launch, log, access) as server:
         return server
 
 

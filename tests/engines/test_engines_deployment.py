@@ -87,6 +87,10 @@ def test_ways_that_make_sense(deployment: Deployment) -> None:
         ({"container": IMAGE, "program": "/bin/x"}, "environment and program belong to a process of this machine"),
         ({"ssh": BOX, "environment": "vllm"}, "environment belongs to this machine; set ssh.command"),
         ({"ssh": BOX, "env": {"HF_TOKEN": "v"}}, "env: a secret would show in the other host's process list"),
+        ({"ssh": BOX, "inherit": ["HF_TOKEN"]}, "env: a secret would show in the other host's process list"),
+        ({"ssh": Ssh("-oProxyCommand=touch /tmp/x")}, "ssh.host must name a host, and not begin with '-'"),
+        ({"ssh": Ssh("")}, "ssh.host must name a host"),
+        ({"url": "http://x", "inherit": ["A"]}, "inherit cannot be set of an engine that runs already"),
         ({"container": Container("i", "lxc")}, "container.runtime must be docker or podman"),
         ({"ready_timeout_s": 0.0}, "ready_timeout_s must be above 0"),
     ],
@@ -107,14 +111,17 @@ def test_it_is_read_from_plain_data_and_unknown_keys_are_refused() -> None:
 
 def test_it_knows_what_of_it_is_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BAKEOFF_TEST_KEY", "of-the-environment")
+    monkeypatch.setenv("BAKEOFF_TEST_LICENCE", "inherited")
     deployment = Deployment(
         url="https://me:pass%2Fword@x/v1?sig=of-the-query",
         headers={"X-Team": "of-a-header"},
         env={"HF_TOKEN": "of-the-file", "OMP_NUM_THREADS": "innocent"},
         api_key_env="BAKEOFF_TEST_KEY",
+        inherit=["BAKEOFF_TEST_LICENCE", "BAKEOFF_TEST_ABSENT"],
     )
     found = set(deployment.secrets())
     assert {"pass/word", "pass%2Fword", "of-the-query", "of-a-header", "of-the-file", "of-the-environment"} <= found
+    assert "inherited" in found
     assert "innocent" not in found
     assert "me" not in found, "a user's name is no secret beside a password"
     assert "token" in Deployment(url="https://token@x").secrets()

@@ -1,6 +1,7 @@
 """The guard on its own, and under a harness that is killed: no exit of anybody leaves a process behind."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from engines import guard
@@ -16,18 +18,20 @@ from tests.engines.processes import Held, fake_engine
 GRACES_S = (0.3, 0.3)
 SOON_S = 5.0
 
+SENTINEL = "hf-sentinel-9041"
 HARNESS = """
 import asyncio, pathlib, sys
 from engines import launched
 from tests.engines.processes import fake_engine
 
 async def main(folder, *behaviours):
-    launch = fake_engine(folder, "orphan", *behaviours, stop_grace_s=(0.3, 0.3))
+    env = {"HF_TOKEN": sys.argv[2]} if sys.argv[2] else {}
+    launch = fake_engine(folder, "orphan", *behaviours, stop_grace_s=(0.3, 0.3), env=env)
     async with launched(launch, folder / "log") as server:
         print(server.pid, (folder / "orphan").read_text(), flush=True)
         await asyncio.Event().wait()
 
-asyncio.run(main(pathlib.Path(sys.argv[1]), *sys.argv[2:]))
+asyncio.run(main(pathlib.Path(sys.argv[1]), *sys.argv[3:]))
 """
 
 
@@ -43,10 +47,10 @@ def guarded(*argv: str) -> Iterator["subprocess.Popen[str]"]:
 
 
 @contextmanager
-def harness(folder: Path, *behaviours: str) -> Iterator[tuple["subprocess.Popen[str]", Held]]:
+def harness(folder: Path, *behaviours: str, token: str = "") -> Iterator[tuple["subprocess.Popen[str]", Held]]:
     """A process that launched an engine with a daemon, and hold of both of these."""
     with subprocess.Popen(
-        [sys.executable, "-c", HARNESS, str(folder), *behaviours],
+        [sys.executable, "-c", HARNESS, str(folder), token, *behaviours],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
     ) as process:  # fmt: skip
         try:
@@ -142,3 +146,64 @@ def test_ctrl_c_reaches_the_engine_once_and_through_the_guard(tmp_path: Path) ->
         assert process.wait(SOON_S) != 0
         assert held.alive() == 0, "the harness ends after them"
     assert (tmp_path / "signals").read_text() == "SIGINT\n"
+
+
+def test_no_secret_stays_in_the_log_when_the_harness_is_killed(tmp_path: Path) -> None:
+    """Neither the harness nor anybody after it has the chance to clean up."""
+    told, folder = tmp_path / "told", tmp_path / "run"
+    folder.mkdir()
+    told.write_text(f"token={SENTINEL} twice {SENTINEL}")
+    with harness(folder, f"print={told}", token=SENTINEL) as (process, held):
+        (guards,) = (child for child in psutil.Process(process.pid).children())
+        with Held(guards.pid) as guards_held:
+            process.kill()
+            assert held.gone_within(SOON_S)
+            assert guards_held.gone_within(SOON_S)
+    assert [path.name for path in folder.iterdir() if SENTINEL.encode() in path.read_bytes()] == []
+    assert "token=••• twice •••\n" in (folder / "log").read_text(), "its last words are there"
+
+
+class TestMaskedLog:
+    """What passes through the guard, in pieces as the engine happens to print it."""
+
+    def copied(self, monkeypatch: pytest.MonkeyPatch, *pieces: bytes) -> bytes:
+        written: list[bytes] = []
+        monkeypatch.setattr(guard, "_log", written.append)
+        monkeypatch.setattr(guard, "_REST_S", 0)
+        log = guard._MaskedLog(b"***\0secret-token\0secret")
+        engine = os.dup(log.input)
+        log.start()
+        for piece in pieces:
+            os.write(engine, piece)
+        os.close(engine)
+        log.join()
+        assert not log._thread.is_alive()
+        os.close(log._output)
+        return b"".join(written)
+
+    @pytest.mark.parametrize("cut", range(28))
+    def test_a_secret_is_masked_wherever_the_output_is_cut(self, monkeypatch: pytest.MonkeyPatch, cut: int) -> None:
+        said = b"a=secret-token b=secret\nend"
+        assert self.copied(monkeypatch, said[:cut], said[cut:]) == b"a=*** b=***\nend"
+
+    def test_a_line_without_an_end_is_written_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        rng = random.Random(4)
+        said = b"".join(rng.choice((b"x" * 5_000, b"secret-token")) for _ in range(100))
+        pieces = [said[at : at + 7_001] for at in range(0, len(said), 7_001)]
+        assert self.copied(monkeypatch, *pieces) == said.replace(b"secret-token", b"***")
+
+    def test_a_full_disk_does_not_stop_the_engine(self) -> None:
+        """It would wait for ever for somebody to read its pipe."""
+        code = "print('x' * 3_000_000); print('secret')"
+        with Path("/dev/full").open("wb") as full:
+            argv = [sys.executable, "-I", guard.__file__, "1", "1", guard.MASK_OPTION, "--", *python(code)]
+            with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=full) as process:
+                assert process.stdin is not None
+                process.stdin.write(b"***\0secret\n")
+                process.stdin.flush()
+                assert process.wait(SOON_S) == 0
+
+    def test_a_harness_that_is_gone_before_it_said_its_secrets_starts_nothing(self, tmp_path: Path) -> None:
+        argv = [sys.executable, "-I", guard.__file__, "1", "1", guard.MASK_OPTION, "--", "touch", str(tmp_path / "ran")]
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        assert (done.returncode, (tmp_path / "ran").exists()) == (guard.EXIT_CANNOT_START, False)

@@ -4,14 +4,16 @@ import asyncio
 import itertools
 import os
 import socket
+import sys
 import time
 from collections.abc import Coroutine
 from pathlib import Path
 
 import pytest
 
-from engines import EngineError, Launch, attached, launched, memory, pick_port
+from engines import Access, EngineError, Launch, attached, launched, memory, pick_port
 from engines.errors import EngineDied, NotReady, OutOfMemory, PortInUse
+from engines.secrets import conceal
 from engines.tail import tail
 from tests.engines.processes import Held, fake_engine, get, visit
 
@@ -68,6 +70,16 @@ class TestReady:
                               tmp_path / "log"))  # fmt: skip
         assert isinstance(error, NotReady)
         assert "(last: ClientConnectorError)" in str(error)
+
+    @pytest.mark.parametrize(("served", "said"), [("serves=other", "it serves other,"), ("", "it serves no model,")])
+    def test_a_stranger_on_its_port_is_not_measured(self, tmp_path: Path, served: str, said: str) -> None:
+        """On another host: a server that was there before answers at once, the engine itself would in a minute."""
+        error = failure(visit(fake_engine(tmp_path, served, listed_model="smol"), tmp_path / "log"))
+        assert isinstance(error, NotReady)
+        assert f"another server answers in place of the engine: {said} not smol; start again" in str(error)
+
+    def test_the_engine_itself_is_known_by_its_models_name(self, tmp_path: Path) -> None:
+        asyncio.run(visit(fake_engine(tmp_path, "serves=smol", listed_model="smol"), tmp_path / "log"))
 
     def test_a_server_that_accepts_but_never_answers_does_not_stretch_the_timeout(self, tmp_path: Path) -> None:
         started = time.monotonic()
@@ -191,11 +203,34 @@ class TestFiles:
         launch = fake_engine(tmp_path, f"print={tmp_path / 'config'}", env={"HF_TOKEN": "hf-sentinel-1482"})
 
         async def story() -> None:
-            async with launched(launch, tmp_path / "log") as server:
-                assert server.log_tail()[1] == "token=••• of •••", "while it runs too"
+            async with asyncio.timeout(SOON_S), launched(launch, tmp_path / "log"):
+                while "token=" not in (said := (tmp_path / "log").read_text()):  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+                assert said == "loading None 1\ntoken=••• of •••\n", "while it runs too"
 
         asyncio.run(story())
         assert (tmp_path / "log").read_text() == "loading None 1\ntoken=••• of •••\nbye\n"
+
+    def test_so_is_the_key_that_requests_carry(self, tmp_path: Path) -> None:
+        conceal("Bearer sk-sentinel-2207")
+        (tmp_path / "config").write_text("asked with Bearer sk-sentinel-2207")
+        launch = fake_engine(tmp_path, f"print={tmp_path / 'config'}")
+        asyncio.run(visit(launch, tmp_path / "log", Access({"authorization": "Bearer sk-sentinel-2207"})))
+        assert "asked with •••\n" in (tmp_path / "log").read_text()
+
+    def test_it_inherits_no_secret_that_it_was_not_given(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "OMP_NUM_THREADS", "VLLM_API_KEY"):
+            monkeypatch.setenv(name, f"of-{name}")
+        code = "import os; print(*(n for n in os.environ if 'of-' in os.environ[n])); raise SystemExit(3)"
+        launch = Launch((sys.executable, "-S", "-c", code), pick_port(), {"VLLM_API_KEY": "of-the-file"})
+        (names,) = failure(visit(launch, tmp_path / "log")).log_tail
+        assert set(names.split()) == {"OMP_NUM_THREADS", "VLLM_API_KEY"}
+
+    def test_one_without_secrets_prints_into_its_log_itself(self, tmp_path: Path) -> None:
+        """Then nothing of this machine's time goes into masking."""
+        code = "import os; print(os.readlink('/proc/self/fd/1')); raise SystemExit(3)"
+        error = failure(visit(Launch((sys.executable, "-S", "-c", code), pick_port()), tmp_path / "log"))
+        assert error.log_tail == (str(tmp_path / "log"),)
 
 
 class TestAttached:

@@ -1,14 +1,30 @@
 """Adapters by name: every mistake is one line that says what would have been right."""
 
+import asyncio
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engines import Deployment, EngineError, EngineSpec, Model, adapter_names, check, dialect, engine, registry
+from engines import (
+    Deployment,
+    EngineError,
+    EngineSpec,
+    Model,
+    adapter_names,
+    attached,
+    check,
+    dialect,
+    engine,
+    registry,
+    server_engine,
+)
 from engines.adapters.reference import ReferenceEngine, ReferenceOptions
-from engines.errors import BadOption, UnknownEngine
+from engines.environments import Environment
+from engines.errors import BadOption, NotInstalled, UnknownEngine
+from engines.server_engine import ServerEngine
 
 SOMEWHERE = Deployment(url="http://127.0.0.1:1")
 OTHERS = """
@@ -51,6 +67,19 @@ def test_every_adapter_that_comes_along_says_its_name_and_its_dialect() -> None:
         made = engine(name, Model("smol", "/models/smol"), {}, deployment=SOMEWHERE)
         assert (made.adapter, made.url) == (name, SOMEWHERE.url)
         assert type(made.dialect) is type(dialect(name, {}, SOMEWHERE))
+
+
+def test_an_engine_at_an_address_needs_no_package_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(*_: object) -> Environment:
+        raise NotInstalled("it was looked for here")
+
+    monkeypatch.setattr(server_engine, "find", find)
+    for name in adapter_names():
+        made = engine(name, Model("smol"), {}, deployment=SOMEWHERE)
+        assert isinstance(made, ServerEngine)
+        assert (made.launch(9000), made.installed_version()) == (None, None)
+        assert made.gpus() == os.environ.get("CUDA_VISIBLE_DEVICES")
+        asyncio.run(made.describe(attached(made.url or "")))
 
 
 def test_what_is_asked_for_reaches_the_engine() -> None:

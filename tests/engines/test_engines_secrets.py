@@ -3,7 +3,17 @@
 import pytest
 
 from engines import secrets
-from engines.secrets import MASK, conceal, conceal_environment, conceal_named, known, masked, masked_data, names_secret
+from engines.secrets import (
+    MASK,
+    conceal,
+    conceal_environment,
+    conceal_named,
+    known,
+    masked,
+    masked_data,
+    names_secret,
+    without_secrets,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +75,11 @@ def test_short_values_are_left_since_they_are_everywhere() -> None:
 def test_values_are_known_by_their_names() -> None:
     conceal_named({"HF_TOKEN": "by-name-sentinel", "OMP_NUM_THREADS": "innocent"})
     assert masked("by-name-sentinel innocent") == f"{MASK} innocent"
+
+
+def test_an_engine_inherits_what_is_not_named_as_a_secret() -> None:
+    innocent = {"PATH": "a", "PWD": "b", "SSH_AUTH_SOCK": "c", "TOKENIZERS_PARALLELISM": "d"}
+    assert without_secrets({"HF_TOKEN": "e", **innocent, "X_KEY": "f"}) == innocent
 
 
 def test_so_are_those_that_this_process_inherited(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ processes are real.
 
 import asyncio
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -95,6 +96,16 @@ class TestHere:
         assert launch.env["SMALL_API_KEY"] == SENTINEL
         assert not [word for word in launch.argv if SENTINEL in word]
 
+    def test_what_it_inherits_is_given_by_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("BAKEOFF_TEST_TOKEN", SENTINEL)
+        assert launch_of(small(inherit=["BAKEOFF_TEST_TOKEN"])).env["BAKEOFF_TEST_TOKEN"] == SENTINEL
+        inside = launch_of(small(inherit=["BAKEOFF_TEST_TOKEN"], container=Container("small:1.2"))).argv
+        assert inside[inside.index("BAKEOFF_TEST_TOKEN") - 1] == "--env"
+        assert SENTINEL not in " ".join(inside)
+        monkeypatch.delenv("BAKEOFF_TEST_TOKEN")
+        with pytest.raises(BadOption, match="the environment variable BAKEOFF_TEST_TOKEN is not set; export it, or"):
+            small(inherit=["BAKEOFF_TEST_TOKEN"])
+
     def test_an_address_has_nothing_to_launch_and_is_told_nothing(self) -> None:
         engine = small(EngineSpec(max_num_seqs=8, tensor_parallel_size=2), url="http://127.0.0.1:1/v1")
         assert (engine.url, engine.launch(9000), engine.told.argv) == ("http://127.0.0.1:1", None, ())
@@ -126,17 +137,23 @@ class TestContainers:
         return launch_of(small(EngineSpec(max_num_seqs=8), container=container, env={"HF_TOKEN": SENTINEL}))
 
     def test_the_words_of_docker_run(self) -> None:
-        launch = self.made(gpus="0,1", args=["--shm-size", "1g"])
+        launch = self.made(gpus="0,1", args=["--cap-drop", "ALL"])
         name = launch.argv[launch.argv.index("--name") + 1]
         assert launch.argv == (
             "docker", "run", "--rm", "--init", "--name", name, "--publish", "127.0.0.1:9000:8000",
-            "--volume", "/models/smol:/models/smol:ro", "--ipc", "host", "--gpus", '"device=0,1"',
-            "--env", "HF_HUB_OFFLINE", "--env", "HF_TOKEN", "--shm-size", "1g", "small:1.2",
+            "--volume", "/models/smol:/models/smol:ro", "--shm-size", "16g", "--gpus", '"device=0,1"',
+            "--env", "HF_HUB_OFFLINE", "--env", "HF_TOKEN", "--cap-drop", "ALL", "small:1.2",
             "small-serve", "--host", "0.0.0.0", "--port", "8000", "--model", "/models/smol", "--seqs", "8",
         )  # fmt: skip
         assert launch.cleanup == ("docker", "rm", "--force", name)
         assert launch.env["HF_TOKEN"] == SENTINEL, "the client's own environment has the value"
         assert launch.elsewhere
+
+    @pytest.mark.parametrize("asked", [["--ipc", "host"], ["--ipc=host"], ["--shm-size", "64g"]])
+    def test_the_hosts_shared_memory_only_where_it_is_asked_for(self, asked: list[str]) -> None:
+        assert not [word for word in self.made(gpus="all").argv if "ipc" in word]
+        argv = self.made(args=asked).argv
+        assert [word for word in argv if word.startswith(("--ipc", "--shm"))] == [asked[0]], "podman takes only one"
 
     def test_podman_names_gpus_by_its_own_scheme(self) -> None:
         argv = self.made("podman", gpus="0,1").argv
@@ -167,16 +184,25 @@ class TestContainers:
 
 
 class TestSsh:
-    def test_the_words_of_ssh_and_of_the_other_host(self) -> None:
+    def test_the_words_of_ssh_and_of_the_other_host(self, monkeypatch: pytest.MonkeyPatch) -> None:
         remote = Ssh("me@box", args=["-p", "2222"], model_path="/data/smol")
+        monkeypatch.setattr(secrets, "choice", max)
         launch = launch_of(small(EngineSpec(max_num_seqs=8), ssh=remote, args=["--say", "it's here"]))
         assert launch.argv == (
             "ssh", "-tt", "-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=5",
-            "-o", "ControlPath=none", "-L", "127.0.0.1:9000:127.0.0.1:8000", "-p", "2222", "me@box",
-            """env HF_HUB_OFFLINE=1 small-serve --quiet --host 127.0.0.1 --port 8000 --model /data/smol --seqs 8 \
+            "-o", "ControlPath=none", "-L", "127.0.0.1:9000:127.0.0.1:32767", "-p", "2222", "--", "me@box",
+            """env HF_HUB_OFFLINE=1 small-serve --quiet --host 127.0.0.1 --port 32767 --model /data/smol --seqs 8 \
 --say 'it'"'"'s here'""",
         )  # fmt: skip
         assert (launch.cleanup, launch.elsewhere) == ((), True)
+
+    def test_each_start_listens_on_another_port_and_must_serve_the_model(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        engine = small(ssh=Ssh("box"))
+        assert len({launch_of(engine).argv for _ in range(20)}) > 1
+        assert launch_of(engine).listed_model is None, "its server does not say"
+        monkeypatch.setattr(Small, "lists_model", True)
+        assert launch_of(engine).listed_model == "smol"
+        assert launch_of(small()).listed_model is None, "here a port that is taken ends it"
 
     def test_the_program_there_may_be_named(self) -> None:
         there = launch_of(small(ssh=Ssh("box", command=["/opt/my venv/bin/small", "run"]))).argv[-1]

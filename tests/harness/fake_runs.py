@@ -4,21 +4,20 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 import results
 from harness.experiment import experiment_from
-from harness.observer import PlainObserver
 from harness.run import create_run, run_experiment
+from harness.virtual.running import QUIET
+from harness.world import inside
 from results.records import Phase, RequestRecord
 from results.run import Trial
 from tests.engines.fakes.answers import Answering, by_tokenizer
 from tests.engines.fakes.stage import running
+from tests.harness.in_process import InProcess
 from tests.workloads.small_tokenizers import checkpoint
 
-SHORT = {"duration_s": 0.6, "min_requests": 6, "max_requests": 12, "warmup_requests": 1, "settle_s": 0.0}
-LONG = {"duration_s": 1.3, "warmup_requests": 1, "settle_s": 0.0}
-"""Enough for a trial to be VALID."""
+SHORT = {"ramp_s": 0.1, "duration_s": 0.3, "settle_s": 0.0, "max_foreign_share": 1.0}
+"""Enough for a trial to be VALID, whatever else the machine is doing."""
 
 
 def tokenizer(tmp_path: Path) -> Path:
@@ -27,8 +26,8 @@ def tokenizer(tmp_path: Path) -> Path:
     return folder if folder.exists() else checkpoint(folder)
 
 
-async def measured_run(tmp_path: Path, engine: dict[str, Any], **changes: Any) -> results.Run:
-    """Run one engine to the end of one trial."""
+async def measured_run(tmp_path: Path, engine: dict[str, Any], *, samples: bool = False, **changes: Any) -> results.Run:
+    """Run one engine to the end of one trial, with the telemetry's process where ``samples`` says so."""
     data: dict[str, Any] = {
         "name": "t",
         "repeats": 1,
@@ -42,8 +41,9 @@ async def measured_run(tmp_path: Path, engine: dict[str, Any], **changes: Any) -
         **changes,
     }
     experiment = experiment_from(data, "t")
-    folder = create_run(experiment, tmp_path / "runs")
-    await run_experiment(experiment, folder, PlainObserver(Console(quiet=True), experiment))
+    with inside(InProcess(samples=samples)):
+        folder = create_run(experiment, tmp_path / "runs")
+        await run_experiment(experiment, folder, QUIET)
     return results.load(folder.path)
 
 

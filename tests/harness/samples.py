@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from results.records import Outcome, Phase, RequestRecord, StreamRecord
+from results.records import Outcome, Phase, RequestRecord, StreamEnd, StreamRecord
 from workloads import PlannedSession, Session, Turn
 
 
@@ -47,7 +47,11 @@ DONE = event("[DONE]")
 
 
 def stream(
-    reads: Sequence[tuple[int, bytes]], *, end: str = "complete", status: int | None = 200, detail: str | None = None
+    reads: Sequence[tuple[int, bytes]],
+    *,
+    end: StreamEnd = StreamEnd.COMPLETE,
+    status: int | None = 200,
+    detail: str | None = None,
 ) -> StreamRecord:
     """A raw record planned at 0 and sent at 1."""
     return StreamRecord(
@@ -68,9 +72,9 @@ def stream(
     )
 
 
-def request(index: int = 0, **changes: object) -> RequestRecord:
-    """An ok request planned at index seconds, first token 0.1 s later, second 0.1 s after that."""
-    start = index * 1_000_000_000
+def request(index: int = 0, at_s: float | None = None, **changes: object) -> RequestRecord:
+    """An ok request planned at ``at_s``, or at index seconds; first token 0.1 s later, second 0.1 s after that."""
+    start = round((index if at_s is None else at_s) * 1_000_000_000)
     fields: dict[str, object] = {
         "index": index,
         "phase": Phase.MEASURED,

@@ -16,7 +16,7 @@ from harness.cli.guarded import guarded
 from results.records import EngineDescription, RunStatus, TokenSource, Verdict
 from tests.engines.fakes.quill import VERSION
 from tests.engines.quill import example, install, model
-from tests.harness.fake_runs import LONG, measured_run
+from tests.harness.fake_runs import measured_run
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def quill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def run(tmp_path: Path, **side: Any) -> results.Run:
     smol = {"name": "smol", "path": str(model(tmp_path / "model"))}
-    return asyncio.run(measured_run(tmp_path, {"adapter": "quill", **side}, model=smol, trial=LONG))
+    return asyncio.run(measured_run(tmp_path, {"adapter": "quill", **side}, model=smol))
 
 
 def test_the_example_is_short() -> None:
@@ -52,11 +52,11 @@ def test_the_example_is_started_measured_and_described(tmp_path: Path) -> None:
     found = run(tmp_path, spec={"max_num_seqs": 32}, options={"ink": "blue"})
     assert found.status is RunStatus.COMPLETE
     (trial,) = found.finished
-    assert trial.record.verdict is Verdict.VALID, trial.record.reasons
+    assert trial.record.verdict is Verdict.VALID, trial.record.findings
     told = trial.record.engine_description
     assert isinstance(told, EngineDescription)
     assert (told.adapter, told.version) == ("quill", VERSION)
-    assert told.details == {"ink": "blue", "slots": 32}
+    assert {name: told.details[name] for name in ("ink", "slots")} == {"ink": "blue", "slots": 32}
     assert told.argv[-4:] == ["--ink", "blue", "--slots", "32"]
     assert {(request.output_tokens, request.token_source) for request in trial.requests} == {(5, TokenSource.IDS)}
 

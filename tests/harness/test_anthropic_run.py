@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from results.findings import FindingCode
 from results.records import Outcome, TokenSource
 from tests.engines.fakes.answers import Said
 from tests.engines.fakes.anthropic import FakeAnthropic
@@ -48,7 +49,7 @@ def test_a_completion_is_asked_as_a_chat_whose_template_comes_on_top(tmp_path: P
     trial, requests = only(attached_run(tmp_path, FakeAnthropic(PACE), "anthropic"))
     assert {request.wanted_input_tokens for request in requests} == {8}
     assert all((request.prompt_tokens or 0) > 8 for request in requests)
-    assert any(warning.startswith("input length") for warning in trial.record.warnings)
+    assert FindingCode.INPUT_LENGTH in {finding.code for finding in trial.record.warnings}
     assert trial.record.engine_description is not None
     assert any("the tokens of the chat template come on top" in note for note in trial.record.engine_description.notes)
 
@@ -58,8 +59,8 @@ def test_chunks_of_several_tokens_are_not_taken_for_tokens(tmp_path: Path) -> No
     trial, requests = only(attached_run(tmp_path, FakeAnthropic(Script(ttft_s=0.02, gap_s=0.01, group=2)), "anthropic"))
     assert {(len(request.chunk_ns), request.total_chunk_tokens) for request in requests} == {(3, 5)}
     assert {request.token_source for request in requests} <= {TokenSource.TOKENIZER, TokenSource.APPORTIONED}
-    told = [text for text in trial.record.warnings if text.startswith("token counts")]
-    assert bool(told) == any(request.token_source is TokenSource.APPORTIONED for request in requests)
+    is_warned = FindingCode.TOKENS_APPORTIONED in {finding.code for finding in trial.record.warnings}
+    assert is_warned == any(request.token_source is TokenSource.APPORTIONED for request in requests)
 
 
 @pytest.mark.parametrize("adapter", ["anthropic", "openai"])
@@ -67,10 +68,10 @@ def test_a_refused_request_is_a_failure_and_never_tried_again(tmp_path: Path, ad
     """Bias 1 and 4: a client that tries again makes a rate limit look like latency."""
     status = 529 if adapter == "anthropic" else 429
     fake = {"anthropic": FakeAnthropic, "openai": FakeOpenAi}[adapter](PACE, refusals=[status] * 999)
-    _, requests = only(attached_run(tmp_path, fake, adapter))
+    trial, requests = only(attached_run(tmp_path, fake, adapter))
     assert {(request.outcome, request.status) for request in requests} == {(Outcome.HTTP_ERROR, status)}
     assert "verloaded" in requests[0].error or "Rate limit reached" in requests[0].error
-    assert 999 - len(fake.refusals) == len(requests) + 1, "one request each, and one for the warm-up"
+    assert 999 - len(fake.refusals) == len(trial.requests)
 
 
 def test_an_overload_in_the_stream_is_a_failure(tmp_path: Path) -> None:

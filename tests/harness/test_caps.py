@@ -1,7 +1,7 @@
 """A cap on what is in flight against a simulated queue, in virtual time: the waits inside the client all show."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.queueing import simulated_ttfts_s
@@ -39,7 +39,6 @@ def test_a_stall_of_5_s_is_seen_as_a_queue_would_see_it(cap: int):
     assert ttfts_s(offsets_s, cap) == pytest.approx(true, abs=1e-6)
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     gaps_ms=st.lists(st.integers(0, 40), min_size=1, max_size=200),
     cap=st.integers(1, 5),

@@ -46,6 +46,15 @@ def test_the_gate_names_engines_of_its_experiment() -> None:
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_no_run_folder_becomes_an_artifact(workflow: Path) -> None:
+    """Those of a public repository are anybody's, and a run holds whole answers and the engines' logs."""
+    uploads = workflow.read_text(encoding="utf-8").split("upload-artifact")[1:]
+    paths = [line.strip() for upload in uploads for line in upload.splitlines() if line.strip().startswith("head/")]
+    assert not [path for path in paths if not path.endswith((".md", ".xml"))]
+    assert bool(paths) == bool(uploads)
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
 def test_no_expression_stands_in_a_script(workflow: Path) -> None:
     """What GitHub puts into a script before the shell reads it may be anybody's text."""
     steps = re.findall(r"run: (\|\n(?: {10}.*\n)+|.*)", workflow.read_text(encoding="utf-8"))

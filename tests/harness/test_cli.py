@@ -1,17 +1,23 @@
 import errno
 import json
-import shutil
+import os
 import subprocess
 import sys
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import cyclopts
 import pytest
 
 from engines import pick_port
+from harness import version
 from harness.cli import make_app
 from harness.cli.guarded import guarded
+from harness.virtual import VirtualEngine, VirtualWorld
+from harness.world import inside
 from results.errors import NotWritable, RunUnreadable
+from tests.results.builders import Sheet, build_run
 from tests.workloads.small_tokenizers import checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +48,34 @@ def test_help_names_every_command_and_imports_nothing_heavy():
         assert group in done.stdout
     code = "import sys, harness.cli; print([m for m in ('pandas', 'torch', 'numpy', 'aiohttp') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_the_version_is_that_of_the_checkout_else_of_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert in_process("--version") == 0
+    assert capsys.readouterr().out == f"{project['version']}\n"
+    monkeypatch.setattr(version, "__file__", str(tmp_path / "site-packages/harness/version.py"))
+    assert version.version() == metadata.version("bakeoff")
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages/pyproject.toml").write_text('project = { name = "other", version = "9.9" }')
+    assert version.version() == metadata.version("bakeoff")
+
+
+@pytest.mark.parametrize("load", [(), ("--concurrency", "2", "--rate", "3")])
+def test_bench_asks_for_its_load_by_its_own_options(load: tuple[str, ...], capsys: pytest.CaptureFixture[str]):
+    server = ("--engine", "openai", "--url", "http://127.0.0.1:9", "--model", "m", "--tokenizer", "tokenizer")
+    assert in_process("bench", *server, *load) == 2
+    assert "give either --concurrency REQUESTS or --rate SESSIONS_PER_SECOND" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("--model", "m", "--no-enable-prefix-caching"), ("--help",)])
+def test_serve_passes_every_option_to_the_engine(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
+    started: list[str] = []
+    monkeypatch.setattr(os, "execv", lambda _, argv: started.extend(argv))
+    in_process("serve", *words)
+    assert started == [sys.executable, "-m", "reference_engine", "serve", *words]
 
 
 def test_lists(capsys: pytest.CaptureFixture[str]):
@@ -82,11 +116,11 @@ def test_what_cannot_be_written_is_one_line_and_3(tmp_path: Path, capsys: pytest
 
 
 def test_a_page_that_cannot_be_written_costs_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    run = shutil.copytree(ROOT / "tests/results/golden/schema-2", tmp_path / "run")
+    run = build_run(tmp_path, Sheet(finished=1))
     (run / "report.html").mkdir()
     assert in_process("report", str(run)) == 3
     printed = capsys.readouterr()
-    assert "golden: COMPLETE" in printed.out
+    assert "demo: COMPLETE" in printed.out
     assert printed.err == f"bakeoff: cannot write {run}/report.html: Is a directory; free some space or choose --out\n"
 
 
@@ -114,7 +148,7 @@ def test_a_full_disk_met_anywhere_is_one_line_and_3(
     assert line in printed
 
 
-def test_bench_measures_a_running_server_and_report_and_compare_read_it(tmp_path: Path):
+def test_bench_measures_a_running_server(tmp_path: Path):
     port = pick_port()
     order = json.dumps({"schedule": {"ttft_s": 0.02, "itl_s": 0.005}, "port": port, "core": None})
     with subprocess.Popen(
@@ -125,41 +159,39 @@ def test_bench_measures_a_running_server_and_report_and_compare_read_it(tmp_path
         done = bakeoff(
             "bench", "--engine", "reference", "--url", f"http://127.0.0.1:{port}/v1", "--model", "truth",
             "--tokenizer", checkpoint(tmp_path / "tok"), "--workload", "random", "--concurrency", 2,
-            "--duration", 1.2, "--repeats", 3, "--no-calibrate", "--out", tmp_path / "runs", "--json",
+            "--ramp", 0.1, "--duration", 0.5, "--max-foreign-share", 1, "--no-calibrate",
+            "--out", tmp_path / "runs", "--json",
         )  # fmt: skip
         truth.communicate()
-    assert done.returncode == 0, done.stderr
+    assert done.returncode in {0, 3}, done.stderr  # 3: whatever else this machine does may void the trial
     summary = json.loads(done.stdout)
     assert summary["status"] == "complete"
-    assert summary["cells"][0]["intervals"]["ttft_p50_s"]["n"] == 3
     assert Path(summary["report"]).read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_report_and_compare_read_what_bench_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    with inside(VirtualWorld({"reference": VirtualEngine()})):
+        assert in_process(
+            "bench", "--engine", "reference", "--url", "http://virtual/v1", "--model", "truth",
+            "--tokenizer", str(checkpoint(tmp_path / "tok")), "--workload", "random", "--concurrency", "2",
+            "--ramp", "1", "--duration", "5", "--repeats", "3", "--no-calibrate", "--out", str(tmp_path / "runs"),
+            "--json",
+        ) == 0  # fmt: skip
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["cells"][0]["intervals"]["ttft_p50_s"]["n"] == 3
     assert summary["cells"][0]["uncalibrated"] == "client.calibrate is off"
-    assert "c=2" in bakeoff("report", summary["run"]).stdout
-    same = bakeoff("compare", summary["run"], summary["run"], "--json")
-    judged = {comparison["metric"]: comparison["judgement"] for comparison in json.loads(same.stdout)["comparisons"]}
+    assert in_process("report", summary["run"]) == 0
+    assert "c=2" in capsys.readouterr().out
+    assert in_process("compare", summary["run"], summary["run"], "--json") == 0
+    comparisons = json.loads(capsys.readouterr().out)["comparisons"]
+    judged = {comparison["metric"]: comparison["judgement"] for comparison in comparisons}
     assert judged.pop("peak_host_bytes") == "unclear"  # the server is not ours: its memory was not sampled
+    assert judged.pop("requests_per_s") == "unclear"  # so few requests cannot tell
     assert set(judged.values()) == {"same"}
 
 
 @pytest.mark.model
-def test_each_mistake_of_the_list_gets_one_line(model_folder: Path):
-    bars = bars_of("cli.errors", "--model", str(model_folder))
-    assert [name for name, bar in bars.items() if not bar["pass"]] == []
-
-
-@pytest.mark.model
 def test_killing_the_harness_loses_nothing(model_folder: Path):
-    bars = bars_of("crash.harness_killed", "--instants", "3", "--model", str(model_folder))
-    assert [name for name, bar in bars.items() if not bar["pass"]] == []
-
-
-def test_what_was_saved_stays_saved(tmp_path: Path):
-    """But for full disks, which need a mount of their own: tests/harness/test_fleet.py has those."""
-    bars = bars_of("crash.store", "--kills", "20", "--runs", "25", "--no-disks", "--model", str(tmp_path))
-    assert [name for name, bar in bars.items() if not bar["pass"]] == []
-
-
-@pytest.mark.model
-def test_killing_the_engine_and_interrupting_leave_evidence_and_no_orphan(model_folder: Path):
-    bars = bars_of("crash.engine_killed", "--model", str(model_folder))
+    """Once; make nightly kills harnesses, engines and writers at many instants."""
+    bars = bars_of("crash.harness_killed", "--instants", "1", "--model", str(model_folder))
     assert [name for name, bar in bars.items() if not bar["pass"]] == []

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from engines.dialects import ReferenceDialect, TokenDelta, TransformersDialect
 from harness.client import decode_stream
 from harness.client.token_counts import apportion, token_counts
-from results.records import Outcome, TokenSource
+from results.records import Outcome, StreamEnd, TokenSource
 from tests.harness.samples import DONE, FINISH, TOKEN, event, stream
 
 REFERENCE, TRANSFORMERS = ReferenceDialect(), TransformersDialect()
@@ -53,7 +53,8 @@ def test_the_times_of_the_end_are_kept():
     usage = event('{"choices":[],"usage":{"completion_tokens":1}}')
     word = event('{"choices":[{"text":"Hi","index":0,"finish_reason":"length"}]}')
     record = decode_stream(stream([(10, word), (20, usage), (30, DONE)]), TRANSFORMERS, None)
-    assert (record.usage_ns, record.usage_in_choice, record.last_event_ns, record.end) == (20, False, 30, "complete")
+    assert (record.usage_ns, record.usage_in_choice, record.last_event_ns) == (20, False, 30)
+    assert record.end is StreamEnd.COMPLETE
     together = decode_stream(stream([(10, TOKEN), (20, FINISH), (30, b": still here\n\n")]), REFERENCE, None)
     assert (together.usage_ns, together.usage_in_choice, together.last_event_ns) == (20, True, 20)
 
@@ -78,9 +79,16 @@ def test_where_the_format_has_no_finish_reason_an_orderly_end_makes_an_answer_wh
     closing = ClosingDialect()
     record = decode_stream(stream([(10, TOKEN)]), closing, None)
     assert (record.outcome, record.finish_reason, record.error) == (Outcome.OK, None, None)
-    assert decode_stream(stream([(10, TOKEN)], end="reset"), closing, None).outcome is Outcome.STREAM_ERROR
-    nothing = decode_stream(stream([(10, b": still here\n\n")]), closing, None)
-    assert (nothing.outcome, nothing.error) == (Outcome.TRUNCATED, "the stream ended without a token")
+    assert decode_stream(stream([(10, TOKEN)], end=StreamEnd.RESET), closing, None).outcome is Outcome.STREAM_ERROR
+
+
+def test_an_answer_that_ended_well_without_a_token_is_empty():
+    silent = decode_stream(stream([(10, b": still here\n\n")]), ClosingDialect(), None)
+    finished = decode_stream(stream([(10, FINISH + DONE)]), REFERENCE, None)
+    assert [(r.outcome, r.error) for r in (silent, finished)] == [(Outcome.EMPTY, "the answer has no token")] * 2
+    cut = decode_stream(stream([(10, DONE)]), REFERENCE, None)
+    assert cut.outcome is Outcome.TRUNCATED
+    assert decode_stream(stream([], end=StreamEnd.RESET), ClosingDialect(), None).outcome is Outcome.STREAM_ERROR
 
 
 def test_an_error_event_under_status_200_is_a_stream_error():
@@ -96,13 +104,13 @@ def test_an_http_error_tells_what_the_engine_said():
 
 def test_each_end_of_the_transport_has_its_class():
     expected = {
-        "refused": Outcome.REFUSED,
-        "timeout": Outcome.TIMEOUT,
-        "cancelled": Outcome.CANCELLED,
-        "reset": Outcome.STREAM_ERROR,
+        StreamEnd.REFUSED: Outcome.REFUSED,
+        StreamEnd.TIMEOUT: Outcome.TIMEOUT,
+        StreamEnd.CANCELLED: Outcome.CANCELLED,
+        StreamEnd.RESET: Outcome.STREAM_ERROR,
     }
     for end, outcome in expected.items():
-        status = None if end == "refused" else 200
+        status = None if end is StreamEnd.REFUSED else 200
         record = decode_stream(stream([], end=end, status=status, detail="why"), REFERENCE, None)
         assert (record.outcome, record.error) == (outcome, "why")
 

@@ -10,7 +10,7 @@ from harness.client import Driver, Issue
 from harness.client.fake import ScriptedTransport
 from harness.clock import LoopClock, run_virtual
 from results.errors import NotWritable
-from results.records import Phase
+from results.records import Phase, StreamEnd
 from tests.harness.driving import ANSWER, S, drive, wire
 from tests.harness.samples import FINISH, TOKEN, MemoryRecorder, closed, opened, session
 from workloads import PlannedSession
@@ -19,7 +19,7 @@ from workloads import PlannedSession
 def test_closed_loop_keeps_exactly_the_wanted_number_in_flight():
     issue, records, transport, _ = drive(
         lambda: ScriptedTransport(ANSWER),
-        lambda d: d.closed_loop(wire(closed(100)), 4, duration_s=2.0, minimum=0, ramp_s=0),
+        lambda d: d.closed_loop(wire(closed(100)), 4, duration_s=2.0, minimum=0),
     )
     assert transport.max_in_flight == 4
     assert len(records) == 40  # 4 slots, 0.2 s each, 2 s
@@ -29,7 +29,7 @@ def test_closed_loop_keeps_exactly_the_wanted_number_in_flight():
 def test_closed_loop_plans_the_next_request_at_the_end_of_the_last():
     _, records, _, _ = drive(
         lambda: ScriptedTransport(ANSWER),
-        lambda d: d.closed_loop(wire(closed(3)), 1, duration_s=60, minimum=0, ramp_s=0),
+        lambda d: d.closed_loop(wire(closed(3)), 1, duration_s=60, minimum=0),
     )
     assert [record.planned_ns for record in records] == [0, round(0.2 * S), round(0.4 * S)]
     assert all(record.sent_ns == record.planned_ns for record in records)
@@ -38,7 +38,7 @@ def test_closed_loop_plans_the_next_request_at_the_end_of_the_last():
 def test_closed_loop_goes_on_until_the_minimum_was_started():
     _, records, _, _ = drive(
         lambda: ScriptedTransport(ANSWER),
-        lambda d: d.closed_loop(wire(closed(100)), 2, duration_s=0.1, minimum=7, ramp_s=0),
+        lambda d: d.closed_loop(wire(closed(100)), 2, duration_s=0.1, minimum=7),
     )
     assert len(records) == 7
 
@@ -46,7 +46,7 @@ def test_closed_loop_goes_on_until_the_minimum_was_started():
 def test_closed_loop_stops_when_the_sessions_run_out():
     issue, records, _, _ = drive(
         lambda: ScriptedTransport(ANSWER),
-        lambda d: d.closed_loop(wire(closed(5)), 2, duration_s=60, minimum=50, ramp_s=0),
+        lambda d: d.closed_loop(wire(closed(5)), 2, duration_s=60, minimum=50),
     )
     assert len(records) == 5
     assert issue.end_ns == round(0.4 * S)  # the other slot still had the fifth
@@ -106,11 +106,11 @@ def test_the_phase_is_recorded():
     assert [(record.phase, record.index) for record in recorder.records] == [(Phase.WARMUP, 5), (Phase.WARMUP, 6)]
 
 
-def test_slots_start_over_the_ramp():
+def test_slots_start_a_few_at_a_time():
     _, records, _, _ = drive(
-        lambda: ScriptedTransport([(9.0, TOKEN)]), lambda d: d.closed_loop(wire(closed(4)), 4, duration_s=9, ramp_s=2.0)
+        lambda: ScriptedTransport([(9.0, TOKEN)]), lambda d: d.closed_loop(wire(closed(9)), 9, duration_s=9)
     )
-    assert [record.planned_ns for record in records] == [0, S // 2, S, 3 * S // 2]
+    assert [record.planned_ns for record in records] == [0] * 4 + [S // 1000] * 4 + [S // 500]
 
 
 def test_a_cap_on_what_is_in_flight_does_not_hide_the_wait():
@@ -126,21 +126,21 @@ def test_a_cap_on_what_is_in_flight_does_not_hide_the_wait():
 def test_a_request_that_never_ends_is_recorded_as_a_timeout():
     _, records, _, _ = drive(
         lambda: ScriptedTransport([(99.0, TOKEN)]),
-        lambda d: d.closed_loop(wire(closed(1)), 1, duration_s=1, minimum=0, ramp_s=0),
+        lambda d: d.closed_loop(wire(closed(1)), 1, duration_s=1, minimum=0),
         timeout_s=2.0,
     )
-    assert [(record.end, record.ended_ns) for record in records] == [("timeout", 2 * S)]
+    assert [(record.end, record.ended_ns) for record in records] == [(StreamEnd.TIMEOUT, 2 * S)]
 
 
 def test_requests_cut_off_by_an_interrupt_are_recorded_as_cancelled():
     async def interrupted(driver: Driver) -> None:
-        work = asyncio.create_task(driver.closed_loop(wire(closed(9)), 3, duration_s=60, ramp_s=0))
+        work = asyncio.create_task(driver.closed_loop(wire(closed(9)), 3, duration_s=60))
         await asyncio.sleep(0.15)
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
 
     _, records, _, driver = drive(lambda: ScriptedTransport(ANSWER), interrupted)
-    assert [record.end for record in records] == ["cancelled"] * 3
+    assert [record.end for record in records] == [StreamEnd.CANCELLED] * 3
     assert all(len(record.reads) == 1 for record in records)
     assert driver.planned == len(records)
 

@@ -79,6 +79,16 @@ class TestList:
         row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("tiny"))
         assert row.split() == ["tiny", "tiny", "3.1,", "outdated", "3.4", "GB"]
 
+    def test_shows_named_engines_alone(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert engines("list", "vllm", "--json") == 0
+        found = json.loads(capsys.readouterr().out)
+        assert [one["name"] for one in found["engines"]] == ["vllm"]
+        assert {one["adapter"] for one in found["environments"]} == {"vllm"}
+        assert engines("list", "openai") == 0
+        assert "Environments" not in capsys.readouterr().out
+        assert engines("list", "vlm") == 2
+        assert "unknown engine 'vlm'; did you mean 'vllm'?" in capsys.readouterr().err
+
     def test_lists_the_others_when_another_package_is_broken(
         self, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

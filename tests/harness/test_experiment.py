@@ -67,6 +67,10 @@ def test_levels_have_seeds_of_their_own_and_engines_share_them():
         ({"loads": [{"concurrency": 1}] * 2}, BadExperiment, "two loads are the same"),
         ({"trial": {"duration_s": 0}}, BadExperiment, "duration_s must be above 0"),
         ({"trial": {"max_requests": 0}}, BadExperiment, "trial.max_requests must be at least 1"),
+        ({"trial": {"ramp_s": -1.0}}, BadExperiment, "trial.ramp_s must not be negative"),
+        ({"trial": {"duration_s": 9, "max_window_s": 8}}, BadExperiment, "max_window_s must be at least trial.dur"),
+        ({"trial": {"warmup_requests": 2}}, BadExperiment, "trial has no option 'warmup_requests'"),
+        ({"loads": [{"concurrency": 1, "ramp_s": 1.0}]}, BadExperiment, "loads[0] has no option 'ramp_s'"),
         ({"trial": {"cache": "hot"}}, BadExperiment, "Invalid enum value 'hot' - at `$.trial.cache`"),
         ({"workload": {"name": "trace"}}, BadOption, "workload 'trace': Object missing required field `path`"),
         ({"workload": {"name": "rag", "options": {"scal": 1}}}, BadOption, "did you mean 'scale'?"),
@@ -102,8 +106,6 @@ POISSON = {"rate_per_s": 2.0, "arrival": "poisson"}
             "arrival_options belong to a named arrival process",
         ),
         ({"concurrency": 1, "arrival_options": {"a": 1}}, "arrival_options belong to a named arrival process"),
-        ({**POISSON, "ramp_s": 1.0}, "ramp_s belongs to a load with concurrency"),
-        ({"concurrency": 1, "ramp_s": -1.0}, "ramp_s must not be negative, not -1.0"),
         ({"concurrency": 1, "max_in_flight": 4}, "max_in_flight belongs to a load with arrival"),
         ({**POISSON, "max_in_flight": 0}, "max_in_flight must be at least 1, not 0"),
     ],
@@ -146,7 +148,6 @@ def test_an_arrival_process_is_checked_before_anything_runs(load: dict[str, Any]
     ("load", "label"),
     [
         ({"concurrency": 8}, "c=8"),
-        ({"concurrency": 8, "ramp_s": 2.5}, "c=8 ramp 2.5s"),
         ({"rate_per_s": 0.8, "arrival": "poisson"}, "poisson 0.8/s"),
         ({"rate_per_s": 50, "arrival": "constant", "max_in_flight": 16}, "constant 50/s ≤16"),
         ({"arrival": "workload"}, "workload"),
@@ -168,7 +169,7 @@ def test_loads_that_differ_in_anything_are_different():
     loads = [
         {"arrival": "workload"}, {"arrival": "workload", "time_warp": 2.0}, {"arrival": "workload", "rate_per_s": 2.0},
         POISSON, {**POISSON, "max_in_flight": 3}, gamma, {**gamma, "arrival_options": {"burstiness": 0.5}},
-        {**gamma, "arrival_options": {"burstiness": 0.25}}, {"concurrency": 2}, {"concurrency": 2, "ramp_s": 1.0},
+        {**gamma, "arrival_options": {"burstiness": 0.25}}, {"concurrency": 2},
     ]  # fmt: skip
     experiment = made(loads=loads)
     assert len({experiment.traffic_seed(load) for load in experiment.loads}) == len(loads)

@@ -16,7 +16,7 @@ from harness.client.fleet import LoadOrder, dealt
 from harness.errors import ClientFailed
 from results.errors import NotWritable
 from results.frames import FrameLog
-from results.records import StreamRecord
+from results.records import StreamEnd, StreamRecord
 from results.store import TrialFolder
 from tests.harness.fleet_scenes import planned, play, put_on, truth, under_way, wire
 
@@ -76,7 +76,11 @@ def test_a_cancelled_load_leaves_every_record_and_a_fleet_for_the_next(tmp_path:
         return list(TrialFolder(tmp_path / "cut").read_streams())
 
     ends = {record.session: record.end for record in play(scene())}
-    assert ends == {"s0": "cancelled", "s2": "cancelled", **dict.fromkeys(("s1", "s3", "s5", "s7"), "complete")}
+    assert ends == {
+        "s0": StreamEnd.CANCELLED,
+        "s2": StreamEnd.CANCELLED,
+        **dict.fromkeys(("s1", "s3", "s5", "s7"), StreamEnd.COMPLETE),
+    }
 
 
 def test_a_load_can_be_cancelled_before_it_has_begun(tmp_path: Path):
@@ -106,7 +110,7 @@ def test_a_worker_that_is_killed_ends_the_load_with_one_line(tmp_path: Path):
 
     assert "\n" not in play(scene())
     (survivor,) = TrialFolder(tmp_path / "cut").read_streams()
-    assert (survivor.session, survivor.end) == ("s0", "cancelled")
+    assert (survivor.session, survivor.end) == ("s0", StreamEnd.CANCELLED)
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["cannot be opened", "fills up"])
@@ -126,7 +130,7 @@ def test_a_log_that_cannot_be_written_ends_the_load_with_one_line(tmp_path: Path
         return str(failure.value)
 
     assert "\n" not in play(scene())
-    assert {record.end for record in FrameLog(log.with_name("streams-1.frames"), StreamRecord)} <= {"cancelled"}
+    assert {record.end for record in FrameLog(log.with_name("streams-1.frames"), StreamRecord)} <= {StreamEnd.CANCELLED}
 
 
 def test_what_breaks_inside_a_worker_is_named(tmp_path: Path):

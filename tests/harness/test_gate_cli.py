@@ -1,6 +1,5 @@
 """``bakeoff gate``: exit codes, files, and a run that ends when the verdict is clear."""
 
-import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,17 +9,13 @@ import pytest
 
 import results
 from harness.errors import BadExperiment
-from harness.experiment import experiment_from
 from harness.gating import Looks, noise, two_sides
-from harness.run import create_run, run_experiment
-from results.comparing import Terms
+from harness.virtual import Fault, VirtualEngine, VirtualWorld, virtual_experiment
+from harness.world import inside
 from results.gate import Outcome
 from results.records import RunStatus, Source
 from results.store import RunFolder
-from tests.engines.fakes.answers import by_tokenizer
-from tests.engines.fakes.openai import FakeOpenAi
-from tests.engines.fakes.stage import Script, running
-from tests.harness.fake_runs import SHORT, tokenizer
+from results.terms import Terms
 from tests.harness.test_cli import in_process as bakeoff
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 
@@ -74,42 +69,53 @@ def test_everybodys_file(tmp_path: Path, capsys, monkeypatch) -> None:
     assert "::error" not in capsys.readouterr().out
 
 
-def test_an_engine_that_is_not_there_is_no_evidence(tmp_path: Path, capsys) -> None:
+def measured(tmp_path: Path, engines: dict[str, VirtualEngine], *arguments: str) -> int:
+    """``bakeoff gate`` of engines that are measured now, in virtual time."""
+    sides = ", ".join(
+        f'{{ adapter = "openai", url = "http://{label}", label = "{label}" }}' for label in ("main", "branch")
+    )
     file = tmp_path / "gate.toml"
-    folder = tokenizer(tmp_path)
     file.write_text(f"""
 name = "gate"
-model = {{ name = "smol", tokenizer = "{folder}" }}
-engines = [{{ adapter = "openai", url = "http://127.0.0.1:1", label = "main" }}]
+repeats = 5
+model = {{ name = "smol" }}
+engines = [{sides}]
 workload = {{ name = "random", options = {{ input_tokens = 8, output_tokens = 5 }} }}
-loads = [{{ concurrency = 1 }}]
-client = {{ calibrate = false }}
-trial = {{ duration_s = 0.5, settle_s = 0, timeout_s = 2, warmup_requests = 0, max_requests = 3, min_requests = 1 }}
+loads = [{{ concurrency = 3 }}]
+trial = {{ ramp_s = 0.5, duration_s = 2.0 }}
 """)
-    told = ("--baseline", "main", "--candidate", "main", "--repeats", "3", "--out", str(tmp_path / "runs"))
-    assert bakeoff("gate", str(file), *told) == 3
+    with inside(VirtualWorld(engines)):
+        return bakeoff("gate", str(file), "--baseline", "main", *arguments, "--out", str(tmp_path / "runs"))
+
+
+def test_an_engine_that_is_not_there_is_no_evidence(tmp_path: Path, capsys) -> None:
+    gone = VirtualEngine(faults={Fault.REFUSED: 1.0})
+    assert measured(tmp_path, {"main": gone, "main-again": gone}, "--candidate", "main") == 3
     assert "bakeoff: INVALID: " in capsys.readouterr().err
-    assert bakeoff("gate", str(file), "--baseline", "main", "--candidate", "vllm") == 3
-    assert "the experiment has no engine 'vllm'; it has main" in capsys.readouterr().err
+    assert measured(tmp_path, {}, "--candidate", "vllm") == 3
+    assert "the experiment has no engine 'vllm'; it has main, branch" in capsys.readouterr().err
 
 
-def experiment(tmp_path: Path, url: str, **changes: object):
-    data = {
-        "name": "t",
-        "repeats": 4,
-        "model": {"name": "smol", "tokenizer": str(tokenizer(tmp_path))},
-        "engines": [{"adapter": "openai", "url": url, "label": label} for label in ("main", "branch", "other")],
-        "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": 5}},
-        "loads": [{"concurrency": 3}],
-        "trial": SHORT,
-        "client": {"calibrate": False},
-        **changes,
-    }
-    return experiment_from(data, "t")
+@pytest.mark.parametrize(("slowdown", "code", "outcome"), [(1.0, 0, "no regression"), (1.2, 1, "regression")])
+def test_it_ends_as_soon_as_the_verdict_is_clear(
+    tmp_path: Path, capsys, slowdown: float, code: int, outcome: str
+) -> None:
+    """At most 5 repeats: looks after 3 and 5."""
+    main = VirtualEngine(trial_noise=0.001)
+    engines = {"main": main, "branch": msgspec.structs.replace(main, slowdown=slowdown)}
+    assert measured(tmp_path, engines, "--candidate", "branch", "--json") == code
+    verdict = json.loads(capsys.readouterr().out)
+    assert verdict["outcome"] == outcome
+    assert verdict["compared"]["terms"]["alpha"] < 0.01, "an early look is held to a stricter level"
+    run = results.load(next((tmp_path / "runs").iterdir()))
+    assert {trial.record.repeat for trial in run.finished} == {1, 2, 3}
+    assert run.status is RunStatus.COMPLETE
+    assert run.unfinished == []
+    assert run.manifest.notes[-1] == "ended after 3 of at most 5 repeats: the verdict was clear"
 
 
-def test_two_engines_of_many(tmp_path: Path) -> None:
-    whole = experiment(tmp_path, "http://127.0.0.1:1")
+def test_two_engines_of_many() -> None:
+    whole = virtual_experiment(["main", "branch", "other"], [{"concurrency": 3}])
     pair, a, b = two_sides(whole, "other", "main", repeats=6)
     assert ([side.shown for side in pair.engines], pair.repeats, a, b) == (["other", "main"], 6, "other", "main")
     twins, a, b = two_sides(whole, "main", "main")
@@ -118,38 +124,6 @@ def test_two_engines_of_many(tmp_path: Path) -> None:
         two_sides(whole, "main", "vllm")
     with pytest.raises(BadExperiment, match="at least 3 repeats, not 2"):
         two_sides(whole, "main", "branch", repeats=2)
-
-
-class Quiet:
-    """An observer that says nothing."""
-
-    def __getattr__(self, name: str):
-        return lambda *_: None
-
-
-def test_it_ends_as_soon_as_the_verdict_is_clear(tmp_path: Path) -> None:
-    """A server against itself, for at most 5 repeats: looks after 3 and 5, and nearly everything counts as the same."""
-    fake = FakeOpenAi(Script(ttft_s=0.02, gap_s=0.01))
-    fake.count = by_tokenizer(tokenizer(tmp_path))
-    trial = SHORT | {"duration_s": 1.6, "max_requests": 400}
-
-    async def scene() -> tuple[results.Run, Looks]:
-        async with running(fake) as url:
-            made, a, b = two_sides(experiment(tmp_path, url, trial=trial), "main", "main", repeats=5)
-            folder = create_run(made, tmp_path / "runs")
-            terms = Terms(metrics=(), primary="itl_p50_s", alpha=0.2, band=0.9)  # a busy machine must not tell
-            looks = Looks(folder, a, b, made.repeats, terms)
-            await run_experiment(made, folder, Quiet(), clear=looks.clear)
-            return results.load(folder.path), looks
-
-    run, looks = asyncio.run(scene())
-    assert looks.verdict is not None
-    assert looks.verdict.outcome is Outcome.NO_REGRESSION
-    assert {trial.record.repeat for trial in run.finished} == {1, 2, 3}
-    assert run.status is RunStatus.COMPLETE
-    assert run.unfinished == []
-    assert run.manifest.notes[-1] == "ended after 3 of at most 5 repeats: the verdict was clear"
-    assert looks.verdict.compared.terms.alpha < 0.2, "an early look is held to a stricter level"
 
 
 def test_an_engine_against_itself_tells_the_noise(tmp_path: Path) -> None:
@@ -184,15 +158,23 @@ def test_it_goes_on_while_nothing_is_clear(tmp_path: Path, monkeypatch) -> None:
     assert not looks(nothing, 3).clear(3), "the end says why"
 
 
-def test_the_newest_run_of_a_branch_is_a_baseline(tmp_path: Path, capsys) -> None:
-    for number, (branch, speed) in enumerate([("main", SLOWER), ("main", FAST), ("side", SLOWER), ("topic", FAST)]):
+def test_the_newest_runs_of_a_branch_are_a_baseline(tmp_path: Path, capsys) -> None:
+    """Three of main at three times, one a slower branch, and one of its own."""
+    much_slower = replace(FAST, ttft_s=FAST.ttft_s * 2, itl_s=FAST.itl_s * 2)
+    runs = [("main", FAST), ("main", FAST), ("main", FAST), ("side", much_slower), ("topic", FAST)]
+    for number, (branch, speed) in enumerate(runs):
         sheet = replace(SAME, engines={"main": speed}, run_id=f"run-{number}", seed=number)
         folder = RunFolder(build_run(tmp_path, sheet))
         created = f"2026-11-0{number + 1}T10:00:00+00:00"
         source = Source(f"{number:09x}", branch)
         folder.write_manifest(msgspec.structs.replace(folder.read_manifest(), source=source, created_utc=created))
-    assert bakeoff("gate", "--baseline", "branch:main", "--candidate", str(tmp_path / "run-2")) == 1
-    assert "main (run-2) has " in (out := capsys.readouterr().out)
-    assert "that of main (run-1)" in out, "the newest of the branch"
-    assert bakeoff("gate", "--baseline", "branch:topic", "--candidate", str(tmp_path / "run-3")) == 3
+    assert bakeoff("gate", "--baseline", "branch:main", "--candidate", str(tmp_path / "run-3")) == 1
+    assert "main (run-3) has " in (out := capsys.readouterr().out)
+    assert "that of main (run-2 and 2 before it)" in out, "the newest of the branch"
+    named = [word for number in range(3) for word in ("--baseline", str(tmp_path / f"run-{number}"))]
+    assert bakeoff("gate", *named, "--candidate", str(tmp_path / "run-3")) == 1
+    assert "that of main (run-2 and 2 before it)" in capsys.readouterr().out
+    assert bakeoff("gate", *named[:2], "--candidate", str(tmp_path / "run-3")) == 2, "one run shows no other days"
+    assert "2 more runs of the baseline" in " ".join(capsys.readouterr().out.split())
+    assert bakeoff("gate", "--baseline", "branch:topic", "--candidate", str(tmp_path / "run-4")) == 3
     assert "on branch 'topic' in" in capsys.readouterr().err, "a run is not its own baseline"

@@ -6,7 +6,7 @@ import pytest
 
 from engines import Access
 from harness.client.masking import without_secrets
-from results.records import Phase, StreamRecord
+from results.records import Phase, StreamEnd, StreamRecord
 from tests.harness.samples import MemoryRecorder
 
 KEY = "sk-0123456789"
@@ -16,7 +16,7 @@ ACCESS = Access({"authorization": f"Bearer {KEY}"}, "sig=abcdefgh")
 def recorded(access: Access, *reads: bytes) -> list[bytes]:
     log: Any = MemoryRecorder()
     record = StreamRecord(
-        index=0, phase=Phase.MEASURED, session="s", turn=0, planned_ns=0, ended_ns=9, end="complete",
+        index=0, phase=Phase.MEASURED, session="s", turn=0, planned_ns=0, ended_ns=9, end=StreamEnd.COMPLETE,
         read_ns=list(range(len(reads))), reads=list(reads),
     )  # fmt: skip
     recorder = without_secrets(log, access)

@@ -12,16 +12,21 @@ from harness.testing import Bakeoff, Measured, NotHeld, summary
 from results import load
 from results.benchmark_json import benchmark_json
 from results.errors import NoEvidence, NotComparable, RunNotFound
+from results.findings import FindingCode, invalid
+from results.floor import FLOOR_FILE
 from results.metrics import CATALOGUE
 from results.report.format import value_text
 from tests.results.builders import FAST, LOADS, Sheet, build_run
+from tests.results.floors import with_floor
 
 ONE = Sheet(engines={"main": FAST}, loads=LOADS[1:3], repeats=5, requests=16, invalid=(3,), regret=None)
 PAIR = replace(ONE, engines={"main": FAST, "branch": FAST}, invalid=())
 
 
 def run(root: Path, sheet: Sheet = ONE, baseline: str | None = None, **changes: object) -> Measured:
-    return Measured("test_chat", load(build_run(root, replace(sheet, **changes))), baseline)  # type: ignore[arg-type]
+    """A run in a folder whose noise floor is known."""
+    path = with_floor(build_run(root, replace(sheet, **changes)))  # type: ignore[arg-type]
+    return Measured("test_chat", load(path), baseline)
 
 
 def slower(by: float) -> dict[str, object]:
@@ -38,7 +43,7 @@ def test_each_trial_that_misses_is_named_with_what_it_had(tmp_path: Path) -> Non
     """A bound between the fastest and the slowest trial at c=8, which every trial at c=4 meets."""
     made = run(tmp_path)
     ttfts = {t.record.id: t.metrics["ttft_p50_s"].value for t in made.results.finished if t.record.load.label == "c=8"}
-    invalid = next(t.record.id for t in made.results.finished if t.record.reasons)
+    invalid = next(t.record.id for t in made.results.finished if t.record.invalidating)
     assert ttfts.pop(invalid)
     worst = max(ttfts, key=lambda name: ttfts[name] or 0.0)
     bound = sorted(value or 0.0 for value in ttfts.values())[-2]
@@ -68,7 +73,7 @@ def test_an_equal_run_passes_and_a_slower_one_fails_with_the_gates_sentence(tmp_
     first, *rest = str(raised.value).splitlines()
     assert first.startswith("regression: output at c=8: main (b) has 0.8")
     assert any(line.startswith("  ITL p50 at c=8: ") for line in rest)
-    assert rest[-2].startswith("  1 trial of main (a) is INVALID and does not count")
+    assert rest[-2].startswith("  1 trial of main (a) is INVALID, and no metric counts it")
     worse.assert_no_regression(made.path, primary="peak_host_bytes", metrics=["peak_host_bytes"])
 
 
@@ -81,6 +86,36 @@ def test_what_cannot_be_told_fails_unless_it_may_pass(tmp_path: Path) -> None:
     with pytest.warns(NotHeld, match="test_chat: cannot tell: output at c=8"):
         few.assert_no_regression(made.path, band=0.0001, cannot_tell="pass")
     assert few.said["main", "c=8"] == ["cannot tell"] * 2
+
+
+def test_one_stored_run_says_nothing_of_other_days(tmp_path: Path) -> None:
+    """Without a floor a fifth more may be the day; three runs of the baseline show what days are worth."""
+    made = run(tmp_path, run_id="b", **slower(1.2))
+    (tmp_path / FLOOR_FILE).unlink()
+    days = [build_run(tmp_path, replace(ONE, run_id=f"a{day}", seed=day, invalid=())) for day in range(3)]
+    with pytest.raises(AssertionError, match=r"cannot tell: .*; 2 more runs of the baseline, or bakeoff floor"):
+        made.assert_no_regression(days[0])
+    with pytest.raises(AssertionError, match=r"regression: ITL p50 at c=8: main \(b\) .* main \(a2 and 2 before it\)"):
+        made.assert_no_regression(days, primary="itl_p50_s", metrics=["itl_p50_s"])
+
+
+def test_a_run_whose_trials_failed_requests_is_a_regression(tmp_path: Path) -> None:
+    """Two trials more than the baseline: the metrics of the others are as good as before."""
+    made = run(tmp_path, run_id="a", invalid=())
+    failing = invalid(
+        FindingCode.FAILED_REQUESTS,
+        failed_requests=8,
+        measured_requests=160,
+        outcome_requests=8,
+        outcome="timeout",
+        error="none",
+    )
+    worse = run(tmp_path, run_id="b", invalid=(1, 3), void=failing)
+    with pytest.raises(AssertionError, match=r"trials at c=8: main \(b\) failed too many requests in 2 of 5"):
+        worse.assert_no_regression(made.path)
+    one = run(tmp_path, run_id="c", invalid=(1,), void=failing)
+    with pytest.raises(AssertionError, match="cannot tell: "):
+        one.assert_no_regression(made.path)
 
 
 def test_without_a_baseline_nothing_passes_silently(tmp_path: Path) -> None:
@@ -120,7 +155,7 @@ def test_mistakes_keep_their_line_and_lose_our_traceback(tmp_path: Path) -> None
     with pytest.raises(RunNotFound) as raised:
         made.assert_no_regression(tmp_path / "nothing")
     assert len(raised.traceback.filter(raised)) == 1, "the line of the test, and nothing of bakeoff"
-    with pytest.raises(NoEvidence, match="has no valid trial of main: client saturated"):
+    with pytest.raises(NoEvidence, match="has no valid trial of main: gpu0 lowered its clocks"):
         made.assert_no_regression(run(tmp_path, run_id="b", repeats=1, invalid=(0, 1)).path)
 
 

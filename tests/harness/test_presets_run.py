@@ -1,175 +1,226 @@
-"""Every preset through the whole harness against the reference engine, and the state of the engine's prefix cache."""
+"""Every preset through the whole harness, and what trials find in a prefix cache.
+
+Twice with the reference engine, a process that counts and caches tokens by itself; the rest in virtual time.
+"""
 
 import asyncio
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from rich.console import Console
 
 import results
 from harness.experiment import experiment_from
-from harness.observer import PlainObserver
 from harness.run import create_run, run_experiment
+from harness.virtual import VirtualEngine, VirtualWorld, run_in
+from harness.virtual.running import QUIET
+from results.findings import Finding, FindingCode
+from results.metrics import under_load
 from results.records import Outcome, Phase, RequestRecord, Verdict
 from results.run import Trial
 from tests.harness.tiny_model import tiny_engine, tiny_model
+from workloads import Seed, Tokenizer, plan_closed, workload
 from workloads.presets import built_in, preset_names
 
-pytestmark = pytest.mark.model
 SCALE, PER_S = 0.02, 20.0
-TRIAL: dict[str, Any] = {"duration_s": 0.8, "settle_s": 0.0, "min_requests": 0, "warmup_requests": 1}
+TRIAL: dict[str, Any] = {"ramp_s": 0.1, "duration_s": 5.0, "settle_s": 0.0}
 CONVERSATIONS = {"agentic-tools", "long-context-chat", "multi-turn"}
 """Their users think for longer than a short closed loop lasts."""
 HEAD_TOKENS = 48
 """No longer is what SmolLM2's template puts before every chat, in whole blocks of 16."""
+CACHE = {FindingCode.CACHE_NOT_COLD, FindingCode.CACHE_UNKNOWN, FindingCode.CACHE_UNUSED}
+URL = "http://shared"
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Path:
-    return tiny_model(tmp_path_factory.mktemp("tiny"), model_folder)
-
-
-async def run(tmp_path: Path, tokenizer: Path, url: str, name: str, **changes: Any) -> results.Run:
-    data: dict[str, Any] = {
+def data_of(name: str, **changes: Any) -> dict[str, Any]:
+    return {
         "name": name,
         "repeats": 1,
-        "model": {"name": "tiny", "tokenizer": str(tokenizer)},
-        "engines": [{"adapter": "reference", "url": url}],
+        "model": {"name": "tiny"},
+        "engines": [{"adapter": "reference", "label": "a", "url": URL}],
         "workload": {"name": name, "options": {"scale": SCALE}},
         "loads": [{"concurrency": 4}],
-        "trial": TRIAL | {"max_requests": 60},
+        "trial": TRIAL,
         "client": {"calibrate": False},
         **changes,
     }
-    experiment = experiment_from(data, name)
-    folder = create_run(experiment, tmp_path / name)
-    await run_experiment(experiment, folder, PlainObserver(Console(quiet=True), experiment))
-    return results.load(folder.path)
 
 
-def play(tiny: Path, tmp_path: Path, scene: Any, **settings: object) -> Any:
-    async def with_engine() -> Any:
-        async with tiny_engine(tiny, tmp_path / "engine.log", **settings) as url:
-            return await scene(url)
-
-    coroutine: Coroutine[Any, Any, Any] = with_engine()
-    return asyncio.run(coroutine)
+def sent(trial: Trial) -> list[RequestRecord]:
+    """Under the load, ramp and tail included, in the order in which they were sent."""
+    return sorted(under_load(trial.requests), key=lambda request: request.sent_ns or 0)
 
 
-def measured(trial: Trial) -> list[RequestRecord]:
-    return [request for request in trial.requests if request.phase is Phase.MEASURED]
+def ends_early(request: RequestRecord) -> bool:
+    """A schema ends an answer."""
+    return request.session.startswith("structured-output")
 
 
 def hits(trial: Trial) -> int:
-    return sum(request.cached_tokens or 0 for request in measured(trial))
+    return sum(request.cached_tokens or 0 for request in sent(trial))
 
 
-@pytest.mark.timeout(240)
-def test_every_preset_runs_with_the_lengths_that_it_says(tiny: Path, tmp_path: Path) -> None:
-    """In a closed loop, and as its own arrival process and think times have it, sped up."""
-
-    async def scene(url: str) -> list[results.Run]:
-        runs = []
-        for name in preset_names():
-            natural = built_in(name).arrival
-            warp = 1.0 if natural.process == "at-once" else PER_S / natural.rate_per_s
-            warp = 400.0 if name in CONVERSATIONS else warp
-            loads = [{"concurrency": 4}, {"arrival": "workload", "time_warp": warp}]
-            sessions = 12 if name in CONVERSATIONS else 100
-            trial = TRIAL | {"max_requests": sessions}
-            runs.append(await run(tmp_path, tiny, url, name, loads=loads, trial=trial))
-        return runs
-
-    for found in play(tiny, tmp_path, scene):
-        closed, natural = found.finished
-        name = found.manifest.name
-        # A fast machine is through the plan before a second is over, and long thinkers send nothing in one.
-        assert not [reason for reason in closed.record.reasons if not reason.startswith("too short")], name
-        assert len(measured(closed)) >= (4 if name in CONVERSATIONS else 20), name
-        for trial in (closed, natural):
-            requests = measured(trial)
-            assert {request.outcome for request in requests} == {Outcome.OK}, name
-            assert [request.prompt_tokens for request in requests] == [r.wanted_input_tokens for r in requests], name
-            assert [request.output_tokens for request in requests] == [r.wanted_output_tokens for r in requests], name
-            assert not [warning for warning in trial.record.warnings if "length" in warning], name
-            assert trial.record.traffic is not None
-            assert trial.record.traffic.off_length == 0
-        if name in {"multi-turn", "agentic-tools"}:
-            assert any(request.turn > 0 for request in measured(natural)), name
+def codes(findings: list[Finding]) -> set[FindingCode]:
+    return {finding.code for finding in findings}
 
 
-@pytest.mark.timeout(120)
+def lengths_are_right(trial: Trial) -> None:
+    requests = sent(trial)
+    assert {request.outcome for request in requests} == {Outcome.OK}
+    assert [request.prompt_tokens for request in requests] == [r.wanted_input_tokens for r in requests]
+    assert all(r.output_tokens == r.wanted_output_tokens for r in requests if not ends_early(r))
+    assert all((r.output_tokens or 0) <= (r.wanted_output_tokens or 0) for r in requests)
+    assert FindingCode.INPUT_LENGTH not in codes(trial.record.warnings)
+    assert trial.record.traffic is not None
+    assert trial.record.traffic.off_length == 0
+
+
+# With a real engine.
+
+
+def sessions_of_every_preset(file: Path, tokenizer: Path) -> int:
+    """Writes down three of each, 20 ms apart, their users' thinking left out; returns how many that are."""
+    lines: list[bytes] = []
+    for name in preset_names():
+        for planned in plan_closed(workload(name, {"scale": SCALE}), Tokenizer(tokenizer), Seed.of("7"), 3):
+            turns = tuple(msgspec.structs.replace(turn, think_s=0.0) for turn in planned.session.turns[:3])
+            start_s = len(lines) * 0.02
+            session = msgspec.structs.replace(planned.session, turns=turns, start_s=start_s)
+            lines.append(msgspec.json.encode(session))
+    file.write_bytes(b"\n".join(lines))
+    return len(lines)
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> dict[str, Trial]:
+    """Trials of one reference engine: three states of its cache, and the sessions of every preset."""
+    folder = tmp_path_factory.mktemp("real")
+    tiny = tiny_model(folder / "tiny", model_folder)
+    count = sessions_of_every_preset(folder / "sessions.jsonl", tiny)
+    asked = {"name": "rag", "options": {"scale": 0.2}}
+    changes: dict[str, dict[str, Any]] = {
+        cache: {"workload": asked, "trial": TRIAL | {"duration_s": 0.3, "cache": cache}}
+        for cache in ("cold", "primed", "warm")
+    }
+    changes["sessions"] = {
+        "workload": {"name": "sessions", "options": {"path": str(folder / "sessions.jsonl")}},
+        "loads": [{"arrival": "workload"}],
+        "trial": TRIAL | {"duration_s": count * 0.02},
+    }
+
+    async def scene() -> dict[str, Trial]:
+        trials: dict[str, Trial] = {}
+        async with tiny_engine(tiny, folder / "engine.log") as url:
+            sides = [{"adapter": "reference", "url": url}]
+            model = {"name": "tiny", "tokenizer": str(tiny)}
+            for name, change in changes.items():
+                experiment = experiment_from(data_of(name, engines=sides, model=model, **change), name)
+                run = create_run(experiment, folder)
+                await run_experiment(experiment, run, QUIET)
+                (trials[name],) = results.load(run.path).finished
+        return trials
+
+    return asyncio.run(scene())
+
+
+@pytest.mark.model
+def test_sessions_of_every_preset_have_the_lengths_that_they_say(real: dict[str, Trial]) -> None:
+    trial = real["sessions"]
+    lengths_are_right(trial)
+    assert len({request.session for request in sent(trial)}) == 3 * len(preset_names())
+
+
+@pytest.mark.model
+def test_primed_and_warm_trials_hit_what_they_say(real: dict[str, Trial]) -> None:
+    shared = 80 - 16  # a fifth of the preset's system prompt, in whole blocks
+    cold, primed = sent(real["cold"])[0], next(r for r in sent(real["primed"]) if r.phase is Phase.MEASURED)
+    assert (cold.cached_tokens or 0) <= HEAD_TOKENS
+    assert (primed.cached_tokens or 0) >= shared
+    assert (primed.cached_tokens or 0) < (primed.prompt_tokens or 0) - 32
+    for request in sent(real["warm"]):
+        assert (request.cached_tokens or 0) >= (request.prompt_tokens or 0) - 17
+    traffic = real["cold"].record.traffic
+    assert traffic is not None
+    assert traffic.cache_reset, "the reference engine has a call for it"
+    assert not [name for name in ("cold", "primed", "warm") if codes(real[name].record.findings) & CACHE]
+
+
+# In virtual time.
+
+CACHING = VirtualEngine(cache_block_tokens=16)
+
+
+def virtual(tmp_path: Path, world: VirtualWorld, name: str, **changes: Any) -> results.Run:
+    return run_in(world, experiment_from(data_of(name, **changes), name), tmp_path)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_runs_in_a_closed_loop_and_as_its_own_arrivals_have_it(tmp_path: Path, name: str) -> None:
+    """The second sped up, think times too where they are long."""
+    natural, talks = built_in(name).arrival, name in CONVERSATIONS
+    warp = 400.0 if talks else 1.0 if natural.process == "at-once" else PER_S / natural.rate_per_s
+    sessions = 12 if talks else 60
+    world = VirtualWorld({"a": VirtualEngine()})
+    closed, open_loop = (
+        virtual(tmp_path, world, name, loads=[load], trial=TRIAL | {"max_requests": sessions, **limits}).finished[0]
+        for load, limits in (
+            ({"concurrency": 4}, {"duration_s": 300.0 if talks else 5.0}),
+            ({"arrival": "workload", "time_warp": warp}, {}),
+        )
+    )
+    for trial in (closed, open_loop):
+        lengths_are_right(trial)
+        assert any(request.turn > 0 for request in sent(trial)) == talks
+    assert len(sent(closed)) >= (8 if talks else 50)
+    assert len({request.session for request in sent(open_loop)}) == sessions
+
+
 @pytest.mark.parametrize("name", ["chat", "multi-turn"])
-def test_cold_trials_find_nothing_of_earlier_ones_in_the_cache(tiny: Path, tmp_path: Path, name: str) -> None:
-    """Through an adapter that cannot reset the cache, and with two engines at one address: the words alone do it."""
-
-    async def scene(url: str) -> results.Run:
-        sides = [{"adapter": "openai", "label": label, "url": url} for label in "ab"]
-        loads = [{"concurrency": 2}, {"concurrency": 3}]
-        return await run(tmp_path, tiny, url, name, engines=sides, loads=loads, repeats=2)
-
-    found = play(tiny, tmp_path, scene)
-    assert len(found.finished) == 8
-    for trial in found.finished:
-        traffic, requests = trial.record.traffic, measured(trial)
+def test_cold_trials_find_nothing_of_earlier_ones_in_the_cache(tmp_path: Path, name: str) -> None:
+    """Through an adapter that cannot empty it, and with two engines at one address: the words alone do it."""
+    sides = [{"adapter": "openai", "label": label, "url": URL} for label in "ab"]
+    loads = [{"concurrency": 2}, {"concurrency": 3}]
+    world = VirtualWorld({"a": CACHING, "b": CACHING})
+    run = virtual(tmp_path, world, name, engines=sides, loads=loads, repeats=2)
+    assert len(run.finished) == 8
+    for trial in run.finished:
+        traffic = trial.record.traffic
         assert traffic is not None
         assert not traffic.cache_reset
-        assert not [reason for reason in trial.record.reasons if "cache" in reason]
-        first = min(requests, key=lambda request: request.sent_ns or 0)
-        assert (first.cached_tokens or 0) <= HEAD_TOKENS, "what the template puts before every chat"
-        if name == "chat":
-            assert all((request.cached_tokens or 0) <= HEAD_TOKENS for request in requests)
-        assert hits(trial) <= traffic.repeated_tokens + HEAD_TOKENS
-    assert len({trial.record.traffic.sha256 for trial in found.finished if trial.record.traffic}) == 8
-    assert len({trial.record.workload_sha256 for trial in found.finished}) == 2, "one shape for each load"
+        assert not codes(trial.record.invalidating) & CACHE
+        assert not sent(trial)[0].cached_tokens
+        assert hits(trial) <= traffic.repeated_tokens
+        assert (hits(trial) > 0) == (name == "multi-turn"), "a conversation repeats itself"
+    assert len({trial.record.traffic.sha256 for trial in run.finished if trial.record.traffic}) == 8
+    assert len({trial.record.workload_sha256 for trial in run.finished}) == 2, "one shape for each load"
 
 
-@pytest.mark.timeout(120)
-def test_primed_and_warm_trials_hit_what_they_say(tiny: Path, tmp_path: Path) -> None:
-    async def scene(url: str) -> list[results.Run]:
-        runs = []
-        for cache in ("cold", "primed", "warm"):
-            trial = TRIAL | {"max_requests": 20, "cache": cache}
-            options = {"workload": {"name": "multi-turn", "options": {"scale": 0.1}}, "trial": trial}
-            runs.append(await run(tmp_path / cache, tiny, url, "multi-turn", **options))
-        return runs
-
-    cold, primed, warm = (found.finished[0] for found in play(tiny, tmp_path, scene))
-    shared = 100 - 16  # a tenth of the preset's system prompt, in whole blocks
-    first = [min(measured(trial), key=lambda request: request.sent_ns or 0) for trial in (cold, primed, warm)]
-    assert (first[0].cached_tokens or 0) <= HEAD_TOKENS
-    assert (first[1].cached_tokens or 0) >= shared
-    assert (first[1].cached_tokens or 0) < (first[1].prompt_tokens or 0) - 32
-    for request in measured(warm):
-        assert (request.cached_tokens or 0) >= (request.prompt_tokens or 0) - 17
-    assert cold.record.traffic is not None
-    assert cold.record.traffic.cache_reset, "the reference engine has a call for it"
-    for trial in (cold, primed, warm):
-        assert not [text for text in (*trial.record.reasons, *trial.record.warnings) if "cache" in text]
-
-
-@pytest.mark.timeout(120)
-def test_a_trial_that_should_be_cold_and_is_not_is_invalid(tiny: Path, tmp_path: Path) -> None:
+def test_a_trial_that_should_be_cold_and_is_not_is_invalid(tmp_path: Path) -> None:
     """The same experiment twice at an engine that keeps its cache: the second has the words of the first."""
-
-    async def scene(url: str) -> list[results.Run]:
-        sides = [{"adapter": "openai", "url": url}]
-        longer = {"name": "chat", "options": {"scale": 0.2}}
-        return [await run(tmp_path / str(i), tiny, url, "chat", engines=sides, workload=longer) for i in range(2)]
-
-    first, second = (found.finished[0].record for found in play(tiny, tmp_path, scene))
-    assert not [reason for reason in first.reasons if "cache" in reason]
+    world, sides = VirtualWorld({"a": CACHING}), [{"adapter": "openai", "label": "a", "url": URL}]
+    longer = {"name": "chat", "options": {"scale": 0.2}}
+    runs = [virtual(tmp_path, world, "chat", engines=sides, workload=longer) for _ in range(2)]
+    first, second = (run.finished[0].record for run in runs)
+    assert not codes(first.invalidating) & CACHE
     assert second.verdict is Verdict.INVALID
-    assert any(reason.startswith("cache not cold: ") for reason in second.reasons)
+    assert FindingCode.CACHE_NOT_COLD in codes(second.invalidating)
 
 
-@pytest.mark.timeout(120)
-def test_a_cache_that_is_switched_off_is_told(tiny: Path, tmp_path: Path) -> None:
-    async def scene(url: str) -> results.Run:
-        trial = TRIAL | {"max_requests": 20, "cache": "warm"}
-        return await run(tmp_path, tiny, url, "chat", trial=trial)
+def test_a_cache_that_is_switched_off_is_told(tmp_path: Path) -> None:
+    world = VirtualWorld({"a": VirtualEngine()})
+    (trial,) = virtual(tmp_path, world, "chat", trial=TRIAL | {"cache": "warm"}).finished
+    assert codes(trial.record.warnings) & CACHE == {FindingCode.CACHE_UNKNOWN}
 
-    (trial,) = play(tiny, tmp_path, scene, enable_prefix_caching=False).finished
-    assert any(warning.startswith("cache: warm as asked") for warning in trial.record.warnings)
+
+@pytest.mark.parametrize("cache", ["primed", "warm"])
+def test_a_cache_that_was_filled_is_hit(tmp_path: Path, cache: str) -> None:
+    world, talks = VirtualWorld({"a": CACHING}), {"name": "multi-turn", "options": {"scale": 0.1}}
+    trial = TRIAL | {"duration_s": 60.0, "cache": cache}
+    (found,) = virtual(tmp_path, world, "multi-turn", workload=talks, trial=trial).finished
+    assert not codes(found.record.findings) & CACHE
+    shared = 100 - 16  # a tenth of the preset's system prompt, in whole blocks
+    of_window = [request for request in sent(found) if request.phase is Phase.MEASURED]
+    assert min(request.cached_tokens or 0 for request in of_window) >= shared
+    missed = [(request.prompt_tokens or 0) - (request.cached_tokens or 0) for request in of_window]
+    assert (max(missed) < 16) == (cache == "warm")

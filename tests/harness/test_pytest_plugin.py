@@ -29,7 +29,8 @@ PLUGIN = "harness.pytest_plugin"
 def session(folder: Path, text: str, *words: str, path: str = "") -> subprocess.CompletedProcess[str]:
     """A user's test session, in which every warning is an error."""
     (folder / "test_chat.py").write_text(dedent(text), encoding="utf-8")
-    argv = [sys.executable, "-W", "error", "-m", "pytest", "-p", PLUGIN, "-p", "no:cacheprovider", *words]
+    quiet = ["-p", "tests.quiet"] if "bakeoff." in text else []
+    argv = [sys.executable, "-W", "error", "-m", "pytest", "-p", PLUGIN, *quiet, "-p", "no:cacheprovider", *words]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, str(HERE)])), "COLUMNS": "250"}
     env.pop("PYTEST_XDIST_WORKER", None)
     return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
@@ -48,9 +49,10 @@ def truth(ttft_s: float, itl_s: float) -> Generator[str]:
 
 TESTS = """
     import pytest
+    from tests.results.floors import with_floor
 
     SERVER = dict(engine="reference", model="truth", tokenizer="tok", workload="random", concurrency=4,
-                  duration_s=1.2, repeats=3, calibrate=False)
+                  ramp_s=0.1, duration_s=0.5, repeats=3, calibrate=False)
     RUNS = {{}}
 
     @pytest.mark.bakeoff(slo="ttft_p50<5s,output_tokens_per_s>1")
@@ -67,7 +69,7 @@ TESTS = """
     @pytest.mark.parametrize("server", ["{slow}"], ids=["slow server"])
     def test_regression(bakeoff, server):
         RUNS["slow"] = bakeoff.bench(url=server, **SERVER)
-        RUNS["slow"].assert_no_regression(RUNS["fast"].path)
+        RUNS["slow"].assert_no_regression(with_floor(RUNS["fast"].path, 0.02))
 
     def test_faster_is_no_regression():
         RUNS["fast"].assert_no_regression(RUNS["slow"].path, primary="itl_p50_s")
@@ -86,7 +88,7 @@ GONE = """
     workload = { name = "random", options = { input_tokens = 8, output_tokens = 5 } }
     loads = [{ concurrency = 1 }]
     client = { calibrate = false }
-    trial = { duration_s = 0.3, timeout_s = 2, warmup_requests = 0, max_requests = 3, min_requests = 1 }
+    trial = { ramp_s = 0.1, duration_s = 0.3, timeout_s = 2, min_requests = 1 }
 """
 
 
@@ -127,7 +129,7 @@ def test_a_report_shows_the_line_of_the_test_and_the_message(scene: SimpleNamesp
     ]
     assert [miss and miss[1] for miss in misses] == ["1", "2", "3"]
     assert all(miss and float(miss[2]) > 4 for miss in misses)
-    assert shown[6:] == ["test_chat.py:14: AssertionError"], "and nothing of ours"
+    assert shown[6:] == ["test_chat.py:15: AssertionError"], "and nothing of ours"
     assert failure(scene, "test_no_baseline")[2].startswith(
         "E       AssertionError: no baseline: name a run here or as"
     )
@@ -144,11 +146,11 @@ def test_a_regression_is_told_by_the_gates_sentence(scene: SimpleNamespace) -> N
 def test_a_run_that_is_no_evidence_fails_with_its_reason(scene: SimpleNamespace) -> None:
     shown = failure(scene, "test_invalid")
     assert shown[2] == '>       bakeoff.run("gone.toml")'
-    assert "the run is INVALID: openai c=1 r1: INVALID (errors: 3 of 3 requests failed (3 refused)" in shown[3]
+    assert "the run is INVALID: openai c=1 r1: INVALID (3 of 3 requests failed, 3 of them as refused: " in shown[3]
     assert "bakeoff report runs/" in shown[4]
     assert failure(scene, "test_mistake")[3:] == [
         "E       harness.errors.BadExperiment: nothing.toml does not exist; give the path of an experiment file",
-        "test_chat.py:31: BadExperiment",
+        "test_chat.py:32: BadExperiment",
     ]
 
 

@@ -26,7 +26,7 @@ from reference_engine.offline import generate, load_engine
 from reference_engine.request import SamplingParams
 from results.frames import FrameAppender
 from results.quality import QualityRecord
-from results.records import Outcome, Phase, StreamRecord, TrialPlan, TrialRecord, Verdict
+from results.records import Outcome, Phase, StreamRecord, TrialPlan, TrialRecord, Verdict, Window
 from results.store import RunFolder
 from tests.harness.samples import stream
 from tests.harness.tiny_model import tiny_engine
@@ -60,7 +60,8 @@ class Scene:
         (self.plan,) = self.experiment.plan()
         with traffic_planner(self.experiment, self.tokenizer) as planner:
             self.traffic = planner.traffic(self.plan.load, 1, self.plan.engine)
-            self.turns = [turn for planned in self.traffic.sessions() for turn in planned.session.turns][:REQUESTS]
+            self.traffic.window.write(lambda plan: plan.requests >= REQUESTS)
+            self.turns = [turn for planned in self.traffic.window for turn in planned.session.turns][:REQUESTS]
         self.trial = self.run.trial(self.plan.id)
 
     def prompts(self) -> Answers:
@@ -72,16 +73,15 @@ class Scene:
         return [generate(made, [prompt], [wanted])[0] for prompt in self.prompts()]
 
     def said(self, answers: Answers, chunk: Callable[[int], bytes] | None = None, **usage: int) -> None:
-        """Leave the log that an engine with these answers leaves, two warm-up requests before it."""
+        """Leave the log that an engine with these answers leaves, two requests of the ramp before it."""
         self.trial.create()
-        first = len(self.traffic.warmup)
         streams = [
-            self._stream(first + i, answer, len(prompt), chunk, usage)
+            self._stream(i, answer, len(prompt), chunk, usage)
             for i, (answer, prompt) in enumerate(zip(answers, self.prompts(), strict=True))
         ]
-        warmup = [msgspec.structs.replace(streams[0], index=i, phase=Phase.WARMUP) for i in range(first)]
+        ramp = [msgspec.structs.replace(streams[0], index=i, phase=Phase.RAMP) for i in (-2, -1)]
         with FrameAppender(self.trial.stream_log(0)) as log:
-            for record in (*warmup, *streams):
+            for record in (*ramp, *streams):
                 log.append(record)
             log.flush()
         self.trial.write_requests(
@@ -125,7 +125,7 @@ def made(model: Path, url: str, **changes: Any) -> Experiment:
         "engines": [{"adapter": "reference", "url": url}],
         "workload": {"name": "random", "options": {"input_tokens": 30, "output_tokens": TOKENS}},
         "loads": [{"concurrency": 2}],
-        "trial": {"duration_s": 1.0, "max_requests": 40, "min_requests": 8, "warmup_requests": 2},
+        "trial": {"ramp_s": 0.1, "duration_s": 0.5, "max_requests": 40, "min_requests": 8},
         "client": {"calibrate": False},
         "quality": {"samples": REQUESTS},
         **changes,
@@ -148,8 +148,8 @@ def with_text(text: str) -> bytes:
 def finished(plan: TrialPlan, traffic: Any) -> TrialRecord:
     return TrialRecord(
         id=plan.id, engine=plan.engine, workload=plan.workload, load=plan.load, repeat=plan.repeat, order=1,
-        started_ns=0, ended_ns=9, issue_start_ns=0, issue_end_ns=9, planned_requests=REQUESTS, workload_sha256="",
-        verdict=Verdict.VALID, traffic=traffic,
+        started_ns=0, ended_ns=9, issue_start_ns=0, issue_end_ns=9, window=Window(0, 9), planned_requests=REQUESTS,
+        workload_sha256="", verdict=Verdict.VALID, traffic=traffic,
     )  # fmt: skip
 
 
@@ -175,14 +175,14 @@ def test_an_engine_that_flips_a_token_is_found_out(tmp_path: Path, model: Path) 
     scene.said(answers)
     record = scene.checked()
     assert record is not None
-    flipped = next(sample for sample in record.samples if sample.index == 2 + 4)
+    flipped = next(sample for sample in record.samples if sample.index == 4)
     assert flipped.first_divergence == flipped.matched_prefix == 7
     assert flipped.first is not None
     assert (flipped.first.token, flipped.first.expected) == (wrong, right)
     assert flipped.first.token_text == scene.tokenizer.decode([wrong])
     assert flipped.first.expected_text == scene.tokenizer.decode([right])
     assert flipped.first.regret > 0.2
-    assert [sample.agreement for sample in record.samples if sample.index != 6] == [1.0] * (REQUESTS - 1)
+    assert [sample.agreement for sample in record.samples if sample.index != 4] == [1.0] * (REQUESTS - 1)
     assert record.summary is not None
     assert record.summary.identical == REQUESTS - 1
     assert record.summary.max_regret >= flipped.first.regret
@@ -229,7 +229,7 @@ def test_as_many_answers_are_compared_as_are_asked_for_and_the_same_for_every_en
         places.append([sample.index for sample in record.samples])
     assert len(places[0]) == 3
     assert places[0] == places[1]
-    assert min(places[0]) >= 2, "warm-up is never compared"
+    assert min(places[0]) >= 0, "the ramp is never compared"
 
 
 def test_only_answers_that_ended_well_are_compared(tmp_path: Path, model: Path) -> None:
@@ -357,7 +357,7 @@ def test_a_real_engine_is_compared_with_itself_and_its_log_probabilities_too(tmp
     (trial,) = found.finished
     asks = asks_logprobs("1/c=3", 4)
     for record in found.folder.trial(trial.record.id).read_streams():
-        asked = record.phase is Phase.MEASURED and asks(record.index - 2)
+        asked = record.phase is Phase.MEASURED and asks(record.index)
         assert (b'"logprobs":{' in b"".join(record.reads)) is asked
     assert trial.quality is not None
     assert trial.quality.summary is not None

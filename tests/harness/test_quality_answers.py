@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engines.dialects import Dialect, OpenAiDialect, ReferenceDialect
+from engines.dialects import Dialect, OpenAiDialect, TransformersDialect
 from harness.quality import asks_logprobs
 from harness.quality.answers import Candidate, prepared
 from harness.quality.choice import ranked
@@ -70,7 +70,7 @@ def test_an_answer_that_was_held_to_a_schema_is_not_compared_and_one_that_was_no
     reads = [sse({"choices": [{"index": 0, "delta": {"content": "{"}, "token_ids": [5]}]})]
     held, _ = looked_at(OpenAiDialect(), tokenizer, reads, turn)
     assert held == "the answer was held to a JSON schema, which the reference does not know"
-    assert looked_at(ReferenceDialect(), tokenizer, reads, turn) == (None, [5])
+    assert looked_at(TransformersDialect(), tokenizer, reads, turn) == (None, [5])
 
 
 def test_the_choice_depends_on_seed_session_and_turn_alone() -> None:

@@ -35,7 +35,7 @@ from harness.experiment import experiment_from
 from harness.observer import PlainObserver
 from harness.run import create_run, run_experiment
 from results.frames import FrameAppender, FrameLog
-from results.records import Phase, RunStatus, StreamRecord
+from results.records import Phase, RunStatus, StreamEnd, StreamRecord
 from results.store import TrialFolder
 from tests.harness.fleet_scenes import planned, play, put_on, truth, under_way
 from tests.harness.samples import TOKEN, stream
@@ -76,14 +76,17 @@ def test_two_nodes_record_what_one_process_records(cluster: str, tmp_path: Path)
         "model": {"name": "truth", "tokenizer": str(checkpoint(tmp_path / "tok"))},
         "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": 5, "spread": 0.5}},
         "loads": [{"rate_per_s": 60.0, "arrival": "poisson"}, {"concurrency": 4}],
-        "trial": {"duration_s": 1.1, "warmup_requests": 3, "min_requests": 200, "max_requests": 200},
+        "trial": {"ramp_s": 0.1, "duration_s": 1.0},
     }
     one = measured(tmp_path / "one", experiment, {"calibrate": False})
     two = measured(tmp_path / "two", experiment, {"calibrate": False, "ray": cluster, "workers": 2})
     for ours, theirs in zip(one.finished, two.finished, strict=True):
         is_open = ours.record.load.rate_per_s is not None
         found, wanted = [_essence(trial, is_open=is_open) for trial in (theirs, ours)]
-        assert found == wanted
+        common = found.keys() & wanted.keys()
+        assert len(common) > 40
+        assert all(found[index] == wanted[index] for index in common)
+        assert not is_open or found.keys() == wanted.keys()
         assert ours.record.workload_sha256 == theirs.record.workload_sha256
         assert len(theirs.record.clients) == 2
         assert sum(client.planned_requests for client in theirs.record.clients) == theirs.record.planned_requests
@@ -91,15 +94,17 @@ def test_two_nodes_record_what_one_process_records(cluster: str, tmp_path: Path)
     assert two.manifest.experiment["client"]["ray"] == cluster
 
 
-def _essence(trial: Any, *, is_open: bool) -> list[tuple[Any, ...]]:
-    return [
-        (
-            request.index, request.phase, request.session, request.turn, request.outcome, request.chunk_tokens,
+def _essence(trial: Any, *, is_open: bool) -> dict[int, tuple[Any, ...]]:
+    """The requests of the window's plan; a closed loop has as many as there was time for."""
+    return {
+        request.index: (
+            request.session, request.turn, request.outcome, request.chunk_tokens,
             request.wanted_input_tokens, request.wanted_output_tokens, request.output_tokens,
-            request.planned_ns - trial.record.issue_start_ns if is_open and request.phase is Phase.MEASURED else None,
+            request.planned_ns - trial.record.window.start_ns if is_open else None,
         )
         for request in trial.requests
-    ]  # fmt: skip
+        if request.phase is Phase.MEASURED
+    }  # fmt: skip
 
 
 def test_nodes_come_first_and_then_several_to_a_node(cluster: str):
@@ -168,7 +173,7 @@ def test_a_cancelled_load_is_collected_and_the_fleet_goes_on(cluster: str, tmp_p
     folders = play(scene())
     cut = list(TrialFolder(tmp_path / "cut").read_streams())
     assert sorted(record.session for record in cut) == ["s0", "s1", "s2", "s3"]
-    assert {record.end for record in cut} == {"cancelled"}
+    assert {record.end for record in cut} == {StreamEnd.CANCELLED}
     assert not any(folder.exists() for folder in folders)  # nothing is left behind
 
 
@@ -186,7 +191,7 @@ def test_a_worker_that_is_killed_ends_the_load_with_one_line(cluster: str, tmp_p
 
     assert "\n" not in play(scene())
     (survivor,) = TrialFolder(tmp_path / "cut").read_streams()
-    assert (survivor.session, survivor.end) == ("s0", "cancelled")
+    assert (survivor.session, survivor.end) == ("s0", StreamEnd.CANCELLED)
 
 
 def test_a_node_that_is_lost_ends_the_load_with_one_line(cluster: str, tmp_path: Path):
@@ -207,7 +212,7 @@ def test_a_node_that_is_lost_ends_the_load_with_one_line(cluster: str, tmp_path:
 
     assert "\n" not in play(scene())
     (survivor,) = TrialFolder(tmp_path / "cut").read_streams()
-    assert (survivor.session, survivor.end) == ("s0", "cancelled")
+    assert (survivor.session, survivor.end) == ("s0", StreamEnd.CANCELLED)
 
 
 def test_files_of_many_pieces_arrive_whole(cluster: str, tmp_path: Path):
@@ -232,12 +237,16 @@ def test_files_of_many_pieces_arrive_whole(cluster: str, tmp_path: Path):
 
 
 def test_every_time_is_shifted_and_nothing_else(tmp_path: Path):
-    record = stream([(1_000, TOKEN), (2_000, TOKEN)])
+    record = msgspec.structs.replace(
+        stream([(1_000, TOKEN), (2_000, TOKEN)]), due_ns=3, dial_start_ns=4, dial_end_ns=5
+    )  # fmt: skip
+    times = [name for name in StreamRecord.__struct_fields__ if name.endswith("_ns") and name != "read_ns"]
     assert shifted(record, 0) == record
     moved = shifted(record, 400)
-    assert (moved.planned_ns, moved.sent_ns, moved.ended_ns, moved.read_ns) == (-400, -399, 1_600, [600, 1_600])
+    assert [getattr(record, name) - getattr(moved, name) for name in times] == [400] * len(times)
+    assert moved.read_ns == [600, 1_600]
     assert shifted(moved, -400) == record
-    unsent = stream([], end="refused", status=None)
+    unsent = stream([], end=StreamEnd.REFUSED, status=None)
     assert shifted(shifted(unsent, 5), -5) == unsent
     with FrameAppender(tmp_path / "raw") as raw:
         for _ in range(1_000):

@@ -1,24 +1,25 @@
 """A run takes over what an earlier one has finished, if it would be the same measurement, and nothing else."""
 
-import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
-from rich.console import Console
 
 import results
 from engines import Model
 from engines.registry import engine
-from harness.experiment import Experiment, experiment_from
+from engines.server_engine import ServerEngine
+from harness.experiment import experiment_from
 from harness.fingerprint import fingerprint
-from harness.observer import PlainObserver
-from harness.run import create_run, run_experiment
+from harness.run import create_run
+from harness.stage import Stage
+from harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
+from harness.world import RealWorld
 from results.errors import RunNotFound
 from results.records import Load, RunStatus, TrialPlan
 from results.store import RunFolder, earlier_run
-from tests.harness.test_run import experiment, truth
 
 MACHINE = {"cpu": "c", "cores": 2, "gpus": None}
 BASE: dict[str, Any] = {
@@ -29,45 +30,53 @@ BASE: dict[str, Any] = {
 }
 
 
-def run(made: Experiment, out: Path, earlier: RunFolder | None = None) -> results.Run:
-    async def scene() -> RunFolder:
-        folder = create_run(made, out, earlier)
-        await run_experiment(made, folder, PlainObserver(Console(quiet=True), made), earlier)
-        return folder
-
-    return results.load(asyncio.run(scene()).path)
-
-
 def adopted(found: results.Run) -> dict[str, str | None]:
     return {trial.record.id: trial.record.adopted_from for trial in found.finished}
 
 
 def test_finished_trials_are_taken_over_whole_and_the_rest_is_measured(tmp_path: Path):
-    async def scene() -> None:
-        async with truth() as url:
-            made = experiment(tmp_path, url, repeats=1)
-            first_folder = create_run(made, tmp_path / "runs")
-            await run_experiment(made, first_folder, PlainObserver(Console(quiet=True), made))
-            more = experiment(tmp_path, url, repeats=2)
-            folder = create_run(more, tmp_path / "runs", first_folder)
-            await run_experiment(more, folder, PlainObserver(Console(quiet=True), more), first_folder)
-            first, second = results.load(first_folder.path), results.load(folder.path)
-            assert second.status is RunStatus.COMPLETE
-            assert second.manifest.resumed_from == first.manifest.run_id
-            origin = first.manifest.run_id
-            assert adopted(second) == {
-                "r1-reference-1": origin, "r1-reference-2": origin, "r2-reference-1": None, "r2-reference-2": None
-            }  # fmt: skip
-            for old, new in zip(first.finished, second.finished, strict=False):
-                assert new.requests == old.requests
-                assert new.telemetry == old.telemetry
-            third_folder = create_run(more, tmp_path / "runs", folder)
-            await run_experiment(more, third_folder, PlainObserver(Console(quiet=True), more), folder)
-            again = adopted(results.load(third_folder.path))
-            assert again["r1-reference-1"] == origin
-            assert again["r2-reference-1"] == second.manifest.run_id
+    world = VirtualWorld({"a": VirtualEngine()})
 
-    asyncio.run(scene())
+    def run(repeats: int, earlier: results.Run | None = None) -> results.Run:
+        loads = [{"concurrency": 3}, {"rate_per_s": 20.0, "arrival": "poisson"}]
+        made = virtual_experiment(
+            ["a"], loads, repeats=repeats, trial={"ramp_s": 0.2, "duration_s": 1.2, "settle_s": 0.0}
+        )
+        folder = RunFolder.open(earlier.path) if earlier else None
+        return run_in(world, made, tmp_path, earlier=folder)
+
+    first = run(repeats=1)
+    second = run(repeats=2, earlier=first)
+    origin = first.manifest.run_id
+    assert second.status is RunStatus.COMPLETE
+    assert second.manifest.resumed_from == origin
+    assert adopted(second) == {"r1-a-1": origin, "r1-a-2": origin, "r2-a-1": None, "r2-a-2": None}
+    for old, new in zip(first.finished, second.finished, strict=False):
+        assert new.requests == old.requests
+        assert new.telemetry == old.telemetry
+    again = adopted(run(repeats=2, earlier=second))
+    assert again["r1-a-1"] == origin
+    assert again["r2-a-1"] == second.manifest.run_id
+
+
+def test_another_build_of_the_same_version_is_another_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """What ``--resume`` asks before it starts anything, for each process of the harness anew."""
+
+    def asked(build: str) -> str:
+        monkeypatch.setattr(ServerEngine, "build", lambda _: {"program_sha256": build})
+        made = experiment_from(BASE, "t")
+        model, side = Model("m", "/m", "0" * 64), made.engines[0]
+        planner = SimpleNamespace(traffic=lambda *_: SimpleNamespace(shape_sha256="1" * 64))
+        prepared: Any = SimpleNamespace(
+            experiment=made, model=model, engines={side.shown: engine(side.adapter, model, side.options)},
+            planner=planner, machine=MACHINE, world=RealWorld(),
+        )  # fmt: skip
+        nobody: Any = None
+        stage = Stage(prepared, RunFolder(tmp_path), nobody, nobody, nobody)
+        return stage.fingerprint(made.plan()[0])
+
+    assert asked("1") == asked("1")
+    assert asked("1") != asked("2")
 
 
 def of(changes: dict[str, Any], **other: Any) -> str:
@@ -75,8 +84,8 @@ def of(changes: dict[str, Any], **other: Any) -> str:
     side = made.engines[0]
     model = Model("m", "/m", other.pop("sha256", "0" * 64))
     plan = TrialPlan("r1", side.shown, "random", other.pop("load", made.loads[0]), other.pop("repeat", 1))
-    facts = {"traffic_sha256": "1" * 64, "machine": MACHINE, **other}
-    return fingerprint(made, engine(side.adapter, model, side.options, made.spec_of(side), side), model, plan, **facts)
+    facts = {"build": {"program_sha256": "3" * 64}, "traffic_sha256": "1" * 64, "machine": MACHINE, **other}
+    return fingerprint(made, model, plan, **facts)
 
 
 def side(**changes: Any) -> dict[str, Any]:
@@ -107,13 +116,14 @@ def test_whatever_may_change_a_figure_changes_the_fingerprint(changes: dict[str,
     "facts",
     [
         {"sha256": "2" * 64},
+        {"build": {"program_sha256": "4" * 64}},
         {"traffic_sha256": "2" * 64},
         {"machine": {**MACHINE, "cores": 4}},
         {"load": Load(concurrency=2)},
         {"repeat": 2},
     ],
 )
-def test_so_does_another_model_machine_traffic_load_or_repeat(facts: dict[str, Any]):
+def test_so_does_another_build_model_machine_traffic_load_or_repeat(facts: dict[str, Any]):
     assert of({}, **facts) != of({})
 
 

@@ -1,8 +1,7 @@
-"""Whole runs against the truth server, which stands in for an engine that runs already."""
+"""Whole runs: one against the truth server, which stands in for an engine that runs already; the others virtual."""
 
 import asyncio
-import shutil
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,23 @@ from rich.console import Console
 import results
 from engines import pick_port
 from engines.errors import EngineError
+from harness.calibration import Shape
+from harness.client import Fleet
 from harness.experiment import Experiment, experiment_from
-from harness.observer import Estimate, PlainObserver
+from harness.observer import PlainObserver
 from harness.run import create_run, recover, run_experiment
 from harness.truth import Schedule, truth_process
+from harness.virtual import Death, Fault, Fixed, PerToken, VirtualEngine, VirtualWorld, run_in, virtual_experiment
+from harness.world import inside
 from results.errors import NotWritable
-from results.records import Outcome, Phase, RunStatus, Verdict
+from results.findings import FindingCode
+from results.records import ClientError, Outcome, Phase, RunStatus, Verdict
 from results.store import RunFolder
 from tests.workloads.small_tokenizers import checkpoint
+
+ENGINE = VirtualEngine(service=PerToken(Fixed(0.02), Fixed(0.005)))
+LOADS = [{"concurrency": 3}, {"rate_per_s": 20.0, "arrival": "poisson"}]
+TRIAL = {"ramp_s": 0.2, "duration_s": 1.2, "settle_s": 0.0, "max_foreign_share": 1.0}
 
 
 def experiment(tmp_path: Path, url: str, **changes: Any) -> Experiment:
@@ -30,8 +38,8 @@ def experiment(tmp_path: Path, url: str, **changes: Any) -> Experiment:
         "model": {"name": "truth", "tokenizer": str(checkpoint(tmp_path / "tok"))},
         "engines": [{"adapter": "reference", "url": url}],
         "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": 5}},
-        "loads": [{"concurrency": 3}, {"rate_per_s": 20.0, "arrival": "poisson"}],
-        "trial": {"duration_s": 1.2, "warmup_requests": 1},
+        "loads": LOADS,
+        "trial": TRIAL,
         "client": {"calibrate": False},
     }
     return experiment_from({**data, **changes}, "t")
@@ -44,67 +52,92 @@ async def truth() -> AsyncGenerator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
-def run(tmp_path: Path, during: Callable[[asyncio.Task[None]], Any] | None = None, **changes: Any) -> results.Run:
-    """Run an experiment to its end, or strike it with ``during``."""
+def virtual(**changes: Any) -> Experiment:
+    options: dict[str, Any] = {"repeats": 2, "trial": TRIAL, "loads": LOADS, **changes}
+    return virtual_experiment(["reference"], **options)
 
+
+def run(tmp_path: Path, world: VirtualWorld | None = None, **changes: Any) -> results.Run:
+    """A virtual run to its end."""
+    return run_in(world or VirtualWorld({"reference": ENGINE}), virtual(**changes), tmp_path / "runs")
+
+
+def test_a_real_run_holds_every_trial_with_all_its_requests(tmp_path: Path):
     async def scene() -> None:
         async with truth() as url:
-            made = experiment(tmp_path, url, **changes)
-            observer = PlainObserver(Console(quiet=True), made)
-            task = asyncio.create_task(run_experiment(made, create_run(made, tmp_path / "runs"), observer))
-            if during:
-                await during(task)
-            await asyncio.gather(task, return_exceptions=during is not None)
+            client = {"max_error_share": 1000.0}  # whatever else this machine is doing
+            made = experiment(tmp_path, url, repeats=1, client=client)
+            await run_experiment(made, create_run(made, tmp_path / "runs"), PlainObserver(Console(quiet=True), made))
 
     asyncio.run(scene())
-    return results.load(next((tmp_path / "runs").iterdir()))
-
-
-def test_a_run_holds_every_trial_with_all_its_requests(tmp_path: Path):
-    found = run(tmp_path)
+    found = results.load(next((tmp_path / "runs").iterdir()))
     assert found.status is RunStatus.COMPLETE
-    assert [trial.record.verdict for trial in found.finished] == [Verdict.VALID] * 4
-    assert [trial.record.order for trial in found.finished] == [1, 2, 3, 4]
+    assert len(found.finished) == 2
     for trial in found.finished:
-        phases = [request.phase for request in trial.requests]
-        assert phases.count(Phase.WARMUP) == 1
-        assert phases.count(Phase.MEASURED) == trial.record.planned_requests
+        assert len(trial.requests) == trial.record.planned_requests
+        assert {Phase.RAMP, Phase.MEASURED} <= {request.phase for request in trial.requests}
+        assert trial.record.window.length_s == pytest.approx(TRIAL["duration_s"])
+        assert trial.record.ramp is not None
+        assert trial.record.ramp.complete
         assert {request.outcome for request in trial.requests} == {Outcome.OK}
         assert trial.metrics["itl_p50_s"].value == pytest.approx(0.005, abs=0.003)
         assert trial.metrics["ttft_p50_s"].value == pytest.approx(0.02, abs=0.02)
         assert {"host", "client", "sampler", "client_loop"} <= {sample.source for sample in trial.telemetry}
-    assert all(cell.intervals["output_tokens_per_s"].n == 2 for cell in found.cells)
+        assert len(trial.record.clients) == 1
+        error = trial.record.client_error
+        assert error is not None
+        assert 0 < error.by_metric["itl_p50_s"] < 1
+        assert 0 < error.by_metric["ttft_p99_s"] < 1
+        assert error.requests >= 5
     assert found.manifest.environment["cores"] >= 1
 
 
+def test_a_run_holds_every_trial_in_its_order(tmp_path: Path):
+    found = run(tmp_path)
+    assert found.status is RunStatus.COMPLETE
+    assert [trial.record.verdict for trial in found.finished] == [Verdict.VALID] * 4
+    assert [trial.record.order for trial in found.finished] == [1, 2, 3, 4]
+    assert all(cell.intervals["output_tokens_per_s"].n == 2 for cell in found.cells)
+    assert [trial.metrics["itl_p50_s"].value for trial in found.finished] == pytest.approx([0.005] * 4)
+
+
+class Calibrating(VirtualWorld):
+    """Each calibration finds another error, in seconds as its number times ``step_s``."""
+
+    step_s = 1e-4
+    calibrations = 0
+
+    async def calibrate(self, fleet: Fleet, shape: Shape, transport: str) -> ClientError:
+        self.calibrations += 1
+        error_s = self.calibrations * self.step_s
+        by_metric = {"ttft_p50_s": error_s, "chunk_gap_p50_s": error_s}
+        return ClientError(requests=20, chunks_per_s=1e6, by_metric=by_metric, send_lag_s=0.0, cpu_s=0.0)
+
+
 def test_the_clients_error_is_found_once_for_each_level_and_stored(tmp_path: Path):
-    found = run(tmp_path, client={"max_error_share": 1000.0})  # whatever else this machine is doing
+    world = Calibrating({"reference": ENGINE})
+    found = run(tmp_path, world)
     errors = [trial.record.client_error for trial in found.finished]
-    assert not any("client error" in reason for trial in found.finished for reason in trial.record.reasons)
-    assert errors[:2] == errors[2:]
-    assert errors[0] != errors[1]
-    for cell, error in zip(found.cells, errors, strict=False):
-        assert error is not None
-        assert cell.client_error == error
-        assert error.itl_s is not None
-        assert 0 < error.itl_s < 1
-        assert 0 < error.ttft_s < 1
-        assert error.requests >= 5
-    assert all(len(trial.record.clients) == 1 for trial in found.finished)
+    assert [error.by_metric["ttft_p50_s"] for error in errors if error] == [1e-4, 2e-4] * 2
+    assert world.calibrations == 2
+    assert [cell.client_error for cell in found.cells] == errors[:2]
 
 
 def test_a_client_that_errs_too_much_is_measured_thrice_and_voids_its_trials(tmp_path: Path):
-    found = run(tmp_path, loads=[{"rate_per_s": 20.0, "arrival": "constant"}], client={"max_error_share": 1e-6})
+    world = Calibrating({"reference": ENGINE})
+    world.step_s = 0.01
+    found = run(tmp_path, world, loads=LOADS[1:])
+    assert world.calibrations == 3
     for trial in found.finished:
         assert trial.record.verdict is Verdict.INVALID
-        blamed = {reason.split(" is known")[0] for reason in trial.record.reasons}
-        assert {"client error: TTFT", "client error: the gap between chunks"} <= blamed
+        errors = [one for one in trial.record.invalidating if one.code is FindingCode.CLIENT_ERROR]
+        assert {one.parameters["latency"] for one in errors} == {"ttft", "chunk_gap"}
         assert trial.record.client_error is not None
-        assert trial.record.client_error.requests > 2 * 20
+        assert trial.record.client_error.by_metric["ttft_p50_s"] == 0.02, "the median of three"
 
 
 def test_why_the_error_is_not_known_is_stored(tmp_path: Path):
-    found = run(tmp_path, repeats=1)
+    found = run(tmp_path, repeats=1, client={"calibrate": False})
     assert [trial.record.uncalibrated for trial in found.finished] == ["client.calibrate is off"] * 2
     assert {cell.uncalibrated for cell in found.cells} == {"client.calibrate is off"}
 
@@ -116,17 +149,25 @@ def test_repeats_send_the_same_shape_in_other_words_and_levels_another(tmp_path:
     sent = [record.traffic for record in (first, second, *again)]
     assert all(traffic and traffic.off_length == 0 and traffic.requests > 0 for traffic in sent)
     assert len({traffic.sha256 for traffic in sent if traffic}) == 4
-    assert [traffic.prompt_tokens for traffic in sent[:2] if traffic] == [t.prompt_tokens for t in sent[2:] if t]
+    opened = [traffic for traffic in sent[1::2] if traffic]
+    assert opened[0].prompt_tokens == opened[1].prompt_tokens, "a closed loop's plan is as long as the engine needs"
 
 
 def test_an_interrupt_keeps_what_was_measured(tmp_path: Path):
-    async def strike(task: asyncio.Task[None]) -> None:
-        pattern = "runs/*/trials/r1-reference-2/streams-0.frames"
-        while not any(path.stat().st_size for path in tmp_path.glob(pattern)):  # noqa: ASYNC110, ASYNC240
-            await asyncio.sleep(0)
-        task.cancel()
+    world, made = VirtualWorld({"reference": ENGINE}), virtual()
 
-    found = run(tmp_path, strike)
+    async def struck() -> None:
+        task = asyncio.create_task(
+            run_experiment(made, create_run(made, tmp_path), PlainObserver(Console(quiet=True), made))
+        )
+        await asyncio.sleep(3.5)  # one for the start, 1.4 and a tail for the first trial
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with inside(world):
+        world.run(struck())
+    found = results.load(next(tmp_path.iterdir()))
     assert found.status is RunStatus.INTERRUPTED
     assert len(found.finished) == 1
     ((plan, requests),) = found.salvaged
@@ -150,21 +191,6 @@ def test_streams_of_a_crash_are_decoded_once(tmp_path: Path):
     assert len(again.salvaged[0][1]) == len(whole)
 
 
-@pytest.mark.parametrize("schema", [1, 2])
-def test_streams_that_an_older_version_left_undecoded_are_read(tmp_path: Path, schema: int):
-    """Its experiment stands in the manifest in the words of that time: the address among the adapter's options."""
-    golden = Path(results.__file__).parents[1] / "tests" / "results" / "golden" / f"schema-{schema}"
-    folder = RunFolder.open(shutil.copytree(golden, tmp_path / "run"))
-    trial = folder.trial("r2-reference-1")
-    whole = trial.read_requests()
-    (trial.path / "trial.json").unlink()
-    (trial.path / "requests.jsonl").unlink()
-    assert recover(folder) == 1
-    for found, stored in zip(trial.read_requests(), whole, strict=True):
-        for name in ("index", "phase", "planned_ns", "sent_ns", "chunk_ns", "chunk_tokens", "outcome", "text"):
-            assert getattr(found, name) == getattr(stored, name)
-
-
 def test_a_folder_that_cannot_be_made_fails_before_anything_starts(tmp_path: Path):
     (tmp_path / "runs").write_text("in the way", encoding="utf-8")
     made = experiment(tmp_path, "http://127.0.0.1:9")
@@ -173,18 +199,18 @@ def test_a_folder_that_cannot_be_made_fails_before_anything_starts(tmp_path: Pat
 
 
 def test_an_address_where_nothing_listens_gives_invalid_trials(tmp_path: Path):
-    url = f"http://127.0.0.1:{pick_port()}"
-    changes = {"engines": [{"adapter": "openai", "url": url}], "loads": [{"concurrency": 1}]}
-    found = run(tmp_path, **changes, repeats=1, trial={"duration_s": 0.3, "max_requests": 3})
+    gone = VirtualWorld({"reference": VirtualEngine(faults={Fault.REFUSED: 1.0})})
+    found = run(tmp_path, gone, repeats=1, loads=[{"concurrency": 1}], trial=TRIAL | {"max_requests": 3})
     (trial,) = found.finished
     assert trial.record.verdict is Verdict.INVALID
-    assert "3 of 3 requests failed (3 refused)" in trial.record.reasons[0]
+    finding = trial.record.findings[0]
+    assert finding.code is FindingCode.FAILED_REQUESTS
+    assert finding.parameters["failed_requests"] == finding.parameters["measured_requests"]
+    assert finding.parameters["outcome"] == Outcome.REFUSED.value
 
 
 def test_an_engine_that_does_not_start_fails_the_run_with_its_last_words(tmp_path: Path):
-    folder = checkpoint(tmp_path / "tok")
-    (folder / "config.json").write_text("{}", encoding="utf-8")
-    found = run(tmp_path, engines=[{"adapter": "reference"}], model={"path": str(folder)}, repeats=2)
+    found = run(tmp_path, VirtualWorld({"reference": VirtualEngine(deaths=(Death(after_requests=0),))}))
     assert found.status is RunStatus.FAILED
     assert found.manifest.failure is not None
     assert found.manifest.failure.startswith("reference, repeat 1: it did not start")
@@ -196,14 +222,3 @@ def test_a_wrong_model_fails_with_one_line(tmp_path: Path):
     with pytest.raises(EngineError, match="does not exist"):
         asyncio.run(run_experiment(made, create_run(made, tmp_path / "runs"), PlainObserver(Console(quiet=True), made)))
     assert results.load(next((tmp_path / "runs").iterdir())).status is RunStatus.FAILED
-
-
-def test_the_time_left_learns_from_what_was_seen(tmp_path: Path):
-    made = experiment(tmp_path, "http://127.0.0.1:9", trial={"duration_s": 10})
-    estimate = Estimate(made)
-    guess = estimate.left_s()
-    record = run(tmp_path).finished[0].record
-    estimate.finished(record)
-    measured_s = (record.ended_ns - record.started_ns) / 1e9
-    assert guess == pytest.approx(2 * 6 + 4 * 13)
-    assert estimate.left_s() == pytest.approx(2 * 6 + 2 * 13 + measured_s)

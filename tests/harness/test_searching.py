@@ -44,9 +44,9 @@ def test_several_loads_bound_the_range_and_the_first_gives_the_rest():
 
 
 def test_one_load_is_where_it_starts():
-    terms = terms_of(experiment({"concurrency": 8, "ramp_s": 1.0}), SLO)
+    terms = terms_of(experiment({"concurrency": 8}), SLO)
     assert (terms.over, terms.start, ends(terms)) == (Over.CONCURRENCY, 8.0, (1.0, 256.0))
-    assert (terms.load_at(3.0).concurrency, terms.load_at(3.0).ramp_s) == (3, 1.0)
+    assert terms.load_at(3.0).concurrency == 3
     assert all(level == round(level) for level in terms.levels)
 
 
@@ -111,9 +111,10 @@ def test_percentiles_that_trials_are_too_short_for_are_told_beforehand():
     (few,) = told("ttft_p99<1s")
     assert few == (
         "below 22.1/s a trial has fewer than the 662 sessions that an objective needs, if each is one request: such "
-        "rates are left out; raise trial.duration_s, or bound p95, which needs 130"
+        "rates are left out; raise trial.min_requests to that, or bound p95, which needs 130"
     )
     assert "or bound p50, which needs 3" in told("ttft_p90<1s", low=1.0)[0]
+    assert told("ttft_p99<1s", trial={"min_requests": 662}) == [], "then windows are as long as that takes"
     assert told("ttft_p99<1s", trial={"duration_s": 200, "max_requests": 10_000}) == []
     (capped,) = told("ttft_p99<1s", {"concurrency": 8}, trial={"max_requests": 500})
     assert capped.startswith("trial.max_requests is 500, an objective needs 662 requests; raise it, or bound p95")
@@ -124,8 +125,9 @@ def test_percentiles_that_trials_are_too_short_for_are_told_beforehand():
 
 
 def test_rates_that_the_cap_on_requests_cuts_short_are_told_beforehand():
-    (cut,) = told(SLO, high=200)
-    assert cut == "above 33.3/s trials end before their time, after 1000 sessions: trial.max_requests"
+    assert told(SLO, high=200) == []
+    (cut,) = told(SLO, high=200, trial={"max_requests": 1000})
+    assert cut == "above 33.3/s windows are shorter than trial.duration_s: trial.max_requests is 1000"
 
 
 def test_the_folder_of_a_search_has_a_name_of_its_own_and_an_empty_plan(tmp_path: Path):

@@ -1,7 +1,6 @@
 """The search of one engine, trial after trial, without an engine: trials are written as a harness would leave them."""
 
 import asyncio
-import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,17 +11,22 @@ import numpy as np
 import pytest
 
 import results
-from harness import seeker, verdict
+from harness.clock import NS_PER_S
 from harness.experiment import experiment_from
 from harness.run import create_run
 from harness.searching import terms_of
 from harness.seeker import Notebook, Seeker, attempt_of, requests_needed
-from results.metrics import Value, absent
-from results.objectives import objectives
+from harness.virtual import VirtualWorld
+from harness.world import World
+from results.findings import Finding, FindingCode
+from results.metrics import Absence, Value, absent
+from results.objectives import Miss, objectives
 from results.records import Load, Outcome, RequestRecord, TrialPlan, TrialRecord, Verdict
+from results.report.findings import sentence
 from results.search import Attempt, Ended, EngineSearch, Over, SearchRecord
 from results.statistics.bisection import Bisection
 from tests.results.handmade import request, trial
+from tests.results.some_findings import remark, void
 
 DATA: dict[str, Any] = {
     "name": "t",
@@ -34,7 +38,7 @@ DATA: dict[str, Any] = {
     ],
     "trial": {"duration_s": 10.0},
 }
-Said = tuple[Sequence[RequestRecord], list[str]]
+Said = tuple[Sequence[RequestRecord], list[Finding]]
 """The requests of a trial, and why it is INVALID."""
 Engine = Callable[[float], Said]
 
@@ -48,17 +52,25 @@ def queue(capacity: float, rng: np.random.Generator, cv: float = 0.02) -> Engine
 
     def engine(rate: float) -> Said:
         load = rate / (capacity * float(np.exp(rng.normal(0, cv))))
-        return of_latency(20 / (1 - load)) if load < 1 else ([], ["not steady: the queue was still growing"])
+        return of_latency(20 / (1 - load)) if load < 1 else ([], [void(FindingCode.SATURATED)])
 
     return engine
+
+
+class HalfMinutes(VirtualWorld):
+    """Every look at the clock takes 30 s."""
+
+    looks = -1
+
+    def now_ns(self) -> int:
+        self.looks += 1
+        return self.looks * 30 * NS_PER_S
 
 
 class Scene:
     """A search whose trials are written here."""
 
-    def __init__(
-        self, tmp_path: Path, slo: str = "ttft_p50<100ms", clock_s: Callable[[], float] | None = None, **asked
-    ):
+    def __init__(self, tmp_path: Path, slo: str = "ttft_p50<100ms", world: World | None = None, **asked):
         self.experiment = experiment_from(DATA, "t")
         self.terms = terms_of(self.experiment, slo, **asked)
         self.run = create_run(self.experiment, tmp_path, plan=[])
@@ -74,7 +86,7 @@ class Scene:
         self.seeker = Seeker(
             "a", Bisection(terms.levels, start=terms.start), terms.wanted, terms.load_at, experiment=self.experiment,
             planner=planner, notebook=Notebook(self.run, record), watcher=watcher,
-            **({"clock_s": clock_s} if clock_s else {}),
+            world=world or VirtualWorld({}),
         )  # fmt: skip
 
     def traffic(self, load: Load, _repeat: int, _engine: str) -> Any:
@@ -88,14 +100,14 @@ class Scene:
             most -= 1
         return self.stored
 
-    def finish(self, order: int, plan: TrialPlan, requests: Sequence[RequestRecord], reasons: list[str]) -> None:
+    def finish(self, order: int, plan: TrialPlan, requests: Sequence[RequestRecord], findings: list[Finding]) -> None:
         folder = self.run.trial(plan.id)
         folder.create()
         folder.telemetry_log.touch()
         folder.write_requests(requests)
         record = msgspec.structs.replace(
             trial(plan.load, issue_end=800.0), id=plan.id, engine="a", repeat=plan.repeat, order=order,
-            verdict=Verdict.INVALID if reasons else Verdict.VALID, reasons=reasons, planned_requests=len(requests),
+            verdict=Verdict.INVALID if findings else Verdict.VALID, findings=findings, planned_requests=len(requests),
         )  # fmt: skip
         folder.finish(record)
         self.seeker.done(record)
@@ -144,8 +156,7 @@ def test_levels_of_a_closed_loop_are_whole_and_repeated(tmp_path: Path):
 
 @pytest.mark.parametrize(("trials", "minutes"), [(5, None), (20, 2.0)])
 def test_a_budget_ends_it_with_what_is_known(tmp_path: Path, trials: int, minutes: float | None):
-    now_s = iter(range(0, 100_000, 30))
-    scene = Scene(tmp_path, clock_s=lambda: float(next(now_s)), trials=trials, minutes=minutes)
+    scene = Scene(tmp_path, world=HalfMinutes({}), trials=trials, minutes=minutes)
     found = scene.play(queue(25.0, np.random.default_rng(3)))
     assert found.ended is (Ended.TRIALS if minutes is None else Ended.MINUTES)
     assert len(found.attempts) == (5 if minutes is None else 4), "30 s each, from the first one's start"
@@ -175,24 +186,25 @@ def test_a_closed_loop_that_had_too_few_goes_on_above(tmp_path: Path):
     found = scene.play(lambda slots: of_latency(50.0 if slots < 10 else 200.0, 40 if slots < 3 else 80))
     assert [(attempt.level, attempt.kept) for attempt in found.attempts[:3]] == [(1, None), (2, None), (3, True)]
     assert (found.low or 0) <= 9 <= (found.high or 0)
-    assert "p90 needs 64 observations, there are 40" in found.attempts[0].why[0]
+    (miss,) = found.attempts[0].misses
+    assert (miss.metric, miss.value.value) == ("ttft_p90_s", None)
 
 
 def test_a_level_without_evidence_is_tried_again_once_then_the_search_goes_on_below(tmp_path: Path):
-    saturated = ["client saturated: 10 % of the requests were sent over 30 ms late; use a faster client"]
+    late = [void(FindingCode.CLIENT_LATE)]
     scene = Scene(tmp_path)
-    found = scene.play(lambda rate: of_latency(30.0) if rate < 10 else ([], saturated))
+    found = scene.play(lambda rate: of_latency(30.0) if rate < 10 else ([], late))
     none = [attempt.level for attempt in found.attempts if attempt.kept is None]
     assert none == pytest.approx([16, 16, 11.4, 11.4], rel=0.03)
     assert (found.low, found.open_above, found.ended) == (pytest.approx(9.6, rel=0.03), True, Ended.KNOWN)
     assert found.note is not None
     assert found.note.startswith("not above 9.")
-    assert saturated[0] in found.note
+    assert sentence(late[0]) in found.note
 
 
 def test_a_client_that_is_never_fit_ends_it(tmp_path: Path):
     scene = Scene(tmp_path)
-    found = scene.play(lambda _: ([], ["throttled: a GPU lowered its clocks"]))
+    found = scene.play(lambda _: ([], [void(FindingCode.THROTTLED)]))
     assert (len(found.attempts), found.ended, found.has_level) == (2, Ended.NO_EVIDENCE, False)
 
 
@@ -206,51 +218,57 @@ def test_what_is_known_is_stored_after_each_trial(tmp_path: Path):
     assert scene.stored.note == "a, repeat 1: it ended by signal 9"
 
 
-def test_the_reasons_that_are_told_apart_are_those_of_the_verdict():
-    source = inspect.getsource(verdict)
-    for name in (*seeker._OF_THE_ENGINE, *seeker._FOLLOWS):
-        assert f'"{name}: ' in source, name
-
-
 WANTED = objectives("ttft_p99<500ms,itl_p50<30ms")
 
 
-def judged(reasons: list[str], ttft: Value, itl: Value = Value(0.02)) -> Attempt:  # noqa: B008
-    record: TrialRecord = msgspec.structs.replace(trial(Load(rate_per_s=2.0)), reasons=reasons)
+def judged(findings: list[Finding], ttft: Value, itl: Value = Value(0.02)) -> Attempt:  # noqa: B008
+    record: TrialRecord = msgspec.structs.replace(trial(Load(rate_per_s=2.0)), findings=findings)
     return attempt_of(record, 2.0, WANTED, {"ttft_p99_s": ttft, "itl_p50_s": itl})
 
 
 @pytest.mark.parametrize(
-    ("reasons", "kept"),
+    ("codes", "kept"),
     [
-        (["engine died: it was killed by signal 9", "too short: the steady window is 0.2 s"], False),
-        (["errors: 9 of 90 requests failed"], False),
-        (["not steady: the queue was still growing", "client error: TTFT is known to ± 3 ms"], False),
-        (["too short: the steady window is 0.2 s, needed is 1 s"], None),
-        (["client error: TTFT is known to ± 3 ms"], None),
-        (["not steady: the queue was still growing", "client saturated: 1 % were sent late"], None),
-        (["engine was stopped: none of its processes ran for 3 s"], None),
-        (["cache not cold: 90 of 100 prompt tokens"], None),
+        ([FindingCode.ENGINE_DIED, FindingCode.WINDOW_TOO_SHORT], False),
+        ([FindingCode.FAILED_REQUESTS], False),
+        ([FindingCode.SATURATED, FindingCode.CLIENT_ERROR], False),
+        ([FindingCode.WINDOW_TOO_SHORT], None),
+        ([FindingCode.CLIENT_ERROR], None),
+        ([FindingCode.SATURATED, FindingCode.CLIENT_LATE], None),
+        ([FindingCode.SATURATED, FindingCode.REQUESTS_LOST], None),
+        ([FindingCode.NOT_STEADY], None),
+        ([FindingCode.ENGINE_STOPPED], None),
+        ([FindingCode.CACHE_NOT_COLD], None),
     ],
 )
-def test_what_an_invalid_trial_says(reasons: list[str], kept: bool | None):
-    attempt = judged(reasons, Value(0.1))
-    assert (attempt.kept, attempt.margin, attempt.why) == (kept, None, reasons)
+def test_what_an_invalid_trial_says(codes: list[FindingCode], kept: bool | None):
+    findings = [void(code) for code in codes]
+    attempt = judged([*findings, remark(FindingCode.OUTPUT_LENGTH)], Value(0.1))
+    assert (attempt.kept, attempt.margin, attempt.findings, attempt.misses) == (kept, None, findings, [])
 
 
 def test_what_a_valid_trial_says():
-    kept = judged([], Value(0.25))
+    kept = judged([remark(FindingCode.OUTPUT_LENGTH)], Value(0.25))
     assert kept.kept is True
     assert kept.margin == pytest.approx(np.log(1.5)), "of the objective that is kept least"
     missed = judged([], Value(0.55))
     assert missed.kept is False
     assert missed.margin == pytest.approx(np.log(500 / 550))
-    assert missed.why == ["ttft_p99<500ms: it was 550 ms"]
-    few = absent("p99 needs 662 observations, there are 100")
+    assert missed.misses == [Miss("ttft_p99<500ms", "ttft_p99_s", Value(0.55))]
+    few = absent("p99 needs 662 observations, there are 100", Absence.TOO_FEW)
     assert judged([], few).kept is None
-    assert judged([], few).why == ["ttft_p99<500ms: p99 needs 662 observations, there are 100"]
-    assert judged([], few, Value(0.04)).kept is False, "the other one was seen to fail"
-    assert judged([], few, Value(0.04)).margin is None
+    assert judged([], few).misses == [Miss("ttft_p99<500ms", "ttft_p99_s", few)]
+    half = judged([], few, Value(0.04))
+    assert half.kept is False, "the other one was seen to fail"
+    assert (half.margin, half.misses) == (None, [Miss("itl_p50<30ms", "itl_p50_s", Value(0.04))])
+
+
+def test_a_percentile_among_failed_requests_is_not_kept():
+    """It is worse than any number, and no want of observations."""
+    among = absent("p99 lies among the 9 failed of 700 requests", Absence.AMONG_FAILURES)
+    attempt = judged([], among)
+    assert (attempt.kept, attempt.margin) == (False, None)
+    assert attempt.misses == [Miss("ttft_p99<500ms", "ttft_p99_s", among)]
 
 
 def test_requests_that_percentiles_need():

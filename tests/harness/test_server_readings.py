@@ -13,8 +13,9 @@ from engines.adapters.reference import ReferenceEngine
 from engines.metrics import Prometheus
 from harness.observer import PlainObserver
 from harness.run import create_run, run_experiment
-from results.metrics import measured_only
-from results.records import Phase, Verdict
+from results.findings import FindingCode
+from results.metrics import under_load
+from results.records import Verdict
 from results.run import Trial
 from tests.harness.pages import SOURCE, page_server
 from tests.harness.test_run import experiment, truth
@@ -39,13 +40,12 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Callable[[str
     return trial
 
 
-def test_the_marks_stand_between_the_warm_up_the_load_and_its_last_answer(tmp_path: Path, monkeypatch):
+def test_the_marks_stand_before_the_load_and_after_its_last_answer(tmp_path: Path, monkeypatch):
     trial = measured(tmp_path, monkeypatch, lambda _: (200, "running 3\ntokens_total 100\n"))
     readings = [record for record in trial.telemetry if record.source == "server"]
     before, after = (next(r.t_ns for r in readings if r.values.get("mark") == mark) for mark in ("before", "after"))
-    warm_up = [request for request in trial.requests if request.phase is Phase.WARMUP]
-    counted = measured_only(trial.requests)
-    assert max(request.ended_ns for request in warm_up) < before < min(request.planned_ns for request in counted)
+    counted = under_load(trial.requests)
+    assert trial.record.started_ns < before < min(request.planned_ns for request in counted)
     assert max(request.ended_ns for request in counted) < after < trial.record.ended_ns
     assert sum("mark" not in record.values for record in readings) >= 2
     assert trial.server["server_running_peak"].value == 3.0
@@ -55,18 +55,20 @@ def test_the_marks_stand_between_the_warm_up_the_load_and_its_last_answer(tmp_pa
 def test_an_engine_that_counts_what_the_client_does_not_is_a_warning(tmp_path: Path, monkeypatch):
     tokens = itertools.count(0, 100_000)
     trial = measured(tmp_path, monkeypatch, lambda _: (200, f"tokens_total {next(tokens)}\n"))
-    asked = sum(request.total_chunk_tokens for request in measured_only(trial.requests))
+    asked = sum(request.total_chunk_tokens for request in under_load(trial.requests))
     assert asked == TOKENS * trial.record.planned_requests
     assert trial.record.verdict is Verdict.VALID
-    (warning,) = [warning for warning in trial.record.warnings if warning.startswith("token counts: ")]
-    assert f"the client counted {asked:,};" in warning
+    (finding,) = [found for found in trial.record.warnings if found.code is FindingCode.COUNTERS_DISAGREE]
+    assert finding.parameters["client_tokens"] == asked
 
 
 def test_an_engine_whose_counters_fall_was_restarted(tmp_path: Path, monkeypatch):
     tokens = itertools.chain([90_000] * 3, itertools.repeat(10))
     trial = measured(tmp_path, monkeypatch, lambda _: (200, f"tokens_total {next(tokens)}\n"))
     assert trial.record.verdict is Verdict.INVALID
-    assert trial.record.reasons[0].startswith("engine restarted: its counters fell from 90,000 to 10 ")
+    restarted = trial.record.findings[0]
+    assert restarted.code is FindingCode.ENGINE_RESTARTED
+    assert (restarted.parameters["before"], restarted.parameters["after"]) == (90_000, 10)
 
 
 def test_a_page_that_is_not_there_costs_the_trial_nothing(tmp_path: Path, monkeypatch):

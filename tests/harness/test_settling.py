@@ -13,7 +13,7 @@ from harness.client.fleet import LoadOrder
 from harness.client.wire import WireSession
 from harness.settling import Settler, Settling
 from results.frames import FrameAppender
-from results.records import Phase, StreamRecord
+from results.records import Phase, StreamEnd, StreamRecord
 from results.store import TrialFolder
 from workloads import PlannedSession, Session, Turn
 
@@ -37,15 +37,15 @@ class Planner:
 class Rounds:
     """A fleet whose n-th round takes so many seconds a request; a text is how its transport ends."""
 
-    def __init__(self, took: Sequence[float | str]) -> None:
+    def __init__(self, took: Sequence[float | StreamEnd]) -> None:
         self._took = iter(took)
         self.orders: list[LoadOrder] = []
 
     async def load(self, order: LoadOrder, sessions: Iterable[WireSession], folder: TrialFolder) -> None:
         self.orders.append(order)
         took = next(self._took)
-        end = took if isinstance(took, str) else "complete"
-        seconds = 1.0 if isinstance(took, str) else took
+        end = took if isinstance(took, StreamEnd) else StreamEnd.COMPLETE
+        seconds = 1.0 if isinstance(took, StreamEnd) else took
         with FrameAppender(folder.stream_log(0)) as log:
             for session in sessions:
                 log.append(
@@ -56,7 +56,7 @@ class Rounds:
                 )  # fmt: skip
 
 
-def settle(took: Sequence[float | str], limit_s: float = 60.0) -> tuple[Settling | None, Rounds, Planner]:
+def settle(took: Sequence[float | StreamEnd], limit_s: float = 60.0) -> tuple[Settling | None, Rounds, Planner]:
     fleet, planner = Rounds(took), Planner()
     settler = Settler(fleet, planner, limit_s=limit_s, timeout_s=5, transport="http")  # type: ignore[arg-type]
 
@@ -83,7 +83,7 @@ def test_requests_are_warm_up_sent_one_at_a_time_in_words_of_their_own():
 
 
 def test_a_failed_request_ends_it_and_is_told():
-    assert settle([3.0, "timeout"])[0] == Settling(3, settled=False)
+    assert settle([3.0, StreamEnd.TIMEOUT])[0] == Settling(3, settled=False)
 
 
 def test_an_engine_that_never_settles_is_given_up_and_told():
@@ -98,7 +98,7 @@ def test_without_time_for_it_nothing_is_sent():
     assert not fleet.orders
 
 
-def recovered(took: Sequence[float | str], limit_s: float = 60.0, *, dead: bool = False) -> tuple[bool, Rounds]:
+def recovered(took: Sequence[float | StreamEnd], limit_s: float = 60.0, *, dead: bool = False) -> tuple[bool, Rounds]:
     fleet = Rounds(took)
     settler = Settler(fleet, Planner(), limit_s=limit_s, timeout_s=5, transport="http")  # type: ignore[arg-type]
     server: Any = SimpleNamespace(base_url="http://127.0.0.1:9", access=None, exit_status=9 if dead else None)
@@ -106,7 +106,7 @@ def recovered(took: Sequence[float | str], limit_s: float = 60.0, *, dead: bool 
 
 
 def test_an_engine_has_recovered_when_a_round_is_about_as_quick_as_on_the_idle_one():
-    there, fleet = recovered([9.0, 2.5, "timeout", 1.9, 1.0])
+    there, fleet = recovered([9.0, 2.5, StreamEnd.TIMEOUT, 1.9, 1.0])
     assert there
     assert len(fleet.orders) == 4
 
@@ -117,6 +117,6 @@ def test_an_engine_that_stays_busy_or_ends_has_not():
 
 
 def test_a_round_on_the_idle_engine_is_measured_unless_no_time_is_given_for_rounds():
-    for limit_s, took, seconds in ((60.0, [2.0], 2.0), (60.0, ["timeout"], None), (0.0, [], None)):
+    for limit_s, took, seconds in ((60.0, [2.0], 2.0), (60.0, [StreamEnd.TIMEOUT], None), (0.0, [], None)):
         settler = Settler(Rounds(took), Planner(), limit_s=limit_s, timeout_s=5, transport="http")  # type: ignore[arg-type]
         assert asyncio.run(settler.round_s(ENGINE, attached("http://127.0.0.1:9"), "idle")) == seconds

@@ -13,11 +13,12 @@ import tokenizers
 
 import results
 from engines import pick_port
+from results.findings import FindingCode
 from results.records import Outcome, Phase, RequestRecord, RunStatus, TokenSource, Verdict
 from tests.engines.fakes.sglang import SLOW_FIRST_S, FakeSglang
 from tests.engines.fakes.sglang_flags import arguments
 from tests.engines.fakes.stage import Script, running
-from tests.harness.fake_runs import LONG, measured_run
+from tests.harness.fake_runs import SHORT, measured_run
 from tests.workloads.small_tokenizers import checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +59,7 @@ async def run(tmp_path: Path, model: Path, side: dict[str, Any], **changes: Any)
         "model": {"name": "smol", "path": str(model)},
         "workload": {"name": "random", "options": {"input_tokens": INPUT_TOKENS, "output_tokens": OUTPUT_TOKENS}},
         "loads": [{"concurrency": 2}],
-        "trial": LONG,
+        "trial": SHORT,
         **changes,
     }
     return await measured_run(tmp_path, side, **data)
@@ -117,12 +118,12 @@ def test_several_tokens_in_one_event_are_several_tokens(tmp_path: Path, model: P
 
 
 def test_the_first_request_after_a_start_is_no_measurement(tmp_path: Path, model: Path) -> None:
-    """What is slow once, a warm-up takes."""
+    """What is slow once, the ramp takes."""
     fake = fake_of(model, PACE, "slow-first")
     found = attached(tmp_path, model, fake, api="openai")
     (trial,) = found.finished
-    warmup = [one for one in trial.requests if one.phase is Phase.WARMUP]
-    assert [(one.chunk_ns[0] - one.planned_ns) / 1e9 > SLOW_FIRST_S for one in warmup] == [True]
+    ramp = [one for one in trial.requests if one.phase is Phase.RAMP]
+    assert sum((one.chunk_ns[0] - one.planned_ns) / 1e9 > SLOW_FIRST_S for one in ramp) == 1
     assert max((one.chunk_ns[0] - one.planned_ns) / 1e9 for one in measured(found)) < SLOW_FIRST_S
 
 
@@ -131,7 +132,8 @@ def test_errors_under_http_200_void_a_trial(tmp_path: Path, model: Path) -> None
     (trial,) = found.finished
     assert trial.record.verdict is Verdict.INVALID
     assert {request.outcome for request in measured(found)} == {Outcome.STREAM_ERROR}
-    assert any("first: CUDA error" in reason for reason in trial.record.reasons)
+    (finding,) = [found for found in trial.record.invalidating if found.code is FindingCode.FAILED_REQUESTS]
+    assert str(finding.parameters["error"]).startswith("CUDA error")
 
 
 def test_it_is_started_by_the_real_command_line_described_and_stopped(tmp_path: Path, model: Path) -> None:

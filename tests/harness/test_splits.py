@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.cutting import HEAD, chunked, decoded, received
@@ -34,7 +34,6 @@ def body_of(name: str) -> bytes:
 
 
 @pytest.mark.parametrize("name", STREAMS)
-@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_cuts_change_nothing(name: str, data: st.DataObject):
     body, dialect = body_of(name), STREAMS[name]

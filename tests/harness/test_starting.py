@@ -1,20 +1,35 @@
 """What an engine's start notes of the machine: only the GPUs that the engine may use are its own."""
 
 import asyncio
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import harness.starting
-import harness.trial
+from engines import EngineError, Model, engine
 from harness.telemetry.gpu import open_gpus
+from harness.virtual.telemetry import VirtualSampler
+from harness.world import RealWorld
 from tests.engines.quill import model
 from tests.harness.fake_runs import measured_run
 from tests.harness.test_adapters_docs import quill
 from tests.harness.test_telemetry import FakeNvml
 
 __all__ = ["quill"]
+
+
+def test_a_port_that_is_taken_is_an_engines_error_before_anything_is_launched(tmp_path: Path) -> None:
+    async def start(port: int) -> None:
+        made = engine("reference", Model("m"), {})
+        async with RealWorld().started(made, "a", Model("m"), port, tmp_path / "log"):
+            raise AssertionError
+
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        with pytest.raises(EngineError, match=rf"port {port} cannot be used \(Address already in use\)"):
+            asyncio.run(start(port))
 
 
 @pytest.mark.usefixtures("quill")
@@ -26,19 +41,22 @@ def test_a_start_counts_the_gpus_that_the_engine_may_use(
 ) -> None:
     """Those of its table's ``env``, else those that Bakeoff was started with; and trials sample the same."""
     asked: list[str | None] = []
-    into = harness.trial.Sampler.into
+    into = VirtualSampler.into
 
-    def noted(self: Any, *order: Any) -> Any:
+    def noted(self: Any, *order: Any, **rest: Any) -> Any:
         asked.append(order[-1])
-        return into(self, *order)
+        return into(self, *order, **rest)
 
     monkeypatch.setattr(harness.starting, "open_gpus", lambda: open_gpus(FakeNvml(count=3)))
-    monkeypatch.setattr(harness.trial.Sampler, "into", noted)
+    monkeypatch.setattr(VirtualSampler, "into", noted)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if ours is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ours)
     smol = {"name": "smol", "path": str(model(tmp_path / "model"))}
     (trial,) = asyncio.run(measured_run(tmp_path, {"adapter": "quill", "env": its_own}, model=smol)).finished
+    told = trial.record.engine_description
+    assert told is not None
+    assert told.details["build"].keys() >= {"program_sha256"}, "which build it was, for who reads the run"
     assert trial.record.startup is not None
     assert len(trial.record.startup.gpu_used_before_bytes) == len(trial.record.startup.gpu_used_ready_bytes) == seen
     assert asked == [its_own.get("CUDA_VISIBLE_DEVICES", ours)]

@@ -1,11 +1,10 @@
-"""An engine that was stopped for a while is told by the state of its processes."""
+"""An engine whose processes were stopped for a while is told by their state."""
 
 from collections.abc import Sequence
 
-from harness.stopped import stopped
 from harness.verdict import Evidence, judge
-from results.metrics.window import Window
-from results.records import Load, TelemetryRecord, Verdict
+from results.findings import Finding, FindingCode, invalid
+from results.records import Load, RequestRecord, TelemetryRecord, Verdict, Window
 from tests.harness.samples import request
 
 S = 1_000_000_000
@@ -23,37 +22,35 @@ def readings(
     ]
 
 
+def found(telemetry: Sequence[TelemetryRecord], requests: Sequence[RequestRecord] = MEASURED) -> list[Finding]:
+    verdict, findings = judge(Evidence(requests, telemetry, Load(concurrency=1), Window(0, 10 * S), 0.01))
+    assert (verdict is Verdict.INVALID) == bool(findings)
+    return findings
+
+
+def stopped(processes: int, of: int, stopped_s: float) -> Finding:
+    return invalid(FindingCode.ENGINE_STOPPED, stopped_processes=processes, processes=of, stopped_s=stopped_s)
+
+
 def test_an_engine_that_always_ran_was_not_stopped() -> None:
-    assert stopped([], MEASURED) is None
-    assert stopped(readings([0] * 50), MEASURED) is None
-    assert stopped(readings([None] * 50), MEASURED) is None, "a log of an earlier version"
+    assert found([]) == []
+    assert found(readings([0] * 50)) == []
+    assert found(readings([None] * 50)) == [], "its processes could not be read"
 
 
-def test_the_time_without_a_running_process_is_told() -> None:
-    told = stopped(readings([0, *[1] * 30, 0, 0, *[1] * 10, 0]), MEASURED)
-    assert told == (
-        "engine was stopped: none of its processes ran for 4.0 s of the trial; let nothing stop it, and repeat"
-    )
+def test_the_time_without_a_running_process_voids_the_trial() -> None:
+    assert found(readings([0, *[1] * 30, 0, 0, *[1] * 10, 0])) == [stopped(1, 1, 4.0)]
 
 
-def test_so_is_one_process_of_several() -> None:
-    told = stopped(readings([0, *[1] * 30, 0], processes=3), MEASURED)
-    assert told is not None
-    assert told.startswith("engine was stopped: 1 of its 3 processes did not run for 3.0 s of the trial")
+def test_so_does_one_process_of_several() -> None:
+    assert found(readings([0, *[1] * 30, 0], processes=3)) == [stopped(1, 3, 3.0)]
 
 
 def test_a_moment_is_not_told_from_the_sampling() -> None:
-    assert stopped(readings([0, 1, 1, 0]), MEASURED) is None
+    assert found(readings([0, 1, 1, 0])) == []
 
 
 def test_neither_the_client_nor_the_time_outside_the_load_counts() -> None:
-    assert stopped(readings([1] * 30, source="client"), MEASURED) is None
-    assert stopped(readings([1] * 30, start_s=500), MEASURED) is None
-    assert stopped(readings([1] * 30), []) is None
-
-
-def test_such_a_trial_is_no_evidence() -> None:
-    evidence = Evidence(MEASURED, readings([1] * 30), Load(concurrency=1), Window(0, 10 * S), 0.01)
-    verdict, reasons = judge(evidence)
-    assert verdict is Verdict.INVALID
-    assert reasons[0].startswith("engine was stopped")
+    assert found(readings([1] * 30, source="client")) == []
+    assert found(readings([1] * 30, start_s=500)) == []
+    assert found(readings([1] * 30), requests=[]) == []

@@ -20,14 +20,28 @@ from results.jsonl import read_log
 from results.records import TelemetryRecord
 from results.store import TrialFolder
 
+POWER_CAP = pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP
+DRIVER_HEAT = pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN
+
 
 class FakeNvml:
-    """GPUs of 700 W; calls named in ``broken`` fail as a driver without permission does."""
+    """GPUs of 700 W; calls named in ``broken`` fail as a driver without permission does.
 
-    def __init__(self, *, count: int = 1, gpm: bool = True, broken: frozenset[str] = frozenset()) -> None:
+    The driver counts time with lowered clocks: 3 s at the power cap, 0.25 s for heat by itself; ``counts`` says which.
+    """
+
+    def __init__(
+        self,
+        *,
+        count: int = 1,
+        gpm: bool = True,
+        broken: frozenset[str] = frozenset(),
+        counts: tuple[int, ...] = (POWER_CAP, DRIVER_HEAT, pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN),
+    ) -> None:
         self._count = count
         self._gpm = gpm
         self._broken = broken
+        self._counts = counts
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("nvml") and name in object.__getattribute__(self, "_broken"):
@@ -52,14 +66,20 @@ class FakeNvml:
         return "580"
 
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
-        return type("Memory", (), {"used": 7})()
+        return type("Memory", (), {"used": 7, "total": 80})()
 
     def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
         return type("Rates", (), {"gpu": 50, "memory": 25})()
 
     def nvmlDeviceGetFieldValues(self, handle: int, fields: list[int]) -> list[Any]:
-        value = type("Value", (), {"uiVal": 700_000})()
-        return [type("Field", (), {"nvmlReturn": pynvml.NVML_SUCCESS, "value": value})() for _ in fields]
+        return [self._field(field) for field in fields]
+
+    def _field(self, field: int) -> Any:
+        known = {*self._counts, pynvml.NVML_FI_DEV_POWER_INSTANT, pynvml.NVML_FI_DEV_POWER_AVERAGE}
+        code = pynvml.NVML_SUCCESS if field in known else pynvml.NVML_ERROR_NOT_SUPPORTED
+        counted_ns = {POWER_CAP: 3_000_000_000, DRIVER_HEAT: 250_000_000}.get(field, 0)
+        value = type("Value", (), {"uiVal": 700_000, "ullVal": counted_ns})()
+        return type("Field", (), {"nvmlReturn": code, "value": value})()
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:
         return 5_000
@@ -147,6 +167,7 @@ def test_a_gpu_reads_every_counter():
     gpus, reason = open_gpus(FakeNvml())
     assert reason is None
     assert gpus[0].identity()["name"] == "NVIDIA Fake"
+    assert gpus[0].identity()["memory_bytes"] == 80
     first, second = gpus[0].read(1)[0], gpus[0].read(2)[0]
     assert first.values["power_w"] == 700
     assert first.values["energy_j"] == 5
@@ -176,9 +197,20 @@ def test_an_engines_gpus_are_those_that_it_may_use(names: str | None, seen: list
 def test_a_counter_that_is_refused_is_null_and_the_others_stay():
     gpus, _ = open_gpus(FakeNvml(broken=frozenset({"nvmlDeviceGetTotalEnergyConsumption"})))
     (record,) = gpus[0].read(1)
-    assert record.values["energy"] is None
-    assert "Permission" in record.reasons["energy"]
+    assert record.values["energy_j"] is None
+    assert "Permission" in record.reasons["energy_j"]
     assert record.values["power_w"] == 700
+
+
+def test_time_with_lowered_clocks_is_counted_by_the_driver():
+    """A driver that lacks a counter leaves it out; none of them is 0."""
+    held_back = {"power_cap_s", "heat_driver_s", "heat_hardware_s", "power_brake_s"}
+    (newer,), (older,) = (open_gpus(FakeNvml(counts=counts))[0] for counts in (FakeNvml()._counts, (POWER_CAP,)))
+    values = newer.read(1)[0].values
+    assert {name: values[name] for name in held_back & set(values)} == {
+        "power_cap_s": 3.0, "heat_driver_s": 0.25, "heat_hardware_s": 0.0,
+    }  # fmt: skip
+    assert held_back & set(older.read(1)[0].values) == {"power_cap_s"}
 
 
 def test_a_gpu_without_gpm_says_so():

@@ -1,6 +1,7 @@
 """What a trial sends: one shape for all engines and repeats, words of its own, counted before anything is sent."""
 
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from harness.client.fake import ScriptedTransport
 from harness.experiment import Experiment, experiment_from
+from harness.plan_file import PlanFile
 from harness.traffic import Traffic, TrafficPlanner, traffic_planner
 from results.records import Cache, Load
 from tests.harness.driving import ANSWER, drive, wire
@@ -26,6 +28,8 @@ ONE_SERVER = [{"adapter": "openai", "label": label, "url": URL} for label in "ab
 CHAT = {"name": "chat", "options": {"scale": 0.1, "max_input_tokens": 120}}
 RAG = {"name": "rag", "options": {"scale": 0.1}}
 TALK = {"name": "multi-turn", "options": {"scale": 0.05}}
+LIMITS = {"duration_s": 5.0, "max_window_s": 5.0, "timeout_s": 5.0, "min_requests": 12, "max_requests": 12}
+"""Twelve sessions at the most, without the turns that a load of twenty seconds cannot reach."""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +43,7 @@ def made(**changes: Any) -> Experiment:
         "engines": TWO_SERVERS,
         "workload": CHAT,
         "loads": [{"concurrency": 2}],
-        "trial": {"duration_s": 5.0, "max_requests": 12, "warmup_requests": 2},
+        "trial": LIMITS,
         **changes,
     }
     return experiment_from(data, "t")
@@ -54,14 +58,20 @@ def planner_of(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def trial(**changes: Any) -> dict[str, Any]:
-    return {"trial": {"duration_s": 5.0, "max_requests": 12, "warmup_requests": 2, **changes}}
+    return {"trial": LIMITS | changes}
 
 
-def turns(sessions: Iterator[PlannedSession]) -> list[Turn]:
+def pools(traffic: Traffic) -> tuple[PlanFile, PlanFile]:
+    assert traffic.ramp is not None
+    assert traffic.tail is not None
+    return traffic.ramp.plan, traffic.tail.plan
+
+
+def turns(sessions: Iterable[PlannedSession]) -> list[Turn]:
     return [turn for planned in sessions for turn in planned.session.turns]
 
 
-def contents(sessions: Iterator[PlannedSession]) -> list[str]:
+def contents(sessions: Iterable[PlannedSession]) -> list[str]:
     return [turn.messages[-1].content if turn.messages else turn.prompt or "" for turn in turns(sessions)]
 
 
@@ -72,7 +82,7 @@ def shape(traffic: Traffic) -> list[object]:
             planned.offset_s,
             [(t.input_tokens, t.output_tokens, t.think_s) for t in planned.session.turns],
         )
-        for planned in traffic.sessions()
+        for planned in traffic.window
     ]
 
 
@@ -88,52 +98,77 @@ def test_repeats_and_engines_have_one_shape_and_words_are_new_in_every_repeat(
     second = found[2, "a"]
     again = planner_of(workload=workload).traffic(load, 1, "a")
     assert shape(again) == shape(second)
-    assert all(a != b for a, b in zip(contents(again.sessions()), contents(second.sessions()), strict=True))
+    assert all(a != b for a, b in zip(contents(again.window), contents(second.window), strict=True))
     assert again.record == found[1, "a"].record
     assert again.record.sha256 != second.record.sha256
-    assert contents(iter(again.warmup)) != contents(iter(second.warmup))
+    for ours, others in zip(pools(again), pools(second), strict=True):
+        assert ours.shape_sha256 == others.shape_sha256
+        assert not set(contents(ours)) & set(contents(others))
 
 
 def test_levels_have_shapes_and_words_of_their_own(planner_of: Any):
     planner = planner_of()
     few, many = planner.traffic(CLOSED, 1, "a"), planner.traffic(Load(concurrency=3), 1, "a")
     assert few.shape_sha256 != many.shape_sha256
-    assert not set(contents(few.sessions())) & set(contents(many.sessions()))
+    assert not set(contents(few.window)) & set(contents(many.window))
 
 
 def test_engines_at_one_address_share_its_cache_so_each_has_words_of_its_own(planner_of: Any):
     planner = planner_of(engines=ONE_SERVER)
     a, b = planner.traffic(CLOSED, 1, "a"), planner.traffic(CLOSED, 1, "b")
     assert a.shape_sha256 == b.shape_sha256
-    assert not set(contents(a.sessions())) & set(contents(b.sessions()))
-    assert not set(contents(iter(a.warmup))) & set(contents(iter(b.warmup)))
+    assert not set(contents(a.window)) & set(contents(b.window))
+    assert not set(contents(pools(a)[0])) & set(contents(pools(b)[0]))
 
 
-def test_warming_up_is_a_first_turn_in_words_of_its_own(planner_of: Any):
-    traffic = planner_of(workload=TALK).traffic(CLOSED, 1, "a")
-    assert [len(planned.session.turns) for planned in traffic.warmup] == [1, 1]
-    assert {planned.offset_s for planned in traffic.warmup} == {None}
-    measured = set(contents(traffic.sessions()))
-    assert len(measured) > 12
-    assert not measured & set(contents(iter(traffic.warmup)))
-    assert planner_of(**trial(warmup_requests=0)).traffic(CLOSED, 1, "a").warmup == ()
+@pytest.mark.parametrize("load", [CLOSED, OPEN])
+def test_ramp_and_tail_are_pools_in_words_of_their_own(planner_of: Any, load: Load):
+    traffic = planner_of().traffic(load, 1, "a")
+    parts = [set(contents(plan)) for plan in (traffic.window, *pools(traffic))]
+    assert [len(part) for part in parts] == [12, 40, 40]
+    assert len(set.union(*parts)) == 92
+
+
+def test_the_ramp_of_a_closed_loop_meets_its_first_sessions_in_the_middle(planner_of: Any):
+    """Those of the slots begin at random turns, so that the mix of turns is that of a load in progress."""
+    ramp, tail = pools(planner_of(workload=TALK).traffic(Load(concurrency=20), 1, "a"))
+    begun = [planned.first_turn for planned in ramp]
+    assert any(begun[:20])
+    assert not any(begun[20:])
+    assert not any(planned.first_turn for planned in tail)
+    records = list(wire(ramp))
+    assert [session.first_turn for session in records] == begun
+
+
+def test_the_pool_of_an_open_loop_begins_again_when_its_next_session_would_have_come(planner_of: Any, tmp_path: Path):
+    ramp = planner_of(**trial(ramp_s=12.0)).traffic(STEADY, 1, "a").ramp
+    assert (ramp.plan.sessions, ramp.period_s) == (48, 12.0)
+    only = written(tmp_path, Session("s", (Turn(4, 5, prompt="the the the"),)))
+    alone = planner_of(workload=only).traffic(STEADY, 1, "a").tail
+    assert (alone.plan.sessions, alone.period_s) == (1, 0.25), "one session has a rate, too"
 
 
 @pytest.mark.parametrize("workload", [CHAT, RAG, TALK])
 def test_a_record_counts_what_is_sent_by_encoding_it(tokenizer: Tokenizer, planner_of: Any, workload: dict[str, Any]):
     traffic = planner_of(workload=workload).traffic(CLOSED, 1, "a")
-    sent, reader, cache = turns(traffic.sessions()), PromptReader(tokenizer), EndlessCache()
+    sent, reader, cache = turns(traffic.window), PromptReader(tokenizer), EndlessCache()
     ids = [list(reader.ids(turn)) for turn in sent]
-    repeated = sum(cache.add(prompt) for prompt in ids)
+    ramp, tail = pools(traffic)
+    repeated = sum(cache.add(reader.ids(turn)) for part in (ramp, traffic.window, tail) for turn in turns(part))
     record = traffic.record
-    assert (record.sessions, record.requests) == (12, len(sent))
+    assert record.requests == len(sent) >= 12
+    assert record.sessions == len(list(traffic.window))
     assert record.prompt_tokens == sum(map(len, ids)) == sum(turn.input_tokens for turn in sent)
     assert record.output_tokens == sum(turn.output_tokens for turn in sent)
     assert (record.repeated_tokens, record.block_tokens) == (repeated, 16)
-    assert record.repeated_share == repeated / record.prompt_tokens
+    assert record.mean_turn == pytest.approx(mean_turn(traffic.window))
     assert (record.off_length, record.off_example, record.cache, record.cache_reset) == (0, None, Cache.COLD, False)
-    assert record.sha256 == plan_sha256(traffic.sessions())
-    assert (record.repeated_share > 0.1) == (workload is not CHAT)
+    assert record.sha256 == plan_sha256(traffic.window)
+    assert (record.mean_turn > 0) == (workload is TALK)
+
+
+def mean_turn(plan: PlanFile) -> float:
+    return statistics.fmean(number for planned in plan for number in range(len(planned.session.turns)))
 
 
 def written(tmp_path: Path, *sessions: Session) -> dict[str, Any]:
@@ -152,31 +187,67 @@ def test_prompts_that_are_not_as_long_as_they_say_are_counted_and_the_first_is_n
     assert record.prompt_tokens == 5 * 4
 
 
-def test_a_closed_loop_has_all_its_sessions_and_an_open_one_those_that_arrive_in_time(planner_of: Any):
-    closed = list(planner_of(**trial(max_requests=30)).traffic(CLOSED, 1, "a").sessions())
-    assert [planned.offset_s for planned in closed] == [None] * 30
-    steady = Load(rate_per_s=4.0, arrival="constant")
-    opened = list(planner_of(**trial(max_requests=30)).traffic(steady, 1, "a").sessions())
-    assert [planned.offset_s for planned in opened] == [i / 4 for i in range(20)]
-    few = planner_of(**trial(max_requests=7)).traffic(steady, 1, "a")
-    assert few.record.sessions == 7
+def test_a_plan_of_a_closed_loop_is_written_as_far_as_is_known_and_goes_on(planner_of: Any):
+    """At least the requests that a trial must have, and three for each slot."""
+    for slots, requests in ((2, 12), (10, 30)):
+        window = planner_of(**trial(max_requests=50)).traffic(Load(concurrency=slots), 1, "a").window
+        first = list(window)
+        assert [planned.offset_s for planned in first] == [None] * requests
+        window.write(lambda plan: plan.requests >= 40)
+        assert list(window)[:requests] == first
+        assert window.requests == 40
+        window.write()
+        assert (window.requests, window.has_ended) == (50, True)
+
+
+STEADY = Load(rate_per_s=4.0, arrival="constant")
+
+
+def test_a_plan_of_an_open_loop_has_the_sessions_that_arrive_in_time(planner_of: Any):
+    traffic = planner_of(**trial(max_requests=30)).traffic(STEADY, 1, "a")
+    assert [planned.offset_s for planned in traffic.window] == [i / 4 for i in range(20)]
+    assert traffic.length_s == 5.0
+
+
+@pytest.mark.parametrize(
+    ("limits", "sessions", "length_s"),
+    [
+        ({"max_requests": 7}, 7, 1.75),
+        ({"max_requests": 1, "min_requests": 1}, 1, 0.25),
+        ({"max_requests": 100, "min_requests": 32}, 32, 8.0),
+        ({"max_requests": None, "duration_s": 300.0, "max_window_s": 300.0}, 1200, 300.0),
+    ],
+    ids=["cut short", "one", "longer for its requests", "no end"],
+)
+def test_the_window_of_an_open_loop_is_as_long_as_its_plan(
+    planner_of: Any, limits: dict[str, Any], sessions: int, length_s: float
+):
+    random = {"name": "random", "options": {"input_tokens": 1, "output_tokens": 1}}
+    traffic = planner_of(workload=random, **trial(**limits)).traffic(STEADY, 1, "a")
+    assert (traffic.window.sessions, traffic.length_s) == (sessions, length_s)
 
 
 def test_options_of_an_arrival_process_reach_it(planner_of: Any):
     loads = [Load(rate_per_s=4.0, arrival="gamma", arrival_options={"burstiness": b}) for b in (0.1, 1.0)]
     bursty, smooth = (planner_of(**trial(max_requests=100)).traffic(load, 1, "a") for load in loads)
-    assert [p.offset_s for p in bursty.sessions()] != [p.offset_s for p in smooth.sessions()]
+    assert [p.offset_s for p in bursty.window] != [p.offset_s for p in smooth.window]
 
 
 def test_a_load_that_gets_no_session_is_refused(planner_of: Any):
-    rare = Load(rate_per_s=0.001, arrival="poisson")
+    late = Load(rate_per_s=0.001, arrival="diurnal")
     with pytest.raises(BadOption, match="the workload has no session for this load; give it a longer duration_s"):
-        planner_of().traffic(rare, 1, "a")
+        planner_of().traffic(late, 1, "a")
+
+
+def test_a_load_that_is_meant_to_change_is_one_plan(planner_of: Any):
+    traffic = planner_of(**trial(max_requests=None)).traffic(Load(rate_per_s=4.0, arrival="diurnal"), 1, "a")
+    assert (traffic.ramp, traffic.tail, traffic.length_s) == (None, None, None)
+    assert max(planned.offset_s or 0.0 for planned in traffic.window) < 5.0
 
 
 def test_recorded_arrivals_are_warped_with_the_pauses_between_turns(planner_of: Any):
     slow, fast = (
-        list(planner_of(workload=TALK, **trial(duration_s=span_s)).traffic(load, 1, "a").sessions())
+        list(planner_of(workload=TALK, **trial(duration_s=span_s, max_window_s=span_s)).traffic(load, 1, "a").window)
         for span_s, load in (
             (400.0, Load(arrival="workload", time_warp=2.0)),
             (80.0, Load(arrival="workload", time_warp=10.0)),
@@ -193,10 +264,10 @@ def test_recorded_arrivals_are_warped_with_the_pauses_between_turns(planner_of: 
 
 def test_a_rate_of_ones_own_moves_the_arrivals_and_leaves_users_their_pauses(planner_of: Any):
     """The preset has one session a second."""
-    traffic = planner_of(workload=TALK, **trial(duration_s=300.0, max_requests=60)).traffic(
+    traffic = planner_of(workload=TALK, **trial(duration_s=300.0, max_window_s=300.0, max_requests=60)).traffic(
         Load(arrival="workload", rate_per_s=5.0), 1, "a"
     )
-    plan = list(traffic.sessions())
+    plan = list(traffic.window)
     assert len(plan) == 60
     assert (plan[-1].offset_s or 0.0) == pytest.approx(59 / 5.0, rel=0.5)
     thinks_s = [turn.think_s for planned in plan for turn in planned.session.turns[1:]]
@@ -221,16 +292,20 @@ def test_a_batch_comes_at_once(planner_of: Any):
     traffic = planner_of(workload={"name": "offline-batch", "options": {"scale": 0.1}}).traffic(
         Load(arrival="workload"), 1, "a"
     )
-    assert [planned.offset_s for planned in traffic.sessions()] == [0.0] * 12
+    assert [planned.offset_s for planned in traffic.window] == [0.0] * 12
 
 
 def test_turns_that_the_load_cannot_reach_are_neither_planned_nor_counted(planner_of: Any):
-    short, long = (planner_of(workload=TALK, **trial(duration_s=span_s)).traffic(CLOSED, 1, "a") for span_s in (5, 900))
-    pairs = list(zip(short.sessions(), long.sessions(), strict=True))
+    """The longest load has a ramp of 5 s, as much for what is late in it, a window of 5 s, and a tail of 5 s."""
+    short, long = (
+        planner_of(workload=TALK, **trial(max_window_s=span_s, min_requests=50)).traffic(CLOSED, 1, "a")
+        for span_s in (5.0, 900.0)
+    )
+    pairs = list(zip(short.window, long.window, strict=False))
     assert all(b.session.turns[: len(a.session.turns)] == a.session.turns for a, b in pairs)
-    assert short.record.requests < long.record.requests
-    for planned in short.sessions():
-        assert sum(turn.think_s for turn in planned.session.turns[:-1]) <= 5
+    assert short.record.requests / short.record.sessions < long.record.requests / long.record.sessions
+    for planned in short.window:
+        assert sum(turn.think_s for turn in planned.session.turns[:-1]) <= 20
 
 
 def test_a_cold_trial_sends_nothing_before_itself(planner_of: Any):
@@ -241,7 +316,7 @@ def test_a_cold_trial_sends_nothing_before_itself(planner_of: Any):
 
 def test_a_warm_trial_sends_every_prompt_once_before(planner_of: Any):
     traffic = planner_of(workload=TALK, **trial(cache="warm")).traffic(CLOSED, 1, "a")
-    primers, sent = turns(traffic.primers()), turns(traffic.sessions())
+    primers, sent = turns(traffic.primers()), turns(traffic.window)
     assert [primer.messages for primer in primers] == [turn.messages for turn in sent]
     assert {(primer.output_tokens, primer.think_s) for primer in primers} == {(1, 0.0)}
     assert {planned.offset_s for planned in traffic.primers()} == {None}
@@ -255,9 +330,9 @@ def test_a_primed_trial_sends_each_shared_system_prompt_once_before(planner_of: 
     primers = turns(traffic.primers())
     assert len(primers) == 20
     systems = {primer.messages[0] for primer in primers if primer.messages}
-    assert {turn.messages[0] for turn in turns(traffic.sessions()) if turn.messages} <= systems
+    assert {turn.messages[0] for turn in turns(traffic.window) if turn.messages} <= systems
     assert {primer.output_tokens for primer in primers} == {1}
-    assert not set(contents(traffic.primers())) & set(contents(traffic.sessions()))
+    assert not set(contents(traffic.primers())) & set(contents(traffic.window))
     assert traffic.record.cache is Cache.PRIMED
 
 
@@ -275,33 +350,43 @@ def test_primers_have_the_words_of_their_repeat(planner_of: Any):
     assert first != second
 
 
-def test_files_go_with_their_repeat_and_with_the_planner(tokenizer: Tokenizer):
-    with traffic_planner(made(engines=ONE_SERVER), tokenizer) as planner:
-        first = [planner.traffic(load, 1, side).plan for load in (CLOSED, OPEN) for side in "ab"]
-        folder = first[0].parent
-        assert sorted(folder.iterdir()) == sorted(set(first))
-        assert len(set(first)) == 4
-        second = planner.traffic(CLOSED, 2, "a").plan
-        assert list(folder.iterdir()) == [second]
-        assert planner.traffic(CLOSED, 2, "a").plan == second
-    assert not folder.exists()
+def test_files_go_with_their_repeat_and_with_the_planner(tokenizer: Tokenizer, tmp_path: Path):
+    folder = tmp_path / "plans"
+    folder.mkdir()
+    planner = TrafficPlanner(made(engines=ONE_SERVER), tokenizer, folder)
+    for load in (CLOSED, OPEN):
+        for side in "ab":
+            planner.traffic(load, 1, side)
+    first = set(folder.iterdir())
+    assert len(first) == 4 * 3, "a window, a ramp and a tail each"
+    planner.traffic(CLOSED, 2, "a")
+    second = set(folder.iterdir())
+    assert (len(second), second & first) == (3, set())
+    planner.traffic(CLOSED, 2, "a")
+    assert set(folder.iterdir()) == second
 
 
-def test_a_plan_is_read_from_its_file_as_often_as_it_is_asked_for(planner_of: Any):
-    traffic = planner_of().traffic(OPEN, 1, "a")
-    assert traffic.plan.is_file()
-    assert list(traffic.sessions()) == list(traffic.sessions())
+def test_a_planner_takes_its_files_with_it(tokenizer: Tokenizer):
+    with traffic_planner(made(), tokenizer) as planner:
+        window = planner.traffic(OPEN, 1, "a").window
+        assert list(window)
+    assert list(window) == []
+
+
+def test_a_plan_is_read_as_often_as_it_is_asked_for(planner_of: Any):
+    window = planner_of().traffic(OPEN, 1, "a").window
+    assert list(window) == list(window) != []
 
 
 def test_a_user_who_thinks_beyond_the_end_of_a_closed_loop_keeps_the_slot_until_then(planner_of: Any):
     """A plan without the turns out of reach is driven as one that has them all."""
     sent = []
-    for span_s in (20.0, 1e6):
-        limits = trial(duration_s=span_s, max_requests=200)
+    for span_s in (5.0, 1e6):
+        limits = trial(max_window_s=span_s, min_requests=200, max_requests=None)
         plan = planner_of(workload=TALK, **limits).traffic(CLOSED, 1, "a")
         _, records, _, _ = drive(
             lambda: ScriptedTransport(ANSWER),
-            lambda d, plan=plan: d.closed_loop(wire(plan.sessions()), 2, duration_s=20.0, ramp_s=0),
+            lambda d, plan=plan: d.closed_loop(wire(plan.window), 2, duration_s=20.0),
         )
         sent.append([(r.session, r.turn, r.planned_ns) for r in records])
     assert sent[0] == sent[1]

@@ -12,8 +12,9 @@ import trustme
 from engines import pick_port
 from engines.dialects import HttpRequest, ReferenceDialect, SseParser
 from harness.client import HttpTransport, StreamLog, Transport
-from harness.client import http as http_module
+from harness.client import pool as pool_module
 from harness.client.aiohttp_transport import AiohttpTransport
+from results.records import StreamEnd
 from tests.harness.samples import DONE, FINISH, TOKEN
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -91,7 +92,7 @@ def answering(*writes: bytes, close: bool = False) -> Handler:
 
 def test_a_whole_answer_is_logged_with_rising_times():
     (log,) = exchange(answering(CHUNKED, chunk(TOKEN), chunk(TOKEN), chunk(FINISH + DONE) + b"0\r\n\r\n"))
-    assert (log.end, log.status) == ("complete", 200)
+    assert (log.end, log.status) == (StreamEnd.COMPLETE, 200)
     assert b"".join(log.reads) == BODY
     assert log.sent_ns is not None
     times = [log.sent_ns, *log.read_ns, log.ended_ns]
@@ -108,7 +109,7 @@ def connections_for(count: int) -> int:
         opened += 1
         await plain(reader, writer)
 
-    assert [log.end for log in exchange(counting, count=count)] == ["complete"] * count
+    assert [log.end for log in exchange(counting, count=count)] == [StreamEnd.COMPLETE] * count
     return opened
 
 
@@ -117,8 +118,17 @@ def test_one_connection_serves_requests_in_turn():
 
 
 def test_an_idle_connection_is_not_used_again_after_its_time(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(http_module, "MAX_IDLE_S", 0.0)
+    monkeypatch.setattr(pool_module, "MAX_IDLE_S", 0.0)
     assert connections_for(3) == 3
+
+
+@pytest.mark.parametrize("kind", [HttpTransport, AiohttpTransport])
+def test_only_a_request_that_opens_its_connection_has_dialled(kind: Callable[[str], Transport]):
+    first, second = exchange(answering(CHUNKED + chunk(BODY) + b"0\r\n\r\n"), count=2, kind=kind)
+    stamps = [first.dial_start_ns, first.dial_end_ns, first.sent_ns, first.ended_ns]
+    assert None not in stamps
+    assert stamps == sorted(stamp for stamp in stamps if stamp is not None)
+    assert (second.dial_start_ns, second.dial_end_ns) == (None, None)
 
 
 def test_the_request_reaches_the_server_byte_for_byte():
@@ -145,37 +155,37 @@ def test_a_refused_connection_is_a_class_of_its_own(kind: Callable[[str], Transp
         return log
 
     log = asyncio.run(scene())
-    assert log.end == "refused"
+    assert log.end is StreamEnd.REFUSED
     assert log.sent_ns is None
     assert log.ended_ns > 0
 
 
 def test_a_connection_that_breaks_in_the_stream_keeps_what_came_before():
     (log,) = exchange(answering(CHUNKED + chunk(TOKEN), close=True))
-    assert log.end == "reset"
+    assert log.end is StreamEnd.RESET
     assert log.reads == [TOKEN]
     assert "before the answer was whole" in (log.detail or "")
 
 
 def test_an_answer_without_a_length_ends_with_its_connection():
     (log,) = exchange(answering(b"HTTP/1.1 200 OK\r\n\r\n" + BODY, close=True))
-    assert (log.end, b"".join(log.reads)) == ("complete", BODY)
+    assert (log.end, b"".join(log.reads)) == (StreamEnd.COMPLETE, BODY)
 
 
 def test_a_server_that_says_close_is_not_asked_again_on_that_connection():
     answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok"
     logs = exchange(answering(answer, close=True), count=3)
-    assert [log.end for log in logs] == ["complete"] * 3
+    assert [log.end for log in logs] == [StreamEnd.COMPLETE] * 3
 
 
 def test_an_error_status_keeps_its_body():
     (log,) = exchange(answering(b"HTTP/1.1 503 Busy\r\ncontent-length: 4\r\n\r\nbusy"))
-    assert (log.status, log.reads, log.end) == (503, [b"busy"], "complete")
+    assert (log.status, log.reads, log.end) == (503, [b"busy"], StreamEnd.COMPLETE)
 
 
 def test_bytes_that_are_not_http_are_a_reset():
     (log,) = exchange(answering(b"SSH-2.0-OpenSSH_9\r\n\r\n"))
-    assert log.end == "reset"
+    assert log.end is StreamEnd.RESET
     assert "not HTTP" in (log.detail or "")
 
 
@@ -212,7 +222,7 @@ def test_dropping_an_exchange_closes_its_connection_and_calls_nobody():
             await asyncio.wait_for(gone.wait(), 5)
             return log
 
-    assert asyncio.run(scene()).end == "cancelled"
+    assert asyncio.run(scene()).end is StreamEnd.CANCELLED
 
 
 def test_connections_opened_ahead_are_used():
@@ -238,7 +248,7 @@ def test_connections_opened_ahead_are_used():
 def test_an_interim_answer_is_not_the_answer():
     interim = b"HTTP/1.1 100 Continue\r\n\r\n"
     (log,) = exchange(answering(interim, CHUNKED + chunk(BODY) + b"0\r\n\r\n"))
-    assert (log.status, b"".join(log.reads), log.end) == (200, BODY, "complete")
+    assert (log.status, b"".join(log.reads), log.end) == (200, BODY, StreamEnd.COMPLETE)
 
 
 def test_several_chunks_of_one_read_are_one_read():
@@ -260,7 +270,7 @@ def test_a_request_larger_than_the_socket_buffer_arrives_whole():
             transport = HttpTransport(url)
             done: asyncio.Future[StreamLog] = asyncio.get_running_loop().create_future()
             transport.start(transport.prepare(big), StreamLog(), done.set_result)
-            assert (await asyncio.wait_for(done, 10)).end == "complete"
+            assert (await asyncio.wait_for(done, 10)).end is StreamEnd.COMPLETE
             await transport.close()
 
     asyncio.run(scene())
@@ -270,11 +280,11 @@ def test_a_request_larger_than_the_socket_buffer_arrives_whole():
 def test_the_other_transport_logs_the_same():
     answer = answering(CHUNKED, chunk(TOKEN), chunk(TOKEN), chunk(FINISH + DONE) + b"0\r\n\r\n")
     (log,) = exchange(answer, kind=AiohttpTransport)
-    assert (log.end, log.status, b"".join(log.reads)) == ("complete", 200, BODY)
+    assert (log.end, log.status, b"".join(log.reads)) == (StreamEnd.COMPLETE, 200, BODY)
     (log,) = exchange(answering(CHUNKED + chunk(TOKEN), close=True), kind=AiohttpTransport)
-    assert (log.end, log.reads) == ("reset", [TOKEN])
+    assert (log.end, log.reads) == (StreamEnd.RESET, [TOKEN])
     (log,) = exchange(answering(b"HTTP/1.1 503 Busy\r\ncontent-length: 4\r\n\r\nbusy"), kind=AiohttpTransport)
-    assert (log.status, log.reads, log.end) == (503, [b"busy"], "complete")
+    assert (log.status, log.reads, log.end) == (503, [b"busy"], StreamEnd.COMPLETE)
 
 
 def test_certificates_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -295,4 +305,4 @@ def test_certificates_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "CERTIFICATE_VERIFY_FAILED" in (asyncio.run(scene()).detail or "")
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
     log = asyncio.run(scene())
-    assert (log.end, b"".join(log.reads)) == ("complete", TOKEN + FINISH + DONE)
+    assert (log.end, b"".join(log.reads)) == (StreamEnd.COMPLETE, TOKEN + FINISH + DONE)

@@ -11,13 +11,12 @@ import results
 from results.records import Outcome, RunStatus, TokenSource, Verdict
 from tests.engines.fakes.stage import Script, Token, running
 from tests.engines.fakes.triton import TritonFake, TritonMetrics
-from tests.harness.fake_runs import SHORT, measured_run, only, tokenizer
+from tests.harness.fake_runs import measured_run, only, tokenizer
 from workloads import Tokenizer
 from workloads.text import writer
 
 ROOT = Path(__file__).parents[2]
 TRITON = "from tests.engines.fakes.triton import main; main(sys.argv[1:])"
-TRIAL = {"duration_s": 1.25, "min_requests": 0, "max_requests": 500, "warmup_requests": 1, "settle_s": 0.0}
 
 
 class Spoken(Script, frozen=True, kw_only=True):
@@ -46,7 +45,7 @@ def attached(
         async with running(fake) as url, running(page) as page_url:
             port = int(page_url.rpartition(":")[2])
             side = {"adapter": "triton", "url": url, "options": {"metrics_port": port, **(options or {})}}
-            return await measured_run(tmp_path, side, **{"trial": TRIAL, **changes}), fake, page
+            return await measured_run(tmp_path, side, **changes), fake, page
 
     return asyncio.run(scene())
 
@@ -56,7 +55,7 @@ def frames(run: results.Run) -> list[dict[str, Any]]:
 
 
 def test_answers_that_end_by_being_closed_are_whole_and_counted_by_the_tokenizer(tmp_path: Path) -> None:
-    run, fake, page = attached(tmp_path, spoken(tmp_path, group=2))
+    run, fake, page = attached(tmp_path, spoken(tmp_path, group=2), samples=True)
     trial, requests = only(run)
     assert trial.record.verdict is Verdict.VALID
     assert {(request.outcome, request.finish_reason) for request in requests} == {(Outcome.OK, None)}
@@ -83,7 +82,7 @@ def test_the_llm_api_tells_why_it_ended_and_may_end_early(tmp_path: Path) -> Non
 
 
 def test_errors_under_http_200_void_the_trial(tmp_path: Path) -> None:
-    run, _, _ = attached(tmp_path, spoken(tmp_path), ["error"], trial=SHORT)
+    run, _, _ = attached(tmp_path, spoken(tmp_path), ["error"])
     trial, requests = only(run)
     assert trial.record.verdict is Verdict.INVALID
     assert {(request.outcome, request.error) for request in requests} == {
@@ -113,7 +112,7 @@ def test_it_is_started_on_its_repository_with_a_free_port_of_metrics(tmp_path: P
     side = {"adapter": "triton", "program": str(program), "options": {"model_repository": str(repository)}}
     folder = tokenizer(tmp_path)
     (folder / "config.json").write_text("{}", encoding="utf-8")
-    run = asyncio.run(measured_run(tmp_path, side, model={"path": str(folder)}, trial=TRIAL))
+    run = asyncio.run(measured_run(tmp_path, side, model={"path": str(folder)}, samples=True))
     trial, requests = only(run)
     assert {request.outcome for request in requests} == {Outcome.OK}
     (log,) = (run.path / "engines").glob("*.log")

@@ -7,7 +7,7 @@ import pytest
 from engines.dialects import Finish, ReferenceDialect, SseParser, TokenDelta, Usage
 from harness.truth import Answered, Ending, Fault, Schedule
 from harness.truth.record import connections_used, gaps_s, in_flight, lateness_s, stream_records, ttft_s
-from results.records import StreamRecord
+from results.records import StreamEnd, StreamRecord
 from tests.harness.truth_client import Reply, ask, connect, connect_narrow, only, read, request, serving
 
 MS = 1_000_000
@@ -86,7 +86,7 @@ def test_the_streams_are_the_bytes_that_were_sent_at_the_times_at_which_they_wer
     assert b"".join(record.reads) == reply.body
     assert (record.status, record.end, record.sent_ns, record.planned_ns) == (
         200,
-        "complete",
+        StreamEnd.COMPLETE,
         truth.start_ns,
         truth.start_ns,
     )
@@ -104,11 +104,11 @@ def test_the_streams_are_the_bytes_that_were_sent_at_the_times_at_which_they_wer
 @pytest.mark.parametrize(
     ("fault", "status", "end", "tokens"),
     [
-        (Fault.HTTP_429, 429, "complete", 0),
-        (Fault.RESET, 200, "reset", 4),
-        (Fault.TRUNCATED, 200, "reset", 4),
-        (Fault.ERROR_EVENT, 200, "complete", 4),
-        (Fault.NO_FINISH, 200, "complete", 8),
+        (Fault.HTTP_429, 429, StreamEnd.COMPLETE, 0),
+        (Fault.RESET, 200, StreamEnd.RESET, 4),
+        (Fault.TRUNCATED, 200, StreamEnd.RESET, 4),
+        (Fault.ERROR_EVENT, 200, StreamEnd.COMPLETE, 4),
+        (Fault.NO_FINISH, 200, StreamEnd.COMPLETE, 8),
     ],
 )
 def test_faults_are_in_the_streams(fault: Fault, status: int, end: str, tokens: int):
@@ -117,8 +117,8 @@ def test_faults_are_in_the_streams(fault: Fault, status: int, end: str, tokens: 
         reply = ask(server.port, request(8))
     (record,) = stream_records(server.answered, schedule)
     assert (record.status, record.end) == (status, end)
-    assert (record.detail is None) == (end == "complete")
-    if end == "complete":
+    assert (record.detail is None) == (end == StreamEnd.COMPLETE)
+    if end == StreamEnd.COMPLETE:
         assert b"".join(record.reads) == reply.body
     assert sum(decoded(record)["tokens"]) == tokens if status == 200 else reply.status == 429
 
@@ -138,7 +138,7 @@ def test_a_stalled_and_an_abandoned_answer_hold_what_was_sent():
                 while len(received) == 2 and not server.endings[Ending.FAULT]:
                     pass  # the moment of the fault comes after its last token
     records = stream_records(server.answered, schedule)
-    assert [record.end for record in records] == ["cancelled", "timeout"]
+    assert [record.end for record in records] == [StreamEnd.CANCELLED, StreamEnd.TIMEOUT]
     for record, answer, data in zip(records, server.answered, received, strict=True):
         assert len(decoded(record)["tokens"]) == len(answer.written_ns) >= 3
         assert b"".join(record.reads).startswith(Reply(data, "").body[:300])
@@ -168,5 +168,5 @@ def test_what_is_under_way_is_told_as_far_as_it_went():
         under_way = only(server)
     assert under_way.ending is None
     (record,) = stream_records([under_way], schedule)
-    assert record.end == "cancelled"
+    assert record.end is StreamEnd.CANCELLED
     assert len(decoded(record)["tokens"]) == len(under_way.written_ns)

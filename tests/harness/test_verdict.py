@@ -2,20 +2,23 @@ from typing import Any
 
 import pytest
 
-from harness.telemetry.gpu import THERMAL_REASONS
-from harness.verdict import Evidence, judge, warnings
-from results.metrics.window import Window
+from harness.verdict import Evidence, judge
+from results.findings import Finding, FindingCode, Severity, invalid, warning
+from results.metrics.machine import HEAT_OR_BRAKE
 from results.records import (
     Cache,
     ClientError,
     Load,
     Outcome,
     Phase,
+    RampRecord,
     RequestRecord,
     TelemetryRecord,
     TokenSource,
     TrafficRecord,
     Verdict,
+    Window,
+    WindowKind,
 )
 from tests.harness.samples import request
 
@@ -34,67 +37,145 @@ def evidence(requests: list[Any] = GOOD, **changes: Any) -> Evidence:
     return Evidence(**{**fields, **changes})
 
 
-def reasons(*arguments: Any, **changes: Any) -> list[str]:
-    verdict, found = judge(evidence(*arguments, **changes))
-    assert (verdict is Verdict.INVALID) == bool(found)
-    return found
+def found(*arguments: Any, **changes: Any) -> list[Finding]:
+    verdict, findings = judge(evidence(*arguments, **changes))
+    assert (verdict is Verdict.INVALID) == any(finding.severity is Severity.INVALID for finding in findings)
+    return findings
+
+
+def invalidating(*arguments: Any, **changes: Any) -> list[Finding]:
+    return [finding for finding in found(*arguments, **changes) if finding.severity is Severity.INVALID]
+
+
+def codes(findings: list[Finding]) -> list[FindingCode]:
+    return [finding.code for finding in findings]
 
 
 def test_a_good_trial_is_valid():
-    assert reasons() == []
-    assert warnings(evidence()) == []
+    assert found() == []
 
 
 def test_a_dead_engine_comes_first():
-    assert reasons(engine_death="signal 9")[0] == "engine died: signal 9"
+    first, *_ = found(engine_death="signal 9", window=Window(0, 0))
+    assert first == invalid(FindingCode.ENGINE_DIED, detail="signal 9")
 
 
-def test_too_many_failures_are_named_by_class_with_the_first_words():
-    bad = [*GOOD, request(10, outcome=Outcome.TIMEOUT, error="no end"), request(11, outcome=Outcome.REFUSED)]
-    assert reasons(bad) == ["errors: 2 of 12 requests failed (1 timeout, 1 refused); first: no end"]
-    assert reasons(bad, max_failure_share=0.2) == []
+def test_too_many_failures_are_told_with_the_most_frequent_class_and_its_first_error():
+    outcomes = [Outcome.REFUSED, Outcome.TIMEOUT, Outcome.TIMEOUT]
+    bad = [*GOOD, *(request(10 + i, outcome=outcome, error=f"error {i}") for i, outcome in enumerate(outcomes))]
+    assert found(bad, window=Window(0, 13 * S)) == [
+        invalid(
+            FindingCode.FAILED_REQUESTS, failed_requests=3, measured_requests=13, outcome="timeout",
+            outcome_requests=2, error="error 1",
+        )
+    ]  # fmt: skip
+    assert found(bad, window=Window(0, 13 * S), max_failure_share=0.25) == []
 
 
-def test_failures_of_the_warm_up_do_not_count():
-    assert reasons([*GOOD, request(10, outcome=Outcome.TIMEOUT, phase=Phase.WARMUP)]) == []
+def test_failures_count_that_were_planned_in_the_window():
+    for outcome in (Outcome.TIMEOUT, Outcome.EMPTY):
+        outside = [request(i, outcome=outcome, phase=phase) for i, phase in ((-1, Phase.RAMP), (10, Phase.TAIL))]
+        assert found([*GOOD, *outside]) == []
+        assert codes(found([*GOOD[1:], request(0, outcome=outcome)])) == [FindingCode.FAILED_REQUESTS]
 
 
-def test_a_short_window_is_no_evidence():
-    assert reasons(window=Window(0, S // 2))[0].startswith("too short: the steady window is 0.50 s")
+def test_what_the_client_gave_up_is_no_failure():
+    assert found([*GOOD[1:], request(0, outcome=Outcome.CANCELLED)]) == []
+
+
+def ramp(window_s: float, turnover_s: float | None = None) -> RampRecord:
+    return RampRecord(complete=True, turnover_s=turnover_s, window_s=window_s)
+
+
+def test_a_window_that_is_shorter_than_it_must_be_is_no_evidence():
+    """It had to last three turnovers, or more than was allowed."""
+    for needed_s, turnover_s, limit_s in ((12.0, 4.0, 600.0), (30.0, 1.0, 10.0)):
+        assert found(ramp=ramp(needed_s, turnover_s), max_window_s=limit_s) == [
+            invalid(FindingCode.WINDOW_TOO_SHORT, window_s=10.0, needed_window_s=needed_s)
+        ]
+    assert found(ramp=ramp(10.0, 3.0), max_window_s=10.0) == []
+
+
+def test_a_trial_that_never_had_a_window_is_no_evidence():
+    assert found(window=Window(0, 0)) == [invalid(FindingCode.WINDOW_TOO_SHORT, window_s=0.0, needed_window_s=0.0)]
+
+
+def test_a_plan_that_ended_early_leaves_a_shorter_window():
+    assert found(ramp=ramp(30.0, 3.0), max_window_s=600.0) == [
+        warning(FindingCode.PLAN_ENDED_EARLY, planned_s=10.0, needed_window_s=30.0)
+    ]
+
+
+def test_a_window_of_young_sessions_has_another_mix_of_turns():
+    """The plan's mean position is 2.0, counted from 0."""
+    planned = traffic(mean_turn=2.0)
+    for turns, warned in (([2] * 20, False), ([1] * 20, True), ([1] * 19, False)):
+        requests = [request(i, turn=turn) for i, turn in enumerate(turns)]
+        findings = found(requests, traffic=planned, window=Window(0, 20 * S))
+        assert findings == ([warning(FindingCode.TURN_MIX, window_turn=2.0, workload_turn=3.0)] if warned else [])
+
+
+def test_a_load_that_is_meant_to_change_is_not_judged_by_steadiness():
+    makespan = Window(0, 10 * S, WindowKind.MAKESPAN)
+    growing = [request(i, i / 10, ended_ns=20 * S) for i in range(100)]
+    for load in (Load(arrival="workload"), Load(rate_per_s=9, arrival="diurnal")):
+        assert found(growing, load=load, window=makespan, traffic=traffic(mean_turn=9.0)) == []
 
 
 def test_a_client_that_sends_late_accuses_itself():
     late = [request(i, sent_ns=i * S + 50_000_000) for i in range(10)]
-    assert reasons(late) == ["client saturated: 10 % of the requests were sent over 50 ms late; use a faster client"]
+    assert found(late) == [invalid(FindingCode.CLIENT_LATE, late_share=0.1, send_lag_s=0.05)]
 
 
 def test_lateness_far_below_the_latency_is_tolerated():
     late = [request(i, sent_ns=i * S + 50_000_000, chunk_ns=[i * S + 6 * S, i * S + 7 * S]) for i in range(10)]
-    assert reasons(late) == []
+    assert found(late) == []
 
 
-def test_a_queue_that_grows_is_not_steady_in_an_open_loop_only():
-    growing = [request(i, ended_ns=20 * S) for i in range(10)]
-    assert reasons(growing, load=Load(rate_per_s=1, arrival="poisson"))[0].startswith("not steady")
-    assert reasons(growing) == []
+def test_an_open_loop_that_sends_at_another_rate_did_not_keep_its_schedule():
+    hurried = [request(i, sent_ns=round(0.9 * i * S)) for i in range(700)]
+    (finding,) = invalidating(hurried, load=Load(rate_per_s=1, arrival="poisson"), window=Window(0, 700 * S))
+    assert finding.code is FindingCode.CLIENT_OFF_RATE
+    assert finding.parameters["rate_share"] == pytest.approx(1 / 0.9)
+
+
+POISSON = Load(rate_per_s=10, arrival="poisson")
+
+
+def test_a_queue_that_grows_means_saturation_in_an_open_loop_only():
+    """Of ten a second none has ended at the end of 10 s: 5 on the mean of the first tenth, 95 in the last."""
+    growing = [request(i, i / 10, ended_ns=20 * S) for i in range(100)]
+    (finding,) = found(growing, load=POISSON)
+    assert finding == invalid(FindingCode.SATURATED, first_in_flight=5.0, last_in_flight=95.0)
+    assert found(growing, load=Load(concurrency=100)) == []
 
 
 def test_a_steady_queue_is_fine():
-    steady = [request(i, ended_ns=i * S + 2 * S) for i in range(10)]
-    assert reasons(steady, load=Load(rate_per_s=1, arrival="poisson")) == []
+    steady = [request(i, i / 10, ended_ns=i * S // 10 + 2 * S) for i in range(-20, 100)]
+    assert found(steady, load=POISSON) == []
 
 
-@pytest.mark.parametrize(("t_ns", "invalid"), [(5 * S, True), (11 * S, False)])
-def test_throttling_counts_inside_the_window(t_ns: int, invalid: bool):
-    sample = TelemetryRecord(t_ns, "gpu0", {"throttle_reasons": THERMAL_REASONS})
-    assert bool(reasons(telemetry=[sample])) is invalid
+def test_a_closed_loop_whose_throughput_falls_is_not_steady():
+    """20 tokens in the first second, one fewer in each later one: 15.5 in the mean, and 9 fewer at the end."""
+    arrivals_ns = [i * S + S // 2 for i in range(10)]
+    slowing = [request(0, chunk_ns=arrivals_ns, chunk_tokens=[20 - i for i in range(10)])]
+    (finding,) = invalidating(slowing)
+    assert finding.code is FindingCode.NOT_STEADY
+    assert finding.parameters["change_share"] == pytest.approx(-9 / 15.5)
+    assert invalidating(slowing, load=POISSON) == []
 
 
-def test_a_lost_request_is_our_bug_and_says_so():
-    assert reasons(planned=11)[0].startswith("requests lost: 11 were planned, 10 are in the log")
+@pytest.mark.parametrize(("t_ns", "counts"), [(5 * S, True), (11 * S, False)])
+def test_throttling_counts_inside_the_window(t_ns: int, counts: bool):
+    samples = [TelemetryRecord(t_ns + i, "gpu0", {"throttle_reasons": HEAT_OR_BRAKE}) for i in range(2)]
+    assert found(telemetry=samples) == ([invalid(FindingCode.THROTTLED, gpu="gpu0", held_s=10.0)] if counts else [])
 
 
-def test_warnings_name_what_was_seen():
+def test_a_lost_request_is_our_bug():
+    assert found(planned=11) == [invalid(FindingCode.REQUESTS_LOST, planned_requests=11, logged_requests=10)]
+
+
+def test_answers_that_are_not_as_planned_are_warnings():
     odd = [
         request(0, output_tokens=5),
         request(1, prompt_tokens=4),
@@ -102,53 +183,60 @@ def test_warnings_name_what_was_seen():
         request(3, token_source=TokenSource.APPORTIONED),
         request(4, token_source=TokenSource.ASSUMED),
     ]
-    found = " | ".join(warnings(evidence(odd)))
-    assert "1 of 5 answers are not as long as asked (first: 5 instead of 2 tokens)" in found
-    assert "counted 4 prompt tokens where 3 were meant, in 1 of 5" in found
-    assert "cache" not in found
-    assert "in 1 of 5 answers only the sum is known" in found
-    assert "in 1 of 5 answers one token per chunk is a guess" in found
+    assert found(odd) == [
+        warning(FindingCode.OUTPUT_LENGTH, wrong_requests=1, ok_requests=5, output_tokens=5, asked_tokens=2),
+        warning(FindingCode.INPUT_LENGTH, wrong_requests=1, ok_requests=5, engine_tokens=4, planned_tokens=3),
+        warning(FindingCode.TOKENS_APPORTIONED, apportioned_requests=1, ok_requests=5),
+        warning(FindingCode.TOKENS_ASSUMED, assumed_requests=1, ok_requests=5),
+    ]
+
+
+def test_a_length_that_nobody_asked_for_is_no_wrong_one():
+    assert found([request(i, wanted_output_tokens=None, wanted_input_tokens=None) for i in range(10)]) == []
 
 
 def error(ttft_s: float = 0.001, itl_s: float | None = 0.001, chunks_per_s: float = 10.0) -> ClientError:
-    return ClientError(20, chunks_per_s, ttft_s, itl_s, send_lag_s=0.0, cpu_s=0.1)
+    by_metric = {"ttft_p50_s": ttft_s / 2, "ttft_p99_s": ttft_s}
+    if itl_s is not None:
+        by_metric |= {"chunk_gap_p50_s": 0.0, "chunk_gap_p99_s": itl_s}
+    return ClientError(20, chunks_per_s, send_lag_s=0.0, cpu_s=0.1, by_metric=by_metric)
 
 
 def test_a_client_that_errs_by_more_than_a_tenth_voids_the_trial():
     """TTFT is 100 ms in the samples, the gap too."""
-    assert reasons(client_error=error(0.009, 0.009)) == []
-    (found,) = reasons(client_error=error(0.012))
-    assert found.startswith("client error: TTFT is known to ± 12 ms, more than 10% of its median 100 ms; give")
-    (found,) = reasons(client_error=error(itl_s=0.03))
-    assert found.startswith(
-        "client error: the gap between chunks is known to ± 30 ms, more than 10% of its mean 100 ms"
-    )
-    assert reasons(client_error=error(0.03, 0.03), max_error_share=0.5) == []
+    assert invalidating(client_error=error(0.009, 0.009)) == []
+    for client_error, latency, error_s in ((error(0.012), "ttft", 0.012), (error(itl_s=0.03), "chunk_gap", 0.03)):
+        (finding,) = invalidating(client_error=client_error)
+        assert finding == invalid(
+            FindingCode.CLIENT_ERROR, latency=latency, error_s=error_s, typical_s=0.1, max_error_share=0.1
+        )
+    assert invalidating(client_error=error(0.03, 0.03), max_error_share=0.5) == []
 
 
 def test_an_error_of_gaps_is_compared_with_gaps_not_with_tokens():
     """Four tokens in each chunk: a gap of 100 ms is an ITL of 25 ms, and its error is spread like it."""
     grouped = [request(i, chunk_tokens=[4, 4], output_tokens=8, wanted_output_tokens=8) for i in range(10)]
-    assert reasons(grouped, client_error=error(itl_s=0.009)) == []
+    assert invalidating(grouped, client_error=error(itl_s=0.009)) == []
 
 
 def test_chunks_that_come_in_bursts_are_judged_by_their_pace():
     start = 5 * S
     burst = request(5, chunk_ns=[start + t * S // 100 for t in (10, 10, 10, 40)], chunk_tokens=[1] * 4)
-    assert reasons([burst], client_error=error(itl_s=0.009)) == []  # the median gap is 0, the mean 100 ms
+    assert invalidating([burst], client_error=error(itl_s=0.009)) == []  # the median gap is 0, the mean 100 ms
 
 
 def test_answers_of_one_chunk_and_failures_have_no_gap_to_judge():
-    assert reasons(client_error=error(itl_s=None)) == []
+    assert invalidating(client_error=error(itl_s=None)) == []
     nothing = [request(i, chunk_ns=[], chunk_tokens=[]) for i in range(10)]
-    assert reasons(nothing, client_error=error(9.0, 9.0)) == []
+    assert invalidating(nothing, client_error=error(9.0, 9.0)) == []
 
 
 def test_an_error_found_at_a_slower_pace_is_a_warning():
     """20 chunks in the window of 10 s."""
-    assert warnings(evidence(client_error=error(chunks_per_s=1.4))) == []
-    (warning,) = warnings(evidence(client_error=error(chunks_per_s=1.2)))
-    assert warning == "client error: found at 1 chunks/s, the trial had 2; what is printed as ± may be too small"
+    assert found(client_error=error(chunks_per_s=1.4)) == []
+    assert found(client_error=error(chunks_per_s=1.2)) == [
+        warning(FindingCode.UNCALIBRATED_PACE, calibrated_chunks_per_s=1.2, trial_chunks_per_s=2.0)
+    ]
 
 
 def traffic(cache: Cache = Cache.COLD, **changes: Any) -> TrafficRecord:
@@ -176,24 +264,19 @@ def hitting(*cached: int | None) -> list[RequestRecord]:
     ],
 )
 def test_a_cold_trial_may_hit_what_it_repeats_itself_and_no_more(cached: list[int | None], cold: bool):
-    found = reasons(hitting(*cached), traffic=traffic())
-    complaint = (
-        f"cache not cold: {sum(hit or 0 for hit in cached)} of 1000 prompt tokens came from the prefix cache, "
-        "but the trial itself repeats at most 360; restart the engine or change seed"
-    )
-    assert found == ([] if cold else [complaint])
-    assert warnings(evidence(hitting(*cached), traffic=traffic())) == []
+    hits = sum(hit or 0 for hit in cached)
+    complaint = invalid(FindingCode.CACHE_NOT_COLD, cached_tokens=hits, prompt_tokens=1000, repeated_tokens=360)
+    assert found(hitting(*cached), traffic=traffic()) == ([] if cold else [complaint])
 
 
 def test_hits_of_the_warm_up_say_nothing():
     warm_up = request(10, phase=Phase.WARMUP, cached_tokens=900, prompt_tokens=1000, wanted_input_tokens=1000)
-    assert reasons([*hitting(*[0] * 10), warm_up], traffic=traffic()) == []
+    assert found([*hitting(*[0] * 10), warm_up], traffic=traffic()) == []
 
 
 @pytest.mark.parametrize("cache", [Cache.PRIMED, Cache.WARM])
 def test_a_cache_that_was_filled_on_purpose_may_be_hit(cache: Cache):
-    assert reasons(hitting(*[90] * 10), traffic=traffic(cache)) == []
-    assert warnings(evidence(hitting(*[90] * 10), traffic=traffic(cache))) == []
+    assert found(hitting(*[90] * 10), traffic=traffic(cache)) == []
 
 
 @pytest.mark.parametrize(
@@ -207,30 +290,26 @@ def test_a_cache_that_was_filled_on_purpose_may_be_hit(cache: Cache):
 )
 def test_a_cache_that_was_filled_and_is_not_hit_is_a_warning(cache: Cache, cached: int, warned: bool):
     requests = hitting(*[cached] * 10)
-    assert reasons(requests, traffic=traffic(cache)) == []
-    complaint = (
-        f"cache: {cache.value} as asked, but only {cached * 10} of 1000 prompt tokens came from the prefix cache; "
-        "it is switched off or too small"
-    )
-    assert warnings(evidence(requests, traffic=traffic(cache))) == ([complaint] if warned else [])
+    complaint = warning(FindingCode.CACHE_UNUSED, cache=cache.value, cached_tokens=cached * 10, prompt_tokens=1000)
+    assert found(requests, traffic=traffic(cache)) == ([complaint] if warned else [])
 
 
 @pytest.mark.parametrize("cache", [Cache.PRIMED, Cache.WARM])
 def test_an_engine_that_does_not_count_hits_leaves_the_question_open(cache: Cache):
-    assert warnings(evidence(hitting(*[None] * 10), traffic=traffic(cache))) == [
-        f"cache: {cache.value} as asked, but the engine does not say what it hit"
+    assert found(hitting(*[None] * 10), traffic=traffic(cache)) == [
+        warning(FindingCode.CACHE_UNKNOWN, cache=cache.value)
     ]
 
 
 def test_prompts_that_are_not_as_long_as_the_workload_says_are_a_warning():
     off = traffic(off_length=2, off_example="chat-3: 12 tokens where 10 were meant")
-    assert reasons(traffic=off) == []
-    (warning,) = warnings(evidence(traffic=off))
-    assert warning == (
-        "prompts: 2 of 10 planned prompts are not as long as the workload says "
-        "(first: chat-3: 12 tokens where 10 were meant)"
-    )
+    assert found(traffic=off) == [
+        warning(
+            FindingCode.PROMPT_LENGTH, wrong_requests=2, planned_requests=10,
+            example="chat-3: 12 tokens where 10 were meant",
+        )
+    ]  # fmt: skip
 
 
 def test_runs_of_which_nothing_is_known_are_judged_without():
-    assert reasons(hitting(*[100] * 10)) == []
+    assert found(hitting(*[100] * 10)) == []

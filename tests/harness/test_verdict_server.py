@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from harness.verdict import Evidence, judge, warnings
-from results.metrics.window import Window
-from results.records import Cache, Load, RequestRecord, TelemetryRecord, TrafficRecord, Verdict
+from harness.verdict import Evidence, judge
+from results.findings import Finding, FindingCode, invalid, warning
+from results.records import Cache, Load, RequestRecord, TelemetryRecord, TrafficRecord, Verdict, Window
 from tests.harness.samples import request
 from tests.results.readings import reading
 
@@ -27,6 +27,10 @@ def evidence(telemetry: list[TelemetryRecord], requests: list[RequestRecord] = T
     )
 
 
+def found(telemetry: list[TelemetryRecord], requests: list[RequestRecord] = TEN, **changes: Any) -> list[Finding]:
+    return judge(evidence(telemetry, requests, **changes))[1]
+
+
 def marks(**moved: float) -> list[TelemetryRecord]:
     """Counters that moved by so much while the load was on."""
     return [
@@ -45,40 +49,40 @@ def traffic(cache: Cache) -> TrafficRecord:
 
 def test_an_engine_that_was_restarted_during_a_trial_makes_it_invalid():
     fell = [reading(0, output_tokens_total=5000), reading(1, output_tokens_total=12)]
-    verdict, reasons = judge(evidence(fell))
-    assert verdict is Verdict.INVALID
-    assert reasons[0].startswith("engine restarted: its counters fell from 5,000 to 12 during the trial ")
+    assert judge(evidence(fell)) == (
+        Verdict.INVALID,
+        [invalid(FindingCode.ENGINE_RESTARTED, counter="output_tokens_total", before=5000, after=12)],
+    )
 
 
 def test_several_servers_behind_one_address_are_a_warning():
     levels = [5000, 12, 5010, 20]
     turns = [reading(i, output_tokens_total=level) for i, level in enumerate(levels)]
-    assert judge(evidence(turns))[0] is Verdict.VALID
-    (warning,) = warnings(evidence(turns))
-    assert warning.startswith("engine's metrics: its counters fell from 5,010 to 20 and rose again at once ")
+    assert judge(evidence(turns)) == (
+        Verdict.VALID,
+        [warning(FindingCode.SEVERAL_SERVERS, counter="output_tokens_total", before=5010, after=20)],
+    )
 
 
 def test_other_token_counts_of_the_engine_are_a_warning():
-    assert warnings(evidence(marks(output_tokens_total=20))) == []
-    (warning,) = warnings(evidence(marks(output_tokens_total=200)))
-    assert "made 200 output tokens under this load, the client counted 20;" in warning
+    assert found(marks(output_tokens_total=20)) == []
+    assert found(marks(output_tokens_total=200)) == [
+        warning(FindingCode.COUNTERS_DISAGREE, engine_tokens=200, client_tokens=20)
+    ]
 
 
 @pytest.mark.parametrize(("hits", "cold"), [(0, True), (360, True), (361, False)])
 def test_an_engine_whose_answers_hide_their_hits_is_judged_by_its_counters(hits: int, cold: bool):
-    _, reasons = judge(evidence(marks(prefix_hits_tokens_total=hits), traffic=traffic(Cache.COLD)))
-    complaint = (
-        "cache not cold: 361 of 1000 prompt tokens came from the prefix cache, but the trial itself repeats "
-        "at most 360; restart the engine or change seed"
-    )
-    assert reasons == ([] if cold else [complaint])
+    findings = found(marks(prefix_hits_tokens_total=hits), traffic=traffic(Cache.COLD))
+    complaint = invalid(FindingCode.CACHE_NOT_COLD, cached_tokens=361, prompt_tokens=1000, repeated_tokens=360)
+    assert findings == ([] if cold else [complaint])
 
 
 @pytest.mark.parametrize(("hits", "warm"), [(0, False), (499, False), (500, True)])
 def test_a_warm_cache_shows_in_the_engines_counters(hits: int, warm: bool):
-    found = warnings(evidence(marks(prefix_hits_tokens_total=hits), traffic=traffic(Cache.WARM)))
-    assert (not found) is warm
-    assert warm or found[0].startswith(f"cache: warm as asked, but only {hits} of 1000 prompt tokens came from")
+    findings = found(marks(prefix_hits_tokens_total=hits), traffic=traffic(Cache.WARM))
+    complaint = warning(FindingCode.CACHE_UNUSED, cache="warm", cached_tokens=hits, prompt_tokens=1000)
+    assert findings == ([] if warm else [complaint])
 
 
 def test_what_answers_say_of_their_hits_stands_above_the_counters():
@@ -88,6 +92,6 @@ def test_what_answers_say_of_their_hits_stands_above_the_counters():
 
 
 def test_an_engine_that_counts_nothing_leaves_the_question_open():
-    assert warnings(evidence(marks(prompt_tokens_total=5), traffic=traffic(Cache.WARM))) == [
-        "cache: warm as asked, but the engine does not say what it hit"
+    assert found(marks(prompt_tokens_total=5), traffic=traffic(Cache.WARM)) == [
+        warning(FindingCode.CACHE_UNKNOWN, cache="warm")
     ]

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_engine.attention.base import Span, slot_mapping
@@ -59,7 +59,6 @@ def test_slots_follow_the_block_list():
     assert slot_mapping([Span([[7, 2]], 3, 3), Span([[5]], 0, 1)], BLOCK) == [31, 8, 9, 20]
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     shape=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)), min_size=1, max_size=6),
     seed=st.integers(0, 100),
@@ -100,7 +99,6 @@ def test_storage_has_the_documented_shape_and_starts_at_zero():
     assert not any(tensor.any() for tensor in parts)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     shape=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 30)), min_size=1, max_size=6),
     window=st.integers(1, 40),
@@ -119,7 +117,6 @@ def test_windows_and_sinks_equal_the_naive_twin_without_the_blocks_that_were_giv
     torch.testing.assert_close(fast, naive, atol=1e-5, rtol=1e-5)
 
 
-@settings(max_examples=20, deadline=None)
 @given(shape=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9)), min_size=1, max_size=4))
 def test_values_inside_keys_and_shared_layers_equal_the_naive_twin(shape):
     """A latent cache: one head, whose value is the beginning of its key; the second layer reads the first one's."""

@@ -3,7 +3,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_engine.beam_search import BeamSearch
@@ -44,7 +44,6 @@ def models(depth):
     )
 
 
-@settings(deadline=None, max_examples=60)
 @given(model=models(4))
 def test_where_every_beam_is_kept_the_likeliest_answer_of_all_is_found(model):
     every = []
@@ -57,7 +56,6 @@ def test_where_every_beam_is_kept_the_likeliest_answer_of_all_is_found(model):
     assert [one.log_prob for one in rules.hypotheses] == pytest.approx(sorted(every, reverse=True))
 
 
-@settings(deadline=None, max_examples=100)
 @given(
     model=models(7),
     width=st.integers(2, 3),

@@ -150,4 +150,4 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPoolMachine = PoolMachine.TestCase
-TestPoolMachine.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestPoolMachine.settings = settings(stateful_step_count=40)

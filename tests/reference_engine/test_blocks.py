@@ -34,7 +34,7 @@ def test_numbers_and_sizes_are_ggmls(name):
 
 
 @EVERY_FORMAT
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(rows=st.integers(1, 9), blocks=st.integers(1, 5), seed=st.integers(0, 999))
 def test_blocks_mean_what_the_gguf_library_says(name, rows, blocks, seed):
     matrix = random_blocks(name, rows, blocks * FORMATS[name].elements, seed)

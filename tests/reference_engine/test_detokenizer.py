@@ -41,7 +41,7 @@ def test_special_tokens_have_no_text_unless_asked(tokenizer):
     assert "".join(pieces(tokenizer, ids, skip_special_tokens=False)) == "<|im_start|>hello<|im_end|>"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=40))
 def test_the_pieces_add_up_to_the_text_and_none_is_half_a_character(tokenizer, text):
     ids = tokenizer.encode(text)
@@ -52,7 +52,7 @@ def test_the_pieces_add_up_to_the_text_and_none_is_half_a_character(tokenizer, t
         assert not any("\ufffd" in part for part in parts)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(0, 265), max_size=30))
 def test_any_ids_add_up_to_what_decoding_them_at_once_gives(tokenizer, ids):
     assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_engine.attention.base import Span
@@ -110,7 +110,6 @@ def spans_of(shape, visible):
 shapes = st.lists(st.tuples(st.integers(0, 50), st.sampled_from([1, 1, 1, 5])), min_size=1, max_size=7)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     shape=shapes,
     heads=st.sampled_from([(4, 2), (3, 1), (12, 12), (11, 1), (16, 2)]),
@@ -130,7 +129,6 @@ def test_any_mix_of_decodes_and_chunks_equals_the_naive_twin(shape, heads, dims,
     assert all(map(torch.equal, store.stores[0].parts, twin.stores[0].parts))
 
 
-@settings(max_examples=20, deadline=None)
 @given(shape=shapes, heads=st.sampled_from([1, 5, 20]), seed=st.integers(0, 99))
 def test_a_latent_cache_equals_the_naive_twin(shape, heads, seed):
     torch.manual_seed(seed)

@@ -6,9 +6,7 @@ from hypothesis import HealthCheck, settings
 from tests.reference_engine.lives import Life, random_life
 
 TestLife = Life.TestCase
-TestLife.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestLife.settings = settings(stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.mark.parametrize("seeds", [range(30), range(30, 60)], ids=str)

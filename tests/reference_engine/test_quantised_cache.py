@@ -120,7 +120,7 @@ def test_bytes_of_the_storage_are_those_that_were_counted_on(kind):
     assert store.bytes == 10 * 4 * sum(token_bytes(layout, torch.float32, store_maker(kind)))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     kind=st.sampled_from(KINDS),
     shape=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)), min_size=1, max_size=5),

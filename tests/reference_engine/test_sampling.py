@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
@@ -208,7 +208,6 @@ def cases(draw_from):
     return logits, draw_from(tokens) or [0], draw_from(tokens), draw_from(any_params)
 
 
-@settings(max_examples=150, deadline=None)
 @given(cases())
 def test_any_parameters_choose_what_the_plain_twin_chooses(case):
     logits, prompt, output, given_params = case
@@ -241,7 +240,6 @@ def near_a_threshold(scores, params, near):
     return close_to_min_p or (params.top_p < 1 and bool((np.abs(shares - params.top_p) < near).any()))
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(any_params, min_size=2, max_size=12), st.randoms(use_true_random=False))
 def test_a_request_gets_the_same_token_alone_and_in_any_company(all_params, order):
     torch.manual_seed(1)

@@ -12,13 +12,16 @@ from pathlib import Path
 
 import numpy as np
 
+from results.findings import Finding, FindingCode, invalid, warning
 from results.frames import FrameAppender
+from results.metrics.catalogue import QUANTILES
 from results.quality import Difference, QualityRecord, QualitySample, pooled
 from results.records import (
     SCHEMA_VERSION,
     ClientError,
     ClientRecord,
     EngineDescription,
+    EngineFailure,
     Load,
     Manifest,
     Outcome,
@@ -31,6 +34,7 @@ from results.records import (
     TrialPlan,
     TrialRecord,
     Verdict,
+    Window,
 )
 from results.store import RunFolder
 from tests.results.gpu_samples import gpu_samples
@@ -60,6 +64,8 @@ class Speed:
     tokens_per_chunk: int = 1
     failing: tuple[Outcome, ...] = ()
     reports_prompt_tokens: bool = True
+    delivers: float = 1.0
+    """Share of the output that it delivers of what was asked for."""
     slots: int = 0
     """Requests that the engine runs at once, and says so on its own page; 0: it tells nothing."""
 
@@ -82,9 +88,9 @@ class Texts:
     workload: str = "chat"
     answer: str = "The ship sails at dawn."
     error: str = "HTTP 503: server busy"
+    gpu: str = "gpu0"
+    example: str = "chat-3: 12 tokens where 10 were meant"
     note: str = "workload scaled to 1/10 of its published request count"
-    reason: str = "client saturated: loop lag p99 9.1 ms above 5 ms"
-    warning: str = "the first repeat was 6 % slower than the others"
     name: str = "demo"
     version: str = "0.1.0"
     session: str = "s"
@@ -106,6 +112,13 @@ class Sheet:
     """How many trials of the plan ended; None is all."""
     invalid: tuple[int, ...] = (4,)
     """Positions in the plan of the trials that are INVALID."""
+    void: Finding | None = None
+    """Why they are; None: a GPU throttled."""
+    engine_failures: tuple[EngineFailure, ...] = ()
+    """Starts that failed."""
+    adopted: dict[int, str] = field(default_factory=dict[int, str])
+    """Position in the plan → the run that the trial was taken over from."""
+    created_utc: str = "2026-11-20T10:15:00+00:00"
     texts: Texts = Texts()
     slo: Slo = field(default_factory=lambda: Slo(ttft_s=0.2, tpot_s=0.05))
     seed: int = 7
@@ -138,7 +151,7 @@ def manifest(sheet: Sheet, plans: Sequence[TrialPlan]) -> Manifest:
         run_id=sheet.run_id,
         name=sheet.texts.name,
         status=sheet.status,
-        created_utc="2026-11-20T10:15:00+00:00",
+        created_utc=sheet.created_utc,
         pid=sheet.pid,
         host="bench-01",
         bakeoff_version="0.1.0",
@@ -155,6 +168,7 @@ def manifest(sheet: Sheet, plans: Sequence[TrialPlan]) -> Manifest:
         },
         trials=list(plans),
         slo=sheet.slo,
+        engine_failures=list(sheet.engine_failures),
         notes=[sheet.texts.note],
         ended_utc="2026-11-20T10:42:00+00:00" if sheet.status is RunStatus.COMPLETE else None,
     )
@@ -184,7 +198,7 @@ def _write_trial(run: RunFolder, sheet: Sheet, plan: TrialPlan, order: int) -> N
     _write_telemetry(trial.telemetry_log, _samples(sheet, speed, requests, issue_start - S, last))
     if sheet.regret is not None:
         trial.write_quality(quality(sheet, plan, sheet.regret))
-    invalid = order in sheet.invalid
+    is_invalid = order in sheet.invalid
     trial.finish(
         TrialRecord(
             id=plan.id,
@@ -197,11 +211,12 @@ def _write_trial(run: RunFolder, sheet: Sheet, plan: TrialPlan, order: int) -> N
             ended_ns=last + S,
             issue_start_ns=issue_start,
             issue_end_ns=issue_end,
+            window=Window(issue_start, issue_end),
             planned_requests=sheet.requests,
             workload_sha256=hashlib.sha256(plan.load.label.encode()).hexdigest(),
-            verdict=Verdict.INVALID if invalid else Verdict.VALID,
-            reasons=[sheet.texts.reason] if invalid else [],
-            warnings=[sheet.texts.warning] if plan.repeat == 1 and plan.load.concurrency == 8 else [],
+            verdict=Verdict.INVALID if is_invalid else Verdict.VALID,
+            findings=list(_findings(sheet, plan, is_invalid=is_invalid)),
+            adopted_from=sheet.adopted.get(order),
             engine_description=describe(sheet, plan.engine),
             start_s=7.4 if plan.engine == next(iter(sheet.engines)) else 11.9,
             clients=[client(host, i, sheet) for i, host in enumerate(sheet.hosts)],
@@ -209,6 +224,15 @@ def _write_trial(run: RunFolder, sheet: Sheet, plan: TrialPlan, order: int) -> N
             uncalibrated="client.calibrate is off" if sheet.error_s is None else None,
         )
     )
+
+
+def _findings(sheet: Sheet, plan: TrialPlan, *, is_invalid: bool) -> Iterator[Finding]:
+    if is_invalid:
+        yield sheet.void or invalid(FindingCode.THROTTLED, gpu=sheet.texts.gpu, held_s=1.5)
+    if plan.repeat == 1 and plan.load.concurrency == 8:
+        yield warning(
+            FindingCode.PROMPT_LENGTH, wrong_requests=2, planned_requests=sheet.requests, example=sheet.texts.example
+        )
 
 
 def quality(sheet: Sheet, plan: TrialPlan, regret: float) -> QualityRecord:
@@ -242,9 +266,10 @@ def _answer(sheet: Sheet, number: int, parts_at: int | None, regret: float) -> Q
 def client_error(error_s: float, plan: TrialPlan) -> ClientError:
     """What a calibration would have found: more streams, more error; the same for every engine."""
     found_s = error_s * (1 + (plan.load.concurrency or 3) / 16) * (1 + plan.repeat / 100)
-    return ClientError(
-        requests=80, chunks_per_s=5_000.0, ttft_s=3 * found_s, itl_s=found_s, send_lag_s=found_s, cpu_s=0.05
-    )
+    of_starts, of_gaps = ("ttft", "ttft_from_send", "e2e"), ("itl", "chunk_gap", "tpot", "normalized_latency")
+    by_metric = {f"{name}_{label}_s": 3 * found_s for name in of_starts for label, _ in QUANTILES}
+    by_metric |= {f"{name}_{label}_s": found_s for name in of_gaps for label, _ in QUANTILES}
+    return ClientError(requests=80, chunks_per_s=5_000.0, send_lag_s=found_s, cpu_s=0.05, by_metric=by_metric)
 
 
 def client(host: str, number: int, sheet: Sheet) -> ClientRecord:
@@ -307,7 +332,8 @@ def _request(
     sent = planned_ns + int(rng.exponential(0.15) * MS)
     first = sent + int(speed.ttft_s * slow * float(np.exp(rng.normal(0, 0.25))) * S)
     step = speed.tokens_per_chunk
-    gaps = speed.itl_s * step * slow * np.exp(rng.normal(0, 0.18, max(0, sheet.tokens // step - 1))) * S
+    count = round(speed.delivers * sheet.tokens) // step
+    gaps = speed.itl_s * step * slow * np.exp(rng.normal(0, 0.18, max(0, count - 1))) * S
     chunks = [first, *(first + np.cumsum(gaps).astype(np.int64)).tolist()]
     outcome = speed.failing[index // 11 % 3] if speed.failing and index % 11 == 10 else Outcome.OK
     if outcome is not Outcome.OK:
@@ -336,6 +362,9 @@ def _request(
     )
 
 
+CORES, FOREIGN_SHARE = 4, 0.004
+
+
 def telemetry(
     speed: Speed,
     requests: Sequence[RequestRecord],
@@ -352,6 +381,9 @@ def telemetry(
         rss = int(speed.rss_bytes + busy * 9e6)
         cpu_s += min(2.0, 0.1 + 0.5 * busy) * every_ns / S
         records.append(TelemetryRecord(t_ns, "engine", {"rss_bytes": rss, "cpu_s": round(cpu_s, 3), "processes": 1}))
+        foreign_s = FOREIGN_SHARE * CORES * (t_ns - start_ns) / S
+        unused_s = CORES * (t_ns - start_ns) / S - cpu_s - foreign_s
+        records.append(TelemetryRecord(t_ns, "cpu", {"cores": CORES, "unused_s": unused_s, "own_s": cpu_s}))
         records.append(TelemetryRecord(t_ns, "host", {"cpu_share": min(1.0, 0.1 + busy / 4)}))
         records.append(TelemetryRecord(t_ns, "sampler", {"gpus": None}, {"nvml": no_gpu}))
     records.append(TelemetryRecord(end_ns, "client_loop", {"loop_lag_p99_s": 0.0007}))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from results.records import Load, Outcome, Phase, RequestRecord, TrialRecord, Verdict
+from results.records import Load, Outcome, Phase, RequestRecord, TrialRecord, Verdict, Window
 
 MS = 1_000_000
 
@@ -17,6 +17,7 @@ def request(
     outcome: Outcome = Outcome.OK,
     phase: Phase = Phase.MEASURED,
     prompt_tokens: int | None = None,
+    cached_tokens: int | None = None,
     index: int = 0,
 ) -> RequestRecord:
     """A request whose chunks arrived at ``chunks`` (ms), one token each unless ``tokens`` says otherwise."""
@@ -33,6 +34,7 @@ def request(
         chunk_ns=[round(t * MS) for t in chunks],
         chunk_tokens=list(tokens if tokens is not None else [1] * len(chunks)),
         prompt_tokens=prompt_tokens,
+        cached_tokens=cached_tokens,
     )
 
 
@@ -49,6 +51,7 @@ def trial(load: Load, *, issue_start: float = 0, issue_end: float = 1000, starte
         ended_ns=round(issue_end * MS),
         issue_start_ns=round(issue_start * MS),
         issue_end_ns=round(issue_end * MS),
+        window=Window(round(issue_start * MS), round(issue_end * MS)),
         planned_requests=1,
         workload_sha256="0" * 64,
         verdict=Verdict.VALID,

@@ -1,13 +1,14 @@
 """What the numbers rest on: counts that are those of the metrics themselves."""
 
+import math
+
 import numpy as np
 import pytest
 
 import results
 from results.metrics import CATALOGUE, latency, trial_metrics
 from results.metrics.basis import BASES, family_of, observation_counts
-from results.metrics.window import Window
-from results.records import Load, Outcome, Phase, RequestRecord, Slo, TelemetryRecord
+from results.records import Load, Outcome, Phase, RequestRecord, Slo, TelemetryRecord, Window
 from results.report.sections.basis import basis_table
 from tests.results.handmade import MS, request, trial
 
@@ -34,12 +35,15 @@ def test_worked_by_hand() -> None:
         TelemetryRecord(5 * MS, "engine", {"rss_bytes": None}),
         TelemetryRecord(5 * MS, "gpu0", {"energy_j": 1.0, "memory_used_bytes": 1}),
         TelemetryRecord(5 * MS, "gpu1", {"energy_j": 1.0, "memory_used_bytes": 1}),
+        TelemetryRecord(5 * MS, "cpu", {"cores": 2, "unused_s": 1.0, "own_s": 1.0}),
+        TelemetryRecord(2000 * MS, "cpu", {"cores": 2, "unused_s": 1.0, "own_s": 1.0}),
         TelemetryRecord(2000 * MS, "gpu0", {"energy_j": 9.0, "memory_used_bytes": 1}),
     ]
     counts = observation_counts(REQUESTS, telemetry, WINDOW)
     assert counts == {
-        "ttft": 3, "ttft_from_send": 3, "e2e": 3, "normalized_latency": 3, "tpot": 2, "send_lag": 4,
-        "itl": 7, "chunk_gap": 3, "output_tokens_per_s": 12, "prompt_tokens_per_s": 4, "requests_per_s": 2,
+        "ttft": 5, "ttft_from_send": 5, "e2e": 5, "normalized_latency": 5, "tpot": 4, "send_lag": 4,
+        "itl": 8, "chunk_gap": 4, "output_tokens_per_s": 12, "prompt_tokens_per_s": 3,
+        "uncached_prompt_tokens_per_s": 3, "requests_per_s": 3, "foreign_cpu_share": 1,
         "goodput_per_s": 5, "attainment": 5, "failures": 5, "tokens_per_chunk": 9, "peak_host_bytes": 1,
         "peak_gpu_bytes": 2, "energy_per_output_token_j": 2, "energy_above_idle_per_output_token_j": 2,
         "energy_per_request_j": 2,
@@ -48,14 +52,16 @@ def test_worked_by_hand() -> None:
 
 @pytest.mark.parametrize("family", ["ttft", "itl", "chunk_gap", "tpot", "e2e"])
 def test_the_percentile_is_taken_of_as_many(demo: results.Run, family: str) -> None:
-    """The p50 of exactly so many observations is the metric's."""
+    """The p50 of exactly so many observations is the metric's; a failed request is later than all others."""
     measures = {"ttft": latency.ttft_s, "tpot": latency.tpot_s, "e2e": latency.e2e_s}
     for one in demo.finished:
-        done = [r for r in one.requests if r.phase is Phase.MEASURED and r.outcome is Outcome.OK]
+        load = [r for r in one.requests if r.phase is Phase.MEASURED and one.window.holds(r.planned_ns)]
         if family in measures:
+            done = [r for r in load if r.outcome is Outcome.OK]
             values = [value for r in done if (value := measures[family](r)) is not None]
+            values += [math.inf] * (len(load) - len(done))
         else:
-            values = {"itl": latency.itl_s, "chunk_gap": latency.chunk_gaps_s}[family](done, one.window)
+            values = {"itl": latency.itl_s, "chunk_gap": latency.chunk_gaps_s}[family](load, one.window)
         assert observation_counts(one.requests, one.telemetry, one.window)[family] == len(values)
         assert one.metrics[f"{family}_p50_s"].value == pytest.approx(np.median(values))
 
@@ -73,7 +79,7 @@ def test_the_table_adds_valid_trials_up(demo: results.Run) -> None:
     table = basis_table(demo)
     rows = {title: row for row in table.rows for _, title in row.metrics}
     assert [column.trials for column in table.columns] == ["3", "2", "3", "3", "3", "3", "3", "3"]
-    assert rows["TTFT"].counts[:4] == ["72", "44", "72", "66"]
+    assert rows["TTFT"].counts[:4] == ["72", "48", "72", "72"]
     assert rows["failures"].counts[:4] == ["72", "48", "72", "72"]
     assert set(rows["peak GPU memory"].counts) == {"0"}
     assert rows["TTFT"] is rows["E2E"]

@@ -1,16 +1,15 @@
-"""Steps in a series of numbers: the four stages against closed forms, and what they say together."""
+"""Steps and drifts in a series of numbers: each stage against closed forms, and what they say together."""
 
 import itertools
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
 
-from results.statistics.change_points import _divided, _merged, _noise, _without_outliers, change_points
+from results.statistics.change_points import _Model, _noise, _without_outliers, change_points, course
+from results.statistics.segments import Segment
+from tests.results.test_segments import waves
 
 
 def noisy(seed: int, *levels: tuple[float, int]) -> list[float]:
@@ -36,7 +35,7 @@ def test_up_and_back_down_do_not_hide_each_other() -> None:
 
 
 def test_noise_and_single_runs_that_went_wrong_are_no_steps() -> None:
-    for seed in range(30):
+    for seed in range(10):
         values = noisy(seed, (50.0, 100))
         assert change_points(values) == []
         values[30] *= 1.5
@@ -44,7 +43,46 @@ def test_noise_and_single_runs_that_went_wrong_are_no_steps() -> None:
         assert change_points(values) == []
 
 
-def test_a_drift_of_levels_and_constant_series() -> None:
+def test_runs_that_resemble_the_night_before_are_no_steps() -> None:
+    """As if they were independent, every other of these series would have a step."""
+    for seed in range(10):
+        known = course(np.exp(0.01 * waves(seed, 100, 0.7)).tolist())
+        assert (len(known.stretches), known.steps) == (1, [])
+        assert 0.4 <= known.autocorrelation <= 0.95
+
+
+def test_a_step_is_seen_in_correlated_noise() -> None:
+    values = np.exp(0.01 * waves(4, 100, 0.7) + np.repeat([0, 0.06], 50))
+    (step,) = change_points(values.tolist())
+    assert step.index == pytest.approx(50, abs=1)
+    assert step.ratio == pytest.approx(1.06, abs=0.02)
+
+
+def test_a_drift_is_one_and_no_commit_is_blamed_for_it() -> None:
+    rng = np.random.default_rng(8)
+    logs = rng.normal(0, 0.01, 160) + np.r_[np.zeros(60), np.linspace(0, 0.12, 100)]
+    known = course(np.exp(logs).tolist())
+    assert known.steps == []
+    level, drift = known.stretches
+    assert (level.is_drift, level.p_value, level.first, level.start) == (False, None, 0, level.end)
+    assert (drift.first, drift.last) == (level.last + 1, 159)
+    assert 30 <= drift.first <= 80
+    assert (drift.start, drift.end) == pytest.approx((1.0, 1.127), abs=0.01)
+    assert drift.p_value is not None
+    assert drift.p_value < 1e-6
+
+
+def test_a_step_within_a_drift_is_a_step() -> None:
+    rng = np.random.default_rng(9)
+    logs = rng.normal(0, 0.01, 160) + np.linspace(0, 0.08, 160) + np.repeat([0, 0.08], 80)
+    known = course(np.exp(logs).tolist())
+    (step,) = known.steps
+    assert step.index == pytest.approx(80, abs=1)
+    assert step.ratio == pytest.approx(1.08, abs=0.015)
+    assert [stretch.is_drift for stretch in known.stretches] == [True, True]
+
+
+def test_levels_and_constant_series() -> None:
     assert change_points([3.0] * 20) == []
     (step,) = change_points([3.0] * 10 + [4.0] * 10)
     assert (step.index, step.before, step.after) == (10, pytest.approx(3.0), pytest.approx(4.0))
@@ -89,6 +127,7 @@ def test_the_noise_is_that_of_neighbours_whatever_the_levels_do() -> None:
             [5, 5, 0, 0, 0, 0, 0],
             [5, 0, 0, 0, 0, 0, 0],
         ),  # the edge: two of four, then two of five
+        ([-9, 4, 0, 4, 4, 4, 4], [0, 4, 4, 4, 4, 4, 4]),  # of the two medians, the nearer one
     ],
 )
 def test_a_run_that_went_wrong_is_taken_for_its_neighbours_median(before: list[float], after: list[float]) -> None:
@@ -97,44 +136,10 @@ def test_a_run_that_went_wrong_is_taken_for_its_neighbours_median(before: list[f
         assert (_without_outliers(2.0 * np.array(before)[::turn], 2.0) == 2.0 * np.array(after)[::turn]).all()
 
 
-def divisions(count: int) -> Iterator[list[int]]:
-    """All edges of segments of three or more."""
-    inner = (itertools.combinations(range(3, count - 2), many) for many in range(count // 3))
-    for whole in ([0, *edges, count] for edges in itertools.chain.from_iterable(inner)):
-        if all(last - first >= 3 for first, last in itertools.pairwise(whole)):
-            yield whole
-
-
-def cost(values: np.ndarray, edges: list[int]) -> float:
-    """Squared distances to the means of the segments, and 14 for each of them."""
-    segments = [values[first:last] for first, last in itertools.pairwise(edges)]
-    return sum(float(((part - part.mean()) ** 2).sum()) + 14 for part in segments)
-
-
-@given(st.lists(st.tuples(st.integers(3, 5), st.floats(-8, 8)), min_size=1, max_size=3), st.integers(0, 99))
-def test_no_division_is_cheaper(levels: list[tuple[int, float]], seed: int) -> None:
-    values = np.concatenate([np.full(runs, level) for runs, level in levels])
-    values += np.random.default_rng(seed).normal(0, 1, len(values))
-    found = _divided(values)
-    assert found in list(divisions(len(values)))
-    assert cost(values, found) == pytest.approx(min(cost(values, edges) for edges in divisions(len(values))))
-
-
-def test_a_step_must_hold_before_students_t() -> None:
-    """The search alone would end the last four at 2.4 times the noise as a level of their own: too little for t."""
-    rng = np.random.default_rng(6)
-    logs = np.r_[rng.normal(0, 1, 30), rng.normal(2.4, 0.6, 4)] * 0.01
-    noise = _noise(logs)
-    assert _divided(_without_outliers(logs, noise) / noise) == [0, 30, 34]
-    assert stats.ttest_ind(logs[:30], logs[30:]).pvalue > 3e-5
-    assert change_points(np.exp(logs).tolist()) == []
-    assert [step.index for step in change_points(np.exp(np.r_[logs - 1, logs]).tolist())] == [34]
-    assert [step.index for step in change_points(np.exp(np.r_[logs[::-1], logs - 1]).tolist())] == [34]
-
-
 def test_the_weakest_step_goes_first_and_its_segments_become_one() -> None:
     """Levels 0, 0.5, 5 and 5.4 times the noise: only the step in the middle is left, wherever the weak ones are."""
     quiet = np.tile([-1.0, 1.0, 0.5, -0.5], 5)  # 20 runs, mean 0
+    quarters = [Segment(first, first + 20) for first in range(0, 80, 20)]
     for levels, left in (
         ([0, 0.5, 5, 5.4], [40]),
         ([0, 5, 5.4, 5.0], [20]),
@@ -143,28 +148,86 @@ def test_the_weakest_step_goes_first_and_its_segments_become_one() -> None:
         ([0, 5, 0, 5], [20, 40, 60]),
     ):
         logs = np.concatenate([quiet + level for level in levels])
-        assert _merged(logs, [0, 20, 40, 60, 80], 0.5) == [0, *left, 80]
+        held = _Model(logs, 0.0, 0.25).held(quarters)
+        assert held == [Segment(*pair) for pair in itertools.pairwise([0, *left, 80])]
+
+
+def test_a_slope_that_does_not_hold_becomes_a_level() -> None:
+    quiet = np.tile([-1.0, 1.0, 0.5, -0.5], 10)
+    line = [Segment(0, 40, is_line=True)]
+    assert _Model(quiet + 0.04 * np.arange(40), 0.0, 0.25).held(line) == [Segment(0, 40)]
+    assert _Model(quiet + 0.10 * np.arange(40), 0.0, 0.25).held(line) == line
+    parts = [Segment(0, 20), Segment(20, 40, is_line=True)]
+    assert _Model(quiet, 0.0, 0.25).held(parts) == [Segment(0, 40)], "then it joins its neighbour"
+    bent = quiet + np.r_[np.zeros(20), 0.3 * np.arange(20)]
+    assert _Model(bent, 0.0, 0.25).held(parts) == parts, "no jump, but where the line begins"
 
 
 def shifted(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """24 runs and 12 that take 3.5 % longer, at 1 % of noise."""
+    """90 runs and 12 that take 3.5 % longer, at 1 % of noise."""
     rng = np.random.default_rng(seed)
-    return rng.normal(0, 0.01, 24), rng.normal(0.035, 0.01, 12)
+    return rng.normal(0, 0.01, 90), rng.normal(0.035, 0.01, 12)
 
 
 def test_the_p_value_is_students() -> None:
     """Of both segments with a common variance, as scipy has it."""
-    left, right = shifted(0)
-    (step,) = change_points(np.exp(np.r_[left, right]).tolist())
-    assert step.index == 24
+    left, right = shifted(1)
+    step = _Model(np.r_[left, right], 0.0, 0.0).step(Segment(0, 90), Segment(90, 102))
+    assert step.index == 90
     assert (step.before, step.after) == (pytest.approx(math.exp(left.mean())), pytest.approx(math.exp(right.mean())))
     assert step.p_value == pytest.approx(stats.ttest_ind(left, right).pvalue, rel=1e-9, abs=0)
+    assert [seen.index for seen in change_points(np.exp(np.r_[left, right]).tolist())] == [90]
 
 
 def test_segments_that_happen_to_be_quiet_have_the_noise_of_the_series() -> None:
     left, right = shifted(24)
-    noise = _noise(np.r_[left, right])
-    assert noise > max(left.std(ddof=1), right.std(ddof=1))
-    (step,) = change_points(np.exp(np.r_[left, right]).tolist())
-    t = (right.mean() - left.mean()) / (noise * math.sqrt(1 / 24 + 1 / 12))
-    assert step.p_value == pytest.approx(2 * stats.t.sf(t, 34), rel=1e-9, abs=0)
+    step = _Model(np.r_[left, right], 0.0, 0.02**2).step(Segment(0, 90), Segment(90, 102))
+    t = (right.mean() - left.mean()) / (0.02 * math.sqrt(1 / 90 + 1 / 12))
+    assert step.p_value == pytest.approx(2 * stats.t.sf(t, 100), rel=1e-9, abs=0)
+
+
+def test_the_noise_of_the_series_is_that_of_its_independent_part() -> None:
+    """Differences of neighbours have variance 2 v / (1 + rho), where v is what each run adds of its own."""
+    logs = 0.01 * waves(2, 100, 0.6) + np.repeat([0, 0.08], 50)
+    known = course(np.exp(logs).tolist())
+    (step,) = known.steps
+    halves = (Segment(0, step.index), Segment(step.index, 100))
+    clean, variance = _without_outliers(logs, _noise(logs)), _noise(logs) ** 2 * (1 + known.autocorrelation)
+    of_halves, of_series = (_Model(clean, known.autocorrelation, least).step(*halves) for least in (0.0, variance))
+    assert step.p_value == pytest.approx(of_series.p_value, rel=1e-6, abs=0)
+    assert of_series.p_value > 10 * of_halves.p_value, "the halves happen to be quiet"
+
+
+def test_a_jump_beside_a_slope_is_that_between_two_runs() -> None:
+    """A line of 0.1 a run, then a level: halfway from run 19 to run 20 the line is at 1.95, and so is a forecast."""
+    logs = np.r_[0.1 * np.arange(20), np.full(20, 5.0)] + 1e-9 * waves(1, 40, 0.0)
+    model = _Model(logs, 0.0, 1e-6)
+    line = Segment(0, 20, is_line=True)
+    step = model.step(line, Segment(20, 40))
+    assert (step.before, step.after) == (pytest.approx(math.exp(1.95)), pytest.approx(math.exp(5)))
+    assert model.newest(line, 1.9) == (pytest.approx(1.9), pytest.approx(1.0, abs=1e-3))
+
+
+def test_the_p_value_of_a_drift_is_that_of_its_regression() -> None:
+    logs = np.random.default_rng(1).normal(0, 0.01, 30) + 0.001 * np.arange(30)
+    line = stats.linregress(np.arange(30), logs)
+    drift = _Model(logs, 0.0, 0.0).stretch(Segment(0, 30, is_line=True))
+    assert drift.p_value == pytest.approx(line.pvalue, rel=1e-9, abs=0)
+    assert (drift.start, drift.end) == pytest.approx(
+        (math.exp(line.intercept), math.exp(line.intercept + 29 * line.slope))
+    )
+
+
+def test_how_far_the_newest_run_is_from_the_others() -> None:
+    """A prediction from the mean of those before it: its own noise and the error of that mean, as in the t test."""
+    logs = np.random.default_rng(6).normal(0, 0.01, 61)
+    expected, p_value = _Model(logs, 0.0, 0.0).newest(Segment(0, 61), 0.04)
+    assert expected == pytest.approx(logs[:60].mean())
+    t = (0.04 - expected) / (logs[:60].std(ddof=1) * math.sqrt(1 + 1 / 60))
+    assert p_value == pytest.approx(2 * stats.t.sf(t, 60), rel=1e-9)
+    assert _Model(logs, 0.0, 0.02**2).newest(Segment(0, 61), 0.04)[1] > 0.04, "twice the noise"
+    assert _Model(logs, 0.5, 0.75 * 0.02**2).newest(Segment(0, 61), 0.04)[1] > 0.04, "of which three quarters are new"
+    assert course(np.exp(logs).tolist()).newest_p > 0.05
+    stepped = course(np.exp(np.r_[logs, logs[:8] + 0.3]).tolist())
+    assert stepped.newest_expected == pytest.approx(math.exp(0.3), rel=0.01), "its own level, not the one before"
+    assert course(np.exp(np.r_[logs, 0.1]).tolist()).newest_p < 1e-6

@@ -90,12 +90,6 @@ class TestEcdf:
 
 
 class TestFrontier:
-    def test_interactivity_turns_the_bounds_round(self) -> None:
-        """TPOT 10 ms [8, 12.5]: 100 tokens/s [80, 125]."""
-        found = frontier.interactivity(Interval(0.010, 0.008, 0.0125, 3))
-        assert (found.centre, found.low, found.high) == pytest.approx((100, 80, 125))
-        assert frontier.interactivity(Interval(0.010, None, None, 1)).low is None
-
     def test_error_bars_only_where_there_is_an_interval(self) -> None:
         sure = Point("c=1", Interval(100, 90, 110, 3), Interval(50, 45, 55, 3))
         single = Point("c=2", Interval(80, None, None, 1), Interval(70, None, None, 1))

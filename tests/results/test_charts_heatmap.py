@@ -11,7 +11,10 @@ import results
 from results.records import Load
 from results.report.charts.heatmap import BINS, SHADES, SLICES, Heat, counted, heatmap, shades_of, shared_axis
 from results.report.charts.scales import Axis
+from results.report.levels import levels_of
 from results.report.sections.basis import basis_table
+from results.report.sections.evidence import answered as answered_of
+from results.report.sections.evidence import valid_trials_of
 from results.report.sections.over_time import first_tokens, later_tokens, time_panels
 from results.run import Trial
 from tests.results.handmade import request, trial
@@ -88,8 +91,7 @@ def test_nothing_is_no_chart() -> None:
 def test_worked_by_hand() -> None:
     """Load on at 100 ms; tokens at 110, 150 (four of them) and 160 ms, the last outside of the window."""
     record = trial(Load(rate_per_s=1.0), issue_start=100, issue_end=155)
-    window = results.metrics.trial_window(record, [])
-    one = Trial(record, [request(105, [110, 150, 160], [1, 4, 2])], [], window, {}, {})
+    one = Trial(record, [request(105, [110, 150, 160], [1, 4, 2])], [], {}, {}, {})
     assert first_tokens(one) == [(pytest.approx(0.01), pytest.approx(0.005))]
     assert later_tokens(one) == [(pytest.approx(0.05), pytest.approx(0.01))] * 4
 
@@ -97,7 +99,9 @@ def test_worked_by_hand() -> None:
 def test_a_chart_counts_what_the_metrics_rest_on(demo: results.Run) -> None:
     table = basis_table(demo)
     rows = {title: row.counts for row in table.rows for _, title in row.metrics}
+    cells = [cell for level in levels_of(demo) for cell in level.cells]
+    answered = [str(sum(len(answered_of(trial)) for trial in valid_trials_of(demo, cell))) for cell in cells]
     said = [re.search(r"<desc>([\d,]+) (\w+);", chart.svg) for panel in time_panels(demo) for chart in panel.charts]
     found = [(hit[2], hit[1]) for hit in said if hit]
-    assert [count for noun, count in found if noun == "requests"] == rows["TTFT"]
+    assert [count for noun, count in found if noun == "requests"] == answered
     assert [count for noun, count in found if noun == "tokens"] == rows["ITL"]

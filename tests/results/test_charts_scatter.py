@@ -18,7 +18,7 @@ FRAME = Frame("t", spread([1.0, 8.0], "requests in flight"), "↑ ITL", "tokens"
 
 def handmade(requests: list, telemetry: list[TelemetryRecord]) -> Trial:
     record = trial(Load(rate_per_s=1.0))
-    return Trial(record, requests, telemetry, results.metrics.trial_window(record, requests), {}, {})
+    return Trial(record, requests, telemetry, {}, {}, {})
 
 
 def at(*times_ms: float) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from results.metrics import CATALOGUE, Metric
-from results.statistics import Comparison, Evidence, Interval, Judgement, compare_runs, guardrails
+from results.statistics import Comparison, Evidence, Interval, Judgement, compare_runs, compare_sessions, guardrails
 from results.statistics.permutation import permutation_test
 from results.statistics.power import runs_needed, smallest_effect
 from results.statistics.two_sample import Method, contrast
@@ -68,17 +68,94 @@ def test_what_is_too_little_says_what_would_show_and_how_many_runs_are_missing()
     assert noisy.why.endswith("the noise is too large for ±3%")
 
 
-def test_too_few_runs_and_zeros_have_no_verdict() -> None:
+def test_too_few_runs_have_no_verdict() -> None:
     single = compare_runs(TTFT, "c=1", runs(1.0, 3.0), {1: 4.0}, interleaved=True)
     assert single.judgement is Judgement.UNCLEAR
     assert single.why == "needs 2 runs of each side, there are 2 and 1"
-    assert single.ratio == Interval(2.0, None, None, 1, "fewer than two runs have no noise")
+    assert single.ratio == Interval(2.0, None, None, 1, "the noise from run to run is not known")
     turned = compare_runs(TTFT, "c=1", {1: 2.0}, runs(1.0, 3.0, 5.0), interleaved=True)
-    assert turned.ratio == Interval(1.5, None, None, 1, "fewer than two runs have no noise")
+    assert turned.ratio == Interval(1.5, None, None, 1, "the noise from run to run is not known")
     nothing = compare_runs(TTFT, "c=1", {}, runs(1.0), interleaved=True)
     assert (nothing.ratio, nothing.judgement) == (None, Judgement.UNCLEAR)
-    zero = compare_runs(OUTPUT, "c=1", runs(0.0, 1.0), runs(1.0, 1.0), interleaved=True)
-    assert zero.why == "a run has 0 of it, and 0 has no ratio"
+
+
+GOODPUT, P99 = CATALOGUE["goodput_per_s"], CATALOGUE["ttft_p99_s"]
+ABOVE_IDLE = CATALOGUE["energy_above_idle_per_output_token_j"]
+FIVE = runs(10.0, 10.1, 9.9, 10.0, 10.05)
+
+
+@pytest.mark.parametrize(
+    ("metric", "a", "b", "word"),
+    [
+        (GOODPUT, FIVE, runs(0.0, 0.0, 0.0, 0.0, 0.0), Judgement.WORSE),
+        (GOODPUT, FIVE, runs(10.0, 10.0, 0.0, 10.0, 10.0), Judgement.WORSE),
+        (GOODPUT, runs(0.0, 0.0), runs(10.0, 10.0), Judgement.BETTER),
+        (GOODPUT, runs(0.0, 0.0), runs(0.0, 0.0), Judgement.UNCLEAR),
+        (GOODPUT, runs(0.0, 9.0, 9.1, 9.2), runs(0.0, 9.1, 9.0, 9.2), Judgement.UNCLEAR),
+        (GOODPUT, runs(0.0, *[9.0] * 5), runs(*[0.0] * 6), Judgement.WORSE),
+        (P99, FIVE, runs(10.0, 10.0, math.inf, 10.0, 10.0), Judgement.WORSE),
+        (P99, runs(math.inf, 10.0), runs(10.0, 10.0), Judgement.BETTER),
+        (P99, runs(math.inf, *[9.0] * 5), runs(*[math.inf] * 6), Judgement.WORSE),
+        (P99, runs(math.inf, 9.0), runs(math.inf, 9.0), Judgement.UNCLEAR),
+        (ABOVE_IDLE, runs(*[0.5] * 6), runs(*[-0.1] * 6), Judgement.BETTER),
+        (ABOVE_IDLE, runs(*[-0.1] * 6), runs(*[0.5] * 6), Judgement.WORSE),
+    ],
+)
+def test_a_zero_or_a_percentile_among_failures_on_the_bad_side_is_worse(
+    metric: Metric, a: dict[int, float], b: dict[int, float], word: Judgement
+) -> None:
+    found = compare_runs(metric, "c=1", a, b, interleaved=True, alpha=0.05)
+    assert found.judgement is word
+    assert found.ratio is None
+    assert found.why.startswith("among failures in " if metric is P99 else "0 of it in ")
+    assert found.no_worse(metric) is (word is Judgement.BETTER)
+    assert compare_sessions(metric, "c=1", [list(a.values())], [list(b.values())], alpha=0.05).judgement is word
+
+
+ATTAINMENT, FAILURES = CATALOGUE["attainment"], CATALOGUE["failures"]
+
+
+def test_shares_are_compared_by_their_misses() -> None:
+    """99.9 % against 97.5 %: nearly the same ratio, 25 times the misses."""
+    a, b = runs(*[0.999, 0.998, 1.0, 0.999] * 2), runs(*[0.975, 0.972, 0.978, 0.975] * 2)
+    found = compare_runs(ATTAINMENT, "c=8", a, b, interleaved=True)
+    assert (found.judgement, found.ratio) == (Judgement.WORSE, None)
+    assert found.difference is not None
+    assert found.difference.centre == pytest.approx(-0.024)
+    assert found.why == "the 99% interval of 8 and 8 runs leaves 0 out"
+    assert not found.no_worse(ATTAINMENT)
+    wide = compare_runs(ATTAINMENT, "c=8", a, b, interleaved=True, band=0.05)
+    assert (wide.judgement, wide.no_worse(ATTAINMENT)) == (Judgement.SAME, True)
+    assert wide.why.endswith("lies within ±5 pp")
+    coarse = compare_runs(ATTAINMENT, "c=8", a, b, interleaved=True, least_error=0.02)
+    assert coarse.judgement is Judgement.UNCLEAR, "fifty requests a trial have steps of 2 points"
+    assert "a change of 9.7 pp would have shown" in coarse.why
+
+
+def test_one_trial_that_fails_is_no_regression_and_all_that_fail_are() -> None:
+    """Ten of 1,000 requests in one of eight trials is one hiccup, not ten; a few in each trial are more failures."""
+    none, hiccup = runs(*[0.0] * 8), runs(*[0.0] * 7, 0.01)
+    one = compare_runs(FAILURES, "c=8", none, hiccup, interleaved=True)
+    assert (one.judgement, one.no_worse(FAILURES)) == (Judgement.UNCLEAR, True)
+    assert one.evidence is not None
+    assert one.evidence.p_value == 0.5
+    each = compare_runs(FAILURES, "c=8", none, runs(*[0.002, 0.003] * 4), interleaved=True)
+    assert (each.judgement, each.no_worse(FAILURES)) == (Judgement.WORSE, False)
+    assert each.evidence is not None
+    assert each.evidence.p_value == pytest.approx(1 / 12870)
+    back = compare_runs(FAILURES, "c=8", runs(*[0.002, 0.003] * 4), none, interleaved=True)
+    assert back.judgement is Judgement.BETTER
+    quiet = compare_runs(FAILURES, "c=8", none, none, interleaved=True)
+    assert (quiet.judgement, quiet.why) == (Judgement.SAME, "no request failed")
+
+
+def test_a_band_of_zero_lets_no_significant_change_pass_and_any_other() -> None:
+    a, b = EIGHT
+    even = compare_runs(TTFT, "c=8", a, b, interleaved=False, band=0.0)
+    assert (even.judgement, even.no_worse(TTFT)) == (Judgement.UNCLEAR, True)
+    assert even.why.endswith("would have shown")
+    slower = compare_runs(TTFT, "c=8", a, {run: value * 1.02 for run, value in b.items()}, interleaved=False, band=0.0)
+    assert (slower.judgement, slower.no_worse(TTFT)) == (Judgement.WORSE, False)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +172,7 @@ def test_no_worse_looks_at_the_end_of_the_interval_on_the_bad_side(
 
 
 def test_nobody_knows_that_it_is_no_worse_without_an_interval() -> None:
-    for few in (({}, {}), (runs(1.0), runs(1.0)), (runs(0.0, 1.0), runs(1.0, 1.0))):
+    for few in (({}, {}), (runs(1.0), runs(1.0))):
         assert not compare_runs(TTFT, "c=1", *few, interleaved=False).no_worse(TTFT)
 
 
@@ -110,11 +187,10 @@ def test_a_comparison_says_what_it_compared_and_on_what_it_rests() -> None:
         smallest_effect(contrasted, 0.02), runs_needed(contrasted, 0.02, 0.01), 0.02, 0.01,
     )  # fmt: skip
     assert found.why == "the whole 98% interval of 8 and 8 runs lies within ±1%"
-    for few, missing in (((runs(0.0), runs(1.0)), "has 0 of it"), ((runs(1.0), runs(1.0)), "needs 2 runs")):
-        found = compare_runs(OUTPUT, "c=4", *few, interleaved=False)
-        assert (found.metric, found.level, found.judgement) == ("output_tokens_per_s", "c=4", Judgement.UNCLEAR)
-        assert missing in found.why
-        assert found.evidence is None
+    few = compare_runs(OUTPUT, "c=4", runs(1.0), runs(1.0), interleaved=False)
+    assert (few.metric, few.level, few.judgement) == ("output_tokens_per_s", "c=4", Judgement.UNCLEAR)
+    assert few.why == "needs 2 runs of each side, there are 1 and 1"
+    assert few.evidence is None
 
 
 def test_the_words_are_those_of_the_json() -> None:

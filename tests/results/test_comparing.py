@@ -7,9 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from results.comparing import Terms, compare_sides, labels, select
+from results.comparing import compare_sides
 from results.errors import NoEvidence, NotComparable
+from results.metrics import HEADLINE, absent
+from results.sides import labels, select, together
 from results.statistics import Judgement
+from results.statistics.two_sample import Method
+from results.terms import Terms
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 
 ONE = Sheet(engines={"only": FAST}, loads=LOADS[:2], requests=8, invalid=())
@@ -26,7 +30,6 @@ def test_two_engines_of_one_run(demo_path: Path) -> None:
     assert a.engine == "transformers"
     compared = compare_sides(a, b).comparisons
     assert {one.level for one in compared} == {"c=1", "c=4", "c=8", "poisson 2/s"}
-    assert "failures" not in {one.metric for one in compared}
     ttft = next(one for one in compared if (one.metric, one.level) == ("ttft_p50_s", "c=8"))
     assert ttft.judgement is Judgement.BETTER
     assert ttft.ratio is not None
@@ -66,10 +69,19 @@ def test_the_primary_metric_is_named_beforehand(demo_path: Path) -> None:
     compared = compare_sides(a, b)
     assert (compared.primary.metric, compared.primary.level) == ("output_tokens_per_s", "c=8")
     keys = [(one.level, one.metric) for one in compared.comparisons]
-    assert len(set(keys)) == len(keys) == 4 * 6
+    assert len(set(keys)) == len(keys) == 3 * 9 + 6
     assert len(compared.guardrails) == len(keys) - 1
-    open_loop = compare_sides(*(msgspec.structs.replace(side, trials=side.at("poisson 2/s")) for side in (a, b)))
-    assert (open_loop.primary.metric, open_loop.primary.level) == ("ttft_p50_s", "poisson 2/s")
+    rates = {"output_tokens_per_s", "requests_per_s", "goodput_per_s"}
+    assert {metric for level, metric in keys if level == "c=8"} == {*HEADLINE, "goodput_per_s", "attainment"}
+    assert {metric for level, metric in keys if level == "poisson 2/s"} == {*HEADLINE, "attainment"} - rates
+
+
+def test_in_an_open_loop_the_schedule_sets_the_rates(tmp_path: Path) -> None:
+    a, b = (select(str(build_run(tmp_path, replace(ONE, run_id=run, loads=LOADS[3:])))) for run in "ab")
+    compared = compare_sides(a, b)
+    assert (compared.primary.metric, compared.primary.level) == ("ttft_p50_s", "poisson 2/s")
+    asked = compare_sides(a, b, Terms(metrics=("requests_per_s",)))
+    assert "requests_per_s" in {one.metric for one in asked.comparisons}, "who asks for it gets it"
 
 
 @pytest.mark.parametrize(
@@ -77,9 +89,10 @@ def test_the_primary_metric_is_named_beforehand(demo_path: Path) -> None:
     [
         ({"metrics": ("ttft",)}, "unknown metric 'ttft'; known: ttft_p50_s"),
         ({"primary": "ttft"}, "unknown metric 'ttft'"),
-        ({"primary": "failures"}, "failures are counted, not compared by a ratio"),
         ({"alpha": 0.0}, "alpha must lie between 0 and 1, not 0.0"),
         ({"band": 1.0}, "band must lie between 0 and 1, not 1.0"),
+        ({"bands": {"ttft": 0.1}}, "unknown metric 'ttft'"),
+        ({"work_band": -0.1}, "band must lie between 0 and 1, not -0.1"),
     ],
 )
 def test_terms_that_cannot_be(terms: dict[str, object], message: str) -> None:
@@ -90,7 +103,13 @@ def test_terms_that_cannot_be(terms: dict[str, object], message: str) -> None:
 @pytest.mark.parametrize(
     ("file", "changes", "message"),
     [
-        ("manifest.json", {"environment": {"cpu": "other"}}, "the machines differ in cpu"),
+        ("manifest.json", {"environment": {"cpu": "other"}}, r"with different cpu \(Xeon 8468 and other\)"),
+        ("manifest.json", {"slo": {"ttft_s": 1.0}}, r"with different slo.ttft_s \(0.2 and 1.0\)"),
+        (
+            "manifest.json",
+            {"experiment": {"trial": {"duration_s": 60.0}}},
+            r"with different trial.duration_s \(unset and 60.0\)",
+        ),
         ("trials/r1-e0-1/trial.json", {"workload_sha256": "f"}, "at c=1 the two were sent different traffic"),
         (
             "trials/r1-e0-1/trial.json",
@@ -111,3 +130,60 @@ def test_no_common_level(tmp_path: Path) -> None:
     b = select(str(build_run(tmp_path, replace(ONE, run_id="b", loads=LOADS[1:2]))))
     with pytest.raises(NotComparable, match="no load level in common"):
         compare_sides(a, b)
+
+
+RESUMED = replace(ONE, engines={"a": FAST, "b": FAST}, loads=LOADS[:1], repeats=6)
+
+
+def test_trials_of_an_earlier_run_are_compared_with_their_own_neighbours(tmp_path: Path) -> None:
+    """Repeats 1 to 3 were taken over from yesterday: pairs of one session speak, and nothing else."""
+    path = build_run(tmp_path, replace(RESUMED, adopted=dict.fromkeys(range(6), "yesterday")))
+    a, b = select(f"{path}@a"), select(f"{path}@b")
+    assert {name: len(trials) for name, trials in a.sessions.items()} == {"yesterday": 3, path.name: 3}
+    evidence = compare_sides(a, b).primary.evidence
+    assert evidence is not None
+    assert evidence.method is Method.PAIRED
+
+
+def test_sides_of_different_sessions_inside_one_run_are_different_runs(tmp_path: Path) -> None:
+    """All of A was taken over, B was measured today: interleaved on paper only."""
+    of_a = [0, 3, 4, 7, 8, 11]
+    path = build_run(tmp_path, replace(RESUMED, adopted=dict.fromkeys(of_a, "yesterday")))
+    found = compare_sides(select(f"{path}@a"), select(f"{path}@b")).primary
+    assert found.judgement is Judgement.UNCLEAR
+    assert found.why.startswith("the noise between runs is not known")
+
+
+def test_a_baseline_of_several_runs_shows_the_noise_between_them(tmp_path: Path) -> None:
+    """The newest four of ten: the six before were half as fast, and another thing."""
+    runs = []
+    for day in range(10):
+        speed = replace(FAST, itl_s=FAST.itl_s * (2 if day < 6 else 1))
+        created = f"2026-11-{day + 1:02}T10:00:00+00:00"
+        sheet = replace(ONE, engines={"only": speed}, loads=LOADS[:1], repeats=2, run_id=f"d{day}", seed=day)
+        runs.append(select(str(build_run(tmp_path, replace(sheet, created_utc=created)))))
+    baseline = together(runs[::-1])
+    assert [run.path.name for run in baseline.runs] == [f"d{day}" for day in range(10)]
+    candidate = select(str(build_run(tmp_path, replace(ONE, loads=LOADS[:1], repeats=2, run_id="b", seed=77))))
+    found = compare_sides(baseline, candidate, Terms(metrics=("itl_p50_s",), primary="itl_p50_s")).primary
+    assert found.evidence is not None
+    assert found.evidence.method is Method.BETWEEN_RUNS
+    assert found.ratio is not None
+    assert found.ratio.centre == pytest.approx(1, abs=0.05)
+    assert labels(baseline, candidate)[0] == "only (d9 and 9 before it)"
+    with pytest.raises(NotComparable, match="a side is one engine, not other and only"):
+        together([candidate, msgspec.structs.replace(runs[0], engine="other")])
+
+
+def test_a_percentile_that_a_trial_lacks_is_not_compared(tmp_path: Path) -> None:
+    path = build_run(tmp_path, replace(RESUMED, requests=64))
+    a, b = select(f"{path}@a"), select(f"{path}@b")
+    (session,) = b.sessions
+    few = absent("p90 needs 64 observations, there are 63")
+    lacking = [b.sessions[session][0], *b.sessions[session][1:]]
+    lacking[2] = msgspec.structs.replace(lacking[2], metrics=lacking[2].metrics | {"ttft_p90_s": few})
+    found = compare_sides(
+        a, msgspec.structs.replace(b, sessions={session: lacking}), Terms(metrics=("ttft_p90_s",), primary="ttft_p90_s")
+    ).primary
+    assert (found.judgement, found.ratio) == (Judgement.UNCLEAR, None)
+    assert found.why == f"absent in 1 of 6 trials of B: {few.reason}"

@@ -21,6 +21,7 @@ from results.records import RunStatus, Source
 from results.store import RunFolder
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
 from tests.results.dashboards import Served, dashboard
+from tests.results.floors import with_floor
 from tests.results.hostile import TRAVERSALS
 
 SHEET = Sheet(engines={"reference": FAST, "transformers": SLOW}, loads=LOADS[:1], requests=6, invalid=(), regret=None)
@@ -28,7 +29,10 @@ SHEET = Sheet(engines={"reference": FAST, "transformers": SLOW}, loads=LOADS[:1]
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Nine runs a day apart, the last four slower; one that goes on, one that failed, one that is damaged."""
+    """Nine runs a day apart, the last four slower; one that goes on, one that failed, one that is damaged.
+
+    How much runs differ there is known.
+    """
     root = tmp_path_factory.mktemp("runs")
     for day in range(1, 10):
         slower = 1.5 if day >= 6 else 1.0
@@ -39,6 +43,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder = RunFolder(path)
         created, source = f"2026-11-0{day}T10:00:00+00:00", Source(f"{day:09x}ff", "main")
         folder.write_manifest(msgspec.structs.replace(folder.read_manifest(), created_utc=created, source=source))
+    with_floor(root / "day-1")
     build_run(root, replace(SHEET, run_id="live", status=RunStatus.RUNNING, finished=3))
     build_run(root, replace(SHEET, run_id="dead", status=RunStatus.FAILED, finished=2, texts=Texts(name="other")))
     (build_run(root, replace(SHEET, run_id="torn")) / "manifest.json").write_text("{")
@@ -222,6 +227,33 @@ def test_a_foreign_origin_is_turned_away(served: Served, origin: str) -> None:
     assert served.ask("/api/runs", Origin=served.address)[0] == 200
 
 
+CLICK = {"Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document", "Sec_Fetch_User": "?1"}
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"Sec_Fetch_Mode": "no-cors", "Sec_Fetch_Dest": "image"},
+        {"Sec_Fetch_Mode": "no-cors", "Sec_Fetch_Dest": "empty", "Sec_Purpose": "prefetch"},
+        {"Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "iframe", "Sec_Fetch_User": "?1"},
+        {"Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"},
+        {**CLICK, "Sec_Purpose": "prefetch"},
+        {},
+    ],
+)
+def test_what_another_sites_page_asks_for_is_turned_away(served: Served, site: str, asked: dict[str, str]) -> None:
+    """An image or a prefetch carries no ``Origin``."""
+    for path in ("/", "/metrics", "/runs/day-1/report", "/api/runs/live/live"):
+        assert served.ask(path, Sec_Fetch_Site=site, **asked)[0] == 403
+
+
+@pytest.mark.parametrize("site", ["none", "same-origin"])
+def test_what_our_own_pages_and_the_user_ask_for_is_answered(served: Served, site: str) -> None:
+    assert served.ask("/api/runs", Sec_Fetch_Site=site, Sec_Fetch_Mode="cors", Sec_Fetch_Dest="empty")[0] == 200
+    assert served.ask("/", Sec_Fetch_Site="cross-site", **CLICK)[0] == 200, "a link that was clicked"
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
 def test_nothing_can_be_changed(served: Served, method: str) -> None:
     for path in ("/", "/runs/day-1/report", "/api/runs/day-1"):
@@ -256,6 +288,7 @@ def test_beyond_loopback_only_when_asked_for_and_with_a_token() -> None:
     assert doors_for("0.0.0.0", network=True).token != doors_for("0.0.0.0", network=True).token
     for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost"):
         assert doors_for(host).token is None
+        assert doors_for(host, token="mine").token == "mine", "where other users of this machine may not look"
 
 
 def test_the_token_opens_the_door_and_stays_in_a_cookie(root: Path) -> None:
@@ -267,12 +300,19 @@ def test_the_token_opens_the_door_and_stays_in_a_cookie(root: Path) -> None:
         assert served.ask("/?token=wrong")[0] == 401
         assert served.ask("/", Authorization="Bearer wrong")[0] == 401
         assert served.ask("/nothing")[0] == 401
-        status, _, headers = served.ask(f"/?token={quote('päss word')}")
-        assert status == 200
+        status, body, headers = served.ask(f"/?q=a+b&token={quote('päss word')}&page=2", Accept="text/html")
+        assert (status, body, headers["Location"]) == (303, b"", "/?q=a+b&page=2"), "it stays in no history"
         cookie = headers["Set-Cookie"]
         assert "HttpOnly" in cookie
-        assert "SameSite=Strict" in cookie
+        assert "SameSite=Lax" in cookie
+        assert "Secure" not in cookie
         assert served.ask("/", Cookie=cookie.split(";")[0])[0] == 200
+        token = f"token={quote('päss word')}"
+        assert served.ask(f"//evil.example/x?{token}", Accept="text/html")[2]["Location"] == "/evil.example/x"
+        _, _, headers = served.ask(f"/?{token}", Accept="text/html", X_Forwarded_Proto="https")
+        assert "Secure" in headers["Set-Cookie"], "behind a proxy with TLS"
+        status, _, headers = served.ask(f"/api/runs?{token}")
+        assert (status, headers["Set-Cookie"]) == (200, None), "a program is answered at once"
 
 
 def test_cells_that_a_spreadsheet_would_run_are_defused(tmp_path: Path) -> None:

@@ -5,9 +5,8 @@ import pytest
 
 from results.metrics.energy import energy, per_unit
 from results.metrics.memory import peak_gpu_bytes, peak_host_bytes
-from results.metrics.values import Value
-from results.metrics.window import Window
-from results.records import TelemetryRecord
+from results.metrics.values import Value, absent
+from results.records import TelemetryRecord, Window
 
 S = 1_000_000_000
 WINDOW = Window(60 * S, 90 * S)
@@ -66,7 +65,18 @@ def test_a_counter_that_stands_still_gives_no_energy(with_power: bool) -> None:
     stuck = [gpu(t, energy_j=5.0, **power) for t in range(50, 100)]
     reason = energy(stuck, WINDOW).total_j.reason
     assert reason is not None
-    assert "stands still" in reason
+    assert "stood still" in reason
+
+
+@pytest.mark.parametrize(("stuck_s", "believed"), [(2.0, True), (2.1, False)])
+def test_a_counter_may_stand_still_for_two_seconds(stuck_s: float, believed: bool) -> None:
+    """Stuck from 70 s on, then in a hurry: over the window as a whole the sums are right."""
+    seconds = np.arange(500, 1000) / 10
+    joules = [700 * (70.0 if 70 <= t <= 70 + stuck_s else t) for t in seconds]
+    records = [gpu(float(t), energy_j=float(j)) for t, j in zip(seconds, joules, strict=True)]
+    total = energy(records, WINDOW).total_j
+    assert (total.value == pytest.approx(21_000)) if believed else total.value is None
+    assert total.reason == (None if believed else "gpu0: the energy counter stood still for 2.1 s or was reset")
 
 
 def test_a_counter_without_power_readings_is_believed() -> None:
@@ -78,7 +88,7 @@ def test_two_samples_at_the_edges_are_enough() -> None:
     """0 J at 60 s and 1 J at 90 s: the window is covered to the instant, and 1 J is a movement."""
     records = [gpu(60, energy_j=0.0), gpu(90, energy_j=1.0)]
     assert energy(records, WINDOW).total_j.value == pytest.approx(1.0)
-    assert energy(records[:1], WINDOW).total_j.reason == "gpu0: no energy counter"
+    assert energy(records[:1], WINDOW).total_j.reason == "gpu0: energy_j was not sampled"
     assert (
         energy([records[0], gpu(89, energy_j=1.0)], WINDOW).total_j.reason
         == "gpu0: the samples do not cover the window"
@@ -117,7 +127,7 @@ def test_idle_baseline_is_absent_with_its_reason() -> None:
 def test_no_gpu_and_no_counter() -> None:
     assert energy([], WINDOW).total_j.reason == "no GPU was sampled"
     blind = [gpu(t, power_w=700.0) for t in range(50, 100)]
-    assert energy(blind, WINDOW).total_j.reason == "gpu0: no energy counter"
+    assert energy(blind, WINDOW).total_j.reason == "gpu0: energy_j was not sampled"
     told = [TelemetryRecord(t * S, "gpu0", {"energy_j": None}, {"energy_j": "not supported"}) for t in range(50, 100)]
     assert energy(told, WINDOW).total_j.reason == "gpu0: not supported"
 
@@ -127,7 +137,7 @@ def test_energy_per_token() -> None:
     assert per_unit(Value(21_000.0), 3_000, "output token").value == pytest.approx(7.0)
     assert per_unit(Value(21_000.0), 1, "request").value == pytest.approx(21_000)
     assert per_unit(Value(21_000.0), 0, "output token").reason == "no output token in the window"
-    assert per_unit(Value(None, "why"), 10, "output token").reason == "why"
+    assert per_unit(absent("why"), 10, "output token").reason == "why"
 
 
 def test_peak_host_memory_is_the_largest_sample_of_the_engine() -> None:
@@ -139,6 +149,22 @@ def test_peak_host_memory_is_the_largest_sample_of_the_engine() -> None:
     ]
     assert peak_host_bytes(records).value == 300.0
     assert peak_host_bytes(records[2:]).reason == "the engine's process was not sampled"
+
+
+def test_what_several_processes_share_counts_once() -> None:
+    """Three of 100 each, of which 60 are common to all: 300 − 2 × 60, at the peak as at the reading after the load."""
+    samples = [TelemetryRecord(t, "engine", {"rss_bytes": rss, "processes": 3}) for t, rss in ((1, 300), (2, 340))]
+    after = TelemetryRecord(3, "memory", {"pss_bytes": 180, "rss_bytes": 300})
+    assert peak_host_bytes([*samples, after]).value == 340 - 120
+
+
+def test_without_that_reading_one_process_has_a_number_and_several_have_none() -> None:
+    denied = TelemetryRecord(3, "memory", {"pss_bytes": None, "rss_bytes": None}, {"pss_bytes": "not permitted"})
+    several = TelemetryRecord(1, "engine", {"rss_bytes": 300, "processes": 3})
+    assert peak_host_bytes([TelemetryRecord(1, "engine", {"rss_bytes": 300, "processes": 1}), denied]).value == 300
+    reason = "what the engine's processes share is not known: not permitted"
+    assert peak_host_bytes([several, denied]).reason == reason
+    assert peak_host_bytes([several]).reason == reason.replace("not permitted", "it was not read")
 
 
 def test_peak_gpu_memory_is_the_largest_instant_over_all_gpus() -> None:

@@ -1,6 +1,7 @@
 """Binary logs: every record survives, a torn tail is left out, damage is not."""
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import msgspec
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from results import frames
 from results.errors import NotWritable, RunUnreadable
 from results.frames import FrameAppender, FrameLog
 
@@ -69,6 +71,49 @@ def test_damage_is_not_a_torn_tail(tmp_path: Path):
     (tmp_path / "log").write_bytes(data)
     with pytest.raises(RunUnreadable, match="frame at byte 4 is damaged"):
         list(FrameLog(tmp_path / "log", Item))
+
+
+def test_a_frame_that_claims_gigabytes_is_refused_before_it_is_read(tmp_path: Path):
+    """A sparse file has the bytes without taking any."""
+    write(tmp_path / "log", ITEMS[:2])
+    at = (tmp_path / "log").stat().st_size
+    with (tmp_path / "log").open("ab") as file:
+        file.write(b"\xff\xff\xff\xff")
+        file.truncate(at + 4 + 0xFFFFFFFF)
+    read: list[Item] = []
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            RunUnreadable, match=rf"log: the frame at byte {at + 4} claims 4,096 MiB, above the limit of"
+        ):
+            read += FrameLog(tmp_path / "log", Item)
+        assert tracemalloc.get_traced_memory()[1] < 4 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_length_beyond_the_end_of_the_file_is_a_torn_tail(tmp_path: Path):
+    (tmp_path / "log").write_bytes(b"\xff\xff\xff\xff and no more")
+    log = FrameLog(tmp_path / "log", Item)
+    assert (list(log), log.torn_bytes) == ([], 16)
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(frames, "MAX_FRAME_BYTES", 100)
+    with FrameAppender(tmp_path / "log") as log:
+        log.append(ITEMS[1])
+        with pytest.raises(NotWritable, match="a record of 0 MiB, above the limit"):
+            log.append(Item(0, bytes(200)))
+    assert list(FrameLog(tmp_path / "log", Item)) == [ITEMS[1]]
+
+
+def test_reading_goes_on_where_it_ended(tmp_path: Path):
+    write(tmp_path / "log", ITEMS[:3])
+    log = FrameLog(tmp_path / "log", Item)
+    (*_, (_, end)) = log.after(0)
+    assert list(log.after(end)) == []
+    write(tmp_path / "log", ITEMS[3:])
+    assert [item for item, _ in log.after(end)] == ITEMS[3:]
 
 
 def test_a_folder_that_is_missing_is_one_clear_line(tmp_path: Path):

@@ -104,6 +104,6 @@ def test_the_table_shows_frontiers_only(tmp_path: Path) -> None:
 def test_an_engine_whose_tokens_all_come_at_once_has_no_pace_and_breaks_no_page(tmp_path: Path) -> None:
     sheet = Sheet(engines={"a": replace(FAST, itl_s=0.0), "b": FAST}, loads=CLOSED, invalid=())
     run = results.load(build_run(tmp_path, sheet))
-    assert {cell.intervals["tpot_p50_s"].centre for cell in run.cells if cell.engine == "a"} == {0.0}
+    assert not any("tpot_p50_s" in cell.intervals for cell in run.cells if cell.engine == "a")
     assert {point.engine for point in frontier([run])} == {"b"}
     assert "b at c=8" in write_html(run).read_text(encoding="utf-8")

@@ -11,12 +11,16 @@ import pytest
 from rich.console import Console
 
 from results import load
-from results.comparing import SideOfRun, Terms, select, side_of
 from results.errors import NoEvidence
-from results.gate import GateVerdict, Outcome, _as_many, judge
+from results.findings import Finding, FindingCode, invalid
+from results.gate import GateVerdict, Outcome, Regression, RegressionKind, judge
+from results.metrics import Absence, Value, absent
+from results.records import EngineFailure, EngineFate, RunStatus, Slo
 from results.records import Outcome as RequestOutcome
-from results.report.gate import annotations, gate_markdown, junit_xml, print_gate
+from results.report.gate import annotations, doubt_texts, gate_markdown, junit_xml, print_gate, regression_texts
+from results.sides import SideOfRun, select, side_of
 from results.statistics import Judgement
+from results.terms import Terms
 from tests.results.builders import FAST, LOADS, Sheet, Speed, Texts, build_run
 from tests.results.hostile import TERMINAL, XSS
 
@@ -33,6 +37,11 @@ def sides(root: Path, sheet: Sheet) -> tuple[SideOfRun, SideOfRun]:
     return a, b
 
 
+def first(side: SideOfRun, trials: int) -> SideOfRun:
+    """The side as it was after so many of its trials."""
+    return msgspec.structs.replace(side, sessions={name: some[:trials] for name, some in side.sessions.items()})
+
+
 def gated(root: Path, terms: Terms | None = None, **changes: object) -> GateVerdict:
     return judge(*sides(root, replace(SAME, **changes)), terms)  # type: ignore[arg-type]
 
@@ -42,8 +51,10 @@ def test_a_slower_branch_is_a_regression(tmp_path: Path) -> None:
     assert found.outcome is Outcome.REGRESSION
     assert found.sentence.startswith("output at c=8: branch has 0.8")
     assert found.sentence.endswith("that of main (99 % interval)")
-    assert not any(line.startswith("output at c=8: ") for line in found.regressions), "that is what the sentence says"
-    assert any(line.startswith("ITL p50 at c=8: ") for line in found.regressions)
+    assert {(worse.kind, worse.level) for worse in found.regressions} == {(RegressionKind.METRIC, "c=8")}
+    metrics = [worse.metric for worse in found.regressions]
+    assert "itl_p50_s" in metrics
+    assert "output_tokens_per_s" not in metrics, "that is what the sentence says"
 
 
 def test_a_faster_branch_and_an_equal_one_are_none(tmp_path: Path) -> None:
@@ -60,7 +71,7 @@ def test_no_regression_is_worse_by_no_more_than_the_band(tmp_path: Path) -> None
     pair = sides(tmp_path, replace(SAME, engines={"main": FAST, "branch": slower(FAST, 1.02)}))
     assert judge(*pair, Terms(band=0.05)).outcome is Outcome.NO_REGRESSION
     assert judge(*pair, Terms(band=0.001)).outcome is Outcome.REGRESSION
-    few = [msgspec.structs.replace(side, trials=side.trials[:2]) for side in pair]
+    few = [first(side, 2) for side in pair]
     found = judge(*few, Terms(band=0.001))
     assert found.outcome is Outcome.CANNOT_TELL
     assert "a change of" in found.sentence
@@ -71,8 +82,10 @@ def test_a_guardrail_alone_fails_the_gate(tmp_path: Path) -> None:
     found = gated(tmp_path, engines={"main": FAST, "branch": heavier})
     assert found.compared.primary.judgement is not Judgement.WORSE
     assert found.outcome is Outcome.REGRESSION
-    (line,) = found.regressions
+    assert found.regressions == [Regression(RegressionKind.METRIC, "c=8", "peak_host_bytes")]
+    (line,) = regression_texts(found)
     assert line.startswith("peak memory at c=8: branch has 1.95×")
+    assert line.endswith("; lower is better")
     assert found.sentence.startswith("not of the primary metric (output at c=8: branch has 1.00")
 
 
@@ -80,37 +93,174 @@ def test_requests_that_fail_more_often(tmp_path: Path) -> None:
     failing = replace(FAST, failing=(RequestOutcome.HTTP_ERROR,) * 3)
     found = gated(tmp_path, engines={"main": FAST, "branch": failing}, requests=24)
     assert found.outcome is Outcome.REGRESSION
-    (failures,) = found.failures
-    assert failures.a[0] == 0
-    assert failures.b[0] > 6
-    told = f"{failures.b[0]} of {failures.b[1]} requests of branch, 0 of {failures.a[1]} requests of main"
-    assert found.regressions[-1] == f"failures at c=8: {told}"
-
-
-def test_fishers_test_worked_by_hand() -> None:
-    """Three failures among 5 + 5 requests, all on one side: 5·4·3 / (10·9·8) = 1/12."""
-    assert _as_many(0, 5, 3, 5) == pytest.approx(1 / 12)
-    assert _as_many(3, 5, 0, 5) == pytest.approx(1.0)
-    assert _as_many(0, 5, 0, 5) == pytest.approx(1.0)
-    assert _as_many(50, 10_000, 50, 10_000) == pytest.approx(0.54, abs=0.02)
+    assert found.regressions == [Regression(RegressionKind.METRIC, "c=8", "failures")]
+    (line,) = regression_texts(found)
+    assert line.startswith("failures at c=8: branch has 8.3 pp [")
+    assert line.endswith("] beside main (99 % interval); lower is better")
 
 
 def test_answers_that_only_the_branch_gets_wrong(tmp_path: Path) -> None:
-    found = gated(tmp_path, regret=9.0)
+    main, branch = sides(tmp_path, replace(SAME, regret=9.0))
+    found = judge(main, branch)
     assert found.outcome is Outcome.REGRESSION
-    assert found.regressions[-1].startswith("answers at c=8, of branch: answers differ from the reference")
-    assert "answers" not in " ".join(
-        gated(tmp_path / "2", regret=9.0, engines={"branch": FAST, "main": FAST}).regressions[:-1]
-    )
+    assert found.regressions[0] == Regression(RegressionKind.ANSWERS, "c=8")
+    assert regression_texts(found)[0].startswith("answers at c=8, of branch: answers differ from the reference")
+    assert RegressionKind.ANSWERS not in {worse.kind for worse in judge(branch, main).regressions}
 
 
 def test_trials_that_do_not_count_are_told_and_too_few_are_no_evidence(tmp_path: Path) -> None:
     found = gated(tmp_path / "1", invalid=(1, 2))
-    assert found.notes == [
-        "2 trials of branch are INVALID and do not count: client saturated: loop lag p99 9.1 ms above 5 ms"
-    ]
+    (note,) = found.notes
+    assert note.startswith("2 trials of branch are INVALID, and no metric counts them: gpu0 lowered its clocks")
     with pytest.raises(NoEvidence, match="branch has 1 valid trials at c=8, a gate needs 2"):
         gated(tmp_path / "2", repeats=2, invalid=(1,))
+
+
+FAILING = invalid(
+    FindingCode.FAILED_REQUESTS,
+    failed_requests=8,
+    measured_requests=160,
+    outcome_requests=8,
+    outcome="timeout",
+    error="none",
+)
+SATURATED = invalid(FindingCode.SATURATED, first_in_flight=4.0, last_in_flight=40.0)
+DIED = invalid(FindingCode.ENGINE_DIED, detail="killed by signal 9")
+OF_BRANCH = (1, 2, 5, 6, 9, 10)
+"""Where the branch's trials stand in the plan: A B, B A, A B…"""
+
+
+@pytest.mark.parametrize(
+    ("void", "trials", "outcome", "kind", "told"),
+    [
+        (DIED, 1, Outcome.REGRESSION, RegressionKind.DIED, "trials at c=8: branch died in 1 of 6, main in 0 of 6"),
+        (DIED, 6, Outcome.REGRESSION, RegressionKind.DIED, "trials at c=8: branch died in 6 of 6, main in 0 of 6"),
+        (
+            FAILING,
+            1,
+            Outcome.CANNOT_TELL,
+            RegressionKind.FAILED_TRIALS,
+            "branch failed too many requests in 1 of 6, main in 0 of 6",
+        ),
+        (
+            FAILING,
+            2,
+            Outcome.REGRESSION,
+            RegressionKind.FAILED_TRIALS,
+            "branch failed too many requests in 2 of 6, main in 0 of 6",
+        ),
+        (
+            SATURATED,
+            3,
+            Outcome.CANNOT_TELL,
+            RegressionKind.SATURATED,
+            "branch fell behind its arrivals in 3 of 6, main in 0 of 6 (Fisher: p 0.09",
+        ),
+        (
+            SATURATED,
+            6,
+            Outcome.REGRESSION,
+            RegressionKind.SATURATED,
+            "branch fell behind its arrivals in 6 of 6, main in 0 of 6 (Fisher: p 0.001",
+        ),
+    ],
+)
+def test_invalid_trials_are_evidence_against_the_engine_that_caused_them(
+    tmp_path: Path, void: Finding, trials: int, outcome: Outcome, kind: RegressionKind, told: str
+) -> None:
+    found = gated(tmp_path, invalid=OF_BRANCH[:trials], void=void)
+    assert found.outcome is outcome
+    is_regression = outcome is Outcome.REGRESSION
+    assert Regression(kind, "c=8") in (found.regressions if is_regression else found.doubts)
+    assert any(told in line for line in (regression_texts if is_regression else doubt_texts)(found))
+    swapped = judge(*reversed(sides(tmp_path / "2", replace(SAME, invalid=OF_BRANCH[:1], void=void))))
+    assert swapped.outcome is not Outcome.REGRESSION, "what the baseline does says nothing against the candidate"
+
+
+def test_what_others_did_to_trials_is_no_evidence(tmp_path: Path) -> None:
+    assert gated(tmp_path / "1", invalid=OF_BRANCH[:3]).outcome is Outcome.NO_REGRESSION
+    with pytest.raises(NoEvidence, match="has no valid trial of branch"):
+        gated(tmp_path / "2", invalid=OF_BRANCH)
+
+
+def test_an_engine_that_did_not_start(tmp_path: Path) -> None:
+    """It has no trial at all, and the run FAILED: evidence against the branch, and none for it where it was main."""
+    failures = (EngineFailure("branch", 1, EngineFate.NOT_READY), EngineFailure("branch", 2, EngineFate.DIED))
+    sheet = replace(SAME, engine_failures=failures, status=RunStatus.FAILED, finished=1)
+    main, branch = sides(tmp_path, sheet)
+    found = judge(main, branch)
+    assert found.outcome is Outcome.REGRESSION
+    assert found.regressions[0] == Regression(RegressionKind.NOT_STARTED, None)
+    assert regression_texts(found) == ["starts: branch did not start or died between trials 2 times, main 0 times"]
+    with pytest.raises(NoEvidence, match="branch has 0 valid trials at c=8"):
+        judge(branch, main)
+
+
+def test_half_the_answer_is_no_speed_up(tmp_path: Path) -> None:
+    """Half of each answer in half the time: twice the requests a second, and a regression."""
+    halved = replace(FAST, delivers=0.5)
+    found = gated(tmp_path, engines={"main": FAST, "branch": halved})
+    assert found.outcome is Outcome.REGRESSION
+    assert found.regressions[0] == Regression(RegressionKind.WORK, "c=8")
+    line = regression_texts(found)[0]
+    assert line.startswith("work at c=8: branch did other work than main: output delivered of what was")
+    assert "50.0% instead of 100.0%" in line
+    by_name = {one.metric: one for one in found.compared.comparisons}
+    for name in ("requests_per_s", "ttft_p50_s"):
+        assert by_name[name].judgement is Judgement.UNCLEAR
+        assert by_name[name].why.startswith("unequal work, so requests do not compare: output delivered")
+    assert "unequal" not in by_name["itl_p50_s"].why, "a token's time is one whatever the answer's length"
+    allowed = gated(tmp_path / "2", Terms(work_band=0.6), engines={"main": FAST, "branch": halved})
+    assert RegressionKind.WORK not in {worse.kind for worse in allowed.regressions}
+
+
+def test_an_slo_that_is_missed_is_a_regression(tmp_path: Path) -> None:
+    """Every answer of the branch takes longer than the SLO allows: goodput and attainment fall to 0."""
+    sheet = {"engines": {"main": FAST, "branch": slower(FAST, 3.0)}, "slo": Slo(tpot_s=0.009), "requests": 24}
+    found = gated(tmp_path, **sheet)
+    words = {one.metric: one for one in found.compared.comparisons}
+    assert words["goodput_per_s"].judgement is words["attainment"].judgement is Judgement.WORSE
+    assert words["goodput_per_s"].why == "0 of it in 0 of 6 runs of A and in 6 of 6 of B"
+    assert words["attainment"].difference is not None
+    alone = gated(tmp_path / "2", Terms(primary="goodput_per_s", metrics=("goodput_per_s",)), **sheet)
+    assert alone.outcome is Outcome.REGRESSION
+    assert alone.sentence == "goodput at c=8: 0 of it in 0 of 6 runs of A and in 6 of 6 of B"
+
+
+def test_a_tail_among_failures_is_worse_than_any_number(tmp_path: Path) -> None:
+    a, b = sides(tmp_path, SAME)
+    (session,) = a.sessions
+    lost = absent("p99 lies among the 9 failed of 700 requests", Absence.AMONG_FAILURES)
+
+    def with_p99(side: SideOfRun, *values: Value) -> SideOfRun:
+        trials = [
+            msgspec.structs.replace(trial, metrics=trial.metrics | {"ttft_p99_s": value})
+            for trial, value in zip(side.sessions[session], values, strict=True)
+        ]
+        return msgspec.structs.replace(side, sessions={session: trials})
+
+    whole, torn = with_p99(a, *[Value(0.1)] * 6), with_p99(b, *[Value(0.1)] * 5, lost)
+    found = judge(whole, torn, Terms(metrics=("ttft_p99_s",)))
+    assert found.outcome is Outcome.REGRESSION
+    assert regression_texts(found) == [
+        "TTFT p99 at c=8: among failures in 0 of 6 runs of A and in 1 of 6 of B; lower is better"
+    ]
+    assert judge(torn, whole, Terms(metrics=("ttft_p99_s",))).outcome is Outcome.NO_REGRESSION
+
+
+def test_a_guardrail_that_only_the_branch_lacks_is_a_doubt(tmp_path: Path) -> None:
+    """A p99 needs 662 requests: a branch that has not as many is not let through without one."""
+    a, b = sides(tmp_path, SAME)
+    (session,) = a.sessions
+    enough = [msgspec.structs.replace(t, metrics=t.metrics | {"ttft_p99_s": Value(0.1)}) for t in a.sessions[session]]
+    a = msgspec.structs.replace(a, sessions={session: enough})
+    found = judge(a, b, Terms(metrics=("ttft_p99_s",)))
+    assert found.outcome is Outcome.CANNOT_TELL
+    assert found.doubts == [Regression(RegressionKind.METRIC, "c=8", "ttft_p99_s")]
+    assert doubt_texts(found) == [
+        "TTFT p99 at c=8, of branch: absent in 6 of 6 trials of B: p99 needs 662 observations, there are 16"
+    ]
+    assert judge(b, b, Terms(metrics=("ttft_p99_s",))).outcome is Outcome.NO_REGRESSION
 
 
 def shown(verdict: GateVerdict) -> str:
@@ -121,7 +271,7 @@ def shown(verdict: GateVerdict) -> str:
 
 def test_the_terminal_says_it_last(tmp_path: Path) -> None:
     text = shown(gated(tmp_path, engines={"main": FAST, "branch": slower(FAST, 1.2)}, invalid=(0,)))
-    assert "note: 1 trial of main is INVALID and does not count" in text
+    assert "note: 1 trial of main is INVALID, and no metric counts it" in text
     last = text[text.index("REGRESSION: output at c=8") :].splitlines()
     assert all(line.startswith("  ▼ ") for line in last[1:] if line)
 
@@ -134,12 +284,23 @@ def test_junit_has_a_case_for_each_metric(tmp_path: Path) -> None:
     assert len(cases) == len(found.compared.comparisons) + 1
     failures = [case for case in cases if case.find("failure") is not None]
     assert len(failures) == int(suite.get("failures", "")) == len(found.regressions) + 1
-    assert failures[-1].get("classname") == "bakeoff.beside the metrics"
+    assert (failures[-1].get("classname"), failures[-1].get("name")) == ("bakeoff.c=8", "gate: answers")
     assert suite.get("errors") == "0"
 
 
+def test_everybody_is_told_of_doubts(tmp_path: Path) -> None:
+    found = gated(tmp_path, invalid=OF_BRANCH[:1], void=FAILING)
+    (doubt,) = doubt_texts(found)
+    suite = ET.fromstring(junit_xml(found)).find("testsuite")
+    assert suite is not None
+    assert [error.get("message") for error in suite.findall("testcase/error")] == [doubt]
+    assert f"- {doubt}" in gate_markdown(found)
+    assert f"::warning title=bakeoff gate::{doubt}" in annotations(found)
+    assert f"  ? {doubt}" in shown(found)
+
+
 def test_junit_calls_what_cannot_be_told_an_error(tmp_path: Path) -> None:
-    pair = [msgspec.structs.replace(side, trials=side.trials[:2]) for side in sides(tmp_path, SAME)]
+    pair = [first(side, 2) for side in sides(tmp_path, SAME)]
     found = judge(*pair, Terms(band=0.0001))
     assert found.outcome is Outcome.CANNOT_TELL
     suite = ET.fromstring(junit_xml(found)).find("testsuite")
@@ -148,7 +309,7 @@ def test_junit_calls_what_cannot_be_told_an_error(tmp_path: Path) -> None:
 
 
 def hostile(root: Path, text: str) -> GateVerdict:
-    texts = Texts(reason=text)
+    texts = Texts(gpu=text)
     changes = {"engines": {f"main{text}": FAST, f"branch{text}": slower(FAST, 1.2)}, "texts": texts, "invalid": (0,)}
     path = build_run(root, replace(SAME, **changes))  # type: ignore[arg-type]
     run = load(path)

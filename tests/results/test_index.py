@@ -148,7 +148,7 @@ def test_a_run_that_cannot_be_read_is_listed_with_the_reason(tmp_path: Path) -> 
         index.refresh()
         problems = {facts.id: facts.problem for facts in index.runs(Query())}
     assert "cannot be read" in (problems["one"] or "")
-    assert "schema 99, newer than" in (problems["newer"] or "")
+    assert "schema 99, and this" in (problems["newer"] or "")
 
 
 def test_a_run_that_breaks_while_it_is_folded_says_so(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from results.statistics import log_t_interval
+from results.metrics import Unit
+from results.statistics import interval_of, log_t_interval
+from results.statistics.interval import Interval, reciprocal
 
 
 def test_worked_interval() -> None:
@@ -24,10 +26,32 @@ def test_worked_interval() -> None:
 
 
 def test_values_at_zero_get_the_plain_interval() -> None:
-    """0, 1 and 2: mean 1, deviation 1, half-width 4.3027 / √3 = 2.484."""
+    """0, 1 and 2: mean 1, deviation 1, half-width 4.3027 / √3 = 2.484; none of them is negative, and no bound is."""
     interval = log_t_interval([0.0, 1.0, 2.0])
     assert interval is not None
-    assert (interval.centre, interval.low) == pytest.approx((1.0, -1.484), abs=1e-3)
+    assert (interval.centre, interval.low, interval.high) == pytest.approx((1.0, 0.0, 3.484), abs=1e-3)
+    negative = log_t_interval([-1.0, 0.0, 1.0])
+    assert negative is not None
+    assert (negative.centre, negative.low) == pytest.approx((0.0, -2.484), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("unit", "values", "expected"),
+    [
+        (Unit.SHARE, [0.95, 1.0, 1.0], (0.98333, 0.91162, 1.0)),
+        (Unit.SHARE, [0.0, 0.0, 0.05], (0.01667, 0.0, 0.08838)),
+        (Unit.COUNT, [0.0, 0.0, 3.0], (1.0, 0.0, 5.303)),
+        (Unit.SECONDS, [1.0, 2.0, 4.0], (2.0, 0.357, 11.19)),
+    ],
+)
+def test_bounds_stay_where_values_can_be(unit: Unit, values: list[float], expected: tuple[float, ...]) -> None:
+    interval = interval_of(unit, values)
+    assert interval is not None
+    assert (interval.centre, interval.low, interval.high) == pytest.approx(expected, abs=5e-3)
+    alone = interval_of(unit, values[:1])
+    assert alone is not None
+    assert (alone.low, alone.high) == (None, None)
+    assert interval_of(unit, []) is None
 
 
 def test_few_values() -> None:
@@ -60,3 +84,11 @@ def test_the_interval_scales_with_the_unit(values: list[float], factor: float) -
     assert scaled is not None
     assert scaled.centre == pytest.approx(plain.centre * factor, rel=1e-6)
     assert scaled.high == pytest.approx((plain.high or 0) * factor, rel=1e-6)
+
+
+def test_the_reciprocal_of_an_interval_swaps_its_bounds() -> None:
+    """TPOT 10 ms [8, 12.5]: 100 tokens/s [80, 125]."""
+    interval = reciprocal(Interval(0.010, 0.008, 0.0125, 3))
+    assert (interval.centre, interval.low, interval.high) == pytest.approx((100, 80, 125))
+    assert reciprocal(Interval(0.010, None, None, 1)).low is None
+    assert reciprocal(Interval(0.010, -0.001, 0.02, 2)).high is None

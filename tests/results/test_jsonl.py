@@ -29,7 +29,6 @@ def write(path: Path, records: list[TelemetryRecord]) -> None:
             log.append(record)
 
 
-@settings(max_examples=60, deadline=None)
 @given(records=st.lists(RECORDS, min_size=1, max_size=6), data=st.data())
 def test_cut_at_any_byte_loses_at_most_the_torn_record(
     tmp_path_factory: pytest.TempPathFactory, records: list[TelemetryRecord], data: st.DataObject
@@ -79,7 +78,7 @@ def test_crashing_log(tmp_path: Path) -> None:
     from hypothesis.stateful import run_state_machine_as_test  # noqa: PLC0415
 
     CrashingLog.folder = tmp_path
-    run_state_machine_as_test(CrashingLog, settings=settings(max_examples=25, stateful_step_count=12, deadline=None))
+    run_state_machine_as_test(CrashingLog, settings=settings(stateful_step_count=12))
 
 
 def test_a_long_torn_tail_is_cut_before_appending(tmp_path: Path) -> None:

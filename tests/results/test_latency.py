@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from results.metrics import latency
-from results.metrics.window import NS_PER_S, Window
+from results.records import Window
+from results.units import NS_PER_S
 from tests.results.handmade import MS, request
 
 
@@ -23,6 +24,16 @@ def test_a_wait_under_a_cap_is_not_the_clients_lag() -> None:
     r = msgspec.structs.replace(request(planned=100, sent=133, chunks=[150]), due_ns=130 * MS)
     assert latency.send_lag_s(r) == pytest.approx(0.003)
     assert latency.ttft_s(r) == pytest.approx(0.050)
+
+
+def test_opening_a_connection_is_not_the_clients_lag() -> None:
+    """Due at 100 ms, dialled from 101 to 161, sent at 163: 1 + 2 ms late; the token at 200 took the user 100 ms."""
+    r = msgspec.structs.replace(
+        request(planned=100, sent=163, chunks=[200]), dial_start_ns=101 * MS, dial_end_ns=161 * MS
+    )
+    assert latency.dial_s(r) == pytest.approx(0.060)
+    assert latency.send_lag_s(r) == pytest.approx(0.003)
+    assert latency.ttft_s(r) == pytest.approx(0.100)
 
 
 def test_without_a_token_there_is_no_latency() -> None:
@@ -88,7 +99,7 @@ def test_itl_sums_to_the_time_between_first_and_last_chunk(stream: tuple[list[in
     r = request(chunks=[t / MS for t in times], tokens=tokens)
     itl = latency.itl_s([r])
     assert sum(itl) == pytest.approx((r.chunk_ns[-1] - r.chunk_ns[0]) / NS_PER_S, abs=1e-9)
-    assert len(itl) == r.total_chunk_tokens - r.chunk_tokens[0]
+    assert len(itl) == sum(n for t_ns, n in zip(r.chunk_ns, r.chunk_tokens, strict=True) if t_ns > r.chunk_ns[0])
     tpot = latency.tpot_s(r)
     assert tpot is None if len(itl) == 0 else tpot == pytest.approx(sum(itl) / len(itl), abs=1e-12)
 

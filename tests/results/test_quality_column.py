@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 import results
-from results.comparing import compare_sides, select
+from results.comparing import compare_sides
 from results.errors import RunUnreadable
 from results.quality import (
     EARLY,
@@ -27,6 +27,7 @@ from results.report import print_comparison, print_summary, render_html
 from results.report.markdown import markdown_table
 from results.report.quality import agrees, nats, quality_warnings, share, unchecked_text
 from results.report.sections.answers import answers_view
+from results.sides import select
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, build_run
 
 TWO = {"reference": FAST, "other": SLOW}
@@ -119,7 +120,7 @@ def test_only_what_always_agrees_is_100_percent() -> None:
 def test_every_table_has_the_column(tmp_path: Path) -> None:
     run = only_run(tmp_path)
     text = printed(run)
-    assert "agrees" in text.splitlines()[5]
+    assert "agrees" in text.splitlines()[6]
     assert text.count("100 %\n") + text.count(" 100 % ") == 1
     assert text.count("97.2 %") == 1
     assert text.count("of 9") == 2
@@ -244,5 +245,5 @@ def test_a_record_is_read_as_it_was_written_and_a_newer_one_is_refused(tmp_path:
     folder.write_quality(record)
     assert folder.read_quality() == record
     folder.write_quality(msgspec.structs.replace(record, schema_version=SCHEMA_VERSION + 1))
-    with pytest.raises(RunUnreadable, match="newer"):
+    with pytest.raises(RunUnreadable, match="update bakeoff"):
         folder.read_quality()

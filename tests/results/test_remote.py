@@ -9,9 +9,9 @@ import pytest
 
 import results
 from results import remote
-from results.comparing import select
 from results.errors import NotReachable, RunNotFound
 from results.remote import fetched
+from results.sides import select
 from tests.results.builders import Sheet, build_run
 
 SHEET = Sheet(repeats=2, requests=4, run_id="one", invalid=())

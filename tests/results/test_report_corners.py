@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 
 import results
-from results.records import Load, Manifest, RunStatus
+from results.records import Load, Manifest, RunStatus, Window
 from results.report import print_summary, render_html
 from results.report.verdict import verdict
 from results.store import RunFolder
@@ -83,12 +83,18 @@ def test_environment_of_any_shape(tmp_path: Path) -> None:
     assert "– (not in a git checkout)" in render_html(bare)
 
 
-def test_a_trial_without_a_steady_window_says_so(tmp_path: Path) -> None:
-    """Four slots wanted, three requests planned: the load was never on."""
-    page = render_html(results.load(build_run(tmp_path, replace(SMALL, loads=LOADS[1:2], requests=3))))
-    assert "no steady window" in page
+def test_a_trial_without_a_window_says_so(tmp_path: Path) -> None:
+    """The engine died in the ramp: nothing was measured."""
+    run = results.load(build_run(tmp_path, replace(SMALL, loads=LOADS[1:2])))
+    for trial in run.folder.trials():
+        record = trial.read_record()
+        assert record is not None
+        start_ns = record.issue_start_ns
+        trial.finish(msgspec.structs.replace(record, window=Window(start_ns, start_ns)))
+    page = render_html(results.load(run.path))
+    assert "no window" in page
     assert "– (none)" in page
-    assert "the steady window is empty" in page
+    assert "the window is empty" in page
 
 
 def test_a_long_trial_is_thinned_and_says_so(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import results
 from results.metrics import CATALOGUE
 from results.records import RunStatus
 from results.report import render_html, write_html
+from results.report.findings import sentence
 from results.report.format import error_text
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
 from tests.results.hostile import XSS
@@ -90,14 +91,16 @@ def test_summary_numbers_are_the_cells_numbers(demo: results.Run, outline: Outli
 
 
 def test_absent_values_stand_with_their_reason(outline: Outline) -> None:
-    assert "– p99 needs 662 observations, there are 22" in outline.text
+    assert "– p99 needs 662 observations, there are 24" in outline.text
     assert "– the engine did not report its prompt tokens" in outline.text
     assert "– no GPU was sampled" in outline.text
 
 
-def test_invalid_trials_and_failures_are_shown(outline: Outline) -> None:
-    assert "client saturated: loop lag p99 9.1 ms above 5 ms" in outline.text
-    assert "warning: the first repeat was 6 % slower" in outline.text
+def test_invalid_trials_and_failures_are_shown(demo: results.Run, outline: Outline) -> None:
+    voided = {sentence(finding) for trial in demo.finished for finding in trial.record.invalidating}
+    warned = {f"warning: {sentence(finding)}" for trial in demo.finished for finding in trial.record.warnings}
+    assert (len(voided), len(warned)) == (1, 1)
+    assert all(text in outline.text for text in voided | warned)
     assert "HTTP 503: server busy" in outline.text
 
 
@@ -230,7 +233,7 @@ def test_the_clients_error_stands_beside_each_ttft_and_itl(demo: results.Run, pa
         assert error_text(cell.error_s("ttft_p50_s") or 0) in outline.text
     instrument = outline.text[outline.text.index("Error of the instrument") : outline.text.index("Environment")]
     assert instrument.count("± ") == 2 * len(demo.cells)
-    assert "± is the client’s own error: 99\xa0% of the requests" in outline.text
+    assert "± is the client’s own error in that very figure" in outline.text
     assert "not calibrated" not in outline.text
 
 

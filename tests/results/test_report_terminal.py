@@ -10,12 +10,13 @@ from rich.console import Console
 
 import results
 from results.calibration import Calibration, GridCell
-from results.comparing import Compared, Terms
+from results.comparing import Compared
 from results.metrics import CATALOGUE
 from results.records import SCHEMA_VERSION, ClientError, RunStatus
 from results.report import print_calibration, print_comparison, print_summary
 from results.report.format import error_text
 from results.statistics import Judgement, compare_runs
+from results.terms import Terms
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
 from tests.results.hostile import TERMINAL
 
@@ -54,8 +55,8 @@ def test_a_pipe_gets_no_line_wider_than_the_table(demo: results.Run) -> None:
 
 def test_invalid_trials_warnings_and_notes_are_listed(demo: results.Run) -> None:
     text = printed(demo, width=160)
-    assert "INVALID trials, left out of every number above:\n  transformers, c=1, repeat 1: client saturated" in text
-    assert "Warnings:\n  reference, c=8, repeat 1: the first repeat" in text
+    assert "INVALID trials, left out of every number above:\n  transformers, c=1, repeat 1: gpu0 lowered" in text
+    assert "Warnings:\n  reference, c=8, repeat 1: 2 of 24 planned prompts" in text
     assert "Declared:\n  workload scaled to 1/10" in text
 
 
@@ -83,7 +84,7 @@ def test_a_cut_off_run_gets_no_verdict(tmp_path: Path, status: RunStatus) -> Non
 
 def test_control_characters_and_markup_do_not_reach_the_terminal(tmp_path: Path) -> None:
     nasty = "".join(TERMINAL)
-    texts = Texts(name=nasty, note=nasty, reason=nasty, warning=nasty, workload=nasty)
+    texts = Texts(name=nasty, note=nasty, gpu=nasty, example=nasty, workload=nasty)
     sheet = Sheet(engines={f"a{nasty}": FAST, "b": SLOW}, loads=LOADS[2:3], requests=8, texts=texts, invalid=(0,))
     text = printed(results.load(build_run(tmp_path, sheet)), width=300)
     assert not any(ord(c) < 0x20 and c != "\n" for c in text)
@@ -155,10 +156,12 @@ def test_workers_are_named_when_there_are_several(tmp_path: Path) -> None:
 
 
 def test_a_calibration_is_a_table_with_its_machine() -> None:
-    error = ClientError(requests=10, chunks_per_s=900.0, ttft_s=0.0015, itl_s=None, send_lag_s=0.0001, cpu_s=0.1)
+    ttft = {"ttft_p50_s": 0.0015, "ttft_p99_s": 0.0021}
+    error = ClientError(requests=10, chunks_per_s=900.0, send_lag_s=0.0001, cpu_s=0.1, by_metric=ttft)
+    itl = {"itl_p50_s": 0.0004, "itl_p99_s": 0.0123}
     cells = [
         GridCell(64, 0.01, 1_000.0, 0.000_02, error),
-        GridCell(512, 0.005, 901.0, 0.000_02, msgspec.structs.replace(error, itl_s=0.0123)),
+        GridCell(512, 0.005, 901.0, 0.000_02, msgspec.structs.replace(error, by_metric=ttft | itl)),
     ]
     calibration = Calibration(
         SCHEMA_VERSION, "2026-11-20T10:15:00+00:00", "0.1.0", "vm\x1b[2J", {"cpu": "Xeon", "cores": 2},
@@ -171,6 +174,6 @@ def test_a_calibration_is_a_table_with_its_machine() -> None:
     assert "bakeoff 0.1.0 · 2026-11-20 10:15 UTC · 2 client workers on cores 0 and 1 · transport aiohttp" in how
     rows = [line.split() for line in rest if line.split()[:1] in (["64"], ["512"])]
     assert rows == [
-        ["64", "10", "1.50", "–", "0.10", "900", "90", "%", "20.0", "saturated"],
-        ["512", "5", "1.50", "12.30", "0.10", "900", "99.9", "%", "20.0"],
+        ["64", "10", "1.50", "2.10", "–", "0.10", "900", "90", "%", "20.0", "saturated"],
+        ["512", "5", "1.50", "2.10", "12.30", "0.10", "900", "99.9", "%", "20.0"],
     ]

@@ -1,11 +1,16 @@
 """The analysis API: frames agree with the records, cells with the trials."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 import results
-from results.metrics import CATALOGUE
+from results.benchmark_json import benchmark_json
+from results.index import facts_of
+from results.metrics import CATALOGUE, Value, absent
+from results.run import why_absent
+from results.store import RunFolder
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 
 
@@ -44,9 +49,34 @@ def test_an_absent_metric_has_its_reason(demo: results.Run) -> None:
     cell = next(cell for cell in demo.cells if cell.engine == "transformers")
     assert "prompt_tokens_per_s" not in cell.intervals
     assert cell.reasons["prompt_tokens_per_s"] == "the engine did not report its prompt tokens"
-    assert cell.reasons["ttft_p99_s"] == "p99 needs 662 observations, there are 22"
+    assert cell.reasons["ttft_p99_s"] == "p99 needs 662 observations, there are 24"
     assert cell.reasons["energy_per_output_token_j"] == "no GPU was sampled"
     assert cell.intervals.keys() | cell.reasons.keys() == set(CATALOGUE)
+
+
+def test_a_percentile_that_one_repeat_lacks_is_absent_in_the_cell() -> None:
+    """The repeats that have enough requests for a p99 are the fastest: an interval over them alone flatters."""
+    few = absent("p99 needs 662 observations, there are 655")
+    assert why_absent([Value(0.26), Value(0.27), few]) == f"absent in 1 of 3 valid trials: {few.reason}"
+    assert why_absent([few, few]) == few.reason
+    assert why_absent([]) == "no valid trial"
+    assert why_absent([Value(0.26), Value(0.27)]) is None
+
+
+def test_where_one_repeat_lacks_a_metric_nobody_shows_the_others(tmp_path: Path) -> None:
+    """Three requests have a median and two have none: neither the cell, nor the index, nor an export has one then."""
+    sheet = Sheet(engines={"only": FAST}, loads=LOADS[:1], repeats=3, requests=3, invalid=())
+    path = build_run(tmp_path, sheet)
+    slow = RunFolder(path).trial("r2-e0-1")
+    slow.write_requests(slow.read_requests()[:-1])
+    run = results.load(path)
+    assert run.cells[0].reasons["ttft_p50_s"].startswith("absent in 1 of 3 valid trials: p50 needs 3 observations")
+    (facts,) = facts_of(path).cells
+    assert "ttft_p50_s" not in facts.metrics
+    assert "itl_p50_s" in facts.metrics
+    exported = {one["params"]["metric"] for one in json.loads(benchmark_json({"t": run}))["benchmarks"]}
+    assert "itl_p50_s" in exported
+    assert "ttft_p50_s" not in exported
 
 
 def test_summary_frame_holds_every_interval(demo: results.Run) -> None:

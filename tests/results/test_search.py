@@ -8,21 +8,26 @@ import pytest
 from rich.console import Console
 
 import results
+from results.findings import FindingCode
+from results.metrics import Value
+from results.objectives import Miss
 from results.records import SCHEMA_VERSION
 from results.report import print_search, print_summary
+from results.report.findings import sentence
 from results.report.search_lines import attempt_text, search_lines, search_sentence
 from results.report.verdict import verdict
 from results.search import Attempt, Ended, EngineSearch, Over, SearchRecord
 from results.store import RunFolder
 from tests.results.builders import build_run
 from tests.results.hostile import TERMINAL
+from tests.results.some_findings import void
 
 MISSED = "ttft_p99<500ms: it was 640 ms"
 TRIED = [
-    Attempt("r1-a-8", 8.0, True, 0.4, []),
-    Attempt("r1-a-16", 16.0, False, None, ["not steady: the queue was still growing"]),
-    Attempt("r1-a-12.6", 12.6, False, -0.25, [MISSED]),
-    Attempt("r1-a-12", 12.0, True, 0.1, []),
+    Attempt("r1-a-8", 8.0, True, 0.4),
+    Attempt("r1-a-16", 16.0, False, None, [void(FindingCode.SATURATED)]),
+    Attempt("r1-a-12.6", 12.6, False, -0.25, misses=[Miss("ttft_p99<500ms", "ttft_p99_s", Value(0.64))]),
+    Attempt("r1-a-12", 12.0, True, 0.1),
 ]
 FOUND = EngineSearch("a", TRIED, 11.6, 12.1, 12.6, False, Ended.KNOWN)
 RECORD = SearchRecord(
@@ -70,15 +75,18 @@ def test_a_trial_in_a_line():
     assert attempt_text(RECORD, "a", TRIED[0]) == "a at 8/s: kept"
     assert attempt_text(RECORD, "a", TRIED[2]) == f"a at 12.6/s: not kept ({MISSED})"
     over = msgspec.structs.replace(RECORD, over=Over.CONCURRENCY)
-    vain = Attempt("r1-a-8", 8.0, None, None, ["throttled: a GPU"])
-    assert attempt_text(over, "a", vain) == "a at c=8: no evidence (throttled: a GPU)"
+    throttled = void(FindingCode.THROTTLED)
+    vain = Attempt("r1-a-8", 8.0, None, None, [throttled])
+    assert attempt_text(over, "a", vain) == f"a at c=8: no evidence ({sentence(throttled)})"
 
 
 def test_a_level_is_known_where_the_lower_bound_is_in_the_range():
     assert FOUND.has_level
     assert not msgspec.structs.replace(FOUND, low=None).has_level
     assert not EngineSearch("a").has_level
-    assert not EngineSearch("a", [Attempt("t", 8.0, None, None, ["throttled"])], 8.0, 8.0, 8.0).has_level
+    assert not EngineSearch(
+        "a", [Attempt("t", 8.0, None, None, [void(FindingCode.THROTTLED)])], 8.0, 8.0, 8.0
+    ).has_level
 
 
 def test_a_stored_search_heads_the_report(tmp_path: Path):
@@ -100,7 +108,7 @@ def test_a_stored_search_heads_the_report(tmp_path: Path):
 @pytest.mark.parametrize("text", TERMINAL)
 def test_no_text_of_an_engine_reaches_the_terminal_as_it_is(text: str):
     out = io.StringIO()
-    attempts = [Attempt("t", 16.0, False, None, [text])]
+    attempts = [Attempt("t", 16.0, False, None, [void(FindingCode.ENGINE_DIED, detail=text)])]
     found = msgspec.structs.replace(FOUND, engine=text, attempts=attempts, note=text)
     print_search(msgspec.structs.replace(RECORD, engines=[found]), Console(file=out))
     assert not {"\x1b", "\r", "\x9b", "\u202e"} & set(out.getvalue())

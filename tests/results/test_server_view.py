@@ -3,8 +3,7 @@
 import pytest
 
 from results.metrics import Value
-from results.metrics.window import Window
-from results.records import Outcome, Phase, RequestRecord, TelemetryRecord
+from results.records import Outcome, Phase, RequestRecord, TelemetryRecord, Window
 from results.server_view import PARTS, SEEN, server_view
 from tests.results.handmade import request
 from tests.results.readings import S, failed, histogram, reading

@@ -2,6 +2,7 @@
 
 import pytest
 
+from results.findings import FindingCode, warning
 from results.records import Outcome, TelemetryRecord
 from results.server_view import Fall, fall, tokens_disagree
 from tests.results.handmade import request
@@ -52,10 +53,8 @@ def test_token_counts_that_agree_are_no_news(made: int):
 
 @pytest.mark.parametrize("made", [50, 102])
 def test_an_engine_that_counted_other_tokens_than_the_client_is_a_warning(made: int):
-    warning = tokens_disagree(marked(7, 7 + made), HUNDRED)
-    assert warning is not None
-    assert warning.startswith(
-        f"token counts: the engine says that it made {made} output tokens under this load, the client counted 100; "
+    assert tokens_disagree(marked(7, 7 + made), HUNDRED) == warning(
+        FindingCode.COUNTERS_DISAGREE, engine_tokens=made, client_tokens=100
     )
 
 

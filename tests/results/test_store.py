@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import subprocess
 from pathlib import Path
 
@@ -33,8 +34,8 @@ def test_raw_streams_survive_any_bytes(tmp_path: Path) -> None:
     trial.create()
     raw = bytes(range(256))
     record = StreamRecord(
-        index=0, phase=results.records.Phase.MEASURED, session="s", turn=0, planned_ns=1, ended_ns=2, end="complete",
-        read_ns=[3], reads=[raw],
+        index=0, phase=results.records.Phase.MEASURED, session="s", turn=0, planned_ns=1, ended_ns=2,
+        end=results.records.StreamEnd.COMPLETE, read_ns=[3], reads=[raw],
     )  # fmt: skip
     for worker in (0, 1):
         with FrameAppender(trial.stream_log(worker)) as streams:
@@ -47,15 +48,18 @@ def test_not_a_run_folder(tmp_path: Path) -> None:
         results.load(tmp_path)
 
 
-def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("version", "fix"), [(1, "measure again"), (2, "measure again"), (4, "update bakeoff")])
+def test_another_schema_is_refused_in_one_line(tmp_path: Path, version: int, fix: str) -> None:
     path = build_run(tmp_path, Sheet(finished=0))
     stored = json.loads((path / "manifest.json").read_text())
-    (path / "manifest.json").write_text(json.dumps({**stored, "schema_version": results.records.SCHEMA_VERSION + 1}))
-    with pytest.raises(RunUnreadable, match="has schema 3, newer than 2; update bakeoff to read it"):
+    (path / "manifest.json").write_text(json.dumps({**stored, "schema_version": version}))
+    with pytest.raises(RunUnreadable) as refused:
         results.load(path)
+    reads = "this version of bakeoff reads schema 3 only"
+    assert str(refused.value) == f"{path}/manifest.json has schema {version}, and {reads}; {fix}"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": "x"}', '{"schema_version": 1}', "\x00\x01"])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": "x"}', '{"schema_version": 3}', "\x00\x01"])
 def test_a_damaged_manifest_is_named(tmp_path: Path, text: str) -> None:
     path = build_run(tmp_path, Sheet(finished=0))
     (path / "manifest.json").write_text(text)
@@ -140,7 +144,24 @@ class TestAtomic:
         write_atomic(path, b"new")
         assert path.read_bytes() == b"new"
         assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
-        assert path.stat().st_mode & 0o777 == 0o644
+
+    @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+    def test_new_files_have_the_mode_that_the_umask_leaves(self, tmp_path: Path, umask: int, mode: int) -> None:
+        before = os.umask(umask)
+        try:
+            write_atomic(tmp_path / "manifest.json", b"new")
+            FrameAppender(tmp_path / "streams-0.frames").close()
+        finally:
+            os.umask(before)
+        assert [stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()] == [mode, mode]
+
+    @pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
+    def test_a_replaced_file_keeps_its_mode(self, tmp_path: Path, mode: int) -> None:
+        path = tmp_path / "report.html"
+        path.touch()
+        path.chmod(mode)
+        write_atomic(path, b"new")
+        assert stat.S_IMODE(path.stat().st_mode) == mode
 
     @pytest.mark.parametrize("step", ["fsync", "replace"])
     def test_a_failing_write_keeps_the_old_bytes(

@@ -1,11 +1,14 @@
 """All metrics of one trial, folded from a log whose every number is known."""
 
+import math
+
 import msgspec
 import pytest
 
-from results.metrics import CATALOGUE, HEADLINE, Better, Unit, trial_metrics, trial_window
+from results.findings import FindingCode, invalid
+from results.metrics import CATALOGUE, HEADLINE, Absence, Better, Unit, headline, trial_metrics, whole_load_metrics
 from results.metrics.trial import latency_observations, observations_by_request
-from results.records import Load, Outcome, Phase, Slo, TelemetryRecord
+from results.records import Load, Outcome, Phase, Slo, TelemetryRecord, Window
 from tests.results.handmade import MS, request, trial
 
 ONE = Load(concurrency=1)
@@ -30,12 +33,10 @@ def test_every_name_of_the_catalogue_has_a_value_or_a_reason() -> None:
 def test_worked_trial() -> None:
     """Four requests in 0.8 s: window 0…800 ms; the last token at 800 ms falls on its open end.
 
-    Tokens inside: 4 × 4 − 2 = 14 → 17.5 tok/s. Requests: 3 end inside → 3.75 /s. Prompt: 4 × 10 / 0.8 = 50 tok/s.
+    Tokens inside: 4 × 4 − 2 = 14 → 17.5 tok/s. Requests: 4 inside → 5 /s. Prompt: 4 × 10 / 0.8 = 50 tok/s.
     TTFT 50 ms; TPOT (200 − 50) / 3 = 50 ms; E2E 200 ms; ITL: 50 once and 100 / 2 = 50 twice: 50 ms; gaps 50 and 100.
     """
-    record = trial(ONE, issue_end=900)
-    requests = serial(4)
-    assert trial_window(record, requests).end_ns == 800 * MS
+    record, requests = trial(ONE, issue_end=800), serial(4)
     values = {name: value.value for name, value in trial_metrics(record, requests, [], SLO).items()}
     assert values["ttft_p50_s"] == pytest.approx(0.050)
     assert values["ttft_from_send_p50_s"] == pytest.approx(0.048)
@@ -47,7 +48,7 @@ def test_worked_trial() -> None:
     assert values["chunk_gap_p50_s"] == pytest.approx(0.050)
     assert values["output_tokens_per_s"] == pytest.approx(17.5)
     assert values["prompt_tokens_per_s"] == pytest.approx(50.0)
-    assert values["requests_per_s"] == pytest.approx(3.75)
+    assert values["requests_per_s"] == pytest.approx(5.0)
     assert values["goodput_per_s"] == pytest.approx(5.0)
     assert values["attainment"] == pytest.approx(1.0)
     assert values["failures"] == 0.0
@@ -63,27 +64,81 @@ def test_gaps_after_the_window_are_not_counted() -> None:
     assert values["chunk_gap_p50_s"].value == pytest.approx(0.100)
 
 
+def test_a_request_belongs_to_the_window_by_its_plan_and_a_token_by_its_arrival() -> None:
+    """Ramp and tail bring tokens into the window, and none of their latencies."""
+    before, after = request(-100, [-50, 10]), request(1000, [1500])
+    values = trial_metrics(trial(ONE), [before, *serial(5), after], [], SLO)
+    assert values["ttft_p50_s"].value == pytest.approx(0.050)
+    assert values["output_tokens_per_s"].value == pytest.approx(5 * 4 - 2 + 1)
+    assert values["failures"].value == 0
+
+
 def test_what_percentiles_are_of_is_told_by_request_too() -> None:
-    """As they were planned, each with its own; together they are all there is. One that failed has none."""
-    record, requests = trial(ONE, issue_end=900), serial(4)
-    requests[1] = msgspec.structs.replace(requests[1], outcome=Outcome.REFUSED)
-    window = trial_window(record, requests)
-    for name, values in latency_observations(requests, window).items():
+    """As they were planned, each with its own; a failed request is later than any number, and delivered no token."""
+    record, requests = trial(ONE, issue_end=800), serial(4)
+    requests[1] = msgspec.structs.replace(requests[1], outcome=Outcome.REFUSED, chunk_ns=[], chunk_tokens=[])
+    for name, observations in latency_observations(requests, record.window).items():
         if name != "send_lag":
-            by_request = observations_by_request(name, requests[::-1], window)
-            assert len(by_request) == 3, name
-            assert [value for own in by_request for value in own] == values, name
-    assert observations_by_request("itl", requests, window)[0] == pytest.approx([0.05, 0.05, 0.05])
+            by_request = observations_by_request(name, requests[::-1], record.window)
+            values = [value for own in by_request for value in own]
+            assert sorted(values) == sorted([*observations.values_s, *[math.inf] * observations.failures]), name
+            assert observations.failures == (0 if name in {"itl", "chunk_gap"} else 1), name
+    assert observations_by_request("itl", requests, record.window)[0] == pytest.approx([0.05, 0.05, 0.05])
 
 
-def test_a_concurrency_that_was_never_reached_gives_a_window_of_no_length_where_the_load_began() -> None:
-    window = trial_window(trial(Load(concurrency=2), issue_start=70), serial(4))
-    assert (window.start_ns, window.end_ns) == (70 * MS, 70 * MS)
+def test_a_failure_is_later_than_every_success() -> None:
+    """Of 64 requests seven fail: the p90 lies among them, the median does not. That value is no number."""
+    requests = [request(10 * i, [10 * i + 5, 10 * i + 6]) for i in range(57)]
+    requests += [request(600 + i, outcome=Outcome.TIMEOUT) for i in range(7)]
+    values = trial_metrics(trial(ONE), requests, [], SLO)
+    assert values["ttft_p50_s"].value == pytest.approx(0.005)
+    for name in ("ttft_p90_s", "e2e_p90_s", "tpot_p90_s", "ttft_p95_s"):
+        assert values[name].absence in {Absence.AMONG_FAILURES, Absence.TOO_FEW}, name
+    assert values["ttft_p90_s"].absence is Absence.AMONG_FAILURES
+
+
+def test_a_failed_request_delivered_tokens() -> None:
+    """ITL is of tokens that arrived, whatever became of their request."""
+    broken = [request(i, [i + 10, i + 40], outcome=Outcome.STREAM_ERROR) for i in range(3)]
+    values = trial_metrics(trial(ONE), broken, [], SLO)
+    assert values["itl_p50_s"].value == pytest.approx(0.030)
+    assert values["ttft_p50_s"].absence is Absence.AMONG_FAILURES
+
+
+def test_an_answer_of_one_token_has_no_tpot_and_is_no_failure() -> None:
+    requests = [*serial(3), request(700, [750])]
+    assert latency_observations(requests, trial(ONE).window)["tpot"].count == 3
+
+
+def test_events_of_one_read_are_one_chunk() -> None:
+    """Four tokens every 40 ms in four events of one read: ITL 10 ms, not 0, 0, 0 and 40."""
+    stamps = [t for t in range(40, 240, 40) for _ in range(4)]
+    values = trial_metrics(trial(ONE), [request(0, stamps)], [], SLO)
+    assert values["itl_p50_s"].value == pytest.approx(0.010)
+    assert values["chunk_gap_p50_s"].value == pytest.approx(0.040)
+    assert values["tokens_per_chunk"].value == pytest.approx(4.0)
+
+
+def test_a_saturated_trial_keeps_its_rates_and_has_no_latency() -> None:
+    saturated = msgspec.structs.replace(trial(ONE, issue_end=800), findings=[invalid(FindingCode.SATURATED)])
+    values = trial_metrics(saturated, serial(4), [], SLO)
+    assert values["output_tokens_per_s"].value == pytest.approx(17.5)
+    for name in ("ttft_p50_s", "itl_p50_s", "goodput_per_s", "attainment"):
+        assert values[name].absence is Absence.SATURATED
+
+
+def test_the_whole_load_stands_beside_the_window() -> None:
+    """From the start of the load to its last end: 6 requests in 1.1 s, one of them before and one after the window."""
+    record = msgspec.structs.replace(trial(ONE, issue_end=900), window=Window(100 * MS, 900 * MS))
+    requests = [*serial(5), request(950, [1100 - 1e-6], ended=1100 - 1e-6)]
+    values = whole_load_metrics(record, requests, SLO)
+    assert values["requests_per_s"].value == pytest.approx(6 / 1.1)
+    assert values["output_tokens_per_s"].value == pytest.approx(21 / 1.1)
 
 
 def test_warm_up_is_never_counted() -> None:
     warm = [request(-500, [-100], [1000], phase=Phase.WARMUP, outcome=Outcome.TIMEOUT)]
-    record = trial(ONE, issue_end=900)
+    record = trial(ONE)
     assert trial_metrics(record, warm + serial(4), [], SLO) == trial_metrics(record, serial(4), [], SLO)
 
 
@@ -99,7 +154,7 @@ def test_nothing_arrived() -> None:
     values = trial_metrics(trial(ONE), [], [], Slo())
     assert values["tokens_per_chunk"].reason == "no token arrived"
     assert values["ttft_p50_s"].reason == "p50 needs 3 observations, there are 0"
-    assert values["output_tokens_per_s"].reason == "the steady window is empty"
+    assert values["output_tokens_per_s"].value == 0.0
 
 
 def test_idle_draw_is_measured_before_the_warm_up() -> None:
@@ -118,7 +173,7 @@ def test_idle_draw_is_measured_before_the_warm_up() -> None:
     values = trial_metrics(record, warm + load, records, Slo())
     assert values["energy_per_output_token_j"].value == pytest.approx(20_000 / 399)
     assert values["energy_above_idle_per_output_token_j"].value == pytest.approx(16_000 / 399, rel=1e-3)
-    assert values["energy_per_request_j"].reason == "no successful request in the window"
+    assert values["energy_per_request_j"].value == pytest.approx(20_000 / (40_000 / 40_000), rel=1e-2)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +188,7 @@ def test_energy_without_an_idle_baseline_or_without_tokens_is_absent(before_s: f
     """500 W until 40 s and no token by then: joules that belong to nothing."""
     records = [TelemetryRecord(t * 1_000_000_000, "gpu0", {"energy_j": 500.0 * t}) for t in range(51)]
     record = trial(Load(rate_per_s=1.0, arrival="constant"), issue_start=1000 * before_s, issue_end=40_000)
-    values = trial_metrics(record, [request(1000 * before_s, [41_000], ended=41_000)], records, Slo())
+    values = trial_metrics(record, [request(40_001, [41_000], ended=41_000)], records, Slo())
     assert values["energy_above_idle_per_output_token_j"].reason == why
     assert values["energy_per_output_token_j"].reason == "no output token in the window"
     assert values["energy_per_request_j"].reason == "no successful request in the window"
@@ -141,6 +196,12 @@ def test_energy_without_an_idle_baseline_or_without_tokens_is_absent(before_s: f
 
 def test_catalogue_is_whole() -> None:
     assert set(HEADLINE) <= set(CATALOGUE)
+
+
+def test_the_memory_column_is_the_gpus_where_one_was_seen() -> None:
+    assert headline({"peak_host_bytes"}) == HEADLINE
+    on_gpu = headline({"peak_host_bytes", "peak_gpu_bytes"})
+    assert on_gpu == tuple("peak_gpu_bytes" if name == "peak_host_bytes" else name for name in HEADLINE)
     for name, metric in CATALOGUE.items():
         assert metric.name == name
         assert metric.definition

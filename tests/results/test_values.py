@@ -1,12 +1,13 @@
 """What was computed is a number or the reason why there is none, and stays what it is."""
 
+import math
 from typing import Any
 
 import pytest
 
 from results.metrics import CATALOGUE, Value
 from results.metrics.energy import Energy
-from results.metrics.window import Window
+from results.records import Window
 from results.statistics import Interval, compare_runs
 from results.statistics.change_points import ChangePoint
 from results.statistics.permutation import PermutationTest
@@ -20,6 +21,12 @@ def test_a_value_is_a_number_or_a_reason(wrong: tuple[float | None, str | None])
         Value(*wrong)
     with pytest.raises(ValueError, match="not None and None"):
         Value()
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_value_is_finite(number: float) -> None:
+    with pytest.raises(ValueError, match=f"a value is finite or absent with a reason, not {number!r}"):
+        Value(number)
 
 
 def test_nobody_who_reads_it_can_change_it() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from results.records import Load, Outcome, Phase, RequestRecord
+from results.records import Load, Outcome, Phase, RequestRecord, StreamEnd
 from results.views import VIEWS, Concept, Log, View
 from tests.results.handmade import MS
 
@@ -24,7 +24,7 @@ def answer(index: int = 0, at: float = 0, **changes: object) -> RequestRecord:
     fields: dict[str, object] = {
         "index": index, "phase": Phase.MEASURED, "session": f"s{index}", "turn": 0, "status": 200,
         "planned_ns": ns(0)[0], "sent_ns": ns(3)[0], "ended_ns": ns(63)[0], "first_byte_ns": ns(5)[0],
-        "outcome": Outcome.OK, "end": "complete", "chunk_ns": ns(10, 50, 60), "chunk_tokens": [1, 4, 2],
+        "outcome": Outcome.OK, "end": StreamEnd.COMPLETE, "chunk_ns": ns(10, 50, 60), "chunk_tokens": [1, 4, 2],
         "empty_chunk_ns": ns(5, 61), "usage_ns": ns(62)[0], "last_event_ns": ns(63)[0], "prompt_tokens": 5,
         "output_tokens": 7, "wanted_output_tokens": 7, "finish_reason": "length",
     }  # fmt: skip
@@ -108,11 +108,12 @@ def test_the_worked_example(tool: str, expected: dict[str, float]) -> None:
 
 
 FAULT = {"outcome": Outcome.STREAM_ERROR, "error": "out of memory", "finish_reason": None}
-RESET = {"outcome": Outcome.STREAM_ERROR, "error": "closed", "end": "reset", "finish_reason": None}
+RESET = {"outcome": Outcome.STREAM_ERROR, "error": "closed", "end": StreamEnd.RESET, "finish_reason": None}
 TRUNCATED = {"outcome": Outcome.TRUNCATED, "finish_reason": None}
+EMPTY = {"outcome": Outcome.EMPTY, "chunk_ns": [], "chunk_tokens": [], "output_tokens": 0}
 REFUSED = {
-    "outcome": Outcome.REFUSED, "end": "refused", "status": None, "sent_ns": None, "chunk_ns": [], "chunk_tokens": [],
-    "empty_chunk_ns": [], "usage_ns": None, "last_event_ns": None, "output_tokens": None,
+    "outcome": Outcome.REFUSED, "end": StreamEnd.REFUSED, "status": None, "sent_ns": None, "chunk_ns": [],
+    "chunk_tokens": [], "empty_chunk_ns": [], "usage_ns": None, "last_event_ns": None, "output_tokens": None,
 }  # fmt: skip
 COUNTS = {
     "vllm": "Successful requests", "aiperf": "Request Count (requests)", "guidellm": "Requests Comp",
@@ -126,11 +127,12 @@ COUNTS = {
         (FAULT, {"vllm", "aiperf", "inference-perf"}),
         (RESET, set()),
         (TRUNCATED, set(COUNTS)),
+        (EMPTY, {"vllm", "sglang", "inference-perf"}),
         (REFUSED, set()),
         ({"outcome": Outcome.HTTP_ERROR, "status": 500}, set()),
-        ({"outcome": Outcome.TIMEOUT, "end": "timeout"}, set()),
+        ({"outcome": Outcome.TIMEOUT, "end": StreamEnd.TIMEOUT}, set()),
     ],
-    ids=["error event", "reset", "no finish reason", "refused", "status 500", "timeout"],
+    ids=["error event", "reset", "no finish reason", "no token", "refused", "status 500", "timeout"],
 )  # fmt: skip
 def test_what_is_a_failure_differs(changes: dict[str, object], forgiving: set[str]) -> None:
     """One good request beside one that is not."""

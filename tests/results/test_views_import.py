@@ -1,5 +1,8 @@
 """Result files of vllm bench serve become runs that can be shown, judged and compared."""
 
+import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +11,10 @@ import pytest
 
 from harness.importing import NOTE, import_vllm
 from results import NotImportable, Run, load
-from results.comparing import compare_sides, select
+from results.comparing import compare_sides
+from results.findings import FindingCode, warning
 from results.records import Outcome, RequestRecord, RunStatus, TokenSource, Verdict
+from results.sides import select
 from results.views import VIEWS, Log
 
 SUMMARY = {
@@ -49,6 +54,29 @@ def requests_of(folder: Path, **changes: Any) -> list[RequestRecord]:
     return imported(folder, result(**changes)).finished[0].requests
 
 
+@pytest.fixture(name="kolkata")
+def fixture_kolkata(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This machine is five and a half hours east of UTC."""
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("kolkata")
+def test_the_files_local_date_becomes_utc(tmp_path: Path) -> None:
+    """Runs are listed by it, beside those of other machines."""
+    manifest = imported(tmp_path, result()).manifest
+    assert manifest.created_utc == manifest.ended_utc == "2026-11-20T04:45:00+00:00"
+
+
+def test_without_a_date_it_is_the_time_of_the_file(tmp_path: Path) -> None:
+    file = write(tmp_path / "r.json", result(date="yesterday"))
+    os.utime(file, (1_800_000_000, 1_800_000_000))
+    assert load(import_vllm(file, tmp_path / "runs").path).manifest.created_utc == "2027-01-15T08:00:00+00:00"
+
+
 def test_a_detailed_file_becomes_a_valid_run(tmp_path: Path) -> None:
     run = imported(tmp_path, result())
     (trial,) = run.finished
@@ -57,7 +85,7 @@ def test_a_detailed_file_becomes_a_valid_run(tmp_path: Path) -> None:
     assert trial.metrics["ttft_p50_s"].value == pytest.approx(0.1)
     assert trial.metrics["itl_p50_s"].value == pytest.approx(0.2)
     assert trial.requests[0].token_source is TokenSource.CHUNKS
-    assert trial.record.warnings == [NOTE]
+    assert trial.record.warnings == [warning(FindingCode.IMPORTED, tool="vllm bench serve")]
     assert run.manifest.notes == [NOTE]
 
 
@@ -133,7 +161,8 @@ def test_tokens_in_groups_are_spread_over_the_chunks(tmp_path: Path) -> None:
 def test_more_chunks_than_tokens_and_two_is_a_guess_that_is_said(tmp_path: Path) -> None:
     run = imported(tmp_path, result(output_lens=[1] * 8))
     assert run.finished[0].requests[0].token_source is TokenSource.ASSUMED
-    assert any("8 answers have more chunks than tokens" in warning for warning in run.finished[0].record.warnings)
+    (assumed,) = [found for found in run.finished[0].record.warnings if found.code is FindingCode.TOKENS_ASSUMED]
+    assert assumed.parameters["assumed_requests"] == 8
 
 
 def test_an_open_loop_counts_from_the_planned_arrival(tmp_path: Path) -> None:
@@ -152,7 +181,7 @@ def test_an_open_loop_counts_from_the_planned_arrival(tmp_path: Path) -> None:
         ("Traceback (most recent call last):\n  File\naiohttp.ClientPayloadError: broken", Outcome.STREAM_ERROR),
         ("Traceback (most recent call last):\nClientConnectorError: Cannot connect to host", Outcome.REFUSED),
         ("Traceback (most recent call last):\nasyncio.exceptions.TimeoutError", Outcome.TIMEOUT),
-        ("Never received a valid chunk to calculate TTFT.This response will be marked as failed!", Outcome.TRUNCATED),
+        ("Never received a valid chunk to calculate TTFT.This response will be marked as failed!", Outcome.EMPTY),
     ],
 )
 def test_failures_keep_their_kind_and_their_last_line(tmp_path: Path, error: str, outcome: Outcome) -> None:
@@ -162,14 +191,16 @@ def test_failures_keep_their_kind_and_their_last_line(tmp_path: Path, error: str
     assert run.finished[0].record.verdict is Verdict.INVALID, "one of eight is too many"
 
 
-def test_two_imports_are_compared_and_an_import_is_not_compared_with_a_run(tmp_path: Path) -> None:
+def test_two_imports_are_compared_though_nobody_knows_how_runs_differ(tmp_path: Path) -> None:
     sides = []
     for name, ttft in (("a", 0.1), ("b", 0.2)):
         (tmp_path / name).mkdir()
         runs = [result(label=name, ttfts=[ttft + 0.001 * i] * 8) for i in range(3)]
         sides.append(select(str(imported(tmp_path / name, *runs).path)))
-    judged = {one.metric: one.judgement.value for one in compare_sides(*sides).comparisons}
-    assert judged["ttft_p50_s"] == "worse"
+    found = {one.metric: one for one in compare_sides(*sides).comparisons}["ttft_p50_s"]
+    assert found.ratio is not None
+    assert found.ratio.centre == pytest.approx(2, rel=0.02)
+    assert found.judgement.value == "unclear"
 
 
 def test_other_prompts_are_other_traffic(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from workloads.conversation import Api, Conversation
 from workloads.rng import Rng
 from workloads.text import Style, writer
 
-QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 KINDS = ["small", "digits", "merging", pytest.param("smollm2", marks=pytest.mark.model)]
 APIS: tuple[Api, ...] = ("chat", "completions")
 TURNS = st.lists(st.tuples(st.integers(0, 120), st.integers(1, 60)), min_size=1, max_size=5)

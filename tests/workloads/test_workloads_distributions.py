@@ -6,7 +6,7 @@ import tomllib
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workloads.distributions import (
@@ -207,7 +207,6 @@ def test_a_table_keeps_mass_points_and_gaps() -> None:
     assert table.share_up_to(340) - table.share_up_to(170) < 0.01
 
 
-@settings(deadline=None)  # a busy machine is no finding
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60))
 def test_a_table_of_any_sample_is_one(sample: list[float]) -> None:
     table = quantiles_of(sample)

@@ -55,7 +55,8 @@ def test_every_preset_loads_and_says_what_it_is_and_where_it_is_from(name: str) 
     assert "synthetic" in preset.source or "(" in preset.source, "a licence, or the word"
     assert len(preset.anchors) >= 2
     assert all(anchor.low < anchor.high and anchor.source for anchor in preset.anchors)
-    (note,) = PresetTraffic(name, preset).notes()
+    note, *bounded = PresetTraffic(name, preset).notes()
+    assert bool(bounded) == preset.json_schema, "a schema makes lengths upper bounds"
     assert note == f"{name}: {preset.summary}; {preset.source}; text synthetic and token-exact"
 
 

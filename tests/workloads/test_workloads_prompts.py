@@ -12,7 +12,7 @@ from tokenizers import AddedToken, normalizers, pre_tokenizers
 from tests.workloads.small_tokenizers import checkpoint, trained
 from workloads import Message, PromptReader, Tokenizer, Turn, prompt_reader
 
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 KINDS = ["small", "digits", "merging", pytest.param("smollm2", marks=pytest.mark.model)]
 ROLES = st.sampled_from(["system", "user", "assistant"])
 PIECES = st.sampled_from(

@@ -15,7 +15,7 @@ from workloads import EndlessCache, Replay, Seed, Tokenizer
 from workloads.outline import segment_blocks
 from workloads.traces.blocks import blocks_of
 
-QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 WHOLE_WORDS = ["bare", pytest.param("smollm2", marks=pytest.mark.model)]
 """Tokenizers to which a word at the beginning of a text is one token too."""
 BLOCK = 32

@@ -14,7 +14,7 @@ from workloads.text import MARKS, Style, Writer, writer
 
 KINDS = ["small", "digits", "merging", "bare", pytest.param("smollm2", marks=pytest.mark.model)]
 STYLES: tuple[Style, ...] = ("prose", "code")
-QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 ENDS = st.sampled_from(["", ".", "\n", " ", "):", "\n    ", "2024", "é", "<|im_start|>user\n", "<|im_end|>", "日本"])
 
 

@@ -9,7 +9,7 @@ All but ``constant`` are in equilibrium when the load begins: the number of arri
 intensity's integral, for bursty gaps too, which would otherwise open with a crowd.
 """
 
-from workloads.arrivals.named import ARRIVALS, arrival
+from workloads.arrivals.named import ARRIVALS, VARYING_ARRIVALS, arrival
 from workloads.arrivals.onoff import OnOff
 from workloads.arrivals.process import Arrival, Stretched
 from workloads.arrivals.steady import Constant, Gamma, Poisson, Weibull
@@ -18,6 +18,7 @@ from workloads.arrivals.varying import Diurnal, Drift, Ramp
 
 __all__ = [
     "ARRIVALS",
+    "VARYING_ARRIVALS",
     "Arrival",
     "Constant",
     "Diurnal",

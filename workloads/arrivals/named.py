@@ -27,6 +27,8 @@ _PROCESSES: dict[str, type[Process]] = {
 }
 ARRIVALS = tuple(_PROCESSES)
 """Names of the arrival processes."""
+VARYING_ARRIVALS = ("ramp", "diurnal", "multi-tenant")
+"""Those whose rate is meant to change while the load is on."""
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 

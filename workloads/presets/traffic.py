@@ -82,7 +82,9 @@ class PresetTraffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def notes(self) -> list[str]:
         """Source, scale and what is synthetic."""
         scaled = "" if self.scale == 1 else f"; every length × {self.scale:g} so that this machine can bear it"
-        return [f"{self.name}: {self.preset.summary}; {self.preset.source}; text synthetic and token-exact{scaled}"]
+        summary = f"{self.name}: {self.preset.summary}; {self.preset.source}; text synthetic and token-exact{scaled}"
+        lengths = f"{self.name}: an answer ends with its JSON schema; the length that was asked for is an upper bound"
+        return [summary, lengths] if self.preset.json_schema else [summary]
 
     def drawing(self, seed: Seed) -> Drawing:
         """What draws the sessions' numbers."""

@@ -1,24 +1,38 @@
-"""Trace files in bounded memory: plain or gzip, whole lines with an editor's row numbers, every fault one line."""
+"""Trace files in bounded memory: plain or gzip, whole lines with an editor's row numbers, every fault one line.
+
+A plain file is as large as its owner sees. A packed one is not: 10 MB may unpack to 10 GB, so unpacking stops where it
+yields far more than real traces do (most are below 20 times, prompts with a long common beginning may reach 100).
+"""
 
 import gzip
 import io
+import os
 import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from workloads.errors import BadTrace
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
 T = TypeVar("T")
 Place = int | str | None
 """Where in a file: a row number from 1, a place in words, or the whole."""
-MAX_LINE_BYTES = 64 * 2**20
+MAX_LINE_BYTES = 16 * 2**20
 """A longer line is no request: most often it is a file of another format read as lines."""
-MAX_WHOLE_BYTES = 256 * 2**20
+MAX_WHOLE_BYTES = 128 * 2**20
 """Of a file that has to be read in one piece, such as the JSON of one session."""
+MAX_UNPACKED_RATIO = 100
+"""Bytes that one byte of gzip may unpack to, above what any file may."""
+MAX_UNPACKED_VARIABLE = "BAKEOFF_MAX_UNPACKED_MIB"
+"""Environment variable with the MiB up to which a gzip file may unpack, whatever its own size."""
+_MAX_UNPACKED_MIB = 1
+"""The first block: a bomb is refused before one of its rows is read."""
 _BLOCK_BYTES = 2**20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -37,12 +51,50 @@ def bad(path: str | Path, place: Place, what: str) -> BadTrace:
     return BadTrace(" ".join(f"{path}{at}: {what}".splitlines()))
 
 
+class _Unpacked(io.RawIOBase):
+    """The bytes that a gzip file unpacks to.
+
+    Args:
+        path: named in errors.
+        file: the packed bytes.
+
+    Raises:
+        BadTrace: on reading, where they are too many for what they were unpacked from.
+    """
+
+    def __init__(self, path: str | Path, file: io.BufferedReader) -> None:
+        self._path = path
+        self._file = file
+        self._gzip = gzip.GzipFile(fileobj=file)
+        self._any_bytes = _max_unpacked_mib() * 2**20
+        self._unpacked_bytes = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        count = self._gzip.readinto(memoryview(buffer)[:_BLOCK_BYTES])
+        self._unpacked_bytes += count
+        if self._unpacked_bytes >= max(self._any_bytes, MAX_UNPACKED_RATIO * self._file.tell()):
+            fix = f"if you trust it, unpack it first (gunzip) or set {MAX_UNPACKED_VARIABLE}"
+            raise bad(self._path, None, f"unpacks to more than {MAX_UNPACKED_RATIO} times its size; {fix}")
+        return count
+
+
+def _max_unpacked_mib() -> int:
+    given = os.environ.get(MAX_UNPACKED_VARIABLE, str(_MAX_UNPACKED_MIB))
+    if not given.isdecimal():
+        raise BadTrace(f"{MAX_UNPACKED_VARIABLE} must be a whole number of MiB, not {given!r}")
+    return int(given)
+
+
 @contextmanager
 def opened(path: str | Path) -> Generator[io.BufferedIOBase]:
     """The bytes of a file, unpacked where they are gzip.
 
     Raises:
-        BadTrace: there is no such file, it is a folder, it cannot be read, or its gzip data is damaged.
+        BadTrace: there is no such file, it is a folder, it cannot be read, or its gzip data is damaged or
+            unpacks to too much.
     """
     if Path(path).is_dir():
         raise bad(path, None, "is a folder; this format wants one file")
@@ -52,7 +104,7 @@ def opened(path: str | Path) -> Generator[io.BufferedIOBase]:
             file.seek(0)
             if Path(path).suffix == ".gz" and not packed:
                 raise bad(path, None, "ends in .gz but is not gzip data; fetch it again, or rename it")
-            yield gzip.GzipFile(fileobj=file) if packed else file
+            yield io.BufferedReader(_Unpacked(path, file), _BLOCK_BYTES) if packed else file
     except FileNotFoundError:
         raise bad(path, None, "does not exist; give the path of the trace's file") from None
     except _DAMAGED_GZIP as cause:
@@ -66,7 +118,7 @@ def _damage(cause: Exception) -> str:
 
 
 def blocks(path: str) -> Iterator[tuple[int, bytes]]:
-    """Whole lines, about a mebibyte of them at a time, with the number of the first.
+    """Whole lines, about a mebibyte of them at a time, with the number of the first; blank blocks are left out.
 
     Raises:
         BadTrace: as :func:`opened`; the file is empty, or a line is longer than ``MAX_LINE_BYTES``.
@@ -86,7 +138,8 @@ def blocks(path: str) -> Iterator[tuple[int, bytes]]:
             if len(block) - last - 1 > MAX_LINE_BYTES:
                 number = row + block.count(b"\n", 0, last + 1)
                 raise bad(path, number, f"is longer than {MAX_LINE_BYTES // 2**20} MiB: no file of one request a line")
-            yield row, block.removeprefix(_BYTE_ORDER_MARK) if row == 1 else block
+            if not block.isspace():  # else megabytes of line ends would be looked at one by one
+                yield row, block.removeprefix(_BYTE_ORDER_MARK) if row == 1 else block
             row += block.count(b"\n")
             if not block.endswith(b"\n"):
                 row += 1

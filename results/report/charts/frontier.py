@@ -39,13 +39,6 @@ class Series(msgspec.Struct, frozen=True):
     points: list[Point]
 
 
-def interactivity(tpot: Interval) -> Interval:
-    """1 / TPOT: the bounds change places."""
-    low = None if tpot.high is None else 1 / tpot.high
-    high = None if tpot.low is None or tpot.low <= 0 else 1 / tpot.low
-    return Interval(1 / tpot.centre, low, high, tpot.n, tpot.reason)
-
-
 def frontier(title: str, series: Sequence[Series]) -> Markup:
     """Draw the frontier of one workload; empty when no engine has a closed-loop level."""
     drawn = [one for one in series if one.points]

@@ -1,4 +1,4 @@
-"""One metric over many runs: a dot for each, a line for each level between two steps."""
+"""One metric over many runs: a dot for each, a line for each level and each drift."""
 
 from collections.abc import Sequence
 
@@ -16,19 +16,23 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 552, 8, 146
 
 
 class Level(msgspec.Struct, frozen=True):
-    """Runs between two steps.
+    """Runs between two edges: a level, or a drift.
 
     Attributes:
         first: position of its first run.
         last: of its last one.
-        value: the level.
-        is_worse: against the level before; None for the first.
+        start: fitted value at the first.
+        end: at the last.
+        is_worse: against the level before, or along the drift; None for neither.
+        is_step: whether it begins with a step.
     """
 
     first: int
     last: int
-    value: float
+    start: float
+    end: float
     is_worse: bool | None
+    is_step: bool
 
 
 def history_chart(
@@ -40,7 +44,7 @@ def history_chart(
         title: what it is of.
         metric: of the values.
         values: one a run, oldest first.
-        levels: between steps, in order; together they cover all runs.
+        levels: in order; together they cover all runs.
         ends: what stands under the first and the last run.
     """
     x = Axis(0, max(1, len(values) - 1), _LEFT + 4, _RIGHT - 4)
@@ -64,18 +68,19 @@ def _around(values: Sequence[float]) -> Axis:
 
 def _drawn(level: Level, x: Axis, y: Axis) -> Markup:
     word = "" if level.is_worse is None else (" worse" if level.is_worse else " better")
-    at = y.at(level.value)
-    parts = [line(x.at(level.first) - 3, at, x.at(level.last) + 3, at, f"level-line{word}")]
-    if level.is_worse is not None:
+    ends = (x.at(level.first) - 3, y.at(level.start), x.at(level.last) + 3, y.at(level.end))
+    parts = [line(*ends, f"level-line{word}")]
+    if level.is_step:
         edge = x.at(level.first - 0.5)
         parts.append(line(edge, _TOP, edge, _BOTTOM, f"step{word}"))
     return tag("g", *parts)
 
 
 def _words(metric: Metric, values: Sequence[float], levels: Sequence[Level]) -> str:
-    steps = [
-        f"{'worse' if level.is_worse else 'better'} from run {level.first + 1}: {value_text(metric.unit, level.value)}"
+    changes = [
+        f"{'worse' if level.is_worse else 'better'} from run {level.first + 1}: {value_text(metric.unit, level.start)}"
+        + (f", drifting to {value_text(metric.unit, level.end)}" if level.end != level.start else "")
         for level in levels
         if level.is_worse is not None
     ]
-    return f"{len(values)} runs, the last {value_text(metric.unit, values[-1])}. {'; '.join(steps) or 'No step.'}"
+    return f"{len(values)} runs, the last {value_text(metric.unit, values[-1])}. {'; '.join(changes) or 'No step.'}"

@@ -11,7 +11,6 @@ import msgspec
 from markupsafe import Markup
 
 from results.metrics import Unit
-from results.metrics.window import NS_PER_S
 from results.records import Outcome, Phase, RequestRecord
 from results.report.charts.axes import tick_text
 from results.report.charts.lanes import in_flight, lanes_of
@@ -21,6 +20,7 @@ from results.report.charts.throttling import draw_throttling, throttling_of
 from results.report.charts.tracks import MOST_POINTS, Track, draw_track, tracks_of
 from results.report.format import duration_text, value_text
 from results.run import Trial
+from results.units import NS_PER_S
 
 WIDTH = 1100
 _LEFT, _RIGHT, _TOP, _AIR = 118, 990, 30, 14
@@ -106,12 +106,12 @@ def _steps(requests: Sequence[RequestRecord], start: int, end: int) -> list[tupl
 def _ground(trial: Trial, x: Axis, bottom: float) -> Markup:
     window = trial.window
     if window.length_s <= 0:
-        return label((_LEFT + _RIGHT) / 2, 14, "no steady window", "tick", "middle")
+        return label((_LEFT + _RIGHT) / 2, 14, "no window", "tick", "middle")
     left, right = x.at(window.start_ns), x.at(window.end_ns)
     return tag(
         "g",
         tag("rect", x=left, y=_TOP - 8, width=max(1.0, right - left), height=bottom - _TOP + 8, class_="window"),
-        label((left + right) / 2, 14, f"steady window {duration_text(window.length_s)}", "tick", "middle"),
+        label((left + right) / 2, 14, f"window {duration_text(window.length_s)}", "tick", "middle"),
     )
 
 
@@ -164,7 +164,8 @@ def _hint(request: RequestRecord, lane: int, x: Axis) -> Bar:
 
 
 def _words(request: RequestRecord) -> str:
-    state = ("warm-up, " if request.phase is Phase.WARMUP else "") + request.outcome.value.replace("_", " ")
+    part = "" if request.phase is Phase.MEASURED else f"{request.phase.value}, "
+    state = part + request.outcome.value.replace("_", " ")
     if not request.chunk_ns:
         return f"request {request.index}: {state}, no token"
     ends = (request.chunk_ns[0], request.chunk_ns[-1])

@@ -9,12 +9,12 @@ import msgspec
 from markupsafe import Markup
 
 from results.metrics import Unit
-from results.metrics.window import NS_PER_S
 from results.records import TelemetryRecord
 from results.report.charts.paths import joined, stairs
 from results.report.charts.scales import Axis
 from results.report.charts.svg import label, line, tag
 from results.report.format import value_text
+from results.units import NS_PER_S
 
 HEIGHT, STEP = 34.0, 52.0
 """Of a line, and from one to the next."""

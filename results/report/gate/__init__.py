@@ -3,6 +3,7 @@
 from results.report.gate.annotations import annotations
 from results.report.gate.junit import junit_xml
 from results.report.gate.markdown import gate_markdown
+from results.report.gate.regressions import doubt_texts, regression_texts
 from results.report.gate.terminal import print_gate
 
-__all__ = ["annotations", "gate_markdown", "junit_xml", "print_gate"]
+__all__ = ["annotations", "doubt_texts", "gate_markdown", "junit_xml", "print_gate", "regression_texts"]

@@ -2,32 +2,39 @@
 
 from xml.etree import ElementTree as ET  # written only, nothing is parsed
 
-from results.gate import GateVerdict, Outcome
+from results.gate import GateVerdict, Outcome, Regression, RegressionKind
+from results.metrics import CATALOGUE
 from results.report.compare_table import title
-from results.report.format import plain, ratio_text
-from results.statistics import Comparison, Judgement
+from results.report.format import effect_text, plain
+from results.report.gate.regressions import regression_text
+from results.statistics import Judgement
 
 
 def junit_xml(verdict: GateVerdict) -> bytes:
     """One test suite. A metric that is worse is a failure; a primary one that cannot be told is an error.
 
-    What failed and is no metric (answers, failed requests) is a case of its own.
+    What failed or is in doubt and is no metric's (trials, work, answers) is a case of its own, named after its kind.
     """
     compared = verdict.compared
     suite = ET.Element("testsuite", name="bakeoff gate")
     for one in compared.comparisons:
         case = _case(suite, one.level, title(one))
-        text = f"{ratio_text(one.ratio)} {plain(one.why)}"
-        is_undecided = one is compared.primary and verdict.outcome is Outcome.CANNOT_TELL
+        text = f"{effect_text(one)} {plain(one.why)}"
+        is_primary = one is compared.primary and verdict.outcome is Outcome.CANNOT_TELL
+        is_undecided = is_primary and not one.no_worse(CATALOGUE[one.metric])
         if one.judgement is Judgement.WORSE:
             ET.SubElement(case, "failure", message=text, type="regression")
         elif is_undecided:
             ET.SubElement(case, "error", message=text, type="cannot tell")
         else:
             ET.SubElement(case, "system-out").text = f"{one.judgement.value}: {text}"
-    for line in _beside(verdict):
-        case = _case(suite, "beside the metrics", plain(line).partition(":")[0])
-        ET.SubElement(case, "failure", message=plain(line), type="regression")
+    for regression in verdict.regressions:
+        if regression.kind is not RegressionKind.METRIC:
+            case = _case_of(suite, regression)
+            ET.SubElement(case, "failure", message=plain(regression_text(verdict, regression)), type="regression")
+    for doubt in verdict.doubts:
+        case = _case_of(suite, doubt)
+        ET.SubElement(case, "error", message=plain(regression_text(verdict, doubt)), type="cannot tell")
     suite.set("tests", str(len(suite)))
     suite.set("failures", str(len(suite.findall("testcase/failure"))))
     suite.set("errors", str(len(suite.findall("testcase/error"))))
@@ -40,6 +47,6 @@ def _case(suite: ET.Element, level: str, name: str) -> ET.Element:
     return ET.SubElement(suite, "testcase", classname=f"bakeoff.{plain(level)}", name=name)
 
 
-def _beside(verdict: GateVerdict) -> list[str]:
-    worse: list[Comparison] = [one for one in verdict.compared.guardrails if one.judgement is Judgement.WORSE]
-    return verdict.regressions[len(worse) :]
+def _case_of(suite: ET.Element, regression: Regression) -> ET.Element:
+    name = f"gate: {regression.metric or regression.kind.value}"
+    return _case(suite, regression.level or "starts", name)

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from results.gate import GateVerdict, Outcome
 from results.report.compare_table import SIGNS, smallest_text, tally, title
-from results.report.format import ratio_text
+from results.report.format import effect_text
+from results.report.gate.regressions import doubt_texts, regression_texts
 from results.report.markdown import escaped, table
 
 _MARKS = {Outcome.NO_REGRESSION: "✅", Outcome.REGRESSION: "❌", Outcome.CANNOT_TELL: "❔"}
@@ -20,7 +21,8 @@ def gate_markdown(verdict: GateVerdict) -> str:
         f"### {_MARKS[verdict.outcome]} bakeoff gate: {verdict.outcome.value}",
         "",
         f"{escaped(verdict.sentence)}.",
-        *(["", *(f"- {escaped(line)}" for line in verdict.regressions)] if verdict.regressions else []),
+        *(["", *(f"- {escaped(line)}" for line in regression_texts(verdict))] if verdict.regressions else []),
+        *(["", *(f"- {escaped(line)}" for line in doubt_texts(verdict))] if verdict.doubts else []),
         *(["", *(f"> {escaped(note)}" for note in verdict.notes)] if verdict.notes else []),
         "",
         f"<details><summary>{escaped(compared.b)} against {escaped(compared.a)}, all metrics</summary>",
@@ -39,5 +41,5 @@ def _rows(verdict: GateVerdict) -> Iterator[list[str]]:
         primary = "● " if one is verdict.compared.primary else ""
         word = f"{SIGNS[one.judgement]} {one.judgement.value}"
         yield [
-            escaped(one.level), primary + title(one), ratio_text(one.ratio), word, smallest_text(one), escaped(one.why),
+            escaped(one.level), primary + title(one), effect_text(one), word, smallest_text(one), escaped(one.why),
         ]  # fmt: skip

@@ -6,6 +6,7 @@ from rich.text import Text
 from results.gate import GateVerdict, Outcome
 from results.report.compare_table import print_comparison
 from results.report.format import plain
+from results.report.gate.regressions import doubt_texts, regression_texts
 
 _STYLES = {Outcome.NO_REGRESSION: "bold green", Outcome.REGRESSION: "bold red", Outcome.CANNOT_TELL: "bold yellow"}
 
@@ -17,5 +18,7 @@ def print_gate(verdict: GateVerdict, console: Console) -> None:
         console.print(Text(f"note: {plain(note)}", "yellow"))
     console.print()
     console.print(Text(f"{verdict.outcome.value.upper()}: {plain(verdict.sentence)}", _STYLES[verdict.outcome]))
-    for line in verdict.regressions:
+    for line in regression_texts(verdict):
         console.print(Text(f"  ▼ {plain(line)}", "red"))
+    for line in doubt_texts(verdict):
+        console.print(Text(f"  ? {plain(line)}", "yellow"))

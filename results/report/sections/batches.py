@@ -1,17 +1,19 @@
 """ITL against how many requests share the engine: as the client saw it, and as the engine tells it."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import msgspec
 import numpy as np
 from markupsafe import Markup
 
-from results.metrics.window import NS_PER_S
+from results.metrics.latency import arrivals
 from results.report.charts.scatter import Cloud, Frame, middles, scatter, spread
 from results.report.levels import engines_of, levels_of
 from results.report.sections.evidence import answered, valid_trials_of
 from results.run import Cell, Run, Trial
 from results.server_view.readings import SOURCE, is_number
+from results.units import NS_PER_S
 
 NEEDS = 20
 STALE_S = 1.0
@@ -95,7 +97,7 @@ def _observed(run: Run, cells: Sequence[Cell], batch: Batch) -> tuple[np.ndarray
         gaps = [
             (now, (now - before) / NS_PER_S / tokens, tokens)
             for r in answered(trial)
-            for before, now, tokens in zip(r.chunk_ns, r.chunk_ns[1:], r.chunk_tokens[1:], strict=False)
+            for (before, _), (now, tokens) in pairwise(arrivals(r))
         ]
         if gaps:
             times, itl, tokens = (np.array(column) for column in zip(*gaps, strict=True))

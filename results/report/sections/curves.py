@@ -6,14 +6,15 @@ import msgspec
 from markupsafe import Markup
 
 from results.frontier import has_point
-from results.metrics import latency
+from results.metrics import latency, under_load
 from results.records import RequestRecord
 from results.report.charts.ecdf import Sample, ecdf
-from results.report.charts.frontier import Point, Series, frontier, interactivity
+from results.report.charts.frontier import Point, Series, frontier
 from results.report.levels import Level, engines_of, levels_of
 from results.report.sections.evidence import answered, valid_trials_of
 from results.report.verdict import primary_level
 from results.run import Run, Trial
+from results.statistics.interval import reciprocal
 
 Observe = Callable[[Trial, list[RequestRecord]], list[float]]
 
@@ -24,7 +25,7 @@ def _each(measure: Callable[[RequestRecord], float | None]) -> Observe:
 
 DISTRIBUTIONS: tuple[tuple[str, Observe], ...] = (
     ("TTFT", _each(latency.ttft_s)),
-    ("ITL", lambda trial, requests: latency.itl_s(requests, trial.window)),
+    ("ITL", lambda trial, _: latency.itl_s(under_load(trial.requests), trial.window)),
     ("TPOT", _each(latency.tpot_s)),
     ("E2E", _each(latency.e2e_s)),
 )
@@ -68,7 +69,7 @@ def _series(run: Run, levels: Sequence[Level], workload: str) -> list[Series]:
 
 def _points(levels: Sequence[Level], engine: str) -> list[Point]:
     return [
-        Point(level.load.label, interactivity(cell.intervals["tpot_p50_s"]), cell.intervals["output_tokens_per_s"])
+        Point(level.load.label, reciprocal(cell.intervals["tpot_p50_s"]), cell.intervals["output_tokens_per_s"])
         for level in levels
         for cell in level.cells
         if cell.engine == engine and has_point(cell)

@@ -1,6 +1,8 @@
-"""Which trials and which of their requests a figure rests on: valid trials, measured requests that ended ok."""
+"""Which trials and which of their requests a figure rests on: valid trials, successful requests of the window."""
 
-from results.records import Outcome, Phase, RequestRecord, Verdict
+from results.metrics import under_load
+from results.metrics.throughput import planned_inside
+from results.records import Outcome, RequestRecord, Verdict
 from results.run import Cell, Run, Trial
 
 
@@ -17,5 +19,5 @@ def valid_trials_of(run: Run, cell: Cell) -> list[Trial]:
 
 
 def answered(trial: Trial) -> list[RequestRecord]:
-    """Its measured requests that ended ok."""
-    return [r for r in trial.requests if r.phase is Phase.MEASURED and r.outcome is Outcome.OK]
+    """Its successful requests that were planned inside the window."""
+    return [r for r in planned_inside(under_load(trial.requests), trial.window) if r.outcome is Outcome.OK]

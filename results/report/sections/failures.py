@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from results.records import Outcome, Phase, RequestRecord
+from results.metrics import under_load
+from results.records import Outcome, RequestRecord
 from results.report.charts.svg import engine_class
 from results.report.levels import engines_of, levels_of
 from results.report.sections.evidence import trials_of
@@ -68,8 +69,7 @@ def messages(run: Run) -> list[Message]:
 
 
 def _row(engine: str, colour: str, level: str, trials: Sequence[Trial]) -> OutcomeRow:
-    measured = [request for trial in trials for request in trial.requests if request.phase is Phase.MEASURED]
-    counts = _counts(measured)
+    counts = _counts([request for trial in trials for request in under_load(trial.requests)])
     planned = sum(trial.record.planned_requests for trial in trials)
     return OutcomeRow(engine, colour, level, counts, max(0, planned - sum(counts)), planned)
 

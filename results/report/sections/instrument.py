@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from results.metrics import Unit, latency
+from results.metrics import Unit, latency, under_load
 from results.metrics.percentiles import percentile
-from results.records import Phase
+from results.metrics.throughput import planned_inside
 from results.report.charts.svg import engine_class
 from results.report.clients import error_of
 from results.report.format import ABSENT, share_text, value_text
@@ -43,12 +43,12 @@ def lag_rows(run: Run) -> list[LagRow]:
     for level in levels_of(run):
         for cell in level.cells:
             valid = valid_trials_of(run, cell)
-            measured = [r for trial in valid for r in trial.requests if r.phase is Phase.MEASURED]
-            lags = [lag for request in measured if (lag := latency.send_lag_s(request)) is not None]
+            inside = [r for trial in valid for r in planned_inside(under_load(trial.requests), trial.window)]
+            lags = [lag for request in inside if (lag := latency.send_lag_s(request)) is not None]
             ttft = cell.intervals.get("ttft_p50_s")
             colour = engine_class(engines.index(cell.engine))
             row = _row(cell.engine, colour, level.title, lags, ttft.centre if ttft else None)
-            errors = [error_of(cell, name) for name in ("ttft_p50_s", "chunk_gap_p50_s")]
+            errors = [error_of(cell, name) for name in ("ttft_p50_s", "chunk_gap_p99_s")]
             rows.append(
                 msgspec.structs.replace(
                     row,

@@ -6,7 +6,6 @@ import msgspec
 import numpy as np
 from markupsafe import Markup
 
-from results.metrics.window import NS_PER_S
 from results.records import RequestRecord
 from results.report.charts.scatter import Cloud, Frame, middles, scatter, spread
 from results.report.format import listed
@@ -14,6 +13,7 @@ from results.report.levels import Level, engines_of, levels_of
 from results.report.sections.evidence import answered, valid_trials_of
 from results.report.verdict import primary_level
 from results.run import Cell, Run
+from results.units import NS_PER_S
 
 BINS, ABOUT = 8, 10
 """Groups of prompts of about equal length, and the requests that each should have."""

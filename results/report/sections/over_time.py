@@ -1,16 +1,19 @@
 """Latency over time: the observations behind TTFT and ITL by the instant at which they arrived."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import msgspec
 from markupsafe import Markup
 
-from results.metrics.window import NS_PER_S
+from results.metrics import under_load
+from results.metrics.latency import arrivals
 from results.report.charts.heatmap import Heat, heatmap, shared_axis
 from results.report.levels import Level, engines_of, levels_of
 from results.report.sections.evidence import answered, valid_trials_of
 from results.report.verdict import primary_level
 from results.run import Run, Trial
+from results.units import NS_PER_S
 
 Observed = list[tuple[float, float]]
 
@@ -56,12 +59,12 @@ def first_tokens(trial: Trial) -> Observed:
 
 
 def later_tokens(trial: Trial) -> Observed:
-    """(arrival, ITL) in seconds of every token after the first chunk that arrived in the steady window."""
+    """(arrival, ITL) in seconds of every token after the first chunk that arrived in the window."""
     start, window = trial.record.issue_start_ns, trial.window
     return [
         ((now - start) / NS_PER_S, (now - before) / NS_PER_S / tokens)
-        for request in answered(trial)
-        for before, now, tokens in zip(request.chunk_ns, request.chunk_ns[1:], request.chunk_tokens[1:], strict=False)
+        for request in under_load(trial.requests)
+        for (before, _), (now, tokens) in pairwise(arrivals(request))
         if window.holds(now)
         for _ in range(tokens)
     ]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 from markupsafe import Markup
 
-from results.metrics import CATALOGUE, HEADLINE, Better, Metric
+from results.metrics import CATALOGUE, Better, Metric
 from results.metrics.basis import family_of
 from results.records import Verdict
 from results.report.charts.dots import dot_strip, strip_axis
@@ -19,7 +19,10 @@ from results.report.sections.evidence import trials_of
 from results.run import Cell, Run, Trial
 from results.statistics.interval import Interval
 
-COLUMNS = tuple(CATALOGUE[name] for name in HEADLINE if name != "failures")
+
+def columns_of(run: Run) -> list[Metric]:
+    """The metrics of the table's columns; failures have one of their own."""
+    return [CATALOGUE[name] for name in run.headline if name != "failures"]
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -75,7 +78,8 @@ def summary(run: Run) -> list[Group]:
 def _rows(run: Run, level: Level, engines: Sequence[str]) -> list[Row]:
     trials = [(cell, trials_of(run, cell)) for cell in level.cells]
     colours = {engine: engine_class(i) for i, engine in enumerate(engines)}
-    axes = {metric.name: _axis(metric, trials) for metric in COLUMNS}
+    columns = columns_of(run)
+    axes = {metric.name: _axis(metric, trials) for metric in columns}
     return [
         Row(
             engine=cell.engine,
@@ -94,7 +98,7 @@ def _rows(run: Run, level: Level, engines: Sequence[str]) -> list[Row]:
                     axis=axes[metric.name],
                     colour=colours[cell.engine],
                 )
-                for metric in COLUMNS
+                for metric in columns
             ],
         )
         for cell, done in trials

@@ -3,13 +3,14 @@
 import msgspec
 from markupsafe import Markup
 
-from results.metrics import CATALOGUE, measured_only
+from results.metrics import CATALOGUE, Unit, under_load
 from results.metrics.memory import peak_gpu_bytes
 from results.metrics.trial import observations_by_request
 from results.records import Verdict
 from results.report.charts.svg import engine_class
 from results.report.charts.timeline import Bar, Limits, timeline
 from results.report.charts.tracks import MOST_POINTS
+from results.report.findings import sentence
 from results.report.format import ABSENT, duration_text, interval_text, value_text
 from results.report.levels import engines_of, levels_of
 from results.report.quality import agrees
@@ -41,6 +42,7 @@ class TrialRow(msgspec.Struct, frozen=True):
     ttft: str
     itl: str
     agrees: str
+    foreign_load: str
     remarks: list[str]
 
 
@@ -91,6 +93,7 @@ def trial_rows(run: Run) -> list[TrialRow]:
             ttft=ABSENT,
             itl=ABSENT,
             agrees="–",
+            foreign_load="–",
             remarks=["the trial has no trial.json: it was not reached, or was cut off", *run.torn.get(plan.id, [])],
         )
         for plan in run.unfinished
@@ -134,7 +137,12 @@ def _row(trial: Trial, engines: list[str], torn: list[str]) -> TrialRow:
         ttft=_own_median(trial, "ttft"),
         itl=_own_median(trial, "itl"),
         agrees=_agrees(trial),
-        remarks=[*record.reasons, *torn, *(f"warning: {warning}" for warning in record.warnings)],
+        foreign_load=value_text(Unit.SHARE, trial.metrics["foreign_cpu_share"].value),
+        remarks=[
+            *map(sentence, record.invalidating),
+            *torn,
+            *(f"warning: {sentence(found)}" for found in record.warnings),
+        ],
     )
 
 
@@ -144,7 +152,7 @@ def _own_median(trial: Trial, latency: str) -> str:
     value = trial.metrics[metric.name].value
     if value is None:
         return ABSENT
-    found = own_interval(observations_by_request(latency, measured_only(trial.requests), trial.window), 0.5)
+    found = own_interval(observations_by_request(latency, under_load(trial.requests), trial.window), 0.5)
     return value_text(metric.unit, value) if found is None else interval_text(metric, found)
 
 

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from results.records import Outcome, Phase, RequestRecord
 from results.report.charts.waterfall import waterfall
+from results.report.sections.evidence import answered
 from results.run import Run, Trial
 
 SLOWEST = 3
@@ -82,9 +83,8 @@ def waterfalls(run: Run, colours: Sequence[str]) -> list[Waterfalls]:
 
 
 def slowest_of(trial: Trial) -> list[RequestRecord]:
-    """The measured requests that took longest to their last token, the slowest first."""
-    done = [r for r in trial.requests if r.phase is Phase.MEASURED and r.outcome is Outcome.OK and r.chunk_ns]
-    return sorted(done, key=lambda request: request.planned_ns - request.chunk_ns[-1])[:SLOWEST]
+    """The requests of the window that took longest to their last token, the slowest first."""
+    return sorted(answered(trial), key=lambda request: request.planned_ns - request.chunk_ns[-1])[:SLOWEST]
 
 
 def packed(times_ns: Sequence[int], start_ns: int) -> str:
@@ -115,10 +115,10 @@ def _kept(trial: Trial, chunks: int) -> list[RequestRecord]:
 
 
 def _shown(request: RequestRecord, letters: int) -> Shown:
-    warm = "warm-up, " if request.phase is Phase.WARMUP else ""
+    part = "" if request.phase is Phase.MEASURED else f"{request.phase.value}, "
     return Shown(
         index=request.index,
-        state=warm + request.outcome.value.replace("_", " "),
+        state=part + request.outcome.value.replace("_", " "),
         session=request.session[:60],
         turn=request.turn,
         prompt_tokens=request.prompt_tokens,

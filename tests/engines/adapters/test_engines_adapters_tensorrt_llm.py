@@ -221,7 +221,8 @@ class TestPlaces:
         deployment = Deployment(ssh=Ssh("gpu", model_path="/data/smol"))
         found = launch(EngineSpec(max_num_seqs=8), deployment)
         assert found.files == {}
-        told = "trtllm-serve /data/smol --host 127.0.0.1 --port 8000 --backend pytorch --max_batch_size 8"
+        port = found.argv[found.argv.index("-L") + 1].rpartition(":")[2]
+        told = f"trtllm-serve /data/smol --host 127.0.0.1 --port {port} --backend pytorch --max_batch_size 8"
         assert found.argv[-1].endswith(told)
         with pytest.raises(BadOption) as caught:
             made(EngineSpec(kv_cache_dtype="fp8"), deployment)

@@ -73,10 +73,11 @@ class TestLaunch:
 
     def test_over_ssh_the_repository_is_that_hosts(self) -> None:
         for ssh, options in ((Ssh("gpu", model_path="/repo"), {}), (Ssh("gpu"), {"model_repository": "/repo"})):
-            command = launch(made(Deployment(ssh=ssh), **options)).argv[-1]
-            assert command.endswith(
-                "tritonserver --model-repository /repo --http-address 127.0.0.1 --http-port 8000 --metrics-port 8002"
-                " --allow-grpc false"
+            argv = launch(made(Deployment(ssh=ssh), **options)).argv
+            there = argv[argv.index("-L") + 1].rpartition(":")[2]
+            assert argv[-1].endswith(
+                f"tritonserver --model-repository /repo --http-address 127.0.0.1 --http-port {there}"
+                " --metrics-port 8002 --allow-grpc false"
             )
 
     def test_nothing_is_looked_for(self) -> None:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from engines.dialects import (
     StreamFault,
     TokenDelta,
     Usage,
+    holds_to_schema,
 )
 from harness.client.token_counts import token_counts
 from results.records import TokenSource
@@ -30,6 +32,8 @@ CAPTURES = Path(__file__).parents[3].parent / "shared/protocols/specs/captures"
 CHAT = Turn(31, 4, messages=(Message("user", "Hi"),))
 COMPLETION = Turn(5, 6, prompt="The capital of France is")
 EMPTY = EmptyChunk()
+OBJECT = {"type": "object"}
+WRAPPED = {"name": "answer", "schema": OBJECT, "strict": True}
 NATIVE, OPENAI, PYTHON = LlamaCppNativeDialect(), LlamaCppDialect(), LlamaCppPythonDialect()
 VERBOSE = {"verbose": True, "return_tokens": True}
 published = pytest.mark.skipif(not CAPTURES.is_dir(), reason="the published recordings are not here")
@@ -150,11 +154,34 @@ class TestRequests:
         assert "logprobs" not in body(PYTHON, COMPLETION, logprobs=True)
         assert body(LlamaCppPythonDialect(logprobs=True), CHAT, logprobs=True)["logprobs"] is True
 
-    @pytest.mark.parametrize("dialect", [NATIVE, OPENAI, PYTHON])
-    def test_lengths_are_exact_so_no_schema_is_asked_for(self, dialect: Dialect) -> None:
-        turn = Turn(31, 4, messages=CHAT.messages, json_schema='{"type":"object"}')
-        assert dialect.exact_length
-        assert body(dialect, turn) == body(dialect, CHAT)
+    @pytest.mark.parametrize(
+        ("dialect", "turn", "spelling"),
+        [
+            (OPENAI, CHAT, {"response_format": {"type": "json_schema", "json_schema": WRAPPED}}),
+            (NATIVE, CHAT, {"response_format": {"type": "json_schema", "json_schema": WRAPPED}}),
+            (OPENAI, COMPLETION, {"json_schema": OBJECT}),
+            (NATIVE, COMPLETION, {"json_schema": OBJECT}),
+            (PYTHON, CHAT, {"response_format": {"type": "json_object", "schema": OBJECT}}),
+        ],
+    )
+    def test_a_schema_ends_the_answer_so_its_length_is_not_forced(
+        self, dialect: Dialect, turn: Turn, spelling: dict[str, Any]
+    ) -> None:
+        free, held = body(dialect, turn), body(dialect, msgspec.structs.replace(turn, json_schema='{"type":"object"}'))
+        forced = {"ignore_eos": free.get("ignore_eos"), "min_tokens": free.get("min_tokens")}
+        assert {name: held.pop(name) for name in spelling} == spelling
+        assert {**held, **{name: value for name, value in forced.items() if value}} == free
+
+    def test_a_completion_of_llama_cpp_python_cannot_be_held_to_a_schema(self) -> None:
+        """It knows grammars only; so nothing is changed, and whoever needs a schema is told by that."""
+        held = msgspec.structs.replace(COMPLETION, json_schema='{"type":"object"}')
+        assert body(PYTHON, held) == body(PYTHON, COMPLETION)
+        assert not holds_to_schema(PYTHON.request, held)
+
+    def test_llama_cpp_pythons_spelling_is_in_its_published_schema(self) -> None:
+        spec = load_spec("llama-cpp-python-0.3.36-openapi.json")
+        request = PYTHON.request(msgspec.structs.replace(CHAT, json_schema='{"type":"object"}'), "smol")
+        assert body_problems(spec, request.path, request.body) == []
 
 
 class TestNativeStream:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 
 import aiohttp
+import msgspec
 import pytest
 
 from engines.dialects import (
@@ -88,6 +89,18 @@ def test_a_completion_is_asked_natively_with_its_length_forced_and_no_sampling_o
             },
         },
     )
+
+
+def test_a_schema_ends_the_answer_so_its_length_is_not_forced() -> None:
+    schema = '{"type":"object"}'
+    _, native = asked(SglangNativeDialect(), msgspec.structs.replace(COMPLETION, json_schema=schema))
+    assert native["sampling_params"] == {
+        "max_new_tokens": 5, "temperature": 0, "repetition_penalty": 1.0, "json_schema": schema,
+    }  # fmt: skip
+    for turn in (CHAT, COMPLETION):
+        _, routed = asked(SglangDialect(), msgspec.structs.replace(turn, json_schema=schema))
+        assert routed["response_format"]["json_schema"]["schema"] == {"type": "object"}
+        assert not {"ignore_eos", "min_tokens"} & set(routed)
 
 
 def test_by_the_openai_route_the_same_is_forced() -> None:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from engines.dialects import EmptyChunk, Event, Finish, SseParser, StreamFault, TensorRtLlmDialect, TokenDelta, Usage
 from harness.client import decode_stream
-from results.records import Outcome, RequestRecord, TokenSource
+from results.records import Outcome, RequestRecord, StreamEnd, TokenSource
 from tests.engines.fakes.stage import Script, running
 from tests.engines.fakes.tensorrt_llm import FIELDS, TensorRtLlmFake
 from tests.harness.samples import stream
@@ -51,7 +52,7 @@ def events(whole: bytes) -> list[Event]:
     return [event for data in SseParser().feed(whole) for event in reader.events(data)]
 
 
-def decoded(whole: bytes, end: str = "complete") -> RequestRecord:
+def decoded(whole: bytes, end: StreamEnd = StreamEnd.COMPLETE) -> RequestRecord:
     return decode_stream(stream([(10, whole)], end=end), TensorRtLlmDialect(), None)
 
 
@@ -104,6 +105,12 @@ class TestRequests:
         assert body(COMPLETION, logprobs=True)["logprobs"] == 1
         assert body(CHAT, logprobs=True)["logprobs"] is True
         assert "logprobs" not in body(CHAT)
+
+    @pytest.mark.parametrize("turn", [CHAT, COMPLETION])
+    def test_a_schema_ends_the_answer_so_its_length_is_not_forced(self, turn: Turn) -> None:
+        held = body(msgspec.structs.replace(turn, json_schema='{"type":"object"}'))
+        assert held.pop("response_format") == {"type": "json", "schema": {"type": "object"}}
+        assert {**held, "ignore_eos": True, "min_tokens": turn.output_tokens} == body(turn)
 
     @pytest.mark.parametrize("turn", [CHAT, COMPLETION])
     @pytest.mark.parametrize("token_ids", [False, True])
@@ -176,7 +183,7 @@ class TestEnds:
             status, said = ask(TensorRtLlmFake(faults=[fault]), COMPLETION)
             assert status == 200
             assert said.endswith(b"<broken>"), "no error event, no end mark"
-            record = decoded(said.removesuffix(b"<broken>"), end="reset")
+            record = decoded(said.removesuffix(b"<broken>"), end=StreamEnd.RESET)
             assert (record.outcome, record.finish_reason) == (Outcome.STREAM_ERROR, None)
 
     def test_a_finish_reason_without_the_end_mark_is_no_end(self) -> None:

@@ -21,7 +21,7 @@ from engines.dialects import (
 from engines.dialects.triton import Fields
 from engines.errors import BadOption
 from harness.client import decode_stream
-from results.records import Outcome, RequestRecord, TokenSource
+from results.records import Outcome, RequestRecord, StreamEnd, TokenSource
 from tests.engines.fakes.stage import Script, running
 from tests.engines.fakes.triton import TritonFake
 from tests.harness.samples import stream
@@ -79,7 +79,7 @@ def ask(fake: TritonFake, fields: Fields = "ensemble", **changes: Any) -> tuple[
     return asyncio.run(story())
 
 
-def decoded(whole: bytes, fields: Fields = "ensemble", end: str = "complete") -> RequestRecord:
+def decoded(whole: bytes, fields: Fields = "ensemble", end: StreamEnd = StreamEnd.COMPLETE) -> RequestRecord:
     return decode_stream(stream([(10, whole)], end=end), TritonDialect(fields), Words())  # type: ignore[arg-type]
 
 
@@ -189,13 +189,13 @@ class TestEnds:
     def test_a_connection_that_breaks_is_a_stream_error(self) -> None:
         status, whole = ask(TritonFake(faults=["break"]))
         assert (status, whole.endswith(b"<broken>")) == (200, True)
-        assert decoded(whole.removesuffix(b"<broken>"), end="reset").outcome is Outcome.STREAM_ERROR
+        assert decoded(whole.removesuffix(b"<broken>"), end=StreamEnd.RESET).outcome is Outcome.STREAM_ERROR
 
     def test_an_answer_without_a_token_is_no_answer(self) -> None:
         status, whole = ask(TritonFake(faults=["empty"]))
         record = decoded(whole)
         assert (status, whole) == (200, b"")
-        assert (record.outcome, record.error) == (Outcome.TRUNCATED, "the stream ended without a token")
+        assert (record.outcome, record.error) == (Outcome.EMPTY, "the answer has no token")
 
     @pytest.mark.parametrize(
         ("fault", "message", "chunks"),

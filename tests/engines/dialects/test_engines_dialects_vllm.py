@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 
 from engines.dialects import (
@@ -21,9 +22,9 @@ from engines.dialects import (
     VllmDialect,
 )
 from harness.client import decode_stream
-from harness.verdict import Evidence, warnings
-from results.metrics.window import Window
-from results.records import Load, Outcome, RequestRecord, TokenSource
+from harness.verdict import Evidence, judge
+from results.findings import FindingCode, warning
+from results.records import Load, Outcome, RequestRecord, TokenSource, Window
 from tests.harness.samples import stream
 from workloads import Message, Turn
 
@@ -31,6 +32,7 @@ SPECS = Path(__file__).parents[3].parent / "shared/protocols/specs"
 SCHEMA = SPECS / "vllm-0.32.0-openapi.json"
 CHAT = Turn(31, 4, messages=(Message("user", "Hi"),))
 COMPLETION = Turn(5, 6, prompt="The capital of France is")
+OBJECT = '{"type":"object"}'
 published = pytest.mark.skipif(not SCHEMA.is_file(), reason="the published recordings are not here")
 
 
@@ -81,10 +83,12 @@ def test_length_and_ids_are_forced_and_nothing_is_left_to_the_models_generation_
     assert VllmDialect().exact_length
 
 
-def test_a_schema_is_left_out_because_the_length_is_forced() -> None:
-    assert "response_format" not in body(
-        Turn(31, 4, messages=(Message("user", "Hi"),), json_schema='{"type":"object"}')
-    )
+@pytest.mark.parametrize("turn", [CHAT, COMPLETION])
+def test_a_schema_ends_the_answer_so_its_length_is_not_forced(turn: Turn) -> None:
+    free, held = body(turn), body(msgspec.structs.replace(turn, json_schema=OBJECT))
+    schema = {"name": "answer", "schema": {"type": "object"}, "strict": True}
+    assert held.pop("response_format") == {"type": "json_schema", "json_schema": schema}
+    assert {**held, "ignore_eos": True, "min_tokens": turn.output_tokens} == free
 
 
 def test_the_reference_engine_is_asked_alike_but_for_what_it_has_no_defaults_of() -> None:
@@ -94,11 +98,14 @@ def test_the_reference_engine_is_asked_alike_but_for_what_it_has_no_defaults_of(
 
 @published
 @pytest.mark.parametrize("logprobs", [False, True])
+@pytest.mark.parametrize("json_schema", [None, OBJECT])
 @pytest.mark.parametrize(("turn", "schema"), [(CHAT, "ChatCompletionRequest"), (COMPLETION, "CompletionRequest")])
-def test_every_body_is_one_that_the_servers_schema_knows(turn: Turn, schema: str, logprobs: bool) -> None:
+def test_every_body_is_one_that_the_servers_schema_knows(
+    turn: Turn, schema: str, json_schema: str | None, logprobs: bool
+) -> None:
     """It ignores unknown fields, so a schema alone would pass a misspelt one."""
     spec = json.loads(SCHEMA.read_bytes())
-    asked = body(turn, logprobs=logprobs)
+    asked = body(msgspec.structs.replace(turn, json_schema=json_schema), logprobs=logprobs)
     jsonschema.Draft202012Validator({"$ref": f"#/components/schemas/{schema}", **spec}).validate(asked)
     assert set(asked) <= set(spec["components"]["schemas"][schema]["properties"])
 
@@ -203,8 +210,10 @@ def test_an_answer_that_was_cut_all_the_same_is_warned_of() -> None:
     answer = chunk(" a", [7], "length") + usage_chunk(3, 1)
     record = decode_stream(stream([(10, answer)]), VllmDialect(), None)
     assert (record.outcome, record.finish_reason, record.output_tokens) == (Outcome.OK, "length", 1)
-    told = warnings(_evidence(record))
-    assert any("1 of 1 answers are not as long as asked (first: 1 instead of 2 tokens)" in line for line in told)
+    _, findings = judge(_evidence(record))
+    assert (
+        warning(FindingCode.OUTPUT_LENGTH, wrong_requests=1, ok_requests=1, output_tokens=1, asked_tokens=2) in findings
+    )
 
 
 def _evidence(record: RequestRecord) -> Evidence:

@@ -112,7 +112,7 @@ def test_a_program_on_path_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_an_adapter_s_own_complaint_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Refusing(Tiny):
         def command(self) -> Sequence[str]:
-            raise NotInstalled("tiny has no wheels; run: tiny fetch-wheels")
+            raise NotInstalled("tiny has no wheels", "tiny fetch-wheels")
 
     pretend(finding.RECIPES["tiny-cpu"], tiny_engine_cpu="3.0")
     found = of(Refusing, BARE, monkeypatch)

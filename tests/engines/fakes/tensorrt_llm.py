@@ -20,6 +20,7 @@ _SHARED = {
     "model", "max_tokens", "min_tokens", "ignore_eos", "temperature", "top_p", "top_k", "min_p", "seed",
     "repetition_penalty", "use_beam_search", "stream", "stream_options", "logprobs", "add_special_tokens",
     "truncate_prompt_tokens", "return_context_logits", "stop", "stop_token_ids", "priority", "disaggregated_params",
+    "response_format",
 }  # fmt: skip
 FIELDS = {"completions": {*_SHARED, "prompt", "detokenize"}, "chat": {*_SHARED, "messages", "prompt_token_ids",
                                                                        "top_logprobs"}}  # fmt: skip

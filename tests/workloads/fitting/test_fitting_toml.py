@@ -67,7 +67,7 @@ ARRIVALS = st.one_of(
 )
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(derandomize=True)
 @given(
     st.builds(
         Preset,

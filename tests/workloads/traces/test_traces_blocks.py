@@ -23,7 +23,7 @@ def ticking(stamps_ms: list[int]) -> str:
     return lines([{"timestamp": at, "input_length": 1 + i, "output_length": 2} for i, at in enumerate(stamps_ms)])
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(
         st.tuples(st.integers(0, 10**9), st.integers(1, 5000), st.integers(1, 10**8), st.integers(0, 2**64)),

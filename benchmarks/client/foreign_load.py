@@ -1,0 +1,211 @@
+"""Bar 4: foreign load is noticed in the trial in which it was, and in no other. Run by ``make bench-client``.
+
+Each run has eight short repeats against a truth server. In half of the runs a burner keeps one core busy during one
+repeat; it is a sibling of the harness, as any neighbour is. Its own CPU time says what share of the machine it had.
+Nothing else may run on the machine: whatever does is foreign load too.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+import results
+from benchmarks.bars import Bars, model_argument
+from harness.experiment import Experiment, experiment_from
+from harness.machine_state import machine_findings
+from harness.observer import PlainObserver
+from harness.run import create_run, run_experiment
+from harness.telemetry.cpu import read_process
+from harness.truth import Schedule, Truth, truth_process
+from results.findings import FindingCode
+from results.records import TrialPlan, TrialRecord
+
+REPEATS = 8
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_BURN = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])}); print(flush=True)\nwhile True: pass"
+_TOLERANCE = 0.02
+"""Of all cores: within this distance of the limit a share may fall on either side."""
+_CODES = frozenset({FindingCode.FOREIGN_LOAD, FindingCode.SOME_FOREIGN_LOAD})
+
+
+class Repeat(msgspec.Struct):
+    """One trial of one run.
+
+    Attributes:
+        number: of the repeat.
+        share: foreign load that was measured, of all cores; None where it was not known.
+        flagged: whether it was warned about or voided the trial.
+        void: whether it voided the trial.
+        burnt: share of all cores that the burner had meanwhile.
+    """
+
+    number: int
+    share: float | None
+    flagged: bool
+    void: bool
+    burnt: float = 0.0
+
+
+class TrialAnnouncer(PlainObserver):
+    """Prints for the parent, which holds the burner, when trials begin and end."""
+
+    def trial_started(self, plan: TrialPlan) -> None:
+        """The burner may start."""
+        print(f"begin {plan.repeat}", flush=True)
+
+    def trial_finished(self, record: TrialRecord) -> None:
+        """It must stop."""
+        print(f"end {record.repeat}", flush=True)
+
+
+class Burner:
+    """A process that keeps one core busy while it is let."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self._process = process
+        self._since: tuple[float, int] | None = None
+
+    def burn(self) -> None:
+        """Begin."""
+        self._since = time.monotonic(), self._ticks()
+        self._process.send_signal(signal.SIGCONT)
+
+    def rest(self) -> float:
+        """Stop; returns the share of all cores that it had since it began."""
+        assert self._since is not None
+        self._process.send_signal(signal.SIGSTOP)
+        began, ticks = self._since
+        used_s = (self._ticks() - ticks) / _TICKS_PER_S
+        return used_s / (time.monotonic() - began) / (os.cpu_count() or 1)
+
+    def _ticks(self) -> int:
+        times = read_process(self._process.pid)
+        assert times is not None
+        return times.own
+
+
+@contextlib.contextmanager
+def burner() -> Generator[Burner]:
+    """On the last core, at rest."""
+    core = max(os.sched_getaffinity(0))
+    with subprocess.Popen([sys.executable, "-c", _BURN, str(core)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGSTOP)
+        try:
+            yield Burner(process)
+        finally:
+            process.kill()
+
+
+def experiment(options: argparse.Namespace, url: str) -> Experiment:
+    """Four streams of a truth server, for a moment."""
+    data = {
+        "name": "foreign-load",
+        "repeats": REPEATS,
+        "model": {"name": "truth", "tokenizer": options.model},
+        "engines": [{"adapter": "reference", "url": url}],
+        "workload": {"name": "random", "options": {"input_tokens": 16, "output_tokens": 8}},
+        "loads": [{"concurrency": 4}],
+        "trial": {"duration_s": options.seconds, "settle_s": 0.0},
+        "client": {"calibrate": False},
+        "quality": {"samples": 0},
+    }
+    return experiment_from(data, "foreign_load")
+
+
+def play(options: argparse.Namespace, url: str, out: Path) -> None:
+    """The harness's side, in a process of its own."""
+    short = experiment(options, url)
+    folder = create_run(short, out)
+    asyncio.run(run_experiment(short, folder, TrialAnnouncer(Console(stderr=True, quiet=True), short)))
+    limit = short.trial.max_foreign_share
+    for trial in results.load(folder.path).finished:
+        findings = machine_findings(trial.telemetry, trial.window, limit)
+        codes = {finding.code for finding in findings}
+        share = trial.metrics["foreign_cpu_share"].value
+        repeat = Repeat(trial.record.repeat, share, bool(codes & _CODES), FindingCode.FOREIGN_LOAD in codes)
+        print(f"repeat {msgspec.json.encode(repeat).decode()}", flush=True)
+
+
+def one_run(options: argparse.Namespace, url: str, burning: int | None) -> list[Repeat]:
+    """One run, with the burner on in the repeat of this number, or in none."""
+    argv = [sys.executable, "-m", "benchmarks.client.foreign_load", "--model", options.model]
+    argv += ["--seconds", str(options.seconds), "--url", url]
+    burnt: dict[int, float] = {}
+    repeats: list[Repeat] = []
+    with burner() as fire, subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        for line in run.stdout:
+            word, _, rest = line.strip().partition(" ")
+            if word == "repeat":
+                repeats.append(msgspec.json.decode(rest, type=Repeat))
+            elif word == "begin" and int(rest) == burning:
+                fire.burn()
+            elif word == "end" and int(rest) == burning:
+                burnt[int(rest)] = fire.rest()
+    return [msgspec.structs.replace(repeat, burnt=burnt.get(repeat.number, 0.0)) for repeat in repeats]
+
+
+def voids_above(repeat: Repeat, limit: float) -> bool:
+    """Whether a repeat is void, or the burner had no more than the limit."""
+    return repeat.void or repeat.burnt <= limit + _TOLERANCE
+
+
+async def truth(options: argparse.Namespace) -> None:
+    async with truth_process(Schedule(ttft_s=0.01, itl_s=0.005), model="truth") as server:
+        await asyncio.to_thread(measure, options, server)
+
+
+def measure(options: argparse.Namespace, server: Truth) -> None:
+    """Runs with and without the burner in turns, and the bars."""
+    limit = experiment(options, server.url).trial.max_foreign_share
+    draw = random.Random(4)
+    caught = voided = elsewhere = disturbed = 0
+    for number in range(1, options.runs + 1):
+        burning = draw.randint(1, REPEATS)
+        burnt, quiet = one_run(options, server.url, burning), one_run(options, server.url, None)
+        (hit,) = (repeat for repeat in burnt if repeat.number == burning)
+        caught += hit.flagged
+        voided += voids_above(hit, limit)
+        elsewhere += sum(repeat.flagged for repeat in burnt if repeat is not hit)
+        disturbed += any(repeat.flagged for repeat in quiet)
+        shares = ", ".join("–" if repeat.share is None else f"{repeat.share:.1%}" for repeat in quiet)
+        seen = "–" if hit.share is None else f"{hit.share:.1%}"
+        print(f"run {number}: burner had {hit.burnt:.1%} in repeat {burning}, seen {seen}; without it: {shares}")
+    bars = Bars()
+    bars.add("burner_flagged", caught, "==", options.runs)
+    bars.add("burner_above_the_limit_voids", voided, "==", options.runs)
+    bars.add("quiet_runs_flagged", disturbed, "==", 0)
+    bars.add("repeats_flagged_beside_the_burners", elsewhere, "==", 0)
+    bars.finish()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    model_argument(parser)
+    parser.add_argument("--runs", type=int, default=20, help="runs with the burner, and as many without")
+    parser.add_argument("--seconds", type=float, default=0.5, help="of load in each repeat")
+    parser.add_argument("--url", help="play one run against this server (used by the script itself)")
+    options = parser.parse_args()
+    if options.url:
+        with tempfile.TemporaryDirectory() as scratch:
+            play(options, options.url, Path(scratch))
+    else:
+        asyncio.run(truth(options))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Every metric once more, straight from the definitions and from what the server did: nothing of ``results.metrics``.
+
+The client's planned times are the only thing taken from the raw log; arrivals of tokens and ends of requests are the
+virtual server's own.
+"""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from results.records import Slo
+
+QUANTILES = {"p50": (0.5, 3), "p90": (0.9, 64), "p95": (0.95, 130), "p99": (0.99, 662)}
+"""Each percentile with the observations that it needs."""
+
+
+class Truth(msgspec.Struct, frozen=True):
+    """One request as it happened, in seconds.
+
+    Attributes:
+        planned: when the client wanted it sent.
+        sent: when the server had it; None where it never came.
+        ended: when its exchange was over.
+        chunks: time and tokens of each read that brought any.
+        ok: whether it ended well with a token.
+        given_up: whether the client ended it without a failure.
+        prompt_tokens: as the server counted them.
+    """
+
+    planned: float
+    sent: float | None
+    ended: float
+    chunks: tuple[tuple[float, int], ...]
+    ok: bool
+    given_up: bool
+    prompt_tokens: int
+
+
+def expected(
+    requests: Sequence[Truth], start: float, end: float, slo: Slo, *, saturated: bool
+) -> dict[str, float | None]:
+    """What each metric must be; None where it must be absent."""
+    length = end - start
+    inside = [r for r in requests if start <= r.planned < end]
+    failed = sum(not r.ok and not r.given_up for r in inside)
+    done = [r for r in inside if r.ok]
+    values: dict[str, float | None] = {}
+    per_request = {
+        "ttft": [r.chunks[0][0] - r.planned for r in done],
+        "ttft_from_send": [r.chunks[0][0] - (r.sent or 0) for r in done],
+        "e2e": [r.chunks[-1][0] - r.planned for r in done],
+        "normalized_latency": [(r.chunks[-1][0] - r.planned) / sum(n for _, n in r.chunks) for r in done],
+        "tpot": [
+            (r.chunks[-1][0] - r.chunks[0][0]) / sum(n for _, n in r.chunks[1:]) for r in done if len(r.chunks) > 1
+        ],
+    }
+    for name, seconds in per_request.items():
+        for label, (q, need) in QUANTILES.items():
+            values[f"{name}_{label}_s"] = None if saturated else _quantile(seconds, failed, q, need)
+    gaps = [
+        (b - a, n) for r in requests for (a, _), (b, n) in zip(r.chunks, r.chunks[1:], strict=False) if start <= b < end
+    ]
+    spread = [gap / n for gap, n in gaps for _ in range(n)]
+    for label, (q, need) in QUANTILES.items():
+        values[f"itl_{label}_s"] = None if saturated else _quantile(spread, 0, q, need)
+        values[f"chunk_gap_{label}_s"] = None if saturated else _quantile([gap for gap, _ in gaps], 0, q, need)
+    values["output_tokens_per_s"] = sum(n for r in requests for t, n in r.chunks if start <= t < end) / length
+    shares = [(r, _share(r, start, end)) for r in requests if r.ok]
+    values["requests_per_s"] = sum(share for _, share in shares) / length
+    values["prompt_tokens_per_s"] = sum(r.prompt_tokens * share for r, share in shares) / length
+    good = sum(_meets(r, slo) for r in inside)
+    values["goodput_per_s"] = None if saturated or slo == Slo() else good / length
+    values["attainment"] = None if saturated or slo == Slo() or not inside else good / len(inside)
+    values["failures"] = float(failed)
+    reads = sum(len(r.chunks) for r in inside)
+    values["tokens_per_chunk"] = sum(n for r in inside for _, n in r.chunks) / reads if reads else None
+    return values
+
+
+def _quantile(seconds: Sequence[float], failures: int, q: float, need: int) -> float | None:
+    """Type 7 over successes followed by failures."""
+    ordered = [*sorted(seconds), *[math.inf] * failures]
+    if len(ordered) < need:
+        return None
+    h = (len(ordered) - 1) * q
+    low, high = ordered[math.floor(h)], ordered[math.ceil(h)]
+    return None if math.isinf(high) else low + (high - low) * (h - math.floor(h))
+
+
+def _share(request: Truth, start: float, end: float) -> float:
+    first, last = request.planned, request.chunks[-1][0]
+    if last <= first:
+        return float(start <= first < end)
+    return max(0.0, min(last, end) - max(first, start)) / (last - first)
+
+
+def _meets(request: Truth, slo: Slo) -> bool:
+    if not request.ok:
+        return False
+    later = sum(n for _, n in request.chunks[1:])
+    last = request.chunks[-1][0]
+    return (
+        (slo.ttft_s is None or request.chunks[0][0] - request.planned <= slo.ttft_s)
+        and (slo.e2e_s is None or last - request.planned <= slo.e2e_s)
+        and (slo.tpot_s is None or not later or (last - request.chunks[0][0]) / later <= slo.tpot_s)
+    )

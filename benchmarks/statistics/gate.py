@@ -1,0 +1,183 @@
+"""Bar 2: how often `bakeoff gate` fails a change that is none, and how often it passes one that is. Simulated runs.
+
+    python -m benchmarks.statistics.gate [--gates 2000]
+
+Whole gates through :func:`results.gate.judge`, the layer below the command line: sides of built runs (no files), 8
+trials of 1,000 requests, the default metrics and terms. A trial is log-normal around its run, a run around its engine;
+metrics vary independently, which raises most alarms. "now" is one run with interleaved trials; the others are so many
+stored runs of the baseline against one run of the candidate, "floor" one of them with a noise floor from six A/A runs.
+An alarm is exit code 1.
+"""
+
+import argparse
+import dataclasses
+import math
+from concurrent.futures import ProcessPoolExecutor
+
+import msgspec
+import numpy as np
+
+from benchmarks.bars import Bars
+from results.aa_runs import floors_of
+from results.benchmark_json import StoredRun, StoredTrial
+from results.findings import FindingCode, invalid
+from results.floor import FloorCell
+from results.gate import Outcome, judge
+from results.metrics import CATALOGUE, HEADLINE, Better, Value, absent
+from results.records import SCHEMA_VERSION, Load, Manifest, RunStatus, Slo, TrialPlan, TrialRecord, Verdict, Window
+from results.sides import SideOfRun, side_of, together
+from results.work import Work
+
+ALPHA, TRIALS, REQUESTS = 0.01, 8, 1_000
+LOAD = Load(concurrency=8)
+TIMED = [name for name in (*HEADLINE, "goodput_per_s") if name != "failures"]
+ABSENT = {name: absent("not simulated") for name in CATALOGUE}
+PLANS = [TrialPlan(f"r{repeat}-{engine}", engine, "w", LOAD, repeat) for engine in "ab" for repeat in range(TRIALS)]
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """What is true of the candidate, and how noisy runs and trials are."""
+
+    between: float = 0.01
+    within: float = 0.02
+    rho: float = 0.0
+    """Correlation of neighbouring trials."""
+    slower: float = 0.0
+    """Share by which the candidate's times are longer and its rates lower."""
+    attainment: float = 0.999
+    goodput: float = 1.0
+    output: float = 1.0
+    """Share of the tokens asked for that the candidate delivers."""
+    deaths: int = 0
+
+
+def noise(rng: np.random.Generator, world: World, count: int) -> np.ndarray:
+    """[trials in time, metrics]: a stationary AR(1) series of each metric."""
+    steps = rng.normal(0, world.within * math.sqrt(1 - world.rho**2), (count, len(TIMED)))
+    steps[0] = rng.normal(0, world.within, len(TIMED))
+    for place in range(1, count):
+        steps[place] += world.rho * steps[place - 1]
+    return steps
+
+
+def trial(rng: np.random.Generator, world: World, plan: TrialPlan, logs: np.ndarray) -> StoredTrial:
+    """One trial of the baseline's engine, ``a``, or of the candidate's."""
+    own = plan.engine == "b"
+    metrics = dict(ABSENT)
+    for name, log in zip(TIMED, logs.tolist(), strict=True):
+        worse = math.log1p(world.slower) * own * (1 if CATALOGUE[name].better is Better.LOWER else -1)
+        metrics[name] = Value(math.exp(log + worse) * (world.goodput if own and name == "goodput_per_s" else 1.0))
+    met = rng.binomial(REQUESTS, world.attainment if own else 0.999)
+    metrics["attainment"], metrics["failures"] = Value(met / REQUESTS), Value(0.0)
+    is_dead = own and plan.repeat < world.deaths
+    record = TrialRecord(
+        plan.id, plan.engine, plan.workload, plan.load, plan.repeat, order=0, started_ns=0, ended_ns=0,
+        issue_start_ns=0, issue_end_ns=0, window=Window(0, 1), planned_requests=REQUESTS, workload_sha256="w",
+        verdict=Verdict.INVALID if is_dead else Verdict.VALID,
+        findings=[invalid(FindingCode.ENGINE_DIED, detail="killed by signal 9")] if is_dead else [],
+    )  # fmt: skip
+    share = world.output if own else 1.0
+    work = Work(REQUESTS, REQUESTS, round(100 * REQUESTS * share), 100 * REQUESTS, [share] * 3, {"length": REQUESTS})
+    return StoredTrial(record, metrics, work=work)
+
+
+def run(rng: np.random.Generator, world: World, number: int, engines: str) -> StoredRun:
+    """One run: a day of its own for all its engines; two of them alternate, A B, B A."""
+    plans = [plan for plan in PLANS if plan.engine in engines]
+    in_time = sorted(plans, key=lambda plan: (plan.repeat, (plan.engine == "b") == (plan.repeat % 2 == 0)))
+    logs = rng.normal(0, world.between, len(TIMED)) + noise(rng, world, len(in_time))
+    created = f"2026-11-{1 + number // 24:02}T{number % 24:02}:00:00+00:00"
+    manifest = Manifest(
+        SCHEMA_VERSION, f"run-{number:03}", "gate", RunStatus.COMPLETE, created, pid=0, host="", bakeoff_version="",
+        git_commit=None, experiment={}, environment={}, trials=plans, slo=Slo(ttft_s=1.0),
+    )  # fmt: skip
+    return StoredRun("", manifest, [trial(rng, world, plan, log) for plan, log in zip(in_time, logs, strict=True)])
+
+
+def sides(rng: np.random.Generator, world: World, baseline: str) -> tuple[SideOfRun, SideOfRun]:
+    """The two sides of one gate."""
+    if baseline == "now":
+        both = run(rng, world, 0, "ab")
+        return side_of(both, "a"), side_of(both, "b")
+    floors: list[FloorCell] = []
+    if baseline == "floor":
+        floors = floors_of([side_of(run(rng, world, number, "a"), "a") for number in range(6)])
+    count = 1 if baseline == "floor" else int(baseline)
+    a = together([side_of(run(rng, world, number, "a"), "a") for number in range(count)])
+    b = side_of(run(rng, world, 99, "b"), "b")
+    return msgspec.structs.replace(a, floors=floors), msgspec.structs.replace(b, floors=floors)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """Gates of one kind."""
+
+    world: World
+    baseline: str
+    gates: int
+    seed: int
+
+    def alarms(self) -> float:
+        """The share of gates that end in exit code 1."""
+        rng = np.random.default_rng(self.seed)
+        outcomes = [judge(*sides(rng, self.world, self.baseline)).outcome for _ in range(self.gates)]
+        return outcomes.count(Outcome.REGRESSION) / self.gates
+
+
+BASELINES = ("now", "1", "floor", "3", "5", "10")
+NOISES = [World(between, within) for between in (0.0, 0.01, 0.02, 0.03) for within in (0.01, 0.02)]
+CERTAIN = {
+    "crash": (World(deaths=1), ("now", "1", "5")),
+    "goodput_0": (World(goodput=0.0), ("now", "1", "5")),
+    "attainment_975": (World(attainment=0.975), ("now", "floor", "5")),  # beside one run it may be the day
+    "half_answers": (World(output=0.5), ("now", "1", "5")),
+}
+
+
+def cells(gates: int) -> dict[str, Cell]:
+    """Everything that is simulated, by name."""
+    kinds = {
+        f"false_alarms_{baseline}_{world.between:.0%}_{world.within:.0%}": (world, baseline)
+        for world in NOISES
+        for baseline in BASELINES
+    }
+    kinds |= {f"false_alarms_rho_07_{baseline}": (World(rho=0.7), baseline) for baseline in ("now", "3", "5", "10")}
+    kinds |= {
+        f"found_10_percent_5_runs_noise_{within:.0%}": (World(0.01, within, slower=0.1), "5") for within in (0.01, 0.02)
+    }
+    kinds |= {f"{name}_{one}": (world, one) for name, (world, baselines) in CERTAIN.items() for one in baselines}
+    return {name: Cell(*kind, gates, seed) for seed, (name, kind) in enumerate(kinds.items())}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gates", type=int, default=2_000, help="of each kind (default: %(default)s)")
+    gates = parser.parse_args().gates
+    every = cells(gates)
+    with ProcessPoolExecutor() as pool:
+        found = dict(zip(every, pool.map(Cell.alarms, every.values()), strict=True))
+
+    bars = Bars()
+    most = ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / gates)
+    print(f"false alarms, {gates} gates a cell; noise between runs and between trials, and the runs of the baseline")
+    print(" " * 16 + "".join(f"{one:>8}" for one in BASELINES))
+    for world in NOISES:
+        noise_of = f"{world.between:.0%}_{world.within:.0%}"
+        shares = [found[f"false_alarms_{one}_{noise_of}"] for one in BASELINES]
+        print(f"{world.between:>8.0%}{world.within:>8.0%}" + "".join(f"{share:>8.2%}" for share in shares))
+    for one in BASELINES:
+        worst = max(share for name, share in found.items() if name.startswith(f"false_alarms_{one}_"))
+        bars.add(f"false_alarms_{one}_worst", worst, "<=", most)
+    for name, share in found.items():
+        if name.startswith("false_alarms_rho"):
+            bars.add(name, share, "<=", 2 * ALPHA)
+        elif name.startswith("found"):
+            bars.add(name, share, ">=", 0.90)
+        elif not name.startswith("false"):
+            bars.add(name, share, "==", 1.0)
+    bars.finish()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Known answers: every metric of every scenario equals the oracle's, and what is no evidence is void.
+
+    python -m benchmarks.truth.known_answers [--only TEXT] [--replications 200]
+
+Run by ``make bench-truth``. Part one plays each scenario of :mod:`benchmarks.known_answers` through the product's own
+code in virtual time, from load to metric and exit code. Part two replicates steady queues to find biases, and
+overloaded ones to find how often they are called saturated.
+"""
+
+import argparse
+import math
+import statistics
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from benchmarks.bars import Bars
+from benchmarks.known_answers import Outcome, Scenario, played, run_scenario, scenarios
+from harness.virtual import Exponential, Fixed, PerToken, VirtualEngine, Whole
+from results.findings import FindingCode
+from results.statistics.distributions import t_quantile
+
+SERVICE_S = 0.4
+SLOTS = 4
+
+
+def judged(scenario: Scenario, outcome: Outcome) -> list[str]:
+    """What is wrong with an outcome, a line each."""
+    lines = list(outcome.wrong)
+    if outcome.codes != scenario.codes:
+        shown, wanted = (sorted(code.value for code in codes) or ["VALID"] for codes in (outcome.codes, scenario.codes))
+        lines.append(f"findings: {', '.join(shown)} instead of {', '.join(wanted)}")
+    if outcome.exit_code != (3 if scenario.codes else 0):
+        lines.append(f"exit code {outcome.exit_code}")
+    return lines
+
+
+def queue(kind: str, utilisation: float, requests: int, seed: int) -> Scenario:
+    """A Poisson load on a server of known theory."""
+    engines: dict[str, Callable[[], VirtualEngine]] = {
+        "fixed": lambda: VirtualEngine(service=PerToken(Fixed(0.2), Fixed(0.05))),
+        "M/M/1": lambda: VirtualEngine(service=Whole(Exponential(SERVICE_S)), slots=1),
+        "M/M/c": lambda: VirtualEngine(service=Whole(Exponential(SERVICE_S)), slots=SLOTS),
+        "M/D/c": lambda: VirtualEngine(service=Whole(Fixed(SERVICE_S)), slots=SLOTS),
+    }
+    rate = utilisation * (1 if kind == "M/M/1" else SLOTS) / SERVICE_S
+    return Scenario(
+        name=f"{kind} at {utilisation:g}", load={"rate_per_s": rate, "arrival": "poisson"}, engine=engines[kind](),
+        trial={"duration_s": requests / rate}, seed=seed,
+    )  # fmt: skip
+
+
+def replicated(job: tuple[str, float, int, int]) -> tuple[float, float, bool]:
+    """Requests and tokens per second over the rate that was offered, and whether it was called saturated."""
+    kind, utilisation, requests, seed = job
+    scenario = queue(kind, utilisation, requests, seed)
+    with tempfile.TemporaryDirectory(prefix="bakeoff-known-", dir="/dev/shm") as scratch:
+        (trial,) = run_scenario(scenario, Path(scratch))[0].finished
+    rate = scenario.load["rate_per_s"]
+    of_requests, of_tokens = (trial.metrics[name].value or 0.0 for name in ("requests_per_s", "output_tokens_per_s"))
+    saturated = any(finding.code is FindingCode.SATURATED for finding in trial.record.findings)
+    return of_requests / rate, of_tokens / rate / scenario.tokens, saturated
+
+
+def part_one(bars: Bars, pool: ProcessPoolExecutor, only: str) -> None:
+    chosen = [scenario for scenario in scenarios() if only in scenario.name]
+    outcomes = list(pool.map(played, chosen, chunksize=4))
+    wrong_and_valid = 0
+    for scenario, outcome in zip(chosen, outcomes, strict=True):
+        lines = judged(scenario, outcome)
+        wrong_and_valid += bool(outcome.valid and (outcome.wrong or scenario.codes))
+        for line in lines:
+            print(f"  {scenario.name}: {line}")
+    right = sum(not judged(*pair) for pair in zip(chosen, outcomes, strict=True))
+    worst = max(outcome.worst for outcome in outcomes)
+    print(f"{right} of {len(chosen)} scenarios right; largest error {worst[0]:.1e} ({worst[1]})\n")
+    bars.add("scenarios", len(chosen), ">=", 300)
+    bars.add("scenarios_wrong", len(chosen) - right, "==", 0)
+    bars.add("wrong_and_valid", wrong_and_valid, "==", 0)
+
+
+def part_two(bars: Bars, pool: ProcessPoolExecutor, replications: int) -> None:
+    steady = [(kind, share) for kind in ("fixed", "M/M/1", "M/M/c", "M/D/c") for share in (0.5, 0.8)]
+    quantile = t_quantile(1 - 0.005 / (2 * len(steady)), replications - 1)
+    print(f"{'server':<8} {'util.':>6} {'requests/s':>22} {'tokens/s':>22} {'saturated':>10}")
+    for kind, share in steady:
+        found = list(pool.map(replicated, [(kind, share, 400, seed) for seed in range(replications)], chunksize=4))
+        texts: list[str] = []
+        for column, name in ((0, "requests"), (1, "tokens")):
+            ratios = [row[column] for row in found]
+            mean, half = statistics.fmean(ratios), quantile * statistics.stdev(ratios) / math.sqrt(replications)
+            texts.append(f"{mean - 1:+.2%} ± {half:.2%}")
+            bars.add(f"bias_{kind}_{share:g}_{name}", max(0.0, abs(mean - 1) - half), "<=", 0.02)
+        called = statistics.fmean(row[2] for row in found)
+        print(f"{kind:<8} {share:>6.0%} {texts[0]:>22} {texts[1]:>22} {called:>10.1%}")
+        bars.add(f"saturated_{kind}_{share:g}", called, "<=", 0.01)
+    for kind in ("M/M/1", "M/M/c", "M/D/c"):
+        for requests in (200, 400, 1000):
+            jobs = [(kind, 1.2, requests, seed) for seed in range(replications)]
+            called = statistics.fmean(row[2] for row in pool.map(replicated, jobs, chunksize=4))
+            print(f"{kind:<8} {'120%':>6} {requests:>22} arrivals {called:>24.1%}")
+            bars.add(f"saturated_{kind}_1.2_of_{requests}", called, ">=", 0.99)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="scenarios whose names hold this text")
+    parser.add_argument("--replications", type=int, default=200, help="of each queue; 0 leaves part two out")
+    arguments = parser.parse_args()
+    bars = Bars()
+    with ProcessPoolExecutor(2) as pool:
+        part_one(bars, pool, arguments.only)
+        if arguments.replications:
+            part_two(bars, pool, arguments.replications)
+    bars.finish()
+
+
+if __name__ == "__main__":
+    main()

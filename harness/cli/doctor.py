@@ -1,0 +1,36 @@
+"""The command that looks at the machine before it measures: doctor."""
+
+from harness.cli.options import EXIT_OK, Json, standard_output
+
+
+def doctor(*, json: Json = False) -> int:
+    """Say what of this machine disturbs measurements, what it does to them, and the command that helps.
+
+    It changes nothing. Whether engines can run here is bakeoff engines doctor's to say.
+
+    Parameters
+    ----------
+    json
+        Print it as JSON on stdout.
+    """
+    import msgspec
+    from rich.text import Text
+
+    from harness.cli.reading import print_json
+    from harness.doctor import State, examine_machine
+    from results.report.format import plain
+
+    checks = examine_machine()
+    if json:
+        print_json(msgspec.to_builtins(checks))
+        return EXIT_OK
+    styles = {State.FINE: "green", State.DISTURBS: "yellow", State.UNKNOWN: "dim"}
+    console = standard_output()
+    for check in checks:
+        description = "; ".join(part for part in (check.seen, check.effect) if part)
+        remedy = f" → {check.remedy}" if check.remedy else ""
+        line = Text.assemble(
+            (f"{check.state.value:<9}", styles[check.state]), plain(f" {check.subject}: {description}{remedy}")
+        )
+        console.print(line, soft_wrap=True)
+    return EXIT_OK

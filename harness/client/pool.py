@@ -1,0 +1,192 @@
+"""Connections that are open before a request needs one.
+
+Opening one takes DNS, TCP and TLS: one to four round trips to the server. A load that grows therefore has more of them
+open than it uses: those that its requests would take up while a new one is being opened. Idle connections that have
+become too old are replaced in the background. A request that finds none ready after all opens its own, and its record
+tells how long that took: it is the distance of the server, not the lateness of the client.
+"""
+
+import asyncio
+import contextlib
+import math
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Generic, Protocol, TypeVar
+
+from harness.clock import NS_PER_S
+
+MAX_IDLE_S = 2.0
+"""An idle connection older than this is not used again: servers close theirs after 5 s or more, and a request sent
+into a closing connection would look like a failure of the engine."""
+REVIEW_S = 0.25
+"""How often the idle ones are looked through."""
+_PEAK_REVIEWS = 20
+"""The largest number in use is remembered over so many reviews: 5 s."""
+_MARGIN = 2.0
+"""Arrivals are uneven: so many times the mean are taken up while a connection is being opened."""
+_AT_ONCE = 64
+"""So many are opened at the same time."""
+_RETRY_NS = 1_000_000_000
+"""After a failure none is opened ahead of need for so long."""
+
+
+class Pooled(Protocol):
+    """A connection that carries one exchange at a time."""
+
+    reusable: bool
+    """Whether it may carry another exchange."""
+    free_since_ns: int
+    """When it was opened, or when its last exchange ended."""
+
+    def abandon(self) -> None:
+        """Close it; harmless when it is gone."""
+        ...
+
+
+C = TypeVar("C", bound=Pooled)
+
+
+class Pool(Generic[C]):
+    """The connections of one transport that carry nothing.
+
+    Args:
+        connect: opens one.
+        now_ns: the monotonic clock.
+    """
+
+    def __init__(self, connect: Callable[[], Awaitable[C]], now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._connect = connect
+        self._now_ns = now_ns
+        self._idle: deque[C] = deque()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._review: asyncio.TimerHandle | None = None
+        self._most = 0
+        self._is_growing = False
+        self._lent = 0
+        self._kept = self._spent = 0
+        self._peaks: deque[int] = deque([0], maxlen=_PEAK_REVIEWS)
+        self._taken = 0
+        self._rate_per_s = 0.0
+        self._connect_s = 0.0
+        self._retry_ns = 0
+
+    async def fill(self, connections: int, *, growing: bool) -> None:
+        """Open connections until so many are idle, as far as the server lets, and look after them from now on.
+
+        Args:
+            connections: how many.
+            growing: whether the load may come to use more; else no more than these are opened ahead of need.
+        """
+        self._most, self._is_growing = connections, growing
+        gate = asyncio.Semaphore(_AT_ONCE)
+        for _ in range(connections - len(self._idle)):
+            self._open_spare(gate)
+        if self._opening:
+            await asyncio.wait(self._opening)
+        if self._review is None:
+            self._review_later()
+
+    def take(self) -> C | None:
+        """An idle connection, the oldest that may be used; None when there is none."""
+        self._taken += 1
+        while self._idle:
+            connection = self._idle.popleft()
+            if self._is_usable(connection):
+                self._lend()
+                return connection
+            connection.abandon()
+        return None
+
+    async def opened(self) -> C:
+        """A new connection, for a request that found none.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        self._lend()
+        try:
+            return await self._timed()
+        except BaseException:
+            self._lent -= 1
+            raise
+
+    def give_back(self, connection: C) -> None:
+        """Keep a connection whose exchange is over, if it can carry another."""
+        self._lent -= 1
+        if connection.reusable:
+            self._kept += 1
+            self._idle.append(connection)
+        else:
+            self._spent += 1
+            connection.abandon()
+
+    def close(self) -> None:
+        """Close the idle ones and open no more."""
+        if self._review is not None:
+            self._review.cancel()
+            self._review = None
+        for task in self._opening:
+            task.cancel()
+        while self._idle:
+            self._idle.popleft().abandon()
+
+    def _lend(self) -> None:
+        self._lent += 1
+        self._peaks[-1] = max(self._peaks[-1], self._lent)
+        if self._review is not None and self._is_growing:
+            self._top_up()
+
+    def _is_usable(self, connection: C) -> bool:
+        return connection.reusable and self._now_ns() - connection.free_since_ns < MAX_IDLE_S * NS_PER_S
+
+    def _review_later(self) -> None:
+        self._review = asyncio.get_running_loop().call_later(REVIEW_S, self._look_through)
+
+    def _look_through(self) -> None:
+        """Close what has become too old, and replace it where it will be needed."""
+        for _ in range(len(self._idle)):
+            connection = self._idle.popleft()
+            if self._is_usable(connection):
+                self._idle.append(connection)
+            else:
+                connection.abandon()
+        self._rate_per_s, self._taken = self._taken / REVIEW_S, 0
+        self._peaks.append(self._lent)
+        self._top_up()
+        self._review_later()
+
+    def _top_up(self) -> None:
+        """Open what is missing to the largest number in use of late, and those taken up meanwhile.
+
+        A server that ends its connections with its answers often gives each a thread: idle ones would take those up.
+        """
+        if self._spent > self._kept:
+            return
+        rate_per_s = max(self._rate_per_s, self._taken / REVIEW_S)
+        wanted = max(self._peaks) + 1 + math.ceil(_MARGIN * rate_per_s * self._connect_s)
+        if not self._is_growing:
+            wanted = min(wanted, self._most)
+        for _ in range(min(wanted - self._lent - len(self._idle), _AT_ONCE) - len(self._opening)):
+            self._open_spare()
+
+    def _open_spare(self, gate: asyncio.Semaphore | None = None) -> None:
+        task = asyncio.get_running_loop().create_task(self._spare(gate))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _spare(self, gate: asyncio.Semaphore | None) -> None:
+        """Whether the server refuses is for the request to tell that needs a connection."""
+        async with gate or contextlib.nullcontext():
+            if self._now_ns() < self._retry_ns:
+                return
+            try:
+                self._idle.append(await self._timed())
+            except OSError:
+                self._retry_ns = self._now_ns() + _RETRY_NS
+
+    async def _timed(self) -> C:
+        started_ns = self._now_ns()
+        connection = await self._connect()
+        self._connect_s = (self._now_ns() - started_ns) / NS_PER_S
+        return connection

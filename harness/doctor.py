@@ -1,0 +1,222 @@
+"""What of this machine makes measurements noisy or slow: one line each, with its effect and the command that helps.
+
+Everything is read from /proc, /sys and NVML, and nothing is changed. What the machine does not show is unknown and no
+error, since virtual machines and containers do not show their host.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pynvml
+
+from harness.machine_state import MAX_FOREIGN_SHARE, SOME_FOREIGN_SHARE
+from harness.telemetry.cpu import CpuProbe, read_process
+from results.metrics.machine import foreign_cpu_share
+from results.records import Window
+
+_LISTEN_S = 1.0
+_CPUS = "sys/devices/system/cpu"
+
+
+class State(StrEnum):
+    """What a check found."""
+
+    FINE = "fine"
+    DISTURBS = "disturbs"
+    UNKNOWN = "unknown"
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One property of the machine.
+
+    Attributes:
+        subject: what was looked at.
+        state: whether it disturbs measurements.
+        seen: how it is.
+        effect: what it does to measurements; None where it does nothing, or is not known.
+        remedy: the command that helps; None where none is needed.
+    """
+
+    subject: str
+    state: State
+    seen: str
+    effect: str | None = None
+    remedy: str | None = None
+
+
+def examine_machine(
+    root: Path = Path("/"),
+    nvml: Any = pynvml,  # noqa: ANN401  (a module, or a fake)
+    wait: Callable[[float], None] = time.sleep,
+) -> list[Check]:
+    """Look at processors, memory, load and GPUs; listens to the load for a second.
+
+    Args:
+        root: of the file system.
+        nvml: the NVML binding; tests pass a fake.
+        wait: sleeps.
+    """
+    checks = [_governor(root), _turbo(root), _smt(root), _cpu_limit(root), _swap(root), _load(root / "proc", wait)]
+    return [*checks, *_gpus(nvml)]
+
+
+def _fine(subject: str, seen: str) -> Check:
+    return Check(subject, State.FINE, seen)
+
+
+def _unknown(subject: str, why: str) -> Check:
+    return Check(subject, State.UNKNOWN, why)
+
+
+def _disturbs(subject: str, seen: str, effect: str, remedy: str) -> Check:
+    return Check(subject, State.DISTURBS, seen, effect, remedy)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+
+
+def _governor(root: Path) -> Check:
+    files = (root / _CPUS).glob("cpu[0-9]*/cpufreq/scaling_governor")
+    governors = sorted({governor for file in files if (governor := _read(file))})
+    if not governors:
+        return _unknown("governor", "this machine does not show how its clocks are set")
+    if governors == ["performance"]:
+        return _fine("governor", "performance")
+    effect = "clocks follow the load with a delay, so the first requests after a pause are slower"
+    return _disturbs("governor", ", ".join(governors), effect, "sudo cpupower frequency-set -g performance")
+
+
+def _turbo(root: Path) -> Check:
+    for name, on, off in (("intel_pstate/no_turbo", "0", "1"), ("cpufreq/boost", "1", "0")):
+        file = root / _CPUS / name
+        if (value := _read(file)) is not None:
+            effect = "the clock of a core depends on heat and on how many others are busy"
+            command = f"echo {off} | sudo tee /{_CPUS}/{name}"
+            return _disturbs("turbo", "on", effect, command) if value == on else _fine("turbo", "off")
+    return _unknown("turbo", "this machine does not show whether it has any")
+
+
+def _smt(root: Path) -> Check:
+    active, control = (_read(root / _CPUS / "smt" / name) for name in ("active", "control"))
+    if active is None:
+        return _unknown("SMT", "this machine does not show whether threads share cores")
+    if active != "1":
+        return _fine("SMT", "this processor has none" if control in {"notsupported", "notimplemented"} else "off")
+    effect = "two threads share a core, so engine, client and neighbours slow each other down"
+    return _disturbs("SMT", "on", effect, f"echo off | sudo tee /{_CPUS}/smt/control")
+
+
+def _cpu_limit(root: Path) -> Check:
+    """Of our control group, where engines run too; version 2 has one file, version 1 two."""
+    groups = root / "sys/fs/cgroup"
+    path = next((line[3:] for line in (_read(root / "proc/self/cgroup") or "").splitlines() if line[:3] == "0::"), "/")
+    for place in (groups / path.lstrip("/"), groups):
+        if (limit := _read(place / "cpu.max")) is not None:
+            return _limited(*limit.split()[:2])
+    quota, period = (_read(groups / "cpu" / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    if quota is None or period is None:
+        return _unknown("CPU limit", "the control group shows none")
+    return _limited("max" if quota == "-1" else quota, period)
+
+
+def _limited(quota: str, period: str) -> Check:
+    if quota == "max":
+        return _fine("CPU limit", "none")
+    seen = f"{int(quota) / int(period):g} cores in each {int(period) / 1000:g} ms"
+    effect = "whatever runs beyond it stands still until the next period, which looks like gaps between tokens"
+    return _disturbs("CPU limit", seen, effect, "start this container with --cpuset-cpus in place of --cpus")
+
+
+def _swap(root: Path) -> Check:
+    swaps = _read(root / "proc/swaps")
+    if swaps is None:
+        return _unknown("swap", "this machine does not show whether it has any")
+    areas = [line.split() for line in swaps.splitlines()[1:]]
+    if not areas:
+        return _fine("swap", "none")
+    size, used = (sum(int(area[i]) for area in areas) * 1024 for i in (2, 3))
+    seen = f"{_gib(used)} of {_gib(size)} in use"
+    return _disturbs("swap", seen, "an engine's memory may go to disk and come back inside a trial", "sudo swapoff -a")
+
+
+def _gib(size_bytes: float) -> str:
+    return f"{size_bytes / 1024**3:.1f} GiB"
+
+
+def _load(proc: Path, wait: Callable[[float], None]) -> Check:
+    """The foreign load of a second, and who makes most of it."""
+    probe, start_ns = CpuProbe([os.getpid()], proc=proc), time.monotonic_ns()
+    first, before = probe.read(start_ns), _ticks(proc)
+    wait(_LISTEN_S)
+    end_ns = max(time.monotonic_ns(), start_ns + 1)
+    last, after = probe.read(end_ns), _ticks(proc)
+    share = foreign_cpu_share([*first, *last], Window(start_ns, end_ns))
+    if share.value is None:
+        return _unknown("load", share.reason or "")
+    if share.value <= SOME_FOREIGN_SHARE:
+        return _fine("load", f"{share.value:.0%} of all cores")
+    busiest = max(after.keys() - {os.getpid()}, key=lambda pid: after[pid] - before.get(pid, 0), default=None)
+    name = _read(proc / str(busiest) / "comm") or "a process that has ended"
+    effect = f"above {SOME_FOREIGN_SHARE:.0%} trials carry a warning, above {MAX_FOREIGN_SHARE:.0%} they are INVALID"
+    seen = f"{share.value:.0%} of all cores, busiest is {name} (pid {busiest})"
+    return _disturbs("load", seen, effect, f"ps -fp {busiest}")
+
+
+def _ticks(proc: Path) -> dict[int, int]:
+    pids = [int(entry.name) for entry in proc.iterdir() if entry.name.isdigit()]
+    return {pid: times.own for pid in pids if (times := read_process(pid, proc))}
+
+
+def _gpus(nvml: Any) -> Iterator[Check]:  # noqa: ANN401
+    try:
+        nvml.nvmlInit()
+        count = nvml.nvmlDeviceGetCount()
+    except pynvml.NVMLError as error:
+        yield _fine("GPUs", f"none (NVML is not available: {error})")
+        return
+    for index in range(count):
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        for subject, look in (("processes", _gpu_processes), ("power limit", _power_limit), ("driver", _persistence)):
+            try:
+                yield look(f"GPU {index} {subject}", index, nvml, handle)
+            except pynvml.NVMLError as error:
+                yield _unknown(f"GPU {index} {subject}", str(error))
+
+
+def _gpu_processes(subject: str, _: int, nvml: Any, handle: Any) -> Check:  # noqa: ANN401
+    others = [process for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle) if process.pid != os.getpid()]
+    if not others:
+        return _fine(subject, "none")
+    seen = ", ".join(
+        f"pid {process.pid}" + (f" with {_gib(used)}" if (used := process.usedGpuMemory) else "") for process in others
+    )
+    effect = "they share its memory, power and time with the engine"
+    return _disturbs(subject, seen, effect, "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv")
+
+
+def _power_limit(subject: str, index: int, nvml: Any, handle: Any) -> Check:  # noqa: ANN401
+    limit_w, default_w = (
+        read(handle) / 1000
+        for read in (nvml.nvmlDeviceGetEnforcedPowerLimit, nvml.nvmlDeviceGetPowerManagementDefaultLimit)
+    )
+    if limit_w >= default_w:
+        return _fine(subject, f"{limit_w:g} W")
+    effect = "it lowers its clocks earlier than others of its kind"
+    remedy = f"sudo nvidia-smi -i {index} -pl {default_w:g}"
+    return _disturbs(subject, f"{limit_w:g} W instead of {default_w:g} W", effect, remedy)
+
+
+def _persistence(subject: str, index: int, nvml: Any, handle: Any) -> Check:  # noqa: ANN401
+    if nvml.nvmlDeviceGetPersistenceMode(handle) == pynvml.NVML_FEATURE_ENABLED:
+        return _fine(subject, "stays loaded")
+    effect = "engines start later, and energy and throttling counters begin anew"
+    return _disturbs(subject, "unloaded when nothing uses it", effect, f"sudo nvidia-smi -i {index} -pm 1")

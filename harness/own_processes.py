@@ -1,0 +1,81 @@
+"""Which processes of this machine belong to a measurement although the harness did not start them.
+
+Everything below the harness is its own: clients, sampler, and the engines that it launches. An engine in a container is
+a child of the container runtime, and one at an address was started by somebody else. Where its processes cannot be
+seen, foreign load is not known either.
+"""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import urllib.parse
+from pathlib import Path
+
+import psutil
+
+from engines.deployment import is_here
+from engines.launcher import Launch
+from harness.telemetry import OwnProcesses
+
+_ASK_S = 5.0
+_FORWARDERS = frozenset(
+    {"caddy", "docker-proxy", "envoy", "haproxy", "nginx", "pasta", "rootlessport", "slirp4netns", "traefik"}
+)
+"""Programs that listen in an engine's place."""
+
+
+async def own_processes(launch: Launch | None, url: str | None) -> OwnProcesses:
+    """Those of an engine that runs now.
+
+    Args:
+        launch: how it was started; None where it was not started by the harness.
+        url: where it runs then.
+    """
+    if launch is not None:
+        return await asyncio.to_thread(in_container, launch.container) if launch.container else OwnProcesses()
+    return await asyncio.to_thread(at_address, url or "")
+
+
+def in_container(argv: tuple[str, ...], proc: Path = Path("/proc")) -> OwnProcesses:
+    """The first process of a container, as its runtime tells it.
+
+    Args:
+        argv: prints its pid and the container's id. The pid may be one of another pid namespace, so the process must
+            be in a control group of that id.
+        proc: where the kernel's files are.
+    """
+    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+        answer = subprocess.run(argv, capture_output=True, text=True, timeout=_ASK_S, check=True).stdout
+        pid, container = answer.split()
+        if container in (proc / str(int(pid)) / "cgroup").read_text(encoding="utf-8"):
+            return OwnProcesses((int(pid),))
+    return OwnProcesses(unknown="the engine's processes: those of its container cannot be seen from here")
+
+
+def at_address(url: str) -> OwnProcesses:
+    """The processes that listen there, and what was started together with them."""
+    parts = urllib.parse.urlsplit(url)
+    if not is_here(parts.hostname or ""):
+        return OwnProcesses()
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    pids, names = set[int](), set[str]()
+    with contextlib.suppress(psutil.Error, OSError):
+        listening = [socket for socket in psutil.net_connections("tcp") if socket.status == psutil.CONN_LISTEN]
+        listeners = {socket.pid for socket in listening if socket.laddr and socket.laddr.port == port and socket.pid}
+        names = {psutil.Process(pid).name() for pid in listeners}
+        pids = {_root(pid) for pid in listeners}
+    if not pids:
+        return OwnProcesses(unknown=f"the engine's processes: none that can be seen listens on port {port}")
+    if forwarders := names & _FORWARDERS:
+        return OwnProcesses(unknown=f"the engine's processes: {', '.join(forwarders)} listens on port {port} for them")
+    return OwnProcesses(tuple(sorted(pids)))
+
+
+def _root(pid: int) -> int:
+    """The topmost ancestor in the same process group: any process of an engine may be the one that listens."""
+    process = psutil.Process(pid)
+    group = os.getpgid(pid)
+    while (above := process.parent()) is not None and above.pid > 1 and os.getpgid(above.pid) == group:
+        process = above
+    return process.pid

@@ -1,0 +1,102 @@
+"""A plan of sessions in a file, written as far as it is needed and checked on the way."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from results.frames import FrameAppender, FrameLog
+from workloads import EndlessCache, PlanHash, PlannedSession, PromptReader
+
+_FLUSH_BYTES = 1 << 22
+
+
+class PlanFile:
+    """Sessions in the order in which they are sent; written once, read as often as they are sent.
+
+    Args:
+        path: of the file.
+        plan: the sessions; what is not written yet has not been made.
+        reader: encodes every prompt once, to count it.
+        cache: what an engine without limit on its prefix cache would hold; plans sent one after the other share it.
+
+    Attributes:
+        sessions: written so far.
+        requests: of them.
+        output_tokens: asked for by them.
+        off_length: prompts that are not as long as the workload says, and ``off_example``, the first of them.
+        has_ended: whether the plan holds no further session.
+    """
+
+    def __init__(self, path: Path, plan: Iterator[PlannedSession], reader: PromptReader, cache: EndlessCache) -> None:
+        self._path = path
+        self._plan = plan
+        self._reader = reader
+        self._cache = cache
+        self._hash = PlanHash()
+        self._shape = hashlib.sha256()
+        self.sessions = self.requests = self.prompt_tokens = self.output_tokens = self.off_length = 0
+        self._turns = 0
+        self.off_example: str | None = None
+        self.has_ended = False
+
+    @property
+    def mean_turn(self) -> float:
+        """Mean position of a request in its session, from 0."""
+        return self._turns / self.requests if self.requests else 0.0
+
+    @property
+    def sha256(self) -> str:
+        """Over the bytes of every session written so far, words included."""
+        return self._hash.hexdigest()
+
+    @property
+    def shape_sha256(self) -> str:
+        """Over lengths, order and times of every session written so far."""
+        return self._shape.hexdigest()
+
+    def write(self, enough: Callable[["PlanFile"], bool] = lambda _: False) -> None:
+        """Write sessions until there are enough, or the plan has ended."""
+        waiting = 0
+        with FrameAppender(self._path) as file:
+            while not self.has_ended and not enough(self):
+                planned = next(self._plan, None)
+                if planned is None:
+                    self.has_ended = True
+                    break
+                waiting += self._count(planned)
+                file.append(planned)
+                if waiting > _FLUSH_BYTES:
+                    file.flush()
+                    waiting = 0
+            file.flush()
+
+    def __iter__(self) -> Iterator[PlannedSession]:
+        """The sessions written so far, from the start."""
+        return iter(FrameLog(self._path, PlannedSession))
+
+    def unlink(self) -> None:
+        """Remove the file."""
+        self._path.unlink(missing_ok=True)
+
+    def _count(self, planned: PlannedSession) -> int:
+        """Take a session into account; returns about how many bytes it has."""
+        self.sessions += 1
+        self._hash.add(planned)
+        turns = [(turn.input_tokens, turn.output_tokens, turn.think_s) for turn in planned.session.turns]
+        self._shape.update(msgspec.json.encode((planned.session.id, planned.offset_s, turns)))
+        size = 0
+        for number, turn in enumerate(planned.session.turns):
+            self._turns += number
+            ids = self._reader.ids(turn)
+            self._cache.add(ids)
+            self.requests += 1
+            self.prompt_tokens += len(ids)
+            self.output_tokens += turn.output_tokens
+            size += len(ids) * 4
+            if len(ids) != turn.input_tokens:
+                self.off_length += 1
+                example = f"{planned.session.id}: {len(ids)} tokens where {turn.input_tokens} were meant"
+                self.off_example = self.off_example or example
+        return size

@@ -1,0 +1,102 @@
+"""The parts of a steady load in an engine's dialect, and the length of its window."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from harness.client.fleet import SteadyPlan, WindowPlan, WirePool
+from harness.client.orders import Open, Ramped, Steady
+from harness.client.wire import WireSession
+from harness.experiment import TrialConfig
+from harness.plan_file import PlanFile
+from harness.traffic import Pool, Traffic, is_steady
+from results.metrics.steadiness import growth
+from results.records import Cache, Load, RampRecord
+from results.units import NS_PER_S
+from workloads import PlannedSession
+
+TURNOVERS = 3
+"""A closed loop's window lasts at least so many times the mean time from one request of a slot to its next."""
+_SPARE = 1.5
+"""A closed loop's plan has so many times the requests that the ramp's pace would send in the window."""
+
+Encode = Callable[[Iterable[PlannedSession], int], Iterator[WireSession]]
+"""Sessions in an engine's dialect, their requests numbered from the second argument on."""
+
+
+def share_of(load: Load, limits: TrialConfig) -> Open | Steady:
+    """What the client keeps up at one load level."""
+    if is_steady(load):
+        return Steady(load.concurrency, load.max_in_flight, limits.ramp_s)
+    return Open(limits.duration_s, load.max_in_flight)
+
+
+def ramp_record(load: Load, limits: TrialConfig, traffic: Traffic, ramped: Ramped) -> RampRecord:
+    """How the ramp went, and how long the window had to be."""
+    # Users who think for long have sent one request each when the ramp ends, so think times are the plan's.
+    think_s = traffic.ramp.think_s if traffic.ramp else 0.0
+    turnover_s = None if ramped.request_s is None else ramped.request_s + think_s
+    for_requests_s = traffic.length_s or limits.min_requests * (turnover_s or 0.0) / (load.concurrency or 1)
+    needed_s = max(limits.duration_s, for_requests_s, TURNOVERS * (turnover_s or 0.0))
+    return RampRecord(ramped.complete, turnover_s, needed_s)
+
+
+class SteadyTraffic:
+    """What one steady trial sends.
+
+    Requests of the window's plan are numbered from 0 on, those of the tail behind them, those before the window below
+    zero. Whenever a plan begins again its numbers are moved by as many as no other plan has.
+
+    Args:
+        load: the trial's level.
+        limits: of the trial.
+        traffic: its plans.
+        primed: requests sent before the load.
+        encode: for ramp and tail.
+        encode_window: for the window.
+    """
+
+    def __init__(
+        self, load: Load, limits: TrialConfig, traffic: Traffic, *, primed: int, encode: Encode, encode_window: Encode
+    ) -> None:
+        self._load = load
+        self._limits = limits
+        self._traffic = traffic
+        self._primed = primed
+        self._encode = encode
+        self._encode_window = encode_window
+
+    def plan(self) -> SteadyPlan:
+        """The ramp, and what decides what follows it."""
+        assert self._traffic.ramp is not None
+        requests = self._traffic.ramp.plan.requests
+        ramp = self._pool(self._traffic.ramp, first=-requests - self._primed, stride=-requests)
+        return SteadyPlan(ramp, self._window, self._is_saturated)
+
+    def _window(self, ramped: Ramped) -> WindowPlan:
+        assert self._traffic.tail is not None
+        plan, tail = self._traffic.window, self._traffic.tail
+        length_s = self._length_s(ramped, plan)
+        stride = plan.requests + tail.plan.requests
+        warm = self._traffic.cache is Cache.WARM and self._load.concurrency is not None
+        return WindowPlan(
+            round(length_s * NS_PER_S),
+            WirePool(self._encode_window(plan, 0), stride if warm else None),
+            self._pool(tail, first=plan.requests, stride=stride),
+        )
+
+    def _length_s(self, ramped: Ramped, plan: PlanFile) -> float:
+        """The window's length; the plan of a closed loop is written as far as the ramp's pace will need it."""
+        if self._traffic.length_s is not None:
+            return min(self._traffic.length_s, self._limits.max_window_s)
+        record = ramp_record(self._load, self._limits, self._traffic, ramped)
+        length_s = min(record.window_s, self._limits.max_window_s)
+        if record.turnover_s and self._traffic.cache is not Cache.WARM:
+            slots = self._load.concurrency or 1
+            needed = slots * (1 + _SPARE * length_s / record.turnover_s)
+            plan.write(lambda plan: plan.requests >= needed)
+        return length_s
+
+    def _pool(self, pool: Pool, *, first: int, stride: int) -> WirePool:
+        return WirePool(self._encode(pool.plan, first), stride, round(pool.period_s * NS_PER_S))
+
+    def _is_saturated(self, in_flight: Sequence[int]) -> bool:
+        return self._load.concurrency is None and growth(in_flight).is_saturation

@@ -1,0 +1,17 @@
+"""The version of Bakeoff."""
+
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+_NAME = "bakeoff"
+
+
+def version() -> str:
+    """Of the checkout that this package lies in, which may not be the installed one; else of the installation."""
+    pyproject = Path(__file__).parents[1] / "pyproject.toml"
+    if pyproject.is_file():
+        project = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("project", {})
+        if project.get("name") == _NAME:
+            return project["version"]
+    return metadata.version(_NAME)

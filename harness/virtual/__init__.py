@@ -1,0 +1,39 @@
+"""A virtual world: whole runs, searches and gates in virtual time, through the product's own code.
+
+There is no process, socket, thread or wait; the same seeds give the same bytes. Engines are models
+(:class:`VirtualEngine`) that keep the truth of every request they served (:class:`Served`).
+"""
+
+from harness.virtual.draws import Exponential, Fixed, PerToken, Whole
+from harness.virtual.engine import Death, Fault, VirtualEngine
+from harness.virtual.running import (
+    gate_in,
+    run_in,
+    search_in,
+    virtual_experiment,
+    virtual_gate,
+    virtual_run,
+    virtual_search,
+)
+from harness.virtual.served import Ending, Served
+from harness.virtual.world import VirtualWorld
+
+__all__ = [
+    "Death",
+    "Ending",
+    "Exponential",
+    "Fault",
+    "Fixed",
+    "PerToken",
+    "Served",
+    "VirtualEngine",
+    "VirtualWorld",
+    "Whole",
+    "gate_in",
+    "run_in",
+    "search_in",
+    "virtual_experiment",
+    "virtual_gate",
+    "virtual_run",
+    "virtual_search",
+]

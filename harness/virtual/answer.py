@@ -1,0 +1,89 @@
+"""The bytes of one virtual answer, and when each read of them arrives."""
+
+import functools
+from random import Random
+from typing import NamedTuple
+
+import msgspec
+
+from harness.clock import NS_PER_S
+from harness.truth.answered import Asked
+from harness.truth.payloads import Payloads
+from harness.truth.schedule import Schedule
+from harness.virtual.engine import Fault, VirtualEngine
+from results.records import StreamEnd
+
+STATUS = {Fault.HTTP_429: 429, Fault.HTTP_500: 500, Fault.HTTP_503: 503}
+"""Of the faults that are refusals by HTTP."""
+_HALF = frozenset({Fault.RESET, Fault.ERROR_EVENT, Fault.STALL})
+_TOKENLESS = frozenset({Fault.SILENT, Fault.EMPTY})
+
+
+class Answer(NamedTuple):
+    """One answer, in nanoseconds since it got a slot.
+
+    Attributes:
+        chunk_ns: when each chunk with tokens leaves.
+        chunk_tokens: how many are in each.
+        close_ns: when the exchange ends; None: when the client gives it up.
+        end: how the transport sees that.
+        closing: the last bytes.
+    """
+
+    chunk_ns: list[int]
+    chunk_tokens: list[int]
+    close_ns: int | None
+    end: StreamEnd
+    closing: bytes
+
+
+def answer_of(
+    asked: Asked, tokens: int, fault: Fault | None, *, engine: VirtualEngine, factor: float, rng: Random
+) -> Answer:
+    """Draw an answer.
+
+    Args:
+        asked: the request.
+        tokens: how long the answer is, if nothing goes wrong.
+        fault: what befalls it; none of :data:`STATUS`.
+        engine: how long it takes.
+        factor: on every time.
+        rng: of the draws.
+    """
+    size = engine.tokens_per_chunk
+    ready_s = engine.service.token_times_s(tokens, rng)
+    due_s = [*ready_s[size - 1 : -1 : size], ready_s[-1]]
+    due_ns = [round(s * factor * NS_PER_S) for s in due_s]
+    counts = [size] * (len(due_ns) - 1) + [tokens - size * (len(due_ns) - 1)]
+    kept = 0 if fault in _TOKENLESS else max(1, len(due_ns) // 2) if fault in _HALF else len(due_ns)
+    close_ns = None if fault in {Fault.STALL, Fault.SILENT} else due_ns[min(kept, len(due_ns) - 1)]
+    end = StreamEnd.RESET if fault is Fault.RESET else StreamEnd.COMPLETE
+    return Answer(due_ns[:kept], counts[:kept], close_ns, end, _closing(asked, tokens, fault))
+
+
+def chunk(asked: Asked, tokens: int) -> bytes:
+    """The event of a chunk with so many tokens."""
+    return _chunk(asked.model, tokens, chat=asked.chat)
+
+
+def refusal(fault: Fault) -> bytes:
+    """The body of a refusal by HTTP."""
+    return msgspec.json.encode({"error": {"message": "the virtual engine wants this", "code": STATUS[fault]}})
+
+
+def _closing(asked: Asked, tokens: int, fault: Fault | None) -> bytes:
+    payloads = _payloads(asked.model, chat=asked.chat)
+    if fault is None or fault is Fault.EMPTY:
+        told = msgspec.structs.replace(asked, tokens=0 if fault else tokens)
+        return payloads.finish() + payloads.usage(told) + payloads.done
+    return payloads.error() + payloads.done if fault is Fault.ERROR_EVENT else b""
+
+
+@functools.lru_cache(maxsize=64)
+def _payloads(model: str, *, chat: bool) -> Payloads:
+    return Payloads(Schedule(), chat=chat, model=model, chunked=False)
+
+
+@functools.lru_cache(maxsize=1024)
+def _chunk(model: str, tokens: int, *, chat: bool) -> bytes:
+    return _payloads(model, chat=chat).tokens(0, tokens)

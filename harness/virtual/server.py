@@ -1,0 +1,270 @@
+"""A virtual engine that runs: its queue, its slots, and its end."""
+
+import asyncio
+from collections import deque
+
+from engines import Access, Server
+from harness.client.transport import Ended, StreamLog
+from harness.clock import NS_PER_S, LoopClock
+from harness.truth.answered import Asked
+from harness.virtual.answer import STATUS, Answer, answer_of, chunk, refusal
+from harness.virtual.engine import Fault
+from harness.virtual.prefix_cache import PrefixCache
+from harness.virtual.served import Ending, Served
+from harness.virtual.site import Site
+from results.records import Phase, StreamEnd
+
+_REFUSAL_S = 0.001
+"""A refusal by HTTP takes so long. If it took none, a closed loop would repeat it for ever at one instant."""
+_NOTICE_S = 0.005
+"""After its connections have been reset, the end of a process is noticed so much later."""
+
+
+class Exchange:
+    """One request under way.
+
+    Args:
+        asked: the request.
+        prompt: its text, where the engine has a cache.
+        log: filled when the exchange ends; until then the truth is in ``served``.
+        ended: called then.
+        trial: to which it belongs.
+        phase: as the client sends it.
+    """
+
+    __slots__ = ("answer", "asked", "ended", "log", "phase", "prompt", "served", "timer", "trial")
+
+    def __init__(
+        self, asked: Asked, prompt: str, log: StreamLog, ended: Ended, *, trial: str | None, phase: Phase
+    ) -> None:
+        self.asked = asked
+        self.prompt = prompt
+        self.log = log
+        self.ended = ended
+        self.trial = trial
+        self.phase = phase
+        self.served: Served | None = None
+        self.answer: Answer | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class VirtualServer(Server):
+    """One start of a virtual engine.
+
+    Args:
+        base_url: by which its client finds it.
+        site: whose start it is.
+        owned: whether its end shows, as that of a process of ours; else it only stops answering.
+        cache: of prefixes; None where it has none.
+    """
+
+    def __init__(self, base_url: str, site: Site, *, owned: bool, cache: PrefixCache | None = None) -> None:
+        super().__init__(base_url, Access())
+        self._site = site
+        self._engine = site.engine
+        self._start = site.starts
+        self._owned = owned
+        self._cache = cache
+        self._factor = site.start_factor(self._start)
+        self._clock = LoopClock()
+        self._service_rng = site.rng("service", self._start)
+        self._fault_rng = site.rng("fault", self._start)
+        self._length_rng = site.rng("length", self._start)
+        self._free = self._engine.slots
+        self._queue: deque[Exchange] = deque()
+        self._live: dict[StreamLog, Exchange] = {}
+        self._requests = 0
+        self._deaths = [death for death in self._engine.deaths if death.befalls(self._start)]
+        self.is_down = False
+        for death in self._deaths:
+            if death.at_s is not None:
+                asyncio.get_running_loop().call_later(death.at_s, self._die, death.exit_status)
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether it must see the texts of prompts."""
+        return self._cache is not None
+
+    @property
+    def dial_s(self) -> float:
+        """To open one connection to it."""
+        return self._engine.dial_s
+
+    def receive(self, exchange: Exchange) -> None:
+        """Take a request that arrives now; ``ended`` is never called from within."""
+        self._requests += 1
+        fault = self._draw_fault()
+        if self.is_down or fault is Fault.REFUSED:
+            self._soon(exchange, StreamEnd.REFUSED, "the virtual engine does not listen")
+            return
+        now_ns = self._clock.now_ns()
+        exchange.log.sent_ns = now_ns
+        exchange.served = self._served(exchange, fault, now_ns)
+        self._site.served.append(exchange.served)
+        self._live[exchange.log] = exchange
+        if fault is not None and fault in STATUS:
+            self._refuse(exchange, fault)
+        elif self._free == 0:
+            self._queue.append(exchange)
+        else:
+            self._begin(exchange, now_ns)
+        for death in self._deaths:
+            if death.is_due(self._requests, len(self._live)):
+                asyncio.get_running_loop().call_soon(self._die, death.exit_status)
+
+    def drop(self, log: StreamLog) -> None:
+        """The client gives an exchange up: its log gets what has arrived, and ``ended`` is not called."""
+        exchange = self._live.pop(log, None)
+        if exchange is None:
+            return
+        now_ns = self._clock.now_ns()
+        self._note(exchange, now_ns, Ending.DROPPED)
+        if exchange.timer and not self._engine.aborts:
+            return  # served to its end
+        if exchange.timer:
+            exchange.timer.cancel()
+        if exchange.answer:
+            self._pass_on(now_ns)
+        elif self._engine.aborts and exchange in self._queue:
+            self._queue.remove(exchange)
+
+    async def ask(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:  # noqa: ARG002
+        """It empties its cache, does whatever else it is asked, and says nothing of itself."""
+        if self._cache and "cache" in path:
+            self._cache.empty()
+        return (0, b"") if self.is_down else (200, b"{}")
+
+    def _draw_fault(self) -> Fault | None:
+        if not self._engine.faults:
+            return None
+        drawn = self._fault_rng.random()
+        for fault in Fault:
+            drawn -= self._engine.faults.get(fault, 0.0)
+            if drawn < 0:
+                return fault
+        return None
+
+    def _served(self, exchange: Exchange, fault: Fault | None, now_ns: int) -> Served:
+        asked, engine = exchange.asked, self._engine
+        is_short = engine.short_share > 0 and self._length_rng.random() < engine.short_share
+        return Served(
+            start=self._start,
+            trial=exchange.trial,
+            phase=exchange.phase,
+            prompt_tokens=asked.prompt_tokens,
+            asked_tokens=asked.tokens,
+            tokens=max(1, round(asked.tokens * engine.short_length)) if is_short else asked.tokens,
+            fault=fault,
+            arrived_ns=now_ns,
+        )
+
+    def _begin(self, exchange: Exchange, now_ns: int) -> None:
+        served = exchange.served
+        assert served is not None
+        if self._free is not None:
+            self._free -= 1
+        served.begun_ns = now_ns
+        if self._cache:
+            served.cached_tokens = exchange.asked.cached_tokens = self._cache.add(exchange.prompt)
+        factor = self._factor * self._site.trial_factor(exchange.trial)
+        exchange.answer = answer = answer_of(
+            exchange.asked, served.tokens, served.fault, engine=self._engine, factor=factor, rng=self._service_rng
+        )
+        if answer.close_ns is not None:
+            end_ns = now_ns + answer.close_ns
+            loop = asyncio.get_running_loop()
+            exchange.timer = loop.call_at(end_ns / NS_PER_S, self._close, exchange, end_ns)
+
+    def _close(self, exchange: Exchange, now_ns: int) -> None:
+        """The last byte leaves."""
+        answer, served, log = exchange.answer, exchange.served, exchange.log
+        assert answer is not None
+        assert served is not None
+        self._pass_on(now_ns)
+        if self._live.pop(log, None) is None:  # given up long ago
+            return
+        self._note(exchange, now_ns, Ending.FAULT if served.fault else Ending.COMPLETE)
+        if answer.closing and log.read_ns and log.read_ns[-1] == now_ns:
+            log.reads[-1] += answer.closing
+        elif answer.closing:
+            log.status = 200
+            log.read_ns.append(now_ns)
+            log.reads.append(answer.closing)
+        log.end, log.ended_ns = answer.end, now_ns
+        log.detail = None if answer.end is StreamEnd.COMPLETE else "the virtual engine reset the connection"
+        exchange.ended(log)
+
+    def _refuse(self, exchange: Exchange, fault: Fault) -> None:
+        log = exchange.log
+
+        def answer() -> None:
+            if self._live.pop(log, None) is None:
+                return
+            now_ns = self._clock.now_ns()
+            log.status, log.read_ns, log.reads = STATUS[fault], [now_ns], [refusal(fault)]
+            self._note(exchange, now_ns, Ending.FAULT)
+            log.end, log.ended_ns = StreamEnd.COMPLETE, now_ns
+            exchange.ended(log)
+
+        asyncio.get_running_loop().call_later(_REFUSAL_S, answer)
+
+    def _soon(self, exchange: Exchange, end: StreamEnd, detail: str) -> None:
+        """End an exchange that never arrived."""
+        log = exchange.log
+        self._live[log] = exchange
+
+        def end_it() -> None:
+            if self._live.pop(log, None) is not None:
+                log.end, log.detail, log.ended_ns = end, detail, self._clock.now_ns()
+                exchange.ended(log)
+
+        asyncio.get_running_loop().call_soon(end_it)
+
+    def _note(self, exchange: Exchange, now_ns: int, ending: Ending) -> None:
+        """Write what has left by now into the truth and into the log."""
+        served, answer, log = exchange.served, exchange.answer, exchange.log
+        if served is None:
+            return
+        served.ended_ns, served.ending = now_ns, ending
+        if answer is None or served.begun_ns is None:
+            return
+        times_ns = [due_ns for after_ns in answer.chunk_ns if (due_ns := served.begun_ns + after_ns) <= now_ns]
+        if times_ns:
+            log.status = 200
+        served.chunk_ns, served.chunk_tokens = times_ns, answer.chunk_tokens[: len(times_ns)]
+        log.read_ns.extend(times_ns)
+        log.reads.extend(chunk(exchange.asked, count) for count in served.chunk_tokens)
+
+    def _pass_on(self, now_ns: int) -> None:
+        """A slot is free."""
+        if self._free is None:
+            return
+        self._free += 1
+        if self._queue:
+            self._begin(self._queue.popleft(), now_ns)
+
+    def _die(self, exit_status: int) -> None:
+        if self.is_down:
+            return
+        self.is_down = True
+        now_ns = self._clock.now_ns()
+        self._queue.clear()
+        for log, exchange in list(self._live.items()):
+            if exchange.served is None:  # refused already
+                continue
+            del self._live[log]
+            if exchange.timer:
+                exchange.timer.cancel()
+            self._note(exchange, now_ns, Ending.DIED)
+            log.end, log.detail, log.ended_ns = StreamEnd.RESET, "the virtual engine died", now_ns
+            exchange.ended(log)
+        if self._owned:
+            asyncio.get_running_loop().call_later(_NOTICE_S, self._notice, exit_status)
+
+    def _notice(self, exit_status: int) -> None:
+        self.exit_status = exit_status
+        self.ended.set()
+
+    def stop(self) -> None:
+        """It is stopped on purpose: nothing listens any more."""
+        self.is_down = True

@@ -1,0 +1,48 @@
+"""One virtual engine over all its starts in a run: its noise, and the truth of what it served."""
+
+from math import exp, sqrt
+from random import Random
+
+from harness.virtual.engine import VirtualEngine
+from harness.virtual.served import Served
+
+
+class Site:
+    """Where one engine lives.
+
+    Args:
+        engine: what it is.
+        seed: of everything that is drawn.
+
+    Attributes:
+        engine: as given.
+        starts: so many so far.
+        served: every request, in the order of arrival.
+    """
+
+    def __init__(self, engine: VirtualEngine, seed: str) -> None:
+        self.engine = engine
+        self.starts = 0
+        self.served: list[Served] = []
+        self._seed = seed
+        self._trials: dict[str, float] = {}
+        self._last = 0.0
+        self._draw_trial = self.rng("trials").gauss
+
+    def rng(self, *path: object) -> Random:
+        """A named stream of draws."""
+        return Random("/".join([self._seed, *map(str, path)]))  # noqa: S311  (no secret)
+
+    def start_factor(self, start: int) -> float:
+        """On every time of one start."""
+        return self.engine.slowdown * exp(self.rng("start", start).gauss(0.0, self.engine.start_noise))
+
+    def trial_factor(self, trial: str | None) -> float:
+        """On every time of one trial; what belongs to no trial has none."""
+        if trial is None or not self.engine.trial_noise:
+            return 1.0
+        if trial not in self._trials:
+            kept = self.engine.trial_correlation if self._trials else 0.0
+            self._last = kept * self._last + sqrt(1 - kept**2) * self._draw_trial(0.0, 1.0)
+            self._trials[trial] = exp(self.engine.trial_noise * self._last)
+        return self._trials[trial]

@@ -1,0 +1,56 @@
+"""The sampler in virtual time."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Sequence
+from pathlib import Path
+
+from harness.clock import LoopClock, sleep_until_ns
+from harness.telemetry import OwnProcesses, ServerPage
+from harness.telemetry.loop import Probe, Ticker, sample
+from results.jsonl import Appender
+from results.records import TelemetryRecord
+
+INTERVAL_NS = 100_000_000
+
+
+class VirtualSampler:
+    """Reads its probes ten times a second of virtual time; see :class:`harness.telemetry.Sampler`.
+
+    Args:
+        probes: what is sampled; none leaves the log empty.
+    """
+
+    def __init__(self, probes: Sequence[Probe]) -> None:
+        self._probes = probes
+
+    @contextlib.asynccontextmanager
+    async def into(
+        self,
+        log: Path,
+        engine_pid: int | None,  # noqa: ARG002
+        client_pids: Sequence[int],  # noqa: ARG002
+        server: ServerPage | None = None,  # noqa: ARG002
+        gpus: str | None = None,  # noqa: ARG002
+        *,
+        own: OwnProcesses = OwnProcesses(),  # noqa: ARG002, B008  (frozen)
+    ) -> AsyncGenerator[None]:
+        """Sample into ``log`` while the block runs; no process is looked at."""
+        with Appender(log) as file:
+            task = asyncio.create_task(self._sample(file.append)) if self._probes else None
+            try:
+                yield
+            finally:
+                if task:
+                    task.cancel()
+                    await asyncio.wait([task])
+
+    async def mark(self, mark: str) -> None:
+        """No page is read."""
+
+    async def _sample(self, emit: Callable[[TelemetryRecord], None]) -> None:
+        clock = LoopClock()
+        ticker = Ticker(INTERVAL_NS, clock.now_ns())
+        while True:
+            sample(self._probes, ticker, clock.now_ns, emit)
+            await sleep_until_ns(clock, clock.now_ns() + ticker.wait_ns(clock.now_ns()))

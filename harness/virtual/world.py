@@ -1,0 +1,217 @@
+"""The twin of this machine in virtual time: engines, client, telemetry and clock in one process, on one loop."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from engines import Engine, Model
+from engines.dialects import OpenAiDialect
+from engines.errors import EngineDied
+from harness.calibration import Shape
+from harness.client import Fleet
+from harness.clock import NS_PER_S, run_virtual
+from harness.errors import BadExperiment
+from harness.experiment import ClientConfig, Experiment, ModelConfig
+from harness.starting import Side
+from harness.telemetry.loop import Probe
+from harness.traffic import TrafficPlanner
+from harness.virtual.engine import VirtualEngine
+from harness.virtual.prefix_cache import PrefixCache
+from harness.virtual.server import VirtualServer
+from harness.virtual.site import Site
+from harness.virtual.station import VirtualHost, VirtualStation
+from harness.virtual.telemetry import VirtualSampler
+from harness.virtual.tokenizer import word_tokenizer
+from harness.world import Fetching, Provenance, Telemetry
+from results.records import ClientError, EngineDescription, Startup, TrialPlan
+from results.store import RunFolder
+from workloads import Tokenizer
+
+T = TypeVar("T")
+P = ParamSpec("P")
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+"""When virtual time begins."""
+MEMORY_BYTES = 1 << 34
+"""What is free on a machine that is none."""
+EXACT = ClientError(requests=1, chunks_per_s=1e9, by_metric={}, send_lag_s=0.0, cpu_s=0.0)
+"""A client that stamps everything when it happens, which the virtual one does."""
+
+
+class VirtualWorld:
+    """A :class:`~harness.world.World` that costs no time: whole runs take milliseconds and give the same bytes again.
+
+    Args:
+        engines: by the labels of the experiments.
+        seed: of all that is drawn here; the traffic's is the experiment's.
+        client_error: what a calibration finds.
+        probes: what telemetry samples.
+
+    Attributes:
+        sites: the engines of the last run, by label, with the truth of what they served.
+    """
+
+    def __init__(
+        self,
+        engines: Mapping[str, VirtualEngine],
+        *,
+        seed: int = 1,
+        client_error: ClientError = EXACT,
+        probes: Sequence[Probe] = (),
+    ) -> None:
+        self._engines = engines
+        self._seed = seed
+        self._client_error = client_error
+        self._probes = probes
+        self._servers: dict[str, VirtualServer] = {}
+        self._caches: dict[str, PrefixCache] = {}
+        self._runs = 0
+        self._ids = 0
+        self._ports = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._now_s = 0.0
+        self.sites: dict[str, Site] = {}
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """On a loop whose time jumps, and begins where that of the last run ended."""
+        self._runs += 1
+        self.sites = {
+            label: Site(engine, f"{self._seed}/{self._runs}/{label}") for label, engine in self._engines.items()
+        }
+        return run_virtual(self._timed(coroutine), start_s=self._now_s)
+
+    def now_ns(self) -> int:
+        """Nanoseconds of virtual time."""
+        return round(self._time_s() * NS_PER_S)
+
+    def now_utc(self) -> datetime:
+        """Virtual time since :data:`EPOCH`."""
+        return EPOCH + timedelta(seconds=self._time_s())
+
+    def run_id(self, name: str) -> str:
+        """Of the time of day and a number."""
+        self._ids += 1
+        return f"{self.now_utc():%Y%m%d-%H%M%S}-{name}-{self._ids:08x}"
+
+    def provenance(self) -> Provenance:
+        """A machine that is none; no process has its id."""
+        return Provenance(0, "virtual", None, None, {"cpu": "virtual", "cores": 1, "gpus": None})
+
+    def on_termination(self, callback: Callable[[], object]) -> None:
+        """No signal comes."""
+
+    async def in_thread(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """At once: it takes no virtual time."""
+        return work(*args, **kwargs)
+
+    async def model(self, config: ModelConfig, fetching: Fetching) -> Model:  # noqa: ARG002
+        """A name."""
+        return Model(config.name or "virtual")
+
+    def tokenizer(self, config: ModelConfig, model: Model) -> Tokenizer:  # noqa: ARG002
+        """The one that the experiment names, else one in memory."""
+        return Tokenizer(Path(config.tokenizer)) if config.tokenizer else word_tokenizer()
+
+    def build(self, engine: Engine) -> dict[str, Any]:  # noqa: ARG002
+        """There is no code."""
+        return {}
+
+    @contextlib.asynccontextmanager
+    async def started(
+        self,
+        engine: Engine,
+        label: str,
+        model: Model,
+        port: int | None,  # noqa: ARG002
+        log: Path,
+    ) -> AsyncGenerator[Side]:
+        """The engine's virtual twin."""
+        if not isinstance(engine.dialect, OpenAiDialect):
+            raise BadExperiment(f"engine '{label}': virtual engines speak OpenAI's API, {engine.adapter} does not")
+        site = self._site(label)
+        site.starts += 1
+        url = engine.url or self._new_url()
+        owned = engine.url is None
+        if owned:
+            await self.in_thread(log.touch)
+            await self._ready(site)
+        server = self._servers[url] = VirtualServer(url, site, owned=owned, cache=self._cache_of(site, url))
+        server.start_s = site.engine.start_s if owned else None
+        startup = Startup(
+            start_s=server.start_s, host_available_before_bytes=MEMORY_BYTES, host_available_ready_bytes=MEMORY_BYTES
+        )
+        description = EngineDescription(
+            label=label, adapter=engine.adapter, version="virtual", url=engine.url, model=model.name,
+            notes=list(engine.notes),
+        )  # fmt: skip
+        try:
+            yield Side(engine, server, description, startup, None)
+        finally:
+            server.stop()
+
+    @contextlib.asynccontextmanager
+    async def _client(self) -> AsyncGenerator[Fleet]:
+        yield Fleet([VirtualStation(VirtualHost(self._servers))], self.now_ns, self.in_thread)
+
+    def fleet(self, client: ClientConfig) -> AbstractAsyncContextManager[Fleet]:  # noqa: ARG002
+        """One worker, in this process."""
+        return self._client()
+
+    def sampler(self) -> AbstractAsyncContextManager[Telemetry]:
+        """Of the world's probes."""
+        return contextlib.nullcontext(VirtualSampler(self._probes))
+
+    async def calibrate(self, fleet: Fleet, shape: Shape, transport: str) -> ClientError:  # noqa: ARG002
+        """What the world was told."""
+        return self._client_error
+
+    async def check_quality(
+        self,
+        plans: Sequence[TrialPlan],
+        run: RunFolder,
+        engine: Engine,
+        *,
+        experiment: Experiment,
+        model: Model,
+        tokenizer: Tokenizer,
+        planner: TrafficPlanner,
+    ) -> None:
+        """Nothing: there is no model that could be compared with."""
+
+    async def _timed(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        self._loop = asyncio.get_running_loop()
+        try:
+            return await coroutine
+        finally:
+            self._now_s, self._loop = self._loop.time(), None
+
+    def _time_s(self) -> float:
+        return self._loop.time() if self._loop else self._now_s
+
+    def _new_url(self) -> str:
+        self._ports += 1
+        return f"http://virtual:{self._ports}"
+
+    def _site(self, label: str) -> Site:
+        if label not in self.sites:
+            raise BadExperiment(f"the virtual world has no engine '{label}'; it has {', '.join(self.sites)}")
+        return self.sites[label]
+
+    def _cache_of(self, site: Site, url: str) -> PrefixCache | None:
+        """Two engines at one address share it."""
+        blocks = site.engine.cache_block_tokens
+        return None if blocks is None else self._caches.setdefault(url, PrefixCache(blocks))
+
+    async def _ready(self, site: Site) -> None:
+        """Wait for the start.
+
+        Raises:
+            EngineDied: it ends before it is ready.
+        """
+        await asyncio.sleep(site.engine.start_s)
+        for death in site.engine.deaths:
+            if death.after_requests == 0 and death.befalls(site.starts):
+                raise EngineDied(f"it did not start (exit status {death.exit_status}): the virtual engine wants this")

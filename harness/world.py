@@ -1,0 +1,270 @@
+"""Everything that a run does to the outside, behind one seam: processes, threads, signals, stamps.
+
+:class:`RealWorld` does it; :class:`harness.virtual.VirtualWorld` is its twin in virtual time. Waiting needs no method
+here: ``asyncio.sleep`` and ``asyncio.timeout`` belong to the event loop, and :meth:`World.run` chooses the loop.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+import msgspec
+import uvloop
+
+from engines import Engine, Model, pick_port
+from engines.models import resolve
+from harness.calibration import Shape, calibrate
+from harness.client import Fleet, local_fleet
+from harness.client.ray_fleet import ray_fleet
+from harness.environment import environment, git_commit, source
+from harness.experiment import ClientConfig, Experiment, ModelConfig
+from harness.fingerprint import build_of_engine
+from harness.quality import check_quality
+from harness.signals import stop_signals
+from harness.starting import Side, started
+from harness.telemetry import OwnProcesses, ServerPage, sampler
+from harness.traffic import TrafficPlanner
+from results.records import ClientError, Source, TrialPlan
+from results.store import RunFolder, new_run_id
+from workloads import NoTokenizer, Tokenizer
+
+T = TypeVar("T")
+P = ParamSpec("P")
+Fetching = Callable[[int, int | None], None]
+"""Told of a download's progress: bytes so far, and all of them or None."""
+
+
+class Telemetry(Protocol):
+    """Samples host, engine and client: :class:`harness.telemetry.Sampler`, or its twin in virtual time."""
+
+    def into(
+        self,
+        log: Path,
+        engine_pid: int | None,
+        client_pids: Sequence[int],
+        server: ServerPage | None = None,
+        gpus: str | None = None,
+        *,
+        own: OwnProcesses = ...,
+    ) -> AbstractAsyncContextManager[None]:
+        """See :meth:`harness.telemetry.Sampler.into`."""
+        ...
+
+    async def mark(self, mark: str) -> None:
+        """See :meth:`harness.telemetry.Sampler.mark`."""
+        ...
+
+
+class Provenance(msgspec.Struct, frozen=True):
+    """Who measures, where and what; stored in the manifest under the same names."""
+
+    pid: int
+    host: str
+    git_commit: str | None
+    source: Source | None
+    environment: dict[str, Any]
+
+
+class World(Protocol):
+    """What runs, searches and gates need of the outside."""
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run to the end on an event loop of this world."""
+        ...
+
+    def now_ns(self) -> int:
+        """Monotonic nanoseconds: the clock of every stamp of a run."""
+        ...
+
+    def now_utc(self) -> datetime:
+        """The time of day."""
+        ...
+
+    def run_id(self, name: str) -> str:
+        """A new run id; ids sort by time and do not collide."""
+        ...
+
+    def provenance(self) -> Provenance:
+        """Who measures, where and what."""
+        ...
+
+    def on_termination(self, callback: Callable[[], object]) -> None:
+        """Call ``callback`` on the running loop at SIGTERM and SIGHUP."""
+        ...
+
+    async def in_thread(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do what blocks, without holding up the loop."""
+        ...
+
+    async def model(self, config: ModelConfig, fetching: Fetching) -> Model:
+        """The model's files, fetched where that is needed.
+
+        Raises:
+            EngineError: it is unknown, or cannot be fetched.
+        """
+        ...
+
+    def tokenizer(self, config: ModelConfig, model: Model) -> Tokenizer:
+        """The model's tokenizer.
+
+        Raises:
+            NoTokenizer: nothing says where it is, or it is not there.
+        """
+        ...
+
+    def build(self, engine: Engine) -> dict[str, Any]:
+        """Which code a launch of the engine would run; see :func:`harness.fingerprint.build_of_engine`."""
+        ...
+
+    def started(
+        self, engine: Engine, label: str, model: Model, port: int | None, log: Path
+    ) -> AbstractAsyncContextManager[Side]:
+        """The engine, running and described; stopped with the block.
+
+        Raises:
+            EngineError: as :func:`harness.starting.started`; or ``port`` is taken.
+        """
+        ...
+
+    def fleet(self, client: ClientConfig) -> AbstractAsyncContextManager[Fleet]:
+        """The measuring client; it goes with the block."""
+        ...
+
+    def sampler(self) -> AbstractAsyncContextManager[Telemetry]:
+        """The telemetry; it goes with the block."""
+        ...
+
+    async def calibrate(self, fleet: Fleet, shape: Shape, transport: str) -> ClientError:
+        """See :func:`harness.calibration.calibrate`."""
+        ...
+
+    async def check_quality(
+        self,
+        plans: Sequence[TrialPlan],
+        run: RunFolder,
+        engine: Engine,
+        *,
+        experiment: Experiment,
+        model: Model,
+        tokenizer: Tokenizer,
+        planner: TrafficPlanner,
+    ) -> None:
+        """See :func:`harness.quality.check_quality`."""
+        ...
+
+
+class RealWorld:
+    """This machine."""
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """On uvloop."""
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(coroutine)
+
+    def now_ns(self) -> int:
+        """``time.monotonic_ns()``."""
+        return time.monotonic_ns()
+
+    def now_utc(self) -> datetime:
+        """Of this machine's clock."""
+        return datetime.now(UTC)
+
+    def run_id(self, name: str) -> str:
+        """See :func:`results.store.new_run_id`."""
+        return new_run_id(name)
+
+    def provenance(self) -> Provenance:
+        """This process, this machine and the checkouts."""
+        return Provenance(
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            git_commit=git_commit(),
+            source=source(Path.cwd(), os.environ),
+            environment=environment(),
+        )
+
+    def on_termination(self, callback: Callable[[], object]) -> None:
+        """By the loop's own signal handlers."""
+        for number in stop_signals():
+            asyncio.get_running_loop().add_signal_handler(number, callback)
+
+    async def in_thread(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """``asyncio.to_thread``."""
+        return await asyncio.to_thread(work, *args, **kwargs)
+
+    async def model(self, config: ModelConfig, fetching: Fetching) -> Model:
+        """From the cache, a path, or the net."""
+        return await asyncio.to_thread(resolve, config.name, config.path, fetching)
+
+    def tokenizer(self, config: ModelConfig, model: Model) -> Tokenizer:
+        """From ``tokenizer`` of the experiment, or beside the model."""
+        place = config.tokenizer or model.path
+        if place is None:
+            raise NoTokenizer("prompts of exact length need the model's tokenizer; set tokenizer (a folder) in [model]")
+        return Tokenizer(Path(place).expanduser())
+
+    def build(self, engine: Engine) -> dict[str, Any]:
+        """Of the code on this machine."""
+        return build_of_engine(engine)
+
+    @contextlib.asynccontextmanager
+    async def started(self, engine: Engine, label: str, model: Model, port: int | None, log: Path):  # noqa: ANN201
+        """See :func:`harness.starting.started`."""
+        async with started(engine, label, model, pick_port(port), log) as side:
+            yield side
+
+    def fleet(self, client: ClientConfig) -> AbstractAsyncContextManager[Fleet]:
+        """Workers on this machine or on a cluster's."""
+        if client.ray:
+            return ray_fleet(client.ray, client.workers, client.cores)
+        return local_fleet(client.workers, client.cores)
+
+    def sampler(self) -> AbstractAsyncContextManager[Telemetry]:
+        """The sampler's process."""
+        return sampler()
+
+    async def calibrate(self, fleet: Fleet, shape: Shape, transport: str) -> ClientError:
+        """Against a truth server."""
+        return await calibrate(fleet, shape, transport)
+
+    async def check_quality(
+        self,
+        plans: Sequence[TrialPlan],
+        run: RunFolder,
+        engine: Engine,
+        *,
+        experiment: Experiment,
+        model: Model,
+        tokenizer: Tokenizer,
+        planner: TrafficPlanner,
+    ) -> None:
+        """With Transformers, in a process of its own."""
+        await check_quality(
+            plans, run, engine, experiment=experiment, model=model, tokenizer=tokenizer, planner=planner
+        )
+
+
+_WORLD: ContextVar[World] = ContextVar("world", default=RealWorld())  # noqa: B039  (it has no state)
+
+
+def current_world() -> World:
+    """The world in which a run that begins now takes place; this machine, unless :func:`inside` says otherwise."""
+    return _WORLD.get()
+
+
+@contextlib.contextmanager
+def inside(world: World) -> Generator[None]:
+    """Runs that begin in the block take place in ``world``, also those of the command line."""
+    token = _WORLD.set(world)
+    try:
+        yield
+    finally:
+        _WORLD.reset(token)

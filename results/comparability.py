@@ -1,0 +1,96 @@
+"""What must be equal before two runs are compared, and a digest of it by which runs of one kind are found.
+
+GPUs are told by model, memory and driver: two of one model are alike, whatever their serial numbers are.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from results.metrics.catalogue import DEFINITIONS
+from results.records import Manifest, TrialRecord
+
+_GIB = 1024**3
+_GPU = ("name", "memory_bytes", "driver")
+_CLIENT = ("transport", "workers", "ray")
+
+
+def conditions(manifest: Manifest) -> dict[str, Any]:
+    """By name all that a run shares with runs that it may be compared with; settings left at their default are out.
+
+    Traffic and weights belong to trials: :class:`Series` has them.
+    """
+    machine, experiment = manifest.environment, manifest.experiment
+    memory_bytes = machine.get("memory_bytes")
+    client, quality = (_table(experiment, name) for name in ("client", "quality"))
+    return {
+        "cpu": machine.get("cpu"),
+        "cores": machine.get("cores"),
+        "memory_gib": round(memory_bytes / _GIB) if memory_bytes else None,  # the kernel's own share of it varies
+        "gpus": [{name: gpu.get(name) for name in _GPU} for gpu in machine.get("gpus") or []] or None,
+        **{f"trial.{name}": value for name, value in _table(experiment, "trial").items()},
+        **{f"client.{name}": client[name] for name in _CLIENT if name in client},
+        **({"quality.logprobs": True} if quality.get("logprobs") else {}),
+        **{f"slo.{name}": value for name, value in msgspec.to_builtins(manifest.slo).items()},
+        "metric definitions": DEFINITIONS,
+    }
+
+
+def digest(manifest: Manifest) -> str:
+    """SHA-256 of the conditions, in hexadecimal."""
+    return hashlib.sha256(msgspec.json.encode(conditions(manifest), order="sorted")).hexdigest()
+
+
+def difference(manifests: Iterable[Manifest]) -> str | None:
+    """The first condition that is not equal in all of them, with two of its values; None where all are."""
+    first, *others = map(conditions, manifests)
+    for other in others:
+        for name in dict.fromkeys((*first, *other)):
+            left, right = first.get(name), other.get(name)
+            if left != right:
+                return f"{name} ({_text(left)} and {_text(right)})"
+    return None
+
+
+class Series(msgspec.Struct, frozen=True, array_like=True):
+    """What trials have in common whose figures may differ by noise alone.
+
+    Attributes:
+        adapter: of the engine; the label is the user's own.
+        level: label of the load.
+        workload: name.
+        traffic_sha256: over what was sent.
+        weights_sha256: of the model; empty where the engine does not say.
+        conditions_sha256: of the run, see :func:`digest`.
+    """
+
+    adapter: str
+    level: str
+    workload: str
+    traffic_sha256: str
+    weights_sha256: str
+    conditions_sha256: str
+
+
+def series_of(manifest: Manifest, record: TrialRecord) -> Series:
+    """The series that a trial belongs to."""
+    described = record.engine_description
+    return Series(
+        described.adapter if described else "",
+        record.load.label,
+        record.workload,
+        record.workload_sha256,
+        (described.model_sha256 or "") if described else "",
+        digest(manifest),
+    )
+
+
+def _table(experiment: Mapping[str, Any], name: str) -> dict[str, Any]:
+    table = experiment.get(name)
+    return table if isinstance(table, dict) else {}
+
+
+def _text(value: object) -> str:
+    return "unset" if value is None else str(value)

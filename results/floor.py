@@ -1,0 +1,136 @@
+"""The noise floor of a machine: how much runs of one thing differ there at most, from hour to hour.
+
+It is measured by runs of one engine at one commit, each with starts of its own and at least an hour apart (A/A runs),
+and stored beside them. A gate whose baseline is one or two runs has no other measure of what a day is worth.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from results.atomic import write_atomic
+from results.comparability import Series
+from results.errors import NoEvidence, RunUnreadable
+from results.metrics import CATALOGUE
+from results.statistics.between_runs import LEAST_FLOOR_RUNS, NoiseFloor, run_means, upper_bound
+from results.statistics.comparison import scale_of
+from results.statistics.two_sample import Scale
+
+FLOOR_FILE = "noise-floor.json"
+_APART_S = 3600.0
+_VERSION = 1
+
+
+class FloorCell(msgspec.Struct, frozen=True):
+    """The floor of one series.
+
+    Attributes:
+        series: what it holds for.
+        runs: ids of the runs that it rests on, oldest first.
+        trials: of each run, their harmonic mean.
+        bounds: metric → 99 % upper bound of the standard deviation of run means, on the metric's scale.
+    """
+
+    series: Series
+    runs: list[str]
+    trials: float
+    bounds: dict[str, float]
+
+    def of(self, metric: str) -> NoiseFloor | None:
+        """The floor of one metric; None where it was not measured."""
+        bound = self.bounds.get(metric)
+        return None if bound is None else NoiseFloor(bound, self.trials)
+
+
+class _File(msgspec.Struct, frozen=True):
+    version: int
+    cells: list[FloorCell]
+
+
+class _Version(msgspec.Struct, frozen=True):
+    version: int
+
+
+def stored_floors(root: Path) -> list[FloorCell]:
+    """The floors stored in a folder of runs; none where there are none.
+
+    Raises:
+        RunUnreadable: the file is damaged, or of another version.
+    """
+    path = root / FLOOR_FILE
+    if not path.is_file():
+        return []
+    try:
+        data = path.read_bytes()
+        version = msgspec.json.decode(data, type=_Version).version
+        if version != _VERSION:
+            raise RunUnreadable(f"{path} has version {version}, not {_VERSION}; measure it again: bakeoff floor")
+        return msgspec.json.decode(data, type=_File).cells
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RunUnreadable(f"{path} is damaged ({error}); measure it again: bakeoff floor") from error
+
+
+def store_floors(root: Path, cells: Sequence[FloorCell]) -> Path:
+    """Store floors in a folder of runs, in place of those of the same series.
+
+    Raises:
+        RunUnreadable: as :func:`stored_floors`.
+        NotWritable: the folder cannot be written.
+    """
+    new = {cell.series for cell in cells}
+    kept = [cell for cell in stored_floors(root) if cell.series not in new]
+    path = root / FLOOR_FILE
+    write_atomic(path, msgspec.json.format(msgspec.json.encode(_File(_VERSION, [*kept, *cells])), indent=1) + b"\n")
+    return path
+
+
+def floor_cell(series: Series, runs: Mapping[str, Sequence[Mapping[str, float | None]]]) -> FloorCell:
+    """The floor of one series.
+
+    Args:
+        series: what the runs share.
+        runs: by id, oldest first, the metrics of each of its valid trials; None where a trial lacks one.
+    """
+    bounds: dict[str, float] = {}
+    for name, metric in CATALOGUE.items():
+        values = [[trial[name] for trial in trials] for trials in runs.values()]
+        known = [[value for value in of_run if value is not None] for of_run in values]
+        if any(len(few) < len(of_run) for few, of_run in zip(known, values, strict=True)):
+            continue
+        scale = scale_of(metric)
+        if scale is Scale.DIFFERENCE or all(value > 0 for of_run in known for value in of_run):
+            bounds[name] = upper_bound(run_means(known, scale).tolist())
+    trials = len(runs) / sum(1 / len(of_run) for of_run in runs.values())
+    return FloorCell(series, list(runs), trials, bounds)
+
+
+def apart(created_utc: Mapping[str, str]) -> list[str]:
+    """The runs that began at least an hour after the one before, oldest first.
+
+    Args:
+        created_utc: by id of the run, ISO 8601.
+
+    Raises:
+        NoEvidence: they are too few for a floor.
+    """
+    chosen: list[str] = []
+    last: datetime | None = None
+    moments = {run: _moment(text) for run, text in created_utc.items()}
+    for run, moment in sorted(moments.items(), key=lambda item: item[1]):
+        if last is None or (moment - last).total_seconds() >= _APART_S:
+            chosen.append(run)
+            last = moment
+    if len(chosen) < LEAST_FLOOR_RUNS:
+        raise NoEvidence(
+            f"a floor needs {LEAST_FLOOR_RUNS} runs at least an hour apart, there are {len(chosen)}; "
+            "repeat the experiment at other hours"
+        )
+    return chosen
+
+
+def _moment(iso: str) -> datetime:
+    """Runs of other tools do not name their time zone."""
+    moment = datetime.fromisoformat(iso)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

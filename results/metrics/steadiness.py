@@ -1,0 +1,85 @@
+"""Whether a load was steady over its window: an open loop's backlog, a closed loop's throughput.
+
+**Saturated.** Under a rate that an engine can carry, the requests in flight N(t) are stationary: the difference of two
+far readings has a standard deviation of about √(2 N̄) for many servers, and of about 6 for one server at a utilisation
+of 0.8, whose N is geometric with mean 4. A backlog that grew by more than :data:`GROWTH` √max(N̄, 20) from the window's
+first tenth to its last is beyond both (simulated in ``benchmarks/truth/known_answers.py``).
+
+**Trend.** Student's t of the slope of the tokens that arrived in up to ten batches of the window (batch means: Law and
+Kelton, Simulation Modeling and Analysis, ch. 9). A batch is as long as a turnover of a slot: batches share no requests;
+a slope counts when it is sure and large.
+"""
+
+import math
+import statistics
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from results.records import RequestRecord, Window
+from results.statistics.distributions import t_tails
+
+GROWTH = 4.0
+LEAST_BACKLOG = 20.0
+SAMPLES = 21
+"""Readings of the requests in flight, at equal distances over the window, its ends included."""
+_END_SAMPLES = 3
+_LEAST_BATCHES, _MOST_BATCHES = 6, 10
+_MOST_P = 1e-3
+_LEAST_CHANGE = 0.2
+
+
+class Growth(msgspec.Struct, frozen=True):
+    """Requests in flight in the first and in the last tenth of a window."""
+
+    first: float
+    last: float
+
+    @property
+    def is_saturation(self) -> bool:
+        """Whether it is more than an engine shows that carries the load."""
+        return self.last - self.first > GROWTH * math.sqrt(max(self.first, LEAST_BACKLOG))
+
+
+def growth(in_flight: Sequence[float]) -> Growth:
+    """From readings of the requests in flight; none of fewer than two."""
+    if len(in_flight) < 2:
+        return Growth(0.0, 0.0)
+    return Growth(statistics.fmean(in_flight[:_END_SAMPLES]), statistics.fmean(in_flight[-_END_SAMPLES:]))
+
+
+def in_flight(requests: Sequence[RequestRecord], window: Window) -> list[int]:
+    """Requests that were planned and had not ended, at :data:`SAMPLES` instants of the window."""
+    planned, ended = sorted(r.planned_ns for r in requests), sorted(r.ended_ns for r in requests)
+    length_ns = window.end_ns - window.start_ns
+    instants = [window.start_ns + length_ns * number // (SAMPLES - 1) for number in range(SAMPLES)]
+    return [bisect_left(planned, t_ns) - bisect_left(ended, t_ns) for t_ns in instants]
+
+
+def throughput_change(requests: Sequence[RequestRecord], window: Window, turnover_s: float) -> float | None:
+    """By which share of its mean the token rate rose over the window, or fell; None where there is no sure trend.
+
+    Args:
+        requests: all under load.
+        window: of the trial.
+        turnover_s: mean time from one request of a slot to its next.
+    """
+    batches = min(_MOST_BATCHES, int(window.length_s / turnover_s)) if turnover_s > 0 else _MOST_BATCHES
+    if window.length_s <= 0 or batches < _LEAST_BATCHES:
+        return None
+    edges = np.linspace(window.start_ns, window.end_ns, batches + 1)
+    times = np.array([t for r in requests for t in r.chunk_ns], dtype=np.float64)
+    weights = np.array([n for r in requests for n in r.chunk_tokens], dtype=np.float64)
+    tokens, _ = np.histogram(times, edges, weights=weights)
+    mean = float(tokens.mean())
+    if not mean:
+        return None
+    x = np.arange(batches) - (batches - 1) / 2
+    slope = float((x * tokens).sum() / (x * x).sum())
+    change = slope * (batches - 1) / mean
+    residual = tokens - mean - slope * x
+    error = math.sqrt(float((residual * residual).sum()) / (batches - 2) / float((x * x).sum()))
+    p_value = t_tails(slope / error, batches - 2) if error else 0.0
+    return change if abs(change) >= _LEAST_CHANGE and p_value <= _MOST_P else None

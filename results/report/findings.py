@@ -1,0 +1,141 @@
+"""Findings as sentences: what was seen, then what to do. The only place that words them."""
+
+from collections.abc import Iterable
+
+from results.findings import Finding, FindingCode, Parameter
+from results.metrics import CATALOGUE, Unit
+from results.objectives import Miss
+from results.report.format import share_text, value_text
+
+SENTENCES: dict[FindingCode, str] = {
+    FindingCode.ENGINE_DIED: "the engine died: {detail}; read the end of its log",
+    FindingCode.ENGINE_RESTARTED: (
+        "the engine was restarted: its counter {counter} fell from {before} to {after}; find out why it ended"
+    ),
+    FindingCode.ENGINE_STOPPED: (
+        "a signal, debugger or full terminal stopped {stopped_processes} of {processes} engine processes for "
+        "{stopped_s}; let nothing stop them, and repeat"
+    ),
+    FindingCode.REQUESTS_LOST: (
+        "{planned_requests} requests were planned and {logged_requests} were logged; report this bug of Bakeoff"
+    ),
+    FindingCode.FAILED_REQUESTS: (
+        "{failed_requests} of {measured_requests} requests failed, {outcome_requests} of them as {outcome}: {error}; "
+        "lower the load or read the engine's log"
+    ),
+    FindingCode.SATURATED: (
+        "the engine falls behind the arrivals: {first_in_flight} requests were in flight in the first tenth of the "
+        "window and {last_in_flight} in the last; lower rate_per_s"
+    ),
+    FindingCode.NOT_STEADY: "throughput changed by {change_share} across the window; raise trial.duration_s",
+    FindingCode.WINDOW_TOO_SHORT: (
+        "the window is {window_s} long and must be {needed_window_s} or more; raise trial.max_window_s, or give the "
+        "workload more requests"
+    ),
+    FindingCode.CLIENT_LATE: (
+        "the client sent {late_share} of the requests more than {send_lag_s} late; add client.workers"
+    ),
+    FindingCode.CLIENT_OFF_RATE: "the client sent requests at {rate_share} of the planned rate; add client.workers",
+    FindingCode.CLIENT_STALLED: (
+        "the client's event loop was {loop_lag_s} late, more than {max_loop_lag_s}; "
+        "give the client a core of its own (client.cores) or add client.workers"
+    ),
+    FindingCode.CLIENT_ERROR: (
+        "the client's error in {latency} is {error_s}, more than {max_error_share} of the typical {typical_s}; "
+        "give the client a core of its own (client.cores) or add client.workers"
+    ),
+    FindingCode.CACHE_NOT_COLD: (
+        "{cached_tokens} of {prompt_tokens} prompt tokens came from the prefix cache, but the trial repeats at most "
+        "{repeated_tokens} of its own; restart the engine or change seed"
+    ),
+    FindingCode.THROTTLED: "{gpu} lowered its clocks for heat or a power brake for {held_s}; cool it and repeat",
+    FindingCode.FOREIGN_LOAD: (
+        "other processes used {foreign_share} of the machine, {foreign_cores} cores, more than {max_foreign_share}; "
+        "end them and repeat"
+    ),
+    FindingCode.OUTPUT_LENGTH: (
+        "{wrong_requests} of {ok_requests} answers are not as long as asked (the first has {output_tokens} instead of "
+        "{asked_tokens} tokens); make the engine honour the length"
+    ),
+    FindingCode.INPUT_LENGTH: (
+        "the engine counted {engine_tokens} prompt tokens where {planned_tokens} were planned, in {wrong_requests} of "
+        "{ok_requests} requests; check that tokenizer and chat template are the model's own"
+    ),
+    FindingCode.PROMPT_LENGTH: (
+        "{wrong_requests} of {planned_requests} planned prompts are not as long as the workload says (the first: "
+        "{example}); choose lengths that the tokenizer can make"
+    ),
+    FindingCode.TOKENS_APPORTIONED: (
+        "{apportioned_requests} of {ok_requests} answers tell only their total of tokens, so their ITL is apportioned "
+        "over the chunks; let the engine return token ids"
+    ),
+    FindingCode.TOKENS_ASSUMED: (
+        "{assumed_requests} of {ok_requests} answers do not say how many tokens their chunks hold, so one token per "
+        "chunk is assumed; let the engine return usage or token ids"
+    ),
+    FindingCode.CACHE_UNKNOWN: (
+        "the prefix cache was to be {cache}, but the engine does not say what it hit; compare with a cold trial"
+    ),
+    FindingCode.CACHE_UNUSED: (
+        "the prefix cache was to be {cache}, but only {cached_tokens} of {prompt_tokens} prompt tokens came from it; "
+        "switch it on or enlarge it"
+    ),
+    FindingCode.UNCALIBRATED_PACE: (
+        "the client's error was measured at {calibrated_chunks_per_s} chunks/s and the trial had "
+        "{trial_chunks_per_s}; read its ± as a lower bound"
+    ),
+    FindingCode.SEVERAL_SERVERS: (
+        "several servers answer in turn where the engine's metrics are read ({counter} fell from {before} to {after} "
+        "and rose again); measure one of them"
+    ),
+    FindingCode.COUNTERS_DISAGREE: (
+        "the engine counted {engine_tokens} output tokens under this load and the client {client_tokens}; "
+        "let nobody else use the engine, and check what its chunks hold"
+    ),
+    FindingCode.PLAN_ENDED_EARLY: (
+        "the plan had requests for {planned_s} of {needed_window_s}, so the window is shorter; give the workload more "
+        "requests"
+    ),
+    FindingCode.TURN_MIX: (
+        "the mean turn of the window's requests is {window_turn} and of the workload's {workload_turn}; "
+        "raise trial.duration_s"
+    ),
+    FindingCode.SOME_FOREIGN_LOAD: (
+        "other processes used {foreign_share} of the machine, {foreign_cores} cores; end them to be sure (above "
+        "{max_foreign_share} the trial is INVALID)"
+    ),
+    FindingCode.POWER_CAPPED: (
+        "{gpu} was at its power limit for {capped_share} of the window; compare only runs under the same limit"
+    ),
+    FindingCode.IMPORTED: "{tool} measured this trial; its client's error is unknown, and nothing was sampled",
+}
+"""A template for each code; its fields are the code's parameters, written as their names' endings ask."""
+_LATENCIES = {"ttft": "TTFT", "chunk_gap": "the gap between chunks"}
+
+
+def sentence(finding: Finding) -> str:
+    """One line of plain English, without a full stop. It may quote engines: :func:`~results.report.format.plain` it."""
+    texts = {name: _text(name, value) for name, value in finding.parameters.items()}
+    return SENTENCES[finding.code].format_map(texts)
+
+
+def sentences(findings: Iterable[Finding]) -> str:
+    """All of them in one line."""
+    return "; also: ".join(map(sentence, findings))
+
+
+def miss_sentence(miss: Miss) -> str:
+    """``ttft_p99<500ms: it was 550 ms``, or why nothing was seen of it."""
+    if miss.value.value is None:
+        return f"{miss.objective}: {miss.value.reason}"
+    return f"{miss.objective}: it was {value_text(CATALOGUE[miss.metric].unit, miss.value.value)}"
+
+
+def _text(name: str, value: Parameter) -> str:
+    if isinstance(value, str):
+        return _LATENCIES.get(value, value) if name == "latency" else value
+    if name.endswith("_share"):
+        return share_text(value, 1)
+    if name.endswith("_s") and not name.endswith("_per_s"):
+        return value_text(Unit.SECONDS, value)
+    return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 100 else f"{value:.3g}"

@@ -1,0 +1,18 @@
+"""How much of the machine others used while trials were measured, in one line."""
+
+from statistics import median
+
+from results.metrics import Unit
+from results.report.format import ABSENT, value_text
+from results.run import Run
+
+
+def foreign_load_text(run: Run) -> str:
+    """``median 0.6 %, at most 3.1 % of the cores``, or why it is not known; empty where nothing was sampled."""
+    sampled = [trial.metrics["foreign_cpu_share"] for trial in run.finished if trial.telemetry]
+    shares = [value.value for value in sampled if value.value is not None]
+    if not shares:
+        return f"{ABSENT} ({sampled[0].reason})" if sampled else ""
+    centre, most = (value_text(Unit.SHARE, share) for share in (median(shares), max(shares)))
+    known = "" if len(shares) == len(sampled) else f", known of {len(shares)} of {len(sampled)} trials"
+    return f"median {centre}, at most {most} of the cores{known}"

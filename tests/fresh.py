@@ -1,0 +1,118 @@
+"""Commands and imports in processes in which none of our modules are loaded, without the price of a new interpreter.
+
+``python -m tests.fresh imports`` imports each module of the five packages alone and prints a line for each.
+``python -m tests.fresh commands`` reads command lines, a JSON list of lists of words, from stdin, runs each in a fork,
+and prints a JSON list of their exit status and output.
+"""
+
+import functools
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterable
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import NoReturn
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("engines", "harness", "reference_engine", "results", "workloads")
+
+
+def modules(package: str) -> list[str]:
+    """Names of a package's modules by its files, without programs, which run when they are imported."""
+    files = sorted(file for file in (ROOT / package).rglob("*.py") if file.stem != "__main__")
+    return [".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for file in files]
+
+
+def is_ours(name: str | None) -> bool:
+    return (name or "").partition(".")[0] in PACKAGES
+
+
+def warm_up(packages: Iterable[str]) -> None:
+    """Import these packages and forget them: the third-party modules that they import stay, and their compiled code."""
+    for name in (name for package in packages for name in modules(package)):
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            continue  # a command that needs it will say so
+    restore({})
+    gc.collect()
+    gc.freeze()  # the pages of what is loaded stay shared
+
+
+def import_alone(name: str) -> None:
+    """Import a module where only its parents are loaded, with which any import of it begins; then each module below."""
+    before = {other: set(vars(module)) for other, module in sys.modules.items() if is_ours(other)}
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        print("failed" if is_ours(error.name) else "lacks", name, error.name)
+    except Exception as error:  # noqa: BLE001  (whatever it is, the next module is tried)
+        print("failed", name, repr(error))
+    else:
+        print("imported", name)
+        for below in pkgutil.iter_modules(getattr(module, "__path__", ()), f"{name}."):
+            if not below.name.endswith(".__main__"):
+                import_alone(below.name)
+    restore(before)
+
+
+def restore(before: dict[str, set[str]]) -> None:
+    """Forget our modules but these, and what these have got since."""
+    for name, module in [(name, module) for name, module in sys.modules.items() if is_ours(name)]:
+        if name not in before:
+            del sys.modules[name]
+            continue
+        for attribute in vars(module).keys() - before[name]:
+            delattr(module, attribute)
+
+
+def run_command(words: list[str], output: int) -> NoReturn:
+    """Be the process of this command line; ``output`` is the file that gets its stdout and stderr."""
+    for descriptor in (1, 2):
+        os.dup2(output, descriptor)
+    sys.argv = ["bakeoff", *words]
+    status = 1
+    try:
+        from harness.cli import main as bakeoff  # noqa: PLC0415  (this import is part of the command)
+
+        bakeoff()
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+        raise
+    finally:
+        sys.stdout.flush()
+        os._exit(status)
+
+
+def output_of(words: list[str]) -> tuple[int, str]:
+    """Exit status of a command line in a fork, and what it wrote to stdout and stderr."""
+    with tempfile.TemporaryFile() as file:
+        pid = os.fork()
+        if pid == 0:
+            run_command(words, file.fileno())
+        _, status = os.waitpid(pid, 0)
+        file.seek(0)
+        return os.waitstatus_to_exitcode(status), file.read().decode()
+
+
+def main(job: str) -> None:
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a fork should have no threads to lose
+    SourceFileLoader.get_code = functools.cache(SourceFileLoader.get_code)
+    if job == "imports":
+        for package in PACKAGES:
+            import_alone(package)
+    else:
+        warm_up(package for package in PACKAGES if package != "reference_engine")
+        print(json.dumps([output_of(words) for words in json.load(sys.stdin)]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,43 @@
+"""This machine without the processes that measure: for tests of what an adapter or a wire format makes of a run."""
+
+import contextlib
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
+
+from harness.client import Fleet, HttpTransport
+from harness.client.orders import Prepare
+from harness.clock import Clock, MonotonicClock
+from harness.experiment import ClientConfig
+from harness.virtual.station import NoMeter, VirtualStation
+from harness.virtual.telemetry import VirtualSampler
+from harness.world import RealWorld, Telemetry
+
+
+class _Sockets:
+    """A :class:`~harness.client.loads.Host`: this machine, on the loop of the test."""
+
+    def transport(self, order: Prepare) -> HttpTransport:
+        return HttpTransport(order.base_url, order.access)
+
+    def clock(self) -> MonotonicClock:
+        return MonotonicClock()
+
+    def meter(self, clock: Clock) -> NoMeter:
+        return NoMeter()
+
+
+class InProcess(RealWorld):
+    """Engines are real; the client is on this loop, and nothing is sampled unless the sampler is asked for."""
+
+    def __init__(self, *, samples: bool = False) -> None:
+        self._samples = samples
+
+    @contextlib.asynccontextmanager
+    async def _client(self) -> AsyncGenerator[Fleet]:
+        yield Fleet([VirtualStation(_Sockets())])
+
+    def fleet(self, client: ClientConfig) -> AbstractAsyncContextManager[Fleet]:
+        return self._client()
+
+    def sampler(self) -> AbstractAsyncContextManager[Telemetry]:
+        return super().sampler() if self._samples else contextlib.nullcontext(VirtualSampler(()))

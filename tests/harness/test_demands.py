@@ -1,0 +1,73 @@
+"""An engine that cannot be told a JSON schema is refused where the workload has one, before anything starts."""
+
+from typing import Any
+
+import pytest
+
+from engines import Deployment, Model, engine
+from engines.dialects import (
+    AnthropicDialect,
+    Dialect,
+    LlamaCppDialect,
+    LlamaCppNativeDialect,
+    LlamaCppPythonDialect,
+    OpenAiDialect,
+    ReferenceDialect,
+    ResponsesDialect,
+    SglangDialect,
+    SglangNativeDialect,
+    TensorRtLlmDialect,
+    TgiDialect,
+    TgiNativeDialect,
+    TransformersDialect,
+    VllmDialect,
+    holds_to_schema,
+)
+from harness.demands import refuse_unmet
+from harness.errors import BadExperiment
+from workloads import Message, Turn
+
+SCHEMA = '{"type":"object"}'
+CHAT = Turn(9, 3, messages=(Message("user", "Hi"),), json_schema=SCHEMA)
+COMPLETION = Turn(3, 5, prompt="one two three", json_schema=SCHEMA)
+BOTH, CHATS, NEITHER = {CHAT, COMPLETION}, {CHAT}, set[Turn]()
+
+
+def at(adapter: str, **options: Any) -> Any:
+    return engine(adapter, Model("smol"), options, deployment=Deployment(url="http://192.0.2.7:8000"))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "held"),
+    [
+        (OpenAiDialect(), BOTH), (ResponsesDialect(), BOTH), (VllmDialect(), BOTH), (ReferenceDialect(), BOTH),
+        (SglangDialect(), BOTH), (SglangNativeDialect(), BOTH), (TensorRtLlmDialect(), BOTH),
+        (LlamaCppDialect(), BOTH), (LlamaCppNativeDialect(), BOTH), (LlamaCppPythonDialect(), CHATS),
+        (TgiDialect(), CHATS), (TgiNativeDialect(), BOTH),
+        (TransformersDialect(), NEITHER), (AnthropicDialect(), NEITHER),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)  # fmt: skip
+def test_who_can_be_told_a_schema(dialect: Dialect, held: set[Turn]) -> None:
+    assert {turn for turn in (CHAT, COMPLETION) if holds_to_schema(dialect.request, turn)} == held
+
+
+def test_the_refusal_names_engine_workload_and_what_to_do() -> None:
+    engines = {"a": at("vllm"), "slow": at("anthropic")}
+    with pytest.raises(BadExperiment) as refused:
+        refuse_unmet(engines, [CHAT], "structured-output")
+    assert str(refused.value) == (
+        "engine 'slow' cannot hold chats to a JSON schema, which workload 'structured-output' asks; "
+        "leave the engine out, or choose another workload or api"
+    )
+
+
+def test_it_depends_on_the_api() -> None:
+    refuse_unmet({"tgi": at("tgi", api="openai")}, [CHAT], "mine")
+    with pytest.raises(BadExperiment, match="engine 'tgi' cannot hold completions to a JSON schema"):
+        refuse_unmet({"tgi": at("tgi", api="openai")}, [COMPLETION], "mine")
+
+
+def test_a_workload_without_schemas_refuses_nobody() -> None:
+    free = [Turn(9, 3, messages=CHAT.messages), Turn(3, 5, prompt="one two three")]
+    refuse_unmet({"a": at("anthropic"), "b": at("transformers")}, free, "chat")

@@ -1,0 +1,209 @@
+"""The doctor of the machine, on machines that are made up: what it sees, what that does, and what helps."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+from harness.cli import make_app
+from harness.doctor import Check, State, examine_machine
+
+CPUS = "sys/devices/system/cpu"
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+NOBODY = 4_000_000
+
+
+class Nvml:
+    """One GPU of 700 W that another process uses, unless ``broken``."""
+
+    def __init__(
+        self, *, limit_w: int = 700, pids: tuple[int, ...] = (), persistent: bool = True, broken: str = ""
+    ) -> None:
+        self._limit_w, self._pids, self._persistent, self._broken = limit_w, pids, persistent, broken
+
+    def nvmlInit(self) -> None:
+        if self._broken == "nvmlInit":
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetComputeRunningProcesses(self, _: int) -> list[Any]:
+        if self._broken == "processes":
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)
+        return [type("Process", (), {"pid": pid, "usedGpuMemory": 3 * 1024**3})() for pid in self._pids]
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, _: int) -> int:
+        return self._limit_w * 1000
+
+    def nvmlDeviceGetPowerManagementDefaultLimit(self, _: int) -> int:
+        return 700_000
+
+    def nvmlDeviceGetPersistenceMode(self, _: int) -> int:
+        return int(self._persistent)
+
+
+NO_GPU = Nvml(broken="nvmlInit")
+
+
+def seen(root: Path, nvml: Nvml = NO_GPU, meanwhile: Callable[[], None] = lambda: None) -> dict[str, Check]:
+    return {check.subject: check for check in examine_machine(root, nvml, lambda _: meanwhile())}
+
+
+def put(root: Path, **files: str) -> Path:
+    """Files below the folder of the processors; a double underscore is a slash."""
+    for name, text in files.items():
+        place = root / CPUS / name.replace("__", "/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text + "\n")
+    return root
+
+
+def test_a_machine_that_shows_nothing_is_unknown_and_no_error(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    states = {subject: check.state for subject, check in seen(tmp_path).items()}
+    unknown = dict.fromkeys(("governor", "turbo", "SMT", "CPU limit", "swap", "load"), State.UNKNOWN)
+    assert states == {**unknown, "GPUs": State.FINE}
+
+
+@pytest.mark.parametrize(
+    ("files", "subject", "remedy"),
+    [
+        ({"cpu0__cpufreq__scaling_governor": "powersave"}, "governor", "sudo cpupower frequency-set -g performance"),
+        ({"intel_pstate__no_turbo": "0"}, "turbo", f"echo 1 | sudo tee /{CPUS}/intel_pstate/no_turbo"),
+        ({"cpufreq__boost": "1"}, "turbo", f"echo 0 | sudo tee /{CPUS}/cpufreq/boost"),
+        ({"smt__active": "1", "smt__control": "on"}, "SMT", f"echo off | sudo tee /{CPUS}/smt/control"),
+    ],
+)
+def test_a_processor_that_disturbs_comes_with_a_command(
+    tmp_path: Path, files: dict[str, str], subject: str, remedy: str
+) -> None:
+    (tmp_path / "proc").mkdir()
+    check = seen(put(tmp_path, **files))[subject]
+    assert (check.state, check.remedy) == (State.DISTURBS, remedy)
+    assert check.effect
+
+
+@pytest.mark.parametrize(
+    ("files", "subject", "words"),
+    [
+        ({"cpu0__cpufreq__scaling_governor": "performance"}, "governor", "performance"),
+        ({"intel_pstate__no_turbo": "1"}, "turbo", "off"),
+        ({"cpufreq__boost": "0"}, "turbo", "off"),
+        ({"smt__active": "0", "smt__control": "off"}, "SMT", "off"),
+        ({"smt__active": "0", "smt__control": "notsupported"}, "SMT", "this processor has none"),
+    ],
+)
+def test_a_processor_that_is_set_up_is_fine(tmp_path: Path, files: dict[str, str], subject: str, words: str) -> None:
+    (tmp_path / "proc").mkdir()
+    assert seen(put(tmp_path, **files))[subject] == Check(subject, State.FINE, words)
+
+
+def test_governors_that_differ_are_all_named(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    put(tmp_path, cpu0__cpufreq__scaling_governor="performance", cpu11__cpufreq__scaling_governor="powersave")
+    assert seen(tmp_path)["governor"].seen == "performance, powersave"
+
+
+@pytest.mark.parametrize(
+    ("files", "state", "words"),
+    [
+        ({"job/cpu.max": "max 100000"}, State.FINE, "none"),
+        ({"job/cpu.max": "150000 100000"}, State.DISTURBS, "1.5 cores in each 100 ms"),
+        ({"cpu.max": "50000 100000"}, State.DISTURBS, "0.5 cores in each 100 ms"),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, State.FINE, "none"),
+        (
+            {"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"},
+            State.DISTURBS,
+            "4 cores in each 100 ms",
+        ),
+    ],
+)
+def test_a_limit_of_the_control_group(tmp_path: Path, files: dict[str, str], state: State, words: str) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/job\n")
+    for name, text in files.items():
+        (tmp_path / "sys/fs/cgroup" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "sys/fs/cgroup" / name).write_text(text)
+    check = seen(tmp_path)["CPU limit"]
+    assert (check.state, check.seen) == (state, words)
+
+
+def test_swap_that_is_in_use(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    swaps = tmp_path / "proc/swaps"
+    swaps.write_text("Filename Type Size Used Priority\n")
+    assert seen(tmp_path)["swap"] == Check("swap", State.FINE, "none")
+    swaps.write_text("Filename Type Size Used Priority\n/dev/a partition 2097152 1048576 -2\n/b file 2097152 0 -3\n")
+    check = seen(tmp_path)["swap"]
+    assert (check.state, check.seen, check.remedy) == (State.DISTURBS, "1.0 GiB of 4.0 GiB in use", "sudo swapoff -a")
+
+
+def busy(root: Path, pid: int, own_ticks: int, idle_ticks: int) -> None:
+    place = root / "proc" / str(pid)
+    place.mkdir(parents=True, exist_ok=True)
+    fields = ["R", 1, *[0] * 9, own_ticks, 0, 0, 0, *[0] * 30]
+    (place / "stat").write_text(f"{pid} (x) {' '.join(map(str, fields))}\n")
+    (place / "comm").write_text("burner\n")
+    (root / "proc/stat").write_text(f"cpu  0 0 0 {idle_ticks} 0 0 0 0\ncpu0 0\n")
+
+
+def test_foreign_load_names_the_busiest_process(tmp_path: Path) -> None:
+    """A core that is never idle while the doctor listens."""
+    busy(tmp_path, NOBODY, own_ticks=10, idle_ticks=500)
+    busy(tmp_path, NOBODY + 1, own_ticks=900, idle_ticks=500)  # busy in the past
+    check = seen(tmp_path, meanwhile=lambda: busy(tmp_path, NOBODY, own_ticks=10 + TICKS_PER_S, idle_ticks=500))["load"]
+    assert (check.state, check.remedy) == (State.DISTURBS, f"ps -fp {NOBODY}")
+    assert check.seen == f"100% of all cores, busiest is burner (pid {NOBODY})"
+
+
+def test_a_quiet_machine_is_fine(tmp_path: Path) -> None:
+    busy(tmp_path, NOBODY, own_ticks=10, idle_ticks=500)
+    assert seen(tmp_path, meanwhile=lambda: busy(tmp_path, NOBODY, 10, 10**9))["load"].state is State.FINE
+
+
+@pytest.mark.parametrize(
+    ("nvml", "subject", "words", "remedy"),
+    [
+        (Nvml(limit_w=350), "GPU 0 power limit", "350 W instead of 700 W", "sudo nvidia-smi -i 0 -pl 700"),
+        (Nvml(persistent=False), "GPU 0 driver", "unloaded when nothing uses it", "sudo nvidia-smi -i 0 -pm 1"),
+        (Nvml(pids=(7, 9)), "GPU 0 processes", "pid 7 with 3.0 GiB, pid 9 with 3.0 GiB",
+         "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv"),
+    ],
+)  # fmt: skip
+def test_a_gpu_that_is_held_back_or_shared(tmp_path: Path, nvml: Nvml, subject: str, words: str, remedy: str) -> None:
+    (tmp_path / "proc").mkdir()
+    check = seen(tmp_path, nvml)[subject]
+    assert (check.state, check.seen, check.remedy) == (State.DISTURBS, words, remedy)
+
+
+def test_a_gpu_of_ones_own_is_fine_and_what_it_does_not_tell_is_unknown(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    own = [check for subject, check in seen(tmp_path, Nvml()).items() if subject.startswith("GPU")]
+    assert [check.state for check in own] == [State.FINE] * 3
+    assert seen(tmp_path, Nvml(broken="processes"))["GPU 0 processes"].state is State.UNKNOWN
+
+
+def test_the_command_prints_one_line_for_each(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checks = [
+        Check("turbo", State.DISTURBS, "on", "clocks vary", "echo 1"),
+        Check("swap", State.FINE, "none"),
+        Check("SMT", State.UNKNOWN, "not shown"),
+    ]
+    monkeypatch.setattr("harness.doctor.examine_machine", lambda: checks)
+    app = make_app()
+    assert app("doctor", result_action="return_value") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "disturbs  turbo: on; clocks vary → echo 1", "fine      swap: none", "unknown   SMT: not shown",
+    ]  # fmt: skip
+    assert app(["doctor", "--json"], result_action="return_value") == 0
+    assert [one["subject"] for one in json.loads(capsys.readouterr().out)] == ["turbo", "swap", "SMT"]

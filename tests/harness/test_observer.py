@@ -1,0 +1,67 @@
+"""The time left of a run: two engines, two repeats, one level; trials of 2 + 10 s are first taken to last 15 s."""
+
+import pytest
+
+from harness.experiment import Experiment, experiment_from
+from harness.observer import Estimate
+from results.records import TrialPlan, TrialRecord, Verdict, Window
+
+FIRST_GUESS_S = 4 * 6 + 4 * 15
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def experiment() -> Experiment:
+    data = {
+        "name": "t",
+        "repeats": 2,
+        "model": {"name": "m", "tokenizer": "tok"},
+        "engines": [{"adapter": "openai", "url": "http://127.0.0.1:9", "label": label} for label in ("a", "b")],
+        "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": 5}},
+        "loads": [{"concurrency": 1}],
+        "trial": {"duration_s": 10, "ramp_s": 2},
+    }
+    return experiment_from(data, "t")
+
+
+def record(plan: TrialPlan, seconds: float) -> TrialRecord:
+    return TrialRecord(
+        id=plan.id, engine=plan.engine, workload=plan.workload, load=plan.load, repeat=plan.repeat, order=1,
+        started_ns=0, ended_ns=round(seconds * 1e9), issue_start_ns=0, issue_end_ns=0, window=Window(0, 0),
+        planned_requests=1,
+        workload_sha256="", verdict=Verdict.VALID,
+    )  # fmt: skip
+
+
+def test_the_time_left_learns_from_the_starts_and_trials_seen(experiment: Experiment) -> None:
+    clock = Clock()
+    estimate = Estimate(experiment, clock)
+    first, second, *_ = experiment.plan()
+    assert estimate.left_s() == pytest.approx(FIRST_GUESS_S)
+
+    estimate.starting()
+    clock.now_s += 40
+    estimate.trial_started(first)
+    assert estimate.left_s() == pytest.approx(3 * 40 + 4 * 15), "b is taken to start as slowly as a"
+
+    estimate.finished(record(first, 20))
+    estimate.starting()
+    assert estimate.left_s() == pytest.approx(3 * 40 + 20 + 2 * 15)
+
+    clock.now_s += 2
+    estimate.trial_started(second)
+    estimate.finished(record(second, 15))
+    assert estimate.left_s() == pytest.approx(40 + 2 + 20 + 15)
+
+
+def test_trials_taken_over_from_an_earlier_run_need_no_start(experiment: Experiment) -> None:
+    estimate = Estimate(experiment, Clock())
+    for plan in experiment.plan()[:2]:
+        estimate.finished(record(plan, 15))
+    assert estimate.left_s() == pytest.approx(FIRST_GUESS_S / 2)

@@ -1,0 +1,80 @@
+"""Processes as the sampler follows them."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from harness.telemetry import proc
+from harness.telemetry.proc import ProcessStat, ProcessTree
+
+S = 1_000_000_000
+LINE = b"42 (a ) R (b) S 7 42 42 0 -1 4194304 100 0 0 0 11 22 33 44 20 0 5 0 9876 123456 789 18446744073709551615 0 0 0"
+
+
+@pytest.fixture
+def tree() -> Iterator[ProcessTree]:
+    """Of this process."""
+    tree = ProcessTree([os.getpid()])
+    yield tree
+    tree.close()
+
+
+def started(code: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-S", "-E", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def test_a_process_is_read_whatever_its_name_holds():
+    assert ProcessStat.of(LINE) == ProcessStat(parent=7, state="S", started=9876, own=33, waited=77, rss_pages=789)
+
+
+def test_a_new_child_is_found_with_the_next_search(tree: ProcessTree):
+    assert os.getpid() in tree.read(0)
+    with started("import sys; sys.stdin.read()") as child:
+        assert child.pid not in tree.read(S - 1)
+        assert child.pid in tree.read(S)
+        child.communicate()
+    assert child.pid not in tree.read(S + 1)
+
+
+def test_a_process_whose_parent_has_ended_is_still_counted(tree: ProcessTree):
+    """As servers do that put themselves into the background."""
+    with started(
+        "import os, subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-S', '-E', '-c', 'import sys; sys.stdin.read()'])\n"
+        "print(child.pid, flush=True)\n"
+        "sys.stdin.readline()\n"
+        "os._exit(0)"
+    ) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        orphan = int(parent.stdout.readline())
+        assert {parent.pid, orphan} <= set(tree.read(0))
+        parent.stdin.write(b"\n")
+        parent.stdin.flush()
+        os.waitid(os.P_PID, parent.pid, os.WEXITED | os.WNOWAIT)
+        found = tree.read(S)
+        assert orphan in found
+        assert found[parent.pid].state == "Z"
+    assert parent.pid not in tree.read(S + 1), "it was reaped"
+
+
+def test_nothing_is_looked_through_where_no_process_was_started(tree: ProcessTree, monkeypatch: pytest.MonkeyPatch):
+    looked: list[int] = []
+    children = proc._children
+    monkeypatch.setattr(proc, "_children", lambda pid: looked.append(pid) or children(pid))
+    monkeypatch.setattr(tree, "_newest", _Said(b"0.1 0.1 0.1 1/99 4711\n", b"0.2 0.1 0.1 1/99 4711\n", b"1/99 4712\n"))
+    counts = [len(looked) for second in (0, 1, 2) if tree.read(second * S)]
+    assert counts[0] == counts[1] < counts[2]
+
+
+class _Said:
+    def __init__(self, *lines: bytes) -> None:
+        self._lines = iter(lines)
+
+    def read(self) -> bytes:
+        return next(self._lines)
+
+    def close(self) -> None: ...

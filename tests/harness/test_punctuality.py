@@ -1,0 +1,88 @@
+"""Whether a client was on time, in trials of any length."""
+
+import pytest
+from msgspec.structs import replace
+
+from harness.client.loop_lag import NAMES, SOURCE
+from harness.punctuality import off_schedule, stalled
+from results.findings import FindingCode, invalid
+from results.records import RequestRecord, TelemetryRecord
+from tests.harness.samples import request
+
+MS = 1_000_000
+
+
+def loop_lag(p99_s: float | None) -> TelemetryRecord:
+    return TelemetryRecord(0, SOURCE, dict.fromkeys(NAMES, p99_s))
+
+
+def sent(count: int, late: int = 0, late_ms: float = 6.0, every_ms: float = 100.0) -> list[RequestRecord]:
+    """Requests of an open loop, each 0.1 ms late but for some in the middle."""
+    middle = range(count // 2, count // 2 + late)
+    lags_ms = [late_ms if i in middle else 0.1 for i in range(count)]
+    return [
+        request(i, planned_ns=round(i * every_ms * MS), sent_ns=round((i * every_ms + lag_ms) * MS))
+        for i, lag_ms in enumerate(lags_ms)
+    ]
+
+
+def test_a_worker_that_stalled_voids_the_trial():
+    """TTFT 200 ms, gaps of 20 ms: lateness of 2 ms is a tenth of a gap."""
+    assert stalled([loop_lag(0.0019)], [0.2, 0.02], 0.1) is None
+    found = stalled([loop_lag(0.001), loop_lag(0.0021)], [0.2, 0.02], 0.1)
+    assert found == invalid(FindingCode.CLIENT_STALLED, loop_lag_s=0.0021, max_loop_lag_s=0.002)
+
+
+def test_lateness_below_a_millisecond_is_no_stall():
+    assert stalled([loop_lag(0.0009)], [0.002, 0.0001], 0.1) is None
+
+
+@pytest.mark.parametrize(
+    ("telemetry", "typical_s"),
+    [
+        ([], [0.1]),
+        ([loop_lag(None)], [0.1]),
+        ([loop_lag(9.0)], [None, None]),
+        ([TelemetryRecord(0, "host", {})], [0.1]),
+    ],
+    ids=["not sampled", "too short", "no token", "of something else"],
+)
+def test_what_is_not_known_is_no_stall(telemetry: list[TelemetryRecord], typical_s: list[float | None]):
+    assert stalled(telemetry, typical_s, 0.1) is None
+
+
+@pytest.mark.parametrize(("count", "forgiven"), [(20, 2), (200, 2), (660, 6), (2000, 20)])
+def test_one_percent_of_the_requests_may_be_late_and_two_of_any_trial(count: int, forgiven: int):
+    assert off_schedule(sent(count, forgiven)) == []
+    (found,) = off_schedule(sent(count, forgiven + 1))
+    assert found == invalid(FindingCode.CLIENT_LATE, late_share=(forgiven + 1) / count, send_lag_s=0.005)
+
+
+def test_what_opening_connections_took_is_not_late():
+    far = [
+        replace(
+            one, dial_start_ns=one.planned_ns, dial_end_ns=one.planned_ns + 200 * MS, sent_ns=one.planned_ns + 200 * MS
+        )
+        for one in sent(40)
+    ]
+    assert off_schedule([*sent(40), *far]) == []
+
+
+def test_a_client_that_falls_behind_sends_at_another_rate():
+    slower = [replace(one, sent_ns=round(one.planned_ns * 1.02)) for one in sent(50)]
+    late, off = off_schedule(slower)
+    assert late.code is FindingCode.CLIENT_LATE
+    assert off.code is FindingCode.CLIENT_OFF_RATE
+    assert off.parameters["rate_share"] == pytest.approx(1 / 1.02)
+
+
+def test_the_rate_of_a_short_burst_is_not_off_by_a_hiccup():
+    assert (
+        off_schedule([replace(one, sent_ns=(one.sent_ns or 0) + i * MS) for i, one in enumerate(sent(4, every_ms=2))])
+        == []
+    )
+
+
+def test_nothing_sent_is_nothing_late():
+    assert off_schedule([]) == []
+    assert off_schedule([request(sent_ns=None)]) == []

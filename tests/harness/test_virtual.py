@@ -1,0 +1,207 @@
+"""Whole runs, searches and gates in virtual time, through the product's own code."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+import results
+from harness.searching import terms_of
+from harness.virtual import (
+    Death,
+    Ending,
+    Exponential,
+    Fault,
+    Fixed,
+    PerToken,
+    Served,
+    VirtualEngine,
+    VirtualWorld,
+    Whole,
+    run_in,
+    virtual_experiment,
+    virtual_gate,
+    virtual_run,
+    virtual_search,
+)
+from results.gate import Outcome as Gate
+from results.records import Outcome, Phase, RunStatus, Verdict
+from results.search import Over
+from results.terms import Terms
+
+TRIAL: dict[str, Any] = {"settle_s": 0.0, "duration_s": 5.0, "ramp_s": 0.5}
+LOADS = [{"concurrency": 2}, {"rate_per_s": 20.0, "arrival": "poisson"}]
+NOISY = VirtualEngine(trial_noise=0.004, start_noise=0.002)
+
+
+def files(run: results.Run) -> dict[str, bytes]:
+    return {str(path.relative_to(run.path)): path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+
+
+def served_run(tmp_path: Path, engine: VirtualEngine, **changes: Any) -> tuple[results.Run, list[Served]]:
+    """A run of one engine, and the truth of what it served."""
+    options: dict[str, Any] = {"loads": LOADS[:1], "repeats": 1, "trial": TRIAL, **changes}
+    experiment = virtual_experiment(["a"], **options)
+    world = VirtualWorld({"a": engine})
+    return run_in(world, experiment, tmp_path), world.sites["a"].served
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_one_others(tmp_path: Path):
+    experiment = virtual_experiment(["a", "b"], LOADS, trial=TRIAL)
+    engines = {"a": NOISY, "b": msgspec.structs.replace(NOISY, service=PerToken(Exponential(0.05), Fixed(0.01)))}
+    runs = [virtual_run(experiment, engines, tmp_path / str(i), seed=seed) for i, seed in enumerate((1, 1, 2))]
+    assert [trial.record.verdict for trial in runs[0].finished] == [Verdict.VALID] * 12
+    assert files(runs[0]) == files(runs[1])
+    assert files(runs[0]) != files(runs[2])
+
+
+def test_what_the_client_measures_is_what_the_engine_did(tmp_path: Path):
+    engine = VirtualEngine(service=PerToken(Exponential(0.05), Exponential(0.01)), slots=3, tokens_per_chunk=2)
+    run, served = served_run(tmp_path, engine, loads=LOADS[1:])
+    (trial,) = run.finished
+    requests = sorted(trial.requests, key=lambda request: request.sent_ns or 0)
+    assert [(r.sent_ns, r.chunk_ns, r.chunk_tokens, r.ended_ns) for r in requests] == [
+        (one.arrived_ns, one.chunk_ns, one.chunk_tokens, one.ended_ns) for one in served
+    ]
+    assert {(r.prompt_tokens, r.output_tokens, r.outcome) for r in requests} == {(8, 5, Outcome.OK)}
+    inside = [one for one in served if trial.record.window.holds(one.arrived_ns)]
+    assert 60 < len(inside) < len(served)
+    waits_s = [(one.chunk_ns[0] - one.arrived_ns) / 1e9 for one in inside]
+    assert trial.metrics["ttft_p50_s"].value == pytest.approx(np.quantile(waits_s, 0.5))
+    assert any(one.begun_ns != one.arrived_ns for one in served), "some waited for a slot"
+
+
+def test_a_run_takes_as_long_as_it_would_and_the_next_one_comes_later(tmp_path: Path):
+    world = VirtualWorld({"a": VirtualEngine(start_s=7.0)})
+    experiment = virtual_experiment(["a"], LOADS[:1], repeats=1, trial=TRIAL)
+    first, second = (run_in(world, experiment, tmp_path).manifest for _ in range(2))
+    assert (first.created_utc, first.ended_utc) == ("2026-01-01T00:00:00+00:00", "2026-01-01T00:00:12+00:00")
+    assert second.created_utc == first.ended_utc
+    assert second.run_id > first.run_id
+
+
+def test_a_search_finds_the_capacity_of_an_m_d_c_server(tmp_path: Path):
+    """Two slots and answers of 0.1 s: 20 a second."""
+    loads = [{"rate_per_s": rate, "arrival": "poisson"} for rate in (5.0, 80.0)]
+    workload = {"name": "random", "options": {"input_tokens": 8, "output_tokens": 1}}
+    trial = TRIAL | {"duration_s": 30.0}
+    experiment = virtual_experiment(["a"], loads, workload=workload, trial=trial)
+    terms = terms_of(experiment, "ttft_p50<1s", over=Over.RATE, trials=8)
+    run = virtual_search(experiment, {"a": VirtualEngine(service=Whole(Fixed(0.1)), slots=2)}, tmp_path, terms)
+    assert run.status is RunStatus.COMPLETE
+    assert run.search is not None
+    (found,) = run.search.engines
+    assert found.level == pytest.approx(20.0, rel=0.1)
+
+
+@pytest.mark.parametrize(("slowdown", "outcome"), [(1.0, Gate.NO_REGRESSION), (1.2, Gate.REGRESSION)])
+def test_a_gate_tells_equal_engines_from_a_slower_one(tmp_path: Path, slowdown: float, outcome: Gate):
+    experiment = virtual_experiment(["main", "branch"], LOADS[:1], repeats=6, trial=TRIAL)
+    engines = {"main": NOISY, "branch": msgspec.structs.replace(NOISY, slowdown=slowdown)}
+    verdict = virtual_gate(experiment, engines, tmp_path, baseline="main", candidate="branch", terms=Terms())
+    assert verdict.outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "chunks"),
+    [
+        (Fault.REFUSED, Outcome.REFUSED, 0),
+        (Fault.HTTP_429, Outcome.HTTP_ERROR, 0),
+        (Fault.HTTP_500, Outcome.HTTP_ERROR, 0),
+        (Fault.HTTP_503, Outcome.HTTP_ERROR, 0),
+        (Fault.RESET, Outcome.STREAM_ERROR, 2),
+        (Fault.ERROR_EVENT, Outcome.STREAM_ERROR, 2),
+        (Fault.TRUNCATED, Outcome.TRUNCATED, 5),
+        (Fault.STALL, Outcome.TIMEOUT, 2),
+        (Fault.SILENT, Outcome.TIMEOUT, 0),
+    ],
+)
+def test_each_fault_is_seen_as_what_it_is(tmp_path: Path, fault: Fault, outcome: Outcome, chunks: int):
+    run, served = served_run(tmp_path, VirtualEngine(faults={fault: 0.3}, slots=2), trial=TRIAL | {"timeout_s": 1.0})
+    requests = [request for request in run.finished[0].requests if request.outcome is not Outcome.OK]
+    assert {(request.outcome, len(request.chunk_ns)) for request in requests} == {(outcome, chunks)}
+    assert 0.1 < len(requests) / len(run.finished[0].requests) < 0.6
+    if fault is not Fault.REFUSED:
+        befallen = [one for one in served if one.fault is fault]
+        ending = Ending.DROPPED if outcome is Outcome.TIMEOUT else Ending.FAULT
+        assert {(one.ending, len(one.chunk_ns)) for one in befallen} == {(ending, chunks)}
+        assert len(befallen) == len(requests)
+
+
+def test_an_empty_answer_has_a_finish_reason_and_no_token(tmp_path: Path):
+    run, _ = served_run(tmp_path, VirtualEngine(faults={Fault.EMPTY: 1.0}))
+    seen = {(r.finish_reason, r.output_tokens, len(r.chunk_ns), r.status) for r in run.finished[0].requests}
+    assert seen == {("length", 0, 0, 200)}
+
+
+def test_short_answers_are_as_short_as_they_shall_be(tmp_path: Path):
+    run, served = served_run(tmp_path, VirtualEngine(short_share=0.5, short_length=0.4))
+    lengths = [request.output_tokens for request in run.finished[0].requests]
+    assert set(lengths) == {2, 5}
+    assert sorted(lengths, key=str) == sorted((one.tokens for one in served), key=str)
+
+
+def test_an_engine_that_dies_in_its_first_start_is_started_again(tmp_path: Path):
+    engine = VirtualEngine(deaths=(Death(at_s=2.0, starts=(1,)),))
+    run, served = served_run(tmp_path, engine, loads=[{"concurrency": 2}, {"concurrency": 3}])
+    assert [trial.record.verdict for trial in run.finished] == [Verdict.INVALID, Verdict.VALID]
+    assert run.status is RunStatus.FAILED
+    assert run.manifest.failure == "a, repeat 1: the engine's process ended by itself (exit status 1)"
+    assert {one.start for one in served} == {1, 2}
+    died = [one for one in served if one.ending is Ending.DIED]
+    assert [(one.ended_ns - died[0].arrived_ns) // 10**9 for one in died if one.ended_ns] == [0, 0]
+    assert run.finished[0].record.ended_ns - run.finished[0].record.started_ns == pytest.approx(2e9, rel=0.01)
+
+
+def test_an_engine_that_dies_of_its_nth_request_or_never_starts(tmp_path: Path):
+    engines = {
+        "fragile": VirtualEngine(deaths=(Death(after_requests=10),)),
+        "broken": VirtualEngine(deaths=(Death(after_requests=0, exit_status=3),)),
+        "sound": VirtualEngine(),
+    }
+    run = virtual_run(virtual_experiment(engines, LOADS[:1], repeats=1, trial=TRIAL), engines, tmp_path)
+    trials = {trial.record.engine: trial for trial in run.finished}
+    assert {label: trial.record.verdict for label, trial in trials.items()} == {
+        "fragile": Verdict.INVALID, "sound": Verdict.VALID
+    }  # fmt: skip
+    assert sum(request.outcome is Outcome.OK for request in trials["fragile"].requests) == 8
+    assert "broken, repeat 1: it did not start (exit status 3)" in (run.manifest.failure or "")
+
+
+def test_dialling_costs_time_and_what_was_opened_ahead_does_not(tmp_path: Path):
+    """An open loop opens 16 connections ahead; 30 before the first answer has ended need 14 more."""
+    loads = [{"rate_per_s": 30.0, "arrival": "constant"}]
+    engine = VirtualEngine(service=PerToken(Fixed(1.0), Fixed(0.1)), dial_s=0.2)
+    run, _ = served_run(tmp_path, engine, loads=loads, trial=TRIAL | {"duration_s": 0.1})
+    first = sorted(run.finished[0].requests, key=lambda request: request.planned_ns)[:30]
+    assert [round(((r.sent_ns or 0) - r.planned_ns) / 1e9, 6) for r in first] == [0.0] * 16 + [0.2] * 14
+
+
+@pytest.mark.parametrize(("aborts", "served_s"), [(True, 1.0), (False, 3.0)])
+def test_a_request_that_is_given_up_frees_its_slot_or_is_served_to_its_end(
+    tmp_path: Path, aborts: bool, served_s: float
+):
+    engine = VirtualEngine(service=Whole(Fixed(3.0)), slots=1, aborts=aborts)
+    _, served = served_run(tmp_path, engine, loads=[{"concurrency": 1}], trial=TRIAL | {"timeout_s": 1.0})
+    begun = [one.begun_ns for one in served if one.begun_ns is not None]
+    assert (begun[1] - begun[0]) / 1e9 == pytest.approx(served_s)
+    assert {one.ending for one in served} == {Ending.DROPPED}
+
+
+def test_starts_and_trials_have_a_pace_of_their_own(tmp_path: Path):
+    engine = VirtualEngine(service=Whole(Fixed(0.1)), start_noise=0.1, trial_noise=0.1)
+    _, served = served_run(tmp_path, engine, loads=LOADS[:1], repeats=2, trial=TRIAL | {"cache": "warm"})
+    paces = {(one.trial, one.start): round((one.chunk_ns[-1] - (one.begun_ns or 0)) / 1e9, 4) for one in served}
+    assert len(served) > 20
+    assert len(set(paces.values())) == len(paces) == 2
+    assert {one.phase for one in served} == {Phase.WARMUP, Phase.MEASURED}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"slots": 0}, {"faults": {Fault.RESET: 1.5}}, {"slowdown": 0.0}, {"short_length": 0.0}]
+)
+def test_impossible_engines_are_refused(wrong: dict[str, Any]):
+    with pytest.raises(ValueError, match="virtual engine"):
+        VirtualEngine(**wrong)

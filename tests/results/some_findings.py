@@ -1,0 +1,31 @@
+"""Findings of every code, for tests that do not care what was measured."""
+
+from string import Formatter
+
+from results.findings import Finding, FindingCode, Parameter, Severity
+from results.report.findings import SENTENCES
+
+_TEXTS = {"detail", "counter", "outcome", "error", "latency", "gpu", "cache", "example", "tool"}
+
+
+def parameters_of(code: FindingCode) -> set[str]:
+    """The fields of a code's sentence."""
+    return {field for _, field, _, _ in Formatter().parse(SENTENCES[code]) if field is not None}
+
+
+def void(code: FindingCode, **parameters: Parameter) -> Finding:
+    """A finding that makes its trial INVALID; parameters that are not given are made up."""
+    return Finding(code, Severity.INVALID, {**_made_up(code), **parameters})
+
+
+def remark(code: FindingCode, **parameters: Parameter) -> Finding:
+    """The same as a warning."""
+    return Finding(code, Severity.WARNING, {**_made_up(code), **parameters})
+
+
+def _made_up(code: FindingCode) -> dict[str, Parameter]:
+    return {name: name if name in _TEXTS else _number(name) for name in sorted(parameters_of(code))}
+
+
+def _number(name: str) -> Parameter:
+    return 0.25 if name.endswith(("_s", "_share", "_flight", "_turn")) else 3

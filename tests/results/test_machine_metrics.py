@@ -1,0 +1,93 @@
+"""Foreign load and GPUs that were held back, worked by hand."""
+
+import pytest
+
+from results.metrics.machine import HEAT_OR_BRAKE, POWER_CAP, SLOWDOWN, HeldBack, foreign_cpu_share, held_back
+from results.records import TelemetryRecord, Window
+
+S = 1_000_000_000
+WINDOW = Window(10 * S, 20 * S)
+
+
+def cpu(t_s: float, unused_s: float, own_s: float | None, cores: int = 4) -> TelemetryRecord:
+    return TelemetryRecord(round(t_s * S), "cpu", {"cores": cores, "unused_s": unused_s, "own_s": own_s})
+
+
+def gpu(t_s: float, source: str = "gpu0", **values: float) -> TelemetryRecord:
+    return TelemetryRecord(round(t_s * S), source, {**values})
+
+
+def test_what_is_neither_unused_nor_our_own_is_foreign() -> None:
+    """4 cores for 10 s are 40 s; 20 s idle and 14 s our own leave 6 s to others: 15 %."""
+    records = [cpu(10, 100.0, 7.0), cpu(20, 120.0, 21.0)]
+    assert foreign_cpu_share(records, WINDOW).value == pytest.approx(0.15)
+
+
+def test_edges_lie_between_samples() -> None:
+    """Every second 2.0 s idle and 1.5 s our own, seen at half seconds: of 4 s one half second is foreign."""
+    records = [cpu(t + 0.5, 2.0 * t, 1.5 * t) for t in range(30)]
+    assert foreign_cpu_share(records, WINDOW).value == pytest.approx(0.125)
+
+
+def test_load_outside_the_window_does_not_count() -> None:
+    busy = [cpu(t, 0.0, 0.0) for t in range(10)]  # all four cores are foreign
+    quiet = [cpu(t, 4.0 * (t - 10), 0.0) for t in range(10, 25)]
+    assert foreign_cpu_share([*busy, *quiet], WINDOW).value == 0.0
+
+
+def test_counters_that_overlap_give_no_negative_load() -> None:
+    """User time is sampled by the kernel, idle time is not: the sum may exceed the time that there was."""
+    assert foreign_cpu_share([cpu(10, 0, 0), cpu(20, 30.0, 10.5)], WINDOW).value == 0.0
+
+
+def test_load_that_is_not_known_is_absent_with_the_reason() -> None:
+    assert foreign_cpu_share([], WINDOW).reason == "own_s was not sampled"
+    assert foreign_cpu_share([cpu(11, 0, 0), cpu(20, 1, 1)], WINDOW).reason == "the samples do not cover the window"
+    assert foreign_cpu_share([cpu(10, 0, 0), cpu(20, 1, 1)], Window(S, S)).reason == "the window is empty"
+    hidden = [
+        TelemetryRecord(t * S, "cpu", {"cores": 4, "unused_s": 0.0, "own_s": None}, {"own_s": "in a container"})
+        for t in (10, 20)
+    ]
+    assert foreign_cpu_share(hidden, WINDOW).reason == "in a container"
+
+
+def test_counted_time_sees_what_the_mask_misses() -> None:
+    """0.3 s of heat between two samples whose masks are clear; what came before the window is not its own."""
+    counted = [(5, 0.0), (10, 1.0), (15, 1.0), (20, 1.3), (25, 9.0)]
+    records = [gpu(t, throttle_reasons=0, heat_hardware_s=held_s) for t, held_s in counted]
+    (found,) = held_back(records, WINDOW)
+    assert found.heat_or_brake_s == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("bit", [0x20, 0x40, 0x80])
+def test_the_mask_alone_is_believed_too(bit: int) -> None:
+    """One of five samples of a window of 10 s."""
+    assert bit & HEAT_OR_BRAKE
+    records = [gpu(t, throttle_reasons=bit if t == 12 else 0) for t in (2, 10, 12, 14, 16, 18, 22)]
+    assert held_back(records, WINDOW) == [HeldBack("gpu0", 2.0, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("values", "share"),
+    [
+        ({"throttle_reasons": POWER_CAP}, 1.0),
+        ({"throttle_reasons": SLOWDOWN}, 1.0),
+        ({"throttle_reasons": 0x10 | 0x01}, 0.0),
+        ({"throttle_reasons": POWER_CAP, "power_cap_s": 5.0}, 0.0),  # the counter stands, and is the better witness
+    ],
+)
+def test_the_power_limit_is_a_share_of_the_window(values: dict[str, float], share: float) -> None:
+    assert held_back([gpu(t, **values) for t in range(9, 22)], WINDOW) == [HeldBack("gpu0", 0.0, share)]
+
+
+def test_the_counter_of_the_power_limit_counts_to_the_instant() -> None:
+    records = [gpu(t, throttle_reasons=0, power_cap_s=0.7 * t) for t in range(9, 22)]
+    (found,) = held_back(records, WINDOW)
+    assert found.power_capped_share == pytest.approx(0.7)
+
+
+def test_each_gpu_is_looked_at_by_itself() -> None:
+    one = [gpu(t, "gpu1", throttle_reasons=POWER_CAP) for t in range(9, 22)]
+    other = [gpu(t, "gpu0", throttle_reasons=0x40) for t in range(9, 22)]
+    assert held_back(one + other, WINDOW) == [HeldBack("gpu0", 10.0, 0.0), HeldBack("gpu1", 0.0, 1.0)]
+    assert held_back([], WINDOW) == []

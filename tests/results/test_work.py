@@ -1,0 +1,93 @@
+"""Whether two sides did the same work."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from results.records import Outcome, RequestRecord
+from results.statistics import Judgement
+from results.work import Work, compare_work, per_token, work_of
+from tests.results.handmade import request
+
+
+def answer(tokens: int, asked: int | None = 10, finish: str | None = "length", **changes: object) -> RequestRecord:
+    one = request(0, range(tokens))
+    return msgspec.structs.replace(one, wanted_output_tokens=asked, finish_reason=finish, **changes)  # type: ignore[arg-type]
+
+
+FULL = [answer(10)] * 4
+
+
+def trials(*requests: RequestRecord, count: int = 4) -> list[Work]:
+    return [work_of(requests)] * count
+
+
+def problems(a: Sequence[Work], b: Sequence[Work], band: float = 0.1) -> list[str]:
+    return compare_work("c=8", a, b, band=band, alpha=0.01).problems
+
+
+def test_what_a_trial_came_to() -> None:
+    refused = request(0, [], outcome=Outcome.REFUSED)
+    found = work_of([answer(10), answer(5, finish="eos_token"), answer(2, output_tokens=4), refused])
+    assert found == Work(
+        requests=4, ok=3, output_tokens=19, asked_tokens=30, delivered=[pytest.approx(0.42), 0.5, pytest.approx(0.9)],
+        finishes={"length": 2, "stop": 1},
+    )  # fmt: skip
+    unasked = work_of([answer(10, None), answer(20)])
+    assert (unasked.asked_tokens, unasked.delivered) == (None, [11.0, 15.0, 19.0])
+    assert work_of([]) == Work()
+    assert work_of([refused]) == Work(requests=1)
+
+
+def test_equal_work_is_equal() -> None:
+    same = compare_work("c=8", trials(*FULL), trials(*FULL, answer(10)), band=0.1, alpha=0.01)
+    assert (same.judgement, same.is_equal, same.why) == (Judgement.SAME, True, "")
+    assert problems(trials(*FULL), trials(*FULL[1:], answer(9))) == [], "93 % of the p10 is inside"
+    assert compare_work("c=8", [], trials(*FULL), band=0.1, alpha=0.01).is_equal, "nothing to hold it against"
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ([answer(5)] * 4, "output delivered of what was asked: 50.0% instead of 100.0%"),
+        ([answer(20)] * 4, "output delivered of what was asked: 200.0% instead of 100.0%"),
+        ([*FULL[:3], answer(2), answer(18)], "output delivered, p10 of answers: 52.0% instead of 100.0%"),
+        ([answer(10, finish="stop")] * 4, "answers that ended by 'stop': 100.0% instead of 0.0%"),
+        ([*FULL, request(0, [], outcome=Outcome.TIMEOUT)], "requests answered: 80.0% instead of 100.0%"),
+    ],
+)
+def test_what_is_outside_the_band(other: list[RequestRecord], told: str) -> None:
+    assert told in problems(trials(*FULL), trials(*other))
+    assert problems(trials(*FULL), trials(*other), band=1.5) == []
+
+
+def test_lengths_that_nobody_asked_for_are_compared_as_they_are() -> None:
+    a, b = trials(answer(40, None), answer(60, None)), trials(answer(30, None), answer(50, None))
+    assert problems(a, b)[:2] == [
+        "output tokens a request: 40 instead of 50", "output tokens, p10 of answers: 32 instead of 42",
+    ]  # fmt: skip
+    assert problems(a, trials(answer(40, 50), answer(60, 50))) == [], "one side says what was asked: no quantiles"
+
+
+def test_what_may_be_chance_is_unclear_and_still_unequal() -> None:
+    """One trial in four delivered a half."""
+    a, b = trials(*FULL), [*trials(*FULL, count=3), work_of([answer(4)] * 4)]
+    found = compare_work("c=8", a, b, band=0.1, alpha=0.01)
+    assert (found.judgement, found.is_equal) == (Judgement.UNCLEAR, False)
+    assert compare_work("c=8", a[:1], b[3:], band=0.1, alpha=0.01).judgement is Judgement.WORSE, "single trials"
+
+
+def test_a_mix_that_differs_is_nobodys_fault() -> None:
+    """In a closed loop the faster side came further in the plan, to longer requests; all got what they asked for."""
+    a, b = trials(answer(10, 10)), trials(answer(10, 10), answer(30, 30))
+    found = compare_work("c=8", a, b, band=0.1, alpha=0.01)
+    assert (found.judgement, found.problems, found.is_equal) == (Judgement.SAME, [], False)
+    assert found.why == "the requests measured ask for 20 output tokens each instead of 10"
+
+
+def test_what_means_the_same_however_long_answers_are() -> None:
+    kept = ("itl_p50_s", "tpot_p99_s", "output_tokens_per_s", "energy_per_output_token_j", "failures")
+    lost = ("ttft_p50_s", "e2e_p90_s", "requests_per_s", "goodput_per_s", "energy_per_request_j", "peak_host_bytes")
+    assert all(map(per_token, kept))
+    assert not any(map(per_token, lost))
