@@ -134,14 +134,15 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     def plan(self) -> list[TrialPlan]:
         """The trials in the order in which they run.
 
-        Repeats are interleaved, and the order of the engines turns round with each (A B, B A, A B…), so that a drift
-        of the machine falls on all of them alike.
+        Every second repeat has the reverse order of engines and of levels, so that a drift of the machine falls on all
+        of them alike, and no level always follows the same one.
         """
         trials: list[TrialPlan] = []
+        levels = list(enumerate(self.loads, start=1))
         for repeat in range(1, self.repeats + 1):
-            sides = self.engines if repeat % 2 else self.engines[::-1]
-            for side in sides:
-                for level, load in enumerate(self.loads, start=1):
+            step = 1 if repeat % 2 else -1
+            for side in self.engines[::step]:
+                for level, load in levels[::step]:
                     trial_id = f"r{repeat}-{side.shown}-{level}"
                     trials.append(TrialPlan(trial_id, side.shown, self.workload.name, load, repeat))
         return trials

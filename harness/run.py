@@ -83,7 +83,9 @@ async def run_experiment(
     await conducted(experiment, run, observer, series)
 
 
-async def conducted(experiment: Experiment, run: RunFolder, observer: Observer, measure: Measure) -> None:
+async def conducted(
+    experiment: Experiment, run: RunFolder, observer: Observer, measure: Measure, *, redraw: bool = False
+) -> None:
     """Prepare an experiment, let ``measure`` put its engines through trials, and store how that ended.
 
     Args:
@@ -91,6 +93,7 @@ async def conducted(experiment: Experiment, run: RunFolder, observer: Observer, 
         run: its folder.
         observer: who watches.
         measure: given what was prepared, returns what went wrong with engines, or None.
+        redraw: draw the traffic of each repeat anew.
 
     Raises:
         EngineError, WorkloadError, CancelledError: as :func:`run_experiment`.
@@ -99,7 +102,7 @@ async def conducted(experiment: Experiment, run: RunFolder, observer: Observer, 
     assert task is not None
     world.on_termination(task.cancel)  # as Ctrl-C
     try:
-        failure = await _measured(experiment, run, observer, measure, world)
+        failure = await _measured(experiment, run, observer, measure, world, redraw=redraw)
     except asyncio.CancelledError:
         _end(run, world, RunStatus.INTERRUPTED, "interrupted by the user")
         recover(run)
@@ -129,7 +132,7 @@ def recover(run: RunFolder) -> int:
 
 
 async def _measured(
-    experiment: Experiment, run: RunFolder, observer: Observer, measure: Measure, world: World
+    experiment: Experiment, run: RunFolder, observer: Observer, measure: Measure, world: World, *, redraw: bool
 ) -> str | None:
     """What ``measure`` says of all that is to be prepared for it."""
     model = await _resolve_model(experiment, observer, world)
@@ -138,7 +141,7 @@ async def _measured(
         side.shown: engine(side.adapter, model, side.options, experiment.spec_of(side), side)
         for side in experiment.engines
     }
-    with traffic_planner(experiment, tokenizer) as planner:
+    with traffic_planner(experiment, tokenizer, redraw=redraw) as planner:
         sample = [turn for planned in planner.settling("demands") for turn in planned.session.turns]
         refuse_unmet(engines, sample, experiment.workload.name, tokenizer)
         here = machine(run.read_manifest().environment)

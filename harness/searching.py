@@ -1,9 +1,11 @@
 """The highest load at which each engine of an experiment keeps its objectives.
 
-Engines are searched one after the other; each is started once, and again only where it died or stayed busy with what it
-was sent. What a search leaves is an ordinary run folder, whose plan grew with it, and ``search.json``.
+Engines take turns of a few trials, each on a fresh start, so that a drift of the machine falls on all of them alike and
+the spread between starts shows in the answers. What a search leaves is an ordinary run folder, whose plan grew with it,
+and ``search.json``.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,7 +49,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         resolution: to which share, up or down, the answer is to be known.
         alpha: share of searches whose interval may fail to hold the truth.
         trials: at most so many for each engine.
-        minutes: likewise; None for any length. The trial that is under way is finished.
+        minutes: likewise, starts included; None for any length. The trial that is under way is finished.
     """
 
     over: Over
@@ -171,30 +173,39 @@ async def search(experiment: Experiment, run: RunFolder, watcher: Watcher, terms
     async def measure(prepared: Prepared) -> str | None:
         return await _measured(prepared, notebook, watcher, terms)
 
-    await conducted(experiment, run, watcher, measure)
+    await conducted(experiment, run, watcher, measure, redraw=True)
 
 
 async def _measured(prepared: Prepared, notebook: Notebook, watcher: Watcher, terms: Terms) -> str | None:
     labels = [side.shown for side in prepared.experiment.engines]
     # What is wrong with the traffic shows before anything is started.
     await prepared.world.in_thread(prepared.planner.traffic, terms.load_at(terms.levels[-1]), 1, labels[0])
+    seekers = [_seeker(label, prepared, notebook, watcher, terms) for label in labels]
     async with staged(prepared, notebook.run, watcher) as stage:
-        for label in labels:
-            guess = terms.guesses.get(label)
-            bisection = Bisection(
-                terms.levels, resolution=terms.resolution, alpha=terms.alpha, start=terms.start, guess=guess
-            )
-            seeker = Seeker(
-                label, bisection, terms.wanted, terms.load_at,
-                experiment=prepared.experiment, planner=prepared.planner, notebook=notebook, watcher=watcher,
-                world=prepared.world,
-            )  # fmt: skip
-            await stage.play(label, 1, seeker)
-            if label in stage.given_up:
-                seeker.lost(masked(stage.given_up[label]))
+        for turn in itertools.count(1):
+            searching = [seeker for seeker in seekers if not seeker.has_ended]
+            for seeker in searching if turn % 2 else searching[::-1]:
+                seeker.begin_turn()
+                await stage.play(seeker.label, turn, seeker)
+                if seeker.label in stage.given_up:
+                    seeker.lost(masked(stage.given_up[seeker.label]))
+            if not searching:
+                break
+        for seeker in seekers:
             for repeat in sorted({plan.repeat for plan in seeker.plans}):
-                await stage.check(label, [plan for plan in seeker.plans if plan.repeat == repeat])
+                await stage.check(seeker.label, [plan for plan in seeker.plans if plan.repeat == repeat])
         return "; ".join(stage.given_up.values()) or None
+
+
+def _seeker(label: str, prepared: Prepared, notebook: Notebook, watcher: Watcher, terms: Terms) -> Seeker:
+    bisection = Bisection(
+        terms.levels, resolution=terms.resolution, alpha=terms.alpha, start=terms.start, guess=terms.guesses.get(label)
+    )
+    return Seeker(
+        label, bisection, terms.wanted, terms.load_at,
+        experiment=prepared.experiment, planner=prepared.planner, notebook=notebook, watcher=watcher,
+        world=prepared.world,
+    )  # fmt: skip
 
 
 def _record(terms: Terms) -> SearchRecord:

@@ -25,6 +25,8 @@ from results.store import RunFolder
 
 _CONSEQUENCES = {FindingCode.WINDOW_TOO_SHORT, FindingCode.CLIENT_ERROR}
 """An engine that fails may cause these too; alone they say nothing about it."""
+TRIALS_OF_TURN = 4
+"""On one start, before the other engines have theirs: a start of vLLM takes as long as four trials."""
 _IN_VAIN, _MOST_IN_VAIN = 2, 6
 """After so many trials without evidence in a row the search goes on below them; after so many it ends."""
 
@@ -91,7 +93,7 @@ class Seeker:
     """Decides which load an engine is put under next; an :class:`~harness.stage.Agenda`.
 
     Args:
-        label: the engine's.
+        label: the engine's, and an attribute.
         bisection: what is known of the threshold.
         wanted: the objectives.
         load_at: the load of a level.
@@ -115,7 +117,7 @@ class Seeker:
         watcher: Watcher,
         world: World,
     ) -> None:
-        self._label = label
+        self.label = label
         self._bisection = bisection
         self._wanted = wanted
         self._load_at = load_at
@@ -124,7 +126,9 @@ class Seeker:
         self._notebook = notebook
         self._watcher = watcher
         self._world = world
-        self._began_ns: int | None = None
+        self._spent_ns = 0
+        self._since_ns = 0
+        self._left_of_turn = 0
         self._level = 0.0
         self._in_vain = 0
         self._found = EngineSearch(label)
@@ -133,14 +137,22 @@ class Seeker:
         notebook.put(self._found)
 
     @property
-    def is_over(self) -> bool:
-        """Whether the search has ended."""
+    def has_ended(self) -> bool:
+        """Whether the search has."""
         return self._found.ended is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this turn is."""
+        return self.has_ended or self._left_of_turn == 0
+
+    def begin_turn(self) -> None:
+        """Begin a turn: :data:`TRIALS_OF_TURN` trials at most, on a fresh start."""
+        self._left_of_turn = TRIALS_OF_TURN
+        self._since_ns = self._world.now_ns()
 
     async def next(self) -> Planned | None:
         """The trial at the next level that can be judged; it joins the run's plan."""
-        if self._began_ns is None:
-            self._began_ns = self._world.now_ns()
         while not self.is_over:
             level = self._bisection.next_level()
             if level is None:
@@ -155,6 +167,9 @@ class Seeker:
 
     def done(self, record: TrialRecord) -> None:
         """Judge the trial, learn from it, and store what is known now."""
+        self._left_of_turn -= 1
+        now_ns = self._world.now_ns()
+        self._spent_ns, self._since_ns = self._spent_ns + now_ns - self._since_ns, now_ns
         folder = self._notebook.run.trial(record.id)
         metrics = trial_metrics(record, folder.read_requests(), folder.read_telemetry().records, self._experiment.slo)
         attempt = attempt_of(record, self._level, self._wanted, metrics)
@@ -171,17 +186,17 @@ class Seeker:
             self._give_up_above(attempt)
         self._store(attempt)
         self._end_where_enough(attempt)
-        self._watcher.judged(self._notebook.record, self._label, attempt)
+        self._watcher.judged(self._notebook.record, self.label, attempt)
 
     def lost(self, why: str) -> None:
         """The engine is not started any more."""
-        if not self.is_over:
+        if not self.has_ended:
             self._remark(why)
             self._end(Ended.ENGINE)
 
     def _end_where_enough(self, attempt: Attempt) -> None:
         budget = self._notebook.record
-        minutes = (self._world.now_ns() - (self._began_ns or 0)) / NS_PER_S / 60
+        minutes = self._spent_ns / NS_PER_S / 60
         if self._in_vain >= _MOST_IN_VAIN:
             self._end(Ended.NO_EVIDENCE)
         elif attempt.kept is not None and self._bisection.settled:
@@ -212,7 +227,7 @@ class Seeker:
         plan = self._plan(level)
         planned = 0
         if max(level * limits.duration_s, limits.min_requests) >= 1:
-            traffic = await self._world.in_thread(self._planner.traffic, plan.load, plan.repeat, self._label)
+            traffic = await self._world.in_thread(self._planner.traffic, plan.load, plan.repeat, self.label)
             planned = traffic.record.requests
         return None if planned >= need else f"{planned} requests are planned, {need} are needed"
 
@@ -233,8 +248,8 @@ class Seeker:
     def _plan(self, level: float) -> TrialPlan:
         load = self._load_at(level)
         repeat = 1 + sum(plan.load == load for plan in self.plans)
-        trial = f"r{repeat}-{self._label}-{level:g}"
-        return TrialPlan(trial, self._label, self._experiment.workload.name, load, repeat)
+        trial = f"r{repeat}-{self.label}-{level:g}"
+        return TrialPlan(trial, self.label, self._experiment.workload.name, load, repeat)
 
     def _planned(self, plan: TrialPlan) -> Planned:
         """Put a trial on the run's plan."""

@@ -84,13 +84,18 @@ class Stage:
         self._settler = settler
         self._starts: Counter[str] = Counter()
         self._builds: dict[str, dict[str, Any]] = {}
+        self._busy: dict[str, str] = {}
         self.failures: list[str] = []
         self.given_up: dict[str, str] = {}
 
     async def play(self, label: str, repeat: int, agenda: Agenda) -> None:
         """Put an engine through its trials, with as many starts as that takes."""
         while label not in self.given_up and not agenda.is_over:
-            await self._one_start(label, repeat, agenda)
+            if label in self._busy:
+                self.given_up[label] = self._busy[label]
+                self.failures.append(self._busy[label])
+            else:
+                await self._one_start(label, repeat, agenda)
 
     async def check(self, label: str, plans: Sequence[TrialPlan]) -> None:
         """Hold a sample of the answers to the reference, now that the engine has stopped and the machine is free."""
@@ -169,7 +174,8 @@ class Stage:
             progress.trials += 1
             self._observer.trial_finished(record)
             agenda.done(record)
-            left_work = idle_s is not None and record.abandoned_requests > 0 and not agenda.is_over
+            goes_on = side.engine.url is not None or not agenda.is_over  # what is ours ends with its agenda
+            left_work = idle_s is not None and record.abandoned_requests > 0 and goes_on
             if left_work and not await self._idle_again(side, plan, idle_s or 0.0):
                 return
         raise death
@@ -183,8 +189,7 @@ class Stage:
             return True
         if side.engine.url:
             busy = f"{plan.engine} was still busy long after its trial at {plan.load.label}"
-            self.given_up[plan.engine] = f"{busy}; restart it, and search below that"
-            self.failures.append(self.given_up[plan.engine])
+            self._busy[plan.engine] = f"{busy}; restart it, and search below that"
         return False
 
 

@@ -121,13 +121,15 @@ class TrafficPlanner:
         experiment: what is sent, and how much of it.
         tokenizer: the model's.
         folder: for the plans' files.
+        redraw: draw lengths and times anew for each repeat, so that the spread holds that of the traffic, too.
 
     Attributes:
         tokenizer: as given.
     """
 
-    def __init__(self, experiment: Experiment, tokenizer: Tokenizer, folder: Path) -> None:
+    def __init__(self, experiment: Experiment, tokenizer: Tokenizer, folder: Path, *, redraw: bool = False) -> None:
         self._experiment = experiment
+        self._redraw = redraw
         self.tokenizer = tokenizer
         self._folder = folder
         self._workload = workload(experiment.workload.name, experiment.workload.options)
@@ -159,8 +161,9 @@ class TrafficPlanner:
         return tuple(_shortened(_first_turn(planned)) for planned in plan)
 
     def _seed(self, load: Load, repeat: int, engine: str) -> Seed:
-        shape = self._experiment.traffic_seed(load)
-        return Seed(shape, f"{shape}/{repeat}{self._own_words(engine)}")
+        level = self._experiment.traffic_seed(load)
+        trial = f"{level}/{repeat}"
+        return Seed(trial if self._redraw else level, f"{trial}{self._own_words(engine)}")
 
     def _own_words(self, engine: str) -> str:
         """Engines at one address share its cache, so each gets words of its own."""
@@ -329,10 +332,12 @@ class _Arrivals:
 
 
 @contextlib.contextmanager
-def traffic_planner(experiment: Experiment, tokenizer: Tokenizer) -> Generator[TrafficPlanner]:
+def traffic_planner(
+    experiment: Experiment, tokenizer: Tokenizer, *, redraw: bool = False
+) -> Generator[TrafficPlanner]:
     """A planner whose files go with the block."""
     with tempfile.TemporaryDirectory(prefix="bakeoff-traffic-") as folder:
-        yield TrafficPlanner(experiment, tokenizer, Path(folder))
+        yield TrafficPlanner(experiment, tokenizer, Path(folder), redraw=redraw)
 
 
 def _part(seed: Seed, name: str) -> Seed:

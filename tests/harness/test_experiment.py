@@ -29,14 +29,13 @@ def test_the_demo_experiment_is_good():
     assert experiment.repeats == 3
 
 
-def test_the_plan_interleaves_repeats_and_turns_the_order_round():
+def test_every_second_repeat_has_the_reverse_order():
     plan = made(repeats=3).plan()
-    assert [(p.repeat, p.engine) for p in plan][::2] == [
-        (1, "reference"), (1, "transformers"),
-        (2, "transformers"), (2, "reference"),
-        (3, "reference"), (3, "transformers"),
-    ]  # fmt: skip
-    assert len({p.id for p in plan}) == len(plan) == 12
+    a, b = ("reference", "c=1"), ("reference", "poisson 2/s")
+    c, d = ("transformers", "c=1"), ("transformers", "poisson 2/s")
+    assert [(p.engine, p.load.label) for p in plan] == [a, b, c, d, d, c, b, a, a, b, c, d]
+    assert [p.repeat for p in plan] == [1] * 4 + [2] * 4 + [3] * 4
+    assert len({p.id for p in plan}) == 12
 
 
 def test_levels_have_seeds_of_their_own_and_engines_share_them():

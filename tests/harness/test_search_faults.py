@@ -15,7 +15,13 @@ from results.search import Ended, EngineSearch
 
 
 def searched(
-    tmp_path: Path, engines: dict[str, VirtualEngine], *, url: str | None = None, settle_s: float = 0.0, **asked: Any
+    tmp_path: Path,
+    engines: dict[str, VirtualEngine],
+    *,
+    url: str | None = None,
+    settle_s: float = 0.0,
+    slo: str = "e2e_p50<5s",
+    **asked: Any,
 ) -> results.Run:
     data = {
         "name": "t",
@@ -27,7 +33,7 @@ def searched(
         "quality": {"samples": 0},
     }
     experiment = experiment_from(data, "t")
-    return virtual_search(experiment, engines, tmp_path, terms_of(experiment, "e2e_p50<5s", **asked))
+    return virtual_search(experiment, engines, tmp_path, terms_of(experiment, slo, **asked))
 
 
 def of(run: results.Run, engine: str) -> EngineSearch:
@@ -54,6 +60,16 @@ def test_an_engine_that_dies_of_a_crowd_is_started_again_and_one_that_never_star
     assert lost.note is not None
     assert lost.note.startswith("broken, repeat 1: ")
     assert (run.status, run.manifest.failure) == (RunStatus.FAILED, lost.note), "deaths under load are no failure"
+
+
+def test_engines_take_turns_on_fresh_starts(tmp_path: Path):
+    quick, slow = VirtualEngine(slots=4), VirtualEngine(slots=4, slowdown=1.2)
+    run = searched(tmp_path, {"quick": quick, "slow": slow}, slo="ttft_p50<100ms", trials=6)
+    order = [trial.record.engine for trial in sorted(run.finished, key=lambda trial: trial.record.order)]
+    assert order == ["quick"] * 4 + ["slow"] * 4 + ["slow"] * 2 + ["quick"] * 2
+    counts = {engine: len(of(run, engine).attempts) for engine in ("quick", "slow")}
+    assert counts == {"quick": 6, "slow": 6}, "neither is known to 5 % after six trials"
+    assert {engine: starts(run, engine) for engine in counts} == {"quick": 2, "slow": 2}
 
 
 @pytest.mark.parametrize("url", [None, "http://theirs"], ids=["ours", "theirs"])

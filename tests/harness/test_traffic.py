@@ -51,8 +51,8 @@ def made(**changes: Any) -> Experiment:
 
 @pytest.fixture
 def planner_of(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    def planner(**changes: Any) -> TrafficPlanner:
-        return TrafficPlanner(made(**changes), tokenizer, tmp_path_factory.mktemp("plans"))
+    def planner(*, redraw: bool = False, **changes: Any) -> TrafficPlanner:
+        return TrafficPlanner(made(**changes), tokenizer, tmp_path_factory.mktemp("plans"), redraw=redraw)
 
     return planner
 
@@ -104,6 +104,15 @@ def test_repeats_and_engines_have_one_shape_and_words_are_new_in_every_repeat(
     for ours, others in zip(pools(again), pools(second), strict=True):
         assert ours.shape_sha256 == others.shape_sha256
         assert not set(contents(ours)) & set(contents(others))
+
+
+@pytest.mark.parametrize("load", [CLOSED, OPEN])
+def test_traffic_can_be_drawn_anew_for_each_repeat(planner_of: Any, load: Load):
+    planner = planner_of(redraw=True)
+    drawn = {(repeat, side): planner.traffic(load, repeat, side) for repeat in (1, 2) for side in "ab"}
+    assert drawn[1, "a"] is drawn[1, "b"]
+    assert shape(drawn[1, "a"]) != shape(drawn[2, "a"])
+    assert not set(contents(planner.traffic(load, 1, "a").window)) & set(contents(drawn[2, "a"].window))
 
 
 def test_levels_have_shapes_and_words_of_their_own(planner_of: Any):
