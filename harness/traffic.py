@@ -332,9 +332,7 @@ class _Arrivals:
 
 
 @contextlib.contextmanager
-def traffic_planner(
-    experiment: Experiment, tokenizer: Tokenizer, *, redraw: bool = False
-) -> Generator[TrafficPlanner]:
+def traffic_planner(experiment: Experiment, tokenizer: Tokenizer, *, redraw: bool = False) -> Generator[TrafficPlanner]:
     """A planner whose files go with the block."""
     with tempfile.TemporaryDirectory(prefix="bakeoff-traffic-") as folder:
         yield TrafficPlanner(experiment, tokenizer, Path(folder), redraw=redraw)
