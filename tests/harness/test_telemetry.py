@@ -126,12 +126,16 @@ def test_sources_of_one_tick_share_its_time():
 
 
 def test_a_process_tree_is_summed():
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+    waiting = [sys.executable, "-c", "print(flush=True); input()"]
+    with subprocess.Popen(waiting, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()  # Linux counts no memory of a process that has only just begun
         (tree,) = ProcessProbe("engine", [os.getpid()]).read(0)
         (alone,) = ProcessProbe("client", [child.pid]).read(0)
         assert tree.values["processes"] >= 2
         assert alone.values["processes"] == 1
         assert tree.values["rss_bytes"] > alone.values["rss_bytes"] > 0
+        child.communicate(b"\n")
 
 
 def test_processes_that_were_stopped_are_counted():
