@@ -119,7 +119,7 @@ def experiment(options: argparse.Namespace, url: str) -> Experiment:
         "engines": [{"adapter": "reference", "url": url}],
         "workload": {"name": "random", "options": {"input_tokens": 16, "output_tokens": 8}},
         "loads": [{"concurrency": 4}],
-        "trial": {"duration_s": options.seconds, "settle_s": 0.0},
+        "trial": {"ramp_s": 0.2, "duration_s": options.seconds, "settle_s": 0.0},
         "client": {"calibrate": False},
         "quality": {"samples": 0},
     }
