@@ -1,6 +1,6 @@
 """Bar 1: every system that runs on this CPU, really run, same weights and traffic. Run by ``make bench-bakeoff``.
 
-Runs ``cpu.toml`` (half an hour on two cores), or takes a run that exists (``--run``), and checks that there is
+Runs ``cpu.toml`` (an hour on two cores), or takes a run that exists (``--run``), and checks that there is
 evidence for every engine at every load. With ``--publish FOLDER`` the run's page and data are written there, and the
 table of the repository's README is made from it.
 """

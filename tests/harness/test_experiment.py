@@ -10,6 +10,7 @@ from harness.experiment import Experiment, experiment_from, load_experiment, wit
 from results.records import Cache, Load
 from workloads import BadOption, UnknownWorkload
 
+ROOT = Path(__file__).parents[2]
 GOOD: dict[str, Any] = {
     "name": "x",
     "engines": [{"adapter": "reference"}, {"adapter": "transformers"}],
@@ -27,6 +28,13 @@ def test_the_demo_experiment_is_good():
     assert [side.shown for side in experiment.engines] == ["reference", "transformers"]
     assert [load.label for load in experiment.loads] == ["c=1", "c=4", "c=8", "poisson 0.6/s"]
     assert experiment.repeats == 3
+
+
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.glob("benchmarks/*/*.toml")) + sorted(ROOT.glob("docs/**/*.toml")), ids=lambda path: path.stem
+)
+def test_experiments_of_the_repository_are_good(path: Path):
+    assert load_experiment(path).plan()
 
 
 def test_every_second_repeat_has_the_reverse_order():
