@@ -89,7 +89,7 @@ async def through_bakeoff(streams: int, model: Path) -> Reading:
         requests = [request for request in folder.read_requests() if request.outcome is Outcome.OK]
         record = folder.read_record()
     assert record is not None
-    # Ramp and tail are compared, too; the client gives up what is in flight at the end, which the server may have written.
+    # Ramp and tail are compared, too; the server may have written what the client gives up at the end.
     assert 0 <= len(answers) - len(requests) <= streams, f"{len(requests)} requests, {len(answers)} answers"
     sent = [latency.ttft_from_send_s(request) or 0.0 for request in requests]
     return _reading(sent, latency.chunk_gaps_s(requests), answers, footprint, record.issue_start_ns)
