@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--replications", type=int, default=200, help="of each queue; 0 leaves part two out")
     arguments = parser.parse_args()
     bars = Bars()
-    with ProcessPoolExecutor(2) as pool:
+    with ProcessPoolExecutor() as pool:
         part_one(bars, pool, arguments.only)
         if arguments.replications:
             part_two(bars, pool, arguments.replications)
