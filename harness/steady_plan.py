@@ -15,7 +15,7 @@ from workloads import PlannedSession
 
 TURNOVERS = 3
 """A closed loop's window lasts at least so many times the mean time from one request of a slot to its next."""
-_SPARE = 1.5
+_SPARE = 2.0
 """A closed loop's plan has so many times the requests that the ramp's pace would send in the window."""
 
 Encode = Callable[[Iterable[PlannedSession], int], Iterator[WireSession]]
