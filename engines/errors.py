@@ -7,6 +7,7 @@
     ├── BadOption         the user's mistake: an option is unknown, of the wrong type or out of range
     ├── ModelNotFound     the user's mistake: no model at that path, or none of that name
     ├── PortInUse         the machine's state: something listens on the wanted port
+    ├── NotIdentified     the server's silence: it does not say what it is, or which model it serves
     ├── NotInstalled      the machine's state: the adapter's extra is missing
     ├── InstallFailed     the machine's state: an environment could not be made
     ├── FetchFailed       the network's failure, or a download that is not what was pinned
@@ -46,6 +47,10 @@ class ModelNotFound(EngineError):
 
 class PortInUse(EngineError):
     """Something listens on the wanted port."""
+
+
+class NotIdentified(EngineError):
+    """A server that runs already does not say what it is, or which model it serves."""
 
 
 class NotInstalled(EngineError):

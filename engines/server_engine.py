@@ -15,6 +15,7 @@ from engines.deployment import Container, Deployment, Ssh
 from engines.dialects import Dialect
 from engines.environments import Environment, find
 from engines.errors import BadOption, ModelNotFound, NotInstalled
+from engines.identity import MODELS_PAGE, Identity, Pages, listed_models
 from engines.launcher import Launch, Server
 from engines.metrics import MetricsSource
 from engines.spec import Setting, Spellings, spelt
@@ -65,6 +66,10 @@ class ServerEngine:
     """Of the checkpoint's file that it serves; empty for the folder."""
     lists_model: ClassVar[bool] = False
     """Whether its server lists ``model_id`` at /v1/models: then a stranger that answers in its place is told apart."""
+    owned_by: ClassVar[str | None] = None
+    """Owner of the models that its server lists at /v1/models, by which a server that runs already is recognised."""
+    identity_pages: ClassVar[tuple[str, ...]] = (MODELS_PAGE,)
+    """Pages by which it is recognised."""
     key_header: ClassVar[str] = "authorization"
     key_variable: ClassVar[str | None] = None
     """Environment variable by which a launched engine learns the key that it shall ask for."""
@@ -96,6 +101,14 @@ class ServerEngine:
             raise BadOption(f"engine '{cls.adapter}': {complaint}")
         if setup.deployment.url is None:
             spelt(setup.spec, cls.spellings, cls.adapter)
+
+    @classmethod
+    def identify(cls, pages: Pages) -> Identity | None:
+        """What is served, where the pages are those of its own server; None of another's."""
+        models = listed_models(pages)
+        if cls.owned_by is None or not models or any(model.owned_by != cls.owned_by for model in models):
+            return None
+        return Identity(cls.adapter, tuple(model.id for model in models), models[0].root)
 
     # What a child says.
 

@@ -24,7 +24,8 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     path: str | None = None
     """A checkpoint folder or a GGUF file."""
     tokenizer: str | None = None
-    """A folder with the model's ``tokenizer.json``; the default is ``path``."""
+    """A folder with the model's ``tokenizer.json``; the default is ``path``. ``approximate``: prompts are about as long
+    as they should be, and tokens are those that the engine counts."""
 
 
 class EngineConfig(Deployment, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

@@ -1,11 +1,17 @@
 """What the command line and the pytest plugin share: the experiment of a bench, a run watched, and is it evidence."""
 
 import asyncio
+from collections.abc import Sequence
 from os import PathLike
 from typing import Any
 
 from rich.console import Console
 
+from engines import Deployment
+from engines.errors import NotIdentified
+from engines.identification import identify, only_model, tokenizer_folder
+from engines.identity import Identity
+from harness.errors import BadExperiment
 from harness.experiment import Experiment, experiment_from
 from harness.machine_state import MAX_FOREIGN_SHARE
 from harness.observer import observer, trial_line
@@ -15,19 +21,23 @@ from harness.world import current_world
 from results import Run
 from results.records import RunStatus, Verdict
 from results.store import RunFolder
+from workloads import APPROXIMATE
+
+DEFAULT_CONCURRENCY = (1, 8)
+"""Levels of a bench that names no load: one user alone, and some at once."""
 
 
 def bench_experiment(
     *,
-    engine: str,
     url: str,
-    model: str,
-    tokenizer: str | PathLike[str],
+    engine: str | None = None,
+    model: str | None = None,
+    tokenizer: str | PathLike[str] | None = None,
     workload: str = "chat",
     scale: float | None = None,
     rate_per_s: float | None = None,
     arrival: str = "poisson",
-    concurrency: int | None = None,
+    concurrency: int | Sequence[int] | None = None,
     duration_s: float = 30.0,
     ramp_s: float = 5.0,
     repeats: int = 1,
@@ -37,26 +47,49 @@ def bench_experiment(
     max_foreign_share: float = MAX_FOREIGN_SHARE,
     name: str = "bench",
 ) -> Experiment:
-    """The experiment of one load on a server that runs already; ``bakeoff bench --help`` says what each value means.
+    """The experiment of a server that runs already; ``bakeoff bench --help`` says what each value means.
+
+    The server is asked for what is not given. Without a tokenizer on this machine, prompts are approximate.
 
     Raises:
-        BadExperiment, EngineError, WorkloadError: as :func:`~harness.experiment.experiment_from`.
+        BadExperiment, EngineError, WorkloadError: as :func:`~harness.experiment.experiment_from`; both a rate and a
+            concurrency are given; or the server does not say what it is.
     """
-    load: dict[str, Any] = {"concurrency": concurrency} if concurrency is not None else {}
+    if rate_per_s is not None and concurrency is not None:
+        raise BadExperiment("bench needs one kind of load; give either a concurrency or a rate")
+    levels = (concurrency,) if isinstance(concurrency, int) else concurrency or DEFAULT_CONCURRENCY
+    loads = [{"concurrency": level} for level in levels]
     if rate_per_s is not None:
-        load |= {"rate_per_s": rate_per_s, "arrival": arrival}
+        loads = [{"rate_per_s": rate_per_s, "arrival": arrival}]
+    options: dict[str, Any] = {}
+    if engine is None or model is None or tokenizer is None:
+        identity = asyncio.run(_identity(url, engine, model, api_key_env))
+        engine, options = identity.adapter, identity.options
+        model = model or only_model(identity, url)
+        tokenizer = tokenizer or tokenizer_folder(model, identity.checkpoint) or APPROXIMATE
+    side = {"adapter": engine, "url": url, "options": options}
     data = {
         "name": name,
         "seed": seed,
         "repeats": repeats,
         "model": {"name": model, "tokenizer": str(tokenizer)},
-        "engines": [{"adapter": engine, "url": url, **({"api_key_env": api_key_env} if api_key_env else {})}],
+        "engines": [side | ({"api_key_env": api_key_env} if api_key_env else {})],
         "workload": {"name": workload, "options": {} if scale is None else {"scale": scale}},
-        "loads": [load],
+        "loads": loads,
         "trial": {"duration_s": duration_s, "ramp_s": ramp_s, "max_foreign_share": max_foreign_share},
         "client": {"calibrate": calibrate},
     }
     return experiment_from(data, "bench")
+
+
+async def _identity(url: str, engine: str | None, model: str | None, api_key_env: str | None) -> Identity:
+    """What the server says it is, where it has to say it."""
+    try:
+        return await identify(Deployment(url=url, api_key_env=api_key_env), engine)
+    except NotIdentified:
+        if engine is None or model is None:
+            raise
+        return Identity(engine, (model,))
 
 
 def run_into(

@@ -30,7 +30,7 @@ from harness.world import World, current_world
 from results.errors import NotWritable
 from results.records import SCHEMA_VERSION, Manifest, RunStatus, TrialPlan
 from results.store import RunFolder
-from workloads import Tokenizer, workload
+from workloads import APPROXIMATE, Tokenizer, workload
 from workloads.errors import WorkloadError
 
 Measure = Callable[[Prepared], Coroutine[Any, Any, str | None]]
@@ -161,7 +161,7 @@ def _tokenizer_here(model: ModelConfig) -> Tokenizer | None:
     known = cached(model.name) if model.name in KNOWN_MODELS else None
     place = model.tokenizer or model.path or known
     try:
-        return Tokenizer(Path(place).expanduser()) if place else None
+        return Tokenizer(Path(place).expanduser()) if place and place != APPROXIMATE else None
     except WorkloadError:
         return None
 
@@ -185,8 +185,15 @@ def _manifest(experiment: Experiment, earlier: RunFolder | None, plan: Sequence[
         trials=list(plan),
         slo=experiment.slo,
         resumed_from=earlier.path.name if earlier else None,
-        notes=workload(experiment.workload.name, experiment.workload.options).notes(),
+        notes=_notes(experiment),
     )
+
+
+def _notes(experiment: Experiment) -> list[str]:
+    notes = list(workload(experiment.workload.name, experiment.workload.options).notes())
+    if experiment.model.tokenizer == APPROXIMATE:
+        notes.append("prompts are approximate: their lengths were counted without the model's tokenizer")
+    return notes
 
 
 def _end(run: RunFolder, world: World, status: RunStatus, failure: str | None) -> None:

@@ -218,7 +218,8 @@ class TrialRunner:
 
     async def _judged(self, record: TrialRecord, folder: TrialFolder, side: Side, death: str | None) -> TrialRecord:
         """Decode the log, store the requests, and fill in the client's error, verdict and findings."""
-        requests = [decode_stream(stream, side.engine.dialect, self._tokenizer) for stream in folder.read_streams()]
+        counting = self._tokenizer if self._tokenizer and self._tokenizer.is_exact else None
+        requests = [decode_stream(stream, side.engine.dialect, counting) for stream in folder.read_streams()]
         folder.write_requests(requests)
         telemetry: list[TelemetryRecord] = folder.read_telemetry().records
         evidence = Evidence(

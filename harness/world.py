@@ -34,7 +34,7 @@ from harness.telemetry import OwnProcesses, ServerPage, sampler
 from harness.traffic import TrafficPlanner
 from results.records import ClientError, Source, TrialPlan
 from results.store import RunFolder, new_run_id
-from workloads import NoTokenizer, Tokenizer
+from workloads import NoTokenizer, Tokenizer, tokenizer_at
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -208,8 +208,11 @@ class RealWorld:
         """From ``tokenizer`` of the experiment, or beside the model."""
         place = config.tokenizer or model.path
         if place is None:
-            raise NoTokenizer("prompts of exact length need the model's tokenizer; set tokenizer (a folder) in [model]")
-        return Tokenizer(Path(place).expanduser())
+            raise NoTokenizer(
+                "prompts of exact length need the model's tokenizer; set tokenizer in [model] to its folder, or to "
+                "'approximate'"
+            )
+        return tokenizer_at(place)
 
     def build(self, engine: Engine) -> dict[str, Any]:
         """Of the code on this machine."""

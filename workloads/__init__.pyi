@@ -1,3 +1,4 @@
+from .approximate import APPROXIMATE, tokenizer_at
 from .arrivals import ARRIVALS, VARYING_ARRIVALS, Arrival, Constant, Poisson, arrival
 from .errors import BadOption, BadTrace, NoTokenizer, UnknownWorkload, WorkloadError
 from .plan import PlanHash, PlannedSession, plan_closed, plan_open, plan_recorded
@@ -12,6 +13,7 @@ from .traces.replay import Replay
 from .types import Message, Session, Turn, Workload
 
 __all__ = [
+    "APPROXIMATE",
     "ARRIVALS",
     "VARYING_ARRIVALS",
     "Arrival",
@@ -41,6 +43,7 @@ __all__ = [
     "plan_open",
     "plan_recorded",
     "prompt_reader",
+    "tokenizer_at",
     "workload",
     "workload_names",
 ]

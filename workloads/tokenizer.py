@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import tokenizers
 from jinja2 import Template
@@ -22,6 +22,9 @@ class Tokenizer:
     Raises:
         NoTokenizer: the folder holds no ``tokenizer.json``.
     """
+
+    is_exact: ClassVar[bool] = True
+    """Whether it counts as the engine does."""
 
     def __init__(self, folder: Path) -> None:
         file = folder / "tokenizer.json"

@@ -7,6 +7,7 @@ import msgspec
 from engines.adapters.address import AddressEngine
 from engines.base import Setup
 from engines.dialects import AnthropicDialect, Dialect
+from engines.identity import Identity, Pages, listed_models
 
 
 class AnthropicOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -29,6 +30,12 @@ class AnthropicEngine(AddressEngine):
         "a completion is sent as a chat of one message: the tokens of the chat template come on top of its prompt",
         "there is no seed, so that the words and lengths of answers differ between repeats",
     )
+
+    @classmethod
+    def identify(cls, pages: Pages) -> Identity | None:
+        """See :class:`~engines.server_engine.ServerEngine`; its list of models is not OpenAI's."""
+        names = tuple(model.id for model in listed_models(pages) if model.type == "model")
+        return Identity(cls.adapter, names) if names else None
 
     @classmethod
     def dialect_for(cls, setup: Setup) -> Dialect:

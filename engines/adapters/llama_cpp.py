@@ -12,6 +12,7 @@ from engines.adapters.gguf_engine import GgufEngine
 from engines.base import Setup
 from engines.dialects import Dialect, LlamaCppDialect, LlamaCppNativeDialect
 from engines.errors import BadOption, NotInstalled
+from engines.identity import MODELS_PAGE, Identity, Pages, field_of
 from engines.launcher import Launch, Server
 from engines.metrics import MetricsSource, Prometheus, Series
 from engines.models.gguf import gguf_file, weights_dtype
@@ -102,6 +103,8 @@ class LlamaCppEngine(GgufEngine):
 
     adapter = "llama_cpp"
     Options = LlamaCppOptions
+    owned_by = "llamacpp"
+    identity_pages = (MODELS_PAGE, "/props")
     lists_model = True
     programs = ("llama-server",)
     recipes = ("llama-cpp",)
@@ -123,6 +126,13 @@ class LlamaCppEngine(GgufEngine):
     key_variable = "LLAMA_API_KEY"
     ready_timeout_s = 600.0
     metrics: MetricsSource | None = METRICS
+
+    @classmethod
+    def identify(cls, pages: Pages) -> Identity | None:
+        """See :class:`~engines.server_engine.ServerEngine`; ``/props`` says which file it loaded."""
+        identity = super().identify(pages)
+        return identity and msgspec.structs.replace(identity, checkpoint=field_of(pages, "/props", "model_path"))
+
     notes: Sequence[str] = ("its own count of generated tokens moves only when a request ends",)
 
     @classmethod

@@ -9,6 +9,7 @@ from engines.adapters.gguf_engine import GgufEngine
 from engines.base import Setup
 from engines.dialects import Dialect, LlamaCppPythonDialect
 from engines.errors import NotInstalled
+from engines.identity import MODELS_PAGE, Identity, Pages, field_of, listed_models
 from engines.launcher import Launch, Server
 from engines.spec import Cannot, Setting, Speculation, Spelling, Spellings, flag, one_of, switch
 
@@ -63,6 +64,7 @@ class LlamaCppPythonEngine(GgufEngine):
 
     adapter = "llama_cpp_python"
     Options = LlamaCppPythonOptions
+    identity_pages = (MODELS_PAGE, "/openapi.json")
     lists_model = True
     recipes = ("llama-cpp-python",)
     distributions = ("llama-cpp-python",)
@@ -87,6 +89,13 @@ class LlamaCppPythonEngine(GgufEngine):
         "it answers one request at a time: the others wait",
         "it counts no tokens: chunks are counted by the model's tokenizer, and prompts not at all",
     )
+
+    @classmethod
+    def identify(cls, pages: Pages) -> Identity | None:
+        """See :class:`~engines.server_engine.ServerEngine`; it is known by the title of its OpenAPI page."""
+        title = field_of(pages, "/openapi.json", "info", "title")
+        names = tuple(model.id for model in listed_models(pages))
+        return Identity(cls.adapter, names) if title == "llama.cpp Python API" else None
 
     @classmethod
     def dialect_for(cls, setup: Setup) -> Dialect:

@@ -8,6 +8,7 @@ import msgspec
 from engines.adapters.address import AddressEngine
 from engines.base import Setup
 from engines.dialects import Dialect, OpenAiDialect, OpenAiServiceDialect, ResponsesDialect
+from engines.identity import Identity, Pages, listed_models
 
 _SERVICE = "api.openai.com"
 _LENGTH = "answers end where the model ends them, since their length cannot be forced: compare figures per token"
@@ -39,6 +40,12 @@ class OpenAiEngine(AddressEngine):
         if setup.options.api == "responses":
             told.append(_AS_CHAT)
         self.notes = tuple(told)
+
+    @classmethod
+    def identify(cls, pages: Pages) -> Identity | None:
+        """See :class:`~engines.server_engine.ServerEngine`: whatever lists models."""
+        models = listed_models(pages)
+        return Identity(cls.adapter, tuple(model.id for model in models), models[0].root) if models else None
 
     @classmethod
     def dialect_for(cls, setup: Setup) -> Dialect:

@@ -66,6 +66,7 @@ class ReferenceEngine(ServerEngine):
     """Starts ``python -m reference_engine serve``."""
 
     adapter = "reference"
+    owned_by = "reference_engine"
     Options = ReferenceOptions
     lists_model = True
     spellings: ClassVar[Spellings] = {

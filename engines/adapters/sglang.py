@@ -116,6 +116,7 @@ class SglangEngine(ServerEngine):
     """Starts ``python -m sglang.launch_server`` in the environment that holds SGLang."""
 
     adapter = "sglang"
+    owned_by = "sglang"
     Options = SglangOptions
     lists_model = True
     recipes = ("sglang",)

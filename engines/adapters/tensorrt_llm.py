@@ -97,6 +97,7 @@ class TensorRtLlmEngine(ServerEngine):
     """Starts ``trtllm-serve MODEL``; it listens once the model is loaded."""
 
     adapter = "tensorrt_llm"
+    owned_by = "tensorrt_llm"
     Options = TensorRtLlmOptions
     recipes = ("tensorrt-llm",)
     distributions = ("tensorrt-llm",)

@@ -10,6 +10,7 @@ import msgspec
 from engines.base import Setup
 from engines.dialects import Dialect, TgiDialect, TgiNativeDialect
 from engines.errors import BadOption, NotInstalled
+from engines.identity import Identity, Pages, field_of
 from engines.launcher import Server, pick_port
 from engines.metrics import Histogram, MetricsSource, Prometheus, Series
 from engines.server_engine import ServerEngine
@@ -83,6 +84,7 @@ class TgiEngine(ServerEngine):
 
     adapter = "tgi"
     Options = TgiOptions
+    identity_pages = ("/info",)
     programs = ("text-generation-launcher",)
     spellings: ClassVar[Spellings] = {
         "dtype": _or_auto(one_of(("float16", "bfloat16"), flag("--dtype"))),
@@ -108,6 +110,14 @@ class TgiEngine(ServerEngine):
         "an answer of more than 1,024 tokens is made in pieces; each after the first waits for a prefill of its own",
         "its prefix cache is on unless enable_prefix_caching is false, and cannot be emptied while it runs",
     )
+
+    @classmethod
+    def identify(cls, pages: Pages) -> Identity | None:
+        """See :class:`~engines.server_engine.ServerEngine`; it has a page of its own."""
+        if field_of(pages, "/info", "router") != "text-generation-router":
+            return None
+        model = str(field_of(pages, "/info", "model_id"))
+        return Identity(cls.adapter, (model,), model)
 
     @classmethod
     def dialect_for(cls, setup: Setup) -> Dialect:

@@ -8,6 +8,7 @@ import msgspec
 from engines.base import Setup
 from engines.dialects import Dialect, TransformersDialect
 from engines.errors import NotInstalled
+from engines.identity import MODELS_PAGE, Identity, Pages, field_of, listed_models
 from engines.launcher import Server
 from engines.server_engine import ServerEngine
 from engines.spec import Spellings, flag, one_of
@@ -33,6 +34,7 @@ class TransformersEngine(ServerEngine):
 
     adapter = "transformers"
     Options = TransformersOptions
+    identity_pages = (MODELS_PAGE, "/openapi.json")
     recipes = ("transformers",)
     distributions = ("transformers",)
     spellings: ClassVar[Spellings] = {
@@ -44,6 +46,15 @@ class TransformersEngine(ServerEngine):
     }
     container_command = ("transformers", "serve")
     stop_grace_s = (6.0, 2.0)
+
+    @classmethod
+    def identify(cls, pages: Pages) -> Identity | None:
+        """See :class:`~engines.server_engine.ServerEngine`; no other server has a route that loads a model.
+
+        It lists what lies in the hub's cache, not what it was started with.
+        """
+        names = tuple(model.id for model in listed_models(pages))
+        return Identity(cls.adapter, names) if field_of(pages, "/openapi.json", "paths", "/load_model") else None
 
     @classmethod
     def dialect_for(cls, setup: Setup) -> Dialect:  # noqa: ARG003

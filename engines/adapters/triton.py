@@ -10,6 +10,7 @@ from engines.base import Setup
 from engines.dialects import Dialect, TritonDialect
 from engines.dialects.triton import Fields
 from engines.errors import BadOption, ModelNotFound
+from engines.identity import Identity, Pages, field_of
 from engines.launcher import Launch, Server, pick_port
 from engines.metrics import Prometheus, Series
 from engines.server_engine import ServerEngine
@@ -47,6 +48,7 @@ class TritonEngine(ServerEngine):
 
     adapter = "triton"
     Options = TritonOptions
+    identity_pages = ("/v2", *(f"/v2/models/{name}/config" for name in _MODELS.values()))
     programs = ("tritonserver",)
     needs_gpu = True
     spellings: ClassVar[Spellings] = {
@@ -68,6 +70,15 @@ class TritonEngine(ServerEngine):
     ready_path = "/v2/health/ready"
     ready_timeout_s = 1800.0
     stop_grace_s = (35.0, 10.0)  # it waits 30 s for its models to go
+
+    @classmethod
+    def identify(cls, pages: Pages) -> Identity | None:
+        """See :class:`~engines.server_engine.ServerEngine`; the model's name in the repository tells the fields."""
+        if field_of(pages, "/v2", "name") != "triton":
+            return None
+        loaded = ((fields, name) for fields, name in _MODELS.items() if f"/v2/models/{name}/config" in pages)
+        fields, name = next(loaded, (None, None))
+        return Identity(cls.adapter, (name,), options={"fields": fields}) if name else Identity(cls.adapter, ())
 
     @classmethod
     def dialect_for(cls, setup: Setup) -> Dialect:

@@ -127,6 +127,7 @@ class VllmEngine(ServerEngine):
     """Starts ``python -m vllm.entrypoints.openai.api_server`` in the environment that holds vLLM."""
 
     adapter = "vllm"
+    owned_by = "vllm"
     Options = VllmOptions
     lists_model = True
     recipes = ("vllm", "vllm-cpu")

@@ -66,15 +66,15 @@ def run(
 
 def bench(
     *,
-    engine: str,
     url: str,
-    model: str,
-    tokenizer: Path,
+    engine: str | None = None,
+    model: str | None = None,
+    tokenizer: str | None = None,
     workload: str = "chat",
     scale: float | None = None,
     rate: float | None = None,
     arrival: str = "poisson",
-    concurrency: int | None = None,
+    concurrency: list[int] | None = None,
     duration: float = 30.0,
     ramp: float = 5.0,
     repeats: int = 1,
@@ -87,18 +87,21 @@ def bench(
     out: Out = DEFAULT_OUT,
     json: Json = False,
 ) -> int:
-    """Measure a server that runs already.
+    """Measure a server that runs already, of which its address is enough.
+
+    The server is asked for its engine and model; one user and eight users at once are measured for 30 seconds each.
 
     Parameters
     ----------
-    engine
-        Adapter whose dialect the server speaks: bakeoff engines list.
     url
         Its base URL.
+    engine
+        Adapter whose dialect the server speaks (bakeoff engines list); the default is to ask it.
     model
-        The model name that requests use.
+        The model name that requests use; the default is to ask the server.
     tokenizer
-        Folder with the model's tokenizer.json, so that prompts have exact lengths.
+        Folder with the model's tokenizer.json, so that prompts have exact lengths, or approximate. The default is to
+        look where the server loaded the model from and in the hub's cache, else approximate.
     workload
         What is sent: bakeoff workloads list.
     scale
@@ -108,7 +111,7 @@ def bench(
     arrival
         Open loop: an arrival process, or workload for the workload's own; used with rate.
     concurrency
-        Closed loop: requests kept in flight.
+        Closed loop: requests kept in flight; once for each level. The default is 1 and 8.
     duration
         Seconds of the measured window.
     ramp
@@ -132,17 +135,17 @@ def bench(
     json
         Print the summary as JSON on stdout.
     """
-    from harness.errors import BadExperiment
+    from engines.base import base_url
     from harness.experiment import with_client
     from harness.measuring import bench_experiment
 
-    if (rate is None) == (concurrency is None):
-        raise BadExperiment("bench needs one load; give either --concurrency REQUESTS or --rate SESSIONS_PER_SECOND")
     experiment = bench_experiment(
         engine=engine, url=url, model=model, tokenizer=tokenizer, workload=workload, scale=scale, rate_per_s=rate,
         arrival=arrival, concurrency=concurrency, duration_s=duration, ramp_s=ramp, repeats=repeats, seed=seed,
         api_key_env=api_key_env, calibrate=calibrate, max_foreign_share=max_foreign_share,
     )  # fmt: skip
+    side, served = experiment.engines[0], experiment.model
+    sys.stderr.write(f"{base_url(url)}: {side.adapter}, model {served.name}, tokenizer {served.tokenizer}\n")
     return _measure(with_client(experiment, workers, ray), out, json=json)
 
 

@@ -63,11 +63,16 @@ def test_the_version_is_that_of_the_checkout_else_of_the_package(
     assert version.version() == metadata.version("bakeoff")
 
 
-@pytest.mark.parametrize("load", [(), ("--concurrency", "2", "--rate", "3")])
-def test_bench_asks_for_its_load_by_its_own_options(load: tuple[str, ...], capsys: pytest.CaptureFixture[str]):
+def test_bench_takes_one_kind_of_load(capsys: pytest.CaptureFixture[str]):
     server = ("--engine", "openai", "--url", "http://127.0.0.1:9", "--model", "m", "--tokenizer", "tokenizer")
-    assert in_process("bench", *server, *load) == 2
-    assert "give either --concurrency REQUESTS or --rate SESSIONS_PER_SECOND" in capsys.readouterr().err
+    assert in_process("bench", *server, "--concurrency", "2", "--rate", "3") == 2
+    assert "give either a concurrency or a rate" in capsys.readouterr().err
+
+
+def test_bench_of_an_address_where_nothing_listens_is_one_line(capsys: pytest.CaptureFixture[str]):
+    url = f"http://127.0.0.1:{pick_port()}"
+    assert in_process("bench", "--url", url) == 3
+    assert capsys.readouterr().err.startswith(f"bakeoff: {url} cannot be reached: ")
 
 
 @pytest.mark.parametrize("words", [("--model", "m", "--no-enable-prefix-caching"), ("--help",)])
@@ -157,15 +162,17 @@ def test_bench_measures_a_running_server(tmp_path: Path):
         assert truth.stdout is not None
         truth.stdout.readline()
         done = bakeoff(
-            "bench", "--engine", "reference", "--url", f"http://127.0.0.1:{port}/v1", "--model", "truth",
-            "--tokenizer", checkpoint(tmp_path / "tok"), "--workload", "random", "--concurrency", 2,
-            "--ramp", 0.1, "--duration", 0.5, "--max-foreign-share", 1, "--no-calibrate",
+            "bench", "--url", f"http://127.0.0.1:{port}/v1", "--workload", "random", "--concurrency", 2,
+            "--concurrency", 3, "--ramp", 0.1, "--duration", 0.5, "--max-foreign-share", 1, "--no-calibrate",
             "--out", tmp_path / "runs", "--json",
         )  # fmt: skip
         truth.communicate()
     assert done.returncode in {0, 3}, done.stderr  # 3: whatever else this machine does may void the trial
     summary = json.loads(done.stdout)
     assert summary["status"] == "complete"
+    assert [cell["load"] for cell in summary["cells"]] == ["c=2", "c=3"]
+    assert f"http://127.0.0.1:{port}: openai, model truth, tokenizer approximate" in done.stderr
+    assert any(note.startswith("prompts are approximate") for note in summary["notes"])
     assert Path(summary["report"]).read_text(encoding="utf-8").startswith("<!doctype html>")
 
 

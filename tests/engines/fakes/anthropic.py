@@ -39,7 +39,13 @@ class FakeAnthropic(Answering):
         self._kept: set[str] = set()
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.post("/v1/messages", self.messages)]
+        return [web.post("/v1/messages", self.messages), web.get("/v1/models", self.models)]
+
+    async def models(self, request: web.Request) -> web.Response:
+        if self.key and request.headers.get("x-api-key") != self.key:
+            return _refused(401)
+        entry = {"type": "model", "id": "claude-x", "display_name": "X", "created_at": "2026-01-01T00:00:00Z"}
+        return web.json_response({"data": [entry], "has_more": False, "first_id": "claude-x", "last_id": "claude-x"})
 
     async def messages(self, request: web.Request) -> web.StreamResponse:
         self.headers.append({name.lower(): value for name, value in request.headers.items()})

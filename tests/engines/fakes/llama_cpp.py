@@ -107,7 +107,9 @@ class FakeLlamaServer(Answering):
     async def models(self, _: web.Request) -> web.Response:
         meta = {"vocab_type": 2, "n_vocab": 9, "n_ctx": self.slot_context, "n_ctx_train": TRAINED_CONTEXT,
                 "n_params": 7, "size": 14, "ftype": "BF16"}  # fmt: skip
-        return web.json_response({"object": "list", "data": [{"id": self.flags.alias, "meta": meta}]})
+        return web.json_response(
+            {"object": "list", "data": [{"id": self.flags.alias, "owned_by": "llamacpp", "meta": meta}]}
+        )
 
     async def metrics(self, _: web.Request) -> web.Response:
         if not self.flags.metrics:

@@ -47,7 +47,12 @@ class FakeOpenAi(Answering):
             web.post("/v1/chat/completions", self.chat),
             web.post("/v1/completions", self.completions),
             web.post("/v1/responses", self.responses),
+            web.get("/v1/models", self.models),
         ]
+
+    async def models(self, _: web.Request) -> web.Response:
+        entry = {"id": "gpt-x", "object": "model", "created": 1, "owned_by": "system"}
+        return web.json_response({"object": "list", "data": [entry]})
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         body = await self._body(request, "chat")

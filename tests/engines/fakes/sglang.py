@@ -75,6 +75,7 @@ class FakeSglang(Fake):
             web.get("/ready", self.ready),
             web.get("/health", self.health),
             web.get("/server_info", self.server_info),
+            web.get("/v1/models", self.models),
             web.post("/flush_cache", self.flush_cache),
             web.get("/metrics", self.metrics),
         ]
@@ -92,6 +93,11 @@ class FakeSglang(Fake):
     async def server_info(self, _: web.Request) -> web.Response:
         resolved = {name: value for name, value in vars(self.flags).items() if value is not None}
         return web.json_response({**resolved, "version": "0.5.23", "internal_states": [{}], "launch_command": "x" * 9})
+
+    async def models(self, _: web.Request) -> web.Response:
+        name = self.flags.served_model_name or self.flags.model_path
+        entry = {"id": name, "object": "model", "created": 1, "owned_by": "sglang", "root": name}
+        return web.json_response({"object": "list", "data": [entry]})
 
     async def flush_cache(self, request: web.Request) -> web.Response:
         with contextlib.suppress(TimeoutError):

@@ -1,0 +1,128 @@
+"""Which adapter speaks to a server that runs already, and which model it serves: found by asking it.
+
+Every adapter recognises its own server by what that says of itself (``ServerEngine.identify``); a server that only
+lists its models is taken for an OpenAI-compatible one.
+"""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import aiohttp
+import msgspec
+
+from engines.access import Access
+from engines.adapters.openai import OpenAiEngine
+from engines.base import access_to, base_url
+from engines.deployment import Deployment
+from engines.errors import NotIdentified
+from engines.identity import Identity, Pages
+from engines.models import KNOWN_MODELS, cached
+from engines.registry import adapter_class, adapter_names
+from engines.server_engine import ServerEngine
+
+_TIMEOUT_S = 10.0
+_ANTHROPIC_VERSION = "2023-06-01"
+
+
+async def identify(deployment: Deployment, adapter: str | None = None) -> Identity:
+    """Ask a server what it is.
+
+    Args:
+        deployment: its URL, and what lets requests in.
+        adapter: the only one that is considered; None for all.
+
+    Raises:
+        BadOption: the URL is none, or the key's variable is not set.
+        UnknownEngine: there is no such adapter.
+        NotIdentified: nothing answers, or nothing in the answers tells which adapter or model it is.
+    """
+    address = base_url(deployment.url or "")
+    kinds = [kind for name in ([adapter] if adapter else adapter_names()) if (kind := _server_class(name))]
+    pages = await _pages(
+        address, access_to(deployment), sorted({path for kind in kinds for path in kind.identity_pages})
+    )
+    kinds.sort(key=lambda kind: kind is OpenAiEngine)  # whatever lists models could be one
+    identities = (identity for kind in kinds if (identity := kind.identify(pages)))
+    if identity := next(identities, None):
+        return identity
+    if adapter:
+        raise NotIdentified(f"{address} does not say which model it serves; give --model")
+    raise NotIdentified(f"{address} does not say what it is; give --engine (bakeoff engines list) and --model")
+
+
+def only_model(identity: Identity, url: str) -> str:
+    """The name of the one model that a server serves.
+
+    Raises:
+        NotIdentified: it serves several, or does not say.
+    """
+    if not identity.models:
+        raise NotIdentified(f"{url} does not say which model it serves; give --model")
+    if len(identity.models) == 1:
+        return identity.models[0]
+    first = ", ".join(identity.models[:5])
+    raise NotIdentified(f"{url} serves {len(identity.models)} models; choose one with --model: {first}, …")
+
+
+def tokenizer_folder(model: str, checkpoint: str | None) -> Path | None:
+    """Folder on this machine with the tokenizer of a model that is served somewhere; None where there is none.
+
+    Looked for are the checkpoint itself, Bakeoff's own models and the cache of Hugging Face's hub.
+
+    Args:
+        model: as requests call it.
+        checkpoint: what the server says it loaded.
+    """
+    names = [name for name in (checkpoint, model) if name]
+    folders = [place if place.is_dir() else place.parent for name in names if (place := Path(name)).is_absolute()]
+    folders += [place for name in names if name in KNOWN_MODELS and (place := cached(name))]
+    folders += [place for name in names for place in _hub_snapshots(name)]
+    return next((folder for folder in folders if (folder / "tokenizer.json").is_file()), None)
+
+
+def _server_class(adapter: str) -> type[ServerEngine] | None:
+    """The adapter's class; None of one that does not derive from ours, which recognises nothing."""
+    kind = adapter_class(adapter)
+    return kind if isinstance(kind, type) and issubclass(kind, ServerEngine) else None
+
+
+def _hub_snapshots(name: str) -> Sequence[Path]:
+    """Snapshots of a repository in the hub's cache, the latest first."""
+    if name.count("/") != 1 or name.startswith(("/", ".", "~")):
+        return []
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
+    found = (cache / f"models--{name.replace('/', '--')}" / "snapshots").glob("*")
+    return sorted(found, key=lambda folder: folder.stat().st_mtime, reverse=True)
+
+
+async def _pages(address: str, access: Access, paths: Sequence[str]) -> Pages:
+    """What the server says at those paths.
+
+    Raises:
+        NotIdentified: it cannot be reached.
+    """
+    key = access.headers.get("authorization", "").removeprefix("Bearer ")
+    headers = {"anthropic-version": _ANTHROPIC_VERSION, **({"x-api-key": key} if key else {}), **access.headers}
+    limit = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+    async with aiohttp.ClientSession(headers=headers, timeout=limit) as session:
+        try:
+            bodies = await asyncio.gather(*(_body(session, address + access.path(path)) for path in paths))
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise NotIdentified(f"{address} cannot be reached: {str(error) or type(error).__name__}") from error
+    pages = {path: _json(body) for path, body in zip(paths, bodies, strict=True) if body is not None}
+    return {path: page for path, page in pages.items() if page is not None}
+
+
+async def _body(session: aiohttp.ClientSession, url: str) -> bytes | None:
+    async with session.get(url) as answer:
+        return await answer.read() if answer.status == 200 else None
+
+
+def _json(body: bytes) -> object:
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.MsgspecError:
+        return None

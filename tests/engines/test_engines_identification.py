@@ -1,0 +1,128 @@
+"""A server that runs already says what it is: every adapter recognises its own, and nobody else's."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines import Deployment, pick_port
+from engines.errors import EngineError, NotIdentified
+from engines.identification import identify, only_model, tokenizer_folder
+from engines.identity import Identity
+from engines.registry import adapter_class, adapter_names
+from tests.engines.fakes.anthropic import FakeAnthropic
+from tests.engines.fakes.llama_cpp import FakeLlamaServer
+from tests.engines.fakes.llama_cpp_python import FakeLlamaCppPython
+from tests.engines.fakes.openai import FakeOpenAi
+from tests.engines.fakes.sglang import FakeSglang
+from tests.engines.fakes.stage import Fake, running
+from tests.engines.fakes.tensorrt_llm import TensorRtLlmFake
+from tests.engines.fakes.tgi import FakeTgi
+from tests.engines.fakes.triton import TritonFake
+
+FAKES: dict[str, type[Fake]] = {
+    "anthropic": FakeAnthropic,
+    "llama_cpp": FakeLlamaServer,
+    "llama_cpp_python": FakeLlamaCppPython,
+    "openai": FakeOpenAi,
+    "sglang": FakeSglang,
+    "tensorrt_llm": TensorRtLlmFake,
+    "tgi": FakeTgi,
+    "triton": TritonFake,
+}
+
+
+def listed(**entry: Any) -> dict[str, Any]:
+    return {"/v1/models": {"object": "list", "data": [{"id": "smol", "object": "model", **entry}]}}
+
+
+PAGES = {  # of servers without a fake, as real ones answered
+    "vllm": listed(owned_by="vllm", root="/models/smol", max_model_len=2048),
+    "reference": listed(owned_by="reference_engine", root="/models/smol"),
+    "transformers": {"/openapi.json": {"info": {"title": "FastAPI"}, "paths": {"/load_model": {}}}},
+}
+
+
+def identified(fake: Fake, adapter: str | None = None) -> Identity:
+    async def scene() -> Identity:
+        async with running(fake) as url:
+            return await identify(Deployment(url=f"{url}/v1"), adapter)
+
+    return asyncio.run(scene())
+
+
+@pytest.mark.parametrize("adapter", FAKES)
+def test_every_fake_is_recognised_and_names_its_model(adapter: str):
+    identity = identified(FAKES[adapter]())
+    assert identity.adapter == adapter
+    assert len(identity.models) == 1
+
+
+@pytest.mark.parametrize("adapter", PAGES)
+def test_pages_of_real_servers_are_recognised_by_their_own_adapter_alone(adapter: str):
+    recognised = {
+        name: identity for name in adapter_names() if (identity := adapter_class(name).identify(PAGES[adapter]))
+    }
+    recognised.pop("openai", None)  # it takes whatever lists models, but last
+    assert list(recognised) == [adapter]
+    if adapter != "transformers":
+        assert recognised[adapter] == Identity(adapter, ("smol",), "/models/smol")
+
+
+def test_all_adapters_are_covered():
+    assert {*FAKES, *PAGES} == set(adapter_names()) - {"quill"}
+
+
+def test_a_named_adapter_is_not_guessed_and_what_it_does_not_know_is_asked_for():
+    assert identified(FakeOpenAi(), "openai").models == ("gpt-x",)
+    with pytest.raises(NotIdentified, match="does not say which model it serves; give --model"):
+        identified(FakeOpenAi(), "tgi")
+
+
+def test_an_address_where_nothing_listens_is_one_line():
+    with pytest.raises(NotIdentified, match=r"^http://127\.0\.0\.1:\d+ cannot be reached: [^\n]+$"):
+        asyncio.run(identify(Deployment(url=f"http://127.0.0.1:{pick_port()}")))
+
+
+def test_a_server_that_says_nothing_of_itself_is_not_identified():
+    class Silent(Fake):
+        def routes(self) -> list[Any]:
+            return []
+
+    with pytest.raises(NotIdentified, match="give --engine"):
+        identified(Silent())
+
+
+@pytest.mark.parametrize("odd", [[], {"data": 7}, {"data": [{"name": "no id"}]}, {"data": []}, "text", None, 3])
+def test_pages_of_another_shape_are_nobodys(odd: object):
+    pages = dict.fromkeys(("/v1/models", "/info", "/props", "/v2", "/openapi.json"), odd)
+    assert [name for name in adapter_names() if adapter_class(name).identify(pages)] == []
+
+
+def test_the_one_model_is_taken_and_of_several_none():
+    assert only_model(Identity("openai", ("m",)), "http://u") == "m"
+    with pytest.raises(NotIdentified, match=r"serves 7 models; choose one with --model: m0, m1, m2, m3, m4, …"):
+        only_model(Identity("openai", tuple(f"m{n}" for n in range(7))), "http://u")
+    with pytest.raises(EngineError, match="give --model"):
+        only_model(Identity("triton", ()), "http://u")
+
+
+def test_a_tokenizer_is_found_beside_the_checkpoint_and_in_the_hubs_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    folder = tmp_path / "models/smol"
+    assert tokenizer_folder("smol", str(folder)) is None
+    folder.mkdir(parents=True)
+    (folder / "tokenizer.json").write_text("{}")
+    assert tokenizer_folder("smol", str(folder)) == folder
+    (folder / "model.gguf").write_text(json.dumps({}))
+    assert tokenizer_folder("smol", str(folder / "model.gguf")) == folder
+    snapshot = tmp_path / "hub/models--org--name/snapshots/abc"
+    snapshot.mkdir(parents=True)
+    assert tokenizer_folder("org/name", None) is None
+    (snapshot / "tokenizer.json").write_text("{}")
+    assert tokenizer_folder("org/name", None) == snapshot
+    assert tokenizer_folder("served-as", "org/name") == snapshot
