@@ -54,7 +54,8 @@ class TransformersEngine(ServerEngine):
         It lists what lies in the hub's cache, not what it was started with.
         """
         names = tuple(model.id for model in listed_models(pages))
-        return Identity(cls.adapter, names) if field_of(pages, "/openapi.json", "paths", "/load_model") else None
+        is_its_own = field_of(pages, "/openapi.json", "paths", "/load_model") is not None
+        return Identity(cls.adapter, names) if is_its_own else None
 
     @classmethod
     def dialect_for(cls, setup: Setup) -> Dialect:  # noqa: ARG003
