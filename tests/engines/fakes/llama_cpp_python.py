@@ -58,7 +58,8 @@ class FakeLlamaCppPython(Answering):
         ]
 
     async def models(self, _: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": self.flags.model_alias or self.flags.model, "owned_by": "me"}]})
+        name = self.flags.model_alias or self.flags.model
+        return web.json_response({"object": "list", "data": [{"id": name, "owned_by": "me"}]})
 
     async def openapi(self, _: web.Request) -> web.Response:
         return web.json_response({"info": {"title": "llama.cpp Python API", "version": "0.3.36"}})
