@@ -14,8 +14,9 @@ from engines.identity import Identity
 from harness.errors import BadExperiment
 from harness.experiment import Experiment, experiment_from
 from harness.machine_state import MAX_FOREIGN_SHARE
-from harness.observer import observer, trial_line
+from harness.observer import SearchObserver, observer, trial_line
 from harness.run import run_experiment
+from harness.searching import Terms, search
 from harness.series import Clear
 from harness.world import current_world
 from results import Run
@@ -102,6 +103,15 @@ def run_into(
             current_world().run(run_experiment(experiment, folder, watcher, earlier, clear))
         except (KeyboardInterrupt, asyncio.CancelledError):
             return True
+    return False
+
+
+def search_into(folder: RunFolder, experiment: Experiment, terms: Terms) -> bool:
+    """Search before somebody's eyes; returns whether it was interrupted."""
+    try:
+        current_world().run(search(experiment, folder, SearchObserver(Console(stderr=True)), terms))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return True
     return False
 
 

@@ -19,10 +19,7 @@ from harness.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from harness.experiment import Experiment
-    from harness.searching import Terms
     from results import Run
-    from results.store import RunFolder
 
 Objectives = Annotated[str, cyclopts.Parameter(name="--slo")]
 
@@ -81,6 +78,7 @@ def search(
         Print the search as JSON on stdout.
     """
     from harness.experiment import load_experiment, with_client
+    from harness.measuring import search_into
     from harness.searching import create_search, forewarnings, terms_of
     from results import load
     from results.search import Over
@@ -93,27 +91,10 @@ def search(
     for line in forewarnings(loaded, terms):
         sys.stderr.write(f"note: {line}\n")
     folder = create_search(loaded, out)
-    interrupted = _searched(folder, loaded, terms)
+    interrupted = search_into(folder, loaded, terms)
     run = load(folder.path)
     _tell(run, json=json)
     return EXIT_INTERRUPTED if interrupted else _exit_code(run)
-
-
-def _searched(folder: "RunFolder", experiment: "Experiment", terms: "Terms") -> bool:
-    """Search before somebody's eyes; returns whether it was interrupted."""
-    import asyncio
-
-    from rich.console import Console
-
-    from harness.observer import SearchObserver
-    from harness.searching import search
-    from harness.world import current_world
-
-    try:
-        current_world().run(search(experiment, folder, SearchObserver(Console(stderr=True)), terms))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        return True
-    return False
 
 
 def _tell(run: "Run", *, json: bool) -> None:
