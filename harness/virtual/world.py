@@ -29,7 +29,7 @@ from harness.virtual.tokenizer import word_tokenizer
 from harness.world import Fetching, Provenance, Telemetry
 from results.records import ClientError, EngineDescription, Startup, TrialPlan
 from results.store import RunFolder
-from workloads import Tokenizer
+from workloads import Tokenizer, tokenizer_at
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -113,7 +113,7 @@ class VirtualWorld:
 
     def tokenizer(self, config: ModelConfig, model: Model) -> Tokenizer:  # noqa: ARG002
         """The one that the experiment names, else one in memory."""
-        return Tokenizer(Path(config.tokenizer)) if config.tokenizer else word_tokenizer()
+        return tokenizer_at(config.tokenizer) if config.tokenizer else word_tokenizer()
 
     def build(self, engine: Engine) -> dict[str, Any]:  # noqa: ARG002
         """There is no code."""

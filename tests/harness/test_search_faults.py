@@ -64,7 +64,7 @@ def test_an_engine_that_dies_of_a_crowd_is_started_again_and_one_that_never_star
 
 def test_engines_take_turns_on_fresh_starts(tmp_path: Path):
     quick, slow = VirtualEngine(slots=4), VirtualEngine(slots=4, slowdown=1.2)
-    run = searched(tmp_path, {"quick": quick, "slow": slow}, slo="ttft_p50<100ms", trials=6)
+    run = searched(tmp_path, {"quick": quick, "slow": slow}, slo="ttft_p50<100ms", high=64.0, trials=6)
     order = [trial.record.engine for trial in sorted(run.finished, key=lambda trial: trial.record.order)]
     assert order == ["quick"] * 4 + ["slow"] * 4 + ["slow"] * 2 + ["quick"] * 2
     counts = {engine: len(of(run, engine).attempts) for engine in ("quick", "slow")}

@@ -95,10 +95,16 @@ class Scene:
 
     def play(self, engine: Engine, most: int = 99) -> EngineSearch:
         """Run the search to its end, or for so many trials."""
-        while most and (planned := asyncio.run(self.seeker.next())) is not None:
+        while most and (planned := self.next()) is not None:
             self.finish(*planned, *engine(planned[1].load.rate_per_s or float(planned[1].load.concurrency or 0)))
             most -= 1
         return self.stored
+
+    def next(self) -> tuple[int, TrialPlan] | None:
+        """The next trial, of a further turn where the last one is over."""
+        if self.seeker.is_over and not self.seeker.has_ended:
+            self.seeker.begin_turn()
+        return asyncio.run(self.seeker.next())
 
     def finish(self, order: int, plan: TrialPlan, requests: Sequence[RequestRecord], findings: list[Finding]) -> None:
         folder = self.run.trial(plan.id)
