@@ -45,6 +45,23 @@ def test_links_resolve(document: Path):
     assert [link for link in links if not (document.parent / link).exists()] == []
 
 
+def test_every_command_is_listed_with_the_first_line_of_its_help():
+    page = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
+    table = "".join(f"| `bakeoff {name}` | {line} |\n" for name, line in _commands(make_app(), ""))
+    start, end = "<!-- commands: generated from --help -->\n", "<!-- end of commands -->"
+    shown = page[page.index(start) + len(start) : page.index(end)]
+    assert shown == f"| command | |\n|---|---|\n{table}", f"put this into docs/commands.md:\n{table}"
+
+
+def _commands(app: cyclopts.App, prefix: str) -> Iterator[tuple[str, str]]:
+    """Names and first lines, groups without their own."""
+    for name in (name for name in app if not name.startswith("-")):
+        command = app[name]
+        if command.default_command is not None:
+            yield f"{prefix}{name}", (command.default_command.__doc__ or "").strip().splitlines()[0]
+        yield from _commands(command, f"{prefix}{name} ")
+
+
 def test_what_reliability_is_held_to_is_there():
     text = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
     assert [int(number) for number in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)] == list(range(1, 35))

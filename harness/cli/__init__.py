@@ -28,8 +28,7 @@ def make_app() -> cyclopts.App:
     """The application with all its commands."""
     app = cyclopts.App(
         name="bakeoff",
-        help="Replay realistic traffic against LLM inference engines and say, with the error of its own measurement, "
-        "which one is better.",
+        help="Benchmark LLM inference servers with realistic traffic and honest error bars.",
         version=_version,
         version_flags=["--version"],
     )

@@ -24,7 +24,7 @@ def calibrate(
     show: Annotated[bool, cyclopts.Parameter(negative="")] = False,
     json: Json = False,
 ) -> int:
-    """Measure how wrong the measuring client is on this machine, over a grid of loads, against a server of known truth.
+    """Measure the load generator's own error on this machine.
 
     The default grid takes about a minute and a half, in which nothing else should run. The result is stored.
 

@@ -4,7 +4,7 @@ from harness.cli.options import EXIT_OK, Json, standard_output
 
 
 def doctor(*, json: Json = False) -> int:
-    """Say what of this machine disturbs measurements, what it does to them, and the command that helps.
+    """Check what disturbs measurements on this machine, and how to fix it.
 
     It changes nothing. Whether engines can run here is bakeoff engines doctor's to say.
 

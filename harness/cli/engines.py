@@ -8,12 +8,12 @@ import cyclopts
 
 from harness.cli.options import EXIT_OK, Json, standard_output
 
-engines_app = cyclopts.App(name="engines", help="Engines that can be measured.")
+engines_app = cyclopts.App(name="engines", help="List, check, install and start engines.")
 
 
 @engines_app.command(name="list")
 def list_engines(*names: str, json: Json = False) -> int:
-    """List the adapters with what each can be told, and the environments that can be installed.
+    """List adapters with their options, and installable environments.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def list_engines(*names: str, json: Json = False) -> int:
 
 @engines_app.command
 def doctor(*names: str, json: Json = False) -> int:
-    """Say of each engine whether it can run here, which version, what is missing, and the command that fixes it.
+    """Check which engines can run here, and how to fix those that cannot.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def doctor(*names: str, json: Json = False) -> int:
 
 @engines_app.command
 def install(name: str, *, again: Annotated[bool, cyclopts.Parameter(negative="")] = False) -> int:
-    """Make the private environment of an engine, once, and print its folder.
+    """Install an engine into an environment of its own.
 
     Parameters
     ----------

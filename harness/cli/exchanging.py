@@ -19,11 +19,11 @@ FileOf = Annotated[
     Literal["csv", "parquet", "json", "vllm", "guidellm", "aiperf", "pytest-benchmark"], cyclopts.Parameter(name="--as")
 ]
 
-import_app = cyclopts.App(name="import", help="Make a run of another tool's result file.")
+import_app = cyclopts.App(name="import", help="Import another tool's results.")
 
 
 def views(run: str, *, as_: As = None, json: Json = False) -> int:
-    """Print what other benchmark clients would have printed for the same requests, and why they differ.
+    """Print what other benchmark clients would report for the same requests, and why.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def views(run: str, *, as_: As = None, json: Json = False) -> int:
 
 
 def export(run: str, *, as_: FileOf, out: Path) -> int:
-    """Write a run as tables, or as another tool's result files, and print their paths.
+    """Export a run as tables or as another tool's result files.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def export(run: str, *, as_: FileOf, out: Path) -> int:
 
 @import_app.command(name="vllm")
 def import_vllm(file: Path, *, out: Out = DEFAULT_OUT) -> int:
-    """Make a run of a result file of vllm bench serve, print its table and write its page.
+    """Import a result file of vllm bench serve.
 
     The file must have been saved with --save-detailed: without it, it holds no times of single requests.
 

@@ -58,7 +58,7 @@ def fit(
     seed: int = 1,
     json: Json = False,
 ) -> int:
-    """Make a preset of a trace: arrivals, lengths, sessions and shared prefixes, and say how near it comes.
+    """Fit a preset to a trace, and report the goodness of fit.
 
     The preset is a file for the workload preset and for bakeoff workloads show. It holds distributions, no row of the
     trace and no text.

@@ -45,7 +45,7 @@ def gate(
     out: Out = DEFAULT_OUT,
     json: Json = False,
 ) -> int:
-    """Say whether the candidate is worse than the baseline: exit 0 no, 1 yes, 2 cannot tell, 3 a run is no evidence.
+    """Check a candidate for regressions: exit 0 none, 1 regression, 2 cannot tell, 3 no evidence.
 
     Of stored runs; or, with an experiment, of two of its engines measured now, side by side: it ends as soon as the
     verdict is clear, and looking early costs no false alarms. An engine against itself shows what this machine's noise
@@ -106,7 +106,7 @@ def gate(
 
 
 def floor(*runs: str, json: Json = False) -> int:
-    """Store how much runs of one thing differ on this machine from hour to hour, for gates whose baseline is one run.
+    """Store the noise between runs of this machine, for gates whose baseline is a single run.
 
     The runs are of one engine at one commit, five or more, each at least an hour after the one before. The floor is
     stored beside them, and found there by every later gate of the same traffic, model and limits.

@@ -6,12 +6,12 @@ import cyclopts
 
 from harness.cli.options import EXIT_OK
 
-models_app = cyclopts.App(name="models", help="Models that can be served.")
+models_app = cyclopts.App(name="models", help="List and fetch models.")
 
 
 @models_app.command(name="list")
 def list_models() -> int:
-    """List the models that can be pulled, and where they are kept."""
+    """List the models that can be fetched, and their folder."""
     from engines.models import KNOWN_MODELS, cached
 
     for name, model in KNOWN_MODELS.items():
@@ -22,7 +22,7 @@ def list_models() -> int:
 
 @models_app.command(name="pull")
 def pull_model(name: str) -> int:
-    """Fetch a model once and print its folder.
+    """Fetch a model and print its folder.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def demo(*, out: Out = DEFAULT_OUT, json: Json = False) -> int:
-    """Run the main job: the reference engine against HF Transformers, on a small real model, on this machine.
+    """Measure two engines on a small real model: a first result on this machine.
 
     Takes about five minutes on two cores and prints a table and the path of an HTML report.
 
@@ -87,7 +87,7 @@ def bench(
     out: Out = DEFAULT_OUT,
     json: Json = False,
 ) -> int:
-    """Measure a server that runs already, of which its address is enough.
+    """Measure a running server; its address is enough.
 
     The server is asked for its engine and model; one user and eight users at once are measured for 30 seconds each.
 

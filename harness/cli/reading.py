@@ -91,7 +91,7 @@ def history(
     newest: int | None = None,
     json: Json = False,
 ) -> int:
-    """Say when a metric changed over many runs of one experiment: exit 1 if the newest step is for the worse.
+    """Find between which commits a metric changed: exit 1 if the newest step is a regression.
 
     Each step has the commits between which it lies; a drift has none to blame. Exit 0: no series that the newest run
     continues ends with a step for the worse. Exit 2: one of them cannot tell, since it has fewer than six runs, or its
@@ -138,7 +138,7 @@ def history(
 
 
 def frontier(*runs: str, json: Json = False) -> int:
-    """Print what each load gives every user against what it gets out of the machine, where nothing is better in both.
+    """Print the Pareto frontier of per-user speed and total throughput.
 
     Parameters
     ----------

@@ -41,7 +41,7 @@ def search(
     out: Out = DEFAULT_OUT,
     json: Json = False,
 ) -> int:
-    """Find the highest rate or concurrency at which each engine of an experiment keeps its objectives.
+    """Find the highest load at which each engine meets its objectives.
 
     Each trial may be wrong: the answer has an interval, from noisy bisection over all of them. Exit 0 where every
     engine keeps them at some level, 3 where one keeps them at none or nothing could be told.

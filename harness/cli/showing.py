@@ -22,7 +22,7 @@ def dashboard(
     token_env: str | None = None,
     rebuild: Flag = False,
 ) -> int:
-    """Show the runs of a folder in a browser: list, compare, history, and the one that is going on.
+    """Browse runs, comparisons, history and the run in progress.
 
     It reads and changes nothing. Only this machine reaches it, unless --network says otherwise: then every request must
     show the token that is printed.

@@ -31,7 +31,7 @@ def start(
     log: Path | None = None,
     json: Json = False,
 ) -> int:
-    """Start an engine exactly as a run would, say where it is once it is ready, and stop it at Ctrl-C.
+    """Start an engine exactly as a run would, until Ctrl-C.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ from harness.cli.options import EXIT_OK, Json, standard_output
 if TYPE_CHECKING:
     from harness.portraits import Subject
 
-workloads_app = cyclopts.App(name="workloads", help="Traffic that can be sent.")
+workloads_app = cyclopts.App(name="workloads", help="List, show, sample and fit traffic.")
 
 Options = Annotated[list[str] | None, cyclopts.Parameter(name="--option", negative="")]
 Folder = Annotated[Path | None, cyclopts.Parameter(name="--tokenizer")]
@@ -20,7 +20,7 @@ _COUNT = cyclopts.Parameter(name=["--sessions", "-n"], validator=cyclopts.valida
 
 @workloads_app.command(name="list")
 def list_workloads(*, json: Json = False) -> int:
-    """List the workloads, and the trace formats that can be replayed.
+    """List workloads and replayable trace formats.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def show(
     html: Path | None = None,
     json: Json = False,
 ) -> int:
-    """Draw what a workload would send: its arrivals, lengths, sessions, and how far a prefix cache can help.
+    """Show a workload's arrivals, lengths, sessions and cacheable share.
 
     Nothing is sent, and where the workload allows it no prompt is written.
 
@@ -96,7 +96,7 @@ def sample(
     tokenizer: Folder = None,
     out: Path | None = None,
 ) -> int:
-    """Write sessions of a workload as JSON lines, which the workload sessions sends as they are.
+    """Write sessions of a workload as JSON lines, to be sent again as they are.
 
     Parameters
     ----------

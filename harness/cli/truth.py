@@ -44,7 +44,7 @@ def serve_truth(
     core: int | None = None,
     log: Path | None = None,
 ) -> int:
-    """Serve answers on an exact schedule: a null engine that shows a client's own error.
+    """Serve answers on an exact schedule, to measure any client's own error.
 
     Runs until Ctrl-C.
 

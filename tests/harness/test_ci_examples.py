@@ -1,4 +1,4 @@
-"""The workflows of docs/ci: valid for GitHub, of commands that exist, with the experiment that they name."""
+"""The workflows of docs/ci and the action: valid for GitHub, of commands that exist, with the experiment that they name."""
 
 import re
 import shlex
@@ -60,3 +60,16 @@ def test_no_expression_stands_in_a_script(workflow: Path) -> None:
     steps = re.findall(r"run: (\|\n(?: {10}.*\n)+|.*)", workflow.read_text(encoding="utf-8"))
     assert steps
     assert not [step for step in steps if "${{" in step]
+
+
+def test_the_action_is_valid_and_calls_the_gate() -> None:
+    action = CI.parents[1] / "action.yml"
+    argv = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-actions", str(action)]
+    assert subprocess.run(argv, capture_output=True, text=True, check=False).returncode == 0
+    text = action.read_text(encoding="utf-8")
+    scripts = re.findall(r"run: ((?:>-\n(?: {8}.*\n)+)|.*)", text)
+    assert len(scripts) == 3
+    assert not [script for script in scripts if "${{" in script]
+    (gate,) = (script for script in scripts if "bakeoff gate" in script or '/bakeoff" gate' in script)
+    words = shlex.split(gate.removeprefix(">-").partition(" gate ")[2].replace('${EXPERIMENT:+"$EXPERIMENT"}', "x.toml"))
+    make_app().parse_args(["gate", *words[: words.index("$OPTIONS")]], exit_on_error=False, print_error=False)
