@@ -20,6 +20,9 @@ _REQUEST_COLUMNS = [
     "trial", "engine", "load", "repeat", "index", "outcome", "planned_ns", "sent_ns", "wanted_input_tokens",
     "wanted_output_tokens", "prompt_tokens", "output_tokens", "ttft_s", "tpot_s", "e2e_s",
 ]  # fmt: skip
+FIRST_PAGE_LOAD = "c=8"
+FIRST_PAGE_COLUMNS = ("engine", "TTFT p50", "TPOT p50", "output", "token match")
+OWN_ENGINE = "reference"
 _BETWEEN = re.compile(r"(<!-- results: (\S+) -->\n)(.*?)(<!-- end of results -->)", re.DOTALL)
 
 
@@ -64,7 +67,23 @@ def into_readme(readme: Path, run: results.Run) -> None:
     """Replace the table of that run's name in a README."""
     text = readme.read_text(encoding="utf-8")
     found = next(match for match in _BETWEEN.finditer(text) if match[2] == run.manifest.name)
-    readme.write_text(text[: found.end(1)] + markdown_table(run) + text[found.start(4) :], encoding="utf-8")
+    table = first_page_table(markdown_table(run))
+    readme.write_text(text[: found.end(1)] + table + text[found.start(4) :], encoding="utf-8")
+
+
+def first_page_table(table: str) -> str:
+    """Of a run's whole table: one load, few columns, our own engine last."""
+    header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
+    places = [header.index(name) for name in FIRST_PAGE_COLUMNS]
+    shown: dict[str, list[str]] = {}
+    load = ""
+    for row in rows:
+        load = row[0] or load
+        if load == FIRST_PAGE_LOAD:
+            shown[row[1]] = [row[place] for place in places]
+    order = sorted(shown, key=lambda engine: (engine == OWN_ENGINE, list(shown).index(engine)))
+    lines = [list(FIRST_PAGE_COLUMNS), ["---"] * len(places), *(shown[engine] for engine in order)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def _short(text: str) -> str:

@@ -117,4 +117,4 @@ def _agreement(a: QualitySummary | None, b: QualitySummary | None) -> tuple[Text
     counts = ", ".join(
         f"{name}: {side.why or f'{side.answers} answers'}" for name, side in zip("AB", sides, strict=True)
     )
-    return Text("agrees with the reference"), shares, marked, Text(""), Text(counts, "dim")
+    return Text("token match"), shares, marked, Text(""), Text(counts, "dim")

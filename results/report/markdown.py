@@ -19,7 +19,7 @@ def markdown_table(run: Run, columns: Sequence[str] | None = None) -> str:
         columns: names of the catalogue; the default is the summary table's.
     """
     columns = run.headline if columns is None else columns
-    titles = ["load", "engine", "valid", *(CATALOGUE[name].title for name in columns), "agrees"]
+    titles = ["load", "engine", "valid", *(CATALOGUE[name].title for name in columns), "token match"]
     return table(titles, (row for level in levels_of(run) for row in _rows(level, columns)))
 
 

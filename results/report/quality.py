@@ -1,4 +1,4 @@
-"""Whether engines said what the model says, as texts: the column ``agrees`` of every table, and its warnings."""
+"""Whether engines said what the model says, as texts: the column ``token match`` of every table, and its warnings."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The workflows of docs/ci and the action: valid for GitHub, of commands that exist, with the experiment that they name."""
+"""The workflows of docs/ci and the action: valid for GitHub, of commands that exist, with experiments that exist."""
 
 import re
 import shlex
@@ -71,5 +71,7 @@ def test_the_action_is_valid_and_calls_the_gate() -> None:
     assert len(scripts) == 3
     assert not [script for script in scripts if "${{" in script]
     (gate,) = (script for script in scripts if "bakeoff gate" in script or '/bakeoff" gate' in script)
-    words = shlex.split(gate.removeprefix(">-").partition(" gate ")[2].replace('${EXPERIMENT:+"$EXPERIMENT"}', "x.toml"))
+    words = shlex.split(
+        gate.removeprefix(">-").partition(" gate ")[2].replace('${EXPERIMENT:+"$EXPERIMENT"}', "x.toml")
+    )
     make_app().parse_args(["gate", *words[: words.index("$OPTIONS")]], exit_on_error=False, print_error=False)

@@ -1,4 +1,4 @@
-"""The column ``agrees``: what answers add up to, and that every table has it."""
+"""The column ``token match``: what answers add up to, and that every table has it."""
 
 import io
 from pathlib import Path
@@ -120,7 +120,7 @@ def test_only_what_always_agrees_is_100_percent() -> None:
 def test_every_table_has_the_column(tmp_path: Path) -> None:
     run = only_run(tmp_path)
     text = printed(run)
-    assert "agrees" in text.splitlines()[6]
+    assert "token match" in text.splitlines()[6]
     assert text.count("100 %\n") + text.count(" 100 % ") == 1
     assert text.count("97.2 %") == 1
     assert text.count("of 9") == 2
@@ -128,7 +128,7 @@ def test_every_table_has_the_column(tmp_path: Path) -> None:
     assert "| 97.2 % of 9 |\n" in markdown_table(run)
     page = render_html(run)
     figure = '<span class="centre">97.2 %</span><span class="bounds">of 9 answers</span>'
-    assert f'data-label="agrees"><a href="#answers">{figure}</a>' in page
+    assert f'data-label="token match"><a href="#answers">{figure}</a>' in page
     assert '<td><a href="#answers">97.2 % of 9 answers</a></td>' in page, "among all metrics"
     assert page.count('<td class="number">97.2 % of 3</td>') == 3, "each trial"
     assert run.trials.agreement.tolist() == pytest.approx([1, 70 / 72, 70 / 72, 1, 1, 70 / 72])
@@ -153,7 +153,7 @@ def test_a_comparison_names_both_sides(tmp_path: Path) -> None:
     out = io.StringIO()
     compared = compare_sides(a, b)
     print_comparison(compared, Console(file=out, width=150))
-    (line,) = (line for line in out.getvalue().splitlines() if "agrees with the reference" in line)
+    (line,) = (line for line in out.getvalue().splitlines() if "token match" in line)
     for words in ("100 % → 97.2 %", "▼ B differs", "A: of 9 answers, B: of 9 answers"):
         assert words in line
     out = io.StringIO()
@@ -171,7 +171,7 @@ def test_answers_that_differ_are_warned_of_everywhere(tmp_path: Path) -> None:
     assert quality_warnings(run) == [warning]
     text = printed(run, width=300)
     assert f"Warnings:\n  {warning}\n" in text
-    assert "(1) agrees: 3 of 9 answers took one of their first 8 tokens at a regret of 0.5 nats or more" in text
+    assert "(1) token match: 3 of 9 answers took one of their first 8 tokens at a regret of 0.5 nats or more" in text
     assert f"<strong>WARNING</strong> {warning}" in render_html(run)
 
 
@@ -200,7 +200,7 @@ def test_an_engine_without_answers_has_a_dash_and_a_footnote(tmp_path: Path) -> 
     run = results.load(run.path)
     text = printed(run)
     assert "– (1)" in text
-    assert "(1) agrees: the model's files are not here; set path in [model]" in text
+    assert "(1) token match: the model's files are not here; set path in [model]" in text
     assert run.cells[1].quality is None
     assert "the model&#39;s files are not here" in render_html(run)
 
@@ -209,8 +209,8 @@ def test_a_run_without_answers_says_why_once(tmp_path: Path) -> None:
     run = only_run(tmp_path, regret=None)
     assert unchecked_text(run) == "answers were not compared"
     text = printed(run)
-    assert text.count("agrees") == 2, "the heading and the reason"
-    assert "agrees: answers were not compared" in text
+    assert text.count("token match") == 2, "the heading and the reason"
+    assert "token match: answers were not compared" in text
     assert run.trials.agreement.isna().all()
     assert "No answer was compared with a reference: answers were not compared." in render_html(run)
 
