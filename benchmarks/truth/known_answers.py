@@ -21,6 +21,9 @@ from harness.virtual import Exponential, Fixed, PerToken, VirtualEngine, Whole
 from results.findings import FindingCode
 from results.statistics.distributions import t_quantile
 
+SATURATED = {200: 0.7, 400: 0.95, 1000: 0.99}
+"""Share of overloaded trials that must be called so, by their arrivals. At 120 % the backlog of 200 Poisson arrivals
+grows by 33 with a standard deviation of 14 (M/D) to 19 (M/M): no test finds 99 % of those and 1 % at 80 %."""
 SERVICE_S = 0.4
 SLOTS = 4
 
@@ -96,11 +99,11 @@ def part_two(bars: Bars, pool: ProcessPoolExecutor, replications: int) -> None:
         print(f"{kind:<8} {share:>6.0%} {texts[0]:>22} {texts[1]:>22} {called:>10.1%}")
         bars.add(f"saturated_{kind}_{share:g}", called, "<=", 0.01)
     for kind in ("M/M/1", "M/M/c", "M/D/c"):
-        for requests in (200, 400, 1000):
+        for requests, goal in SATURATED.items():
             jobs = [(kind, 1.2, requests, seed) for seed in range(replications)]
             called = statistics.fmean(row[2] for row in pool.map(replicated, jobs, chunksize=4))
             print(f"{kind:<8} {'120%':>6} {requests:>22} arrivals {called:>24.1%}")
-            bars.add(f"saturated_{kind}_1.2_of_{requests}", called, ">=", 0.99)
+            bars.add(f"saturated_{kind}_1.2_of_{requests}", called, ">=", goal)
 
 
 def main() -> None:
