@@ -51,7 +51,7 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     seed: int | None = None
     """Of the engine's sampling."""
     memory_fraction: float | None = None
-    """Share of GPU memory that it may take; of what it is a share differs between engines."""
+    """Fraction of GPU memory to use. Engines disagree on whether it is of total or of free memory."""
 
     def __post_init__(self) -> None:
         for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "tensor_parallel_size",

@@ -26,7 +26,7 @@ class Engine:
         limits: what a request may ask for.
         grammars: start those of requests that have one; None where no request may.
         clock: for durations and the times of requests.
-        occupancy_steps: in one of so many steps it is looked how full the cache is.
+        occupancy_steps: sample cache occupancy every N steps.
         close: ends what the runner has besides this process.
     """
 

@@ -71,7 +71,7 @@ def _binned(values: Sequence[float], edges: list[float], *, log: bool, total: in
 
 
 def _step(span: int, most: int) -> int:
-    """A width of which ``span`` holds at most so many, with as little as can be of the last one empty."""
+    """Bin width that gives at most ``most`` bins, chosen to waste the least of the last one."""
     least = math.ceil(span / most)
     return min(range(least, least + least // 2 + 1), key=lambda step: (-span % step) / step)
 

@@ -24,7 +24,7 @@ Place = tuple[str, str]
 
 
 class NotHeld(UserWarning):
-    """A regression was not looked for or could not be told, and the test passes all the same, as it was told to."""
+    """No verdict on a regression (no baseline, or inconclusive), and the test was configured to pass."""
 
 
 class Measured:
