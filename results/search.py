@@ -55,11 +55,11 @@ class EngineSearch(msgspec.Struct, frozen=True):
     engine: str
     attempts: list[Attempt] = []
     low: float | None = None
-    """The highest level that keeps the objectives is no lower than this; None where it may be below the range."""
+    """Lower end of the interval of the highest level that meets the objectives; None if it may be below the range."""
     level: float | None = None
-    """The most probable one; None where that is below the range, or nothing is known."""
+    """Most probable highest level; None if below the searched range or unknown."""
     high: float | None = None
-    """It is no higher than this; None where it is below the range, or nothing is known."""
+    """Upper end of the interval; None if below the searched range or unknown."""
     open_above: bool = False
     """Whether it may be above the range."""
     ended: Ended | None = None
