@@ -32,9 +32,9 @@ _SHORT = {
     "peak_host_bytes": "peak mem",
     "peak_gpu_bytes": "peak GPU\nmem",
     "output_tokens_per_s": "tokens out",
-    "failures": "failed\ntoken match",
+    "failures": "failed\nmatch",
 }
-"""Headings; token match stands below failures: both tell whether the other figures are worth anything."""
+"""Headings; the token match stands below failures: both tell whether the other figures are worth anything."""
 
 
 def print_summary(run: Run, console: Console) -> None:
@@ -52,7 +52,7 @@ def print_summary(run: Run, console: Console) -> None:
         if uncalibrated:
             console.print(_line(f"±: {uncalibrated}", "dim"))
         if unchecked:
-            console.print(_line(f"token match: {unchecked}", "dim"))
+            console.print(_line(f"match: {unchecked}", "dim"))
         for line in notes.lines():
             console.print(_line(line, "dim"))
         if run.search is not None:
@@ -98,7 +98,7 @@ def _table(run: Run, notes: Footnotes, *, with_errors: bool, with_answers: bool)
     if with_errors:
         table.caption += "; ±: the client's own error in that figure"
     if with_answers:
-        table.caption += "; token match: share of output tokens equal to the float32 reference, over sampled answers"
+        table.caption += "; match: share of output tokens equal to the float32 reference, over sampled answers"
     table.caption_justify = "left"
     return table
 
@@ -136,8 +136,8 @@ def _agrees(cell: Cell, notes: Footnotes) -> Text:
     """Three further lines: what agrees with the reference, of how many answers, and the mark of a footnote."""
     shown = agrees_of(cell)
     if shown.why:
-        return Text(f"\n{shown.text} {notes.mark('token match', shown.why)}", "dim")
-    mark = f"\n{notes.mark('token match', shown.note)}" if shown.note else ""
+        return Text(f"\n{shown.text} {notes.mark('match', shown.why)}", "dim")
+    mark = f"\n{notes.mark('match', shown.note)}" if shown.note else ""
     return Text.assemble(("\n" + shown.text, "red" if shown.differs else ""), (f"\n{shown.answers}{mark}", "dim"))
 
 

@@ -120,7 +120,7 @@ def test_only_what_always_agrees_is_100_percent() -> None:
 def test_every_table_has_the_column(tmp_path: Path) -> None:
     run = only_run(tmp_path)
     text = printed(run)
-    assert "token match" in text.splitlines()[6]
+    assert "match" in text.splitlines()[6]
     assert text.count("100 %\n") + text.count(" 100 % ") == 1
     assert text.count("97.2 %") == 1
     assert text.count("of 9") == 2
@@ -171,7 +171,7 @@ def test_answers_that_differ_are_warned_of_everywhere(tmp_path: Path) -> None:
     assert quality_warnings(run) == [warning]
     text = printed(run, width=300)
     assert f"Warnings:\n  {warning}\n" in text
-    assert "(1) token match: 3 of 9 answers took one of their first 8 tokens at a regret of 0.5 nats or more" in text
+    assert "(1) match: 3 of 9 answers took one of their first 8 tokens at a regret of 0.5 nats or more" in text
     assert f"<strong>WARNING</strong> {warning}" in render_html(run)
 
 
@@ -200,7 +200,7 @@ def test_an_engine_without_answers_has_a_dash_and_a_footnote(tmp_path: Path) -> 
     run = results.load(run.path)
     text = printed(run)
     assert "– (1)" in text
-    assert "(1) token match: the model's files are not here; set path in [model]" in text
+    assert "(1) match: the model's files are not here; set path in [model]" in text
     assert run.cells[1].quality is None
     assert "the model&#39;s files are not here" in render_html(run)
 
@@ -209,8 +209,8 @@ def test_a_run_without_answers_says_why_once(tmp_path: Path) -> None:
     run = only_run(tmp_path, regret=None)
     assert unchecked_text(run) == "answers were not compared"
     text = printed(run)
-    assert text.count("token match") == 2, "the heading and the reason"
-    assert "token match: answers were not compared" in text
+    assert text.count("match") == 2, "the heading and the reason"
+    assert "match: answers were not compared" in text
     assert run.trials.agreement.isna().all()
     assert "No answer was compared with a reference: answers were not compared." in render_html(run)
 
