@@ -26,7 +26,7 @@ def made(**changes: Any) -> Experiment:
 def test_the_demo_experiment_is_good():
     experiment = load_experiment(Path("harness/demo.toml"))
     assert [side.shown for side in experiment.engines] == ["reference", "transformers"]
-    assert [load.label for load in experiment.loads] == ["c=1", "c=4", "c=8", "poisson 0.6/s"]
+    assert [load.label for load in experiment.loads] == ["c=4", "poisson 2/s"]
     assert experiment.repeats == 3
 
 
