@@ -138,7 +138,7 @@ def load(path: str | PathLike[str]) -> "Run":
     """
     from results import load
 
-    return load(path)
+    return load(Path(path))
 
 
 def compare(
