@@ -1,14 +1,14 @@
 """A client worker as a child process on this machine."""
 
-import asyncio
 import contextlib
 import socket
-import sys
+from asyncio.subprocess import Process
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import msgspec
 
+from harness.child import child_process, read_line, send
 from harness.client.orders import Answer, Order
 from harness.client.station import WorkerClock
 from harness.errors import ClientFailed
@@ -19,7 +19,7 @@ class LocalWorker:
 
     clock = WorkerClock()
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: Process) -> None:
         self._process = process
         self._decode = msgspec.json.Decoder(Answer).decode
         self.host = socket.gethostname()
@@ -29,30 +29,16 @@ class LocalWorker:
     @contextlib.asynccontextmanager
     async def started(cls, core: int | None = None) -> AsyncGenerator["LocalWorker"]:
         """Start one; it ends with the block, or with this process."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "harness.client", *([] if core is None else [str(core)]),
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
-        assert process.stdin is not None
-        try:
+        async with child_process("harness.client", core) as process:
             yield cls(process)
-        finally:
-            process.stdin.close()
-            await process.wait()
 
     async def send(self, order: Order) -> None:
         """See :class:`~harness.client.station.Station`."""
-        assert self._process.stdin is not None
-        if self._process.stdin.is_closing():  # uvloop would raise a RuntimeError
-            return
-        with contextlib.suppress(ConnectionError):
-            self._process.stdin.write(msgspec.json.encode(order) + b"\n")
-            await self._process.stdin.drain()
+        await send(self._process, order)
 
     async def answer(self) -> Answer:
         """See :class:`~harness.client.station.Station`."""
-        assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
+        line = await read_line(self._process)
         if not line:
             code = await self._process.wait()
             raise ClientFailed(f"the client worker on {self.host} ended with status {code}; its last words are above")

@@ -5,7 +5,6 @@ sits blocked in a read of the child's stdout.
 """
 
 import contextlib
-import os
 import shutil
 import subprocess
 import sys
@@ -16,13 +15,13 @@ from typing import Any
 
 import msgspec
 
+from harness.child import tail
 from harness.client.machine import Machine
 from harness.environment import VERSION
 
 CHUNK_BYTES = 4 << 20
 """Files travel in pieces of this size."""
 _END_S = 5.0
-_LAST_WORDS_BYTES = 4000
 
 
 class Relay:
@@ -75,10 +74,8 @@ class Relay:
             self._process.wait(_END_S)
         code = self._process.poll()
         with self._words.open("rb") as words:
-            words.seek(max(0, words.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
-            lines = words.read().decode(errors="replace").splitlines()
-        said = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return f"ended with status {code}" + (f": {said}" if said else "")
+            said = tail(words)
+        return f"ended with status {code}" + (f": {said.splitlines()[-1].strip()}" if said else "")
 
     def write(self, name: str, offset: int, piece: bytes) -> None:
         """Put a piece of a file at ``offset``; the piece at 0 begins it anew."""

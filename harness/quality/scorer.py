@@ -1,14 +1,15 @@
 """The reference as a process of its own: ``python -m reference_engine score``, a line of JSON in, a line out."""
 
 import asyncio
-import contextlib
 import importlib.util
-import sys
+import tempfile
+from asyncio.subprocess import Process
 from collections.abc import Sequence
 
 import msgspec
 
 from engines.secrets import masked
+from harness.child import child_process, read_line, send, tail
 from results.quality import Likeness
 
 _PACKAGES = ("torch", "safetensors", "gguf")
@@ -59,41 +60,34 @@ async def scored(model: str, lines: Sequence[Line], limit_s: float) -> Scores:
         limit_s: for all of them, loading included.
     """
     found: dict[str, Score] = {}
+    arguments = ("score", "--model", model)
     try:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "reference_engine", "score", "--model", model,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )  # fmt: skip
-    except OSError as error:
-        return Scores(found, f"the reference cannot be started: {error}")
-    try:
-        async with asyncio.timeout(limit_s):
-            _, words, odd = await asyncio.gather(_tell(process, lines), _words(process), _read(process, found))
-            status = await process.wait()
+        with tempfile.TemporaryFile() as stderr:
+            async with (
+                child_process("reference_engine", *arguments, stderr=stderr, stop_s=0) as reference,
+                asyncio.timeout(limit_s),
+            ):
+                _, odd = await asyncio.gather(_tell(reference, lines), _read(reference, found))
+                status = await reference.wait()
+            complaint = _complaint(tail(stderr))
     except TimeoutError:
         return Scores(found, f"the reference took longer than quality.limit_s, {limit_s:g} s")
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-    return Scores(found, odd or (f"the reference ended with status {status}: {words}" if status else None))
+    except OSError as error:
+        return Scores(found, f"the reference cannot be started: {error}")
+    return Scores(found, odd or (f"the reference ended with status {status}: {complaint}" if status else None))
 
 
-async def _tell(process: asyncio.subprocess.Process, lines: Sequence[Line]) -> None:
-    assert process.stdin is not None
-    with contextlib.suppress(ConnectionError):  # it ended early: its last words say why
-        for line in lines:
-            process.stdin.write(msgspec.json.encode(line) + b"\n")
-            await process.stdin.drain()
-        process.stdin.close()
+async def _tell(reference: Process, lines: Sequence[Line]) -> None:
+    assert reference.stdin is not None
+    for line in lines:
+        await send(reference, line)
+    reference.stdin.close()
 
 
-async def _read(process: asyncio.subprocess.Process, found: dict[str, Score]) -> str | None:
+async def _read(reference: Process, found: dict[str, Score]) -> str | None:
     """Take in scores; returns what was none, the first time."""
-    assert process.stdout is not None
     odd: str | None = None
-    while line := await process.stdout.readline():
+    while line := await read_line(reference):
         try:
             score = msgspec.json.decode(line, type=Score)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -103,8 +97,7 @@ async def _read(process: asyncio.subprocess.Process, found: dict[str, Score]) ->
     return odd
 
 
-async def _words(process: asyncio.subprocess.Process) -> str:
-    """Its complaint, or its last line."""
-    assert process.stderr is not None
-    said = masked((await process.stderr.read()).decode("utf-8", "replace")).strip().splitlines()
+def _complaint(stderr: str) -> str:
+    """The line that says what was wrong, or the last one."""
+    said = masked(stderr).splitlines()
     return next((line.removeprefix("error: ") for line in said if line.startswith("error: ")), said[-1] if said else "")

@@ -17,7 +17,7 @@ from harness.telemetry.gpu import open_gpus, visible_to
 from harness.telemetry.host import HostProbe, ProcessProbe
 from harness.telemetry.loop import Probe, Ticker, sample
 from harness.telemetry.memory import shared_memory
-from harness.telemetry.orders import Mark, Order, Sample
+from harness.telemetry.orders import Answer, Mark, Order, Sample
 from harness.telemetry.server import ServerProbe
 from results.errors import NotWritable
 from results.jsonl import Appender
@@ -34,10 +34,10 @@ def main() -> int:
     host = HostProbe()
     # Unbuffered: two orders may arrive together, and what waits in a buffer does not wake select.
     with open(0, "rb", buffering=0, closefd=False) as stdin:
-        orders = _orders(stdin.readline)
+        orders = map(msgspec.json.Decoder(Order).decode, iter(stdin.readline, b""))
         order = next(orders, None)
         while order is not None:
-            _answer(order.number)
+            _say(order.number)
             if isinstance(order, Sample) and order.log is not None:
                 own = visible_to(order.gpus, gpus)
                 hidden = no_gpu or (None if own else "the engine may use none of this machine's GPUs")
@@ -49,14 +49,9 @@ def main() -> int:
     return 0
 
 
-def _orders(readline: Callable[[], bytes]) -> Iterator[Order]:
-    decode = msgspec.json.Decoder(Order).decode
-    return (decode(line) for line in iter(readline, b""))
-
-
-def _answer(number: int) -> None:
-    """Say that an order holds: one short write, so that two threads may do it."""
-    os.write(1, b"%d\n" % number)
+def _say(answer: Answer) -> None:
+    """One short write, so that two threads may do it."""
+    os.write(1, msgspec.json.encode(answer) + b"\n")
 
 
 def _process_probes(order: Sample) -> list[ProcessProbe]:
@@ -72,14 +67,16 @@ def _sample(order: Sample, orders: Iterator[Order], probes: list[Probe], no_gpu:
     probes = [cpu, *probes]
     with contextlib.closing(_Samples(Path(order.log))) as log:
         ticker = Ticker(INTERVAL_NS, time.monotonic_ns())
-        with _server_probe(order, log.append) as server:
-            following = _tick(orders, probes, ticker, log.append)
-            while isinstance(following, Mark):
+        server = ServerProbe(order.server, log.append, _say) if order.server else None
+        try:
+            while isinstance(following := _tick(orders, probes, ticker, log.append), Mark):
                 if server:
                     server.mark(following)
                 else:
-                    _answer(following.number)
-                following = _tick(orders, probes, ticker, log.append)
+                    _say(following.number)
+        finally:
+            if server:
+                server.stop()
         for record in cpu.read(time.monotonic_ns()):  # the window may have ended since the last tick
             log.append(record)
         if order.engine_pid is not None:
@@ -99,7 +96,7 @@ def _tick(
 
 
 class _Samples:
-    """Where samples go, until one cannot be written: that is said once, in a line that is no number, and the rest lost.
+    """Where samples go, until one cannot be written: that is said once, and the rest lost.
 
     Whoever waits for the next answer hears it; the probes have nobody to tell.
     """
@@ -127,18 +124,7 @@ class _Samples:
             yield
         except NotWritable as error:
             self._log = None
-            os.write(1, f"{error}\n".encode())
-
-
-@contextlib.contextmanager
-def _server_probe(order: Sample, emit: Callable[[TelemetryRecord], None]) -> Generator[ServerProbe | None]:
-    """The probe of the engine's own page; None where it has none."""
-    probe = ServerProbe(order.server, emit, _answer) if order.server else None
-    try:
-        yield probe
-    finally:
-        if probe:
-            probe.stop()
+            _say(str(error))
 
 
 if __name__ == "__main__":

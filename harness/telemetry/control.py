@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import itertools
 import os
-import sys
+from asyncio.subprocess import Process
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from harness.telemetry.orders import Mark, Order, OwnProcesses, Sample, ServerPage
+from harness.child import child_process, read_line, send
+from harness.telemetry.orders import Answer, Mark, Order, OwnProcesses, Sample, ServerPage
 from results.errors import NotWritable
 
 MARK_S = 6.0
@@ -20,8 +21,9 @@ MARK_S = 6.0
 class Sampler:
     """A running sampler; made by :func:`sampler`."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: Process) -> None:
         self._process = process
+        self._decode = msgspec.json.Decoder(Answer).decode
         self._numbers = itertools.count(1)
 
     @contextlib.asynccontextmanager
@@ -35,15 +37,9 @@ class Sampler:
         *,
         own: OwnProcesses = OwnProcesses(),  # noqa: B008  (frozen)
     ) -> AsyncGenerator[None]:
-        """Sample into ``log`` while the block runs.
+        """Sample into ``log`` while the block runs; for the arguments see :class:`~harness.telemetry.orders.Sample`.
 
-        Args:
-            log: file of the records.
-            engine_pid: first process of an engine that is ours.
-            client_pids: of the client's workers.
-            server: where the engine tells its own view; None where it does not.
-            gpus: those that the engine may use, as ``CUDA_VISIBLE_DEVICES`` names them; None: every one.
-            own: processes that are no foreign load, beside this one with all its children.
+        This process with all its children is no foreign load either, beside ``own``.
 
         Raises:
             NotWritable: samples were lost; said at the end of the block at the latest.
@@ -71,28 +67,17 @@ class Sampler:
         Raises:
             NotWritable: the sampler cannot write its log.
         """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(ConnectionError):
-            self._process.stdin.write(msgspec.json.encode(order) + b"\n")
-            await self._process.stdin.drain()
-            while line := await self._process.stdout.readline():
-                if not line.strip().isdigit():
-                    raise NotWritable(line.decode().strip())
-                if int(line) == order.number:  # else the answer to an order that was given up
-                    return
+        await send(self._process, order)
+        while line := await read_line(self._process):
+            answer = self._decode(line)
+            if isinstance(answer, str):
+                raise NotWritable(answer)
+            if answer == order.number:  # else the answer to an order that was given up
+                return
 
 
 @contextlib.asynccontextmanager
 async def sampler() -> AsyncGenerator[Sampler]:
     """Start the sampler's process; it ends with the block, or with this process."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "harness.telemetry",
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
-    assert process.stdin is not None
-    try:
+    async with child_process("harness.telemetry") as process:
         yield Sampler(process)
-    finally:
-        process.stdin.close()
-        await process.wait()

@@ -1,7 +1,7 @@
 """What the sampler's process is told: JSON lines on its stdin, so that nothing secret is in a file or an argument list.
 
-Every order has a number, and is answered by a line with that number once it holds; an answer that nobody waited for is
-told from the next one by it. A line that is no number says why samples cannot be written.
+Every order has a number, and is answered by that number once it holds; an answer that nobody waited for is told from
+the next one by it. An answer that is a text says why samples cannot be written.
 """
 
 import msgspec
@@ -42,9 +42,9 @@ class Sample(msgspec.Struct, frozen=True, tag="sample"):
     Attributes:
         number: of the order.
         log: file into which; None stops.
-        engine_pid: root of the engine's process tree.
+        engine_pid: root of the process tree of an engine that is ours.
         client_pids: of the client's workers.
-        server: the engine's own page.
+        server: where the engine tells its own view; None where it does not.
         gpus: those that the engine may use, as ``CUDA_VISIBLE_DEVICES`` names them; None: every one.
         own: processes that are no foreign load.
     """
@@ -71,3 +71,4 @@ class Mark(msgspec.Struct, frozen=True, tag="mark"):
 
 
 Order = Sample | Mark
+Answer = int | str

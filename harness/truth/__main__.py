@@ -4,7 +4,6 @@ Prints ``ready PORT``, or one line that says why not. Then each line on stdin is
 the true times so far as JSON, ``reset`` by ``reset`` after they are forgotten. The end of stdin ends it.
 """
 
-import os
 import sys
 
 import msgspec
@@ -14,28 +13,16 @@ from harness.truth.process import Order
 from harness.truth.server import TruthServer
 from harness.truth.undisturbed import stay_on, without_collections
 
-_READ_BYTES = 1 << 16
 
-
-class _Orders:
-    """Lines on stdin."""
-
-    def __init__(self, server: TruthServer) -> None:
-        self._server = server
-        self._line = b""
-
-    def read(self, _mask: int) -> None:
-        """Take what is there."""
-        data = os.read(sys.stdin.fileno(), _READ_BYTES)
-        *lines, self._line = (self._line + data).split(b"\n")
-        for line in lines:
-            if line == b"answered":
-                _say(msgspec.json.encode(self._server.answered))
-            elif line == b"reset":
-                self._server.reset()
-                _say(line)
-        if not data:
-            self._server.stop()
+def _obey(server: TruthServer, order: bytes) -> None:
+    """Carry out one line of stdin."""
+    if order == b"answered\n":
+        _say(msgspec.json.encode(server.answered))
+    elif order == b"reset\n":
+        server.reset()
+        _say(b"reset")
+    elif not order:
+        server.stop()
 
 
 def _say(line: bytes) -> None:
@@ -53,10 +40,12 @@ def main() -> int:
     except (BadSchedule, TruthFailed, msgspec.ValidationError) as error:
         _say(str(error).encode())
         return 2
-    server.watch(sys.stdin.fileno(), _Orders(server).read)
-    without_collections()
-    _say(b"ready %d" % server.port)
-    server.serve()
+    # Unbuffered: two orders may arrive together, and what waits in a buffer does not wake epoll.
+    with open(0, "rb", buffering=0, closefd=False) as stdin:
+        server.watch(0, lambda _mask: _obey(server, stdin.readline()))
+        without_collections()
+        _say(b"ready %d" % server.port)
+        server.serve()
     return 0
 
 
