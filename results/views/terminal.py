@@ -14,7 +14,7 @@ from results.report.format import ABSENT, plain, value_text
 from results.report.levels import levels_of
 from results.run import Cell, Run
 from results.views import VIEWS, Tool
-from results.views.side_by_side import COLUMNS, Seen, belongs, look, not_in_the_log, ours, theirs
+from results.views.side_by_side import COLUMNS, Seen, look, not_in_the_log, ours, theirs
 
 WIDTH = 110
 """Columns that the tables want where there is no terminal."""
@@ -40,7 +40,7 @@ def print_tool(run: Run, name: str, console: Console) -> None:
     tool, seen = VIEWS[name], look(run)
     for level in levels_of(run):
         for cell in level.cells:
-            members = [one for one in seen if belongs(one.trial, cell)]
+            members = [one for one in seen if cell.holds(one.trial)]
             if members:
                 console.print(_in_full(name, f"{cell.engine}, {level.title}", members))
                 console.print()
