@@ -7,7 +7,6 @@ cannot move the cursor, and travels as ``rich.text.Text``, so that it cannot be 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -23,6 +22,7 @@ from results.report.format import ABSENT, interval_parts, listed, machine_text, 
 from results.report.levels import levels_of
 from results.report.quality import agrees_of, quality_warnings, unchecked_text
 from results.report.search_lines import print_search
+from results.report.terminal_table import terminal_table
 from results.report.verdict import verdict
 from results.run import Cell, Run
 
@@ -83,7 +83,7 @@ def _print_head(run: Run, console: Console) -> None:
 
 
 def _table(run: Run, notes: Footnotes, *, with_errors: bool, with_answers: bool) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    table = terminal_table(gap=0)
     table.add_column("engine\nvalid runs", overflow="fold", min_width=12)
     for name in run.headline:
         metric = CATALOGUE[name]
