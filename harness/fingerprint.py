@@ -44,7 +44,7 @@ def fingerprint(
         traffic_sha256: over the lengths, order and times of what is sent.
         machine: as :func:`harness.environment.machine` gives it.
     """
-    side = next(side for side in experiment.engines if side.shown == plan.engine)
+    side = experiment.side(plan.engine)
     config: dict[str, Any] = msgspec.to_builtins(side)
     told = {name: value for name, value in config.items() if name not in _NOT_MEASURED}
     whole = {

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from harness.experiment import EngineConfig, Experiment
+from harness.experiment import Experiment
 from harness.plan_file import PlanFile
 from results.records import Cache, Load, TrafficRecord
 from workloads import (
@@ -167,8 +167,8 @@ class TrafficPlanner:
 
     def _own_words(self, engine: str) -> str:
         """Engines at one address share its cache, so each gets words of its own."""
-        url = _url(next(side for side in self._experiment.engines if side.shown == engine))
-        shared = url is not None and sum(_url(side) == url for side in self._experiment.engines) > 1
+        url = self._experiment.side(engine).url
+        shared = url is not None and sum(side.url == url for side in self._experiment.engines) > 1
         return f"/{engine}" if shared else ""
 
     def _forget(self) -> None:
@@ -362,10 +362,6 @@ def _begun(sessions: list[PlannedSession], count: int, seed: Seed) -> Iterator[P
         session = sessions[number].session
         yield PlannedSession(msgspec.structs.replace(session, turns=session.turns[turn:]), None, turn)
     yield from (planned for number, planned in enumerate(sessions) if number not in drawn)
-
-
-def _url(side: EngineConfig) -> str | None:
-    return side.url
 
 
 def _within(source: Workload, reach_s: float) -> Workload:
