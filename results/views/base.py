@@ -137,7 +137,7 @@ IN_SECONDS = {"s": 1.0, "ms": 1e-3, "ns": 1e-9}
 """Factor from a unit of time to seconds."""
 
 UNSTAMPED = (
-    "the log was imported and holds no times of chunks without tokens and of the last event: taken as if there were none"
+    "an imported log holds no times of chunks without tokens and of the last event: taken as if there were none"
 )
 
 
