@@ -15,7 +15,7 @@ from engines.environments.finding import environments_folder, record
 from engines.environments.installing import is_current
 from engines.errors import UnknownEngine
 from engines.machine import Machine
-from engines.registry import adapter_class, known_adapters
+from engines.registry import adapter_class, has_usual_base, known_adapters
 from engines.spec import Cannot
 from results.report.format import ABSENT, plain, plain_block
 from results.report.terminal_table import terminal_table
@@ -48,7 +48,7 @@ def _engine(name: str) -> dict[str, Any]:
         kind = adapter_class(name)
     except UnknownEngine as error:  # another package's; the others shall be listed all the same
         return {"name": name, "options": [], "spec": [], "problem": str(error)}
-    spellings = getattr(kind, "spellings", {})
+    spellings = kind.spellings if has_usual_base(kind) else {}
     told = [field for field in EngineSpec.__struct_fields__ if not isinstance(spellings.get(field, Cannot("")), Cannot)]
     return {"name": name, "options": list(kind.Options.__struct_fields__), "spec": told, "problem": None}
 

@@ -12,9 +12,7 @@ from engines.dialects.base import (
     TokenDelta,
     TokenKind,
     Usage,
-    ends_by_closing,
     holds_to_schema,
-    takes_messages,
 )
 from engines.dialects.llama_cpp import LlamaCppDialect, LlamaCppNativeDialect, LlamaCppPythonDialect
 from engines.dialects.openai import OpenAiDialect
@@ -57,7 +55,5 @@ __all__ = [
     "TritonDialect",
     "Usage",
     "VllmDialect",
-    "ends_by_closing",
     "holds_to_schema",
-    "takes_messages",
 ]
