@@ -17,7 +17,6 @@ from engines.dialects.base import (
 from engines.dialects.llama_cpp import LlamaCppDialect, LlamaCppNativeDialect, LlamaCppPythonDialect
 from engines.dialects.openai import OpenAiDialect
 from engines.dialects.openai_service import OpenAiServiceDialect
-from engines.dialects.reference import ReferenceDialect
 from engines.dialects.responses import ResponsesDialect
 from engines.dialects.sglang import SglangDialect, SglangNativeDialect
 from engines.dialects.sse import SseParser
@@ -25,7 +24,7 @@ from engines.dialects.tensorrt_llm import TensorRtLlmDialect
 from engines.dialects.tgi import TgiDialect, TgiNativeDialect
 from engines.dialects.transformers import TransformersDialect
 from engines.dialects.triton import TritonDialect
-from engines.dialects.vllm import VllmDialect
+from engines.dialects.vllm import ReferenceDialect, VllmDialect
 
 __all__ = [
     "AnthropicDialect",

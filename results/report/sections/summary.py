@@ -8,8 +8,8 @@ from markupsafe import Markup
 from results.metrics import CATALOGUE, Better, Metric
 from results.metrics.basis import family_of
 from results.records import Verdict
-from results.report.charts.dots import dot_strip, strip_axis
 from results.report.charts.scales import Axis
+from results.report.charts.strips import dot_strip, strip_axis
 from results.report.charts.svg import engine_class
 from results.report.clients import WITH_ERROR, ErrorText, error_of
 from results.report.format import ABSENT, interval_parts, share_text, value_text
