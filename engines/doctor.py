@@ -74,7 +74,7 @@ def _examine(adapter: str, machine: Machine) -> Finding:
     needs = _Needs.of(kind) if has_usual_base(kind) else _Needs()
     if not needs.anything and isinstance(refusal, BadOption):
         return Finding(adapter=adapter, state=State.ADDRESS)
-    if not has_usual_base(kind):
+    if refusal is None and not has_usual_base(kind):
         return Finding(adapter=adapter, state=State.UNKNOWN, notes=["its adapter does not say what it needs"])
     return _judged(adapter, needs, argv, refusal, machine)
 
