@@ -54,7 +54,7 @@ class DrawnSession(msgspec.Struct, frozen=True):
 
 
 class _Popularity:
-    """Zipf's law: draws one of ``count`` things, the k-th (from 1) with a probability proportional to ``k ** -skew``."""
+    """Draws one of ``count`` things by Zipf's law: the k-th (from 1) in proportion to ``k ** -skew``."""
 
     def __init__(self, count: int, skew: float) -> None:
         self._cumulative = list(itertools.accumulate(k**-skew for k in range(1, count + 1)))
