@@ -4,7 +4,7 @@ import base64
 import os
 import urllib.parse
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 
@@ -111,6 +111,32 @@ class Engine(Protocol):
 
     async def describe(self, server: Server) -> dict[str, Any]:
         """Ask a ready server (or its package) what it is: ``version`` and whatever else identifies it."""
+        ...
+
+
+@runtime_checkable
+class SupportsCheck(Protocol):
+    """An adapter, the class itself, that finds what is wrong with its settings before anything is made."""
+
+    def check(self, setup: Setup) -> None:
+        """Look at the settings without touching the machine.
+
+        Raises:
+            BadOption: they contradict themselves, or ask for what the engine cannot do.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsBuild(Protocol):
+    """An engine that can say which code a launch of it runs."""
+
+    def build(self) -> dict[str, Any]:
+        """Plain data that differs where the code does, as far as this machine can tell.
+
+        Raises:
+            NotInstalled: it is not here.
+        """
         ...
 
 

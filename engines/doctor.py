@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -20,7 +19,8 @@ from engines.environments.finding import for_this_machine
 from engines.environments.installing import is_current
 from engines.errors import BadOption, EngineError, NotInstalled, UnknownEngine
 from engines.machine import Machine
-from engines.registry import adapter_class, engine, known_adapters
+from engines.registry import adapter_class, engine, has_usual_base, known_adapters
+from engines.server_engine import ServerEngine
 
 
 class State(StrEnum):
@@ -70,28 +70,28 @@ def _examine(adapter: str, machine: Machine) -> Finding:
         kind = adapter_class(adapter)
     except UnknownEngine as error:
         return Finding(adapter=adapter, state=State.MISSING, missing=[str(error)])
-    argv, refusal = _asked(adapter, kind)
-    needs = _Needs.of(kind)
+    argv, refusal = _asked(adapter)
+    needs = _Needs.of(kind) if has_usual_base(kind) else _Needs()
     if not needs.anything and isinstance(refusal, BadOption):
         return Finding(adapter=adapter, state=State.ADDRESS)
-    if not needs.anything and not hasattr(kind, "command"):
+    if refusal is None and not has_usual_base(kind):
         return Finding(adapter=adapter, state=State.UNKNOWN, notes=["its adapter does not say what it needs"])
     return _judged(adapter, needs, argv, refusal, machine)
 
 
 class _Needs(msgspec.Struct, frozen=True):
-    """The class variables of an adapter, as far as it has them."""
+    """What an adapter's class says that it needs; nothing, of one without the usual base."""
 
-    recipes: tuple[str, ...]
-    distributions: tuple[str, ...]
-    programs: tuple[str, ...]
-    gpu: bool
+    recipes: tuple[str, ...] = ()
+    distributions: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    gpu: bool = False
 
     @classmethod
-    def of(cls, kind: Any) -> "_Needs":  # noqa: ANN401  (an adapter; other packages' need no base)
-        recipes, distributions, programs = (_words(kind, name) for name in ("recipes", "distributions", "programs"))
+    def of(cls, kind: type[ServerEngine]) -> "_Needs":
+        recipes = kind.recipes
         only_gpu = bool(recipes) and all(name in RECIPES and RECIPES[name].needs_gpu for name in recipes)
-        return cls(recipes, distributions, programs, bool(getattr(kind, "needs_gpu", only_gpu)) or only_gpu)
+        return cls(recipes, kind.distributions, kind.programs, kind.needs_gpu or only_gpu)
 
     @property
     def anything(self) -> bool:
@@ -103,15 +103,11 @@ class _Needs(msgspec.Struct, frozen=True):
         return RECIPES[recipe].needs_gpu if recipe in RECIPES else self.gpu
 
 
-def _words(kind: Any, name: str) -> tuple[str, ...]:  # noqa: ANN401
-    return tuple(getattr(kind, name, ()))
-
-
-def _asked(adapter: str, kind: Any) -> tuple[Sequence[str], Exception | None]:  # noqa: ANN401
+def _asked(adapter: str) -> tuple[Sequence[str], Exception | None]:
     """The command that a run would use, or why there is none; neither where it has no such question."""
     try:
-        made: Any = engine(adapter, Model("doctor", "/"), {})
-        return (made.command() if hasattr(kind, "command") else ()), None
+        made = engine(adapter, Model("doctor", "/"), {})
+        return (made.command() if isinstance(made, ServerEngine) else ()), None
     except Exception as error:  # noqa: BLE001  (other packages' adapters raise what they like)
         return (), error
 

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, TypeGuard
 
 from engines.adapters.anthropic import AnthropicEngine
 from engines.adapters.llama_cpp import LlamaCppEngine
@@ -16,7 +16,7 @@ from engines.adapters.tgi import TgiEngine
 from engines.adapters.transformers import TransformersEngine
 from engines.adapters.triton import TritonEngine
 from engines.adapters.vllm import VllmEngine
-from engines.base import Engine, Model, Setup
+from engines.base import Engine, Model, Setup, SupportsCheck
 from engines.deployment import Deployment
 from engines.dialects import Dialect
 from engines.errors import BadOption, UnknownEngine
@@ -85,6 +85,11 @@ def adapter_class(name: str) -> Any:  # noqa: ANN401  (a class that makes an Eng
         raise UnknownEngine(f"engine '{name}' of {point.value} cannot be loaded: {error}") from error
 
 
+def has_usual_base(kind: object) -> TypeGuard[type[ServerEngine]]:
+    """Whether an adapter is a child of the usual base, and so says what it needs and how it spells shared settings."""
+    return isinstance(kind, type) and issubclass(kind, ServerEngine)
+
+
 def check(adapter: str, options: Mapping[str, Any], spec: EngineSpec, deployment: Deployment) -> None:
     """Find what is wrong with an engine's settings; nothing is made or looked for.
 
@@ -93,8 +98,9 @@ def check(adapter: str, options: Mapping[str, Any], spec: EngineSpec, deployment
         BadOption: an option is unknown (the nearest is named) or of the wrong type, or the engine cannot do it.
     """
     setup = _setup(adapter, Model(""), options, spec, deployment)
-    if look := getattr(adapter_class(adapter), "check", None):
-        look(setup)
+    kind = adapter_class(adapter)
+    if isinstance(kind, SupportsCheck):
+        kind.check(setup)
 
 
 def dialect(adapter: str, options: Mapping[str, Any], deployment: Deployment) -> Dialect:

@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from engines import EngineSpec
@@ -17,9 +15,10 @@ from engines.environments.finding import environments_folder, record
 from engines.environments.installing import is_current
 from engines.errors import UnknownEngine
 from engines.machine import Machine
-from engines.registry import adapter_class, known_adapters
+from engines.registry import adapter_class, has_usual_base, known_adapters
 from engines.spec import Cannot
 from results.report.format import ABSENT, plain, plain_block
+from results.report.terminal_table import terminal_table
 
 _HERE = {
     State.READY: ("yes", "green"),
@@ -49,7 +48,7 @@ def _engine(name: str) -> dict[str, Any]:
         kind = adapter_class(name)
     except UnknownEngine as error:  # another package's; the others shall be listed all the same
         return {"name": name, "options": [], "spec": [], "problem": str(error)}
-    spellings = getattr(kind, "spellings", {})
+    spellings = kind.spellings if has_usual_base(kind) else {}
     told = [field for field in EngineSpec.__struct_fields__ if not isinstance(spellings.get(field, Cannot("")), Cannot)]
     return {"name": name, "options": list(kind.Options.__struct_fields__), "spec": told, "problem": None}
 
@@ -83,7 +82,7 @@ def print_catalogue(found: dict[str, Any], console: Console) -> None:
     if not found["environments"]:
         return
     _title(console, "\nEnvironments", "bakeoff engines install NAME")
-    table = _table("name", "for", "installed", "disk", "")
+    table = terminal_table("name", "for", "installed", "disk", "", gap=2)
     for one in found["environments"]:
         table.add_row(*(Text(plain(word)) for word in _environment_row(one)))
     console.print(table)
@@ -106,7 +105,7 @@ def diagnosis(findings: Sequence[Finding], machine: Machine) -> dict[str, Any]:
 
 def print_diagnosis(findings: Sequence[Finding], machine: Machine, console: Console) -> None:
     """Print which engines can run here, and below what would help the others."""
-    table = _table("engine", "runs here", "in", "version", "missing")
+    table = terminal_table("engine", "runs here", "in", "version", "missing", gap=2)
     for one in findings:
         words, style = _HERE[one.state]
         missing = "; ".join((*one.missing, *(one.notes if one.fix is None else ())))
@@ -138,10 +137,3 @@ def bytes_text(number: int) -> str:
 
 def _title(console: Console, title: str, words: str) -> None:
     console.print(Text.assemble((title, "bold"), (f"  {words}", "dim")))
-
-
-def _table(*headings: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    return table

@@ -148,6 +148,14 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
                     trials.append(TrialPlan(trial_id, side.shown, self.workload.name, load, repeat))
         return trials
 
+    def side(self, label: str) -> EngineConfig:
+        """The engine of that label.
+
+        Raises:
+            KeyError: there is none.
+        """
+        return {side.shown: side for side in self.engines}[label]
+
     def spec_of(self, side: EngineConfig) -> EngineSpec:
         """What one engine is told: the shared settings, and its own above them. One that runs already is told nothing.
 

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from engines import Engine, Model
+from engines.base import SupportsBuild
 from engines.build import checkout
 from engines.errors import NotInstalled
 from engines.secrets import masked_data
@@ -44,7 +45,7 @@ def fingerprint(
         traffic_sha256: over the lengths, order and times of what is sent.
         machine: as :func:`harness.environment.machine` gives it.
     """
-    side = next(side for side in experiment.engines if side.shown == plan.engine)
+    side = experiment.side(plan.engine)
     config: dict[str, Any] = msgspec.to_builtins(side)
     told = {name: value for name, value in config.items() if name not in _NOT_MEASURED}
     whole = {
@@ -72,9 +73,8 @@ def build_of_engine(made: Engine) -> dict[str, Any]:
     Empty where that is not known: at an address, over ssh, where it is not installed, and of adapters of other packages
     that do not say.
     """
-    build = getattr(made, "build", None)
     try:
-        return build() if build else {}
+        return made.build() if isinstance(made, SupportsBuild) else {}
     except NotInstalled:
         return {}
 

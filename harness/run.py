@@ -122,10 +122,10 @@ def recover(run: RunFolder) -> int:
     cut_off = [(plan, folder) for plan, folder in with_streams if not folder.has_requests()]
     if not cut_off:
         return 0
-    engines = msgspec.convert(manifest.experiment["engines"], list[EngineConfig])
+    sides = {side.shown: side for side in msgspec.convert(manifest.experiment["engines"], list[EngineConfig])}
     tokenizer = _tokenizer_here(msgspec.convert(manifest.experiment.get("model", {}), ModelConfig))
     for plan, folder in cut_off:
-        side = next(side for side in engines if side.shown == plan.engine)
+        side = sides[plan.engine]
         spoken = dialect(side.adapter, side.options, side)
         folder.write_requests(decode_stream(stream, spoken, tokenizer) for stream in folder.read_streams())
     return len(cut_off)

@@ -6,7 +6,6 @@ from typing import Protocol
 
 import msgspec
 
-from harness.clock import NS_PER_S
 from harness.experiment import Experiment
 from harness.observer import Observer
 from harness.stage import Planned
@@ -22,6 +21,7 @@ from results.report.search_lines import attempt_why, level_text
 from results.search import Attempt, Ended, EngineSearch, Over, SearchRecord
 from results.statistics.bisection import Bisection
 from results.store import RunFolder
+from results.units import NS_PER_S
 
 _CONSEQUENCES = {FindingCode.WINDOW_TOO_SHORT, FindingCode.CLIENT_ERROR}
 """An engine that fails may cause these too; alone they say nothing about it."""

@@ -16,10 +16,10 @@ from engines import Engine, Server
 from harness.client import Closed, Fleet
 from harness.client.fleet import LoadOrder
 from harness.client.wire import wire_sessions
-from harness.clock import NS_PER_S
 from harness.traffic import TrafficPlanner
 from results.records import Phase, StreamEnd, StreamRecord
 from results.store import TrialFolder
+from results.units import NS_PER_S
 
 STILL_FALLING = 0.9
 """A round that takes less than this share of the last one's time shows that the engine is still warming up."""

@@ -122,7 +122,7 @@ class Stage:
         self._starts[label] += 1
         number = self._starts[label]
         self._observer.starting(label, repeat)
-        port = next(side.port for side in prepared.experiment.engines if side.shown == label)
+        port = prepared.experiment.side(label).port
         log = self._run.engine_log(label, number)
         progress = _Progress(agenda)
         try:

@@ -11,9 +11,10 @@ import os
 import sys
 from collections.abc import Callable
 
+from results.units import NS_PER_S
+
 _CLOCK_MONOTONIC = 1
 _ABSOLUTE = 1
-_NS_PER_S = 1_000_000_000
 
 
 class _Timespec(ctypes.Structure):
@@ -48,9 +49,9 @@ class Timer:
         if self._fd < 0:
             if self._handle is not None:
                 self._handle.cancel()
-            self._handle = self._loop.call_at(deadline_ns / _NS_PER_S, self._callback)
+            self._handle = self._loop.call_at(deadline_ns / NS_PER_S, self._callback)
             return
-        at = _Timespec(*divmod(max(1, deadline_ns), _NS_PER_S))  # 0 would disarm it
+        at = _Timespec(*divmod(max(1, deadline_ns), NS_PER_S))  # 0 would disarm it
         self._libc.timerfd_settime(self._fd, _ABSOLUTE, ctypes.byref(_Itimerspec(_Timespec(0, 0), at)), None)
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from harness.experiment import EngineConfig, Experiment
+from harness.experiment import Experiment
 from harness.plan_file import PlanFile
 from results.records import Cache, Load, TrafficRecord
 from workloads import (
@@ -36,6 +36,7 @@ from workloads import (
     prompt_reader,
     workload,
 )
+from workloads.types import SupportsOwnRate, SupportsPrimers, SupportsReach
 
 SETTLING_REQUESTS = 3
 """In one round of them."""
@@ -167,8 +168,8 @@ class TrafficPlanner:
 
     def _own_words(self, engine: str) -> str:
         """Engines at one address share its cache, so each gets words of its own."""
-        url = _url(next(side for side in self._experiment.engines if side.shown == engine))
-        shared = url is not None and sum(_url(side) == url for side in self._experiment.engines) > 1
+        url = self._experiment.side(engine).url
+        shared = url is not None and sum(side.url == url for side in self._experiment.engines) > 1
         return f"/{engine}" if shared else ""
 
     def _forget(self) -> None:
@@ -278,7 +279,7 @@ class TrafficPlanner:
     @functools.cached_property
     def _natural_rate(self) -> float | None:
         """The workload's own, found once: a trace is read to its end for it."""
-        return getattr(self._workload, "rate_per_s", None)
+        return self._workload.own_rate_per_s() if isinstance(self._workload, SupportsOwnRate) else None
 
     def _primers(self, window: PlanFile, seed: Seed) -> Callable[[], Iterator[PlannedSession]]:
         match self._experiment.trial.cache:
@@ -287,10 +288,10 @@ class TrafficPlanner:
             case Cache.WARM:
                 return lambda: (_hurried(planned.session) for planned in window)
             case Cache.PRIMED:
-                primers = getattr(self._workload, "primers", None)
-                if primers is None or next(iter(primers(self.tokenizer, seed)), None) is None:
+                source = self._workload
+                if not isinstance(source, SupportsPrimers) or next(source.primers(self.tokenizer, seed), None) is None:
                     raise BadOption("this workload shares no system prompts to prime a cache with; use cold or warm")
-                return lambda: (_hurried(session) for session in primers(self.tokenizer, seed))
+                return lambda: (_hurried(session) for session in source.primers(self.tokenizer, seed))
 
 
 _NO_END = 1 << 62
@@ -364,14 +365,9 @@ def _begun(sessions: list[PlannedSession], count: int, seed: Seed) -> Iterator[P
     yield from (planned for number, planned in enumerate(sessions) if number not in drawn)
 
 
-def _url(side: EngineConfig) -> str | None:
-    return side.url
-
-
 def _within(source: Workload, reach_s: float) -> Workload:
     """The workload without the turns that a load of that length cannot reach, where it can leave them out."""
-    within = getattr(source, "within", None)
-    return source if within is None else within(reach_s)
+    return source.within(reach_s) if isinstance(source, SupportsReach) else source
 
 
 def _first_turn(planned: PlannedSession) -> PlannedSession:

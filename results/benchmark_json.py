@@ -22,7 +22,7 @@ from results.errors import NotExportable, NotImportable
 from results.metrics import CATALOGUE, HEADLINE, Metric, Unit, Value, absent
 from results.metrics.catalogue import DEFINITIONS
 from results.quality import QualityRecord
-from results.records import SCHEMA_VERSION, Manifest, TrialRecord, Verdict, schema_problem
+from results.records import SCHEMA_VERSION, Manifest, TrialRecord, schema_problem
 from results.run import Cell, Run, by_repeat
 from results.work import Work
 
@@ -186,9 +186,9 @@ def _complete(trial: StoredTrial) -> StoredTrial:
 
 def _benchmarks(title: str, run: Run) -> Iterator[dict[str, Any]]:
     for cell in run.cells:
-        of_engine = [trial for trial in run.finished if trial.record.engine == cell.engine]
+        trials = run.trials_of(cell)
         for metric in _WRITTEN:
-            values = by_repeat(of_engine, cell.load, metric.name)
+            values = by_repeat(trials, cell.load, metric.name)
             if metric.name in cell.intervals and min(values.values()) > 0:
                 yield _benchmark(title, cell, metric, values) | {"extra_info": _extra(run, cell, metric, values)}
 
@@ -211,8 +211,7 @@ def _benchmark(title: str, cell: Cell, metric: Metric, values: Mapping[int, floa
 
 def _extra(run: Run, cell: Cell, metric: Metric, values: Mapping[int, float]) -> dict[str, Any]:
     """The values as they are, and what they are of."""
-    of_cell = (t.record for t in run.finished if (t.record.engine, t.record.load.label) == (cell.engine, cell.load))
-    record = next(record for record in of_cell if record.verdict is Verdict.VALID)
+    record = run.valid_trials_of(cell)[0].record
     engine = record.engine_description
     return {
         "metric": metric.name,

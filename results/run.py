@@ -19,6 +19,7 @@ from results.quality import QualityRecord, QualitySummary, pooled, why_unchecked
 from results.records import (
     ClientError,
     Manifest,
+    Outcome,
     RequestRecord,
     RunStatus,
     TelemetryRecord,
@@ -66,6 +67,11 @@ class Trial(msgspec.Struct, frozen=True):
         """What its metrics count."""
         return self.record.window
 
+    @property
+    def answered(self) -> list[RequestRecord]:
+        """Its successful requests that were planned inside the window."""
+        return [r for r in planned_inside(under_load(self.requests), self.window) if r.outcome is Outcome.OK]
+
 
 class Cell(msgspec.Struct, frozen=True):
     """One engine at one load of one workload, over its valid repeats.
@@ -99,6 +105,10 @@ class Cell(msgspec.Struct, frozen=True):
     server: ServerCell = ServerCell()
     quality: QualitySummary | None = None
     unchecked: str | None = None
+
+    def holds(self, trial: Trial) -> bool:
+        """Whether a trial is one of its repeats."""
+        return _cell_of(trial.record) == (self.engine, self.workload, self.load)
 
     def error_s(self, metric: str) -> float | None:
         """The ± of a latency metric in seconds; None where it is not known, or the metric is none."""
@@ -164,8 +174,15 @@ class Run:
     @cached_property
     def cells(self) -> list[Cell]:
         """The summary: one cell per engine, workload and load, in the order of the plan."""
-        keys = dict.fromkeys((plan.engine, plan.workload, plan.load.label) for plan in self.manifest.trials)
-        return [self._cell(*key) for key in keys]
+        return [self._cell(key) for key in dict.fromkeys(map(_cell_of, self.manifest.trials))]
+
+    def trials_of(self, cell: Cell) -> list[Trial]:
+        """The finished trials of a cell, INVALID ones included, by repeat."""
+        return sorted(filter(cell.holds, self.finished), key=lambda trial: trial.record.repeat)
+
+    def valid_trials_of(self, cell: Cell) -> list[Trial]:
+        """Those that may be used as evidence."""
+        return [trial for trial in self.trials_of(cell) if trial.record.verdict is Verdict.VALID]
 
     @cached_property
     def headline(self) -> tuple[str, ...]:
@@ -185,7 +202,7 @@ class Run:
         import pandas as pd  # noqa: PLC0415
 
         rows = [
-            _request_row(_plan_of(trial.record), trial.record.verdict.value, request)
+            _request_row(trial.record, trial.record.verdict.value, request)
             for trial in self.finished
             for request in trial.requests
         ]
@@ -241,10 +258,9 @@ class Run:
         work = work_of(planned_inside(under_load(requests), record.window))
         return Trial(record, requests, telemetry, metrics, load, server, folder.read_quality(), work)
 
-    def _cell(self, engine: str, workload: str, load: str) -> Cell:
-        key = (engine, workload, load)
-        planned = [p for p in self.manifest.trials if (p.engine, p.workload, p.load.label) == key]
-        done = [t for t in self.finished if (t.record.engine, t.record.workload, t.record.load.label) == key]
+    def _cell(self, key: tuple[str, str, str]) -> Cell:
+        planned = [plan for plan in self.manifest.trials if _cell_of(plan) == key]
+        done = [trial for trial in self.finished if _cell_of(trial.record) == key]
         valid = [trial for trial in done if trial.record.verdict is Verdict.VALID]
         intervals: dict[str, Interval] = {}
         reasons: dict[str, str] = {}
@@ -260,9 +276,7 @@ class Run:
         checked = [trial.quality for trial in done]
         quality = pooled(sample for record in checked if record for sample in record.samples)
         return Cell(
-            engine,
-            workload,
-            load,
+            *key,
             valid=len(valid),
             planned=len(planned),
             failures=(failed, requests),
@@ -351,11 +365,12 @@ def _trial_row(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _plan_of(record: TrialRecord) -> TrialPlan:
-    return TrialPlan(record.id, record.engine, record.workload, record.load, record.repeat)
+def _cell_of(trial: TrialPlan | TrialRecord) -> tuple[str, str, str]:
+    """What a cell is of: engine, workload and load."""
+    return trial.engine, trial.workload, trial.load.label
 
 
-def _request_row(plan: TrialPlan, verdict: str | None, request: RequestRecord) -> dict[str, Any]:
+def _request_row(plan: TrialPlan | TrialRecord, verdict: str | None, request: RequestRecord) -> dict[str, Any]:
     return {
         "trial": plan.id,
         "engine": plan.engine,

@@ -6,6 +6,7 @@ needs a tokenizer.
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -39,6 +40,29 @@ class SessionOutline(msgspec.Struct, frozen=True):
     turns: tuple[TurnOutline, ...]
 
 
+@runtime_checkable
+class SupportsOutlines(Protocol):
+    """A workload that can say what its sessions are like without writing them."""
+
+    def outlines(self, seed: Seed) -> Iterator[SessionOutline]:
+        """Yield the outlines of its sessions.
+
+        Raises:
+            NoTokenizer: its prompts are given as words, whose length is not known.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsWords(Protocol):
+    """A workload whose prompts may be given as words."""
+
+    @property
+    def has_words(self) -> bool:
+        """Whether they are: then a tokenizer says more of them than an outline."""
+        ...
+
+
 def segment_blocks(segments: Iterable[Segment], block_tokens: int) -> Iterator[bytes]:
     """The names of a prompt's full blocks, each by everything up to its end.
 
@@ -62,9 +86,9 @@ def outlines(workload: Workload, seed: Seed, tokenizer: Tokenizer | None = None)
     Raises:
         NoTokenizer: prompts must be written and there is no tokenizer.
     """
-    own = getattr(workload, "outlines", None)
-    if own is not None and (tokenizer is None or not getattr(workload, "has_words", False)):
-        yield from own(seed)
+    is_written = tokenizer is not None and isinstance(workload, SupportsWords) and workload.has_words
+    if isinstance(workload, SupportsOutlines) and not is_written:
+        yield from workload.outlines(seed)
         return
     if tokenizer is None:
         raise NoTokenizer("this workload's prompts must be written to be looked at; give the folder of a tokenizer")

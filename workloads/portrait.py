@@ -16,9 +16,10 @@ from workloads.errors import WorkloadError
 from workloads.outline import SessionOutline, TurnOutline, outlines, segment_blocks
 from workloads.prefixes import LruCache
 from workloads.presets.preset import Anchor
+from workloads.presets.traffic import PresetTraffic
 from workloads.rng import Seed
 from workloads.tokenizer import Tokenizer
-from workloads.types import Workload
+from workloads.types import SupportsFigures, SupportsStarts, Workload
 
 SESSIONS, ARRIVALS = 2000, 200_000
 """How many are drawn unless told otherwise."""
@@ -98,8 +99,8 @@ def portrait(
 
     Args:
         name: what to call it.
-        workload: may have ``outlines(seed)``, so that nothing has to be written; ``starts(seed)``, so that more
-            arrivals than sessions can be drawn; and ``extra_figures(seed)``.
+        workload: one that supports outlines need not be written; of one that supports starts more arrivals than
+            sessions can be drawn.
         seed: of the sample.
         tokenizer: needed where the workload cannot outline.
         sessions: how many to draw.
@@ -112,12 +113,12 @@ def portrait(
     drawn = [session for session in itertools.islice(outlines(workload, seed, tokenizer), sessions) if session.turns]
     if not drawn:
         raise WorkloadError(f"{name} has no session; look at its options, such as max_input_tokens")
-    starts, known = getattr(workload, "starts", None), [s.start_s for s in drawn if s.start_s is not None]
-    timing = _timing(itertools.islice(starts(seed), arrivals) if starts else known)
+    known = [s.start_s for s in drawn if s.start_s is not None]
+    has_starts = isinstance(workload, SupportsStarts)
+    timing = _timing(itertools.islice(workload.starts(seed), arrivals) if has_starts else known)
     opening = _timing(known[:_OPENING]).histogram()
     turns = [turn for session in drawn for turn in session.turns]
     order = list(in_time(drawn))
-    extra, preset = getattr(workload, "extra_figures", None), getattr(workload, "preset", None)
     bound, block_tokens = _bound(order), _block_tokens(order)
     simulated = _beginning(order, block_tokens)
     figures = {
@@ -126,7 +127,7 @@ def portrait(
         **_length_figures("output", [turn.output_tokens for turn in turns]),
         **_session_figures(drawn),
         **_prefix_figures(order, bound),
-        **(extra(seed) if extra else {}),
+        **(workload.extra_figures(seed) if isinstance(workload, SupportsFigures) else {}),
     }
     return Portrait(
         name=name,
@@ -143,7 +144,7 @@ def portrait(
         curve=tuple(_curve(simulated, block_tokens)),
         curve_block_tokens=block_tokens,
         curve_sample_share=sum(turn.input_tokens for turn in simulated) / sum(turn.input_tokens for turn in turns),
-        anchors=preset.anchors if preset is not None else (),
+        anchors=workload.preset.anchors if isinstance(workload, PresetTraffic) else (),
     )
 
 

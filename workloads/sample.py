@@ -17,8 +17,7 @@ class Sessions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: str
     """The file; it may end in ``.gz``."""
 
-    @property
-    def rate_per_s(self) -> float | None:
+    def own_rate_per_s(self) -> float | None:
         """Unknown without reading the whole file."""
         return None
 

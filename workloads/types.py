@@ -1,7 +1,7 @@
 """The value types of traffic: what is sent, in which order, and how long the answer should be."""
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, Self, runtime_checkable
 
 import msgspec
 
@@ -56,4 +56,49 @@ class Workload(Protocol):
 
     def notes(self) -> list[str]:
         """What a reader of the result must know: scale, source, what is synthetic."""
+        ...
+
+
+@runtime_checkable
+class SupportsOwnRate(Protocol):
+    """A workload that knows its own rate."""
+
+    def own_rate_per_s(self) -> float | None:
+        """Sessions per second; None where nothing says when they start."""
+        ...
+
+
+@runtime_checkable
+class SupportsReach(Protocol):
+    """A workload that can leave out what a load of some length cannot reach."""
+
+    def within(self, reach_s: float) -> Self:
+        """The same without most of the turns that come after more than ``reach_s`` seconds of pauses."""
+        ...
+
+
+@runtime_checkable
+class SupportsPrimers(Protocol):
+    """A workload whose sessions may share system prompts."""
+
+    def primers(self, tokenizer: Tokenizer, seed: Seed) -> Iterator[Session]:
+        """Yield one short session for each of them, to prime a cache with."""
+        ...
+
+
+@runtime_checkable
+class SupportsStarts(Protocol):
+    """A workload that knows when sessions start without making them."""
+
+    def starts(self, seed: Seed) -> Iterator[float]:
+        """Yield the starts in seconds, in their order; nothing where all come at once."""
+        ...
+
+
+@runtime_checkable
+class SupportsFigures(Protocol):
+    """A workload that has figures of its own."""
+
+    def extra_figures(self, seed: Seed) -> dict[str, float]:
+        """The figures by name."""
         ...

@@ -12,14 +12,11 @@ from engines.dialects.base import (
     TokenDelta,
     TokenKind,
     Usage,
-    ends_by_closing,
     holds_to_schema,
-    takes_messages,
 )
 from engines.dialects.llama_cpp import LlamaCppDialect, LlamaCppNativeDialect, LlamaCppPythonDialect
 from engines.dialects.openai import OpenAiDialect
 from engines.dialects.openai_service import OpenAiServiceDialect
-from engines.dialects.reference import ReferenceDialect
 from engines.dialects.responses import ResponsesDialect
 from engines.dialects.sglang import SglangDialect, SglangNativeDialect
 from engines.dialects.sse import SseParser
@@ -27,7 +24,7 @@ from engines.dialects.tensorrt_llm import TensorRtLlmDialect
 from engines.dialects.tgi import TgiDialect, TgiNativeDialect
 from engines.dialects.transformers import TransformersDialect
 from engines.dialects.triton import TritonDialect
-from engines.dialects.vllm import VllmDialect
+from engines.dialects.vllm import ReferenceDialect, VllmDialect
 
 __all__ = [
     "AnthropicDialect",
@@ -57,7 +54,5 @@ __all__ = [
     "TritonDialect",
     "Usage",
     "VllmDialect",
-    "ends_by_closing",
     "holds_to_schema",
-    "takes_messages",
 ]

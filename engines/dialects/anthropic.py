@@ -40,6 +40,8 @@ class AnthropicDialect:
 
     name = "anthropic"
     exact_length = False
+    ends_by_closing = False
+    takes_messages = True
 
     def __init__(self, cache: str | None = None) -> None:
         self._mark = {"cache_control": {"type": "ephemeral", "ttl": cache}} if cache else {}

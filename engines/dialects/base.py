@@ -104,6 +104,16 @@ class Dialect(Protocol):
         """Whether it can force the length of an answer; else the wanted length is an upper bound."""
         ...
 
+    @property
+    def ends_by_closing(self) -> bool:
+        """Whether an orderly end of the stream is the only sign that an answer is whole: there is no finish reason."""
+        ...
+
+    @property
+    def takes_messages(self) -> bool:
+        """Whether the format has chats; else it takes only text."""
+        ...
+
     def request(self, turn: Turn, model: str, *, logprobs: bool = False) -> HttpRequest:
         """The bytes that ask ``model`` for exactly ``turn.output_tokens`` tokens, greedily, as a stream.
 
@@ -135,16 +145,3 @@ def holds_to_schema(ask: Callable[[Turn, str], HttpRequest], turn: Turn) -> bool
     """
     free = msgspec.structs.replace(turn, json_schema=None)
     return ask(turn, "").body != ask(free, "").body
-
-
-def ends_by_closing(dialect: Dialect) -> bool:
-    """Whether an orderly end of the stream is this format's only sign that an answer is whole.
-
-    The dialect of such a format says ``ends_by_closing = True``; others, which have a finish reason, need say nothing.
-    """
-    return bool(getattr(dialect, "ends_by_closing", False))
-
-
-def takes_messages(dialect: Dialect) -> bool:
-    """Whether the format has chats. The dialect of one that takes only text says ``takes_messages = False``."""
-    return bool(getattr(dialect, "takes_messages", True))

@@ -83,6 +83,8 @@ class OpenAiDialect:
 
     name = "openai"
     exact_length = False
+    ends_by_closing = False
+    takes_messages = True
 
     def __init__(self) -> None:
         self._decoder = msgspec.json.Decoder(_Chunk)

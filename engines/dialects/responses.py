@@ -44,6 +44,8 @@ class ResponsesDialect:
 
     name = "openai-responses"
     exact_length = False
+    ends_by_closing = False
+    takes_messages = True
 
     def __init__(self, *, official: bool = False) -> None:
         self._unpadded = {"stream_options": {"include_obfuscation": False}} if official else {}

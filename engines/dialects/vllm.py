@@ -36,6 +36,13 @@ class VllmDialect(OpenAiDialect):
         return [_unless_aborted(event) for event in super().events(data)]
 
 
+class ReferenceDialect(VllmDialect):
+    """The reference engine's: vLLM's field names, and no generation config to neutralise."""
+
+    name = "reference"
+    neutral: ClassVar[dict[str, Any]] = {}
+
+
 def _unless_aborted(event: Event) -> Event:
     if isinstance(event, Finish) and event.reason == _ABORT:
         return StreamFault("the server aborted the request")

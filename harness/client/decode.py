@@ -11,7 +11,6 @@ from engines.dialects import (
     StreamFault,
     TokenDelta,
     Usage,
-    ends_by_closing,
 )
 from engines.secrets import masked
 from harness.client.token_counts import token_counts
@@ -67,7 +66,7 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
         refusal = dialect.refusal(stream.status or 0, body)
     else:
         answer = read_answer(stream, dialect)
-    outcome, error = _outcome(stream, answer, refusal, by_closing=ends_by_closing(dialect))
+    outcome, error = _outcome(stream, answer, refusal, by_closing=dialect.ends_by_closing)
     counts, source = token_counts(answer.deltas, answer.usage.output_tokens, tokenizer)
     usage = answer.usage
     return RequestRecord(

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
-from harness.clock import NS_PER_S
+from results.units import NS_PER_S
 
 MAX_IDLE_S = 2.0
 """An idle connection older than this is not used again: servers close theirs after 5 s or more, and a request sent

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from engines.dialects import Dialect, HttpRequest, takes_messages
+from engines.dialects import Dialect, HttpRequest
 from workloads import Tokenizer, Turn
 
 Ask = Callable[..., HttpRequest]
@@ -18,7 +18,7 @@ def asking(dialect: Dialect, tokenizer: Tokenizer | None) -> Ask:
         dialect: of the engine.
         tokenizer: the model's; without it turns stay as they are.
     """
-    if takes_messages(dialect) or tokenizer is None:
+    if dialect.takes_messages or tokenizer is None:
         return dialect.request
 
     def ask(turn: Turn, model: str, *, logprobs: bool = False) -> HttpRequest:

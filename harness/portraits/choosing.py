@@ -12,6 +12,7 @@ from engines.models import KNOWN_MODELS, cached
 from harness.portraits.subject import Subject
 from workloads import BadOption, BadTrace, NoTokenizer, Seed, Tokenizer, Workload, workload, workload_names
 from workloads.portrait import SESSIONS, portrait
+from workloads.presets import PresetTraffic
 from workloads.traces.reading import opened
 
 TRACE_SESSIONS = 20_000
@@ -85,7 +86,7 @@ def subject_of(
         sessions=count,
         given=wanted.given,
         options=wanted.options,
-        judged=getattr(made, "scale", 1) == 1 and getattr(made, "max_input_tokens", None) is None,
+        judged=not isinstance(made, PresetTraffic) or (made.scale == 1 and made.max_input_tokens is None),
         tokenizer=str(folder) if folder else None,
     )
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Sequence
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -32,6 +31,7 @@ from harness.portraits.spreads import Spread, length_spreads, session_spreads
 from harness.portraits.subject import Subject
 from results.metrics import Unit
 from results.report.format import plain, short_text, value_text
+from results.report.terminal_table import terminal_table
 from workloads.portrait import Portrait
 
 WIDTH = 100
@@ -206,7 +206,7 @@ def _lines(lines: Iterable[Line]) -> Table:
 
 
 def _table(columns: Sequence[str], right: Sequence[str] | None = None, gap: int = 1) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, show_edge=False)
+    table = terminal_table(gap=gap)
     for name in columns:
         wanted = name in right if right is not None else bool(name)
         table.add_column(name, justify="right" if wanted else "left", no_wrap=name != "source")

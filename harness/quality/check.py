@@ -1,23 +1,25 @@
 """After an engine has been stopped: the answers of its trials beside the reference, one ``quality.json`` each."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
 from engines import Engine, Model
 from harness.experiment import Experiment
 from harness.quality.answers import Candidate, prepared
-from harness.quality.choice import asks_logprobs, ranked
 from harness.quality.scorer import Line, Score, Scores, not_installed, scored
 from harness.traffic import Traffic, TrafficPlanner
 from results.quality import Difference, Likeness, QualityRecord, QualitySample, pooled
-from results.records import Outcome, Phase, TrialPlan
+from results.records import Outcome, Phase, RequestRecord, TrialPlan
 from results.store import RunFolder, TrialFolder
 from workloads import Tokenizer, Turn
 
 _TRIES = 4
 """Times as many answers are looked at as wanted: of an engine that sends no token ids, some cannot be compared."""
+_STRETCHES = 4
+"""A trial of no more than 15 requests has so many stretches."""
 
 
 class _Trial(msgspec.Struct, frozen=True):
@@ -66,6 +68,31 @@ async def check_quality(
     scores = await scored(str(model.path), lines, experiment.quality.limit_s) if lines else Scores({})
     for trial in trials:
         trial.folder.write_quality(_record(trial, scores, tokenizer))
+
+
+def ranked(seed: str, requests: Iterable[RequestRecord]) -> list[RequestRecord]:
+    """Requests in the order in which they are chosen: at random, by seed, session and turn alone."""
+    return sorted(requests, key=lambda request: _draw(f"{seed}/{request.session}/{request.turn}"))
+
+
+def asks_logprobs(seed: str, samples: int) -> Callable[[int], bool]:
+    """Whether the request at a position of a plan asks for log-probabilities.
+
+    A closed loop's plan is longer than what it sends, so nobody knows beforehand how far it will get. The plan is cut
+    into stretches of 1, 2, 4, 8… requests, and as many are asked in each as give ``samples`` over the first four.
+    """
+    each = -(-samples // _STRETCHES)
+
+    def asks(position: int) -> bool:
+        size = 1 << (position + 1).bit_length() - 1
+        offset = position + 1 - size
+        return each > 0 and any(_draw(f"{seed}/{size}/{number}") % size == offset for number in range(each))
+
+    return asks
+
+
+def _draw(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
 class _Looking:

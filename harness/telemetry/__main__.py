@@ -14,9 +14,8 @@ import msgspec
 from harness.realtime import go_last
 from harness.telemetry.cpu import CpuProbe
 from harness.telemetry.gpu import open_gpus, visible_to
-from harness.telemetry.host import HostProbe, ProcessProbe
+from harness.telemetry.host import HostProbe, ProcessProbe, shared_memory
 from harness.telemetry.loop import Probe, Ticker, sample
-from harness.telemetry.memory import shared_memory
 from harness.telemetry.orders import Answer, Mark, Order, Sample
 from harness.telemetry.server import ServerProbe
 from results.errors import NotWritable

@@ -2,6 +2,9 @@
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
 
 from harness.telemetry.proc import ProcessTree, ProcFile
 from results.records import TelemetryRecord
@@ -11,6 +14,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _STOPPED, _ENDED = "Tt", "ZX"
 """States of a process; one that has ended is there until its parent asks for its status."""
 _IDLE, _IOWAIT, _GUEST = 3, 4, 8
+_SIZES = {"Pss:": "pss_bytes", "Rss:": "rss_bytes"}
 
 
 class HostProbe:
@@ -72,3 +76,38 @@ class ProcessProbe:
     def close(self) -> None:
         """Close the files that it reads."""
         self._tree.close()
+
+
+def shared_memory(t_ns: int, pid: int, proc: Path = Path("/proc")) -> TelemetryRecord:
+    """``pss_bytes``: each page divided by the number of processes that map it; ``rss_bytes``: of the same instant.
+
+    Read when the load is over: it costs a walk through page tables, and the kernel holds each process's memory map.
+
+    Args:
+        t_ns: of the reading.
+        pid: root of the engine's process tree.
+        proc: where the kernel's files are.
+    """
+    try:
+        root = psutil.Process(pid)
+        tree = [pid, *(child.pid for child in root.children(recursive=True))]
+        read = [sizes for process in tree if (sizes := _sizes(proc / str(process) / "smaps_rollup"))]
+        if not read:
+            raise FileNotFoundError(f"the kernel has no smaps_rollup of process {pid}")
+    except (OSError, psutil.Error) as error:
+        names = list(_SIZES.values())
+        return TelemetryRecord(t_ns, "memory", dict.fromkeys(names), dict.fromkeys(names, str(error)))
+    return TelemetryRecord(t_ns, "memory", {name: sum(sizes[name] for sizes in read) for name in _SIZES.values()})
+
+
+def _sizes(rollup: Path) -> dict[str, int] | None:
+    """Bytes by our names; None of a process that has ended.
+
+    Raises:
+        PermissionError: it is another user's.
+    """
+    try:
+        lines = [line.split() for line in rollup.read_text(encoding="ascii").splitlines()]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return {_SIZES[name]: int(size) * 1024 for name, size, *_ in lines if name in _SIZES} or None

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 import httptools
 
 from harness.truth.answered import Answered, Ending
-from harness.truth.schedule import NS_PER_S, Fault, Schedule
+from harness.truth.schedule import Fault, Schedule
 from harness.truth.script import FINISH, ROLE, Script
 from results.records import Phase, StreamEnd, StreamRecord
+from results.units import NS_PER_S
 
 _ENDS = {
     Ending.COMPLETE: (StreamEnd.COMPLETE, None),

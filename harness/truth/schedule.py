@@ -10,8 +10,7 @@ from typing import Literal
 import msgspec
 
 from harness.errors import BadSchedule
-
-NS_PER_S = 1_000_000_000
+from results.units import NS_PER_S
 
 
 class Fault(StrEnum):

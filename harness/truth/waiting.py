@@ -8,11 +8,12 @@ import ctypes
 import errno
 import select
 
+from results.units import NS_PER_S
+
 _EPOLL_PWAIT2 = 441
 """The number of the call on every architecture (it is younger than their common table). Linux 5.11."""
 _PR_SET_TIMERSLACK = 29
-_NS_PER_S = 1_000_000_000
-_LONGEST_NS = 3600 * _NS_PER_S
+_LONGEST_NS = 3600 * NS_PER_S
 _NEAR_NS, _NEAR_LEAD_NS, _FAR_LEAD_NS = 500_000, 20_000, 150_000
 """Waking takes about 20 µs, after longer sleeps up to 100 µs: so long before the deadline a sleep ends."""
 _COARSE_LEAD_NS = 1_100_000
@@ -45,7 +46,7 @@ class Waiter:
         """Return when there is an event, or shortly before ``remaining_ns`` have passed: from there on, ask."""
         if not self._precise:
             if remaining_ns > _COARSE_LEAD_NS:
-                self._epoll.poll(min(remaining_ns - _COARSE_LEAD_NS, _LONGEST_NS) / _NS_PER_S, 1)
+                self._epoll.poll(min(remaining_ns - _COARSE_LEAD_NS, _LONGEST_NS) / NS_PER_S, 1)
             return
         lead_ns = _NEAR_LEAD_NS if remaining_ns < _NEAR_NS else _FAR_LEAD_NS
         if remaining_ns > lead_ns:
@@ -53,6 +54,6 @@ class Waiter:
 
     def _sleep(self, for_ns: int) -> bool:
         """Whether the kernel knows the call."""
-        self._timeout.s, self._timeout.ns = divmod(for_ns, _NS_PER_S)
+        self._timeout.s, self._timeout.ns = divmod(for_ns, NS_PER_S)
         events = self._syscall(_EPOLL_PWAIT2, self._epoll.fileno(), *self._places)
         return events >= 0 or ctypes.get_errno() != errno.ENOSYS

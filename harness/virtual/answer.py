@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from harness.clock import NS_PER_S
 from harness.truth.answered import Asked
 from harness.truth.payloads import Payloads
 from harness.truth.schedule import Schedule
 from harness.virtual.engine import Fault, VirtualEngine
 from results.records import StreamEnd
+from results.units import NS_PER_S
 
 STATUS = {Fault.HTTP_429: 429, Fault.HTTP_500: 500, Fault.HTTP_503: 503}
 """Of the faults that are refusals by HTTP."""

@@ -5,7 +5,7 @@ from collections import deque
 
 from engines import Access, Server
 from harness.client.transport import Ended, StreamLog
-from harness.clock import NS_PER_S, LoopClock
+from harness.clock import LoopClock
 from harness.truth.answered import Asked
 from harness.virtual.answer import STATUS, Answer, answer_of, chunk, refusal
 from harness.virtual.engine import Fault
@@ -13,6 +13,7 @@ from harness.virtual.prefix_cache import PrefixCache
 from harness.virtual.served import Ending, Served
 from harness.virtual.site import Site
 from results.records import Phase, StreamEnd
+from results.units import NS_PER_S
 
 _REFUSAL_S = 0.001
 """A refusal by HTTP takes so long. If it took none, a closed loop would repeat it for ever at one instant."""

@@ -13,7 +13,7 @@ from engines.dialects import OpenAiDialect
 from engines.errors import EngineDied
 from harness.calibration import Shape
 from harness.client import Fleet
-from harness.clock import NS_PER_S, run_virtual
+from harness.clock import run_virtual
 from harness.errors import BadExperiment
 from harness.experiment import ClientConfig, Experiment, ModelConfig
 from harness.starting import Side
@@ -29,6 +29,7 @@ from harness.virtual.tokenizer import word_tokenizer
 from harness.world import Fetching, Provenance, Telemetry
 from results.records import ClientError, EngineDescription, Startup, TrialPlan
 from results.store import RunFolder
+from results.units import NS_PER_S
 from workloads import Tokenizer, tokenizer_at
 
 T = TypeVar("T")

@@ -15,8 +15,7 @@ from reference_engine.outputs import Continuation, SampledToken
 from reference_engine.request import Request
 from reference_engine.sampling.blocks import BlockedScores
 from reference_engine.sampling.drawing import draw
-from reference_engine.sampling.grammar_mask import forbid_by_grammar
-from reference_engine.sampling.overrides import add_bias, forbid_early_stops
+from reference_engine.sampling.overrides import add_bias, forbid_by_grammar, forbid_early_stops
 from reference_engine.sampling.penalties import penalise
 from reference_engine.sampling.reports import best_of_rows, reported
 from reference_engine.sampling.truncation import draw_truncated

@@ -1,11 +1,13 @@
-"""The routes. Every view is an address; nothing can be changed through any of them.
+"""The routes, and a server for them. Every view is an address; nothing can be changed through any of them.
 
 A run is only ever found by its id in the index: no part of an address becomes part of a path.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+import signal
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 from aiohttp import web
@@ -20,7 +22,7 @@ from results.dashboard.listing import list_page, query_of
 from results.dashboard.live import Live
 from results.dashboard.rendering import message_html, report_html, served
 from results.dashboard.watcher import SCAN_S, Watcher
-from results.errors import NotExportable, ResultsError
+from results.errors import NotExportable, NotServed, ResultsError
 from results.index import Index, RunFacts
 from results.run import load
 from results.store import RunFolder
@@ -51,6 +53,51 @@ def make_app(index: Index, doors: Doors, *, scan_s: float = SCAN_S) -> web.Appli
 
     app.cleanup_ctx.append(watched)
     return app
+
+
+async def serve(root: Path, doors: Doors, port: int, *, ready: Callable[[str], None], rebuild: bool = False) -> None:
+    """Listen until SIGINT or SIGTERM.
+
+    Args:
+        root: folder of runs.
+        doors: who is let in, and the address.
+        port: 0 for a free one.
+        ready: is told the address to open, with the token where one is needed.
+        rebuild: make the index anew.
+
+    Raises:
+        RunNotFound: there is no such folder.
+        NotServed: the port is taken, or not ours.
+    """
+    index = Index(root)
+    if rebuild:
+        index.forget()
+    runner = web.AppRunner(make_app(index, doors), access_log=None)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, doors.host, port)
+        try:
+            await site.start()
+        except OSError as error:
+            raise NotServed(f"cannot listen on {doors.host}:{port}: {error.strerror}; choose another --port") from error
+        ready(_address(runner, doors))
+        await _stopped()
+    finally:
+        await runner.cleanup()
+
+
+def _address(runner: web.AppRunner, doors: Doors) -> str:
+    port = runner.addresses[0][1]
+    host = f"[{doors.host}]" if ":" in doors.host else doors.host
+    return f"http://{host}:{port}/" + (f"?token={quote(doors.token)}" if doors.token else "")
+
+
+async def _stopped() -> None:
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, told.set)
+    await told.wait()
 
 
 @web.middleware

@@ -11,8 +11,8 @@ from results.dashboard.rendering import served
 from results.errors import NoEvidence, ResultsError
 from results.gate import GateVerdict, judge
 from results.metrics import CATALOGUE, HEADLINE
-from results.report.charts.ratios import ratio_axis, ratio_strip
 from results.report.charts.scales import Axis
+from results.report.charts.strips import ratio_axis, ratio_strip
 from results.report.compare_table import SIGNS, smallest_text, tally, title
 from results.report.format import effect_text
 from results.report.gate import doubt_texts, regression_texts

@@ -18,10 +18,10 @@ from results.jsonl import read_after
 from results.records import RunStatus, TelemetryRecord, TrialPlan
 from results.report.findings import sentences
 from results.store import RunFolder, TrialFolder
+from results.units import NS_PER_S
 
 _RECENT = 200
 _SECONDS = 60
-_NS_PER_S = 1_000_000_000
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -161,7 +161,7 @@ class _LiveTrial:
             for stream, end in log.after(self._read_bytes.get(log.path, 0)):
                 self._read_bytes[log.path] = end
                 self._ends[stream.end] += 1
-                first_byte_s = (stream.read_ns[0] - stream.planned_ns) / _NS_PER_S if stream.read_ns else None
+                first_byte_s = (stream.read_ns[0] - stream.planned_ns) / NS_PER_S if stream.read_ns else None
                 self._recent.append(_Ended(stream.ended_ns, first_byte_s))
         path = folder.telemetry_log
         samples, self._read_bytes[path] = read_after(path, TelemetryRecord, self._read_bytes.get(path, 0))
@@ -183,8 +183,8 @@ class _LiveTrial:
         self._recent.sort(key=attrgetter("ended_ns"))  # each worker has a log of its own
         earliest_ns, last_ns = self._recent[0].ended_ns, self._recent[-1].ended_ns
         self._first_ended_ns = min(self._first_ended_ns or earliest_ns, earliest_ns)
-        first_ns = max(self._first_ended_ns, last_ns - (_SECONDS - 1) * _NS_PER_S)
+        first_ns = max(self._first_ended_ns, last_ns - (_SECONDS - 1) * NS_PER_S)
         shown = [one for one in self._recent if one.ended_ns >= first_ns]
-        counts = Counter((last_ns - one.ended_ns) // _NS_PER_S for one in shown)
+        counts = Counter((last_ns - one.ended_ns) // NS_PER_S for one in shown)
         self._recent = self._recent[-max(_RECENT, len(shown)) :]
-        return [counts[ago] for ago in range((last_ns - first_ns) // _NS_PER_S, -1, -1)]
+        return [counts[ago] for ago in range((last_ns - first_ns) // NS_PER_S, -1, -1)]

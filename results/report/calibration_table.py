@@ -1,6 +1,5 @@
 """A calibration as a table: how well this machine's client knows a latency, at each load of the grid."""
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -8,6 +7,7 @@ from rich.text import Text
 from results.calibration import Calibration, GridCell
 from results.client_error import error_s
 from results.report.format import ABSENT, listed, moment_text, place_text, plain, share_text
+from results.report.terminal_table import terminal_table
 
 _ERRORS = {"TTFT p50": "ttft_p50_s", "p99": "ttft_p99_s", "ITL p99": "itl_p99_s"}
 _COLUMNS = ("streams", "gap ms", *_ERRORS, "lag", "chunks/s", "of asked", "µs/chunk", "")
@@ -43,7 +43,7 @@ def print_calibration(calibration: Calibration, console: Console) -> None:
 
 
 def _table(calibration: Calibration) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    table = terminal_table(gap=0)
     for title in _COLUMNS:
         table.add_column(Text(title), justify="right" if title else "left", no_wrap=True)
     before: int | None = None

@@ -2,7 +2,6 @@
 
 from itertools import groupby
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -13,6 +12,7 @@ from results.quality import QualitySummary
 from results.report.format import ABSENT, effect_text, listed, plain
 from results.report.quality import agrees
 from results.report.tallies import tally_text
+from results.report.terminal_table import terminal_table
 from results.statistics import Comparison, Judgement
 from results.statistics.comparison import change_text, scale_of
 
@@ -80,8 +80,7 @@ def smallest_text(comparison: Comparison) -> str:
 
 
 def _table(compared: Compared) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    table.add_column("metric", overflow="fold")
+    table = terminal_table("metric")
     table.add_column(Text("ratio B/A [interval]"), justify="right", no_wrap=True)
     table.add_column("judgement", no_wrap=True)
     table.add_column("would show", justify="right", no_wrap=True)

@@ -2,21 +2,19 @@
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from results.floor import FloorCell
 from results.metrics import CATALOGUE, HEADLINE
 from results.report.format import plain
+from results.report.terminal_table import terminal_table
 from results.statistics.comparison import change_text, scale_of
 
 
 def print_floors(cells: Sequence[FloorCell], console: Console) -> None:
     """Print the floors of the headline's metrics, level by level."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    table.add_column("metric", overflow="fold")
+    table = terminal_table("metric")
     table.add_column("runs differ by up to (standard deviation, 99 %)", justify="right")
     for cell in cells:
         table.add_row(Text(f"{plain(cell.series.level)}, {len(cell.runs)} runs", "bold"))

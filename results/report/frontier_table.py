@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from results.frontier import FrontierPoint
 from results.metrics import Unit
 from results.report.format import ABSENT, bounds_text, plain, scale_for
+from results.report.terminal_table import terminal_table
 from results.statistics.interval import Interval
 
 
@@ -20,9 +19,7 @@ def print_frontier(points: Sequence[FrontierPoint], console: Console) -> None:
         points: as :func:`results.frontier.frontier` gives them; those that are on no frontier are left out.
         console: where to.
     """
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    table.add_column("engine", overflow="fold")
-    table.add_column("load", overflow="fold")
+    table = terminal_table("engine", "load")
     for heading in ("for each user", "all users", "per GPU"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.caption = "output tokens/s, for each user 1 / TPOT p50; ● beaten by no other point in both"

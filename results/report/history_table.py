@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from results.metrics import CATALOGUE
 from results.report.format import ABSENT, plain, value_text
+from results.report.terminal_table import terminal_table
 from results.series import Change, Doubt, Drift, Outcome, Series, outcome_of
 
 _DIGITS = 9  # of a commit: enough for git in any checkout
@@ -100,9 +100,7 @@ def _drifts(drifts: Sequence[tuple[Series, Drift]]) -> Table:
 
 
 def _table(first: str, second: str, last: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for heading in (first, second, "engine", "load", "metric"):
-        table.add_column(heading, overflow="fold")
+    table = terminal_table(first, second, "engine", "load", "metric")
     table.add_column("from → to", no_wrap=True)
     table.add_column(last, justify="right", no_wrap=True)
     return table

@@ -7,22 +7,30 @@ cannot move the cursor, and travels as ``rich.text.Text``, so that it cannot be 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from results.metrics import CATALOGUE
+from results.metrics import CATALOGUE, Unit
 from results.records import RunStatus, TrialPlan, TrialRecord, Verdict
 from results.report.clients import WITH_ERROR, clients_text, error_of, uncalibrated_text
-from results.report.engine_lines import engine_lines
 from results.report.findings import sentence, sentences
 from results.report.footnotes import Footnotes
 from results.report.foreign_load import foreign_load_text
-from results.report.format import ABSENT, interval_parts, listed, machine_text, moment_text, plain
+from results.report.format import (
+    ABSENT,
+    interval_parts,
+    listed,
+    machine_text,
+    moment_text,
+    plain,
+    share_text,
+    value_text,
+)
 from results.report.levels import levels_of
 from results.report.quality import agrees_of, quality_warnings, unchecked_text
 from results.report.search_lines import print_search
+from results.report.terminal_table import terminal_table
 from results.report.verdict import verdict
 from results.run import Cell, Run
 
@@ -35,6 +43,14 @@ _SHORT = {
     "failures": "failed\nmatch",
 }
 """Headings; the token match stands below failures: both tell whether the other figures are worth anything."""
+_WORTH_SAYING = 0.1
+"""Share of the mean E2E from which a part other than prefill and decode is named."""
+_FULL = 0.95
+_PLACES = (
+    ("split_queue_s", "in the engine's queue"),
+    ("split_other_s", "in the engine outside queue, prefill and decode"),
+    ("split_outside_s", "between engine and client"),
+)
 
 
 def print_summary(run: Run, console: Console) -> None:
@@ -65,6 +81,41 @@ def print_summary(run: Run, console: Console) -> None:
         _print_list(console, "Declared:", run.declared, "")
 
 
+def engine_lines(run: Run) -> list[str]:
+    """The engines' own view, one line for each engine at a level where something stands out.
+
+    ``c=8, reference: 45 % of the mean E2E (328 of 723 ms) in the engine's queue; 12 preemptions``
+    """
+    lines: list[str] = []
+    for level in levels_of(run):
+        for cell in level.cells:
+            remarks = [*_time(cell), *_cache(cell)]
+            lines += [f"{level.title}, {cell.engine}: {'; '.join(remarks)}"] if remarks else []
+    return lines
+
+
+def _time(cell: Cell) -> Iterator[str]:
+    whole = _centre(cell, "client_e2e_mean_s")
+    for name, place in _PLACES:
+        part = _centre(cell, name)
+        if whole and part and part > _WORTH_SAYING * whole:
+            spent, total = value_text(Unit.SECONDS, part), value_text(Unit.SECONDS, whole)
+            yield f"{share_text(part, whole)} of the mean E2E ({spent} of {total}) {place}"
+
+
+def _cache(cell: Cell) -> Iterator[str]:
+    usage, preemptions = _centre(cell, "server_kv_usage_share_peak"), _centre(cell, "server_preemptions")
+    if usage and usage >= _FULL:
+        yield f"KV cache up to {value_text(Unit.SHARE, usage)} full"
+    if preemptions:
+        yield f"{preemptions:,.3g} preemptions in a trial"
+
+
+def _centre(cell: Cell, name: str) -> float | None:
+    interval = cell.server.intervals.get(name)
+    return interval.centre if interval else None
+
+
 def _print_head(run: Run, console: Console) -> None:
     manifest = run.manifest
     style = "green" if run.status is RunStatus.COMPLETE else "bold red"
@@ -83,7 +134,7 @@ def _print_head(run: Run, console: Console) -> None:
 
 
 def _table(run: Run, notes: Footnotes, *, with_errors: bool, with_answers: bool) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    table = terminal_table(gap=0)
     table.add_column("engine\nvalid runs", overflow="fold", min_width=12)
     for name in run.headline:
         metric = CATALOGUE[name]

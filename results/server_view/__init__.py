@@ -4,11 +4,10 @@
 """
 
 from results.server_view.catalogue import SEEN, Seen
-from results.server_view.cell import ServerCell, server_cell
 from results.server_view.checks import Fall, fall, tokens_disagree
 from results.server_view.readings import Readings, readings
 from results.server_view.split import PARTS, Part
-from results.server_view.view import server_view
+from results.server_view.view import ServerCell, server_cell, server_view
 
 __all__ = [
     "PARTS",

@@ -1,17 +1,34 @@
-"""The engine's view of one trial beside the client's: pure functions over the samples and the requests."""
+"""The engine's view beside the client's, of a trial and of a cell: pure functions over the samples and the requests."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import msgspec
 
 from results.metrics.latency import ttft_from_send_s
 from results.metrics.trial import under_load
 from results.metrics.values import Value, absent
 from results.records import Outcome, RequestRecord, TelemetryRecord, Window
 from results.server_view import histograms
-from results.server_view.catalogue import GAUGES, HISTOGRAMS, QUANTILES, WITH_QUANTILES
+from results.server_view.catalogue import GAUGES, HISTOGRAMS, QUANTILES, SEEN, WITH_QUANTILES
 from results.server_view.readings import Readings, readings
 from results.server_view.split import split
+from results.statistics.interval import Interval, interval_of
 from results.units import NS_PER_S
+
+
+class ServerCell(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the engine told.
+
+    Attributes:
+        intervals: name → 95 % interval over the valid trials; where it told nothing, of the client's side alone.
+        reasons: why the others have no entry; empty where the engine told nothing.
+        why: why it told nothing; None where it told something.
+    """
+
+    intervals: dict[str, Interval] = {}
+    reasons: dict[str, str] = {}
+    why: str | None = None
 
 
 def server_view(
@@ -33,6 +50,24 @@ def server_view(
     means = {f"server_{name}_mean_s": histograms.mean(found, f"{name}_s", len(done)) for name in HISTOGRAMS}
     client = _client(done)
     return {**values, **means, **_quantiles(found), **client, **split({**means, **client})}
+
+
+def server_cell(trials: Sequence[Mapping[str, Value]]) -> ServerCell:
+    """Fold the values of a cell's valid trials."""
+    if not trials:
+        return ServerCell(why="no valid trial")
+    intervals: dict[str, Interval] = {}
+    reasons: dict[str, str] = {}
+    for name, seen in SEEN.items():
+        values = [trial[name] for trial in trials]
+        interval = interval_of(seen.unit, [value.value for value in values if value.value is not None])
+        if interval is not None:
+            intervals[name] = interval
+        else:
+            reasons[name] = next((value.reason for value in values if value.reason), "")
+    if any(name.startswith("server_") for name in intervals):
+        return ServerCell(intervals, reasons)
+    return ServerCell(intervals, why=reasons["server_e2e_mean_s"])
 
 
 def _gauges(found: Readings, window: Window) -> dict[str, Value]:

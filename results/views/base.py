@@ -136,10 +136,7 @@ class Tool(msgspec.Struct, frozen=True):
 IN_SECONDS = {"s": 1.0, "ms": 1e-3, "ns": 1e-9}
 """Factor from a unit of time to seconds."""
 
-UNSTAMPED = (
-    "the log holds no times of chunks without tokens and of the last event (an import, or decoded by an older "
-    "version): taken as if there were none"
-)
+UNSTAMPED = "an imported log holds no times of chunks without tokens and of the last event: taken as if there were none"
 
 
 def seconds_between(start_ns: int, end_ns: int) -> float:

@@ -41,12 +41,6 @@ def look(run: Run) -> list[Seen]:
     return [Seen(trial, views(trial)) for trial in run.finished]
 
 
-def belongs(trial: Trial, cell: Cell) -> bool:
-    """Whether a trial is one of a cell's."""
-    record = trial.record
-    return (record.engine, record.workload, record.load.label) == (cell.engine, cell.workload, cell.load)
-
-
 def ours(cell: Cell) -> list[float | None]:
     """Our centre for each of :data:`COLUMNS`."""
     found = [cell.intervals.get(column.metric) for column in COLUMNS]
@@ -55,7 +49,7 @@ def ours(cell: Cell) -> list[float | None]:
 
 def theirs(cell: Cell, seen: Sequence[Seen]) -> dict[str, list[float | None]]:
     """Each tool's centre over the cell's valid trials, for each of :data:`COLUMNS`; times in seconds."""
-    valid = [one for one in seen if belongs(one.trial, cell) and one.trial.record.verdict is Verdict.VALID]
+    valid = [one for one in seen if cell.holds(one.trial) and one.trial.record.verdict is Verdict.VALID]
     return {name: [_centre([one.views[name] for one in valid], column) for column in COLUMNS] for name in VIEWS}
 
 

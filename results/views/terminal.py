@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import msgspec
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -12,9 +11,10 @@ from results.metrics import CATALOGUE
 from results.records import Verdict
 from results.report.format import ABSENT, plain, value_text
 from results.report.levels import levels_of
+from results.report.terminal_table import terminal_table
 from results.run import Cell, Run
 from results.views import VIEWS, Tool
-from results.views.side_by_side import COLUMNS, Seen, belongs, look, not_in_the_log, ours, theirs
+from results.views.side_by_side import COLUMNS, Seen, look, not_in_the_log, ours, theirs
 
 WIDTH = 110
 """Columns that the tables want where there is no terminal."""
@@ -40,7 +40,7 @@ def print_tool(run: Run, name: str, console: Console) -> None:
     tool, seen = VIEWS[name], look(run)
     for level in levels_of(run):
         for cell in level.cells:
-            members = [one for one in seen if belongs(one.trial, cell)]
+            members = [one for one in seen if cell.holds(one.trial)]
             if members:
                 console.print(_in_full(name, f"{cell.engine}, {level.title}", members))
                 console.print()
@@ -106,6 +106,6 @@ def _print_cannot(names: Sequence[str], seen: Sequence[Seen], console: Console) 
 
 
 def _table(title: str) -> Table:
-    table = Table(title=Text(title, "bold"), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.pad_edge = table.show_edge = False
+    table = terminal_table()
+    table.title, table.title_justify = Text(title, "bold"), "left"
     return table

@@ -20,7 +20,6 @@ from results.views.base import (
     gaps_s,
     seconds_between,
     sent_ns,
-    unstamped,
     until_closed_s,
     whole,
 )
@@ -103,12 +102,7 @@ def look(log: Log) -> View:
         **milliseconds("E2EL", Concept.E2E, [call.latency_s for call in good]),
     }
     unseen = any(call.record.usage_in_choice for call in good)
-    return View("vllm", figures, (*_unstamped(log), *((USAGE_UNSEEN,) if unseen else ())))
-
-
-def _unstamped(log: Log) -> tuple[str, ...]:
-    """An import of the tool's own file holds all that it stamped."""
-    return unstamped([request for request in log.requests if request.end is None])
+    return View("vllm", figures, (USAGE_UNSEEN,) if unseen else ())
 
 
 def tpots_s(good: Sequence[Call]) -> list[float]:

@@ -9,7 +9,7 @@ import pytest
 from engines.dialects import Dialect, OpenAiDialect, TransformersDialect
 from harness.quality import asks_logprobs
 from harness.quality.answers import Candidate, prepared
-from harness.quality.choice import ranked
+from harness.quality.check import ranked
 from results.records import Outcome, Phase, RequestRecord
 from tests.harness.samples import stream
 from tests.workloads.small_tokenizers import checkpoint

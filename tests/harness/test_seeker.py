@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import results
-from harness.clock import NS_PER_S
 from harness.experiment import experiment_from
 from harness.run import create_run
 from harness.searching import terms_of
@@ -25,6 +24,7 @@ from results.records import Load, Outcome, RequestRecord, TrialPlan, TrialRecord
 from results.report.findings import sentence
 from results.search import Attempt, Ended, EngineSearch, Over, SearchRecord
 from results.statistics.bisection import Bisection
+from results.units import NS_PER_S
 from tests.results.handmade import request, trial
 from tests.results.some_findings import remark, void
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import results
 from results.records import TelemetryRecord
-from results.report.charts import ecdf, frontier, labels, lanes, marks, scales, svg, timeline, tracks
+from results.report.charts import ecdf, frontier, labels, scales, svg, timeline, tracks
 from results.report.charts.frontier import Point, Series
 from results.statistics.interval import Interval
 
@@ -55,7 +55,7 @@ class TestLanes:
     @given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 40)), min_size=1, max_size=40))
     def test_a_lane_never_holds_two_at_once_and_none_is_wasted(self, drawn: list[tuple[int, int]]) -> None:
         spans = [(start, start + length) for start, length in drawn]
-        found = lanes.lanes_of(spans)
+        found = timeline.lanes_of(spans)
         for lane in set(found):
             mine = sorted(span for span, at in zip(spans, found, strict=True) if at == lane)
             assert all(a[1] <= b[0] for a, b in itertools.pairwise(mine))
@@ -64,8 +64,8 @@ class TestLanes:
 
     def test_in_flight_keeps_the_peaks(self) -> None:
         """[0, 10), [2, 4), [4, 10): the third takes the place of the second, so there are never 3."""
-        assert lanes.in_flight([(0, 10), (2, 4), (4, 10)], 0, 10, 5) == [1, 2, 2, 2, 2]
-        assert lanes.in_flight([(0, 10), (2, 3), (5, 9)], 0, 10, 2) == [2, 2]
+        assert timeline.in_flight([(0, 10), (2, 4), (4, 10)], 0, 10, 5) == [1, 2, 2, 2, 2]
+        assert timeline.in_flight([(0, 10), (2, 3), (5, 9)], 0, 10, 2) == [2, 2]
 
 
 class TestEcdf:
@@ -112,7 +112,7 @@ class TestFrontier:
 
 class TestMarks:
     def test_four_shapes(self) -> None:
-        shapes = {marks.mark(10, 10, i, 4, "hint") for i in range(5)}
+        shapes = {svg.mark(10, 10, i, 4, "hint") for i in range(5)}
         assert len(shapes) == 4
 
 

@@ -13,8 +13,6 @@ from results.report.charts.heatmap import BINS, SHADES, SLICES, Heat, counted, h
 from results.report.charts.scales import Axis
 from results.report.levels import levels_of
 from results.report.sections.basis import basis_table
-from results.report.sections.evidence import answered as answered_of
-from results.report.sections.evidence import valid_trials_of
 from results.report.sections.over_time import first_tokens, later_tokens, time_panels
 from results.run import Trial
 from tests.results.handmade import request, trial
@@ -100,7 +98,7 @@ def test_a_chart_counts_what_the_metrics_rest_on(demo: results.Run) -> None:
     table = basis_table(demo)
     rows = {title: row.counts for row in table.rows for _, title in row.metrics}
     cells = [cell for level in levels_of(demo) for cell in level.cells]
-    answered = [str(sum(len(answered_of(trial)) for trial in valid_trials_of(demo, cell))) for cell in cells]
+    answered = [str(sum(len(trial.answered) for trial in demo.valid_trials_of(cell))) for cell in cells]
     said = [re.search(r"<desc>([\d,]+) (\w+);", chart.svg) for panel in time_panels(demo) for chart in panel.charts]
     found = [(hit[2], hit[1]) for hit in said if hit]
     assert [count for noun, count in found if noun == "requests"] == answered

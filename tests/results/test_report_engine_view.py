@@ -9,8 +9,8 @@ from rich.console import Console
 import results
 from results.report import print_summary, render_html
 from results.report.charts.stacks import Group, Segment, Stack, stacks
-from results.report.engine_lines import engine_lines
 from results.report.sections.engine_view import engine_view
+from results.report.terminal import engine_lines
 from results.server_view import SEEN
 from tests.results.builders import LOADS, SLOW, Sheet, build_run
 

@@ -249,11 +249,11 @@ def test_starts_are_those_of_the_sessions(name: str) -> None:
     traffic = PresetTraffic(name, built_in(name))
     starts = list(itertools.islice(traffic.starts(SEED), 30))
     sessions = [numbers.start_s for numbers in itertools.islice(traffic.drawing(SEED).sessions(), 30)]
-    if traffic.rate_per_s is None:
+    if traffic.own_rate_per_s() is None:
         assert (starts, set(sessions)) == ([], {0.0})
     else:
         assert starts == sessions == sorted(sessions)
-        assert traffic.rate_per_s == traffic.preset.arrival.rate_per_s
+        assert traffic.own_rate_per_s() == traffic.preset.arrival.rate_per_s
 
 
 def test_tenants_have_lengths_and_system_prompts_of_their_own(small: Tokenizer) -> None:

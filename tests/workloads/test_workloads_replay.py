@@ -90,9 +90,9 @@ def test_within_a_load_are_the_turns_that_it_can_reach(small: Tokenizer, tmp_pat
 
 
 def test_a_trace_with_a_clock_knows_its_own_rate(tmp_path: Path) -> None:
-    assert replay(table(tmp_path, HEADER, *CHAT)).rate_per_s == 2 / 31.0
-    assert replay(table(tmp_path, "input_tokens,output_tokens", "60,10", "60,10")).rate_per_s is None
-    assert replay(table(tmp_path, HEADER, CHAT[0])).rate_per_s is None
+    assert replay(table(tmp_path, HEADER, *CHAT)).own_rate_per_s() == 2 / 31.0
+    assert replay(table(tmp_path, "input_tokens,output_tokens", "60,10", "60,10")).own_rate_per_s() is None
+    assert replay(table(tmp_path, HEADER, CHAT[0])).own_rate_per_s() is None
 
 
 def test_only_the_first_rows_are_read_where_that_is_asked(small: Tokenizer, tmp_path: Path) -> None:

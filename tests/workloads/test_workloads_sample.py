@@ -38,7 +38,7 @@ def test_sessions_come_back_as_they_were_written(small: Tokenizer, tmp_path: Pat
     path.write_bytes(gzip.compress(lines(drawn)) if packed else lines(drawn))
     assert read(path, small) == drawn
     assert Sessions(str(path)).notes() == [f"sessions of {path}"]
-    assert Sessions(str(path)).rate_per_s is None
+    assert Sessions(str(path)).own_rate_per_s() is None
 
 
 def test_blank_lines_and_a_missing_end_of_line_do_no_harm(small: Tokenizer, tmp_path: Path) -> None:

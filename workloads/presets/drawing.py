@@ -1,6 +1,8 @@
 """The numbers of a preset's sessions: lengths, pauses and what they share, drawn without writing a word."""
 
+import itertools
 import math
+from bisect import bisect_right
 from collections.abc import Iterator
 from statistics import NormalDist
 
@@ -8,7 +10,6 @@ import msgspec
 
 from workloads.distributions import Distribution
 from workloads.outline import Segment, SessionOutline, TurnOutline
-from workloads.presets.popularity import Popularity
 from workloads.presets.preset import Preset
 from workloads.rng import Rng, Seed
 
@@ -52,6 +53,18 @@ class DrawnSession(msgspec.Struct, frozen=True):
     turns: tuple[DrawnTurn, ...]
 
 
+class _Popularity:
+    """Draws one of ``count`` things by Zipf's law: the k-th (from 1) in proportion to ``k ** -skew``."""
+
+    def __init__(self, count: int, skew: float) -> None:
+        self._cumulative = list(itertools.accumulate(k**-skew for k in range(1, count + 1)))
+
+    def sample(self, rng: Rng) -> int:
+        """Position from 0, the most popular first."""
+        total = self._cumulative[-1]
+        return min(bisect_right(self._cumulative, rng.uniform() * total), len(self._cumulative) - 1)
+
+
 class Drawing:
     """Draws the sessions of one plan, each from its number alone.
 
@@ -75,8 +88,8 @@ class Drawing:
         self._seed = seed
         self._reach_s = math.inf if reach_s is None else reach_s
         shared, documents = preset.shared, preset.documents
-        self._groups = Popularity(shared.groups, shared.skew) if shared else None
-        self._documents = Popularity(documents.pool, documents.skew) if documents else None
+        self._groups = _Popularity(shared.groups, shared.skew) if shared else None
+        self._documents = _Popularity(documents.pool, documents.skew) if documents else None
         self.shared_tokens = max(LEAST_QUESTION_TOKENS, round(shared.tokens * scale)) if shared else 0
 
     def sessions(self) -> Iterator[DrawnSession]:

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Iterator
+from typing import Self
 
 import msgspec
 
@@ -42,8 +43,7 @@ class PresetTraffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.max_input_tokens is not None and self.max_input_tokens < 1:
             raise ValueError(f"max_input_tokens must be at least 1, not {self.max_input_tokens}")
 
-    @property
-    def rate_per_s(self) -> float | None:
+    def own_rate_per_s(self) -> float | None:
         """Sessions per second by the preset's own arrival process; None where all come at once."""
         return None if self.preset.arrival.process == "at-once" else self.preset.arrival.rate_per_s
 
@@ -92,7 +92,7 @@ class PresetTraffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         limit = scaled if self.max_input_tokens is None else min(scaled, self.max_input_tokens)
         return Drawing(self.name, self.preset, seed, scale=self.scale, limit=limit, reach_s=self.reach_s)
 
-    def within(self, reach_s: float) -> "PresetTraffic":
+    def within(self, reach_s: float) -> Self:
         """The same without most of the turns that a load of that many seconds cannot reach."""
         return msgspec.structs.replace(self, reach_s=reach_s)
 

@@ -3,7 +3,7 @@
 import functools
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -57,8 +57,7 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.max_rows is not None and self.max_rows < 1:
             raise ValueError(f"max_rows must be at least 1, not {self.max_rows}")
 
-    @property
-    def rate_per_s(self) -> float | None:
+    def own_rate_per_s(self) -> float | None:
         """Sessions per second over the whole trace, which is read for it; None where it has no clock."""
         count, first_s, last_s = 0, 0.0, 0.0
         for start_s in self.starts(Seed.of("")):
@@ -66,7 +65,7 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             count, last_s = count + 1, start_s
         return (count - 1) / (last_s - first_s) if last_s > first_s else None
 
-    def within(self, reach_s: float) -> "Replay":
+    def within(self, reach_s: float) -> Self:
         """The same without most of the turns that a load of that many seconds cannot reach."""
         return msgspec.structs.replace(self, reach_s=reach_s)
 

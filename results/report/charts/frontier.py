@@ -11,9 +11,8 @@ from markupsafe import Markup
 from results.metrics import Unit
 from results.report.charts.axes import rates, x_axis, y_axis
 from results.report.charts.labels import Box, Labels, around
-from results.report.charts.marks import mark
 from results.report.charts.scales import Axis, fitted_axis
-from results.report.charts.svg import chart, engine_class, label, line, polyline, tag
+from results.report.charts.svg import chart, engine_class, label, line, mark, polyline, tag
 from results.report.format import bounds_text, scale_for
 from results.statistics.interval import Interval
 

@@ -55,6 +55,23 @@ def polyline(points: Iterable[tuple[float, float]], class_: str, **attributes: s
     return tag("path", d=data, class_=class_, **attributes) if data else Markup("")
 
 
+def mark(x: float, y: float, position: int, size: float, hint: str) -> Markup:
+    """Circle, square, triangle or diamond with a tooltip: engines differ in shape for who does not see the colour."""
+    title = tag("title", hint)
+    match position % _SHAPES:
+        case 0:
+            return tag("circle", title, cx=x, cy=y, r=size, class_="mark")
+        case 1:
+            side = size * 1.8
+            return tag("rect", title, x=x - side / 2, y=y - side / 2, width=side, height=side, class_="mark")
+        case 2:
+            path = f"M{num(x)} {num(y - size * 1.2)}l{num(size * 1.15)} {num(size * 2)}h{num(-size * 2.3)}z"
+        case _:
+            d = num(size * 1.3)
+            path = f"M{num(x)} {num(y - size * 1.3)}l{d} {d}l-{d} {d}l-{d} -{d}z"
+    return tag("path", title, d=path, class_="mark")
+
+
 def num(value: float) -> str:
     """A coordinate: a tenth of a pixel, without needless zeros."""
     return f"{value:.1f}".rstrip("0").rstrip(".") if value % 1 else f"{value:.0f}"
@@ -67,6 +84,7 @@ def engine_class(position: int) -> str:
 
 PALETTE = 6
 """Colours in page.css."""
+_SHAPES = 4
 
 
 def _attribute(key: str) -> str:

@@ -1,8 +1,7 @@
 """A gate's verdict for whoever reads it: a terminal, a pull request, a CI server's test report, its annotations."""
 
-from results.report.gate.annotations import annotations
+from results.report.gate.github import annotations, gate_markdown
 from results.report.gate.junit import junit_xml
-from results.report.gate.markdown import gate_markdown
 from results.report.gate.regressions import doubt_texts, regression_texts
 from results.report.gate.terminal import print_gate
 

@@ -10,7 +10,6 @@ from results.report.charts.svg import engine_class
 from results.report.format import ABSENT, plain
 from results.report.levels import engines_of, levels_of
 from results.report.quality import agrees_of, nats, quality_warnings, unchecked_text
-from results.report.sections.evidence import trials_of
 from results.run import Run, Trial
 
 PLACES = ((0, EARLY), (EARLY, 32), (32, 128), (128, None))
@@ -80,7 +79,7 @@ def _rows(run: Run, colours: dict[str, str]) -> list[AnswerRow]:
     for level in levels_of(run):
         for cell in level.cells:
             shown, summary = agrees_of(cell), cell.quality
-            samples = _samples(trials_of(run, cell))
+            samples = _samples(run.trials_of(cell))
             row = AnswerRow(
                 level=level.title,
                 engine=cell.engine,

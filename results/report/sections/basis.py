@@ -9,7 +9,6 @@ from results.report.charts.svg import engine_class
 from results.report.format import ABSENT, duration_text
 from results.report.levels import engines_of, levels_of
 from results.report.sections.background import definitions
-from results.report.sections.evidence import valid_trials_of
 from results.run import Cell, Run, Trial
 
 
@@ -47,7 +46,7 @@ def basis_table(run: Run) -> BasisTable:
     """Count what every metric rests on."""
     engines, levels = engines_of(run), levels_of(run)
     cells = [cell for level in levels for cell in level.cells]
-    valid = [valid_trials_of(run, cell) for cell in cells]
+    valid = [run.valid_trials_of(cell) for cell in cells]
     return BasisTable(
         levels=[(level.title, len(level.cells)) for level in levels],
         columns=[_column(cell, trials, engines) for cell, trials in zip(cells, valid, strict=True)],

@@ -10,7 +10,6 @@ from markupsafe import Markup
 from results.metrics.latency import arrivals
 from results.report.charts.scatter import Cloud, Frame, middles, scatter, spread
 from results.report.levels import engines_of, levels_of
-from results.report.sections.evidence import answered, valid_trials_of
 from results.run import Cell, Run, Trial
 from results.server_view.readings import SOURCE, is_number
 from results.units import NS_PER_S
@@ -93,10 +92,10 @@ def _chart(run: Run, cells: Sequence[Cell], workload: str, batch: Batch) -> Mark
 def _observed(run: Run, cells: Sequence[Cell], batch: Batch) -> tuple[np.ndarray, np.ndarray]:
     """Batch and ITL of every token after the first chunk of its answer, in and outside the window."""
     sizes, values = [np.empty(0)], [np.empty(0)]
-    for trial in (trial for cell in cells for trial in valid_trials_of(run, cell)):
+    for trial in (trial for cell in cells for trial in run.valid_trials_of(cell)):
         gaps = [
             (now, (now - before) / NS_PER_S / tokens, tokens)
-            for r in answered(trial)
+            for r in trial.answered
             for (before, _), (now, tokens) in pairwise(arrivals(r))
         ]
         if gaps:

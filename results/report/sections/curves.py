@@ -11,7 +11,6 @@ from results.records import RequestRecord
 from results.report.charts.ecdf import Sample, ecdf
 from results.report.charts.frontier import Point, Series, frontier
 from results.report.levels import Level, engines_of, levels_of
-from results.report.sections.evidence import answered, valid_trials_of
 from results.report.verdict import primary_level
 from results.run import Run, Trial
 from results.statistics.interval import reciprocal
@@ -96,5 +95,5 @@ def _panel(run: Run, level: Level, key: str, primary: Level | None) -> Panel:
 
 def _sample(run: Run, level: Level, cell_index: int, observe: Observe) -> Sample:
     cell = level.cells[cell_index]
-    repeats = [observe(trial, answered(trial)) for trial in valid_trials_of(run, cell)]
+    repeats = [observe(trial, trial.answered) for trial in run.valid_trials_of(cell)]
     return Sample(cell.engine, engines_of(run).index(cell.engine), repeats)

@@ -9,7 +9,6 @@ from results.metrics import under_load
 from results.records import Outcome, RequestRecord
 from results.report.charts.svg import engine_class
 from results.report.levels import engines_of, levels_of
-from results.report.sections.evidence import trials_of
 from results.run import Run, Trial
 
 OUTCOMES = tuple(Outcome)
@@ -47,7 +46,7 @@ def outcome_rows(run: Run) -> list[OutcomeRow]:
     """Counts for every engine and level."""
     engines = engines_of(run)
     return [
-        _row(cell.engine, engine_class(engines.index(cell.engine)), level.title, trials_of(run, cell))
+        _row(cell.engine, engine_class(engines.index(cell.engine)), level.title, run.trials_of(cell))
         for level in levels_of(run)
         for cell in level.cells
     ]

@@ -11,7 +11,6 @@ from results.report.charts.svg import engine_class
 from results.report.clients import error_of
 from results.report.format import ABSENT, share_text, value_text
 from results.report.levels import engines_of, levels_of
-from results.report.sections.evidence import valid_trials_of
 from results.run import Run, Trial
 
 
@@ -42,7 +41,7 @@ def lag_rows(run: Run) -> list[LagRow]:
     rows: list[LagRow] = []
     for level in levels_of(run):
         for cell in level.cells:
-            valid = valid_trials_of(run, cell)
+            valid = run.valid_trials_of(cell)
             inside = [r for trial in valid for r in planned_inside(under_load(trial.requests), trial.window)]
             lags = [lag for request in inside if (lag := latency.send_lag_s(request)) is not None]
             ttft = cell.intervals.get("ttft_p50_s")

@@ -10,7 +10,6 @@ from results.records import RequestRecord
 from results.report.charts.scatter import Cloud, Frame, middles, scatter, spread
 from results.report.format import listed
 from results.report.levels import Level, engines_of, levels_of
-from results.report.sections.evidence import answered, valid_trials_of
 from results.report.verdict import primary_level
 from results.run import Cell, Run
 from results.units import NS_PER_S
@@ -72,7 +71,7 @@ def _edges(x: Sequence[float]) -> list[float]:
 
 
 def _answers(run: Run, cell: Cell) -> list[RequestRecord]:
-    return [request for trial in valid_trials_of(run, cell) for request in answered(trial)]
+    return [request for trial in run.valid_trials_of(cell) for request in trial.answered]
 
 
 def _as_planned(run: Run, cell: Cell) -> bool:

@@ -10,7 +10,6 @@ from results.metrics import under_load
 from results.metrics.latency import arrivals
 from results.report.charts.heatmap import Heat, heatmap, shared_axis
 from results.report.levels import Level, engines_of, levels_of
-from results.report.sections.evidence import answered, valid_trials_of
 from results.report.verdict import primary_level
 from results.run import Run, Trial
 from results.units import NS_PER_S
@@ -53,7 +52,7 @@ def first_tokens(trial: Trial) -> Observed:
     start = trial.record.issue_start_ns
     return [
         ((request.chunk_ns[0] - start) / NS_PER_S, (request.chunk_ns[0] - request.planned_ns) / NS_PER_S)
-        for request in answered(trial)
+        for request in trial.answered
         if request.chunk_ns
     ]
 
@@ -93,6 +92,6 @@ def _drawn(heats: Sequence[Heat], level: Level) -> list[TimeChart]:
 
 def _heat(run: Run, level: Level, cell_index: int, shown: Shown) -> Heat:
     cell = level.cells[cell_index]
-    seen = [one for trial in valid_trials_of(run, cell) for one in shown.observe(trial)]
+    seen = [one for trial in run.valid_trials_of(cell) for one in shown.observe(trial)]
     times, values = [t for t, _ in seen], [value for _, value in seen]
     return Heat(cell.engine, engines_of(run).index(cell.engine), shown.metric, shown.noun, times, values)

@@ -8,14 +8,13 @@ from markupsafe import Markup
 from results.metrics import CATALOGUE, Better, Metric
 from results.metrics.basis import family_of
 from results.records import Verdict
-from results.report.charts.dots import dot_strip, strip_axis
 from results.report.charts.scales import Axis
+from results.report.charts.strips import dot_strip, strip_axis
 from results.report.charts.svg import engine_class
 from results.report.clients import WITH_ERROR, ErrorText, error_of
 from results.report.format import ABSENT, interval_parts, share_text, value_text
 from results.report.levels import Level, engines_of, levels_of
 from results.report.quality import Agrees, agrees_of
-from results.report.sections.evidence import trials_of
 from results.run import Cell, Run, Trial
 from results.statistics.interval import Interval
 
@@ -76,7 +75,7 @@ def summary(run: Run) -> list[Group]:
 
 
 def _rows(run: Run, level: Level, engines: Sequence[str]) -> list[Row]:
-    trials = [(cell, trials_of(run, cell)) for cell in level.cells]
+    trials = [(cell, run.trials_of(cell)) for cell in level.cells]
     colours = {engine: engine_class(i) for i, engine in enumerate(engines)}
     columns = columns_of(run)
     axes = {metric.name: _axis(metric, trials) for metric in columns}

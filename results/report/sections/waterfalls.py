@@ -13,7 +13,6 @@ from markupsafe import Markup
 
 from results.records import Outcome, Phase, RequestRecord
 from results.report.charts.waterfall import waterfall
-from results.report.sections.evidence import answered
 from results.run import Run, Trial
 
 SLOWEST = 3
@@ -84,7 +83,7 @@ def waterfalls(run: Run, colours: Sequence[str]) -> list[Waterfalls]:
 
 def slowest_of(trial: Trial) -> list[RequestRecord]:
     """The requests of the window that took longest to their last token, the slowest first."""
-    return sorted(answered(trial), key=lambda request: request.planned_ns - request.chunk_ns[-1])[:SLOWEST]
+    return sorted(trial.answered, key=lambda request: request.planned_ns - request.chunk_ns[-1])[:SLOWEST]
 
 
 def packed(times_ns: Sequence[int], start_ns: int) -> str:

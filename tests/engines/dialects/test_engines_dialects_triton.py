@@ -16,7 +16,6 @@ from engines.dialects import (
     StreamFault,
     TokenDelta,
     TritonDialect,
-    ends_by_closing,
 )
 from engines.dialects.triton import Fields
 from engines.errors import BadOption
@@ -179,8 +178,8 @@ class TestEnds:
     def test_a_connection_that_is_closed_in_order_is_a_whole_answer(self) -> None:
         record = decoded(ask(TritonFake())[1])
         assert (record.outcome, record.finish_reason, record.error) == (Outcome.OK, None, None)
-        assert ends_by_closing(TritonDialect())
-        assert not ends_by_closing(OpenAiDialect())
+        assert TritonDialect().ends_by_closing
+        assert not OpenAiDialect().ends_by_closing
 
     def test_a_finish_reason_is_told_where_the_model_has_one(self) -> None:
         record = decoded(ask(TritonFake(), "llm-api")[1], "llm-api")
