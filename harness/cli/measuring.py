@@ -144,8 +144,9 @@ def bench(
         arrival=arrival, concurrency=concurrency, duration_s=duration, ramp_s=ramp, repeats=repeats, seed=seed,
         api_key_env=api_key_env, calibrate=calibrate, max_foreign_share=max_foreign_share,
     )  # fmt: skip
-    side, served = experiment.engines[0], experiment.model
-    sys.stderr.write(f"{base_url(url)}: {side.adapter}, model {served.name}, tokenizer {served.tokenizer}\n")
+    if None in {engine, model, tokenizer}:
+        side, served = experiment.engines[0], experiment.model
+        sys.stderr.write(f"{base_url(url)}: {side.adapter}, model {served.name}, tokenizer {served.tokenizer}\n")
     return _measure(with_client(experiment, workers, ray), out, json=json)
 
 
