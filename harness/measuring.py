@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from engines import Deployment
+from engines.base import base_url
 from engines.errors import NotIdentified
 from engines.identification import identify, only_model, tokenizer_folder
 from engines.identity import Identity
@@ -66,7 +67,7 @@ def bench_experiment(
     if engine is None or model is None or tokenizer is None:
         identity = asyncio.run(_identity(url, engine, model, api_key_env))
         engine, options = identity.adapter, identity.options
-        model = model or only_model(identity, url)
+        model = model or only_model(identity, base_url(url))  # an error must not quote a password
         tokenizer = tokenizer or tokenizer_folder(model, identity.checkpoint) or APPROXIMATE
     side = {"adapter": engine, "url": url, "options": options}
     data = {
