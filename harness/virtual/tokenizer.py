@@ -4,9 +4,9 @@ import functools
 import itertools
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import ClassVar
 
-from workloads import Tokenizer
+from workloads.approximate import ApproximateTokenizer
 
 _SYLLABLES = tuple(a + b for a, b in itertools.product("bdfgklmnprstvz", "aeiou"))
 _WORDS = 1024
@@ -14,13 +14,16 @@ _UNKNOWN = 1 << 20
 """Ids of words that are not in the vocabulary begin here."""
 
 
-class WordTokenizer(Tokenizer):
+class WordTokenizer(ApproximateTokenizer):
     """Splits at white space, as the servers that it is used with; a chat's prompt is its contents, one after the other.
 
     Prompts of exact length cost microseconds.
     """
 
+    is_exact: ClassVar[bool] = True
+
     def __init__(self) -> None:
+        super().__init__()
         words = ("".join(pair) for pair in itertools.product(_SYLLABLES, _SYLLABLES))
         self._ids = {word: number for number, word in enumerate(itertools.islice(words, _WORDS))}
         self._words = list(self._ids)
@@ -28,10 +31,6 @@ class WordTokenizer(Tokenizer):
     def encode(self, text: str) -> list[int]:
         """One id for each word."""
         return [self._id(word) for word in text.split()]
-
-    def encode_prompt(self, text: str) -> list[int]:
-        """Nothing stands before a text."""
-        return self.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The words; those that are not in the vocabulary are lost."""
@@ -41,28 +40,14 @@ class WordTokenizer(Tokenizer):
         """Words."""
         return len(text.split())
 
-    @functools.cached_property
-    def special_tokens(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
-    @functools.cached_property
-    def special_ids(self) -> frozenset[int]:
-        """None."""
-        return frozenset()
-
     @property
     def vocabulary(self) -> dict[str, int]:
         """Every word that can stand in a prompt, the space before it included."""
         return {f"Ġ{word}": number for word, number in self._ids.items()}
 
-    def render_chat(self, messages: Sequence[dict[str, Any]]) -> str:
-        """The contents."""
-        return "\n".join(str(message["content"]) for message in messages)
-
-    def _id(self, word: str) -> int:
-        known = self._ids.get(word)
-        return known if known is not None else _UNKNOWN + (zlib.crc32(word.encode()) >> 1)
+    def _id(self, piece: str) -> int:
+        known = self._ids.get(piece)
+        return known if known is not None else _UNKNOWN + (zlib.crc32(piece.encode()) >> 1)
 
 
 @functools.cache
