@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from engines.server_engine import ServerEngine
     from engines.spec import flag, one_of, option_argv
     from harness.errors import BadExperiment, HarnessError
-    from harness.experiment import Experiment
+    from harness.experiment.config import Experiment
     from results import ResultsError, Run
     from results.comparing import Compared
     from results.gate import GateVerdict
@@ -72,7 +72,7 @@ _HOMES = {
     "engines.server_engine": ("ServerEngine",),
     "engines.spec": ("flag", "one_of", "option_argv"),
     "harness.errors": ("BadExperiment", "HarnessError"),
-    "harness.experiment": ("Experiment",),
+    "harness.experiment.config": ("Experiment",),
     "results": ("ResultsError", "Run"),
     "workloads": (
         "Message", "Seed", "Session", "Tokenizer", "Turn", "Workload", "WorkloadError", "prompt_reader",
@@ -88,7 +88,7 @@ def experiment(source: "str | PathLike[str] | dict[str, Any]") -> "Experiment":
     Raises:
         BadExperiment, EngineError, WorkloadError: it cannot be read, or contradicts itself; the message is one line.
     """
-    from harness.experiment import experiment_from, load_experiment
+    from harness.experiment.config import experiment_from, load_experiment
 
     return experiment_from(source, "experiment") if isinstance(source, dict) else load_experiment(Path(source))
 
@@ -104,7 +104,7 @@ def run(source: "str | PathLike[str] | dict[str, Any] | Experiment", *, out: str
         BadExperiment, EngineError, WorkloadError, ResultsError: as ``bakeoff run`` says in a line.
         KeyboardInterrupt: Ctrl-C; what was measured until then is kept.
     """
-    from harness.experiment import Experiment
+    from harness.experiment.config import Experiment
     from harness.measuring import run_into
     from harness.run import create_run
 
@@ -220,7 +220,7 @@ def search(
     Raises:
         BadExperiment, EngineError, WorkloadError, ResultsError, KeyboardInterrupt: as :func:`run`.
     """
-    from harness.experiment import Experiment
+    from harness.experiment.config import Experiment
     from harness.measuring import search_into
     from harness.searching import create_search, terms_of
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from harness.errors import BadExperiment
-from harness.experiment import Experiment
+from harness.experiment.config import Experiment
 from results import load
 from results.errors import NoEvidence, NotComparable
 from results.gate import GateVerdict, Outcome, judge

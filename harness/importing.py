@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 
 from harness.client.token_counts import apportion
-from harness.environment import VERSION
-from harness.experiment import TrialConfig
-from harness.verdict import Evidence, judge
+from harness.experiment.config import TrialConfig
+from harness.host.environment import VERSION
+from harness.verdict.judge import Evidence, judge
 from results.findings import FindingCode, warning
 from results.records import (
     SCHEMA_VERSION,

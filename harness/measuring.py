@@ -12,14 +12,14 @@ from engines.base import base_url
 from engines.errors import NotIdentified
 from engines.identification import identify, only_model, tokenizer_folder
 from engines.identity import Identity
+from harness.conduct.progress import SearchObserver, observer, trial_line
+from harness.conduct.world import current_world
 from harness.errors import BadExperiment
-from harness.experiment import Experiment, experiment_from
-from harness.machine_state import MAX_FOREIGN_SHARE
-from harness.observer import SearchObserver, observer, trial_line
+from harness.experiment.config import Experiment, experiment_from
 from harness.run import run_experiment
 from harness.searching import Terms, search
 from harness.series import Clear
-from harness.world import current_world
+from harness.verdict.machine_state import MAX_FOREIGN_SHARE
 from results import Run
 from results.records import RunStatus, Verdict
 from results.store import RunFolder
@@ -54,8 +54,8 @@ def bench_experiment(
     The server is asked for what is not given. Without a tokenizer on this machine, prompts are approximate.
 
     Raises:
-        BadExperiment, EngineError, WorkloadError: as :func:`~harness.experiment.experiment_from`; both a rate and a
-            concurrency are given; or the server does not say what it is.
+        BadExperiment, EngineError, WorkloadError: as :func:`~harness.experiment.config.experiment_from`; both a rate
+            and a concurrency are given; or the server does not say what it is.
     """
     if rate_per_s is not None and concurrency is not None:
         raise BadExperiment("bench needs one kind of load; give either a concurrency or a rate")

@@ -18,15 +18,15 @@ from engines import Model, dialect, engine
 from engines.models import KNOWN_MODELS, cached
 from engines.secrets import conceal_environment, masked, masked_data
 from harness.client import decode_stream
-from harness.demands import refuse_unmet
-from harness.environment import VERSION, machine
+from harness.conduct.progress import Observer
+from harness.conduct.world import World, current_world
 from harness.errors import first_leaf
-from harness.experiment import EngineConfig, Experiment, ModelConfig
-from harness.observer import Observer
+from harness.experiment.config import EngineConfig, Experiment, ModelConfig
+from harness.experiment.demands import refuse_unmet
+from harness.host.environment import VERSION, machine
 from harness.series import Clear, run_series
 from harness.stage import Prepared
-from harness.traffic import traffic_planner
-from harness.world import World, current_world
+from harness.traffic.planner import traffic_planner
 from results.errors import NotWritable
 from results.records import SCHEMA_VERSION, Manifest, RunStatus, TrialPlan
 from results.store import RunFolder

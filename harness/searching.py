@@ -14,7 +14,7 @@ import msgspec
 
 from engines.secrets import masked
 from harness.errors import BadExperiment
-from harness.experiment import Experiment
+from harness.experiment.config import Experiment
 from harness.run import conducted, create_run
 from harness.seeker import Notebook, Seeker, Watcher, requests_needed
 from harness.stage import Prepared, staged

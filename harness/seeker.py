@@ -6,11 +6,11 @@ from typing import Protocol
 
 import msgspec
 
-from harness.experiment import Experiment
-from harness.observer import Observer
+from harness.conduct.progress import Observer
+from harness.conduct.world import World
+from harness.experiment.config import Experiment
 from harness.stage import Planned
-from harness.traffic import TrafficPlanner
-from harness.world import World
+from harness.traffic.planner import TrafficPlanner
 from results.findings import Cause, FindingCode, is_against_engine
 from results.metrics import Absence, Value, trial_metrics
 from results.metrics.catalogue import QUANTILES

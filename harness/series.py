@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from harness.observer import Observer
+from harness.conduct.progress import Observer
 from harness.stage import Planned, Prepared, Stage, staged
 from results.records import TrialRecord
 from results.store import RunFolder

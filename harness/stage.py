@@ -12,14 +12,14 @@ import msgspec
 
 from engines import Engine, EngineError, Model
 from engines.errors import EngineDied, NotReady
-from harness.experiment import Experiment
-from harness.fingerprint import fingerprint
-from harness.observer import Observer
-from harness.settling import Settler
-from harness.starting import Side
-from harness.traffic import TrafficPlanner
-from harness.trial import TrialRunner
-from harness.world import World
+from harness.conduct.engine_start import Side
+from harness.conduct.progress import Observer
+from harness.conduct.trial import TrialRunner
+from harness.conduct.warm_up import Settler
+from harness.conduct.world import World
+from harness.experiment.config import Experiment
+from harness.experiment.fingerprint import fingerprint
+from harness.traffic.planner import TrafficPlanner
 from results.records import EngineFailure, EngineFate, TrialPlan, TrialRecord
 from results.store import RunFolder
 from workloads import Tokenizer
@@ -37,7 +37,7 @@ class Prepared(msgspec.Struct, frozen=True):
     engines: dict[str, Engine]
     planner: TrafficPlanner
     machine: dict[str, Any]
-    """As :func:`harness.environment.machine` gives it."""
+    """As :func:`harness.host.environment.machine` gives it."""
     world: World
     """Where it is measured."""
 

@@ -2,8 +2,8 @@
 
 import functools
 
-import harness.trial
-from harness.verdict import Evidence, judge
+import harness.conduct.trial
+from harness.verdict.judge import Evidence, judge
 from results.findings import Finding, FindingCode, Severity
 from results.records import Verdict
 
@@ -18,8 +18,8 @@ def judge_without_load(evidence: Evidence) -> tuple[Verdict, list[Finding]]:
 
 
 def ignore_load() -> None:
-    """Tests of the rules themselves call ``harness.verdict.judge``, which stays as it is."""
-    harness.trial.judge = judge_without_load
+    """Tests of the rules themselves call ``harness.verdict.judge.judge``, which stays as it is."""
+    harness.conduct.trial.judge = judge_without_load
 
 
 def pytest_configure() -> None:

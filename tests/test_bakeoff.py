@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import bakeoff
+from harness.conduct.world import inside
 from harness.virtual import VirtualEngine, VirtualWorld
-from harness.world import inside
 from results.gate import Outcome
 
 EXPERIMENT: dict[str, Any] = {

@@ -16,7 +16,7 @@ from benchmarks.published import first_page_table
 from engines import EngineSpec, Speculation, adapter_names
 from engines.deployment import Container, Ssh
 from harness.cli import make_app
-from harness.experiment import (
+from harness.experiment.config import (
     ClientConfig,
     EngineConfig,
     Experiment,

@@ -23,12 +23,12 @@ from rich.console import Console
 
 import results
 from benchmarks.bars import Bars, model_argument
-from harness.experiment import Experiment, experiment_from
-from harness.machine_state import machine_findings
-from harness.observer import PlainObserver
+from harness.conduct.progress import PlainObserver
+from harness.experiment.config import Experiment, experiment_from
 from harness.run import create_run, run_experiment
 from harness.telemetry.cpu import read_process
 from harness.truth import Schedule, Truth, truth_process
+from harness.verdict.machine_state import machine_findings
 from results.findings import FindingCode
 from results.records import TrialPlan, TrialRecord
 

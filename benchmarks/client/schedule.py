@@ -21,7 +21,7 @@ from harness.client import Open, decode_stream, local_fleet
 from harness.client.fleet import LoadOrder
 from harness.client.wire import WireSession, wire_sessions
 from harness.truth import Schedule, truth_process
-from harness.verdict import Evidence, judge
+from harness.verdict.judge import Evidence, judge
 from results.findings import FindingCode
 from results.metrics import latency
 from results.records import Load, RequestRecord, Window

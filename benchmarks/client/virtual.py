@@ -22,7 +22,7 @@ from harness.client import Driver, Issue, decode_stream
 from harness.client.fake import ScriptedTransport
 from harness.client.wire import read_wire, wire_sessions, write_wire
 from harness.client.worker import peak_rss_bytes
-from harness.clock import LoopClock, run_virtual
+from harness.host.clock import LoopClock, run_virtual
 from results.frames import FrameAppender
 from results.records import Outcome
 from results.store import TrialFolder

@@ -29,8 +29,8 @@ from benchmarks.peers.vllm_bench import VllmBench
 from engines import Deployment, EngineSpec, Model, Server, Setup, launched, pick_port
 from engines.adapters.vllm import METRICS, VllmEngine, VllmOptions
 from engines.metrics.reading import Frame, reader_of
-from harness.experiment import experiment_from
-from harness.observer import PlainObserver
+from harness.conduct.progress import PlainObserver
+from harness.experiment.config import experiment_from
 from harness.run import create_run, run_experiment
 from results.client_error import widest_s
 from results.metrics import latency, under_load

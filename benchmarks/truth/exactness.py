@@ -12,7 +12,7 @@ import statistics
 import time
 
 from benchmarks.bars import Bars
-from harness.realtime import claim_core, go_first
+from harness.host.realtime import claim_core, go_first
 from harness.truth import Answered, Schedule, truth_process
 from harness.truth.record import lateness_s
 

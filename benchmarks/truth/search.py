@@ -19,8 +19,8 @@ from rich.console import Console
 from benchmarks.bars import Bars
 from benchmarks.queueing import simulated_ttfts_s
 from engines import pick_port
-from harness.experiment import experiment_from
-from harness.observer import SearchObserver
+from harness.conduct.progress import SearchObserver
+from harness.experiment.config import experiment_from
 from harness.searching import create_search, search, terms_of
 from harness.truth import Schedule, truth_process
 from results import load

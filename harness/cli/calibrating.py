@@ -50,8 +50,8 @@ def calibrate(
     import msgspec
     from rich.console import Console
 
+    from harness.calibration.grid import GAPS_S, STREAMS, calibration_path
     from harness.cli.reading import print_json
-    from harness.grid import GAPS_S, STREAMS, calibration_path
     from results.calibration import read_calibration, write_calibration
     from results.report import print_calibration
 
@@ -87,7 +87,7 @@ def _measured(
     from rich.console import Console
     from rich.progress import Progress
 
-    from harness.grid import calibrate_grid
+    from harness.calibration.grid import calibrate_grid
 
     console = Console(stderr=True)
     with (

@@ -17,7 +17,7 @@ def doctor(*, json: Json = False) -> int:
     from rich.text import Text
 
     from harness.cli.reading import print_json
-    from harness.doctor import State, examine_machine
+    from harness.host.doctor import State, examine_machine
     from results.report.format import plain
 
     checks = examine_machine()

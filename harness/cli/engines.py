@@ -22,8 +22,8 @@ def list_engines(*names: str, json: Json = False) -> int:
     json
         Print them as JSON on stdout.
     """
+    from harness.cli.engine_tables import catalogue, print_catalogue
     from harness.cli.reading import print_json
-    from harness.engine_tables import catalogue, print_catalogue
 
     found = catalogue(names)
     if json:
@@ -46,8 +46,8 @@ def doctor(*names: str, json: Json = False) -> int:
     """
     from engines.doctor import examine
     from engines.machine import machine
+    from harness.cli.engine_tables import diagnosis, print_diagnosis
     from harness.cli.reading import print_json
-    from harness.engine_tables import diagnosis, print_diagnosis
 
     here = machine()
     findings = examine(names, here)

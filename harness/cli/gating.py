@@ -164,7 +164,7 @@ def _measured(
     Raises:
         NoEvidence: too little of the run is valid, and what is not says nothing against the candidate.
     """
-    from harness.experiment import load_experiment
+    from harness.experiment.config import load_experiment
     from harness.gating import Looks, two_sides
     from harness.measuring import run_into
     from harness.run import create_run

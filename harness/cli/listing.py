@@ -40,7 +40,7 @@ def pull_model(name: str) -> int:
 
 def fetching(have_bytes: int, total_bytes: int | None) -> None:
     """How far a download is, on a terminal."""
-    from harness.observer import megabytes_text
+    from harness.conduct.progress import megabytes_text
 
     if sys.stderr.isatty():
         sys.stderr.write(f"\r{megabytes_text(have_bytes, total_bytes)}")

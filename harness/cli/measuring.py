@@ -10,7 +10,7 @@ import cyclopts
 from harness.cli.options import DEFAULT_OUT, EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, Json, Out, Ray, Workers
 
 if TYPE_CHECKING:
-    from harness.experiment import Experiment
+    from harness.experiment.config import Experiment
     from results import Run
 
 
@@ -26,7 +26,7 @@ def demo(*, out: Out = DEFAULT_OUT, json: Json = False) -> int:
     json
         Print the summary as JSON on stdout.
     """
-    from harness.experiment import load_experiment
+    from harness.experiment.config import load_experiment
 
     return _measure(load_experiment(Path(__file__).parents[1] / "demo.toml"), out, json=json)
 
@@ -58,7 +58,7 @@ def run(
     json
         Print the summary as JSON on stdout.
     """
-    from harness.experiment import load_experiment, with_client
+    from harness.experiment.config import load_experiment, with_client
 
     loaded = with_client(load_experiment(experiment), workers, ray)
     return _measure(loaded, out, json=json, resume=resume)
@@ -136,7 +136,7 @@ def bench(
         Print the summary as JSON on stdout.
     """
     from engines.base import base_url
-    from harness.experiment import with_client
+    from harness.experiment.config import with_client
     from harness.measuring import bench_experiment
 
     experiment = bench_experiment(

@@ -77,7 +77,7 @@ def search(
     json
         Print the search as JSON on stdout.
     """
-    from harness.experiment import load_experiment, with_client
+    from harness.experiment.config import load_experiment, with_client
     from harness.measuring import search_into
     from harness.searching import create_search, forewarnings, terms_of
     from results import load

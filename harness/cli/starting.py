@@ -11,7 +11,7 @@ from harness.cli.options import EXIT_INTERRUPTED, EXIT_OK, Json
 
 if TYPE_CHECKING:
     from engines import Engine, EngineSpec, Model
-    from harness.starting import Side
+    from harness.conduct.engine_start import Side
 
 __all__ = ["engines_app"]
 
@@ -76,8 +76,8 @@ async def _until_interrupted(made: "Engine", model: "Model", port: int | None, l
     import signal
 
     from engines import pick_port
-    from harness.signals import stop_signals
-    from harness.starting import started
+    from harness.conduct.engine_start import started
+    from harness.host.signals import stop_signals
 
     task = asyncio.current_task()
     assert task is not None

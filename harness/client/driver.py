@@ -15,7 +15,7 @@ from harness.client.orders import Answer, Measure, Pool, Steady
 from harness.client.steady import REFUSED_PAUSE_NS, SteadyLoad
 from harness.client.transport import Transport
 from harness.client.wire import WireSession, read_wire
-from harness.clock import Clock, sleep_until_ns
+from harness.host.clock import Clock, sleep_until_ns
 from results.records import Phase
 from results.units import NS_PER_S
 

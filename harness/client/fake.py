@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from engines.dialects import HttpRequest
 from harness.client.transport import Ended, StreamLog
-from harness.clock import LoopClock
+from harness.host.clock import LoopClock
 from results.records import StreamEnd
 from results.units import NS_PER_S
 

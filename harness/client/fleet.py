@@ -42,7 +42,7 @@ from harness.client.orders import (
 from harness.client.station import Station
 from harness.client.wire import WireSession, write_wire
 from harness.errors import ClientFailed
-from harness.realtime import stepping_back
+from harness.host.realtime import stepping_back
 from results.errors import NotWritable
 from results.records import ClientRecord, Phase, TelemetryRecord
 from results.store import TrialFolder

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from harness.client.transport import StreamLog, Transport
 from harness.client.wire import WireSession
-from harness.clock import Clock
+from harness.host.clock import Clock
 from results.errors import NotWritable
 from results.records import Phase, StreamEnd, StreamRecord
 from results.units import NS_PER_S

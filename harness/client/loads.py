@@ -26,8 +26,8 @@ from harness.client.orders import (
 )
 from harness.client.transport import Transport
 from harness.client.wire import read_wire
-from harness.clock import Clock
 from harness.errors import first_leaf
+from harness.host.clock import Clock
 from results.errors import NotWritable
 from results.frames import FrameAppender
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from harness.child import child_process, read_line, send
 from harness.client.orders import Answer, Order
 from harness.client.station import WorkerClock
 from harness.errors import ClientFailed
+from harness.host.child import child_process, read_line, send
 
 
 class LocalWorker:

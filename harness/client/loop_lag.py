@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from harness.clock import Clock
+from harness.host.clock import Clock
 from results.records import TelemetryRecord
 
 TICK_NS = 20_000_000

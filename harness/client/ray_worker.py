@@ -19,8 +19,8 @@ from harness.client.machine import Machine
 from harness.client.orders import Answer, AskClock, Order, Prepare, Ready, TellClock
 from harness.client.relay import CHUNK_BYTES
 from harness.client.station import WorkerClock
-from harness.environment import VERSION
 from harness.errors import ClientFailed
+from harness.host.environment import VERSION
 from results.frames import FrameAppender, FrameLog
 from results.records import StreamRecord
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from harness.child import tail
 from harness.client.machine import Machine
-from harness.environment import VERSION
+from harness.host.child import tail
+from harness.host.environment import VERSION
 
 CHUNK_BYTES = 4 << 20
 """Files travel in pieces of this size."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from harness.client.flights import Feed, Flight, Flights, Prepared
 from harness.client.orders import Answer, Answered, Ramped, Steady, WindowClosed
-from harness.clock import Clock
+from harness.host.clock import Clock
 from results.units import NS_PER_S
 
 COHORT_SHARE = 0.95

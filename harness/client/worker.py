@@ -24,8 +24,8 @@ from harness.client.loads import Loads
 from harness.client.loop_lag import LoopLag
 from harness.client.orders import Answer, Done, Order, Prepare
 from harness.client.transport import Transport
-from harness.clock import Clock, MonotonicClock
-from harness.realtime import claim_core, go_first
+from harness.host.clock import Clock, MonotonicClock
+from harness.host.realtime import claim_core, go_first
 
 _TRANSPORTS = {
     "http": "harness.client.http:HttpTransport",

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from engines import Engine, Model
-from harness.experiment import Experiment
+from harness.experiment.config import Experiment
 from harness.quality.answers import Candidate, prepared
 from harness.quality.scorer import Line, Score, Scores, not_installed, scored
-from harness.traffic import Traffic, TrafficPlanner
+from harness.traffic.planner import Traffic, TrafficPlanner
 from results.quality import Difference, Likeness, QualityRecord, QualitySample, pooled
 from results.records import Outcome, Phase, RequestRecord, TrialPlan
 from results.store import RunFolder, TrialFolder

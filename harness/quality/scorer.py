@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from engines.secrets import masked
-from harness.child import child_process, read_line, send, tail
+from harness.host.child import child_process, read_line, send, tail
 from results.quality import Likeness
 
 _PACKAGES = ("torch", "safetensors", "gguf")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from harness.realtime import go_last
+from harness.host.realtime import go_last
 from harness.telemetry.cpu import CpuProbe
 from harness.telemetry.gpu import open_gpus, visible_to
 from harness.telemetry.host import HostProbe, ProcessProbe, shared_memory

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from harness.child import child_process, read_line, send
+from harness.host.child import child_process, read_line, send
 from harness.telemetry.orders import Answer, Mark, Order, OwnProcesses, Sample, ServerPage
 from results.errors import NotWritable
 

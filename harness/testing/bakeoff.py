@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from harness.experiment import Experiment, load_experiment
+from harness.experiment.config import Experiment, load_experiment
 from harness.measuring import bench_experiment, run_into, why_invalid
 from harness.run import create_run
 from harness.testing.measured import Measured

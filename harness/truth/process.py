@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
-from harness.child import child_process, read_line, send
 from harness.errors import TruthFailed
+from harness.host.child import child_process, read_line, send
 from harness.truth.answered import Answered
 from harness.truth.schedule import Schedule
 

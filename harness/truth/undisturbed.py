@@ -4,7 +4,7 @@ import gc
 import os
 
 from harness.errors import TruthFailed
-from harness.realtime import claim_core, go_first
+from harness.host.realtime import claim_core, go_first
 
 
 def without_collections() -> None:

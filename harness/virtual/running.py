@@ -4,15 +4,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.experiment import Experiment, experiment_from
+from harness.conduct.progress import Observer
+from harness.conduct.world import inside
+from harness.experiment.config import Experiment, experiment_from
 from harness.gating import Looks, two_sides
-from harness.observer import Observer
 from harness.run import create_run, run_experiment
 from harness.searching import Terms as SearchTerms
 from harness.searching import create_search, search
 from harness.virtual.engine import VirtualEngine
 from harness.virtual.world import VirtualWorld
-from harness.world import inside
 from results import Run, load
 from results.gate import GateVerdict
 from results.records import TrialPlan, TrialRecord
@@ -52,7 +52,7 @@ def virtual_experiment(labels: Iterable[str], loads: Iterable[Mapping[str, Any]]
         changes: tables that replace those of here.
 
     Raises:
-        BadExperiment: as :func:`harness.experiment.experiment_from`.
+        BadExperiment: as :func:`harness.experiment.config.experiment_from`.
     """
     data: dict[str, Any] = {
         "name": "virtual",

@@ -5,7 +5,7 @@ from collections import deque
 
 from engines import Access, Server
 from harness.client.transport import Ended, StreamLog
-from harness.clock import LoopClock
+from harness.host.clock import LoopClock
 from harness.truth.answered import Asked
 from harness.virtual.answer import STATUS, Answer, answer_of, chunk, refusal
 from harness.virtual.engine import Fault

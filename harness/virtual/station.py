@@ -10,7 +10,7 @@ from harness.client.loads import Host, Loads
 from harness.client.orders import Answer, Done, Order, Prepare
 from harness.client.station import WorkerClock
 from harness.client.transport import Ended, StreamLog
-from harness.clock import Clock, LoopClock
+from harness.host.clock import Clock, LoopClock
 from harness.truth.answered import Asked
 from harness.truth.asking import understand
 from harness.virtual.prefix_cache import prompt_of

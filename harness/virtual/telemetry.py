@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 
-from harness.clock import LoopClock, sleep_until_ns
+from harness.host.clock import LoopClock, sleep_until_ns
 from harness.telemetry import OwnProcesses, ServerPage
 from harness.telemetry.loop import Probe, Ticker, sample
 from results.jsonl import Appender

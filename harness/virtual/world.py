@@ -11,14 +11,15 @@ from typing import Any, ParamSpec, TypeVar
 from engines import Engine, Model
 from engines.dialects import OpenAiDialect
 from engines.errors import EngineDied
-from harness.calibration import Shape
+from harness.calibration.client_error import Shape
 from harness.client import Fleet
-from harness.clock import run_virtual
+from harness.conduct.engine_start import Side
+from harness.conduct.world import Fetching, Provenance, Telemetry
 from harness.errors import BadExperiment
-from harness.experiment import ClientConfig, Experiment, ModelConfig
-from harness.starting import Side
+from harness.experiment.config import ClientConfig, Experiment, ModelConfig
+from harness.host.clock import run_virtual
 from harness.telemetry.loop import Probe
-from harness.traffic import TrafficPlanner
+from harness.traffic.planner import TrafficPlanner
 from harness.virtual.engine import VirtualEngine
 from harness.virtual.prefix_cache import PrefixCache
 from harness.virtual.server import VirtualServer
@@ -26,7 +27,6 @@ from harness.virtual.site import Site
 from harness.virtual.station import VirtualHost, VirtualStation
 from harness.virtual.telemetry import VirtualSampler
 from harness.virtual.tokenizer import word_tokenizer
-from harness.world import Fetching, Provenance, Telemetry
 from results.records import ClientError, EngineDescription, Startup, TrialPlan
 from results.store import RunFolder
 from results.units import NS_PER_S
@@ -43,7 +43,7 @@ EXACT = ClientError(requests=1, chunks_per_s=1e9, by_metric={}, send_lag_s=0.0, 
 
 
 class VirtualWorld:
-    """A :class:`~harness.world.World` that costs no time: whole runs take milliseconds and give the same bytes again.
+    """A :class:`~harness.conduct.world.World` that costs no time: runs take milliseconds and give the same bytes again.
 
     Args:
         engines: by the labels of the experiments.

@@ -7,7 +7,7 @@ from engines.dialects import ReferenceDialect
 from harness.client import Driver
 from harness.client.fake import ScriptedTransport
 from harness.client.wire import WireSession, wire_sessions
-from harness.clock import LoopClock, run_virtual
+from harness.host.clock import LoopClock, run_virtual
 from results.records import StreamRecord
 from tests.harness.samples import DONE, FINISH, TOKEN, MemoryRecorder
 from workloads import PlannedSession

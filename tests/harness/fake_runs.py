@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import results
-from harness.experiment import experiment_from
+from harness.conduct.world import inside
+from harness.experiment.config import experiment_from
 from harness.run import create_run, run_experiment
 from harness.virtual.running import QUIET
-from harness.world import inside
 from results.records import Phase, RequestRecord
 from results.run import Trial
 from tests.engines.fakes.answers import Answering, by_tokenizer

@@ -6,11 +6,11 @@ from contextlib import AbstractAsyncContextManager
 
 from harness.client import Fleet, HttpTransport
 from harness.client.orders import Prepare
-from harness.clock import Clock, MonotonicClock
-from harness.experiment import ClientConfig
+from harness.conduct.world import RealWorld, Telemetry
+from harness.experiment.config import ClientConfig
+from harness.host.clock import Clock, MonotonicClock
 from harness.virtual.station import NoMeter, VirtualStation
 from harness.virtual.telemetry import VirtualSampler
-from harness.world import RealWorld, Telemetry
 
 
 class _Sockets:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from harness.calibration import (
+from harness.calibration.client_error import (
     LENGTHS,
     MOST_SENT_BYTES,
     Shape,
@@ -19,12 +19,12 @@ from harness.calibration import (
     planned_sessions,
     spread_of,
 )
+from harness.calibration.grid import calibrate_grid, calibration_path
 from harness.cli import make_app
 from harness.cli.guarded import guarded
 from harness.client import Issue, LoadResult, local_fleet
+from harness.conduct.trial import shape_of
 from harness.errors import BadGrid, ClientFailed
-from harness.grid import calibrate_grid, calibration_path
-from harness.trial import shape_of
 from harness.truth import Answered
 from results.calibration import Calibration, read_calibration
 from results.errors import NotCalibrated, RunUnreadable

@@ -9,7 +9,7 @@ from engines.dialects import ReferenceDialect
 from harness.client import Driver
 from harness.client.fake import ScriptedTransport
 from harness.client.wire import wire_sessions
-from harness.clock import LoopClock, run_virtual
+from harness.host.clock import LoopClock, run_virtual
 from tests.harness.samples import FINISH, TOKEN, MemoryRecorder, opened
 
 S = 1_000_000_000

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli import make_app
-from harness.experiment import load_experiment
+from harness.experiment.config import load_experiment
 from harness.gating import two_sides
 
 CI = Path(__file__).parents[2] / "docs/ci"

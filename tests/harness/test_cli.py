@@ -15,8 +15,8 @@ from engines import pick_port
 from harness import version
 from harness.cli import make_app
 from harness.cli.guarded import guarded
+from harness.conduct.world import inside
 from harness.virtual import VirtualEngine, VirtualWorld
-from harness.world import inside
 from results.errors import NotWritable, RunUnreadable
 from tests.results.builders import Sheet, build_run
 from tests.workloads.small_tokenizers import checkpoint

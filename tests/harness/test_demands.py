@@ -23,8 +23,8 @@ from engines.dialects import (
     VllmDialect,
     holds_to_schema,
 )
-from harness.demands import refuse_unmet
 from harness.errors import BadExperiment
+from harness.experiment.demands import refuse_unmet
 from workloads import Message, Turn
 
 SCHEMA = '{"type":"object"}'

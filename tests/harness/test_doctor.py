@@ -10,7 +10,7 @@ import pynvml
 import pytest
 
 from harness.cli import make_app
-from harness.doctor import Check, State, examine_machine
+from harness.host.doctor import Check, State, examine_machine
 
 CPUS = "sys/devices/system/cpu"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -199,7 +199,7 @@ def test_the_command_prints_one_line_for_each(
         Check("swap", State.FINE, "none"),
         Check("SMT", State.UNKNOWN, "not shown"),
     ]
-    monkeypatch.setattr("harness.doctor.examine_machine", lambda: checks)
+    monkeypatch.setattr("harness.host.doctor.examine_machine", lambda: checks)
     app = make_app()
     assert app("doctor", result_action="return_value") == 0
     assert capsys.readouterr().out.splitlines() == [

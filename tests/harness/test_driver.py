@@ -8,7 +8,7 @@ import pytest
 
 from harness.client import Driver, Issue
 from harness.client.fake import ScriptedTransport
-from harness.clock import LoopClock, run_virtual
+from harness.host.clock import LoopClock, run_virtual
 from results.errors import NotWritable
 from results.records import Phase, StreamEnd
 from tests.harness.driving import ANSWER, S, drive, wire

@@ -17,7 +17,7 @@ import pytest
 
 import results
 from engines import registry
-from harness.experiment import experiment_from
+from harness.experiment.config import experiment_from
 from harness.run import create_run, run_experiment
 from harness.virtual import Death, Fault, VirtualEngine, virtual_experiment, virtual_run
 from harness.virtual.running import QUIET

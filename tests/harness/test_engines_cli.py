@@ -14,8 +14,8 @@ import pytest
 from engines import adapter_names, pick_port, registry
 from engines.environments import RECIPES, finding
 from harness.cli import make_app
+from harness.cli.engine_tables import bytes_text
 from harness.cli.guarded import guarded
-from harness.engine_tables import bytes_text
 from tests.engines.environments.tiny_packages import pretend, recipe
 from tests.engines.processes import FAKE_ENGINE, Held
 

@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from harness.environment import source
+from harness.host.environment import source
 from results.records import Source
 
 

@@ -6,7 +6,7 @@ import pytest
 from engines.errors import BadOption as BadEngineOption
 from engines.errors import UnknownEngine
 from harness.errors import BadExperiment
-from harness.experiment import Experiment, experiment_from, load_experiment, with_client
+from harness.experiment.config import Experiment, experiment_from, load_experiment, with_client
 from results.records import Cache, Load
 from workloads import BadOption, UnknownWorkload
 

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 import results
+from harness.conduct.world import inside
 from harness.errors import BadExperiment
 from harness.gating import Looks, noise, two_sides
 from harness.virtual import Fault, VirtualEngine, VirtualWorld, virtual_experiment
-from harness.world import inside
 from results.gate import Outcome
 from results.records import RunStatus, Source
 from results.store import RunFolder

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import results
+from harness.conduct.world import inside
 from harness.run import create_run, recover, run_experiment
 from harness.virtual import Ending, Fixed, PerToken, VirtualEngine, VirtualWorld, run_in, virtual_experiment
 from harness.virtual.running import QUIET
-from harness.world import inside
 from results.records import Outcome, RunStatus
 from results.store import RunFolder
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.machine_state import MAX_FOREIGN_SHARE, machine_findings
+from harness.verdict.machine_state import MAX_FOREIGN_SHARE, machine_findings
 from results.findings import Cause, FindingCode, Severity
 from results.metrics.machine import POWER_CAP
 from results.records import TelemetryRecord, Window

@@ -2,8 +2,8 @@
 
 import pytest
 
-from harness.experiment import Experiment, experiment_from
-from harness.observer import Estimate
+from harness.conduct.progress import Estimate
+from harness.experiment.config import Experiment, experiment_from
 from results.records import TrialPlan, TrialRecord, Verdict, Window
 
 FIRST_GUESS_S = 4 * 6 + 4 * 15

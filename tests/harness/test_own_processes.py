@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from engines.launcher import Launch
-from harness.own_processes import at_address, in_container, own_processes
 from harness.telemetry import OwnProcesses
+from harness.telemetry.own_processes import at_address, in_container, own_processes
 
 
 @pytest.fixture

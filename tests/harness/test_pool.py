@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from harness.client.pool import MAX_IDLE_S, Pool
-from harness.clock import LoopClock, run_virtual
+from harness.host.clock import LoopClock, run_virtual
 
 DISTANCE_S = 0.06
 """What opening a connection takes."""

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import results
-from harness.experiment import experiment_from
+from harness.experiment.config import experiment_from
 from harness.run import create_run, run_experiment
 from harness.virtual import VirtualEngine, VirtualWorld, run_in
 from harness.virtual.running import QUIET

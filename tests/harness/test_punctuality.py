@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from harness.client.loop_lag import NAMES, SOURCE
-from harness.punctuality import off_schedule, stalled
+from harness.verdict.punctuality import off_schedule, stalled
 from results.findings import FindingCode, invalid
 from results.records import RequestRecord, TelemetryRecord
 from tests.harness.samples import request

@@ -16,11 +16,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import results
 from engines import Engine, Model, engine
 from harness.client import decode_stream
-from harness.experiment import Experiment, experiment_from
-from harness.observer import PlainObserver
+from harness.conduct.progress import PlainObserver
+from harness.experiment.config import Experiment, experiment_from
 from harness.quality import asks_logprobs, check_quality
 from harness.run import create_run, run_experiment
-from harness.traffic import traffic_planner
+from harness.traffic.planner import traffic_planner
 from reference_engine.config import EngineConfig
 from reference_engine.offline import generate, load_engine
 from reference_engine.request import SamplingParams

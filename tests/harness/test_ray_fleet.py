@@ -30,9 +30,9 @@ from harness.client.ray_fleet import ray_fleet
 from harness.client.ray_worker import Hello, RayWorker, copy_shifted, shifted
 from harness.client.relay import CHUNK_BYTES
 from harness.client.station import WorkerClock
+from harness.conduct.progress import PlainObserver
 from harness.errors import ClientFailed
-from harness.experiment import experiment_from
-from harness.observer import PlainObserver
+from harness.experiment.config import experiment_from
 from harness.run import create_run, run_experiment
 from results.frames import FrameAppender, FrameLog
 from results.records import Phase, RunStatus, StreamEnd, StreamRecord

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from harness.realtime import go_first, go_last, stepping_back
+from harness.host.realtime import go_first, go_last, stepping_back
 
 T = TypeVar("T")
 

@@ -11,12 +11,12 @@ import results
 from engines import Model
 from engines.registry import engine
 from engines.server_engine import ServerEngine
-from harness.experiment import experiment_from
-from harness.fingerprint import fingerprint
+from harness.conduct.world import RealWorld
+from harness.experiment.config import experiment_from
+from harness.experiment.fingerprint import fingerprint
 from harness.run import create_run
 from harness.stage import Stage
 from harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
-from harness.world import RealWorld
 from results.errors import RunNotFound
 from results.records import Load, RunStatus, TrialPlan
 from results.store import RunFolder, earlier_run

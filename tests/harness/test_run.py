@@ -12,14 +12,14 @@ from rich.console import Console
 import results
 from engines import pick_port
 from engines.errors import EngineError
-from harness.calibration import Shape
+from harness.calibration.client_error import Shape
 from harness.client import Fleet
-from harness.experiment import Experiment, experiment_from
-from harness.observer import PlainObserver
+from harness.conduct.progress import PlainObserver
+from harness.conduct.world import inside
+from harness.experiment.config import Experiment, experiment_from
 from harness.run import create_run, recover, run_experiment
 from harness.truth import Schedule, truth_process
 from harness.virtual import Death, Fault, Fixed, PerToken, VirtualEngine, VirtualWorld, run_in, virtual_experiment
-from harness.world import inside
 from results.errors import NotWritable
 from results.findings import FindingCode
 from results.records import ClientError, Outcome, Phase, RunStatus, Verdict

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import results
-from harness.experiment import experiment_from
+from harness.experiment.config import experiment_from
 from harness.searching import terms_of
 from harness.virtual import Death, Fixed, VirtualEngine, Whole, virtual_search
 from results.findings import FindingCode

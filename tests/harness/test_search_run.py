@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import results
+from harness.conduct.world import inside
 from harness.truth import Schedule
 from harness.virtual import Fault, Fixed, PerToken, VirtualEngine, VirtualWorld
-from harness.world import inside
 from results.findings import FindingCode
 from results.records import RunStatus
 from results.report.search_lines import attempt_why

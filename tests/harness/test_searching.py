@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from harness.errors import BadExperiment
-from harness.experiment import Experiment, experiment_from
+from harness.experiment.config import Experiment, experiment_from
 from harness.searching import Terms, create_search, forewarnings, terms_of
 from results.errors import NotComparable, RunNotFound
 from results.search import EngineSearch, Over, SearchRecord

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import results
-from harness.experiment import experiment_from
+from harness.conduct.world import World
+from harness.experiment.config import experiment_from
 from harness.run import create_run
 from harness.searching import terms_of
 from harness.seeker import Notebook, Seeker, attempt_of, requests_needed
 from harness.virtual import VirtualWorld
-from harness.world import World
 from results.findings import Finding, FindingCode
 from results.metrics import Absence, Value, absent
 from results.objectives import Miss, objectives

@@ -11,7 +11,7 @@ from rich.console import Console
 import results
 from engines.adapters.reference import ReferenceEngine
 from engines.metrics import Prometheus
-from harness.observer import PlainObserver
+from harness.conduct.progress import PlainObserver
 from harness.run import create_run, run_experiment
 from results.findings import FindingCode
 from results.metrics import under_load

@@ -11,7 +11,7 @@ from engines import attached
 from engines.dialects import ReferenceDialect
 from harness.client.fleet import LoadOrder
 from harness.client.wire import WireSession
-from harness.settling import Settler, Settling
+from harness.conduct.warm_up import Settler, Settling
 from results.frames import FrameAppender
 from results.records import Phase, StreamEnd, StreamRecord
 from results.store import TrialFolder

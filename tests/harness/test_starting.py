@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-import harness.starting
+import harness.conduct.engine_start
 from engines import EngineError, Model, engine
+from harness.conduct.world import RealWorld
 from harness.telemetry.gpu import open_gpus
 from harness.virtual.telemetry import VirtualSampler
-from harness.world import RealWorld
 from tests.engines.quill import model
 from tests.harness.fake_runs import measured_run
 from tests.harness.test_adapters_docs import quill
@@ -47,7 +47,7 @@ def test_a_start_counts_the_gpus_that_the_engine_may_use(
         asked.append(order[-1])
         return into(self, *order, **rest)
 
-    monkeypatch.setattr(harness.starting, "open_gpus", lambda: open_gpus(FakeNvml(count=3)))
+    monkeypatch.setattr(harness.conduct.engine_start, "open_gpus", lambda: open_gpus(FakeNvml(count=3)))
     monkeypatch.setattr(VirtualSampler, "into", noted)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if ours is not None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from harness.verdict import Evidence, judge
+from harness.verdict.judge import Evidence, judge
 from results.findings import Finding, FindingCode, invalid
 from results.records import Load, RequestRecord, TelemetryRecord, Verdict, Window
 from tests.harness.samples import request

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from harness.client.fake import ScriptedTransport
-from harness.experiment import Experiment, experiment_from
-from harness.plan_file import PlanFile
-from harness.traffic import Traffic, TrafficPlanner, traffic_planner
+from harness.experiment.config import Experiment, experiment_from
+from harness.traffic.plan_file import PlanFile
+from harness.traffic.planner import Traffic, TrafficPlanner, traffic_planner
 from results.records import Cache, Load
 from tests.harness.driving import ANSWER, drive, wire
 from tests.workloads.small_tokenizers import checkpoint

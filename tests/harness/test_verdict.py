@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from harness.verdict import Evidence, judge
+from harness.verdict.judge import Evidence, judge
 from results.findings import Finding, FindingCode, Severity, invalid, warning
 from results.metrics.machine import HEAT_OR_BRAKE
 from results.records import (

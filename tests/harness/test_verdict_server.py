@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from harness.verdict import Evidence, judge
+from harness.verdict.judge import Evidence, judge
 from results.findings import Finding, FindingCode, invalid, warning
 from results.records import Cache, Load, RequestRecord, TelemetryRecord, TrafficRecord, Verdict, Window
 from tests.harness.samples import request

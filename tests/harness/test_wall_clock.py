@@ -13,8 +13,8 @@ ROOT = Path(results.__file__).parents[1]
 EXPERIMENT = virtual_experiment(["a"], [{"concurrency": 2}], repeats=2, trial={"settle_s": 0.0, "duration_s": 2.0})
 DATES = {
     "engines/environments/installing.py": "when an environment was made",
-    "harness/grid.py": "when a calibration was made",
-    "harness/world.py": "when a run began and ended",
+    "harness/calibration/grid.py": "when a calibration was made",
+    "harness/conduct/world.py": "when a run began and ended",
     "results/store.py": "the run's id",
 }
 """The only places of the four packages that may read the time of day."""

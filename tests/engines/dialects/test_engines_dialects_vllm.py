@@ -22,7 +22,7 @@ from engines.dialects import (
     VllmDialect,
 )
 from harness.client import decode_stream
-from harness.verdict import Evidence, judge
+from harness.verdict.judge import Evidence, judge
 from results.findings import FindingCode, warning
 from results.records import Load, Outcome, RequestRecord, TokenSource, Window
 from tests.harness.samples import stream

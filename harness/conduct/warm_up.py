@@ -16,7 +16,7 @@ from engines import Engine, Server
 from harness.client import Closed, Fleet
 from harness.client.fleet import LoadOrder
 from harness.client.wire import wire_sessions
-from harness.traffic import TrafficPlanner
+from harness.traffic.planner import TrafficPlanner
 from results.records import Phase, StreamEnd, StreamRecord
 from results.store import TrialFolder
 from results.units import NS_PER_S

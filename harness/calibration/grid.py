@@ -9,10 +9,10 @@ from pathlib import Path
 
 import platformdirs
 
-from harness.calibration import MAX_GAP_S, MIN_GAP_S, Shape, calibrate, median_of
+from harness.calibration.client_error import MAX_GAP_S, MIN_GAP_S, Shape, calibrate, median_of
 from harness.client import Fleet, local_fleet
-from harness.environment import VERSION, environment
 from harness.errors import BadGrid
+from harness.host.environment import VERSION, environment
 from results.calibration import Calibration, GridCell
 from results.records import SCHEMA_VERSION
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from harness.experiment import Experiment
-from harness.plan_file import PlanFile
+from harness.experiment.config import Experiment
+from harness.traffic.plan_file import PlanFile
 from results.records import Cache, Load, TrafficRecord
 from workloads import (
     VARYING_ARRIVALS,

@@ -11,10 +11,10 @@ import psutil
 
 from engines import Engine, Launch, Model, Server, attached, launched
 from engines.secrets import masked_data
-from harness.fingerprint import build_of_engine
-from harness.own_processes import own_processes
+from harness.experiment.fingerprint import build_of_engine
 from harness.telemetry import OwnProcesses
 from harness.telemetry.gpu import GpuProbe, open_gpus, visible_to
+from harness.telemetry.own_processes import own_processes
 from results.records import EngineDescription, Startup
 
 
@@ -26,7 +26,7 @@ class Side(msgspec.Struct, frozen=True):
         server: the process, or the address.
         description: what is measured.
         startup: what it took before any request.
-        build: which code it runs, as :func:`harness.fingerprint.build_of_engine` gives it.
+        build: which code it runs, as :func:`harness.experiment.fingerprint.build_of_engine` gives it.
         gpus: those of this machine that it may use, as ``CUDA_VISIBLE_DEVICES`` names them; None: every one.
         own: its processes on this machine that the harness did not start.
     """

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import msgspec
 
-from harness.machine_state import machine_findings
-from harness.punctuality import off_schedule, stalled
-from harness.steady_plan import TURNOVERS
+from harness.traffic.steady import TURNOVERS
+from harness.verdict.machine_state import machine_findings
+from harness.verdict.punctuality import off_schedule, stalled
 from results.client_error import widest_s
 from results.findings import Finding, FindingCode, Severity, invalid, warning
 from results.metrics import has_failed, latency, under_load

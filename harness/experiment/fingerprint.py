@@ -19,8 +19,8 @@ from engines.base import SupportsBuild
 from engines.build import checkout
 from engines.errors import NotInstalled
 from engines.secrets import masked_data
-from harness.environment import VERSION
-from harness.experiment import Experiment
+from harness.experiment.config import Experiment
+from harness.host.environment import VERSION
 from results.records import TrialPlan
 
 _NOT_MEASURED = ("label", "port")
@@ -43,7 +43,7 @@ def fingerprint(
         plan: which trial.
         build: as :func:`build_of_engine` gives it.
         traffic_sha256: over the lengths, order and times of what is sent.
-        machine: as :func:`harness.environment.machine` gives it.
+        machine: as :func:`harness.host.environment.machine` gives it.
     """
     side = experiment.side(plan.engine)
     config: dict[str, Any] = msgspec.to_builtins(side)
@@ -82,4 +82,4 @@ def build_of_engine(made: Engine) -> dict[str, Any]:
 @functools.cache
 def _own_build() -> list[str | None]:
     """Of the harness, whose client takes the times; as it was when it was loaded."""
-    return [VERSION, checkout(Path(__file__).parents[1])]
+    return [VERSION, checkout(Path(__file__).parents[2])]

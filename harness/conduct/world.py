@@ -21,17 +21,17 @@ import uvloop
 
 from engines import Engine, Model, pick_port
 from engines.models import resolve
-from harness.calibration import Shape, calibrate
+from harness.calibration.client_error import Shape, calibrate
 from harness.client import Fleet, local_fleet
 from harness.client.ray_fleet import ray_fleet
-from harness.environment import environment, git_commit, source
-from harness.experiment import ClientConfig, Experiment, ModelConfig
-from harness.fingerprint import build_of_engine
+from harness.conduct.engine_start import Side, started
+from harness.experiment.config import ClientConfig, Experiment, ModelConfig
+from harness.experiment.fingerprint import build_of_engine
+from harness.host.environment import environment, git_commit, source
+from harness.host.signals import stop_signals
 from harness.quality import check_quality
-from harness.signals import stop_signals
-from harness.starting import Side, started
 from harness.telemetry import OwnProcesses, ServerPage, sampler
-from harness.traffic import TrafficPlanner
+from harness.traffic.planner import TrafficPlanner
 from results.records import ClientError, Source, TrialPlan
 from results.store import RunFolder, new_run_id
 from workloads import NoTokenizer, Tokenizer, tokenizer_at
@@ -121,7 +121,7 @@ class World(Protocol):
         ...
 
     def build(self, engine: Engine) -> dict[str, Any]:
-        """Which code a launch of the engine would run; see :func:`harness.fingerprint.build_of_engine`."""
+        """Which code a launch of the engine would run; see :func:`harness.experiment.fingerprint.build_of_engine`."""
         ...
 
     def started(
@@ -130,7 +130,7 @@ class World(Protocol):
         """The engine, running and described; stopped with the block.
 
         Raises:
-            EngineError: as :func:`harness.starting.started`; or ``port`` is taken.
+            EngineError: as :func:`harness.conduct.engine_start.started`; or ``port`` is taken.
         """
         ...
 
@@ -143,7 +143,7 @@ class World(Protocol):
         ...
 
     async def calibrate(self, fleet: Fleet, shape: Shape, transport: str) -> ClientError:
-        """See :func:`harness.calibration.calibrate`."""
+        """See :func:`harness.calibration.client_error.calibrate`."""
         ...
 
     async def check_quality(
@@ -220,7 +220,7 @@ class RealWorld:
 
     @contextlib.asynccontextmanager
     async def started(self, engine: Engine, label: str, model: Model, port: int | None, log: Path):  # noqa: ANN201
-        """See :func:`harness.starting.started`."""
+        """See :func:`harness.conduct.engine_start.started`."""
         async with started(engine, label, model, pick_port(port), log) as side:
             yield side
 

@@ -9,19 +9,19 @@ from typing import Any
 import msgspec
 
 from engines import Server
-from harness.calibration import Shape, median_of, spread_of
+from harness.calibration.client_error import Shape, median_of, spread_of
 from harness.client import Closed, Fleet, Issue, LoadResult, decode_stream
 from harness.client.fleet import LoadOrder, Share
 from harness.client.wire import WireSession, wire_sessions
+from harness.conduct.engine_start import Side
+from harness.conduct.world import Telemetry, World
 from harness.errors import ClientFailed, TruthFailed
-from harness.experiment import Experiment
+from harness.experiment.config import Experiment
 from harness.quality import asks_logprobs
-from harness.starting import Side
-from harness.steady_plan import SteadyTraffic, ramp_record, share_of
 from harness.telemetry import OwnProcesses, ServerPage
-from harness.traffic import Traffic, is_steady
-from harness.verdict import Evidence, client_faults, judge
-from harness.world import Telemetry, World
+from harness.traffic.planner import Traffic, is_steady
+from harness.traffic.steady import SteadyTraffic, ramp_record, share_of
+from harness.verdict.judge import Evidence, client_faults, judge
 from results.jsonl import Appender
 from results.metrics import latency, under_load
 from results.records import (

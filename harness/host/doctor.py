@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import pynvml
 
-from harness.machine_state import MAX_FOREIGN_SHARE, SOME_FOREIGN_SHARE
 from harness.telemetry.cpu import CpuProbe, read_process
+from harness.verdict.machine_state import MAX_FOREIGN_SHARE, SOME_FOREIGN_SHARE
 from results.metrics.machine import foreign_cpu_share
 from results.records import Window
 

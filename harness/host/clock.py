@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from harness.timerfd import Timer
+from harness.host.timerfd import Timer
 from results.units import NS_PER_S
 
 T = TypeVar("T")

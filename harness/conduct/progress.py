@@ -9,7 +9,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from harness.experiment import Experiment
+from harness.experiment.config import Experiment
 from results.records import TrialPlan, TrialRecord, Verdict
 from results.report.findings import sentences
 from results.report.format import plain

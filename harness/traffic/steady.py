@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from harness.client.fleet import SteadyPlan, WindowPlan, WirePool
 from harness.client.orders import Open, Ramped, Steady
 from harness.client.wire import WireSession
-from harness.experiment import TrialConfig
-from harness.plan_file import PlanFile
-from harness.traffic import Pool, Traffic, is_steady
+from harness.experiment.config import TrialConfig
+from harness.traffic.plan_file import PlanFile
+from harness.traffic.planner import Pool, Traffic, is_steady
 from results.metrics.steadiness import growth
 from results.records import Cache, Load, RampRecord
 from results.units import NS_PER_S

@@ -8,7 +8,7 @@ import msgspec
 
 from engines import Deployment, EngineSpec, check
 from harness.errors import BadExperiment
-from harness.machine_state import MAX_FOREIGN_SHARE
+from harness.verdict.machine_state import MAX_FOREIGN_SHARE
 from results.records import Cache, Load, Slo, TrialPlan
 from workloads import arrival, workload
 from workloads.options import typed_options

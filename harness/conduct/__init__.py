@@ -1,0 +1,1 @@
+"""How a run is carried out: one conductor, the policies that choose trials, and the world they run in."""

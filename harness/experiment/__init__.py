@@ -1,0 +1,1 @@
+"""What is to be measured: the experiment file, what it demands of engines, and what identifies a trial."""

@@ -1,0 +1,1 @@
+"""This machine and its processes: clocks, child processes, priorities, signals, environment."""

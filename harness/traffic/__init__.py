@@ -1,0 +1,1 @@
+"""What trials send: planned, checked and stored before the load begins."""

@@ -1,0 +1,1 @@
+"""Whether a trial is evidence: pure functions over its log."""
