@@ -104,9 +104,8 @@ def run(source: "str | PathLike[str] | dict[str, Any] | Experiment", *, out: str
         BadExperiment, EngineError, WorkloadError, ResultsError: as ``bakeoff run`` says in a line.
         KeyboardInterrupt: Ctrl-C; what was measured until then is kept.
     """
+    from harness.conduct.run import create_run, run_into
     from harness.experiment.config import Experiment
-    from harness.measuring import run_into
-    from harness.run import create_run
 
     made = source if isinstance(source, Experiment) else experiment(source)
     folder = create_run(made, Path(out))
@@ -120,12 +119,12 @@ def bench(*, out: str | PathLike[str] = "runs", **options: Any) -> "Run":  # noq
 
     Args:
         out: folder in which the run's folder is made.
-        options: ``url``, and whatever else :func:`harness.measuring.bench_experiment` takes.
+        options: ``url``, and whatever else :func:`harness.experiment.bench.bench_experiment` takes.
 
     Raises:
         BadExperiment, EngineError, WorkloadError, ResultsError, KeyboardInterrupt: as :func:`run`.
     """
-    from harness.measuring import bench_experiment
+    from harness.experiment.bench import bench_experiment
 
     return run(bench_experiment(**options), out=out)
 
@@ -215,19 +214,19 @@ def search(
         source: as of :func:`run`; its loads bound the range.
         slo: what must hold in each trial: ``"ttft_p99<500ms,itl_p99<30ms"``.
         out: folder in which the run's folder is made.
-        options: whatever else :func:`harness.searching.terms_of` takes.
+        options: whatever else :func:`harness.conduct.policies.search_config.search_config` takes.
 
     Raises:
         BadExperiment, EngineError, WorkloadError, ResultsError, KeyboardInterrupt: as :func:`run`.
     """
+    from harness.conduct.policies.search_config import search_config
+    from harness.conduct.run import capacity_search, create_run, run_into
     from harness.experiment.config import Experiment
-    from harness.measuring import search_into
-    from harness.searching import create_search, terms_of
 
     made = source if isinstance(source, Experiment) else experiment(source)
-    terms = terms_of(made, slo, **options)
-    folder = create_search(made, Path(out))
-    if search_into(folder, made, terms):
+    config = search_config(made, slo, **options)
+    folder = create_run(made, Path(out), search=config)
+    if run_into(folder, made, make_policy=capacity_search(config)):
         raise KeyboardInterrupt
     return load(folder.path)
 

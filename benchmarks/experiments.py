@@ -16,7 +16,7 @@ def measured(experiment: Path, out: Path, *, resume: bool = False) -> Path:
     """
     bakeoff = Path(sys.executable).with_name("bakeoff")
     runs = f"*-{tomllib.loads(experiment.read_text(encoding='utf-8'))['name']}-*"
-    flags = ["--resume", "latest"] if resume and any(out.glob(f"{runs}/manifest.json")) else []
+    flags = ["--resume", "latest"] if resume and any(out.glob(f"{runs}/run.jsonl")) else []
     before = set(out.glob(runs))
     subprocess.run([bakeoff, "run", experiment, "--out", out, *flags], check=False)
     made = set(out.glob(runs)) - before

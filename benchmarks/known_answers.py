@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.oracle import Truth, expected
-from harness.measuring import why_invalid
+from harness.conduct.run import why_invalid
 from harness.virtual import Death, Ending, Exponential, Fault, Fixed, PerToken, VirtualEngine, VirtualWorld, Whole
 from harness.virtual.draws import Service
 from harness.virtual.running import run_in, virtual_experiment
@@ -95,7 +95,7 @@ def run_scenario(scenario: Scenario, scratch: Path) -> tuple[Run, VirtualWorld]:
     """Run it; the world then holds the truth."""
     experiment = virtual_experiment(
         ["engine"], [scenario.load], repeats=1, seed=scenario.seed, slo=SLO,
-        workload=_workload(scenario, scratch), trial={"settle_s": 0.0, **scenario.trial},
+        workload=_workload(scenario, scratch), trial={"warm_up_s": 0.0, **scenario.trial},
     )  # fmt: skip
     world = VirtualWorld({"engine": scenario.engine}, seed=scenario.seed)
     return run_in(world, experiment, scratch / "runs"), world

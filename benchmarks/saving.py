@@ -1,9 +1,11 @@
 """Processes that save runs as the harness does: one that never stops, and one that saves whole runs."""
 
+import contextlib
 import itertools
 import os
 import random
 import struct
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -14,7 +16,6 @@ from results.jsonl import Appender
 from results.records import (
     SCHEMA_VERSION,
     Load,
-    Manifest,
     Outcome,
     Phase,
     RequestRecord,
@@ -27,10 +28,11 @@ from results.records import (
     Verdict,
     Window,
 )
+from results.run_log import RunEnded, RunLogWriter, RunStarted, TrialFinished
 from results.store import RunFolder, TrialFolder, new_run_id
 
 PLAN = TrialPlan("r1-e-1", "e", "w", Load(concurrency=1), 1)
-FRAMES, SAMPLES, MANIFEST, REQUESTS = range(4)
+FRAMES, SAMPLES, EVENTS, REQUESTS = range(4)
 """What is written, as acknowledgements call it."""
 _ACKNOWLEDGEMENT = struct.Struct("<BI")
 _LARGE_BYTES = 2 << 20
@@ -39,12 +41,11 @@ _LARGE_BYTES = 2 << 20
 
 def begun(root: Path, name: str) -> RunFolder:
     """A run with one planned trial."""
-    manifest = Manifest(
-        schema_version=SCHEMA_VERSION, run_id=new_run_id(name), name=name, status=RunStatus.RUNNING,
-        created_utc="2026-11-21T00:00:00+00:00", pid=os.getpid(), host="h", bakeoff_version="0", git_commit=None,
-        experiment={}, environment={}, trials=[PLAN],
+    started = RunStarted(
+        schema_version=SCHEMA_VERSION, run_id=new_run_id(name), name=name, created_utc="2026-11-21T00:00:00+00:00",
+        pid=os.getpid(), host="h", bakeoff_version="0", git_commit=None, experiment={}, environment={}, plan=[PLAN],
     )  # fmt: skip
-    run = RunFolder.create(root, manifest)
+    run = RunFolder.create(root, started)
     run.trial(PLAN.id).create()
     return run
 
@@ -58,8 +59,9 @@ def save(root: Path, count: int) -> None:
             streams.append(_stream(number, 100))
             samples.append(TelemetryRecord(number, "host", {}))
         trial.write_requests([_request(number)])
-        trial.finish(_record(number))
-        run.write_manifest(msgspec.structs.replace(run.read_manifest(), status=RunStatus.COMPLETE))
+        with contextlib.closing(RunLogWriter(run.log_path, time.monotonic_ns)) as log:
+            log.append(TrialFinished(record=_record(number)))
+            log.append(RunEnded(status=RunStatus.COMPLETE, ended_utc="2026-11-21T00:00:01+00:00"))
 
 
 class Writer:
@@ -94,9 +96,10 @@ class Writer:
             streams.flush()
         elif kind == SAMPLES:
             samples.append(TelemetryRecord(numbers[0], "host", {"padding": "x" * size}))
-        elif kind == MANIFEST:
-            manifest = msgspec.structs.replace(self._run.read_manifest(), notes=[f"{numbers[0]}", "x" * size])
-            self._run.write_manifest(manifest)
+        elif kind == EVENTS:
+            record = msgspec.structs.replace(_record(numbers[0]), engine_log_tail=["x" * size])
+            with contextlib.closing(RunLogWriter(self._run.log_path, time.monotonic_ns)) as log:
+                log.append(TrialFinished(record=record))
         else:
             self._trial.write_requests(_request(number) for number in range(numbers[0] + 1))
 
@@ -108,11 +111,11 @@ def found(run: RunFolder) -> dict[int, list[int]]:
         RunUnreadable: a file is damaged.
     """
     trial: TrialFolder = run.trial(PLAN.id)
-    notes = run.read_manifest().notes
+    finished = [event for event in run.read_log().events if isinstance(event, TrialFinished)]
     return {
         FRAMES: [stream.index for stream in trial.read_streams()],
         SAMPLES: [sample.t_ns for sample in trial.read_telemetry().records],
-        MANIFEST: list(range(int(notes[0]) + 1)) if notes else [],
+        EVENTS: [event.record.order for event in finished],
         REQUESTS: [request.index for request in trial.read_requests()],
     }
 

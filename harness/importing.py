@@ -15,7 +15,6 @@ from results.findings import FindingCode, warning
 from results.records import (
     SCHEMA_VERSION,
     EngineDescription,
-    Manifest,
     RequestRecord,
     RunStatus,
     TrialPlan,
@@ -24,6 +23,7 @@ from results.records import (
     Window,
     WindowKind,
 )
+from results.run_log import RunEnded, RunStarted, TrialFinished
 from results.store import RunFolder, new_run_id
 from results.views.import_vllm import VllmResult, read_vllm, requests_of
 
@@ -44,13 +44,17 @@ def import_vllm(file: Path, root: Path) -> RunFolder:
     """
     found = read_vllm(file)
     plans = _plans(found)
-    run = RunFolder.create(root, _manifest(file, found, plans))
+    created = _created(found[0].date, file)
+    started = _started(file, found, plans, created)
+    run = RunFolder.create(root, started)
+    finished: list[TrialFinished] = []
     for order, (plan, result) in enumerate(zip(plans, found, strict=True), start=1):
         folder = run.trial(plan.id)
         folder.create()
         requests = requests_of(result, apportion)
         folder.write_requests(requests)
-        folder.finish(_judged(_record(plan, order, result, requests), requests))
+        finished.append(TrialFinished(record=_judged(_record(plan, order, result, requests), requests)))
+    run.write_log([started, *finished, RunEnded(status=RunStatus.COMPLETE, ended_utc=created)])
     return run
 
 
@@ -105,23 +109,20 @@ def _fingerprint(result: VllmResult) -> str:
     return hashlib.sha256(msgspec.json.encode(result.input_lens)).hexdigest()
 
 
-def _manifest(file: Path, found: list[VllmResult], plans: list[TrialPlan]) -> Manifest:
-    created = _created(found[0].date, file)
-    return Manifest(
+def _started(file: Path, results: list[VllmResult], plans: list[TrialPlan], created: str) -> RunStarted:
+    return RunStarted(
         schema_version=SCHEMA_VERSION,
         run_id=new_run_id("import"),
         name="import",
-        status=RunStatus.COMPLETE,
         created_utc=created,
         pid=os.getpid(),
         host="unknown",
         bakeoff_version=VERSION,
         git_commit=None,
-        experiment={"imported_from": str(file), "tool": TOOL, "backends": [r.backend for r in found]},
+        experiment={"imported_from": str(file), "tool": TOOL, "backends": [result.backend for result in results]},
         environment={},
-        trials=plans,
+        plan=plans,
         notes=[NOTE],
-        ended_utc=created,
     )
 
 

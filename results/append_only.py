@@ -47,6 +47,14 @@ class AppendOnlyFile:
     def flush(self) -> None:
         """Write what waits; nothing does here."""
 
+    def sync(self) -> None:
+        """Make what was written durable."""
+        self.flush()
+        try:
+            os.fsync(self._handle)
+        except OSError as error:
+            raise NotWritable(f"cannot write {self._path}: {error.strerror}; the last records may be lost") from error
+
     def close(self) -> None:
         """Flush, sync and close, whatever fails on the way; closing twice is harmless."""
         if self._handle < 0:

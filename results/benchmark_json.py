@@ -22,8 +22,9 @@ from results.errors import NotExportable, NotImportable
 from results.metrics import CATALOGUE, HEADLINE, Metric, Unit, Value, absent
 from results.metrics.catalogue import DEFINITIONS
 from results.quality import QualityRecord
-from results.records import SCHEMA_VERSION, Manifest, TrialRecord, schema_problem
+from results.records import SCHEMA_VERSION, TrialRecord, schema_problem
 from results.run import Cell, Run, by_repeat
+from results.run_log import Manifest
 from results.work import Work
 
 FORMAT = "5.3.1"

@@ -337,10 +337,10 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpu_used_before_bytes: list[int] = []
     """Memory in use on each GPU before the launch."""
     gpu_used_ready_bytes: list[int] = []
-    settling_requests: int = 0
-    """Small requests sent until the engine grew no faster; never counted."""
-    settled: bool | None = None
-    """Whether it then grew no faster; None where it was not looked at."""
+    warm_up_requests: int = 0
+    """Small requests sent until the engine stopped getting faster; never counted."""
+    is_warm: bool | None = None
+    """Whether it then had stopped getting faster; None where it was not warmed up."""
 
 
 class WindowKind(StrEnum):
@@ -384,7 +384,7 @@ class RampRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``trial.json``: written once, atomically, when the trial has ended."""
+    """One finished trial; stored in the run log when it has ended."""
 
     id: str
     engine: str
@@ -442,63 +442,10 @@ class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TrialPlan(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One entry of the manifest's ordered plan."""
+    """One entry of the ordered plan."""
 
     id: str
     engine: str
     workload: str
     load: Load
     repeat: int
-
-
-class Source(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was measured, as its authors number it: the checkout in which the run was started, or what CI says."""
-
-    commit: str
-    """Ends in ``+`` where the checkout had changes."""
-    branch: str | None = None
-
-
-class EngineFate(StrEnum):
-    """How a start of an engine ended before its trials did."""
-
-    NOT_READY = "not_ready"
-    """It was launched and did not become ready."""
-    DIED = "died"
-
-
-class EngineFailure(msgspec.Struct, frozen=True):
-    """One start of an engine that failed, through no fault of the user's or the machine's."""
-
-    engine: str
-    repeat: int
-    fate: EngineFate
-
-
-class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``manifest.json``: what was to be measured, where and by whom; rewritten atomically when the run ends."""
-
-    schema_version: int
-    run_id: str
-    name: str
-    status: RunStatus
-    created_utc: str
-    """ISO 8601; a label only, durations never come from it."""
-    pid: int
-    host: str
-    bakeoff_version: str
-    git_commit: str | None
-    experiment: dict[str, Any]
-    environment: dict[str, Any]
-    trials: list[TrialPlan]
-    slo: Slo = Slo()
-    notes: list[str] = []
-    """Declarations that the report prints, such as the scale of a workload."""
-    failure: str | None = None
-    engine_failures: list[EngineFailure] = []
-    """Evidence against the engines that they name; ``failure`` has them in words, among others."""
-    source: Source | None = None
-    """None outside a checkout and outside CI."""
-    resumed_from: str | None = None
-    """The earlier run whose finished trials were taken over."""
-    ended_utc: str | None = None

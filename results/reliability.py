@@ -19,7 +19,8 @@ from enum import StrEnum
 import msgspec
 
 from results.findings import Cause, FindingCode
-from results.records import EngineFailure, TrialRecord, Verdict
+from results.records import TrialRecord, Verdict
+from results.run_log import EngineFailure
 from results.statistics.comparison import Judgement
 from results.statistics.multiplicity import holm
 

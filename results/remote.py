@@ -13,6 +13,7 @@ import platformdirs
 
 from results.atomic import write_atomic
 from results.errors import NotReachable, NotWritable, RunNotFound
+from results.store import LOG_NAME
 
 _KNOWN = ".fetched.json"
 _BLOCK = 1 << 20
@@ -52,8 +53,8 @@ def _files(store: Any, root: str, address: str) -> dict[str, str]:  # noqa: ANN4
     if "file" in store.protocol:  # its symbolic links would be copied as the files that they lead to
         raise NotReachable(f"{address} is a path of this machine; give it without file://")
     inside = {_inside(path, root): path for path in store.find(root)}
-    if "manifest.json" not in inside:
-        raise RunNotFound(f"{address} is not a run folder (it holds no manifest.json)")
+    if LOG_NAME not in inside:
+        raise RunNotFound(f"{address} is not a run folder (it holds no {LOG_NAME})")
     return inside
 
 

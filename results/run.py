@@ -18,7 +18,6 @@ from results.metrics.throughput import planned_inside
 from results.quality import QualityRecord, QualitySummary, pooled, why_unchecked
 from results.records import (
     ClientError,
-    Manifest,
     Outcome,
     RequestRecord,
     RunStatus,
@@ -29,10 +28,12 @@ from results.records import (
     Window,
 )
 from results.remote import fetched, is_remote
+from results.run_log import Manifest, RunLog
 from results.search import SearchRecord
+from results.search_fold import search_record
 from results.server_view import ServerCell, server_cell, server_view
 from results.statistics.interval import Interval, interval_of
-from results.store import RunFolder, TrialFolder
+from results.store import RunFolder
 from results.work import Work, work_of
 
 if TYPE_CHECKING:
@@ -121,24 +122,24 @@ class Run:
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
         self.path = folder.path
-        self.manifest: Manifest = folder.read_manifest()
-        self.status: RunStatus = folder.status()
+        self.log: RunLog = folder.read_log()
+        self.status: RunStatus = folder.status(self.log)
+        self.manifest: Manifest = folder.read_manifest(self.log)
 
     @cached_property
     def finished(self) -> list[Trial]:
-        """Every trial that has a ``trial.json``, in the order of the plan."""
-        return [trial for folder in self.folder.trials() if (trial := self._read(folder)) is not None]
+        """Every finished trial, in the order of the plan."""
+        return [self._read(self.log.finished[plan.id]) for plan in self.manifest.trials if plan.id in self.log.finished]
 
     @cached_property
     def search(self) -> SearchRecord | None:
         """What was looked for and found; None where the run is no search."""
-        return self.folder.read_search()
+        return search_record(self.log)
 
     @cached_property
     def unfinished(self) -> list[TrialPlan]:
         """Planned trials that never ended."""
-        done = {trial.record.id for trial in self.finished}
-        return [plan for plan in self.manifest.trials if plan.id not in done]
+        return [plan for plan in self.manifest.trials if plan.id not in self.log.finished]
 
     @cached_property
     def salvaged(self) -> list[tuple[TrialPlan, list[RequestRecord]]]:
@@ -149,7 +150,8 @@ class Run:
     @cached_property
     def torn(self) -> dict[str, list[str]]:
         """What a crash tore, in words, by trial; a torn record is left out wherever its log is read."""
-        found = {folder.path.name: folder.torn() for folder in self.folder.trials()}
+        folders = [self.folder.trial(plan.id) for plan in self.manifest.trials]
+        found = {folder.path.name: folder.torn() for folder in folders if folder.path.is_dir()}
         return {
             trial: [
                 f"{name} ends in a torn record: {torn_bytes:,} bytes are left out" for name, torn_bytes in torn.items()
@@ -246,10 +248,8 @@ class Run:
         ]
         return pd.DataFrame(rows, columns=["engine", "workload", "load", "metric", "centre", "low", "high", "n"])
 
-    def _read(self, folder: TrialFolder) -> Trial | None:
-        record = folder.read_record()
-        if record is None:
-            return None
+    def _read(self, record: TrialRecord) -> Trial:
+        folder = self.folder.trial(record.id)
         requests = folder.read_requests()
         telemetry = folder.read_telemetry().records
         metrics = trial_metrics(record, requests, telemetry, self.manifest.slo)

@@ -14,9 +14,10 @@ from results.benchmark_json import StoredRun, StoredTrial, stored_run
 from results.errors import NoEvidence, NotComparable
 from results.floor import FloorCell, stored_floors
 from results.metrics import Absence
-from results.records import EngineFailure, Load, TrialRecord, Verdict
+from results.records import Load, TrialRecord, Verdict
 from results.reliability import offence_of
 from results.run import Run, Trial, load
+from results.run_log import EngineFailure
 
 AnyTrial = Trial | StoredTrial
 AnyRun = Run | StoredRun

@@ -3,8 +3,7 @@
 ::
 
     <root>/<run_id>/
-        manifest.json            the plan, the machine, the status         (atomic)
-        search.json              of a search: levels, answers, the end     (atomic)
+        run.jsonl                what happened to the run, event by event  (append-only)
         engines/<label>-<n>.log  what the engine printed after its n-th start
         trials/<trial_id>/
             streams-<n>.frames   raw reads with their times, by worker     (append-only: the truth)
@@ -13,9 +12,9 @@
             trial.json           verdict, counts, engine description       (atomic, last)
             quality.json         its answers beside a reference's          (derived, atomic)
 
-A trial counts as finished when ``trial.json`` is there; a run is complete when the manifest says so. Whatever the
-crash, records already appended stay readable (see :mod:`results.jsonl` and :mod:`results.frames`). Runs of another
-schema are refused.
+A trial counts as finished when the run's log holds its :class:`~results.run_log.TrialFinished`; a run is complete when
+the log says so. Whatever the crash, records already appended stay readable (see :mod:`results.jsonl` and
+:mod:`results.frames`). Runs of another schema are refused.
 
 A run may come from elsewhere (a CI artifact, a store), so nothing in it may lead out of its folder: trial ids are plain
 names, and a run or a trial that is a symbolic link, or holds one, is refused before anything in it is read.
@@ -27,10 +26,9 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 import psutil
@@ -40,27 +38,12 @@ from results.errors import NotWritable, RunNotFound, RunUnreadable
 from results.frames import FrameLog
 from results.jsonl import Log, read_log
 from results.quality import QualityRecord
-from results.records import (
-    SCHEMA_VERSION,
-    Manifest,
-    RequestRecord,
-    RunStatus,
-    StreamRecord,
-    TelemetryRecord,
-    TrialRecord,
-    schema_problem,
-)
-from results.search import SearchRecord
+from results.records import RequestRecord, RunStatus, StreamRecord, TelemetryRecord
+from results.run_log import Event, Manifest, RunLog, RunStarted, encoded, read_run_log, refuse_other_schema
 
-S = TypeVar("S", bound=msgspec.Struct)
+LOG_NAME = "run.jsonl"
 _TRIAL_ID = re.compile(r"[\w-][\w.-]*")
 _MAX_NAME_BYTES = 255
-
-
-class _Versioned(msgspec.Struct):
-    """The one field that is read before the rest, whatever the rest looks like."""
-
-    schema_version: int = SCHEMA_VERSION
 
 
 class TrialFolder:
@@ -70,7 +53,6 @@ class TrialFolder:
         self.path = path
         self.telemetry_log = path / "telemetry.jsonl"
         self._requests = path / "requests.jsonl"
-        self._record = path / "trial.json"
         self._quality = path / "quality.json"
 
     def create(self) -> None:
@@ -112,23 +94,24 @@ class TrialFolder:
         """The decoded requests in the order of the plan; empty when the trial was cut off before decoding."""
         return sorted(read_log(self._requests, RequestRecord).records, key=_plan_order)
 
-    def finish(self, record: TrialRecord) -> None:
-        """Write ``trial.json``: from here on the trial counts."""
-        write_atomic(self._record, _pretty(record))
-
-    def read_record(self) -> TrialRecord | None:
-        """The trial's record, or None when it never finished."""
-        if not self._record.exists():
-            return None
-        return _decode(self._record, TrialRecord)
-
     def write_quality(self, record: QualityRecord) -> None:
         """Replace how the trial's answers compare with a reference's."""
         write_atomic(self._quality, _pretty(record))
 
     def read_quality(self) -> QualityRecord | None:
-        """How its answers compare, or None where that was not looked at."""
-        return _decode(self._quality, QualityRecord) if self._quality.exists() else None
+        """How its answers compare, or None where that was not looked at.
+
+        Raises:
+            RunUnreadable: it is damaged.
+        """
+        if not self._quality.exists():
+            return None
+        try:
+            data = self._quality.read_bytes()
+            refuse_other_schema(self._quality, data)
+            return msgspec.json.decode(data, type=QualityRecord)
+        except (msgspec.MsgspecError, OSError) as error:
+            raise RunUnreadable(f"{self._quality} cannot be read ({error}); restore it from a copy") from error
 
 
 class RunFolder:
@@ -136,20 +119,27 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.log_path = path / LOG_NAME
 
     @classmethod
-    def create(cls, root: Path, manifest: Manifest) -> "RunFolder":
-        """Make ``root/run_id`` with its manifest.
+    def create(cls, root: Path, *events: Event) -> "RunFolder":
+        """Make the folder of a run with its log.
+
+        Args:
+            root: where the folder is made.
+            events: the first is :class:`~results.run_log.RunStarted`, whose run id names the folder.
 
         Raises:
             NotWritable: the folder cannot be made, or exists already.
         """
-        path = root / manifest.run_id
+        started = events[0]
+        assert isinstance(started, RunStarted)
+        path = root / started.run_id
         _make_folder(root)
         _make_folder(path, exist_ok=False)
         run = cls(path)
         try:
-            run.write_manifest(manifest)
+            run.write_log(events)
         except NotWritable:
             with contextlib.suppress(OSError):
                 path.rmdir()  # an empty folder says nothing
@@ -161,41 +151,51 @@ class RunFolder:
         """Open an existing run.
 
         Raises:
-            RunNotFound: there is no manifest under ``path``.
+            RunNotFound: there is no log under ``path``.
             RunUnreadable: it is a symbolic link, or holds one.
         """
-        if not (path / "manifest.json").is_file():
-            raise RunNotFound(f"{path} is not a run folder (it holds no manifest.json); see the paths under runs/")
+        if not (path / LOG_NAME).is_file():
+            raise RunNotFound(f"{path} is not a run folder (it holds no {LOG_NAME}); see the paths under runs/")
         _refuse_links(path, path)
         return cls(path)
 
-    def write_manifest(self, manifest: Manifest) -> None:
-        """Replace the manifest."""
-        write_atomic(self.path / "manifest.json", _pretty(manifest))
+    def write_log(self, events: Sequence[Event]) -> None:
+        """Replace the whole log; a run under way appends through :class:`~results.run_log.RunLogWriter` instead."""
+        write_atomic(self.log_path, encoded(events))
 
-    def read_manifest(self) -> Manifest:
-        """The manifest as stored.
+    def read_log(self) -> RunLog:
+        """What happened to the run.
 
         Raises:
-            RunUnreadable: it is damaged or of another schema.
+            RunUnreadable: the log is damaged before its last line, or of another schema.
         """
-        return _decode(self.path / "manifest.json", Manifest)
+        return read_run_log(self.log_path)
 
-    def write_search(self, record: SearchRecord) -> None:
-        """Replace what was looked for and found."""
-        write_atomic(self.path / "search.json", _pretty(record))
+    def read_manifest(self, log: RunLog | None = None) -> Manifest:
+        """The log in short.
 
-    def read_search(self) -> SearchRecord | None:
-        """What was looked for and found; None where the run is no search."""
-        path = self.path / "search.json"
-        return _decode(path, SearchRecord) if path.exists() else None
+        Args:
+            log: where it has been read already.
 
-    def status(self) -> RunStatus:
-        """The stored status, or ``incomplete`` when it says running and that process is gone."""
-        manifest = self.read_manifest()
-        if manifest.status is RunStatus.RUNNING and not _alive(manifest.pid, self.path):
-            return RunStatus.INCOMPLETE
-        return manifest.status
+        Raises:
+            RunUnreadable: as :meth:`read_log`; or a crash left no whole event.
+        """
+        log = log or self.read_log()
+        if log.started is None:
+            raise RunUnreadable(f"{self.log_path} holds no whole event: the run crashed as it began; measure again")
+        return log.manifest(log.started, self.status(log))
+
+    def status(self, log: RunLog | None = None) -> RunStatus:
+        """The status that the log ends with; ``incomplete`` when it has no end and its process is gone.
+
+        Args:
+            log: where it has been read already.
+        """
+        log = log or self.read_log()
+        if log.ended is not None:
+            return log.ended.status
+        alive = log.started is not None and _alive(log.started.pid, self.log_path)
+        return RunStatus.RUNNING if alive else RunStatus.INCOMPLETE
 
     def trial(self, trial_id: str) -> TrialFolder:
         """The folder of one trial, whether or not it exists yet.
@@ -213,25 +213,19 @@ class RunFolder:
             _refuse_links(self.path, path.parent, path)
         return TrialFolder(path)
 
-    def adopt(self, trial_id: str, source: TrialFolder, record: TrialRecord) -> None:
-        """Take over a finished trial of another run: its logs are linked, or copied across file systems."""
+    def reuse(self, trial_id: str, source: TrialFolder) -> None:
+        """Link the files of a finished trial of another run; copy them across file systems."""
         target = self.trial(trial_id)
         target.create()
         for file in source.path.iterdir():
-            if file.is_file() and file.name != "trial.json":
+            if file.is_file():
                 _link(file, target.path / file.name)
-        target.finish(record)
 
     def engine_log(self, label: str, start: int) -> Path:
         """Where the engine's output of its ``start``-th start goes; the folder is made."""
         folder = self.path / "engines"
         _make_folder(folder)
         return folder / f"{label}-{start}.log"
-
-    def trials(self) -> list[TrialFolder]:
-        """Every trial that was started, in the order of the plan."""
-        planned = [self.trial(plan.id) for plan in self.read_manifest().trials]
-        return [trial for trial in planned if trial.path.is_dir()]
 
 
 def earlier_run(root: Path, name: str, wanted: str) -> RunFolder:
@@ -243,14 +237,15 @@ def earlier_run(root: Path, name: str, wanted: str) -> RunFolder:
     if wanted != "latest":
         return RunFolder.open(Path(wanted))
     for run in reversed(runs_below(root)):
-        if run.read_manifest().name == name:
+        started = run.read_log().started
+        if started is not None and started.name == name:
             return run
     raise RunNotFound(f"there is no run of '{name}' in {root} to resume; leave --resume out to begin one")
 
 
 def runs_below(root: Path) -> list[RunFolder]:
     """All runs in a folder, oldest first; symbolic links to runs are left out."""
-    folders = (path.parent for path in sorted(root.glob("*/manifest.json")))
+    folders = (path.parent for path in sorted(root.glob(f"*/{LOG_NAME}")))
     return [RunFolder.open(folder) for folder in folders if not folder.is_symlink()]
 
 
@@ -290,10 +285,10 @@ def _plan_order(request: RequestRecord) -> int:
     return request.index
 
 
-def _alive(pid: int, run: Path) -> bool:
-    """Whether ``pid`` runs and was started before the manifest was written (pids are reused)."""
+def _alive(pid: int, log: Path) -> bool:
+    """Whether ``pid`` runs and was started before the log was last written (pids are reused)."""
     try:
-        return psutil.Process(pid).create_time() <= (run / "manifest.json").stat().st_mtime
+        return psutil.Process(pid).create_time() <= log.stat().st_mtime
     except psutil.NoSuchProcess:
         return False
 
@@ -311,13 +306,3 @@ def _make_folder(path: Path, *, exist_ok: bool = True) -> None:
 
 def _pretty(record: msgspec.Struct) -> bytes:
     return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
-
-
-def _decode(path: Path, kind: type[S]) -> S:
-    try:
-        data = path.read_bytes()
-        if problem := schema_problem(msgspec.json.decode(data, type=_Versioned).schema_version):
-            raise RunUnreadable(f"{path} {problem}")
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, OSError) as error:
-        raise RunUnreadable(f"{path} cannot be read ({error}); restore it from a copy") from error

@@ -17,7 +17,7 @@ EXPERIMENT: dict[str, Any] = {
     "engines": [{"adapter": "openai", "label": label, "url": f"http://{label}"} for label in "ab"],
     "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": 5}},
     "loads": [{"concurrency": 4}],
-    "trial": {"ramp_s": 1.0, "duration_s": 20.0, "settle_s": 0.0},
+    "trial": {"ramp_s": 1.0, "duration_s": 20.0, "warm_up_s": 0.0},
     "client": {"calibrate": False},
     "quality": {"samples": 0},
 }

@@ -21,13 +21,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+import results
 from benchmarks.bars import Bars, model_argument
 from benchmarks.peers.watch import Footprint, Watch
 from harness.truth import Answered, Ending, Schedule, truth_process
 from harness.truth.record import gaps_s, ttft_s
 from results.metrics import latency
 from results.records import Outcome
-from results.store import RunFolder
 
 LEVELS = (64, 256, 512)
 SERVER_CORE, CLIENT_CORE = 0, 1
@@ -85,10 +85,9 @@ async def through_bakeoff(streams: int, model: Path) -> Reading:
             arguments = ["-c", _BAKEOFF, "run", str(experiment), "--out", str(Path(scratch) / "runs")]
             footprint = await asyncio.to_thread(_watched, arguments)
             answers = [answer for answer in await truth.answered() if answer.ending is Ending.COMPLETE]
-        (folder,) = RunFolder(next((Path(scratch) / "runs").iterdir())).trials()
-        requests = [request for request in folder.read_requests() if request.outcome is Outcome.OK]
-        record = folder.read_record()
-    assert record is not None
+        (trial,) = results.load(next((Path(scratch) / "runs").iterdir())).finished
+        requests = [request for request in trial.requests if request.outcome is Outcome.OK]
+        record = trial.record
     # Ramp and tail are compared, too; the server may have written what the client gives up at the end.
     assert 0 <= len(answers) - len(requests) <= streams, f"{len(requests)} requests, {len(answers)} answers"
     sent = [latency.ttft_from_send_s(request) or 0.0 for request in requests]

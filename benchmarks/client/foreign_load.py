@@ -24,13 +24,13 @@ from rich.console import Console
 import results
 from benchmarks.bars import Bars, model_argument
 from harness.conduct.progress import PlainObserver
+from harness.conduct.run import create_run, run_experiment
 from harness.experiment.config import Experiment, experiment_from
-from harness.run import create_run, run_experiment
 from harness.telemetry.cpu import read_process
 from harness.truth import Schedule, Truth, truth_process
 from harness.verdict.machine_state import machine_findings
 from results.findings import FindingCode
-from results.records import TrialPlan, TrialRecord
+from results.run_log import EngineStarted, RunLog, TrialFinished
 
 REPEATS = 8
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -61,13 +61,15 @@ class Repeat(msgspec.Struct):
 class TrialAnnouncer(PlainObserver):
     """Prints for the parent, which holds the burner, when trials begin and end."""
 
-    def trial_started(self, plan: TrialPlan) -> None:
-        """The burner may start."""
-        print(f"begin {plan.repeat}", flush=True)
-
-    def trial_finished(self, record: TrialRecord) -> None:
-        """It must stop."""
-        print(f"end {record.repeat}", flush=True)
+    def event(self, log: RunLog) -> None:
+        """The burner may start once the engine is ready, and must stop when the trial has ended."""
+        match event := log.events[-1]:
+            case EngineStarted():
+                print(f"begin {event.turn}", flush=True)
+            case TrialFinished():
+                print(f"end {event.record.repeat}", flush=True)
+            case _:
+                pass
 
 
 class Burner:
@@ -119,7 +121,7 @@ def experiment(options: argparse.Namespace, url: str) -> Experiment:
         "engines": [{"adapter": "reference", "url": url}],
         "workload": {"name": "random", "options": {"input_tokens": 16, "output_tokens": 8}},
         "loads": [{"concurrency": 4}],
-        "trial": {"ramp_s": 0.2, "duration_s": options.seconds, "settle_s": 0.0},
+        "trial": {"ramp_s": 0.2, "duration_s": options.seconds, "warm_up_s": 0.0},
         "client": {"calibrate": False},
         "quality": {"samples": 0},
     }

@@ -36,7 +36,7 @@ options = {{ scale = 0.03 }}
 concurrency = 4
 [trial]
 duration_s = 60
-settle_s = 0
+warm_up_s = 0
 max_requests = 400
 warmup_requests = 1
 [client]
@@ -63,7 +63,7 @@ class Ended:
             self.seconds = time.monotonic() - started
             self.code = harness.returncode
             self.orphans = len(psutil.wait_procs(tree, timeout=10)[1])
-            self.run = results.load(next(Path(folder).glob("*/manifest.json")).parent)
+            self.run = results.load(next(Path(folder).glob("*/run.jsonl")).parent)
             self.finished, self.salvaged = self.run.finished, self.run.salvaged
 
 

@@ -21,7 +21,7 @@ import psutil
 import results
 from benchmarks.bars import Bars, model_argument
 from engines import pick_port
-from harness.run import recover
+from harness.conduct.run import recover
 from results.records import RunStatus
 from results.store import RunFolder
 
@@ -97,19 +97,19 @@ def kill_once(truth: Truth, model: str, instant: Instant) -> dict[str, int]:
 
 
 def _read_back(folder: Path, whole: int, *, complete: bool) -> dict[str, int]:
-    manifests = list(folder.glob("*/manifest.json"))
-    if not manifests:
+    logs = list(folder.glob("*/run.jsonl"))
+    if not logs:
         return {"lost": 0, "torn": 0, "wrong_status": 0, "saved": 0, "unreadable": 0}
-    run_folder = RunFolder.open(manifests[0].parent)
+    run_folder = RunFolder.open(logs[0].parent)
     recover(run_folder)
     run = results.load(run_folder.path)
     expected = RunStatus.COMPLETE if complete else RunStatus.INCOMPLETE
-    logs = [log for plan in run.manifest.trials for log in run_folder.trial(plan.id).stream_logs()]
-    saved = sum(len(list(log)) for log in logs)
+    streams = [log for plan in run.manifest.trials for log in run_folder.trial(plan.id).stream_logs()]
+    saved = sum(len(list(log)) for log in streams)
     # An answer that had just been written may not have reached the harness when it was killed: one per slot.
     lost = max(0, whole - CONCURRENCY - saved)
     unreadable = saved - len(run.requests)
-    torn = sum(log.torn_bytes > 0 for log in logs)
+    torn = sum(log.torn_bytes > 0 for log in streams)
     return {
         "lost": lost, "torn": max(0, torn - 1), "wrong_status": int(run.status is not expected),
         "saved": saved, "unreadable": unreadable,

@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks.bars import Bars
 from results.index import INDEX_FILE, Index
-from results.records import Source
+from results.run_log import Source
 from results.store import RunFolder
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, build_run
 
@@ -44,14 +44,14 @@ def runs_in(root: Path, count: int) -> None:
     )
     with tempfile.TemporaryDirectory() as scratch:
         model = build_run(Path(scratch), sheet)
-        record = RunFolder.open(model).read_manifest()
+        started, *events = RunFolder.open(model).read_log().events
         for number in range(count):
             created = FIRST + timedelta(minutes=37 * number)
             run = root / f"{created:%Y%m%d-%H%M%S}-demo-{number:04x}"
             shutil.copytree(model, run)
             source = Source(f"{number:09x}", "side" if number % 7 == 0 else "main")
-            named = msgspec.structs.replace(record, run_id=run.name, created_utc=created.isoformat(), source=source)
-            (run / "manifest.json").write_bytes(msgspec.json.encode(named))
+            named = msgspec.structs.replace(started, run_id=run.name, created_utc=created.isoformat(), source=source)
+            RunFolder(run).write_log([named, *events])
 
 
 @contextlib.contextmanager

@@ -65,7 +65,7 @@ def ratio_at(run: Run, level: str) -> tuple[float, str]:
 def main() -> None:
     with fresh_clone() as (folder, environment):
         status, minutes = timed_make("demo", folder, environment)
-        runs = sorted(folder.glob("runs/*/manifest.json"))
+        runs = sorted(folder.glob("runs/*/run.jsonl"))
         if not runs:
             sys.exit("make demo left no run")
         run = results.load(runs[-1].parent)

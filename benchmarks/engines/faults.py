@@ -63,7 +63,7 @@ concurrency = 2
 [trial]
 duration_s = {trial_s}
 warmup_requests = 1
-settle_s = 0
+warm_up_s = 0
 [client]
 calibrate = false
 """
@@ -208,7 +208,7 @@ def played(fault: Fault, folder: Path, site: Path, programs: Path, served: Path)
         struck_s = time.monotonic()
         fault.strike(engine)
     code = harness.finish()
-    run = results.load(next(folder.glob("*/manifest.json")).parent)
+    run = results.load(next(folder.glob("*/run.jsonl")).parent)
     trials = {trial.record.id: trial.record for trial in run.finished}
     first = trials.get("r1-bad-1")
     if struck_s is None:

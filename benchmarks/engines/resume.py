@@ -6,7 +6,6 @@ engine's flag is changed: exactly its four trials must be measured again. At las
 """
 
 import argparse
-import json
 import os
 import signal
 import subprocess
@@ -16,6 +15,8 @@ import time
 from pathlib import Path
 
 from benchmarks.bars import Bars, model_argument
+from results.records import TrialRecord
+from results.store import RunFolder
 
 KILL_AFTER, TRIALS, OF_ONE_ENGINE = 3, 8, 4
 EXPERIMENT = """
@@ -64,11 +65,12 @@ def killed(folder: Path) -> int:
     return len(finished(folder))
 
 
-def finished(folder: Path) -> list[Path]:
-    return list(folder.glob("runs/*/trials/*/trial.json"))
+def finished(folder: Path) -> list[TrialRecord]:
+    logs = [RunFolder(path.parent).read_log() for path in folder.glob("runs/*/run.jsonl")]
+    return [record for log in logs for record in log.finished.values()]
 
 
-def resumed(folder: Path) -> tuple[list[dict], int]:
+def resumed(folder: Path) -> tuple[list[TrialRecord], int]:
     """Resume; returns the trials of the new run and the exit status."""
     before = set((folder / "runs").iterdir())
     done = subprocess.run(command(folder, "--resume", "latest"), capture_output=True, text=True, check=False)
@@ -76,12 +78,12 @@ def resumed(folder: Path) -> tuple[list[dict], int]:
     if done.returncode or len(new) != 1:
         print(done.stderr)
         return [], done.returncode
-    return [json.loads(path.read_bytes()) for path in sorted(new[0].glob("trials/*/trial.json"))], done.returncode
+    return list(RunFolder(new[0]).read_log().finished.values()), done.returncode
 
 
-def measured(trials: list[dict]) -> list[str]:
-    """Names of those that were not taken over."""
-    return sorted(trial["id"] for trial in trials if not trial.get("adopted_from"))
+def measured(trials: list[TrialRecord]) -> list[str]:
+    """Names of those that were not reused."""
+    return sorted(trial.id for trial in trials if trial.adopted_from is None)
 
 
 def main() -> None:

@@ -140,7 +140,7 @@ concurrency = 1
 [trial]
 duration_s = 0.3
 min_requests = 2
-settle_s = 5
+warm_up_s = 5
 [client]
 calibrate = false
 """

@@ -30,8 +30,8 @@ from engines import Deployment, EngineSpec, Model, Server, Setup, launched, pick
 from engines.adapters.vllm import METRICS, VllmEngine, VllmOptions
 from engines.metrics.reading import Frame, reader_of
 from harness.conduct.progress import PlainObserver
+from harness.conduct.run import create_run, run_experiment
 from harness.experiment.config import experiment_from
-from harness.run import create_run, run_experiment
 from results.client_error import widest_s
 from results.metrics import latency, under_load
 from results.records import Outcome
@@ -79,7 +79,7 @@ class Bench:
             "engines": [{"adapter": "vllm", "url": self.server.base_url}],
             "workload": workload,
             "loads": [{"concurrency": CONCURRENCY}],
-            "trial": {"warmup_requests": 0, "settle_s": 0, **limits},
+            "trial": {"warmup_requests": 0, "warm_up_s": 0, **limits},
             "client": {"calibrate": calibrate},
         }
         experiment = experiment_from(data, "benchmark")

@@ -24,7 +24,8 @@ from results.findings import FindingCode, invalid
 from results.floor import FloorCell
 from results.gate import Outcome, judge
 from results.metrics import CATALOGUE, HEADLINE, Better, Value, absent
-from results.records import SCHEMA_VERSION, Load, Manifest, RunStatus, Slo, TrialPlan, TrialRecord, Verdict, Window
+from results.records import Load, RunStatus, Slo, TrialPlan, TrialRecord, Verdict, Window
+from results.run_log import Manifest
 from results.sides import SideOfRun, side_of, together
 from results.work import Work
 
@@ -89,8 +90,8 @@ def run(rng: np.random.Generator, world: World, number: int, engines: str) -> St
     logs = rng.normal(0, world.between, len(TIMED)) + noise(rng, world, len(in_time))
     created = f"2026-11-{1 + number // 24:02}T{number % 24:02}:00:00+00:00"
     manifest = Manifest(
-        SCHEMA_VERSION, f"run-{number:03}", "gate", RunStatus.COMPLETE, created, pid=0, host="", bakeoff_version="",
-        git_commit=None, experiment={}, environment={}, trials=plans, slo=Slo(ttft_s=1.0),
+        run_id=f"run-{number:03}", name="gate", status=RunStatus.COMPLETE, created_utc=created, host="",
+        bakeoff_version="", git_commit=None, experiment={}, environment={}, trials=plans, slo=Slo(ttft_s=1.0),
     )  # fmt: skip
     return StoredRun("", manifest, [trial(rng, world, plan, log) for plan, log in zip(in_time, logs, strict=True)])
 

@@ -19,9 +19,10 @@ from rich.console import Console
 from benchmarks.bars import Bars
 from benchmarks.queueing import simulated_ttfts_s
 from engines import pick_port
+from harness.conduct.policies.search_config import search_config
 from harness.conduct.progress import SearchObserver
+from harness.conduct.run import capacity_search, create_run, run_experiment
 from harness.experiment.config import experiment_from
-from harness.searching import create_search, search, terms_of
 from harness.truth import Schedule, truth_process
 from results import load
 from results.report.search_lines import search_lines
@@ -62,15 +63,16 @@ async def searched(folder: Path, duration_s: float, trials: int) -> tuple[Engine
         "engines": [{"adapter": "reference", "url": f"http://127.0.0.1:{port}", "label": "truth"}],
         "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": TOKENS}},
         "loads": [{"rate_per_s": rate, "arrival": "poisson"} for rate in (LOW, HIGH)],
-        "trial": {"duration_s": duration_s, "warmup_requests": 1, "max_requests": 4_000},
+        "trial": {"duration_s": duration_s, "max_requests": 4_000},
         "client": {"calibrate": False},
         "quality": {"samples": 0},
     }
     experiment = experiment_from(data, "truth")
-    run = create_search(experiment, folder / "runs")
-    terms = terms_of(experiment, f"ttft_p90<{BOUND_S}s", trials=trials)
+    config = search_config(experiment, f"ttft_p90<{BOUND_S}s", trials=trials)
+    run = create_run(experiment, folder / "runs", search=config)
     async with truth_process(Schedule(ttft_s=TTFT_S, itl_s=ITL_S, slots=SLOTS), port):
-        await search(experiment, run, SearchObserver(Console()), terms)
+        observer = SearchObserver(Console(), config.over)
+        await run_experiment(experiment, run, observer, make_policy=capacity_search(config))
     record = load(run.path).search
     assert record is not None
     return record.engines[0], search_lines(record)[0]

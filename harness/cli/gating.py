@@ -164,17 +164,17 @@ def _measured(
     Raises:
         NoEvidence: too little of the run is valid, and what is not says nothing against the candidate.
     """
+    from harness.conduct.policies.gate import InterimAnalyses, gate_experiment
+    from harness.conduct.run import create_run, run_into
+    from harness.conduct.run import gate as gate_policy
     from harness.experiment.config import load_experiment
-    from harness.gating import Looks, two_sides
-    from harness.measuring import run_into
-    from harness.run import create_run
     from results import load
     from results.report import write_html
 
-    experiment, a, b = two_sides(load_experiment(file), baseline, candidate, repeats)
+    experiment, a, b = gate_experiment(load_experiment(file), baseline, candidate, repeats)
     folder = create_run(experiment, out)
-    looks = Looks(folder, a, b, experiment.repeats, terms)
-    if run_into(folder, experiment, clear=looks.clear):
+    analyses = InterimAnalyses(folder, a, b, experiment.repeats, terms)
+    if run_into(folder, experiment, make_policy=gate_policy(analyses)):
         sys.stderr.write(f"interrupted: bakeoff report {folder.path} shows what there is\n")
         return None
 
@@ -182,7 +182,7 @@ def _measured(
     sys.stderr.write(f"report: {write_html(run)}\n")
     if run.manifest.failure:
         sys.stderr.write(f"{run.manifest.failure}\n")
-    return looks.last()
+    return analyses.final()
 
 
 def _tell(verdict: "GateVerdict", *, json: bool, github: bool) -> None:

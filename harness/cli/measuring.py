@@ -10,8 +10,7 @@ import cyclopts
 from harness.cli.options import DEFAULT_OUT, EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, Json, Out, Ray, Workers
 
 if TYPE_CHECKING:
-    from harness.experiment.config import Experiment
-    from results import Run
+    from results.store import RunFolder
 
 
 def demo(*, out: Out = DEFAULT_OUT, json: Json = False) -> int:
@@ -26,9 +25,12 @@ def demo(*, out: Out = DEFAULT_OUT, json: Json = False) -> int:
     json
         Print the summary as JSON on stdout.
     """
+    from harness.conduct.run import create_run, run_into
     from harness.experiment.config import load_experiment
 
-    return _measure(load_experiment(Path(__file__).parents[1] / "demo.toml"), out, json=json)
+    experiment = load_experiment(Path(__file__).parents[1] / "demo.toml")
+    folder = create_run(experiment, out)
+    return _reported(folder, interrupted=run_into(folder, experiment), json=json)
 
 
 def run(
@@ -58,10 +60,14 @@ def run(
     json
         Print the summary as JSON on stdout.
     """
+    from harness.conduct.run import create_run, run_into
     from harness.experiment.config import load_experiment, with_client
+    from results.store import earlier_run
 
     loaded = with_client(load_experiment(experiment), workers, ray)
-    return _measure(loaded, out, json=json, resume=resume)
+    earlier = earlier_run(out, loaded.name, resume) if resume else None
+    folder = create_run(loaded, out, earlier)
+    return _reported(folder, interrupted=run_into(folder, loaded, earlier), json=json)
 
 
 def bench(
@@ -136,8 +142,9 @@ def bench(
         Print the summary as JSON on stdout.
     """
     from engines.base import base_url
+    from harness.conduct.run import create_run, run_into
+    from harness.experiment.bench import bench_experiment
     from harness.experiment.config import with_client
-    from harness.measuring import bench_experiment
 
     experiment = bench_experiment(
         engine=engine, url=url, model=model, tokenizer=tokenizer, workload=workload, scale=scale, rate_per_s=rate,
@@ -145,9 +152,11 @@ def bench(
         api_key_env=api_key_env, calibrate=calibrate, max_foreign_share=max_foreign_share,
     )  # fmt: skip
     if None in {engine, model, tokenizer}:
-        side, served = experiment.engines[0], experiment.model
-        sys.stderr.write(f"{base_url(url)}: {side.adapter}, model {served.name}, tokenizer {served.tokenizer}\n")
-    return _measure(with_client(experiment, workers, ray), out, json=json)
+        adapter, served = experiment.engines[0].adapter, experiment.model
+        sys.stderr.write(f"{base_url(url)}: {adapter}, model {served.name}, tokenizer {served.tokenizer}\n")
+    experiment = with_client(experiment, workers, ray)
+    folder = create_run(experiment, out)
+    return _reported(folder, interrupted=run_into(folder, experiment), json=json)
 
 
 def serve(*arguments: Annotated[str, cyclopts.Parameter(allow_leading_hyphen=True)]) -> int:
@@ -156,28 +165,16 @@ def serve(*arguments: Annotated[str, cyclopts.Parameter(allow_leading_hyphen=Tru
     os.execv(sys.executable, argv)  # noqa: S606  (no shell; this process becomes the server)
 
 
-def _measure(experiment: "Experiment", out: Path, *, json: bool, resume: str | None = None) -> int:
-    """Run, report, and say by the exit code whether there is evidence."""
+def _reported(folder: "RunFolder", *, interrupted: bool, json: bool) -> int:
+    """Show the run; the exit code says whether it is evidence."""
     from harness.cli.reading import show
-    from harness.measuring import run_into
-    from harness.run import create_run
-    from results.store import earlier_run
+    from harness.conduct.run import why_invalid
 
-    earlier = earlier_run(out, experiment.name, resume) if resume else None
-    folder = create_run(experiment, out, earlier)
-    interrupted = run_into(folder, experiment, earlier)
-    return _interrupted_or_invalid(show(folder.path, json=json), interrupted=interrupted) or EXIT_OK
-
-
-def _interrupted_or_invalid(run: "Run", *, interrupted: bool) -> int | None:
-    """The exit code of a run that is no evidence, told in a line; None of one that is."""
-    from harness.measuring import why_invalid
-
+    run = show(folder.path, json=json)
     if interrupted:
-        whole = f"{len(run.finished)} of {len(run.manifest.trials)} trials are whole"
-        sys.stderr.write(f"interrupted: {whole}\n")
+        sys.stderr.write(f"interrupted: {len(run.finished)} of {len(run.manifest.trials)} trials are whole\n")
         return EXIT_INTERRUPTED
     if reason := why_invalid(run):
         sys.stderr.write(f"bakeoff: run INVALID: {reason}\n")
         return EXIT_INVALID
-    return None
+    return EXIT_OK

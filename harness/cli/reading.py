@@ -164,7 +164,7 @@ def frontier(*runs: str, json: Json = False) -> int:
 def read(place: str | Path) -> "Run":
     """The run there, with what a crash left salvaged."""
     import results
-    from harness.run import recover
+    from harness.conduct.run import recover
     from results.run import located
     from results.store import RunFolder
 

@@ -36,6 +36,7 @@ def search(
     minutes: float | None = None,
     resolution: float = 0.05,
     alpha: float = 0.05,
+    resume: str | None = None,
     workers: Workers = None,
     ray: Ray = None,
     out: Out = DEFAULT_OUT,
@@ -68,6 +69,9 @@ def search(
         The answer is to be known to this share, up or down.
     alpha
         Share of searches whose interval may fail to hold the truth.
+    resume
+        Reuse the finished trials of an earlier search, where they would be the same measurement: its folder, or latest
+        for the last one of this experiment in --out.
     workers
         Processes that send, instead of the file's client.workers.
     ray
@@ -77,21 +81,23 @@ def search(
     json
         Print the search as JSON on stdout.
     """
+    from harness.conduct.policies.search_config import forewarnings, search_config
+    from harness.conduct.run import capacity_search, create_run, run_into
     from harness.experiment.config import load_experiment, with_client
-    from harness.measuring import search_into
-    from harness.searching import create_search, forewarnings, terms_of
     from results import load
     from results.search import Over
+    from results.store import earlier_run
 
     loaded = with_client(load_experiment(experiment), workers, ray)
-    terms = terms_of(
+    config = search_config(
         loaded, slo, over=None if over is None else Over(over), low=low, high=high, around=around,
         resolution=resolution, alpha=alpha, trials=trials, minutes=minutes,
     )  # fmt: skip
-    for line in forewarnings(loaded, terms):
+    for line in forewarnings(loaded, config):
         sys.stderr.write(f"note: {line}\n")
-    folder = create_search(loaded, out)
-    interrupted = search_into(folder, loaded, terms)
+    earlier = earlier_run(out, f"{loaded.name}-search", resume) if resume else None
+    folder = create_run(loaded, out, earlier, search=config)
+    interrupted = run_into(folder, loaded, earlier, capacity_search(config))
     run = load(folder.path)
     _tell(run, json=json)
     return EXIT_INTERRUPTED if interrupted else _exit_code(run)

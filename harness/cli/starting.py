@@ -11,7 +11,7 @@ from harness.cli.options import EXIT_INTERRUPTED, EXIT_OK, Json
 
 if TYPE_CHECKING:
     from engines import Engine, EngineSpec, Model
-    from harness.conduct.engine_start import Side
+    from harness.conduct.engine_start import EngineUnderTest
 
 __all__ = ["engines_app"]
 
@@ -85,31 +85,34 @@ async def _until_interrupted(made: "Engine", model: "Model", port: int | None, l
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     status = EXIT_INTERRUPTED
     try:
-        async with started(made, made.adapter, model, pick_port(port), log) as side:
+        async with started(made, made.adapter, model, pick_port(port), log) as under_test:
             status = EXIT_OK
-            _say(side, log, json=json)
-            await side.server.ended.wait()
-            death = side.server.died()
+            _say(under_test, log, json=json)
+            await under_test.server.ended.wait()
+            death = under_test.server.died()
             assert death is not None
             raise death
     except asyncio.CancelledError:
         return status
 
 
-def _say(side: "Side", log: Path, *, json: bool) -> None:
+def _say(under_test: "EngineUnderTest", log: Path, *, json: bool) -> None:
     import shlex
 
     import msgspec
 
-    what, server = side.description, side.server
+    description, server = under_test.description, under_test.server
     if json:
-        line = {"url": server.base_url, "model": side.engine.model_id, "pid": server.pid, "log": str(log),
-                "version": what.version, "argv": what.argv, "env": what.env, "start_s": server.start_s}  # fmt: skip
+        line = {"url": server.base_url, "model": under_test.engine.model_id, "pid": server.pid, "log": str(log),
+                "version": description.version, "argv": description.argv, "env": description.env,
+                "start_s": server.start_s}  # fmt: skip
         sys.stdout.write(f"{msgspec.json.encode(line).decode()}\n")
     else:
         ready = "" if server.start_s is None else f", ready after {server.start_s:.1f} s"
-        sys.stdout.write(f"{what.adapter} {what.version or '(no version)'} at {server.base_url}{ready}\n")
-        sys.stdout.write(f"model: {side.engine.model_id}\nargv: {shlex.join(what.argv)}\nCtrl-C stops it\n")
+        sys.stdout.write(f"{description.adapter} {description.version or '(no version)'} at {server.base_url}{ready}\n")
+        sys.stdout.write(
+            f"model: {under_test.engine.model_id}\nargv: {shlex.join(description.argv)}\nCtrl-C stops it\n"
+        )
     sys.stdout.flush()
 
 

@@ -18,7 +18,7 @@ from harness.telemetry.own_processes import own_processes
 from results.records import EngineDescription, Startup
 
 
-class Side(msgspec.Struct, frozen=True):
+class EngineUnderTest(msgspec.Struct, frozen=True):
     """A running engine, as trials see it.
 
     Attributes:
@@ -41,7 +41,7 @@ class Side(msgspec.Struct, frozen=True):
 
 
 @contextlib.asynccontextmanager
-async def started(engine: Engine, label: str, model: Model, port: int, log: Path) -> AsyncGenerator[Side]:
+async def started(engine: Engine, label: str, model: Model, port: int, log: Path) -> AsyncGenerator[EngineUnderTest]:
     """The engine, running and described; stopped with the block, whatever ends it.
 
     Raises:
@@ -65,7 +65,7 @@ async def started(engine: Engine, label: str, model: Model, port: int, log: Path
         if build:
             description = msgspec.structs.replace(description, details={**description.details, "build": build})
         own = await own_processes(launch, engine.url)
-        yield Side(engine, server, description, startup, visible, own, build)
+        yield EngineUnderTest(engine, server, description, startup, visible, own, build)
 
 
 def _already(engine: Engine) -> contextlib.AbstractAsyncContextManager[Server]:

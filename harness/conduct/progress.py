@@ -1,8 +1,7 @@
-"""What a run tells whoever watches it, and two who watch: a live terminal and a plain log."""
+"""A run's progress for whoever watches: a live bar on a terminal, plain lines elsewhere. Both fold the run's log."""
 
 import contextlib
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from statistics import fmean
 from typing import Protocol
 
@@ -10,11 +9,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from harness.experiment.config import Experiment
-from results.records import TrialPlan, TrialRecord, Verdict
+from results.records import TrialRecord, Verdict
 from results.report.findings import sentences
 from results.report.format import plain
 from results.report.search_lines import attempt_text
-from results.search import Attempt, SearchRecord
+from results.run_log import EngineStarted, EngineStarting, Event, LevelJudged, RunLog, TrialFinished, TrialPlanned
+from results.search import Over
+from results.units import NS_PER_S
 
 _START_S = 6.0
 """First guess of a start, until one was seen."""
@@ -29,50 +30,40 @@ class Observer(Protocol):
         """A model is being downloaded."""
         ...
 
-    def starting(self, label: str, repeat: int) -> None:
-        """An engine is being started."""
-        ...
-
-    def trial_started(self, plan: TrialPlan) -> None:
-        """A trial begins."""
-        ...
-
-    def trial_finished(self, record: TrialRecord) -> None:
-        """A trial has been stored."""
+    def event(self, log: RunLog) -> None:
+        """The log has one more event."""
         ...
 
 
 class Estimate:
-    """Time left of a run: measured lengths of starts and trials like those to come, else guesses.
+    """Time left of a run with a known plan: measured lengths of starts and trials like those to come, else guesses.
 
     Args:
         experiment: its plan and durations.
-        clock: seconds, from any origin.
     """
 
-    def __init__(self, experiment: Experiment, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, experiment: Experiment) -> None:
         self._left = experiment.plan()
         self._guess_s = experiment.trial.ramp_s + experiment.trial.duration_s * _TAIL_SHARE
         self._trials_s: dict[tuple[str, str], float] = {}
         self._starts_s: dict[str, float] = {}
-        self._clock = clock
-        self._starting_since_s: float | None = None
+        self._starting_since_ns = 0
         self._running: tuple[str, int] | None = None
 
-    def starting(self) -> None:
-        """An engine is being started; its start lasts until its first trial, so it includes the warm-up."""
-        self._starting_since_s, self._running = self._clock(), None
-
-    def trial_started(self, plan: TrialPlan) -> None:
-        """The engine of this trial runs."""
-        if self._starting_since_s is not None:
-            self._starts_s[plan.engine] = self._clock() - self._starting_since_s
-        self._starting_since_s, self._running = None, (plan.engine, plan.repeat)
-
-    def finished(self, record: TrialRecord) -> None:
-        """Take a finished trial into account."""
-        self._left = [plan for plan in self._left if plan.id != record.id]
-        self._trials_s[record.engine, record.load.label] = (record.ended_ns - record.started_ns) / 1e9
+    def event(self, event: Event) -> None:
+        """Take an event into account."""
+        match event:
+            case EngineStarting():
+                self._starting_since_ns, self._running = event.t_ns, None
+            case EngineStarted():
+                self._starts_s[event.engine] = (event.t_ns - self._starting_since_ns) / NS_PER_S
+                self._running = (event.engine, event.turn)
+            case TrialFinished():
+                record = event.record
+                self._left = [plan for plan in self._left if plan.id != record.id]
+                self._trials_s[record.engine, record.load.label] = (record.ended_ns - record.started_ns) / NS_PER_S
+            case _:
+                pass
 
     def left_s(self) -> float:
         """Seconds left; starts to come are taken to last as the engine's last one, else as the mean of the others."""
@@ -83,6 +74,16 @@ class Estimate:
         return starts_s + trials_s
 
 
+class QuietObserver:
+    """Says nothing."""
+
+    def fetching(self, have_bytes: int, total_bytes: int | None) -> None:
+        """Nothing."""
+
+    def event(self, log: RunLog) -> None:
+        """Nothing."""
+
+
 class PlainObserver:
     """One line per event: for logs, pipes and CI."""
 
@@ -90,110 +91,105 @@ class PlainObserver:
         self._console = console
         self._estimate = Estimate(experiment)
         self._total = len(experiment.plan())
-        self._done = 0
         self._megabytes = -1
 
     def fetching(self, have_bytes: int, total_bytes: int | None) -> None:
         """Every 20 MB."""
         if have_bytes // 20_000_000 != self._megabytes:
             self._megabytes = have_bytes // 20_000_000
-            self._say(f"model: {megabytes_text(have_bytes, total_bytes)}")
+            self._print(f"model: {megabytes_text(have_bytes, total_bytes)}")
 
-    def starting(self, label: str, repeat: int) -> None:
-        """Which engine."""
-        self._estimate.starting()
-        self._say(f"starting {label}, repeat {repeat}")
+    def event(self, log: RunLog) -> None:
+        """Starts, and each trial's result with the time left."""
+        event = log.events[-1]
+        self._estimate.event(event)
+        match event:
+            case EngineStarting():
+                self._print(f"starting {event.engine}, repeat {event.turn}")
+            case TrialFinished():
+                left = clock_text(self._estimate.left_s())
+                self._print(f"[{len(log.finished)}/{self._total}] {trial_line(event.record)}, about {left} left")
+            case _:
+                pass
 
-    def trial_started(self, plan: TrialPlan) -> None:
-        """No line of its own: that comes with the result."""
-        self._estimate.trial_started(plan)
-
-    def trial_finished(self, record: TrialRecord) -> None:
-        """The result and the time left."""
-        self._done += 1
-        self._estimate.finished(record)
-        left = clock_text(self._estimate.left_s())
-        self._say(f"[{self._done}/{self._total}] {trial_line(record)}, about {left} left")
-
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False)
 
 
 class SearchObserver:
-    """One line for each start and each trial of a search: nobody knows how many there will be."""
+    """One line for each start and each judged trial of a search, whose number of trials nobody knows beforehand."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, over: Over) -> None:
         self._console = console
+        self._over = over
 
     def fetching(self, have_bytes: int, total_bytes: int | None) -> None:
         """Once, when all is there."""
         if have_bytes == total_bytes:
-            self._say(f"model: {megabytes_text(have_bytes, total_bytes)}")
+            self._print(f"model: {megabytes_text(have_bytes, total_bytes)}")
 
-    def starting(self, label: str, repeat: int) -> None:  # noqa: ARG002  (a search has one)
-        """Which engine."""
-        self._say(f"starting {label}")
+    def event(self, log: RunLog) -> None:
+        """Which engine starts, and what a trial said."""
+        match event := log.events[-1]:
+            case EngineStarting():
+                self._print(f"starting {event.engine}")
+            case LevelJudged():
+                self._print(attempt_text(self._over, event.engine, event.attempt))
+            case _:
+                pass
 
-    def trial_started(self, plan: TrialPlan) -> None:
-        """Nothing: the line comes with the result."""
-
-    def trial_finished(self, record: TrialRecord) -> None:
-        """Nothing: it is not yet judged."""
-
-    def judged(self, search: SearchRecord, engine: str, attempt: Attempt) -> None:
-        """What the trial said."""
-        self._say(attempt_text(search, engine, attempt))
-
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self._console.print(plain(text), markup=False, highlight=False, soft_wrap=True)
 
 
 class LiveObserver:
     """A progress bar with the time left, and a line for each INVALID trial."""
 
-    def __init__(self, progress: Progress, experiment: Experiment) -> None:
-        self._progress = progress
+    def __init__(self, bar: Progress, experiment: Experiment) -> None:
+        self._bar = bar
         self._estimate = Estimate(experiment)
-        self._task = progress.add_task("preparing", total=len(experiment.plan()), left="")
+        self._task = bar.add_task("preparing", total=len(experiment.plan()), left="")
 
     def fetching(self, have_bytes: int, total_bytes: int | None) -> None:
         """Bytes so far."""
-        self._progress.update(self._task, description=f"model {megabytes_text(have_bytes, total_bytes)}")
+        self._bar.update(self._task, description=f"model {megabytes_text(have_bytes, total_bytes)}")
 
-    def starting(self, label: str, repeat: int) -> None:
-        """Which engine."""
-        self._estimate.starting()
-        self._show(f"starting {label}, repeat {repeat}")
-
-    def trial_started(self, plan: TrialPlan) -> None:
-        """Which trial."""
-        self._estimate.trial_started(plan)
-        self._show(f"{plan.engine} {plan.load.label}, repeat {plan.repeat}")
-
-    def trial_finished(self, record: TrialRecord) -> None:
-        """Advance; an INVALID trial stays on the screen with its reason."""
-        self._estimate.finished(record)
-        self._progress.advance(self._task)
-        if record.verdict is Verdict.INVALID:
-            self._progress.console.print(trial_line(record), markup=False, highlight=False)
+    def event(self, log: RunLog) -> None:
+        """What goes on; an INVALID trial stays on the screen with its reason."""
+        event = log.events[-1]
+        self._estimate.event(event)
+        match event:
+            case EngineStarting():
+                self._show(f"starting {event.engine}, repeat {event.turn}")
+            case EngineStarted() | TrialPlanned() if (plan := log.under_way) is not None:
+                self._show(f"{plan.engine} {plan.load.label}, repeat {plan.repeat}")
+            case TrialFinished():
+                self._bar.advance(self._task)
+                if event.record.verdict is Verdict.INVALID:
+                    self._bar.console.print(trial_line(event.record), markup=False, highlight=False)
+            case _:
+                pass
 
     def _show(self, text: str) -> None:
         left = f"about {clock_text(self._estimate.left_s())} left"
-        self._progress.update(self._task, description=text, left=left)
+        self._bar.update(self._task, description=text, left=left)
 
 
 @contextlib.contextmanager
-def observer(console: Console, experiment: Experiment) -> Generator[Observer]:
-    """A live bar on a terminal, plain lines elsewhere."""
-    if not console.is_terminal:
+def progress(console: Console, experiment: Experiment, log: RunLog) -> Generator[Observer]:
+    """A live bar on a terminal, plain lines elsewhere; of a search one line a trial."""
+    search = log.started.search if log.started else None
+    if search is not None:
+        yield SearchObserver(console, search.over)
+    elif not console.is_terminal:
         yield PlainObserver(console, experiment)
-        return
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
-    )  # fmt: skip
-    with Progress(*columns, console=console, transient=True, refresh_per_second=2) as progress:
-        yield LiveObserver(progress, experiment)
+    else:
+        columns = (
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+        )  # fmt: skip
+        with Progress(*columns, console=console, transient=True, refresh_per_second=2) as bar:
+            yield LiveObserver(bar, experiment)
 
 
 def trial_line(record: TrialRecord) -> str:

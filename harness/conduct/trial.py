@@ -13,7 +13,7 @@ from harness.calibration.client_error import Shape, median_of, spread_of
 from harness.client import Closed, Fleet, Issue, LoadResult, decode_stream
 from harness.client.fleet import LoadOrder, Share
 from harness.client.wire import WireSession, wire_sessions
-from harness.conduct.engine_start import Side
+from harness.conduct.engine_start import EngineUnderTest
 from harness.conduct.world import Telemetry, World
 from harness.errors import ClientFailed, TruthFailed
 from harness.experiment.config import Experiment
@@ -106,24 +106,24 @@ class TrialRunner:
         self._was_reset = False
 
     async def run(
-        self, plan: TrialPlan, order: int, side: Side, traffic: Traffic, fingerprint: str = ""
+        self, plan: TrialPlan, order: int, under_test: EngineUnderTest, traffic: Traffic, fingerprint: str = ""
     ) -> TrialRecord:
-        """Run one trial and store it; an engine that dies makes it INVALID, it does not raise."""
+        """Run one trial and store its files; an engine that dies makes it INVALID, it does not raise."""
         folder = self._run.trial(plan.id)
         folder.create()
         started_ns = self._world.now_ns()
-        page = _page(side)
-        own = side.own if self._fleet.is_local else OwnProcesses(unknown="the client's workers run on a cluster")
+        page = _page(under_test)
+        own = under_test.own if self._fleet.is_local else OwnProcesses(unknown="the client's workers run on a cluster")
         async with self._sampler.into(
-            folder.telemetry_log, side.server.pid, self._fleet.pids, page, side.gpus, own=own
+            folder.telemetry_log, under_test.server.pid, self._fleet.pids, page, under_test.gpus, own=own
         ):
-            result = await self._unless_death(side.server, self._drive(side, plan.load, traffic, folder))
+            result = await self._unless_death(under_test.server, self._drive(under_test, plan.load, traffic, folder))
         ended_ns = self._world.now_ns()
         if result and result.loop_lag:
             with Appender(folder.telemetry_log) as telemetry:
                 telemetry.append(result.loop_lag)
         issue = result.issue if result else Issue(started_ns, ended_ns)
-        death = side.server.died()
+        death = under_test.server.died()
         record = TrialRecord(
             id=plan.id,
             engine=plan.engine,
@@ -139,10 +139,10 @@ class TrialRunner:
             planned_requests=result.planned if result else _under_load(folder),
             workload_sha256=traffic.shape_sha256,
             verdict=Verdict.INVALID,
-            engine_description=side.description,
+            engine_description=under_test.description,
             engine_log_tail=list(death.log_tail) if death else [],
-            start_s=side.server.start_s,
-            startup=side.startup,
+            start_s=under_test.server.start_s,
+            startup=under_test.startup,
             fingerprint=fingerprint,
             clients=result.clients if result else [],
             traffic=msgspec.structs.replace(traffic.record, cache_reset=self._was_reset),
@@ -150,24 +150,24 @@ class TrialRunner:
             if result and result.ramp
             else None,
         )
-        record = await self._judged(record, folder, side, str(death) if death else None)
-        folder.finish(record)
-        return record
+        return await self._judged(record, folder, under_test, str(death) if death else None)
 
-    async def _drive(self, side: Side, load: Load, traffic: Traffic, folder: TrialFolder) -> LoadResult:
+    async def _drive(
+        self, under_test: EngineUnderTest, load: Load, traffic: Traffic, folder: TrialFolder
+    ) -> LoadResult:
         limits = self._experiment.trial
         self._was_reset = False
         await asyncio.sleep(limits.idle_s)
-        self._was_reset = limits.cache is not Cache.WARM and await side.engine.reset_cache(side.server)
-        primed = await self._prime(side, tuple(traffic.primers()), folder)
-        order = self._order(side, share_of(load, limits), Phase.MEASURED)
+        self._was_reset = limits.cache is not Cache.WARM and await under_test.engine.reset_cache(under_test.server)
+        primed = await self._prime(under_test, tuple(traffic.primers()), folder)
+        order = self._order(under_test, share_of(load, limits), Phase.MEASURED)
 
         def window(sessions: Iterable[PlannedSession], first: int) -> Iterator[WireSession]:
-            return self._encoded(side, sessions, first, self._asks(load))
+            return self._encoded(under_test, sessions, first, self._asks(load))
 
         await self._sampler.mark("before")
         if is_steady(load):
-            others = functools.partial(self._encoded, side)
+            others = functools.partial(self._encoded, under_test)
             plan = SteadyTraffic(load, limits, traffic, primed=primed, encode=others, encode_window=window).plan()
             result = await self._fleet.steady(order, plan, folder)
         else:
@@ -175,13 +175,13 @@ class TrialRunner:
         await self._sampler.mark("after")
         return result
 
-    async def _prime(self, side: Side, sessions: Sequence[PlannedSession], folder: TrialFolder) -> int:
+    async def _prime(self, under_test: EngineUnderTest, sessions: Sequence[PlannedSession], folder: TrialFolder) -> int:
         """Fill the cache, two sessions at a time; returns how many requests that were, numbered below zero."""
         requests = sum(len(planned.session.turns) for planned in sessions)
         if sessions:
             share = Closed(min(2, len(sessions)), self._experiment.trial.timeout_s * len(sessions))
-            order = self._order(side, share, Phase.WARMUP)
-            await self._fleet.load(order, self._encoded(side, sessions, -requests), folder)
+            order = self._order(under_test, share, Phase.WARMUP)
+            await self._fleet.load(order, self._encoded(under_test, sessions, -requests), folder)
         return requests
 
     def _asks(self, load: Load) -> Callable[[int], bool] | None:
@@ -190,15 +190,19 @@ class TrialRunner:
         return asks_logprobs(self._experiment.traffic_seed(load), quality.samples) if quality.logprobs else None
 
     def _encoded(
-        self, side: Side, sessions: Iterable[PlannedSession], first: int, logprobs: Callable[[int], bool] | None = None
+        self,
+        under_test: EngineUnderTest,
+        sessions: Iterable[PlannedSession],
+        first: int,
+        logprobs: Callable[[int], bool] | None = None,
     ) -> Iterator[WireSession]:
-        dialect, model = side.engine.dialect, side.engine.model_id
+        dialect, model = under_test.engine.dialect, under_test.engine.model_id
         return wire_sessions(sessions, dialect, model, first_index=first, tokenizer=self._tokenizer, logprobs=logprobs)
 
-    def _order(self, side: Side, share: Share, phase: Phase) -> LoadOrder:
+    def _order(self, under_test: EngineUnderTest, share: Share, phase: Phase) -> LoadOrder:
         return LoadOrder(
-            base_url=side.server.base_url,
-            access=side.server.access,
+            base_url=under_test.server.base_url,
+            access=under_test.server.access,
             share=share,
             timeout_s=self._experiment.trial.timeout_s,
             phase=phase,
@@ -216,10 +220,12 @@ class TrialRunner:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _judged(self, record: TrialRecord, folder: TrialFolder, side: Side, death: str | None) -> TrialRecord:
+    async def _judged(
+        self, record: TrialRecord, folder: TrialFolder, under_test: EngineUnderTest, death: str | None
+    ) -> TrialRecord:
         """Decode the log, store the requests, and fill in the client's error, verdict and findings."""
         counting = self._tokenizer if self._tokenizer and self._tokenizer.is_exact else None
-        requests = [decode_stream(stream, side.engine.dialect, counting) for stream in folder.read_streams()]
+        requests = [decode_stream(stream, under_test.engine.dialect, counting) for stream in folder.read_streams()]
         folder.write_requests(requests)
         telemetry: list[TelemetryRecord] = folder.read_telemetry().records
         evidence = Evidence(
@@ -270,10 +276,10 @@ class TrialRunner:
         return median_of([error, *[await self._world.calibrate(self._fleet, shape, transport) for _ in range(2)]])
 
 
-def _page(side: Side) -> ServerPage | None:
+def _page(under_test: EngineUnderTest) -> ServerPage | None:
     """Where the engine tells its own view of the load."""
-    source = side.engine.metrics
-    return ServerPage(side.server.base_url, source, side.server.access) if source else None
+    source = under_test.engine.metrics
+    return ServerPage(under_test.server.base_url, source, under_test.server.access) if source else None
 
 
 def _window(result: LoadResult | None, issue: Issue, folder: TrialFolder) -> Window:

@@ -16,6 +16,7 @@ from engines import Engine, Server
 from harness.client import Closed, Fleet
 from harness.client.fleet import LoadOrder
 from harness.client.wire import wire_sessions
+from harness.experiment.config import TrialConfig
 from harness.traffic.planner import TrafficPlanner
 from results.records import Phase, StreamEnd, StreamRecord
 from results.store import TrialFolder
@@ -24,30 +25,29 @@ from results.units import NS_PER_S
 STILL_FALLING = 0.9
 """A round that takes less than this share of the last one's time shows that the engine is still warming up."""
 BUSY = 2.0
-"""A round that takes more than so many times an idle engine's shows that it is still busy with something else."""
-_MOST_ROUNDS = 12
+"""A round that takes more than this many times an idle engine's shows that it is still busy with something else."""
+_MAX_ROUNDS = 12
 
 
-class Settling(msgspec.Struct, frozen=True):
-    """How it went.
+class WarmUpResult(msgspec.Struct, frozen=True):
+    """How a warm-up went.
 
     Attributes:
         requests: sent in all.
-        settled: whether the engine grew no faster; False where the time ran out or a request failed.
+        is_warm: whether the engine stopped getting faster; False where the time ran out or a request failed.
     """
 
     requests: int
-    settled: bool
+    is_warm: bool
 
 
-class Settler:
+class WarmUp:
     """Brings engines to their working speed.
 
     Args:
         fleet: the client's workers.
         planner: of what is sent.
-        limit_s: for one start; a round that is under way is finished.
-        timeout_s: longest exchange.
+        limits: ``warm_up_s`` for one start, whose last round is finished, and ``timeout_s`` for an exchange.
         transport: as the trials use it.
         now_ns: monotonic nanoseconds.
     """
@@ -56,67 +56,65 @@ class Settler:
         self,
         fleet: Fleet,
         planner: TrafficPlanner,
-        *,
-        limit_s: float,
-        timeout_s: float,
+        limits: TrialConfig,
         transport: str,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._fleet = fleet
         self._planner = planner
-        self._limit_s = limit_s
-        self._timeout_s = timeout_s
+        self._limit_s = limits.warm_up_s
+        self._timeout_s = limits.timeout_s
         self._transport = transport
         self._now_ns = now_ns
 
-    async def settle(self, engine: Engine, server: Server, start: str) -> Settling | None:
-        """Send rounds until the engine grows no faster; None where no time is given for it.
+    async def run(self, engine: Engine, server: Server, start: str) -> WarmUpResult | None:
+        """Send rounds until the engine stops getting faster; None where no time is given for it.
 
         Args:
             engine: whose dialect is spoken.
             server: that engine, running.
-            start: names this start; the words of its rounds are its own.
+            start: names this start; its rounds have words of their own.
         """
         if not self._limit_s:
             return None
         deadline_ns = self._deadline_ns()
         last_s, requests = float("inf"), 0
-        for number in range(_MOST_ROUNDS):
+        for number in range(_MAX_ROUNDS):
             took_s = await self._round(engine, server, f"{start}/{number}")
             requests += len(took_s)
             if not took_s or server.exit_status is not None or self._now_ns() > deadline_ns:
-                return Settling(requests, settled=False)
+                return WarmUpResult(requests, is_warm=False)
             round_s = statistics.median(took_s)
             if round_s >= STILL_FALLING * last_s:
-                return Settling(requests, settled=True)
+                return WarmUpResult(requests, is_warm=True)
             last_s = round_s
-        return Settling(requests, settled=False)
+        return WarmUpResult(requests, is_warm=False)
 
-    async def round_s(self, engine: Engine, server: Server, words: str) -> float | None:
+    async def round_s(self, engine: Engine, server: Server, name: str) -> float | None:
         """Median seconds of one round; None where a request failed, or no time is given for rounds.
 
         Args:
             engine: whose dialect is spoken.
             server: that engine, running.
-            words: names the words of this round.
+            name: of the round, which seeds its words.
         """
-        took_s = await self._round(engine, server, words) if self._limit_s else []
+        took_s = await self._round(engine, server, name) if self._limit_s else []
         return statistics.median(took_s) if took_s else None
 
-    async def recovered(self, engine: Engine, server: Server, words: str, idle_s: float) -> bool:
+    async def is_idle(self, engine: Engine, server: Server, name: str, *, idle_s: float) -> bool:
         """Send rounds until one is about as quick as on the idle engine; False where the time ran out before.
 
-        An engine may go on with requests that nobody waits for any more, and would take them into the next trial.
+        An engine may go on with abandoned requests, and would take them into the next trial.
 
         Args:
             engine: whose dialect is spoken.
             server: that engine, running.
-            words: names the words of these rounds.
+            name: of these rounds.
             idle_s: what a round took before any load.
         """
         deadline_ns, rounds = self._deadline_ns(), 0
         while server.exit_status is None and self._now_ns() < deadline_ns:
-            took_s = await self.round_s(engine, server, f"{words}/{rounds}")
+            took_s = await self.round_s(engine, server, f"{name}/{rounds}")
             if took_s is not None and took_s <= BUSY * idle_s:
                 return True
             rounds += 1
@@ -125,9 +123,9 @@ class Settler:
     def _deadline_ns(self) -> int:
         return self._now_ns() + round(self._limit_s * NS_PER_S)
 
-    async def _round(self, engine: Engine, server: Server, words: str) -> Sequence[float]:
+    async def _round(self, engine: Engine, server: Server, name: str) -> Sequence[float]:
         """Seconds from send to end of each request of one round; empty where one failed."""
-        sessions = self._planner.settling(words)
+        sessions = self._planner.warm_up_sessions(name)
         share = Closed(1, self._timeout_s * len(sessions), len(sessions))
         order = LoadOrder(
             server.base_url, share, self._timeout_s, Phase.WARMUP, self._transport, server.access

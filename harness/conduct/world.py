@@ -24,7 +24,7 @@ from engines.models import resolve
 from harness.calibration.client_error import Shape, calibrate
 from harness.client import Fleet, local_fleet
 from harness.client.ray_fleet import ray_fleet
-from harness.conduct.engine_start import Side, started
+from harness.conduct.engine_start import EngineUnderTest, started
 from harness.experiment.config import ClientConfig, Experiment, ModelConfig
 from harness.experiment.fingerprint import build_of_engine
 from harness.host.environment import environment, git_commit, source
@@ -32,7 +32,8 @@ from harness.host.signals import stop_signals
 from harness.quality import check_quality
 from harness.telemetry import OwnProcesses, ServerPage, sampler
 from harness.traffic.planner import TrafficPlanner
-from results.records import ClientError, Source, TrialPlan
+from results.records import ClientError, TrialRecord
+from results.run_log import Source
 from results.store import RunFolder, new_run_id
 from workloads import NoTokenizer, Tokenizer, tokenizer_at
 
@@ -126,7 +127,7 @@ class World(Protocol):
 
     def started(
         self, engine: Engine, label: str, model: Model, port: int | None, log: Path
-    ) -> AbstractAsyncContextManager[Side]:
+    ) -> AbstractAsyncContextManager[EngineUnderTest]:
         """The engine, running and described; stopped with the block.
 
         Raises:
@@ -148,7 +149,7 @@ class World(Protocol):
 
     async def check_quality(
         self,
-        plans: Sequence[TrialPlan],
+        records: Sequence[TrialRecord],
         run: RunFolder,
         engine: Engine,
         *,
@@ -240,7 +241,7 @@ class RealWorld:
 
     async def check_quality(
         self,
-        plans: Sequence[TrialPlan],
+        records: Sequence[TrialRecord],
         run: RunFolder,
         engine: Engine,
         *,
@@ -251,7 +252,7 @@ class RealWorld:
     ) -> None:
         """With Transformers, in a process of its own."""
         await check_quality(
-            plans, run, engine, experiment=experiment, model=model, tokenizer=tokenizer, planner=planner
+            records, run, engine, experiment=experiment, model=model, tokenizer=tokenizer, planner=planner
         )
 
 

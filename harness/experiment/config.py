@@ -69,7 +69,7 @@ class TrialConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """The window is long enough for this many requests."""
     max_requests: int | None = None
     """The window's plan has at most this many sessions; one that ends early shortens the window."""
-    settle_s: float = 60.0
+    warm_up_s: float = 60.0
     """After each launch of an engine, small requests are sent until it grows no faster, for at most so many seconds;
     0 leaves it out."""
     idle_s: float = 0.0
@@ -238,7 +238,7 @@ def _problem(experiment: Experiment) -> str | None:
         (experiment.repeats >= 1, "repeats must be at least 1"),
         (experiment.trial.duration_s > 0, "trial.duration_s must be above 0"),
         (0 <= experiment.trial.max_foreign_share <= 1, "trial.max_foreign_share must lie between 0 and 1"),
-        (experiment.trial.settle_s >= 0, "trial.settle_s must not be negative"),
+        (experiment.trial.warm_up_s >= 0, "trial.warm_up_s must not be negative"),
         (experiment.client.workers >= 1, "client.workers must be at least 1"),
         (_is_cluster(experiment.client.ray), "client.ray must be 'auto' or the host:port of a Ray cluster's head"),
         (experiment.client.transport in _TRANSPORTS, f"client.transport must be one of {', '.join(_TRANSPORTS)}"),

@@ -12,7 +12,7 @@ import psutil
 
 from harness.telemetry.gpu import open_gpus
 from harness.version import version
-from results.records import Source
+from results.run_log import Source
 
 _CI = (
     ("GITHUB_SHA", "GITHUB_HEAD_REF", "GITHUB_REF_NAME"),

@@ -12,7 +12,7 @@ from harness.quality.answers import Candidate, prepared
 from harness.quality.scorer import Line, Score, Scores, not_installed, scored
 from harness.traffic.planner import Traffic, TrafficPlanner
 from results.quality import Difference, Likeness, QualityRecord, QualitySample, pooled
-from results.records import Outcome, Phase, RequestRecord, TrialPlan
+from results.records import Outcome, Phase, RequestRecord, TrialRecord
 from results.store import RunFolder, TrialFolder
 from workloads import Tokenizer, Turn
 
@@ -32,7 +32,7 @@ class _Trial(msgspec.Struct, frozen=True):
 
 
 async def check_quality(
-    plans: Sequence[TrialPlan],
+    records: Sequence[TrialRecord],
     run: RunFolder,
     engine: Engine,
     *,
@@ -47,7 +47,7 @@ async def check_quality(
     that goes wrong with the reference fails the run: the reason is stored.
 
     Args:
-        plans: the trials, all of one repeat and one engine; those that have not finished are left out.
+        records: the trials, all of one repeat and one engine.
         run: where they are.
         engine: for its dialect.
         experiment: says how many answers, and the seed of the choice.
@@ -55,14 +55,15 @@ async def check_quality(
         tokenizer: the model's.
         planner: of their traffic.
     """
-    folders = [(plan, run.trial(plan.id)) for plan in plans]
-    wanted = [(plan, folder) for plan, folder in folders if folder.read_record() and not folder.read_quality()]
-    if not experiment.quality.samples or not wanted:
+    folders = [(record, run.trial(record.id)) for record in records]
+    unchecked = [(record, folder) for record, folder in folders if not folder.read_quality()]
+    if not experiment.quality.samples or not unchecked:
         return
     why = not_installed() if model.path else "the model's files are not here; set path in [model]"
     looking = _Looking(experiment, engine, tokenizer, planner)
     trials = [
-        _Trial(folder, why=why) if why else await asyncio.to_thread(looking.at, plan, folder) for plan, folder in wanted
+        _Trial(folder, why=why) if why else await asyncio.to_thread(looking.at, record, folder)
+        for record, folder in unchecked
     ]
     lines = [line for trial in trials for line in trial.lines]
     scores = await scored(str(model.path), lines, experiment.quality.limit_s) if lines else Scores({})
@@ -105,14 +106,13 @@ class _Looking:
         self._tokenizer = tokenizer
         self._planner = planner
 
-    def at(self, plan: TrialPlan, folder: TrialFolder) -> _Trial:
+    def at(self, record: TrialRecord, folder: TrialFolder) -> _Trial:
         """The answers of one trial; as many as are wanted, where so many can be compared."""
-        record = folder.read_record()
-        traffic = self._planner.traffic(plan.load, plan.repeat, plan.engine)
-        if record is None or record.traffic is None or record.traffic.sha256 != traffic.sha256:
+        traffic = self._planner.traffic(record.load, record.repeat, record.engine)
+        if record.traffic is None or record.traffic.sha256 != traffic.sha256:
             return _Trial(folder, why="the trial was sent other words than this run plans")
         found = _Trial(folder)
-        for candidate in self._candidates(plan, folder, traffic):
+        for candidate in self._candidates(record, folder, traffic):
             sample, line = prepared(candidate, self._engine.dialect, self._tokenizer)
             found.samples.append(sample)
             if line:
@@ -121,16 +121,16 @@ class _Looking:
                 break
         return found if found.samples else _Trial(folder, why="no answer ended well")
 
-    def _candidates(self, plan: TrialPlan, folder: TrialFolder, traffic: Traffic) -> Iterator[Candidate]:
+    def _candidates(self, record: TrialRecord, folder: TrialFolder, traffic: Traffic) -> Iterator[Candidate]:
         """Answers that ended well, in the order in which they are chosen."""
         good = [
             r for r in folder.read_requests()
             if r.phase is Phase.MEASURED and r.outcome is Outcome.OK and not r.cycle
         ]  # fmt: skip
         if self._config.logprobs:
-            asks = asks_logprobs(self._experiment.traffic_seed(plan.load), self._config.samples)
+            asks = asks_logprobs(self._experiment.traffic_seed(record.load), self._config.samples)
             good = [request for request in good if asks(request.index)]
-        seed = f"{self._experiment.traffic_seed(plan.load)}/{plan.repeat}"
+        seed = f"{self._experiment.traffic_seed(record.load)}/{record.repeat}"
         chosen = ranked(seed, good)[: _TRIES * self._config.samples]
         places = {request.index for request in chosen}
         turns = _turns(traffic, places)

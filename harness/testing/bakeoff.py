@@ -7,9 +7,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from harness.conduct.run import create_run, run_into, why_invalid
+from harness.experiment.bench import bench_experiment
 from harness.experiment.config import Experiment, load_experiment
-from harness.measuring import bench_experiment, run_into, why_invalid
-from harness.run import create_run
 from harness.testing.measured import Measured
 from harness.testing.one_line import OneLine
 from results import load
@@ -51,7 +51,7 @@ class Bakeoff:
         return self._measured(made)
 
     def bench(self, **options: Any) -> Measured:  # noqa: ANN401  (typed where they arrive)
-        """Measure a server that runs already; options are those of :func:`harness.measuring.bench_experiment`.
+        """Measure a server that runs already; options are those of :func:`harness.experiment.bench.bench_experiment`.
 
         Raises:
             AssertionError, HarnessError, EngineError, WorkloadError, ResultsError: as :meth:`run`.

@@ -38,7 +38,7 @@ from workloads import (
 )
 from workloads.types import SupportsOwnRate, SupportsPrimers, SupportsReach
 
-SETTLING_REQUESTS = 3
+WARM_UP_REQUESTS = 3
 """In one round of them."""
 _SETTLING_TOKENS = 16
 _LEAST_RAMP = 40
@@ -151,14 +151,14 @@ class TrafficPlanner:
             self._made[seed] = self._planned(load, seed)
         return self._made[seed]
 
-    def settling(self, words: str) -> tuple[PlannedSession, ...]:
+    def warm_up_sessions(self, words: str) -> tuple[PlannedSession, ...]:
         """A round of small requests after an engine's start.
 
         All rounds are alike in length, answers cut short; ``words`` names the words of this one.
         """
         shape = f"{self._experiment.seed}/settling"
         seed = Seed(shape, f"{shape}/{words}")
-        plan = plan_closed(_within(self._workload, 0.0), self.tokenizer, seed, SETTLING_REQUESTS)
+        plan = plan_closed(_within(self._workload, 0.0), self.tokenizer, seed, WARM_UP_REQUESTS)
         return tuple(_shortened(_first_turn(planned)) for planned in plan)
 
     def _seed(self, load: Load, repeat: int, engine: str) -> Seed:

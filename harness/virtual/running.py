@@ -4,43 +4,20 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.conduct.progress import Observer
+from harness.conduct.policies.gate import InterimAnalyses, gate_experiment
+from harness.conduct.progress import Observer, QuietObserver
+from harness.conduct.run import MakePolicy, capacity_search, create_run, fixed_plan, gate, run_experiment
 from harness.conduct.world import inside
 from harness.experiment.config import Experiment, experiment_from
-from harness.gating import Looks, two_sides
-from harness.run import create_run, run_experiment
-from harness.searching import Terms as SearchTerms
-from harness.searching import create_search, search
 from harness.virtual.engine import VirtualEngine
 from harness.virtual.world import VirtualWorld
 from results import Run, load
 from results.gate import GateVerdict
-from results.records import TrialPlan, TrialRecord
-from results.search import Attempt, SearchRecord
+from results.search import SearchConfig
 from results.store import RunFolder
 from results.terms import Terms
 
-
-class Quiet:
-    """An observer that says nothing."""
-
-    def fetching(self, have_bytes: int, total_bytes: int | None) -> None:
-        """Nothing."""
-
-    def starting(self, label: str, repeat: int) -> None:
-        """Nothing."""
-
-    def trial_started(self, plan: TrialPlan) -> None:
-        """Nothing."""
-
-    def trial_finished(self, record: TrialRecord) -> None:
-        """Nothing."""
-
-    def judged(self, search: SearchRecord, engine: str, attempt: Attempt) -> None:
-        """Nothing."""
-
-
-QUIET = Quiet()
+QUIET = QuietObserver()
 
 
 def virtual_experiment(labels: Iterable[str], loads: Iterable[Mapping[str, Any]], **changes: Any) -> Experiment:  # noqa: ANN401
@@ -59,7 +36,7 @@ def virtual_experiment(labels: Iterable[str], loads: Iterable[Mapping[str, Any]]
         "engines": [{"adapter": "reference", "label": label} for label in labels],
         "loads": list(loads),
         "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": 5}},
-        "trial": {"settle_s": 0.0},
+        "trial": {"warm_up_s": 0.0},
         "quality": {"samples": 0},
         **changes,
     }
@@ -72,7 +49,7 @@ def run_in(
     root: Path,
     *,
     earlier: RunFolder | None = None,
-    watcher: Observer = QUIET,
+    observer: Observer = QUIET,
 ) -> Run:
     """Run an experiment to its end; ``world.sites`` then hold the truth.
 
@@ -81,23 +58,19 @@ def run_in(
         experiment: what is run.
         root: folder in which the run's folder is made.
         earlier: a run whose finished trials are taken over.
-        watcher: who is told of the progress.
+        observer: hears of the progress.
 
     Raises:
-        EngineError, WorkloadError: as :func:`harness.run.run_experiment`.
+        EngineError, WorkloadError: as :func:`harness.conduct.run.run_experiment`.
     """
-    with inside(world):
-        folder = create_run(experiment, root, earlier)
-        world.run(run_experiment(experiment, folder, watcher, earlier))
-    return load(folder.path)
+    return _run_in(world, experiment, root, earlier=earlier, observer=observer)
 
 
-def search_in(world: VirtualWorld, experiment: Experiment, root: Path, terms: SearchTerms) -> Run:
-    """Search for what each engine bears; see :func:`run_in` and :func:`harness.searching.search`."""
-    with inside(world):
-        folder = create_search(experiment, root)
-        world.run(search(experiment, folder, QUIET, terms))
-    return load(folder.path)
+def search_in(
+    world: VirtualWorld, experiment: Experiment, root: Path, config: SearchConfig, *, earlier: RunFolder | None = None
+) -> Run:
+    """Search for the highest load that each engine can take; see :func:`run_in`."""
+    return _run_in(world, experiment, root, earlier=earlier, search=config, make_policy=capacity_search(config))
 
 
 def gate_in(
@@ -108,12 +81,28 @@ def gate_in(
     Raises:
         NoEvidence: too little of the run is valid, and what is not says nothing against the candidate.
     """
-    pair, a, b = two_sides(experiment, baseline, candidate)
+    pair, a, b = gate_experiment(experiment, baseline, candidate)
     with inside(world):
         folder = create_run(pair, root)
-        looks = Looks(folder, a, b, pair.repeats, terms)
-        world.run(run_experiment(pair, folder, QUIET, clear=looks.clear))
-    return load(folder.path), looks.last()
+        analyses = InterimAnalyses(folder, a, b, pair.repeats, terms)
+        world.run(run_experiment(pair, folder, QUIET, make_policy=gate(analyses)))
+    return load(folder.path), analyses.final()
+
+
+def _run_in(
+    world: VirtualWorld,
+    experiment: Experiment,
+    root: Path,
+    *,
+    earlier: RunFolder | None,
+    observer: Observer = QUIET,
+    search: SearchConfig | None = None,
+    make_policy: MakePolicy = fixed_plan,
+) -> Run:
+    with inside(world):
+        folder = create_run(experiment, root, earlier, search=search)
+        world.run(run_experiment(experiment, folder, observer, earlier, make_policy))
+    return load(folder.path)
 
 
 def virtual_run(experiment: Experiment, engines: Mapping[str, VirtualEngine], root: Path, *, seed: int = 1) -> Run:
@@ -122,10 +111,10 @@ def virtual_run(experiment: Experiment, engines: Mapping[str, VirtualEngine], ro
 
 
 def virtual_search(
-    experiment: Experiment, engines: Mapping[str, VirtualEngine], root: Path, terms: SearchTerms, *, seed: int = 1
+    experiment: Experiment, engines: Mapping[str, VirtualEngine], root: Path, config: SearchConfig, *, seed: int = 1
 ) -> Run:
     """:func:`search_in` a world of its own, with these engines by label."""
-    return search_in(VirtualWorld(engines, seed=seed), experiment, root, terms)
+    return search_in(VirtualWorld(engines, seed=seed), experiment, root, config)
 
 
 def virtual_gate(

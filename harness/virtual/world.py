@@ -13,7 +13,7 @@ from engines.dialects import OpenAiDialect
 from engines.errors import EngineDied
 from harness.calibration.client_error import Shape
 from harness.client import Fleet
-from harness.conduct.engine_start import Side
+from harness.conduct.engine_start import EngineUnderTest
 from harness.conduct.world import Fetching, Provenance, Telemetry
 from harness.errors import BadExperiment
 from harness.experiment.config import ClientConfig, Experiment, ModelConfig
@@ -27,7 +27,7 @@ from harness.virtual.site import Site
 from harness.virtual.station import VirtualHost, VirtualStation
 from harness.virtual.telemetry import VirtualSampler
 from harness.virtual.tokenizer import word_tokenizer
-from results.records import ClientError, EngineDescription, Startup, TrialPlan
+from results.records import ClientError, EngineDescription, Startup, TrialRecord
 from results.store import RunFolder
 from results.units import NS_PER_S
 from workloads import Tokenizer, tokenizer_at
@@ -128,7 +128,7 @@ class VirtualWorld:
         model: Model,
         port: int | None,  # noqa: ARG002
         log: Path,
-    ) -> AsyncGenerator[Side]:
+    ) -> AsyncGenerator[EngineUnderTest]:
         """The engine's virtual twin."""
         if not isinstance(engine.dialect, OpenAiDialect):
             raise BadExperiment(f"engine '{label}': virtual engines speak OpenAI's API, {engine.adapter} does not")
@@ -149,7 +149,7 @@ class VirtualWorld:
             notes=list(engine.notes),
         )  # fmt: skip
         try:
-            yield Side(engine, server, description, startup, None)
+            yield EngineUnderTest(engine, server, description, startup, None)
         finally:
             server.stop()
 
@@ -171,7 +171,7 @@ class VirtualWorld:
 
     async def check_quality(
         self,
-        plans: Sequence[TrialPlan],
+        records: Sequence[TrialRecord],
         run: RunFolder,
         engine: Engine,
         *,

@@ -17,6 +17,7 @@ import msgspec
 from results.jsonl import read_after
 from results.records import RunStatus, TelemetryRecord, TrialPlan
 from results.report.findings import sentences
+from results.run_log import Event, RunLog
 from results.store import RunFolder, TrialFolder
 from results.units import NS_PER_S
 
@@ -108,33 +109,33 @@ class LiveRuns:
 
 
 class _LiveRun:
-    """What is known of a run from the looks before: trials that ended, and how far the logs of one were read."""
+    """The run log as far as it has been read, and the trial under way."""
 
     def __init__(self) -> None:
-        self._ended: dict[str, Step] = {}
+        self._log = RunLog()
+        self._read_bytes = 0
         self._trial: _LiveTrial | None = None
 
     def look(self, folder: RunFolder) -> Live:
-        manifest, status = folder.read_manifest(), folder.status()
-        steps = [self._step(folder, plan, goes_on=status is RunStatus.RUNNING) for plan in manifest.trials]
-        under_way = next((step.id for step in reversed(steps) if step.state == "running"), None)
-        if under_way is None:
+        events, self._read_bytes = read_after(folder.log_path, Event, self._read_bytes)  # type: ignore[arg-type]  (a union of structs)
+        for event in events:
+            self._log.add(event)
+        manifest = folder.read_manifest(self._log)
+        under_way = self._log.under_way if manifest.status is RunStatus.RUNNING else None
+        if under_way is None or not folder.trial(under_way.id).path.is_dir():
             self._trial = None
-        elif self._trial is None or self._trial.id != under_way:
-            self._trial = _LiveTrial(under_way)
+        elif self._trial is None or self._trial.id != under_way.id:
+            self._trial = _LiveTrial(under_way.id)
+        steps = [self._step(plan) for plan in manifest.trials]
         current = self._trial.look(folder.trial(self._trial.id)) if self._trial else None
-        return Live(folder.path.name, manifest.name, status, steps, current, manifest.failure)
+        return Live(folder.path.name, manifest.name, manifest.status, steps, current, manifest.failure)
 
-    def _step(self, folder: RunFolder, plan: TrialPlan, *, goes_on: bool) -> Step:
-        if (step := self._ended.get(plan.id)) is not None:
-            return step
-        trial = folder.trial(plan.id)
-        if (record := trial.read_record()) is not None:
-            why = sentences(record.invalidating[:1])
-            self._ended[plan.id] = Step(plan.id, plan.engine, plan.load.label, plan.repeat, record.verdict.value, why)
-            return self._ended[plan.id]
-        state = "running" if goes_on and trial.path.is_dir() else "planned"
-        return Step(plan.id, plan.engine, plan.load.label, plan.repeat, state)
+    def _step(self, plan: TrialPlan) -> Step:
+        record = self._log.finished.get(plan.id)
+        state, why = "running" if self._trial and self._trial.id == plan.id else "planned", ""
+        if record is not None:
+            state, why = record.verdict.value, sentences(record.invalidating[:1])
+        return Step(plan.id, plan.engine, plan.load.label, plan.repeat, state, why)
 
 
 class _Ended(msgspec.Struct, frozen=True):

@@ -8,10 +8,11 @@ import msgspec
 from results.comparability import digest
 from results.metrics import CATALOGUE
 from results.primary import primary_load, primary_metric
-from results.records import Manifest, RunStatus, Source, Verdict
+from results.records import RunStatus, Verdict
 from results.report.format import machine_text
 from results.report.verdict import VerdictLine, verdict
 from results.run import Run, Trial, by_repeat
+from results.run_log import Manifest, Source
 from results.store import RunFolder
 
 
@@ -117,7 +118,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def planned_facts(folder: RunFolder) -> RunFacts:
-    """What the manifest alone says.
+    """What the run log alone says.
 
     Raises:
         RunUnreadable: it is damaged or of a newer schema.
@@ -127,7 +128,7 @@ def planned_facts(folder: RunFolder) -> RunFacts:
     return RunFacts(
         id=folder.path.name,
         name=manifest.name,
-        status=folder.status(),
+        status=manifest.status,
         created_utc=manifest.created_utc,
         ended_utc=manifest.ended_utc,
         machine=machine_text(manifest),

@@ -1,7 +1,7 @@
 """The index on disk: one SQLite file in the folder of runs.
 
-A scan costs one ``stat`` a run and reads the manifests that are new or changed; folding their logs is left to the
-caller, who may do it elsewhere. A file of another version, or a damaged one, is made anew. Where the folder is
+A scan costs one ``stat`` a run and reads the run logs that are new or changed; folding the logs of their trials is left
+to the caller, who may do it elsewhere. A file of another version, or a damaged one, is made anew. Where the folder is
 read-only the index lives in memory.
 """
 
@@ -19,7 +19,7 @@ from results.index.facts import RunFacts, facts_of, planned_facts
 from results.index.query import ORDERS, Query, fenced, where
 from results.metrics.catalogue import DEFINITIONS
 from results.records import RunStatus
-from results.store import RunFolder
+from results.store import LOG_NAME, RunFolder
 
 INDEX_FILE = ".index.sqlite"
 _VERSION = 1_000 * 3 + DEFINITIONS
@@ -86,13 +86,13 @@ class Index:
 
     def scan(self) -> Scan:
         """Look which runs are new, changed or gone."""
-        seen = dict(_manifests(self.root))
+        seen = dict(_run_logs(self.root))
         with self._lock:
             rows = self._db.execute("SELECT id, stamp, folded, status FROM runs").fetchall()
         still = {run for run, stamp, _, status in rows if run in seen and self._is_still(run, stamp, status, seen[run])}
         changed = [run for run in seen if run not in still]
         planned = {run: self._planned(run) for run in changed}
-        stamps = {run: self._stamp(run, seen[run], facts.status) for run, facts in planned.items()}
+        stamps = {run: seen[run] for run in planned}
         gone = [(run,) for run, *_ in rows if run not in seen]
         if planned or gone:
             with self._lock, self._db:
@@ -175,23 +175,14 @@ class Index:
         with self._lock:
             return int(self._db.execute("SELECT count(*) FROM runs WHERE NOT folded").fetchone()[0])
 
-    def _is_still(self, run: str, stamp: str, status: str, manifest: str) -> bool:
+    def _is_still(self, run: str, stamp: str, status: str, seen: str) -> bool:
         """Whether a run is as it was; one that went on may have died though no file changed."""
-        if stamp != self._stamp(run, manifest, RunStatus(status)):
+        if stamp != seen:
             return False
         try:
             return status != RunStatus.RUNNING or RunFolder.open(self.root / run).status() is RunStatus.RUNNING
         except ResultsError:
             return False
-
-    def _stamp(self, run: str, manifest: str, status: RunStatus) -> str:
-        """What changes when a run does: while trials end, the manifest stays as it is, and their folder does not."""
-        if status is not RunStatus.RUNNING:
-            return manifest
-        try:
-            return f"{manifest}:{(self.root / run / 'trials').stat().st_mtime_ns}"
-        except FileNotFoundError:
-            return manifest
 
     def _planned(self, run: str) -> RunFacts:
         try:
@@ -215,12 +206,12 @@ def unreadable(run: str, error: Exception) -> RunFacts:
     )
 
 
-def _manifests(root: Path) -> Iterator[tuple[str, str]]:
-    """Each run, with its manifest's time and size."""
+def _run_logs(root: Path) -> Iterator[tuple[str, str]]:
+    """Each run, with its log's time and size: what changes when the run does."""
     with os.scandir(root) as entries:
         for entry in entries:
             try:
-                found = os.stat(f"{entry.path}/manifest.json")  # noqa: PTH116  (10,000 of them at a time)
+                found = os.stat(f"{entry.path}/{LOG_NAME}")  # noqa: PTH116  (10,000 of them at a time)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             yield entry.name, f"{found.st_mtime_ns}:{found.st_size}"

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from results.metrics.catalogue import Metric, Unit
-from results.records import Manifest
+from results.run_log import Manifest
 from results.statistics.comparison import Comparison
 from results.statistics.interval import Interval
 

@@ -1,13 +1,13 @@
-"""A search in words: one line for each engine, and one for each trial while it goes on."""
+"""A capacity search in words: one line for each engine, and one for each trial while it goes on."""
 
 from rich.console import Console
 from rich.text import Text
 
 from results.report.findings import miss_sentence, sentences
 from results.report.format import plain
-from results.search import Attempt, Ended, EngineSearch, Over, SearchRecord
+from results.search import Attempt, Ended, EngineSearch, Over, SearchConfig, SearchRecord, Skip
 
-_WANTED = {Over.RATE: "Highest rate", Over.CONCURRENCY: "Highest concurrency"}
+_TITLES = {Over.RATE: "Highest rate", Over.CONCURRENCY: "Highest concurrency"}
 
 
 def print_search(record: SearchRecord, console: Console) -> None:
@@ -18,33 +18,32 @@ def print_search(record: SearchRecord, console: Console) -> None:
 
 
 def search_title(record: SearchRecord) -> str:
-    """``Highest rate that keeps ttft_p99<500ms and itl_p99<30ms``."""
-    return f"{_WANTED[record.over]} that keeps {' and '.join(record.objectives)}"
+    """``Highest rate that meets ttft_p99<500ms and itl_p99<30ms``."""
+    texts = [objective.text for objective in record.config.objectives]
+    return f"{_TITLES[record.config.over]} that meets {' and '.join(texts)}"
 
 
 def search_sentence(record: SearchRecord) -> str:
-    """The answers alone: ``Highest rate that keeps ttft_p99<500ms: a 12.1/s [11.6, 12.6], b 14/s [13.2, 14.6].``."""
-    answers = ", ".join(f"{one.engine} {_answer(record, one)}" for one in record.engines)
+    """The answers alone: ``Highest rate that meets ttft_p99<500ms: a 12.1/s [11.6, 12.6], b 14/s [13.2, 14.6].``."""
+    over = record.config.over
+    answers = ", ".join(f"{search.engine} {_answer(over, search)}" for search in record.engines)
     return f"{search_title(record)}: {answers}."
 
 
 def search_lines(record: SearchRecord) -> list[str]:
-    """One line for each engine: the level with its interval, what fails above it, and what that took."""
-    lines = [
-        f"{one.engine}: {_answer(record, one)}{_beyond(record, one)}; {_ending(record, one)}" for one in record.engines
-    ]
-    return [f"{line} ({one.note})" if one.note else line for line, one in zip(lines, record.engines, strict=True)]
+    """One line for each engine: the level with its interval, what fails above it, and the trials that took."""
+    return [_line(record.config, search) for search in record.engines]
 
 
-def attempt_text(record: SearchRecord, engine: str, attempt: Attempt) -> str:
-    """``reference at 12.1/s: kept`` or what was missed."""
-    words = {True: "kept", False: "not kept", None: "no evidence"}[attempt.kept]
+def attempt_text(over: Over, engine: str, attempt: Attempt) -> str:
+    """``reference at 12.1/s: met``, or what was violated."""
+    outcome = {True: "met", False: "violated", None: "no evidence"}[attempt.kept]
     why = attempt_why(attempt)
-    return f"{engine} at {level_text(record.over, attempt.level)}: {words}{f' ({why})' if why else ''}"
+    return f"{engine} at {level_text(over, attempt.level)}: {outcome}{f' ({why})' if why else ''}"
 
 
 def attempt_why(attempt: Attempt) -> str:
-    """Why it did not keep the objectives, or is no evidence; empty where it kept them."""
+    """Why it violated the objectives, or is no evidence; empty where it met them."""
     return sentences(attempt.findings) or "; ".join(map(miss_sentence, attempt.misses))
 
 
@@ -53,38 +52,52 @@ def level_text(over: Over, level: float) -> str:
     return f"{level:g}/s" if over is Over.RATE else f"c={level:g}"
 
 
-def _answer(record: SearchRecord, one: EngineSearch) -> str:
-    def text(level: float) -> str:
-        return level_text(record.over, level)
+def skip_text(over: Over, skip: Skip) -> str:
+    """``up to 64/s: 500 requests are planned, 662 are needed``."""
+    if skip.attempt is not None:
+        why = attempt_why(skip.attempt)
+    else:
+        why = f"{skip.planned_requests} requests are planned, {skip.needed_requests} are needed"
+    if skip.up_to is not None:
+        return f"up to {level_text(over, skip.up_to)}: {why}"
+    return f"not above {level_text(over, skip.above or 0.0)}: {why}"
 
-    if not one.judged:
+
+def _line(config: SearchConfig, search: EngineSearch) -> str:
+    line = f"{search.engine}: {_answer(config.over, search)}{_beyond(config.over, search)}; {_ending(config, search)}"
+    note = search.lost or (skip_text(config.over, search.skip) if search.skip else None)
+    return f"{line} ({note})" if note else line
+
+
+def _answer(over: Over, search: EngineSearch) -> str:
+    if not search.judged:
         return "nothing is known"
-    if one.level is None or one.high is None:
+    if search.level is None or search.high is None:
         return "none"
-    if one.open_above:
-        return f"at least {text(one.low)}" if one.low is not None else "nothing is known"
-    low = "below the range" if one.low is None else f"{one.low:g}"
-    return f"{text(one.level)} [{low}, {one.high:g}]"
+    if search.open_above:
+        return f"at least {level_text(over, search.low)}" if search.low is not None else "nothing is known"
+    low = "below the range" if search.low is None else f"{search.low:g}"
+    return f"{level_text(over, search.level)} [{low}, {search.high:g}]"
 
 
-def _beyond(record: SearchRecord, one: EngineSearch) -> str:
-    """What the next higher level that was tried failed by."""
-    failed = [attempt for attempt in one.judged if attempt.kept is False and attempt.level > (one.level or 0)]
+def _beyond(over: Over, search: EngineSearch) -> str:
+    """What the next higher tried level violated."""
+    failed = [attempt for attempt in search.judged if attempt.kept is False and attempt.level > (search.level or 0)]
     if not failed:
         return ""
     nearest = min(failed, key=lambda attempt: attempt.level)
-    return f", at {level_text(record.over, nearest.level)} {attempt_why(nearest)}"
+    return f", at {level_text(over, nearest.level)} {attempt_why(nearest)}"
 
 
-def _ending(record: SearchRecord, one: EngineSearch) -> str:
-    trials = f"{len(one.attempts)} trial" + "s" * (len(one.attempts) != 1)
-    match one.ended:
+def _ending(config: SearchConfig, search: EngineSearch) -> str:
+    trials = f"{len(search.attempts)} trial" + "s" * (len(search.attempts) != 1)
+    match search.ended:
         case Ended.KNOWN:
             return trials
         case Ended.TRIALS:
-            return f"{trials} were spent before it was known to ± {record.resolution:.0%}"
+            return f"{trials} were spent before it was known to ± {config.resolution:.0%}"
         case Ended.MINUTES:
-            return f"{trials}, then the {record.minutes:g} minutes were over"
+            return f"{trials}, then the {config.minutes:g} minutes were over"
         case None:
             return f"{trials}, not ended"
         case Ended.NO_EVIDENCE:

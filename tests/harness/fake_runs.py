@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import results
+from harness.conduct.run import create_run, run_experiment
 from harness.conduct.world import inside
 from harness.experiment.config import experiment_from
-from harness.run import create_run, run_experiment
 from harness.virtual.running import QUIET
 from results.records import Phase, RequestRecord
 from results.run import Trial
@@ -16,7 +16,7 @@ from tests.engines.fakes.stage import running
 from tests.harness.in_process import InProcess
 from tests.workloads.small_tokenizers import checkpoint
 
-SHORT = {"ramp_s": 0.1, "duration_s": 0.3, "settle_s": 0.0, "max_foreign_share": 1.0}
+SHORT = {"ramp_s": 0.1, "duration_s": 0.3, "warm_up_s": 0.0, "max_foreign_share": 1.0}
 """Enough for a trial to be VALID, whatever else the machine is doing."""
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from harness.cli import make_app
+from harness.conduct.policies.gate import gate_experiment
 from harness.experiment.config import load_experiment
-from harness.gating import two_sides
 
 CI = Path(__file__).parents[2] / "docs/ci"
 WORKFLOWS = sorted(CI.glob("*.yml"))
@@ -40,7 +40,7 @@ def test_its_commands_exist(workflow: Path) -> None:
 def test_the_gate_names_engines_of_its_experiment() -> None:
     (words,) = commands(CI / "pull-request.yml")
     a, b = (words[words.index(option) + 1] for option in ("--baseline", "--candidate"))
-    made, *labels = two_sides(load_experiment(CI / words[1]), a, b)
+    made, *labels = gate_experiment(load_experiment(CI / words[1]), a, b)
     assert labels == [a, b]
     assert made.repeats == 8
 

@@ -17,8 +17,8 @@ import pytest
 
 import results
 from engines import registry
+from harness.conduct.run import create_run, run_experiment
 from harness.experiment.config import experiment_from
-from harness.run import create_run, run_experiment
 from harness.virtual import Death, Fault, VirtualEngine, virtual_experiment, virtual_run
 from harness.virtual.running import QUIET
 from results.findings import FindingCode, invalid
@@ -60,7 +60,7 @@ async def struck(tmp_path: Path, *strikes: Strike) -> RunFolder:
         ],
         "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": 5}},
         "loads": [{"concurrency": 1}, {"concurrency": 2}, {"concurrency": 3}],
-        "trial": {"ramp_s": 0.2, "duration_s": 1.5, "settle_s": 0.0, "max_failure_share": 0.05},
+        "trial": {"ramp_s": 0.2, "duration_s": 1.5, "warm_up_s": 0.0, "max_failure_share": 0.05},
         "client": {"calibrate": False},
         "quality": {"samples": 0},
     }
@@ -115,7 +115,7 @@ def test_a_real_engine_that_is_stopped_goes_on_and_one_that_is_killed_is_started
 def played(tmp_path: Path, bad: VirtualEngine, **trial: Any) -> tuple[results.Run, dict[str, Verdict]]:
     """A virtual run of two engines, and the verdict of each trial."""
     loads = [{"concurrency": 1}, {"concurrency": 2}]
-    limits = {"ramp_s": 0.2, "duration_s": 1.5, "settle_s": 0.0, **trial}
+    limits = {"ramp_s": 0.2, "duration_s": 1.5, "warm_up_s": 0.0, **trial}
     experiment = virtual_experiment(["bad", "good"], loads, repeats=1, trial=limits)
     run = virtual_run(experiment, {"bad": bad, "good": VirtualEngine()}, tmp_path)
     return run, {trial.record.id: trial.record.verdict for trial in run.finished}
@@ -133,7 +133,7 @@ def test_an_engine_that_dies_in_every_trial_is_started_for_each(tmp_path: Path) 
 
 def test_an_engine_that_dies_before_every_trial_is_not_started_for_ever(tmp_path: Path) -> None:
     """It dies of what it is sent to settle."""
-    run, verdicts = played(tmp_path, VirtualEngine(deaths=(Death(after_requests=2),)), settle_s=6.0)
+    run, verdicts = played(tmp_path, VirtualEngine(deaths=(Death(after_requests=2),)), warm_up_s=6.0)
     assert verdicts == {"r1-good-1": GOOD, "r1-good-2": GOOD}
     assert (run.manifest.failure or "").count("ended by itself (exit status 1)") == 1
     assert len(list((run.path / "engines").glob("bad-*.log"))) == 1

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 from harness.host.environment import source
-from results.records import Source
+from results.run_log import Source
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -8,15 +8,17 @@ import msgspec
 import pytest
 
 import results
+from harness.conduct.policies.gate import InterimAnalyses, gate_experiment, noise
 from harness.conduct.world import inside
 from harness.errors import BadExperiment
-from harness.gating import Looks, noise, two_sides
 from harness.virtual import Fault, VirtualEngine, VirtualWorld, virtual_experiment
 from results.gate import Outcome
-from results.records import RunStatus, Source
+from results.records import RunStatus
+from results.run_log import Source
 from results.store import RunFolder
 from results.terms import Terms
 from tests.harness.test_cli import in_process as bakeoff
+from tests.results.amending import amend
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 
 SAME = Sheet(engines={"main": FAST, "branch": FAST}, loads=LOADS[2:3], repeats=6, requests=16, invalid=(), regret=None)
@@ -100,13 +102,13 @@ def test_an_engine_that_is_not_there_is_no_evidence(tmp_path: Path, capsys) -> N
 def test_it_ends_as_soon_as_the_verdict_is_clear(
     tmp_path: Path, capsys, slowdown: float, code: int, outcome: str
 ) -> None:
-    """At most 5 repeats: looks after 3 and 5."""
+    """At most 5 repeats: interim analyses after 3 and 5."""
     main = VirtualEngine(trial_noise=0.001)
     engines = {"main": main, "branch": msgspec.structs.replace(main, slowdown=slowdown)}
     assert measured(tmp_path, engines, "--candidate", "branch", "--json") == code
     verdict = json.loads(capsys.readouterr().out)
     assert verdict["outcome"] == outcome
-    assert verdict["compared"]["terms"]["alpha"] < 0.01, "an early look is held to a stricter level"
+    assert verdict["compared"]["terms"]["alpha"] < 0.01, "an interim analysis is held to a stricter level"
     run = results.load(next((tmp_path / "runs").iterdir()))
     assert {trial.record.repeat for trial in run.finished} == {1, 2, 3}
     assert run.status is RunStatus.COMPLETE
@@ -116,19 +118,19 @@ def test_it_ends_as_soon_as_the_verdict_is_clear(
 
 def test_two_engines_of_many() -> None:
     whole = virtual_experiment(["main", "branch", "other"], [{"concurrency": 3}])
-    pair, a, b = two_sides(whole, "other", "main", repeats=6)
+    pair, a, b = gate_experiment(whole, "other", "main", repeats=6)
     assert ([side.shown for side in pair.engines], pair.repeats, a, b) == (["other", "main"], 6, "other", "main")
-    twins, a, b = two_sides(whole, "main", "main")
+    twins, a, b = gate_experiment(whole, "main", "main")
     assert [side.shown for side in twins.engines] == [a, b] == ["main", "main-again"]
     with pytest.raises(BadExperiment, match="has no engine 'vllm'; it has main, branch, other"):
-        two_sides(whole, "main", "vllm")
+        gate_experiment(whole, "main", "vllm")
     with pytest.raises(BadExperiment, match="at least 3 repeats, not 2"):
-        two_sides(whole, "main", "branch", repeats=2)
+        gate_experiment(whole, "main", "branch", repeats=2)
 
 
 def test_an_engine_against_itself_tells_the_noise(tmp_path: Path) -> None:
     twins = build_run(tmp_path / "1", replace(SAME, engines={"main": FAST, "main-again": FAST}))
-    found = Looks(RunFolder.open(twins), "main", "main-again", 6, Terms()).look(6)
+    found = InterimAnalyses(RunFolder.open(twins), "main", "main-again", 6, Terms()).analyse(6)
     evidence = found.compared.primary.evidence
     assert evidence is not None
     (note,) = found.notes
@@ -137,25 +139,27 @@ def test_an_engine_against_itself_tells_the_noise(tmp_path: Path) -> None:
         f" {evidence.smallest_effect:.1%} in output; about {evidence.runs_needed} runs of each side show 3%"
     )
     others = build_run(tmp_path / "2", SAME)
-    assert Looks(RunFolder.open(others), "main", "branch", 6, Terms()).look(6).notes == []
+    assert InterimAnalyses(RunFolder.open(others), "main", "branch", 6, Terms()).analyse(6).notes == []
     loud = msgspec.structs.replace(evidence, runs_needed=None)
     assert "; no 100 runs of each" in noise(msgspec.structs.replace(found.compared.primary, evidence=loud))[0]
     assert noise(msgspec.structs.replace(found.compared.primary, evidence=None)) == []
 
 
 def test_it_goes_on_while_nothing_is_clear(tmp_path: Path, monkeypatch) -> None:
-    def looks(path: Path, repeats: int) -> Looks:
-        return Looks(RunFolder.open(path), "main", "branch", repeats, Terms(band=0.5))
+    def analyses(path: Path, repeats: int) -> InterimAnalyses:
+        return InterimAnalyses(RunFolder.open(path), "main", "branch", repeats, Terms(band=0.5))
 
     path = build_run(tmp_path / "1", replace(SAME, repeats=5))
-    assert [looks(path, 5).clear(repeat) for repeat in (1, 2, 3, 4)] == [False, False, True, False], "looks after 3"
-    judged = looks(path, 5).look(3)
+    assert [analyses(path, 5).is_clear(repeat) for repeat in (1, 2, 3, 4)] == [False, False, True, False], (
+        "an analysis after 3"
+    )
+    judged = analyses(path, 5).analyse(3)
     undecided = msgspec.structs.replace(judged, outcome=Outcome.CANNOT_TELL)
-    monkeypatch.setattr("harness.gating.judge", lambda *_: undecided)
-    assert not looks(path, 5).clear(3)
+    monkeypatch.setattr("harness.conduct.policies.gate.judge", lambda *_: undecided)
+    assert not analyses(path, 5).is_clear(3)
     monkeypatch.undo()
     nothing = build_run(tmp_path / "2", replace(SAME, repeats=3, invalid=tuple(range(6))))
-    assert not looks(nothing, 3).clear(3), "the end says why"
+    assert not analyses(nothing, 3).is_clear(3), "the end says why"
 
 
 def test_the_newest_runs_of_a_branch_are_a_baseline(tmp_path: Path, capsys) -> None:
@@ -167,7 +171,7 @@ def test_the_newest_runs_of_a_branch_are_a_baseline(tmp_path: Path, capsys) -> N
         folder = RunFolder(build_run(tmp_path, sheet))
         created = f"2026-11-0{number + 1}T10:00:00+00:00"
         source = Source(f"{number:09x}", branch)
-        folder.write_manifest(msgspec.structs.replace(folder.read_manifest(), source=source, created_utc=created))
+        amend(folder.path, source=source, created_utc=created)
     assert bakeoff("gate", "--baseline", "branch:main", "--candidate", str(tmp_path / "run-3")) == 1
     assert "main (run-3) has " in (out := capsys.readouterr().out)
     assert "that of main (run-2 and 2 before it)" in out, "the newest of the branch"

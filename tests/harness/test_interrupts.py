@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import results
+from harness.conduct.run import create_run, recover, run_experiment
 from harness.conduct.world import inside
-from harness.run import create_run, recover, run_experiment
 from harness.virtual import Ending, Fixed, PerToken, VirtualEngine, VirtualWorld, run_in, virtual_experiment
 from harness.virtual.running import QUIET
 from results.records import Outcome, RunStatus
@@ -24,7 +24,7 @@ EXPERIMENT = virtual_experiment(
     [{"concurrency": 2}, {"concurrency": 3}],
     repeats=1,
     workload={"name": "random", "options": {"input_tokens": 8, "output_tokens": 3}},
-    trial={"settle_s": 0.0, "duration_s": 0.5, "ramp_s": 0.2, "min_requests": 3, "max_requests": 20, "idle_s": 0.1},
+    trial={"warm_up_s": 0.0, "duration_s": 0.5, "ramp_s": 0.2, "min_requests": 3, "max_requests": 20, "idle_s": 0.1},
 )
 
 

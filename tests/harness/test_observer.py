@@ -5,15 +5,10 @@ import pytest
 from harness.conduct.progress import Estimate
 from harness.experiment.config import Experiment, experiment_from
 from results.records import TrialPlan, TrialRecord, Verdict, Window
+from results.run_log import EngineStarted, EngineStarting, TrialFinished
+from results.units import NS_PER_S as S
 
 FIRST_GUESS_S = 4 * 6 + 4 * 15
-
-
-class Clock:
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture
@@ -40,28 +35,25 @@ def record(plan: TrialPlan, seconds: float) -> TrialRecord:
 
 
 def test_the_time_left_learns_from_the_starts_and_trials_seen(experiment: Experiment) -> None:
-    clock = Clock()
-    estimate = Estimate(experiment, clock)
+    estimate = Estimate(experiment)
     first, second, *_ = experiment.plan()
     assert estimate.left_s() == pytest.approx(FIRST_GUESS_S)
 
-    estimate.starting()
-    clock.now_s += 40
-    estimate.trial_started(first)
+    estimate.event(EngineStarting(engine=first.engine, turn=1, start=1))
+    estimate.event(EngineStarted(t_ns=40 * S, engine=first.engine, turn=1))
     assert estimate.left_s() == pytest.approx(3 * 40 + 4 * 15), "b is taken to start as slowly as a"
 
-    estimate.finished(record(first, 20))
-    estimate.starting()
+    estimate.event(TrialFinished(record=record(first, 20)))
+    estimate.event(EngineStarting(t_ns=60 * S, engine=second.engine, turn=1, start=1))
     assert estimate.left_s() == pytest.approx(3 * 40 + 20 + 2 * 15)
 
-    clock.now_s += 2
-    estimate.trial_started(second)
-    estimate.finished(record(second, 15))
+    estimate.event(EngineStarted(t_ns=62 * S, engine=second.engine, turn=1))
+    estimate.event(TrialFinished(record=record(second, 15)))
     assert estimate.left_s() == pytest.approx(40 + 2 + 20 + 15)
 
 
 def test_trials_taken_over_from_an_earlier_run_need_no_start(experiment: Experiment) -> None:
-    estimate = Estimate(experiment, Clock())
+    estimate = Estimate(experiment)
     for plan in experiment.plan()[:2]:
-        estimate.finished(record(plan, 15))
+        estimate.event(TrialFinished(record=record(plan, 15)))
     assert estimate.left_s() == pytest.approx(FIRST_GUESS_S / 2)

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 import results
+from harness.conduct.run import create_run, run_experiment
 from harness.experiment.config import experiment_from
-from harness.run import create_run, run_experiment
 from harness.virtual import VirtualEngine, VirtualWorld, run_in
 from harness.virtual.running import QUIET
 from results.findings import Finding, FindingCode
@@ -24,7 +24,7 @@ from workloads import Seed, Tokenizer, plan_closed, workload
 from workloads.presets import built_in, preset_names
 
 SCALE, PER_S = 0.02, 20.0
-TRIAL: dict[str, Any] = {"ramp_s": 0.1, "duration_s": 5.0, "settle_s": 0.0}
+TRIAL: dict[str, Any] = {"ramp_s": 0.1, "duration_s": 5.0, "warm_up_s": 0.0}
 CONVERSATIONS = {"agentic-tools", "long-context-chat", "multi-turn"}
 """Their users think for longer than a short closed loop lasts."""
 HEAD_TOKENS = 48

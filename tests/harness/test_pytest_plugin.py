@@ -15,7 +15,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from harness.measuring import bench_experiment
+from harness.experiment.bench import bench_experiment
 from harness.testing import Bakeoff, Measured
 from results.benchmark_json import read_benchmark_json
 from results.objectives import objectives
@@ -162,7 +162,7 @@ def test_the_end_of_the_session_shows_each_cell(scene: SimpleNamespace) -> None:
     assert re.match(r"test_chat.py::test_regression\[slow server\] +reference +c=4 +3/3 .* regression$", lines[2])
     assert re.match(r"test_chat.py::test_invalid +openai +c=1 +0/1 +–.*INVALID$", lines[3])
     runs = [line.removeprefix("bakeoff report ") for line in lines[4:7]]
-    assert all((scene.folder / run / "manifest.json").is_file() for run in runs)
+    assert all((scene.folder / run / "run.jsonl").is_file() for run in runs)
     assert [re.sub(r"runs/\d+-\d+-|-\w{4,8}$", "", run) for run in runs] == [
         "test_fast", "test_regression-slow-server", "gone",
     ]  # fmt: skip

@@ -17,9 +17,9 @@ import results
 from engines import Engine, Model, engine
 from harness.client import decode_stream
 from harness.conduct.progress import PlainObserver
+from harness.conduct.run import create_run, run_experiment
 from harness.experiment.config import Experiment, experiment_from
 from harness.quality import asks_logprobs, check_quality
-from harness.run import create_run, run_experiment
 from harness.traffic.planner import traffic_planner
 from reference_engine.config import EngineConfig
 from reference_engine.offline import generate, load_engine
@@ -87,7 +87,7 @@ class Scene:
         self.trial.write_requests(
             decode_stream(record, self.engine().dialect, self.tokenizer) for record in self.trial.read_streams()
         )
-        self.trial.finish(finished(self.plan, self.traffic.record))
+        self.record = finished(self.plan, self.traffic.record)
 
     def _stream(
         self,
@@ -110,7 +110,7 @@ class Scene:
     async def _checked(self, **changes: Any) -> None:
         with traffic_planner(self.experiment, self.tokenizer) as planner:
             settings = {"experiment": self.experiment, "model": self.model, "tokenizer": self.tokenizer, **changes}
-            await check_quality([self.plan], self.run, self.engine(), planner=planner, **settings)
+            await check_quality([self.record], self.run, self.engine(), planner=planner, **settings)
 
     def checked(self, **changes: Any) -> QualityRecord | None:
         asyncio.run(self._checked(**changes))
@@ -257,9 +257,8 @@ def test_switched_off_nothing_is_written(tmp_path: Path, model: Path) -> None:
     assert scene.checked() is None
 
 
-def test_what_is_stored_is_not_made_again_and_an_unfinished_trial_is_left_alone(tmp_path: Path, model: Path) -> None:
+def test_what_is_stored_is_not_made_again(tmp_path: Path, model: Path) -> None:
     scene = Scene(tmp_path, model)
-    assert scene.checked() is None
     scene.said([[7] * TOKENS] * REQUESTS)
     stored = QualityRecord(why="as stored")
     scene.trial.write_quality(stored)
@@ -286,7 +285,7 @@ def test_without_the_extra_there_is_a_reason(tmp_path: Path, model: Path, monkey
 def test_words_of_another_plan_are_not_compared(tmp_path: Path, model: Path) -> None:
     scene = Scene(tmp_path, model)
     scene.said([[7] * TOKENS] * REQUESTS)
-    scene.trial.finish(finished(scene.plan, msgspec.structs.replace(scene.traffic.record, sha256="other")))
+    scene.record = finished(scene.plan, msgspec.structs.replace(scene.traffic.record, sha256="other"))
     assert scene.checked() == QualityRecord(why="the trial was sent other words than this run plans")
 
 

@@ -31,9 +31,9 @@ from harness.client.ray_worker import Hello, RayWorker, copy_shifted, shifted
 from harness.client.relay import CHUNK_BYTES
 from harness.client.station import WorkerClock
 from harness.conduct.progress import PlainObserver
+from harness.conduct.run import create_run, run_experiment
 from harness.errors import ClientFailed
 from harness.experiment.config import experiment_from
-from harness.run import create_run, run_experiment
 from results.frames import FrameAppender, FrameLog
 from results.records import Phase, RunStatus, StreamEnd, StreamRecord
 from results.store import TrialFolder

@@ -11,14 +11,17 @@ import results
 from engines import Model
 from engines.registry import engine
 from engines.server_engine import ServerEngine
+from harness.conduct.conductor import Conductor
+from harness.conduct.policies.search_config import search_config
+from harness.conduct.run import create_run
 from harness.conduct.world import RealWorld
 from harness.experiment.config import experiment_from
 from harness.experiment.fingerprint import fingerprint
-from harness.run import create_run
-from harness.stage import Stage
 from harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
+from harness.virtual.running import search_in
 from results.errors import RunNotFound
 from results.records import Load, RunStatus, TrialPlan
+from results.run_log import TrialFinished
 from results.store import RunFolder, earlier_run
 
 MACHINE = {"cpu": "c", "cores": 2, "gpus": None}
@@ -40,7 +43,7 @@ def test_finished_trials_are_taken_over_whole_and_the_rest_is_measured(tmp_path:
     def run(repeats: int, earlier: results.Run | None = None) -> results.Run:
         loads = [{"concurrency": 3}, {"rate_per_s": 20.0, "arrival": "poisson"}]
         made = virtual_experiment(
-            ["a"], loads, repeats=repeats, trial={"ramp_s": 0.2, "duration_s": 1.2, "settle_s": 0.0}
+            ["a"], loads, repeats=repeats, trial={"ramp_s": 0.2, "duration_s": 1.2, "warm_up_s": 0.0}
         )
         folder = RunFolder.open(earlier.path) if earlier else None
         return run_in(world, made, tmp_path, earlier=folder)
@@ -72,8 +75,8 @@ def test_another_build_of_the_same_version_is_another_measurement(tmp_path: Path
             planner=planner, machine=MACHINE, world=RealWorld(),
         )  # fmt: skip
         nobody: Any = None
-        stage = Stage(prepared, RunFolder(tmp_path), nobody, nobody, nobody)
-        return stage.fingerprint(made.plan()[0])
+        conductor = Conductor(prepared, RunFolder(tmp_path), nobody, nobody, runner=nobody, warm_up=nobody, reusable={})
+        return conductor.fingerprint(made.plan()[0])
 
     assert asked("1") == asked("1")
     assert asked("1") != asked("2")
@@ -152,3 +155,36 @@ def test_latest_is_the_newest_of_that_name(tmp_path: Path):
         earlier_run(tmp_path, "absent", "latest")
     with pytest.raises(RunNotFound, match="is not a run folder"):
         earlier_run(tmp_path, "t", str(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.55, 0.8, 0.97])
+def test_a_log_that_is_cut_keeps_what_was_whole_and_the_run_resumes(tmp_path: Path, share: float):
+    """``benchmarks/crash/log_cut.py`` cuts at 500 bytes."""
+    engines = {"a": VirtualEngine()}
+    made = virtual_experiment(["a"], [{"concurrency": 3}], repeats=3, trial={"duration_s": 1.2, "warm_up_s": 0.0})
+    whole = run_in(VirtualWorld(engines), made, tmp_path / "whole")
+    with whole.folder.log_path.open("r+b") as log:
+        log.truncate(round(share * whole.folder.log_path.stat().st_size))
+    left = list(whole.folder.read_log().finished)
+    if share > 0.1:
+        cut = results.load(whole.path)
+        assert cut.status is RunStatus.INCOMPLETE
+        assert [trial.metrics for trial in cut.finished] == [trial.metrics for trial in whole.finished[: len(left)]]
+    resumed = run_in(VirtualWorld(engines), made, tmp_path / "resumed", earlier=whole.folder)
+    assert resumed.status is RunStatus.COMPLETE
+    origins = adopted(resumed)
+    assert [trial for trial, origin in origins.items() if origin] == left
+    assert list(origins) == ["r1-a-1", "r2-a-1", "r3-a-1"]
+
+
+def test_a_search_goes_on_where_an_earlier_one_was_cut(tmp_path: Path):
+    engines = {"a": VirtualEngine(slots=4)}
+    made = virtual_experiment(["a"], [{"concurrency": 2}], trial={"duration_s": 1.2, "warm_up_s": 0.0})
+    config = search_config(made, "ttft_p50<100ms", trials=5)
+    whole = search_in(VirtualWorld(engines), made, tmp_path / "whole", config)
+    events = whole.folder.read_log().events
+    third = [number for number, event in enumerate(events) if isinstance(event, TrialFinished)][2]
+    whole.folder.write_log(events[: third + 1])
+    resumed = search_in(VirtualWorld(engines), made, tmp_path / "resumed", config, earlier=whole.folder)
+    assert list(adopted(resumed).values()) == [whole.manifest.run_id] * 3 + [None] * 2
+    assert resumed.search == whole.search

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import results
+from harness.conduct.policies.search_config import search_config
 from harness.experiment.config import experiment_from
-from harness.searching import terms_of
 from harness.virtual import Death, Fixed, VirtualEngine, Whole, virtual_search
 from results.findings import FindingCode
 from results.records import RunStatus
@@ -19,7 +19,7 @@ def searched(
     engines: dict[str, VirtualEngine],
     *,
     url: str | None = None,
-    settle_s: float = 0.0,
+    warm_up_s: float = 0.0,
     slo: str = "e2e_p50<5s",
     **asked: Any,
 ) -> results.Run:
@@ -28,12 +28,12 @@ def searched(
         "engines": [{"adapter": "openai" if url else "reference", "label": label, "url": url} for label in engines],
         "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": 5}},
         "loads": [{"concurrency": 2}, {"concurrency": 8}],
-        "trial": {"ramp_s": 0.2, "duration_s": 1.1, "settle_s": settle_s, "timeout_s": 1.0},
+        "trial": {"ramp_s": 0.2, "duration_s": 1.1, "warm_up_s": warm_up_s, "timeout_s": 1.0},
         "client": {"calibrate": False},
         "quality": {"samples": 0},
     }
     experiment = experiment_from(data, "t")
-    return virtual_search(experiment, engines, tmp_path, terms_of(experiment, slo, **asked))
+    return virtual_search(experiment, engines, tmp_path, search_config(experiment, slo, **asked))
 
 
 def of(run: results.Run, engine: str) -> EngineSearch:
@@ -57,9 +57,9 @@ def test_an_engine_that_dies_of_a_crowd_is_started_again_and_one_that_never_star
     assert starts(run, "crowded") >= 2
     lost = of(run, "broken")
     assert (lost.ended, lost.attempts, starts(run, "broken")) == (Ended.ENGINE, [], 1)
-    assert lost.note is not None
-    assert lost.note.startswith("broken, repeat 1: ")
-    assert (run.status, run.manifest.failure) == (RunStatus.FAILED, lost.note), "deaths under load are no failure"
+    assert lost.lost is not None
+    assert lost.lost.startswith("broken, repeat 1: ")
+    assert (run.status, run.manifest.failure) == (RunStatus.FAILED, lost.lost), "deaths under load are no failure"
 
 
 def test_engines_take_turns_on_fresh_starts(tmp_path: Path):
@@ -76,10 +76,10 @@ def test_engines_take_turns_on_fresh_starts(tmp_path: Path):
 def test_an_engine_that_stays_busy_is_started_again_or_given_up_where_it_is_not_ours(tmp_path: Path, url: str | None):
     """It goes on with requests that have timed out: two at a time for a second are three seconds of work for it."""
     drowning = VirtualEngine(service=Whole(Fixed(0.9)), slots=1, aborts=False)
-    run = searched(tmp_path, {"a": drowning}, url=url, settle_s=2.0, trials=2)
+    run = searched(tmp_path, {"a": drowning}, url=url, warm_up_s=2.0, trials=2)
     found = of(run, "a")
     if url is None:
         assert (starts(run, "a"), len(found.attempts), run.status) == (2, 2, RunStatus.COMPLETE)
     else:
         assert (len(found.attempts), found.ended) == (1, Ended.ENGINE)
-        assert found.note == "a was still busy long after its trial at c=2; restart it, and search below that"
+        assert found.lost == "a was still busy long after its trial at c=2; restart it, and search below that"

@@ -12,7 +12,7 @@ import results
 from engines.adapters.reference import ReferenceEngine
 from engines.metrics import Prometheus
 from harness.conduct.progress import PlainObserver
-from harness.run import create_run, run_experiment
+from harness.conduct.run import create_run, run_experiment
 from results.findings import FindingCode
 from results.metrics import under_load
 from results.records import Verdict

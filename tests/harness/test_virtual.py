@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import results
-from harness.searching import terms_of
+from harness.conduct.policies.search_config import search_config
 from harness.virtual import (
     Death,
     Ending,
@@ -31,7 +31,7 @@ from results.records import Outcome, Phase, RunStatus, Verdict
 from results.search import Over
 from results.terms import Terms
 
-TRIAL: dict[str, Any] = {"settle_s": 0.0, "duration_s": 5.0, "ramp_s": 0.5}
+TRIAL: dict[str, Any] = {"warm_up_s": 0.0, "duration_s": 5.0, "ramp_s": 0.5}
 LOADS = [{"concurrency": 2}, {"rate_per_s": 20.0, "arrival": "poisson"}]
 NOISY = VirtualEngine(trial_noise=0.004, start_noise=0.002)
 
@@ -88,7 +88,7 @@ def test_a_search_finds_the_capacity_of_an_m_d_c_server(tmp_path: Path):
     workload = {"name": "random", "options": {"input_tokens": 8, "output_tokens": 1}}
     trial = TRIAL | {"duration_s": 30.0}
     experiment = virtual_experiment(["a"], loads, workload=workload, trial=trial)
-    terms = terms_of(experiment, "ttft_p50<1s", over=Over.RATE, trials=8)
+    terms = search_config(experiment, "ttft_p50<1s", over=Over.RATE, trials=8)
     run = virtual_search(experiment, {"a": VirtualEngine(service=Whole(Fixed(0.1)), slots=2)}, tmp_path, terms)
     assert run.status is RunStatus.COMPLETE
     assert run.search is not None

@@ -10,7 +10,7 @@ import results
 from harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
 
 ROOT = Path(results.__file__).parents[1]
-EXPERIMENT = virtual_experiment(["a"], [{"concurrency": 2}], repeats=2, trial={"settle_s": 0.0, "duration_s": 2.0})
+EXPERIMENT = virtual_experiment(["a"], [{"concurrency": 2}], repeats=2, trial={"warm_up_s": 0.0, "duration_s": 2.0})
 DATES = {
     "engines/environments/installing.py": "when an environment was made",
     "harness/calibration/grid.py": "when a calibration was made",

@@ -21,9 +21,7 @@ from results.records import (
     ClientError,
     ClientRecord,
     EngineDescription,
-    EngineFailure,
     Load,
-    Manifest,
     Outcome,
     Phase,
     RequestRecord,
@@ -35,6 +33,16 @@ from results.records import (
     TrialRecord,
     Verdict,
     Window,
+)
+from results.run_log import (
+    EngineFailure,
+    EngineLost,
+    Event,
+    Manifest,
+    RunEnded,
+    RunLog,
+    RunStarted,
+    TrialFinished,
 )
 from results.store import RunFolder
 from tests.results.gpu_samples import gpu_samples
@@ -138,19 +146,31 @@ def build_run(root: Path, sheet: Sheet | None = None) -> Path:
     """Write the run that ``sheet`` describes and return its folder."""
     sheet = sheet or Sheet()
     plans = list(_plan(sheet))
-    run = RunFolder.create(root, manifest(sheet, plans))
-    for order, plan in enumerate(plans[: sheet.finished]):
-        _write_trial(run, sheet, plan, order)
+    run = RunFolder.create(root, *begun(sheet, plans))
+    finished = [_write_trial(run, sheet, plan, order) for order, plan in enumerate(plans[: sheet.finished])]
+    run.write_log([*begun(sheet, plans), *finished, *_ended(sheet)])
     return run.path
 
 
 def manifest(sheet: Sheet, plans: Sequence[TrialPlan]) -> Manifest:
-    """The manifest of a sheet."""
-    return Manifest(
+    """The log of a sheet in short, before its first trial."""
+    log = RunLog([*begun(sheet, plans), *_ended(sheet)])
+    assert log.started is not None
+    return log.manifest(log.started, sheet.status)
+
+
+def _ended(sheet: Sheet) -> list[Event]:
+    if sheet.status is RunStatus.RUNNING:
+        return []
+    return [RunEnded(status=sheet.status, ended_utc="2026-11-20T10:42:00+00:00")]
+
+
+def begun(sheet: Sheet, plans: Sequence[TrialPlan]) -> list[Event]:
+    """The first events of a sheet's log."""
+    started = RunStarted(
         schema_version=SCHEMA_VERSION,
         run_id=sheet.run_id,
         name=sheet.texts.name,
-        status=sheet.status,
         created_utc=sheet.created_utc,
         pid=sheet.pid,
         host="bench-01",
@@ -166,12 +186,15 @@ def manifest(sheet: Sheet, plans: Sequence[TrialPlan]) -> Manifest:
             "kernel": "6.1.0-29-amd64",
             "python": "3.11.9",
         },
-        trials=list(plans),
+        plan=list(plans),
         slo=sheet.slo,
-        engine_failures=list(sheet.engine_failures),
         notes=[sheet.texts.note],
-        ended_utc="2026-11-20T10:42:00+00:00" if sheet.status is RunStatus.COMPLETE else None,
     )
+    lost = [
+        EngineLost(engine=failure.engine, turn=failure.repeat, reason=failure.fate, fate=failure.fate)
+        for failure in sheet.engine_failures
+    ]
+    return [started, *lost]
 
 
 def _plan(sheet: Sheet) -> Iterator[TrialPlan]:
@@ -183,7 +206,7 @@ def _plan(sheet: Sheet) -> Iterator[TrialPlan]:
                 yield TrialPlan(trial_id, engine, sheet.texts.workload, load, repeat)
 
 
-def _write_trial(run: RunFolder, sheet: Sheet, plan: TrialPlan, order: int) -> None:
+def _write_trial(run: RunFolder, sheet: Sheet, plan: TrialPlan, order: int) -> TrialFinished:
     speed = sheet.engines[plan.engine]
     started = (order + 1) * 100 * S
     issue_start = started + 9 * S
@@ -199,8 +222,8 @@ def _write_trial(run: RunFolder, sheet: Sheet, plan: TrialPlan, order: int) -> N
     if sheet.regret is not None:
         trial.write_quality(quality(sheet, plan, sheet.regret))
     is_invalid = order in sheet.invalid
-    trial.finish(
-        TrialRecord(
+    return TrialFinished(
+        record=TrialRecord(
             id=plan.id,
             engine=plan.engine,
             workload=plan.workload,

@@ -49,5 +49,5 @@ _DOTS = ("..", "%2e%2e", "%2E%2E", "%252e%252e", "..%00", "....", "%c0%ae%c0%ae"
 _SLASHES = ("/", "%2f", "%5c", "%252f", "\\", "%c0%af")
 TRAVERSALS = (
     *(dots + slash + dots + slash + "etc" + slash + "passwd" for dots in _DOTS for slash in _SLASHES),
-    "%00", "%2fetc%2fpasswd", "day-1%2f..%2fday-2", "day-1%00", "day-1%2fmanifest.json", ".index.sqlite", "day-1.", "~",
+    "%00", "%2fetc%2fpasswd", "day-1%2f..%2fday-2", "day-1%00", "day-1%2frun.jsonl", ".index.sqlite", "day-1.", "~",
 )  # fmt: skip

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from results.index import CellFacts, Query, RunFacts, Spread
-from results.records import RunStatus, Source
+from results.records import RunStatus
+from results.run_log import Source
 
 Cells = Mapping[str, float | None]
 """Metric → value; None where no trial of that night was valid."""

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from results.comparability import difference, digest
-from results.records import Manifest, Slo
+from results.records import Slo
+from results.run_log import Manifest
 from tests.results.builders import Sheet, manifest
 
 GPU = {"name": "H200", "uuid": "GPU-1", "memory_bytes": 150 * 2**30, "driver": "580.1"}

@@ -1,6 +1,5 @@
 """Two sides are compared only when what should be equal is equal."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,18 +9,22 @@ import pytest
 from results.comparing import compare_sides
 from results.errors import NoEvidence, NotComparable
 from results.metrics import HEADLINE, absent
+from results.records import Slo
 from results.sides import labels, select, together
 from results.statistics import Judgement
 from results.statistics.two_sample import Method
 from results.terms import Terms
+from tests.results.amending import amend, amend_trial
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 
 ONE = Sheet(engines={"only": FAST}, loads=LOADS[:2], requests=8, invalid=())
 
 
-def changed(path: Path, file: str, **changes: object) -> Path:
-    target = path / file
-    target.write_text(json.dumps({**json.loads(target.read_text()), **changes}))
+def changed(path: Path, trial: str | None = None, **changes: object) -> Path:
+    if trial is None:
+        amend(path, **changes)
+    else:
+        amend_trial(path, trial, **changes)
     return path
 
 
@@ -101,26 +104,26 @@ def test_terms_that_cannot_be(terms: dict[str, object], message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "changes", "message"),
+    ("trial", "changes", "message"),
     [
-        ("manifest.json", {"environment": {"cpu": "other"}}, r"with different cpu \(Xeon 8468 and other\)"),
-        ("manifest.json", {"slo": {"ttft_s": 1.0}}, r"with different slo.ttft_s \(0.2 and 1.0\)"),
+        (None, {"environment": {"cpu": "other"}}, r"with different cpu \(Xeon 8468 and other\)"),
+        (None, {"slo": Slo(ttft_s=1.0)}, r"with different slo.ttft_s \(0.2 and 1.0\)"),
         (
-            "manifest.json",
+            None,
             {"experiment": {"trial": {"duration_s": 60.0}}},
             r"with different trial.duration_s \(unset and 60.0\)",
         ),
-        ("trials/r1-e0-1/trial.json", {"workload_sha256": "f"}, "at c=1 the two were sent different traffic"),
+        ("r1-e0-1", {"workload_sha256": "f"}, "at c=1 the two were sent different traffic"),
         (
-            "trials/r1-e0-1/trial.json",
+            "r1-e0-1",
             {"engine_description": {"label": "only", "adapter": "x", "model_sha256": "f"}},
             "the two served different weights",
         ),
     ],
 )
-def test_what_must_be_equal(tmp_path: Path, file: str, changes: dict[str, object], message: str) -> None:
+def test_what_must_be_equal(tmp_path: Path, trial: str | None, changes: dict[str, object], message: str) -> None:
     a = build_run(tmp_path, replace(ONE, run_id="a"))
-    b = changed(build_run(tmp_path, replace(ONE, run_id="b")), file, **changes)
+    b = changed(build_run(tmp_path, replace(ONE, run_id="b")), trial, **changes)
     with pytest.raises(NotComparable, match=message):
         compare_sides(select(str(a)), select(str(b)))
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
-import msgspec
 import pandas as pd
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -17,8 +16,10 @@ import results
 from results.dashboard import doors_for
 from results.dashboard.prometheus import NAMES
 from results.errors import NotServed
-from results.records import RunStatus, Source
+from results.records import RunStatus
+from results.run_log import Source
 from results.store import RunFolder
+from tests.results.amending import amend
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
 from tests.results.dashboards import Served, dashboard
 from tests.results.floors import with_floor
@@ -42,11 +43,11 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         folder = RunFolder(path)
         created, source = f"2026-11-0{day}T10:00:00+00:00", Source(f"{day:09x}ff", "main")
-        folder.write_manifest(msgspec.structs.replace(folder.read_manifest(), created_utc=created, source=source))
+        amend(folder.path, created_utc=created, source=source)
     with_floor(root / "day-1")
     build_run(root, replace(SHEET, run_id="live", status=RunStatus.RUNNING, finished=3))
     build_run(root, replace(SHEET, run_id="dead", status=RunStatus.FAILED, finished=2, texts=Texts(name="other")))
-    (build_run(root, replace(SHEET, run_id="torn")) / "manifest.json").write_text("{")
+    (build_run(root, replace(SHEET, run_id="torn")) / "run.jsonl").write_text("{\n")
     return root
 
 
@@ -76,7 +77,7 @@ def test_the_list_shows_every_run_and_what_is_wrong_with_it(served: Served) -> N
     for day in range(1, 10):
         assert f'href="/runs/day-{day}/report"' in text
     assert 'href="/runs/live/live"' in text
-    assert "torn/manifest.json cannot be read" in text
+    assert "torn/run.jsonl cannot be read" in text
     assert "At c=1, reference delivered " in text
 
 
@@ -102,7 +103,7 @@ def test_a_run_has_its_report_with_the_way_back_and_its_files(served: Served) ->
 def test_a_report_is_made_anew_when_its_run_has_changed(root: Path, served: Served) -> None:
     folder = RunFolder(root / "dead")
     assert "the first failure" not in page(served, "/runs/dead/report")
-    folder.write_manifest(msgspec.structs.replace(folder.read_manifest(), failure="the first failure"))
+    amend(folder.path, failure="the first failure")
     served.settle()
     assert "the first failure" in page(served, "/runs/dead/report")
 

@@ -8,8 +8,10 @@ import msgspec
 import pytest
 from playwright.sync_api import Browser
 
-from results.records import RunStatus, Source, TelemetryRecord
+from results.records import RunStatus, TelemetryRecord
+from results.run_log import Source, TrialFinished
 from results.store import RunFolder
+from tests.results.amending import amend, append, begin_trial
 from tests.results.browsing import launched, only_page
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
 from tests.results.dashboards import Served, dashboard
@@ -42,15 +44,14 @@ def runs_in(root: Path, texts: Texts, engine: str, *, days: int = 9, branch: str
         source = Source(f"{day:09x}{branch}", branch)
         experiment = {"name": texts.name, "model": {"name": branch, "path": f"/models/{branch}"}}
         created = f"2026-11-0{day}T10:00:00+00:00"
-        folder.write_manifest(
-            msgspec.structs.replace(folder.read_manifest(), created_utc=created, source=source, experiment=experiment)
-        )
+        amend(folder.path, created_utc=created, source=source, experiment=experiment)
     live = replace(
         SHEET, engines={engine: FAST, "b": SLOW}, run_id="live", status=RunStatus.RUNNING, finished=3, texts=texts
     )
     folder = RunFolder(build_run(root, live))
     trial = folder.trial(folder.read_manifest().trials[3].id)
     trial.create()
+    begin_trial(folder, trial.path.name)
     readings = {"rss_bytes": 805.7 * 2**20, "cpu_share": 0.625, "power_w": 412.5, "processes": 1200, "cpu_s": None}
     sample = TelemetryRecord(1, engine, {**readings, texts.error: texts.error})
     trial.telemetry_log.write_bytes(msgspec.json.encode(sample) + b"\n")
@@ -132,11 +133,10 @@ def test_the_live_view_follows_the_run(browser: Browser, tmp_path: Path) -> None
         assert ["cpu_s", "–"] in sensors
         folder = RunFolder(tmp_path / "live")
         plans = folder.read_manifest().trials
-        record = folder.trial(plans[0].id).read_record()
-        assert record is not None
-        folder.trial(plans[3].id).finish(msgspec.structs.replace(record, id=plans[3].id))
+        record = folder.read_log().finished[plans[0].id]
+        append(folder, TrialFinished(record=msgspec.structs.replace(record, id=plans[3].id)))
         page.get_by_text("4 of 6 trials ended").wait_for()
-        folder.write_manifest(msgspec.structs.replace(folder.read_manifest(), status=RunStatus.COMPLETE))
+        amend(folder.path, status=RunStatus.COMPLETE)
         page.locator("#status", has_text="complete").wait_for()
         assert page.is_hidden("#now")
 

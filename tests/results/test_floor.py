@@ -14,11 +14,12 @@ from results.comparing import compare_sides
 from results.errors import NoEvidence, NotComparable, RunUnreadable
 from results.floor import FLOOR_FILE, store_floors, stored_floors
 from results.gate import Outcome, judge
-from results.records import Source
+from results.run_log import Source
 from results.sides import SideOfRun, select
 from results.statistics.two_sample import Method
 from results.store import RunFolder
 from tests.harness.test_cli import in_process as bakeoff
+from tests.results.amending import amend
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 
 SHEET = Sheet(engines={"main": FAST}, loads=LOADS[2:3], repeats=3, requests=16, invalid=(), regret=None)
@@ -65,7 +66,7 @@ def test_runs_of_one_hour_are_one(tmp_path: Path, runs: list[Path]) -> None:
 def test_runs_of_other_things_are_no_floor(tmp_path: Path, runs: list[Path]) -> None:
     for number, commit in enumerate("ab"):
         folder = RunFolder(aa_run(tmp_path / commit, number))
-        folder.write_manifest(msgspec.structs.replace(folder.read_manifest(), source=Source(commit, "main")))
+        amend(folder.path, source=Source(commit, "main"))
     with pytest.raises(NotComparable, match=r"of different commits \(a, b\)"):
         floors_of(sides([tmp_path / "a" / "aa-0", tmp_path / "b" / "aa-1"]))
     slo = aa_run(tmp_path, 8, slo=msgspec.structs.replace(SHEET.slo, ttft_s=9.0))

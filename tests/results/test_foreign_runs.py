@@ -8,15 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
 
+import msgspec
 import pytest
 
 import results
-from harness.run import recover
+from harness.conduct.run import recover
 from results.errors import NotReachable, RunUnreadable
 from results.frames import FrameAppender
 from results.index import Index
 from results.index.query import Query
-from results.records import Phase, StreamRecord
+from results.records import Phase, RunStatus, StreamRecord
+from results.run_log import RunStarted, TrialFinished
 from results.store import RunFolder, earlier_run, runs_below
 from tests.results.builders import FAST, LOADS, Sheet, Texts, build_run
 from tests.results.hostile import TRAVERSALS
@@ -39,9 +41,20 @@ def fixture_foreign(tmp_path: Path) -> Path:
 
 
 def rename_trial(run: Path, trial_id: str, status: str = "complete") -> None:
-    manifest = json.loads((run / "manifest.json").read_text())
-    manifest["trials"][0]["id"] = trial_id
-    (run / "manifest.json").write_text(json.dumps({**manifest, "status": status}))
+    folder = RunFolder(run)
+    started, *trials, ended = folder.read_log().events
+    assert isinstance(started, RunStarted)
+    assert isinstance(trials[0], TrialFinished)
+    first = msgspec.structs.replace(started.plan[0], id=trial_id)
+    record = msgspec.structs.replace(trials[0].record, id=trial_id)
+    folder.write_log(
+        [
+            msgspec.structs.replace(started, plan=[first, *started.plan[1:]]),
+            TrialFinished(record=record),
+            *trials[1:],
+            msgspec.structs.replace(ended, status=RunStatus(status)),
+        ]
+    )
 
 
 def files(folder: Path) -> dict[Path, bytes]:
@@ -74,7 +87,7 @@ def test_names_that_experiments_may_give_are_plain(tmp_path: Path, trial_id: str
 
 def test_another_runs_answers_are_not_shown_through_a_trial_id(foreign: Path, private: Path) -> None:
     rename_trial(foreign, os.path.relpath(private, foreign / "trials"))
-    assert (foreign / "trials" / os.path.relpath(private, foreign / "trials") / "trial.json").exists(), "it leads there"
+    assert (foreign / "trials" / os.path.relpath(private, foreign / "trials") / "requests.jsonl").exists()
     with pytest.raises(RunUnreadable, match="foreign is refused"):
         texts(foreign)
 
@@ -116,9 +129,9 @@ def link_file(run: Path, private: Path) -> None:
     (run / "trials" / "r1-e0-1" / "requests.jsonl").symlink_to(private / "requests.jsonl")
 
 
-def link_manifest(run: Path, private: Path) -> None:
-    (run / "manifest.json").unlink()
-    (run / "manifest.json").symlink_to(private.parents[1] / "manifest.json")
+def link_log(run: Path, private: Path) -> None:
+    (run / "run.jsonl").unlink()
+    (run / "run.jsonl").symlink_to(private.parents[1] / "run.jsonl")
 
 
 def put_fifo(run: Path, private: Path) -> None:
@@ -128,7 +141,7 @@ def put_fifo(run: Path, private: Path) -> None:
     os.mkfifo(run / "trials" / "r1-e0-1" / "quality.json")
 
 
-@pytest.mark.parametrize("spoil", [link_trial, link_trials, link_file, link_manifest, put_fifo])
+@pytest.mark.parametrize("spoil", [link_trial, link_trials, link_file, link_log, put_fifo])
 def test_a_run_that_holds_a_symbolic_link_is_refused(
     foreign: Path, private: Path, spoil: Callable[[Path, Path], None]
 ) -> None:

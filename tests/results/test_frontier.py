@@ -4,7 +4,6 @@ import io
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 from rich.console import Console
 
@@ -13,7 +12,7 @@ from results.frontier import FrontierPoint, frontier
 from results.records import Load, Startup
 from results.report import print_frontier, write_html
 from results.run import Run
-from results.store import RunFolder
+from tests.results.amending import amend_trial
 from tests.results.builders import FAST, SLOW, Sheet, build_run
 
 CLOSED = tuple(Load(concurrency=n) for n in (1, 4, 8))
@@ -74,9 +73,8 @@ def taking(run: Run, gpus: int) -> None:
         host_available_before_bytes=0, host_available_ready_bytes=0, gpu_used_before_bytes=before,
         gpu_used_ready_bytes=ready,
     )  # fmt: skip
-    folder = RunFolder.open(run.path)
     for trial in run.finished:
-        folder.trial(trial.record.id).finish(msgspec.structs.replace(trial.record, startup=start))
+        amend_trial(run.path, trial.record.id, startup=start)
 
 
 def test_per_gpu_where_the_start_shows_how_many_it_took(tmp_path: Path) -> None:

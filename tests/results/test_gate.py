@@ -15,9 +15,10 @@ from results.errors import NoEvidence
 from results.findings import Finding, FindingCode, invalid
 from results.gate import GateVerdict, Outcome, Regression, RegressionKind, judge
 from results.metrics import Absence, Value, absent
-from results.records import EngineFailure, EngineFate, RunStatus, Slo
 from results.records import Outcome as RequestOutcome
+from results.records import RunStatus, Slo
 from results.report.gate import annotations, doubt_texts, gate_markdown, junit_xml, print_gate, regression_texts
+from results.run_log import EngineFailure, EngineFate
 from results.sides import SideOfRun, select, side_of
 from results.statistics import Judgement
 from results.terms import Terms

@@ -4,7 +4,6 @@ import io
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from rich.console import Console
@@ -13,10 +12,12 @@ from results.dashboard.histories import history_page
 from results.errors import NoEvidence, NotComparable, RunNotFound
 from results.history import history, history_of
 from results.index import RunFacts
-from results.records import RunStatus, Source
+from results.records import RunStatus
 from results.report import print_history
+from results.run_log import Source
 from results.series import Doubt, Outcome, Series, outcome_of
 from results.store import RunFolder
+from tests.results.amending import amend
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 from tests.results.nights import Nights, night, nights
 
@@ -32,7 +33,7 @@ def run_of(root: Path, number: int, **changes: object) -> None:
     path = build_run(root, sheet)
     folder = RunFolder.open(path)
     source = Source(f"{number:09x}abc", "side" if number == 3 else "main")
-    folder.write_manifest(msgspec.structs.replace(folder.read_manifest(), source=source, **changes))
+    amend(folder.path, source=source, **changes)
 
 
 @pytest.fixture(name="runs", scope="module")

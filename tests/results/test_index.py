@@ -9,8 +9,10 @@ import pytest
 
 from results.errors import RunNotFound
 from results.index import INDEX_FILE, Index, Order, Query, facts_of
-from results.records import RunStatus, Source
+from results.records import RunStatus
+from results.run_log import Source
 from results.store import RunFolder
+from tests.results.amending import amend, begin_trial
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
 
 TINY = Sheet(engines={"only": FAST}, loads=LOADS[:1], repeats=2, requests=5, invalid=(), regret=None)
@@ -20,7 +22,7 @@ def a_run(root: Path, run_id: str, sheet: Sheet = TINY, **changes: object) -> Pa
     path = build_run(root, replace(sheet, run_id=run_id))
     if changes:
         folder = RunFolder(path)
-        folder.write_manifest(msgspec.structs.replace(folder.read_manifest(), **changes))
+        amend(folder.path, **changes)
     return path
 
 
@@ -61,7 +63,7 @@ def test_new_changed_and_gone_runs(tmp_path: Path) -> None:
         index.refresh()
         a_run(tmp_path, "two", status=RunStatus.FAILED, failure="the engine died")
         one = RunFolder(tmp_path / "one")
-        one.write_manifest(msgspec.structs.replace(one.read_manifest(), name="renamed"))
+        amend(one.path, name="renamed")
         assert sorted(index.scan().changed) == ["one", "two"]
         assert {facts.id: facts.name for facts in index.runs(Query())} == {"one": "renamed", "two": "demo"}
         (tmp_path / "one").rename(tmp_path.parent / "elsewhere")
@@ -77,7 +79,7 @@ def test_what_was_folded_of_a_run_that_has_changed_since_is_not_kept(tmp_path: P
         stamp = index.scan().unfolded["one"]
         facts = facts_of(tmp_path / "one")
         folder = RunFolder(tmp_path / "one")
-        folder.write_manifest(msgspec.structs.replace(folder.read_manifest(), failure="later"))
+        amend(folder.path, failure="later")
         index.scan()
         index.keep(facts, stamp)
         assert index.unfolded() == 1
@@ -100,7 +102,7 @@ def test_a_trial_more_of_a_run_that_goes_on_is_seen(tmp_path: Path) -> None:
     a_run(tmp_path, "one", replace(TINY, status=RunStatus.RUNNING, finished=1))
     with Index(tmp_path) as index:
         index.refresh()
-        RunFolder(tmp_path / "one").trial("next").create()
+        begin_trial(RunFolder(tmp_path / "one"), "r2-e0-1")
         assert index.scan().changed == ["one"]
 
 
@@ -141,7 +143,7 @@ def test_what_is_asked_is_a_value_and_never_sql(tmp_path: Path, text: str) -> No
 
 def test_a_run_that_cannot_be_read_is_listed_with_the_reason(tmp_path: Path) -> None:
     path = a_run(tmp_path, "one", replace(TINY, texts=Texts(name="fine")))
-    (path / "manifest.json").write_text("{ no")
+    (path / "run.jsonl").write_text("{ no\n")
     a_run(tmp_path, "newer", schema_version=99)
     with Index(tmp_path) as index:
         index.refresh()
@@ -153,11 +155,11 @@ def test_a_run_that_cannot_be_read_is_listed_with_the_reason(tmp_path: Path) -> 
 
 def test_a_run_that_breaks_while_it_is_folded_says_so(tmp_path: Path) -> None:
     path = a_run(tmp_path, "one")
-    next(path.glob("trials/*/trial.json")).write_text("]")
+    next(path.glob("trials/*/requests.jsonl")).write_text("]\n]\n")
     with Index(tmp_path) as index:
         index.refresh()
         (facts,) = index.runs(Query())
-    assert "cannot be read" in (facts.problem or "")
+    assert "requests.jsonl: line 1 is damaged" in (facts.problem or "")
 
 
 def test_what_is_no_run_is_left_alone(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from results.dashboard.live import Current, LiveRuns
@@ -12,6 +11,7 @@ from results.frames import FrameAppender
 from results.jsonl import Appender, read_after
 from results.records import Phase, RunStatus, StreamRecord, TelemetryRecord
 from results.store import RunFolder, TrialFolder
+from tests.results.amending import amend, begin_trial
 from tests.results.builders import FAST, LOADS, MS, S, Sheet, build_run
 
 SHEET = Sheet(engines={"a": FAST}, loads=LOADS[:1], repeats=2, requests=3, finished=1, invalid=(), regret=None)
@@ -22,6 +22,7 @@ def fixture_run(tmp_path: Path) -> RunFolder:
     """The first of two trials has ended; the second has a folder and no log yet."""
     run = RunFolder.open(build_run(tmp_path, replace(SHEET, status=RunStatus.RUNNING)))
     run.trial("r2-e0-1").create()
+    begin_trial(run, "r2-e0-1")
     return run
 
 
@@ -73,7 +74,7 @@ def test_what_was_read_is_not_read_again(run: RunFolder) -> None:
     add(trial, 0, 0.5)
     sample(trial, "host", 1.0)
     look(runs, run)
-    for path in (trial.stream_log(0), trial.telemetry_log, run.trial("r1-e0-1").path / "trial.json"):
+    for path in (trial.stream_log(0), trial.telemetry_log, run.log_path):
         path.write_bytes(b"\xc1" * path.stat().st_size)
     with FrameAppender(trial.path / "tail") as log:
         log.append(
@@ -117,7 +118,7 @@ def test_a_minute_is_shown_and_older_exchanges_are_only_counted(run: RunFolder) 
 def test_a_run_that_has_ended_is_forgotten(run: RunFolder) -> None:
     runs = LiveRuns()
     look(runs, run)
-    run.write_manifest(msgspec.structs.replace(run.read_manifest(), status=RunStatus.COMPLETE))
+    amend(run.path, status=RunStatus.COMPLETE)
     assert runs.look(run).current is None
     assert runs._runs == {}
 

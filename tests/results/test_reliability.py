@@ -4,9 +4,10 @@ import msgspec
 import pytest
 
 from results.findings import Finding, FindingCode, invalid, warning
-from results.records import EngineFailure, EngineFate, Load, TrialRecord, Verdict
+from results.records import Load, TrialRecord, Verdict
 from results.reliability import Offence, Tally, fisher, offence_of, tallies
 from results.report.tallies import tally_text
+from results.run_log import EngineFailure, EngineFate
 from results.statistics import Judgement
 from tests.results.handmade import trial
 

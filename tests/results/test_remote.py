@@ -90,7 +90,7 @@ def test_what_cannot_be_had_is_told_in_a_line(
 
 
 def test_no_file_of_a_store_leads_out_of_the_copy(store: fsspec.AbstractFileSystem, tmp_path: Path) -> None:
-    store.store["/bucket/runs/one/../../../evil"] = store.store["/bucket/runs/one/manifest.json"]
+    store.store["/bucket/runs/one/../../../evil"] = store.store["/bucket/runs/one/run.jsonl"]
     with pytest.raises(RunNotFound, match="which no run does"):
         results.load("memory://bucket/runs/one")
     assert not list(tmp_path.rglob("evil"))

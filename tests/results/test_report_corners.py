@@ -1,26 +1,24 @@
 """Corners of the page: what a run may also hold."""
 
 import io
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 from rich.console import Console
 
 import results
-from results.records import Load, Manifest, RunStatus, Window
+from results.records import Load, RunStatus, Window
 from results.report import print_summary, render_html
 from results.report.verdict import verdict
 from results.store import RunFolder
+from tests.results.amending import amend, amend_trial
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 
 SMALL = Sheet(engines={"only": FAST}, loads=LOADS[:1], repeats=1, requests=6, invalid=())
 
 
-def rewritten(path: Path, change: Callable[[Manifest], Manifest]) -> results.Run:
-    folder = RunFolder.open(path)
-    folder.write_manifest(change(folder.read_manifest()))
+def amended(path: Path, **changes: object) -> results.Run:
+    amend(path, **changes)
     return results.load(path)
 
 
@@ -59,7 +57,7 @@ def test_what_a_crash_tore_is_told(tmp_path: Path) -> None:
 
 def test_a_failure_is_told(tmp_path: Path) -> None:
     path = build_run(tmp_path, replace(SMALL, status=RunStatus.FAILED))
-    run = rewritten(path, lambda stored: msgspec.structs.replace(stored, failure="only, repeat 1: port 8123 is taken"))
+    run = amended(path, failure="only, repeat 1: port 8123 is taken")
     assert "only, repeat 1: port 8123 is taken" in render_html(run)
     console = Console(record=True, width=100, quiet=False, file=(tmp_path / "out").open("w"))
     print_summary(run, console)
@@ -74,11 +72,11 @@ def test_environment_of_any_shape(tmp_path: Path) -> None:
         "empty": [],
         "nothing": {},
     }
-    run = rewritten(build_run(tmp_path, SMALL), lambda stored: msgspec.structs.replace(stored, environment=shape))
+    run = amended(build_run(tmp_path, SMALL), environment=shape)
     page = render_html(run)
     for words in ("gpus[0].name", "140 GiB", "– (not known)", "--a 1"):
         assert words in page
-    bare = rewritten(run.path, lambda stored: msgspec.structs.replace(stored, environment={}, git_commit=None))
+    bare = amended(run.path, environment={}, git_commit=None)
     assert "Nothing was recorded." in render_html(bare)
     assert "– (not in a git checkout)" in render_html(bare)
 
@@ -86,11 +84,9 @@ def test_environment_of_any_shape(tmp_path: Path) -> None:
 def test_a_trial_without_a_window_says_so(tmp_path: Path) -> None:
     """The engine died in the ramp: nothing was measured."""
     run = results.load(build_run(tmp_path, replace(SMALL, loads=LOADS[1:2])))
-    for trial in run.folder.trials():
-        record = trial.read_record()
-        assert record is not None
-        start_ns = record.issue_start_ns
-        trial.finish(msgspec.structs.replace(record, window=Window(start_ns, start_ns)))
+    for trial in run.finished:
+        start_ns = trial.record.issue_start_ns
+        amend_trial(run.path, trial.record.id, window=Window(start_ns, start_ns))
     page = render_html(results.load(run.path))
     assert "no window" in page
     assert "– (none)" in page

@@ -17,6 +17,7 @@ from results.report import print_calibration, print_comparison, print_summary
 from results.report.format import error_text
 from results.statistics import Judgement, compare_runs
 from results.terms import Terms
+from tests.results.amending import amend_trial
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
 from tests.results.hostile import TERMINAL
 
@@ -139,8 +140,7 @@ def test_one_uncalibrated_engine_gets_a_footnote(tmp_path: Path) -> None:
     run = results.load(build_run(tmp_path, Sheet(loads=LOADS[:1], requests=8, invalid=())))
     for trial in run.finished:
         if trial.record.engine == "transformers":
-            record = msgspec.structs.replace(trial.record, client_error=None, uncalibrated="the engine died")
-            run.folder.trial(record.id).finish(record)
+            amend_trial(run.path, trial.record.id, client_error=None, uncalibrated="the engine died")
     text = printed(results.load(run.path))
     assert text.count("± – (1)") == 2
     assert "(1) ±: not calibrated: the engine died" in text

@@ -1,4 +1,4 @@
-"""A stored search: the file, and what people read of it."""
+"""A stored search: its events in the log, and what people read of it."""
 
 import io
 from pathlib import Path
@@ -11,13 +11,15 @@ import results
 from results.findings import FindingCode
 from results.metrics import Value
 from results.objectives import Miss
-from results.records import SCHEMA_VERSION
+from results.records import Load
 from results.report import print_search, print_summary
 from results.report.findings import sentence
 from results.report.search_lines import attempt_text, search_lines, search_sentence
 from results.report.verdict import verdict
-from results.search import Attempt, Ended, EngineSearch, Over, SearchRecord
+from results.run_log import LevelJudged
+from results.search import Attempt, Ended, EngineSearch, Over, SearchConfig, SearchRecord, Skip
 from results.store import RunFolder
+from tests.results.amending import amend, append
 from tests.results.builders import build_run
 from tests.results.hostile import TERMINAL
 from tests.results.some_findings import void
@@ -30,10 +32,11 @@ TRIED = [
     Attempt("r1-a-12", 12.0, True, 0.1),
 ]
 FOUND = EngineSearch("a", TRIED, 11.6, 12.1, 12.6, False, Ended.KNOWN)
-RECORD = SearchRecord(
-    over=Over.RATE, objectives=["ttft_p99<500ms", "itl_p99<30ms"], low=1.0, high=64.0, resolution=0.05, alpha=0.05,
-    trials=20, minutes=30.0, guesses={}, engines=[FOUND],
+CONFIG = SearchConfig(
+    engines=["a"], over=Over.RATE, slo="ttft_p99<500ms,itl_p99<30ms", low=1.0, high=64.0, minutes=30.0,
+    template=Load(arrival="poisson"),
 )  # fmt: skip
+RECORD = SearchRecord(CONFIG, [FOUND])
 
 
 def line(**changes: object) -> str:
@@ -43,11 +46,12 @@ def line(**changes: object) -> str:
 
 def test_an_answer_says_what_fails_above_it():
     assert line() == f"a: 12.1/s [11.6, 12.6], at 12.6/s {MISSED}; 4 trials"
-    assert search_sentence(RECORD) == "Highest rate that keeps ttft_p99<500ms and itl_p99<30ms: a 12.1/s [11.6, 12.6]."
+    assert search_sentence(RECORD) == "Highest rate that meets ttft_p99<500ms and itl_p99<30ms: a 12.1/s [11.6, 12.6]."
 
 
 ANSWER = f"a: 12.1/s [11.6, 12.6], at 12.6/s {MISSED}; 4 trials"
 TOP = {"low": 64.0, "level": 64.0, "high": 64.0, "open_above": True, "attempts": TRIED[:1]}
+FEW_PLANNED = Skip(up_to=64.0, planned_requests=9, needed_requests=64)
 FEW = "up to 64/s: 9 requests are planned, 64 are needed"
 
 
@@ -58,13 +62,13 @@ FEW = "up to 64/s: 9 requests are planned, 64 are needed"
         ({"low": None}, f"a: 12.1/s [below the range, 12.6], at 12.6/s {MISSED}; 4 trials"),
         ({"low": None, "level": None, "high": None}, f"a: none, at 12.6/s {MISSED}; 4 trials"),
         (
-            {"attempts": [], "ended": Ended.NO_EVIDENCE, "note": FEW},
+            {"attempts": [], "ended": Ended.NO_EVIDENCE, "skip": FEW_PLANNED},
             f"a: nothing is known; 0 trials, then no level was left that could be judged ({FEW})",
         ),
         ({"ended": Ended.TRIALS}, f"{ANSWER} were spent before it was known to ± 5%"),
         ({"ended": Ended.MINUTES}, f"{ANSWER}, then the 30 minutes were over"),
         ({"ended": None}, f"{ANSWER}, not ended"),
-        ({"ended": Ended.ENGINE, "note": "signal 9"}, f"{ANSWER}, then the engine was lost (signal 9)"),
+        ({"ended": Ended.ENGINE, "lost": "signal 9"}, f"{ANSWER}, then the engine was lost (signal 9)"),
     ],
 )
 def test_every_end_has_its_words(changes: dict[str, object], text: str):
@@ -72,12 +76,11 @@ def test_every_end_has_its_words(changes: dict[str, object], text: str):
 
 
 def test_a_trial_in_a_line():
-    assert attempt_text(RECORD, "a", TRIED[0]) == "a at 8/s: kept"
-    assert attempt_text(RECORD, "a", TRIED[2]) == f"a at 12.6/s: not kept ({MISSED})"
-    over = msgspec.structs.replace(RECORD, over=Over.CONCURRENCY)
+    assert attempt_text(Over.RATE, "a", TRIED[0]) == "a at 8/s: met"
+    assert attempt_text(Over.RATE, "a", TRIED[2]) == f"a at 12.6/s: violated ({MISSED})"
     throttled = void(FindingCode.THROTTLED)
     vain = Attempt("r1-a-8", 8.0, None, None, [throttled])
-    assert attempt_text(over, "a", vain) == f"a at c=8: no evidence ({sentence(throttled)})"
+    assert attempt_text(Over.CONCURRENCY, "a", vain) == f"a at c=8: no evidence ({sentence(throttled)})"
 
 
 def test_a_level_is_known_where_the_lower_bound_is_in_the_range():
@@ -91,25 +94,27 @@ def test_a_level_is_known_where_the_lower_bound_is_in_the_range():
 
 def test_a_stored_search_heads_the_report(tmp_path: Path):
     path = build_run(tmp_path)
-    folder = RunFolder.open(path)
     assert results.load(path).search is None
-    folder.write_search(RECORD)
+    amend(path, search=CONFIG)
+    for attempt in TRIED:
+        append(RunFolder(path), LevelJudged(engine="a", attempt=attempt))
     run = results.load(path)
-    assert run.search == RECORD
-    assert msgspec.json.decode((path / "search.json").read_bytes())["schema_version"] == SCHEMA_VERSION
+    assert run.search is not None
+    (search,) = run.search.engines
+    assert (run.search.config, search.attempts) == (CONFIG, TRIED)
+    assert 8.0 < (search.low or 0.0) < 12.0 < (search.high or 0.0) < 16.0
     out = io.StringIO()
     print_summary(run, Console(file=out))
-    assert f"Highest rate that keeps ttft_p99<500ms and itl_p99<30ms:\n  {line()}" in " ".join(
-        out.getvalue().split(" ")
-    )
-    assert verdict(run).sentence == search_sentence(RECORD)
+    (line,) = search_lines(run.search)
+    assert f"Highest rate that meets ttft_p99<500ms and itl_p99<30ms:\n  {line}" in " ".join(out.getvalue().split(" "))
+    assert verdict(run).sentence == search_sentence(run.search)
 
 
 @pytest.mark.parametrize("text", TERMINAL)
 def test_no_text_of_an_engine_reaches_the_terminal_as_it_is(text: str):
     out = io.StringIO()
     attempts = [Attempt("t", 16.0, False, None, [void(FindingCode.ENGINE_DIED, detail=text)])]
-    found = msgspec.structs.replace(FOUND, engine=text, attempts=attempts, note=text)
+    found = msgspec.structs.replace(FOUND, engine=text, attempts=attempts, lost=text)
     print_search(msgspec.structs.replace(RECORD, engines=[found]), Console(file=out))
     assert not {"\x1b", "\r", "\x9b", "\u202e"} & set(out.getvalue())
     assert text.count("[red]") * 3 == out.getvalue().count("[red]"), "markup is text"

@@ -1,6 +1,6 @@
 """The run folder: what is stored is read back, and every damage has a name."""
 
-import json
+import contextlib
 import os
 import stat
 import subprocess
@@ -14,16 +14,17 @@ from results.atomic import write_atomic
 from results.errors import NotWritable, RunNotFound, RunUnreadable
 from results.frames import FrameAppender
 from results.records import RunStatus, StreamRecord
+from results.run_log import RunEnded, RunLogWriter
 from results.store import RunFolder, TrialFolder, new_run_id
-from tests.results.builders import Sheet, build_run, manifest
+from tests.results.amending import amend
+from tests.results.builders import Sheet, begun, build_run
 
 
 def test_a_trial_is_read_back_as_written(demo_path: Path) -> None:
     run = RunFolder.open(demo_path)
-    trial = run.trials()[0]
+    record = next(iter(run.read_log().finished.values()))
+    trial = run.trial(record.id)
     assert trial.has_requests()
-    record = trial.read_record()
-    assert record is not None
     assert record.planned_requests == 24
     assert len(trial.read_requests()) == 26
     assert trial.read_telemetry().torn_bytes == 0
@@ -44,33 +45,41 @@ def test_raw_streams_survive_any_bytes(tmp_path: Path) -> None:
 
 
 def test_not_a_run_folder(tmp_path: Path) -> None:
-    with pytest.raises(RunNotFound, match=r"holds no manifest\.json"):
+    with pytest.raises(RunNotFound, match=r"holds no run\.jsonl"):
         results.load(tmp_path)
 
 
 @pytest.mark.parametrize(("version", "fix"), [(1, "measure again"), (2, "measure again"), (4, "update bakeoff")])
 def test_another_schema_is_refused_in_one_line(tmp_path: Path, version: int, fix: str) -> None:
     path = build_run(tmp_path, Sheet(finished=0))
-    stored = json.loads((path / "manifest.json").read_text())
-    (path / "manifest.json").write_text(json.dumps({**stored, "schema_version": version}))
+    amend(path, schema_version=version)
     with pytest.raises(RunUnreadable) as refused:
         results.load(path)
     reads = "this version of bakeoff reads schema 3 only"
-    assert str(refused.value) == f"{path}/manifest.json has schema {version}, and {reads}; {fix}"
+    assert str(refused.value) == f"{path}/run.jsonl has schema {version}, and {reads}; {fix}"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": "x"}', '{"schema_version": 3}', "\x00\x01"])
-def test_a_damaged_manifest_is_named(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["{", "[]", '{"schema_version": "x"}', "\x00\x01"])
+def test_a_damaged_log_is_named(tmp_path: Path, text: str) -> None:
     path = build_run(tmp_path, Sheet(finished=0))
-    (path / "manifest.json").write_text(text)
-    with pytest.raises(RunUnreadable, match=r"manifest\.json cannot be read"):
+    (path / "run.jsonl").write_text(f"{text}\n")
+    with pytest.raises(RunUnreadable, match=r"run\.jsonl cannot be read"):
+        results.load(path)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"type": "run_started"'])
+def test_a_run_that_crashed_as_it_began_says_so(tmp_path: Path, text: str) -> None:
+    path = build_run(tmp_path, Sheet(finished=0))
+    (path / "run.jsonl").write_text(text)
+    with pytest.raises(RunUnreadable, match=r"run\.jsonl holds no whole event: .*; measure again"):
         results.load(path)
 
 
 def test_a_damaged_trial_is_named(tmp_path: Path) -> None:
     path = build_run(tmp_path, Sheet(finished=1))
-    next((path / "trials").iterdir()).joinpath("trial.json").write_text('{"id": 5}')
-    with pytest.raises(RunUnreadable, match=r"trial\.json cannot be read"):
+    (folder,) = (path / "trials").iterdir()
+    (folder / "quality.json").write_text('{"schema_version": 3, "samples": 5}')
+    with pytest.raises(RunUnreadable, match=r"quality\.json cannot be read"):
         _ = results.load(path).finished
 
 
@@ -92,7 +101,7 @@ def test_a_run_that_cannot_be_begun_leaves_nothing(tmp_path: Path, monkeypatch: 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("results.atomic.os.fsync", full)
-    with pytest.raises(NotWritable, match=r"manifest\.json: No space left on device; free some space"):
+    with pytest.raises(NotWritable, match=r"run\.jsonl: No space left on device; free some space"):
         build_run(tmp_path / "runs", Sheet(finished=0))
     assert list((tmp_path / "runs").iterdir()) == []
 
@@ -109,7 +118,7 @@ def test_finished_and_unfinished_trials(tmp_path: Path) -> None:
     assert len(run.finished) == 5
     assert len(run.unfinished) == 19
     (run.path / "trials" / run.unfinished[0].id).mkdir()
-    assert len(results.load(run.path).finished) == 5, "a trial without its trial.json has not ended"
+    assert len(results.load(run.path).finished) == 5, "a trial that the log does not say has ended has not"
 
 
 class TestStatus:
@@ -125,9 +134,9 @@ class TestStatus:
         assert results.load(build_run(tmp_path, sheet)).status is RunStatus.INCOMPLETE
 
     def test_reused_pid_is_incomplete(self, tmp_path: Path) -> None:
-        """The process that has the pid now began after the manifest was written."""
+        """The process that has the pid now began after the log was written."""
         path = build_run(tmp_path, Sheet(finished=0, status=RunStatus.RUNNING))
-        os.utime(path / "manifest.json", (1_000_000_000, 1_000_000_000))
+        os.utime(path / "run.jsonl", (1_000_000_000, 1_000_000_000))
         assert results.load(path).status is RunStatus.INCOMPLETE
 
     @pytest.mark.parametrize("status", [RunStatus.COMPLETE, RunStatus.FAILED, RunStatus.INTERRUPTED])
@@ -149,7 +158,7 @@ class TestAtomic:
     def test_new_files_have_the_mode_that_the_umask_leaves(self, tmp_path: Path, umask: int, mode: int) -> None:
         before = os.umask(umask)
         try:
-            write_atomic(tmp_path / "manifest.json", b"new")
+            write_atomic(tmp_path / "file.json", b"new")
             FrameAppender(tmp_path / "streams-0.frames").close()
         finally:
             os.umask(before)
@@ -167,7 +176,7 @@ class TestAtomic:
     def test_a_failing_write_keeps_the_old_bytes(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
     ) -> None:
-        path = tmp_path / "manifest.json"
+        path = tmp_path / "file.json"
         write_atomic(path, b"old")
 
         def full(*_: object) -> None:
@@ -178,7 +187,7 @@ class TestAtomic:
             write_atomic(path, b"new")
         monkeypatch.undo()
         assert path.read_bytes() == b"old"
-        assert [p.name for p in tmp_path.iterdir()] == ["manifest.json"]
+        assert [p.name for p in tmp_path.iterdir()] == ["file.json"]
 
     def test_an_interrupt_leaves_no_temporary_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def interrupted(*_: object) -> None:
@@ -186,7 +195,7 @@ class TestAtomic:
 
         monkeypatch.setattr("results.atomic.os.replace", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            write_atomic(tmp_path / "manifest.json", b"new")
+            write_atomic(tmp_path / "file.json", b"new")
         assert list(tmp_path.iterdir()) == []
 
     def test_a_missing_folder_is_one_clear_line(self, tmp_path: Path) -> None:
@@ -194,9 +203,12 @@ class TestAtomic:
             write_atomic(tmp_path / "none" / "x", b"")
 
 
-def test_manifest_survives_a_round_trip(tmp_path: Path) -> None:
-    stored = manifest(Sheet(), [])
-    run = RunFolder.create(tmp_path, stored)
-    assert run.read_manifest() == stored
-    run.write_manifest(msgspec.structs.replace(stored, status=RunStatus.INTERRUPTED))
+def test_a_log_survives_a_round_trip(tmp_path: Path) -> None:
+    events = begun(Sheet(), [])
+    run = RunFolder.create(tmp_path, *events)
+    assert run.read_log().events == events
+    ended = RunEnded(status=RunStatus.INTERRUPTED, ended_utc="2026-11-20T10:42:00+00:00")
+    with contextlib.closing(RunLogWriter(run.log_path, lambda: 7)) as writer:
+        writer.append(ended)
+    assert run.read_log().events == [*events, msgspec.structs.replace(ended, t_ns=7)]
     assert run.status() is RunStatus.INTERRUPTED

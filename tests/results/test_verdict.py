@@ -5,8 +5,9 @@ from pathlib import Path
 
 import results
 from results.findings import FindingCode, invalid
-from results.records import EngineFailure, EngineFate, Load, RunStatus
+from results.records import Load, RunStatus
 from results.report.verdict import verdict
+from results.run_log import EngineFailure, EngineFate
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, build_run
 
 

@@ -1,13 +1,19 @@
 """A gate that is measured now: two engines of an experiment, side by side, until the verdict is clear."""
 
+from collections.abc import Sequence
+
 import msgspec
 
+from harness.conduct.policies import Done
+from harness.conduct.policies.fixed_plan import FixedPlan
 from harness.errors import BadExperiment
 from harness.experiment.config import Experiment
 from results import load
 from results.errors import NoEvidence, NotComparable
 from results.gate import GateVerdict, Outcome, judge
 from results.metrics import CATALOGUE
+from results.records import TrialPlan
+from results.run_log import RunLog, TrialPlanned
 from results.sides import side_of
 from results.statistics import Comparison
 from results.statistics.comparison import band_text, change_text, scale_of
@@ -17,29 +23,29 @@ from results.store import RunFolder
 from results.terms import Terms
 
 TWIN = "-again"
-"""Behind the label of an engine that is compared with itself."""
+"""Ends the label of the second of two equal engines."""
 
 
-def two_sides(experiment: Experiment, a: str, b: str, repeats: int | None = None) -> tuple[Experiment, str, str]:
-    """The experiment with two engines only, and their labels; one that is compared with itself is there twice.
+def gate_experiment(experiment: Experiment, a: str, b: str, repeats: int | None = None) -> tuple[Experiment, str, str]:
+    """The experiment with two engines only, and their labels; an engine that is compared with itself is in it twice.
 
     Args:
         experiment: names the engines.
         a: label of the baseline.
         b: label of the candidate.
-        repeats: instead of the experiment's own, at most so many.
+        repeats: at most this many, instead of the experiment's own.
 
     Raises:
         BadExperiment: it has no such engine, or too few repeats for a verdict.
     """
-    sides = {side.shown: side for side in experiment.engines}
+    engines = {engine.shown: engine for engine in experiment.engines}
     for label in (a, b):
-        if label not in sides:
-            raise BadExperiment(f"the experiment has no engine '{label}'; it has {', '.join(sides)}")
-    pair = [sides[a], sides[b]]
+        if label not in engines:
+            raise BadExperiment(f"the experiment has no engine '{label}'; it has {', '.join(engines)}")
+    pair = [engines[a], engines[b]]
     if a == b:
         b = a + TWIN
-        pair[1] = msgspec.structs.replace(sides[a], label=b)
+        pair[1] = msgspec.structs.replace(engines[a], label=b)
     chosen = msgspec.structs.replace(experiment, engines=pair, repeats=repeats or experiment.repeats)
     if chosen.repeats < 3:
         raise BadExperiment(f"a gate needs at least 3 repeats, not {chosen.repeats}; 8 find 5 % at a noise of 2 %")
@@ -47,7 +53,7 @@ def two_sides(experiment: Experiment, a: str, b: str, repeats: int | None = None
 
 
 def noise(primary: Comparison) -> list[str]:
-    """What an engine against itself says of this machine, a line; none where there are too few runs."""
+    """What an engine compared with itself shows of this machine, in one line; none where there are too few runs."""
     evidence = primary.evidence
     if evidence is None:
         return []
@@ -59,40 +65,40 @@ def noise(primary: Comparison) -> list[str]:
     return [f"the same engine twice, so this is the machine's noise: {shown}; {few} of each side show {band}"]
 
 
-class Looks:
-    """Looks at a run while it grows, and knows when it may end.
+class InterimAnalyses:
+    """Judges a run while it grows.
 
     Args:
         run: its folder.
         a: label of the baseline.
         b: label of the candidate.
         repeats: the budget.
-        terms: what was agreed; alpha is that of all looks together.
+        terms: what was agreed; alpha is shared by all analyses.
 
     Attributes:
-        verdict: of the last look; None before the first.
+        verdict: of the last analysis; None before the first.
     """
 
     def __init__(self, run: RunFolder, a: str, b: str, repeats: int, terms: Terms) -> None:
         self._run = run
         self._labels = (a, b)
-        looks = looks_of(repeats)
-        self._levels = dict(zip(looks, nominal_levels(terms.alpha, looks), strict=True))
+        repeats_analysed = looks_of(repeats)
+        self._levels = dict(zip(repeats_analysed, nominal_levels(terms.alpha, repeats_analysed), strict=True))
         self._terms = terms
         self.verdict: GateVerdict | None = None
 
-    def clear(self, repeat: int) -> bool:
-        """Whether the verdict is clear after so many repeats; asked after each one."""
+    def is_clear(self, repeat: int) -> bool:
+        """Whether the verdict is clear after this many repeats; asked after each one."""
         if repeat not in self._levels:
             return False
         try:
-            self.look(repeat)
+            verdict = self.analyse(repeat)
         except (NoEvidence, NotComparable):
             return False  # the end will say so
-        return self.verdict is not None and self.verdict.outcome is not Outcome.CANNOT_TELL
+        return verdict.outcome is not Outcome.CANNOT_TELL
 
-    def look(self, repeat: int) -> GateVerdict:
-        """Judge what is there, at the level of this look.
+    def analyse(self, repeat: int) -> GateVerdict:
+        """Judge what is there, at the level of this analysis.
 
         Raises:
             NoEvidence, NotComparable: as :func:`results.gate.judge`.
@@ -105,7 +111,7 @@ class Looks:
         self.verdict = verdict
         return verdict
 
-    def last(self) -> GateVerdict:
+    def final(self) -> GateVerdict:
         """Judge a run that has ended.
 
         Raises:
@@ -113,4 +119,28 @@ class Looks:
             NotComparable: as :func:`results.gate.judge`.
         """
         plans = self._run.read_manifest().trials
-        return self.look(max((plan.repeat for plan in plans), default=0))
+        return self.analyse(max((plan.repeat for plan in plans), default=0))
+
+
+class Gate:
+    """A fixed plan that ends after the repeat at which the verdict is clear.
+
+    Args:
+        plan: the trials in order.
+        analyses: of the run.
+    """
+
+    def __init__(self, plan: Sequence[TrialPlan], analyses: InterimAnalyses) -> None:
+        self._budget = max(trial.repeat for trial in plan)
+        self._fixed = FixedPlan(plan)
+        self._analyses = analyses
+
+    def next(self, log: RunLog) -> TrialPlanned | Done:
+        """The next trial of the plan; done where a repeat has ended and the verdict is clear."""
+        decision = self._fixed.next(log)
+        repeat = max((planned.turn for planned in log.planned), default=0)
+        begins_repeat = isinstance(decision, TrialPlanned) and decision.turn > repeat > 0
+        if not begins_repeat or not self._analyses.is_clear(repeat):
+            return decision
+        note = f"ended after {repeat} of at most {self._budget} repeats: the verdict was clear"
+        return Done("; ".join(lost.reason for lost in log.lost) or None, notes=(note,))

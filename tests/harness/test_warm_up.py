@@ -1,4 +1,4 @@
-"""After a start, small requests are sent until the engine grows no faster."""
+"""After a start, small requests are sent until the engine stops getting faster."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,8 @@ from engines import attached
 from engines.dialects import ReferenceDialect
 from harness.client.fleet import LoadOrder
 from harness.client.wire import WireSession
-from harness.conduct.warm_up import Settler, Settling
+from harness.conduct.warm_up import WarmUp, WarmUpResult
+from harness.experiment.config import TrialConfig
 from results.frames import FrameAppender
 from results.records import Phase, StreamEnd, StreamRecord
 from results.store import TrialFolder
@@ -28,7 +29,7 @@ class Planner:
     def __init__(self) -> None:
         self.words: list[str] = []
 
-    def settling(self, words: str) -> tuple[PlannedSession, ...]:
+    def warm_up_sessions(self, words: str) -> tuple[PlannedSession, ...]:
         self.words.append(words)
         turn = Turn(4, 2, prompt=f"p {words}")
         return tuple(PlannedSession(Session(f"s{i}", (turn,)), None) for i in range(3))
@@ -56,12 +57,16 @@ class Rounds:
                 )  # fmt: skip
 
 
-def settle(took: Sequence[float | StreamEnd], limit_s: float = 60.0) -> tuple[Settling | None, Rounds, Planner]:
-    fleet, planner = Rounds(took), Planner()
-    settler = Settler(fleet, planner, limit_s=limit_s, timeout_s=5, transport="http")  # type: ignore[arg-type]
+def limits(warm_up_s: float) -> TrialConfig:
+    return TrialConfig(warm_up_s=warm_up_s, timeout_s=5)
 
-    async def scene() -> Settling | None:
-        return await settler.settle(ENGINE, attached("http://127.0.0.1:9"), "a/1")
+
+def warmed_up(took: Sequence[float | StreamEnd], limit_s: float = 60.0) -> tuple[WarmUpResult | None, Rounds, Planner]:
+    fleet, planner = Rounds(took), Planner()
+    warm_up = WarmUp(fleet, planner, limits(limit_s), "http")  # type: ignore[arg-type]
+
+    async def scene() -> WarmUpResult | None:
+        return await warm_up.run(ENGINE, attached("http://127.0.0.1:9"), "a/1")
 
     return asyncio.run(scene()), fleet, planner
 
@@ -71,52 +76,52 @@ def settle(took: Sequence[float | StreamEnd], limit_s: float = 60.0) -> tuple[Se
     [([1.0, 1.0], 2), ([9.0, 3.0, 1.0, 0.95], 4), ([1.0, 2.0], 2), ([2.0, 1.0, 0.91], 3)],
 )
 def test_it_ends_when_a_round_is_no_longer_a_tenth_faster(took: list[float], rounds: int):
-    settled, fleet, _ = settle(took)
-    assert settled == Settling(3 * rounds, settled=True)
+    result, fleet, _ = warmed_up(took)
+    assert result == WarmUpResult(3 * rounds, is_warm=True)
     assert len(fleet.orders) == rounds
 
 
 def test_requests_are_warm_up_sent_one_at_a_time_in_words_of_their_own():
-    _, fleet, planner = settle([1.0, 1.0])
+    _, fleet, planner = warmed_up([1.0, 1.0])
     assert {order.phase for order in fleet.orders} == {Phase.WARMUP}
     assert planner.words == ["a/1/0", "a/1/1"]
 
 
-def test_a_failed_request_ends_it_and_is_told():
-    assert settle([3.0, StreamEnd.TIMEOUT])[0] == Settling(3, settled=False)
+def test_a_failed_request_ends_it_and_it_says_so():
+    assert warmed_up([3.0, StreamEnd.TIMEOUT])[0] == WarmUpResult(3, is_warm=False)
 
 
-def test_an_engine_that_never_settles_is_given_up_and_told():
-    settled, fleet, _ = settle([2.0**-n for n in range(40)])
-    assert settled == Settling(3 * len(fleet.orders), settled=False)
+def test_a_warm_up_that_never_ends_is_given_up_and_says_so():
+    result, fleet, _ = warmed_up([2.0**-n for n in range(40)])
+    assert result == WarmUpResult(3 * len(fleet.orders), is_warm=False)
     assert len(fleet.orders) == 12
 
 
 def test_without_time_for_it_nothing_is_sent():
-    settled, fleet, _ = settle([], limit_s=0)
-    assert settled is None
+    result, fleet, _ = warmed_up([], limit_s=0)
+    assert result is None
     assert not fleet.orders
 
 
-def recovered(took: Sequence[float | StreamEnd], limit_s: float = 60.0, *, dead: bool = False) -> tuple[bool, Rounds]:
+def is_idle(took: Sequence[float | StreamEnd], limit_s: float = 60.0, *, dead: bool = False) -> tuple[bool, Rounds]:
     fleet = Rounds(took)
-    settler = Settler(fleet, Planner(), limit_s=limit_s, timeout_s=5, transport="http")  # type: ignore[arg-type]
+    warm_up = WarmUp(fleet, Planner(), limits(limit_s), "http")  # type: ignore[arg-type]
     server: Any = SimpleNamespace(base_url="http://127.0.0.1:9", access=None, exit_status=9 if dead else None)
-    return asyncio.run(settler.recovered(ENGINE, server, "after r1", idle_s=1.0)), fleet
+    return asyncio.run(warm_up.is_idle(ENGINE, server, "after r1", idle_s=1.0)), fleet
 
 
-def test_an_engine_has_recovered_when_a_round_is_about_as_quick_as_on_the_idle_one():
-    there, fleet = recovered([9.0, 2.5, StreamEnd.TIMEOUT, 1.9, 1.0])
-    assert there
+def test_an_engine_is_idle_when_a_round_is_about_as_quick_as_before_the_load():
+    idle, fleet = is_idle([9.0, 2.5, StreamEnd.TIMEOUT, 1.9, 1.0])
+    assert idle
     assert len(fleet.orders) == 4
 
 
-def test_an_engine_that_stays_busy_or_ends_has_not():
-    assert recovered([9.0] * 1000, limit_s=0.05)[0] is False
-    assert recovered([1.0], dead=True)[0] is False
+def test_an_engine_that_stays_busy_or_ends_is_not():
+    assert is_idle([9.0] * 1000, limit_s=0.05)[0] is False
+    assert is_idle([1.0], dead=True)[0] is False
 
 
 def test_a_round_on_the_idle_engine_is_measured_unless_no_time_is_given_for_rounds():
     for limit_s, took, seconds in ((60.0, [2.0], 2.0), (60.0, [StreamEnd.TIMEOUT], None), (0.0, [], None)):
-        settler = Settler(Rounds(took), Planner(), limit_s=limit_s, timeout_s=5, transport="http")  # type: ignore[arg-type]
-        assert asyncio.run(settler.round_s(ENGINE, attached("http://127.0.0.1:9"), "idle")) == seconds
+        warm_up = WarmUp(Rounds(took), Planner(), limits(limit_s), "http")  # type: ignore[arg-type]
+        assert asyncio.run(warm_up.round_s(ENGINE, attached("http://127.0.0.1:9"), "idle")) == seconds

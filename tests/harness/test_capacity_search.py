@@ -1,6 +1,5 @@
 """The search of one engine, trial after trial, without an engine: trials are written as a harness would leave them."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,19 +10,21 @@ import numpy as np
 import pytest
 
 import results
+from harness.conduct.policies import Done
+from harness.conduct.policies.capacity_search import CapacitySearch, attempt_of, requests_needed
+from harness.conduct.policies.search_config import search_config
+from harness.conduct.run import create_run
 from harness.conduct.world import World
 from harness.experiment.config import experiment_from
-from harness.run import create_run
-from harness.searching import terms_of
-from harness.seeker import Notebook, Seeker, attempt_of, requests_needed
 from harness.virtual import VirtualWorld
 from results.findings import Finding, FindingCode
 from results.metrics import Absence, Value, absent
 from results.objectives import Miss, objectives
 from results.records import Load, Outcome, RequestRecord, TrialPlan, TrialRecord, Verdict
 from results.report.findings import sentence
-from results.search import Attempt, Ended, EngineSearch, Over, SearchRecord
-from results.statistics.bisection import Bisection
+from results.report.search_lines import skip_text
+from results.run_log import EngineLost, RunLogWriter, TrialFinished, TrialPlanned
+from results.search import Attempt, Ended, EngineSearch, Over
 from results.units import NS_PER_S
 from tests.results.handmade import request, trial
 from tests.results.some_findings import remark, void
@@ -58,36 +59,26 @@ def queue(capacity: float, rng: np.random.Generator, cv: float = 0.02) -> Engine
 
 
 class HalfMinutes(VirtualWorld):
-    """Every look at the clock takes 30 s."""
+    """Each event comes 30 s after the one before."""
 
-    looks = -1
+    events = -1
 
     def now_ns(self) -> int:
-        self.looks += 1
-        return self.looks * 30 * NS_PER_S
+        self.events += 1
+        return self.events * 30 * NS_PER_S
 
 
 class Scene:
     """A search whose trials are written here."""
 
     def __init__(self, tmp_path: Path, slo: str = "ttft_p50<100ms", world: World | None = None, **asked):
-        self.experiment = experiment_from(DATA, "t")
-        self.terms = terms_of(self.experiment, slo, **asked)
-        self.run = create_run(self.experiment, tmp_path, plan=[])
-        terms = self.terms
-        record = SearchRecord(
-            over=terms.over, objectives=[slo], low=terms.levels[0], high=terms.levels[-1], resolution=terms.resolution,
-            alpha=terms.alpha, trials=terms.trials, minutes=terms.minutes, guesses={},
-        )  # fmt: skip
+        experiment = experiment_from(DATA, "t")
+        config = search_config(experiment, slo, **asked)
+        self.run = create_run(experiment, tmp_path, search=config)
         self.requests = 1000
-        self.told: list[Attempt] = []
-        watcher: Any = SimpleNamespace(judged=lambda _search, _engine, attempt: self.told.append(attempt))
-        planner: Any = SimpleNamespace(traffic=self.traffic)
-        self.seeker = Seeker(
-            "a", Bisection(terms.levels, start=terms.start), terms.wanted, terms.load_at, experiment=self.experiment,
-            planner=planner, notebook=Notebook(self.run, record), watcher=watcher,
-            world=world or VirtualWorld({}),
-        )  # fmt: skip
+        preparation: Any = SimpleNamespace(experiment=experiment, planner=SimpleNamespace(traffic=self.traffic))
+        self.policy = CapacitySearch(config, preparation, self.run)
+        self.writer = RunLogWriter(self.run.log_path, (world or VirtualWorld({})).now_ns)
 
     def traffic(self, load: Load, _repeat: int, _engine: str) -> Any:
         planned = min(self.requests, round((load.rate_per_s or 0) * 10))
@@ -96,34 +87,41 @@ class Scene:
     def play(self, engine: Engine, most: int = 99) -> EngineSearch:
         """Run the search to its end, or for so many trials."""
         while most and (planned := self.next()) is not None:
-            self.finish(*planned, *engine(planned[1].load.rate_per_s or float(planned[1].load.concurrency or 0)))
+            load = planned.plan.load
+            self.finish(planned.plan, *engine(load.rate_per_s or float(load.concurrency or 0)))
             most -= 1
+        self.next()
         return self.stored
 
-    def next(self) -> tuple[int, TrialPlan] | None:
-        """The next trial, of a further turn where the last one is over."""
-        if self.seeker.is_over and not self.seeker.has_ended:
-            self.seeker.begin_turn()
-        return asyncio.run(self.seeker.next())
+    def next(self) -> TrialPlanned | None:
+        """The next trial that is chosen; None where none is."""
+        while not isinstance(decision := self.policy.next(self.writer.log), Done):
+            assert decision == self.policy.next(self.writer.log), "the same log gives the same decision"
+            if isinstance(decision, TrialPlanned):
+                if decision.plan.id not in {event.plan.id for event in self.writer.log.planned}:
+                    self.writer.append(decision)
+                return decision
+            self.writer.append(decision)
+        return None
 
-    def finish(self, order: int, plan: TrialPlan, requests: Sequence[RequestRecord], findings: list[Finding]) -> None:
+    def finish(self, plan: TrialPlan, requests: Sequence[RequestRecord], findings: list[Finding]) -> None:
         folder = self.run.trial(plan.id)
         folder.create()
         folder.telemetry_log.touch()
         folder.write_requests(requests)
         record = msgspec.structs.replace(
-            trial(plan.load, issue_end=800.0), id=plan.id, engine="a", repeat=plan.repeat, order=order,
-            verdict=Verdict.INVALID if findings else Verdict.VALID, findings=findings, planned_requests=len(requests),
+            trial(plan.load, issue_end=800.0), id=plan.id, engine="a", repeat=plan.repeat,
+            order=len(self.writer.log.planned), verdict=Verdict.INVALID if findings else Verdict.VALID,
+            findings=findings, planned_requests=len(requests),
         )  # fmt: skip
-        folder.finish(record)
-        self.seeker.done(record)
+        self.writer.append(TrialFinished(record=record))
 
     @property
     def stored(self) -> EngineSearch:
         search = results.load(self.run.path).search
         assert search is not None
-        (one,) = search.engines
-        return one
+        (of_engine,) = search.engines
+        return of_engine
 
 
 def test_it_finds_the_rate_at_which_the_bound_is_reached(tmp_path: Path):
@@ -133,11 +131,10 @@ def test_it_finds_the_rate_at_which_the_bound_is_reached(tmp_path: Path):
     assert found.ended is Ended.KNOWN
     assert (found.low or 0) <= 20.0 <= (found.high or 0)
     assert (found.high or 0) / (found.low or 1) < 1.12
-    assert found.attempts == scene.told
     assert [attempt.level for attempt in found.attempts[:4]] == pytest.approx([1, 2, 4, 8], rel=0.03)
-    drowned = [attempt for attempt in found.attempts if attempt.level > 26]
-    assert drowned
-    assert {(attempt.kept, attempt.margin) for attempt in drowned} == {(False, None)}
+    overloaded = [attempt for attempt in found.attempts if attempt.level > 26]
+    assert overloaded
+    assert {(attempt.kept, attempt.margin) for attempt in overloaded} == {(False, None)}
 
 
 def test_the_run_is_an_ordinary_one_whose_plan_grew(tmp_path: Path):
@@ -174,8 +171,8 @@ def test_rates_whose_trials_plan_too_few_requests_are_left_out_unrun(tmp_path: P
     scene = Scene(tmp_path, "ttft_p90<100ms")
     found = scene.play(queue(25.0, np.random.default_rng(4)))
     assert min(attempt.level for attempt in found.attempts) == pytest.approx(6.4, rel=0.02)
-    assert found.note is not None
-    assert "requests are planned, 64 are needed" in found.note
+    assert found.skip is not None
+    assert found.skip.needed_requests == 64
     assert (found.low or 0) <= 20.0 <= (found.high or 0)
 
 
@@ -184,7 +181,8 @@ def test_where_no_rate_has_requests_enough_nothing_is_known(tmp_path: Path):
     scene.requests = 500
     found = scene.play(lambda _: pytest.fail("no trial is worth its time"))
     assert (found.ended, found.attempts, found.has_level) == (Ended.NO_EVIDENCE, [], False)
-    assert found.note == "up to 64/s: 500 requests are planned, 662 are needed"
+    assert found.skip is not None
+    assert skip_text(Over.RATE, found.skip) == "up to 64/s: 500 requests are planned, 662 are needed"
 
 
 def test_a_closed_loop_that_had_too_few_goes_on_above(tmp_path: Path):
@@ -203,9 +201,10 @@ def test_a_level_without_evidence_is_tried_again_once_then_the_search_goes_on_be
     none = [attempt.level for attempt in found.attempts if attempt.kept is None]
     assert none == pytest.approx([16, 16, 11.4, 11.4], rel=0.03)
     assert (found.low, found.open_above, found.ended) == (pytest.approx(9.6, rel=0.03), True, Ended.KNOWN)
-    assert found.note is not None
-    assert found.note.startswith("not above 9.")
-    assert sentence(late[0]) in found.note
+    assert found.skip is not None
+    text = skip_text(Over.RATE, found.skip)
+    assert text.startswith("not above 9.")
+    assert sentence(late[0]) in text
 
 
 def test_a_client_that_is_never_fit_ends_it(tmp_path: Path):
@@ -219,9 +218,10 @@ def test_what_is_known_is_stored_after_each_trial(tmp_path: Path):
     found = scene.play(queue(25.0, np.random.default_rng(5)), most=3)
     assert (len(found.attempts), found.ended) == (3, None)
     assert found.has_level
-    scene.seeker.lost("a, repeat 1: it ended by signal 9")
-    assert scene.stored.ended is Ended.ENGINE
-    assert scene.stored.note == "a, repeat 1: it ended by signal 9"
+    reason = "a, repeat 1: it ended by signal 9"
+    scene.writer.append(EngineLost(engine="a", turn=1, reason=reason, given_up=True))
+    assert (scene.stored.ended, scene.stored.lost) == (Ended.ENGINE, reason)
+    assert scene.policy.next(scene.writer.log) == Done(reason)
 
 
 WANTED = objectives("ttft_p99<500ms,itl_p50<30ms")

@@ -1,28 +1,18 @@
-"""What the command line and the pytest plugin share: the experiment of a bench, a run watched, and is it evidence."""
+"""The experiment of a server that runs already: what the user leaves out is asked of the server."""
 
 import asyncio
 from collections.abc import Sequence
 from os import PathLike
 from typing import Any
 
-from rich.console import Console
-
 from engines import Deployment
 from engines.base import base_url
 from engines.errors import NotIdentified
 from engines.identification import identify, only_model, tokenizer_folder
 from engines.identity import Identity
-from harness.conduct.progress import SearchObserver, observer, trial_line
-from harness.conduct.world import current_world
 from harness.errors import BadExperiment
 from harness.experiment.config import Experiment, experiment_from
-from harness.run import run_experiment
-from harness.searching import Terms, search
-from harness.series import Clear
 from harness.verdict.machine_state import MAX_FOREIGN_SHARE
-from results import Run
-from results.records import RunStatus, Verdict
-from results.store import RunFolder
 from workloads import APPROXIMATE
 
 DEFAULT_CONCURRENCY = (1, 8)
@@ -69,13 +59,13 @@ def bench_experiment(
         engine, options = identity.adapter, identity.options
         model = model or only_model(identity, base_url(url))  # an error must not quote a password
         tokenizer = tokenizer or tokenizer_folder(model, identity.checkpoint) or APPROXIMATE
-    side = {"adapter": engine, "url": url, "options": options}
+    server = {"adapter": engine, "url": url, "options": options}
     data = {
         "name": name,
         "seed": seed,
         "repeats": repeats,
         "model": {"name": model, "tokenizer": str(tokenizer)},
-        "engines": [side | ({"api_key_env": api_key_env} if api_key_env else {})],
+        "engines": [server | ({"api_key_env": api_key_env} if api_key_env else {})],
         "workload": {"name": workload, "options": {} if scale is None else {"scale": scale}},
         "loads": loads,
         "trial": {"duration_s": duration_s, "ramp_s": ramp_s, "max_foreign_share": max_foreign_share},
@@ -92,33 +82,3 @@ async def _identity(url: str, engine: str | None, model: str | None, api_key_env
         if engine is None or model is None:
             raise
         return Identity(engine, (model,))
-
-
-def run_into(
-    folder: RunFolder, experiment: Experiment, earlier: RunFolder | None = None, clear: Clear | None = None
-) -> bool:
-    """Run an experiment before somebody's eyes; returns whether it was interrupted."""
-    console = Console(stderr=True)
-    with observer(console, experiment) as watcher:
-        try:
-            current_world().run(run_experiment(experiment, folder, watcher, earlier, clear))
-        except (KeyboardInterrupt, asyncio.CancelledError):
-            return True
-    return False
-
-
-def search_into(folder: RunFolder, experiment: Experiment, terms: Terms) -> bool:
-    """Search before somebody's eyes; returns whether it was interrupted."""
-    try:
-        current_world().run(search(experiment, folder, SearchObserver(Console(stderr=True)), terms))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        return True
-    return False
-
-
-def why_invalid(run: Run) -> str | None:
-    """Why a run is no evidence: it failed, or a load level of an engine has no valid trial. None of one that is."""
-    if run.status is not RunStatus.FAILED and all(cell.valid for cell in run.cells):
-        return None
-    invalid = (trial_line(trial.record) for trial in run.finished if trial.record.verdict is Verdict.INVALID)
-    return run.manifest.failure or next(invalid, "a trial never ended")

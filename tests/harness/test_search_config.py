@@ -1,4 +1,4 @@
-"""What a search is asked: its terms, its mistakes, and what is said before it starts."""
+"""What a search is asked: its configuration, its mistakes, and what is said before it starts."""
 
 from pathlib import Path
 from typing import Any
@@ -6,12 +6,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from harness.conduct.policies.search_config import forewarnings, search_config
+from harness.conduct.run import create_run
 from harness.errors import BadExperiment
 from harness.experiment.config import Experiment, experiment_from
-from harness.searching import Terms, create_search, forewarnings, terms_of
 from results.errors import NotComparable, RunNotFound
-from results.search import EngineSearch, Over, SearchRecord
+from results.records import Load
+from results.run_log import LevelJudged
+from results.search import Attempt, Over, SearchConfig
 from results.store import RunFolder
+from tests.results.amending import amend, append
 from tests.results.builders import build_run
 
 RATES = [
@@ -32,49 +36,55 @@ def experiment(*loads: dict[str, Any], **changes: Any) -> Experiment:
     return experiment_from(data, "t")
 
 
-def ends(terms: Terms) -> tuple[float, float]:
-    return terms.levels[0], terms.levels[-1]
+def ends(config: SearchConfig) -> tuple[float, float]:
+    return config.levels[0], config.levels[-1]
 
 
 def test_several_loads_bound_the_range_and_the_first_gives_the_rest():
-    terms = terms_of(experiment(), SLO)
-    assert (terms.over, terms.start, ends(terms)) == (Over.RATE, None, (4.0, 30.0))
-    load = terms.load_at(7.5)
+    config = search_config(experiment(), SLO)
+    assert (config.over, config.start, ends(config)) == (Over.RATE, None, (4.0, 30.0))
+    load = config.load_at(7.5)
     assert (load.rate_per_s, load.arrival, load.arrival_options) == (7.5, "gamma", {"burstiness": 2.0})
 
 
 def test_one_load_is_where_it_starts():
-    terms = terms_of(experiment({"concurrency": 8}), SLO)
-    assert (terms.over, terms.start, ends(terms)) == (Over.CONCURRENCY, 8.0, (1.0, 256.0))
-    assert terms.load_at(3.0).concurrency == 3
-    assert all(level == round(level) for level in terms.levels)
+    config = search_config(experiment({"concurrency": 8}), SLO)
+    assert (config.over, config.start, ends(config)) == (Over.CONCURRENCY, 8.0, (1.0, 256.0))
+    assert config.load_at(3.0).concurrency == 3
+    assert all(level == round(level) for level in config.levels)
 
 
 def test_what_the_user_says_stands_above_the_file():
-    terms = terms_of(experiment(), SLO, low=1, high=100, resolution=0.1, alpha=0.1, trials=9, minutes=5)
-    assert ends(terms) == (1.0, 100.0)
-    assert (terms.resolution, terms.alpha, terms.trials, terms.minutes) == (0.1, 0.1, 9, 5)
-    slots = terms_of(experiment(), SLO, over=Over.CONCURRENCY, low=1, high=16)
+    config = search_config(experiment(), SLO, low=1, high=100, resolution=0.1, alpha=0.1, trials=9, minutes=5)
+    assert ends(config) == (1.0, 100.0)
+    assert (config.resolution, config.alpha, config.trials, config.minutes) == (0.1, 0.1, 9, 5)
+    slots = search_config(experiment(), SLO, over=Over.CONCURRENCY, low=1, high=16)
     assert (slots.load_at(4.0).concurrency, slots.load_at(4.0).arrival) == (4, None)
-    rates = terms_of(experiment({"concurrency": 8}), SLO, over=Over.RATE, low=1, high=16)
+    rates = search_config(experiment({"concurrency": 8}), SLO, over=Over.RATE, low=1, high=16)
     assert (rates.load_at(4.0).rate_per_s, rates.load_at(4.0).arrival) == (4.0, "poisson")
 
 
 def test_a_guess_is_a_number_for_all_or_an_earlier_search_for_those_it_had(tmp_path: Path):
-    assert terms_of(experiment(), SLO, around="12").guesses == {"a": 12.0, "b": 12.0}
-    alone = terms_of(experiment({"concurrency": 8}), SLO, over=Over.RATE, around="25")
+    assert search_config(experiment(), SLO, around="12").guesses == {"a": 12.0, "b": 12.0}
+    alone = search_config(experiment({"concurrency": 8}), SLO, over=Over.RATE, around="25")
     assert (alone.guesses["a"], ends(alone)) == (25.0, (25 / 32, 800.0))
     path = build_run(tmp_path)
     with pytest.raises(NotComparable, match="holds no search over the rate; give a number"):
-        terms_of(experiment(), SLO, around=str(path))
-    found = [EngineSearch("b", level=11.5), EngineSearch("gone", level=3.0), EngineSearch("a")]
-    earlier = SearchRecord(Over.RATE, [SLO], 1, 64, 0.05, 0.05, 20, None, {}, found)
-    RunFolder.open(path).write_search(earlier)
-    assert terms_of(experiment(), SLO, around=str(path)).guesses == {"b": 11.5}
+        search_config(experiment(), SLO, around=str(path))
+    earlier = SearchConfig(
+        engines=["b", "gone", "a"], over=Over.RATE, slo=SLO, low=1, high=64, template=Load(arrival="poisson")
+    )
+    amend(path, search=earlier)
+    for engine, level in (("b", 12.0), ("gone", 3.0)):
+        for kept in (True, False):
+            attempt = Attempt("t", level if kept else 1.1 * level, kept=kept, margin=None)
+            append(RunFolder(path), LevelJudged(engine=engine, attempt=attempt))
+    guesses = search_config(experiment(), SLO, around=str(path)).guesses
+    assert guesses == {"b": pytest.approx(12.0, rel=0.1)}
     with pytest.raises(NotComparable, match="holds no search over the concurrency"):
-        terms_of(experiment(), SLO, over=Over.CONCURRENCY, low=1, high=9, around=str(path))
+        search_config(experiment(), SLO, over=Over.CONCURRENCY, low=1, high=9, around=str(path))
     with pytest.raises(RunNotFound):
-        terms_of(experiment(), SLO, around="/no/such/run")
+        search_config(experiment(), SLO, around="/no/such/run")
 
 
 @pytest.mark.parametrize(
@@ -92,18 +102,18 @@ def test_a_guess_is_a_number_for_all_or_an_earlier_search_for_those_it_had(tmp_p
         (SLO, {"minutes": 0.0}, "minutes must be above 0"),
     ],
 )
-def test_mistakes_are_told(slo: str, asked: dict[str, Any], words: str):
+def test_mistakes_are_one_line(slo: str, asked: dict[str, Any], words: str):
     with pytest.raises(BadExperiment, match=words):
-        terms_of(experiment(), slo, **asked)
+        search_config(experiment(), slo, **asked)
 
 
 def test_attainment_is_an_objective_where_requests_have_bounds():
-    assert terms_of(experiment(slo={"ttft_s": 0.5}), "attainment>=0.99").wanted[0].metric == "attainment"
+    assert search_config(experiment(slo={"ttft_s": 0.5}), "attainment>=0.99").objectives[0].metric == "attainment"
 
 
 def told(slo: str, *loads: dict[str, Any], trial: dict[str, Any] | None = None, **asked: Any) -> list[str]:
     made = experiment(*loads, trial=trial or {})
-    return forewarnings(made, terms_of(made, slo, **asked))
+    return forewarnings(made, search_config(made, slo, **asked))
 
 
 def test_percentiles_that_trials_are_too_short_for_are_told_beforehand():
@@ -131,7 +141,7 @@ def test_rates_that_the_cap_on_requests_cuts_short_are_told_beforehand():
 
 
 def test_the_folder_of_a_search_has_a_name_of_its_own_and_an_empty_plan(tmp_path: Path):
-    run = create_search(experiment(), tmp_path)
-    manifest = run.read_manifest()
+    config = search_config(experiment(), SLO)
+    manifest = create_run(experiment(), tmp_path, search=config).read_manifest()
     assert (manifest.name, manifest.trials) == ("t-search", [])
     assert experiment_from(manifest.experiment, "t") == msgspec.structs.replace(experiment(), name="t-search")

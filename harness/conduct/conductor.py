@@ -1,0 +1,280 @@
+"""The conductor: asks the policy what comes next, carries it out, and writes down what happened.
+
+An engine is started for each of its turns, and again where it died or stayed busy in one. One that does not start, or
+dies before a trial, is given up; the others go on.
+"""
+
+import contextlib
+from collections import Counter
+from typing import Any
+
+from msgspec import structs
+
+from engines import EngineError
+from engines.errors import EngineDied, NotReady
+from engines.secrets import masked
+from harness.conduct.engine_start import EngineUnderTest
+from harness.conduct.policies import Done, Policy
+from harness.conduct.preparation import Preparation
+from harness.conduct.progress import Observer
+from harness.conduct.trial import TrialRunner
+from harness.conduct.warm_up import WarmUp
+from harness.experiment.fingerprint import fingerprint
+from results.records import TrialPlan, TrialRecord
+from results.run_log import (
+    EngineFate,
+    EngineLost,
+    EngineStarted,
+    EngineStarting,
+    Event,
+    RunLogWriter,
+    TrialFinished,
+    TrialPlanned,
+)
+from results.store import RunFolder
+
+
+class Conductor:
+    """Carries out one run.
+
+    Args:
+        preparation: what was known beforehand.
+        run: where trials are stored.
+        writer: of the run's log.
+        observer: hears of each event.
+        runner: runs one trial.
+        warm_up: brings engines to their working speed.
+        reusable: finished trials of an earlier run by fingerprint, each with its folder.
+    """
+
+    def __init__(
+        self,
+        preparation: Preparation,
+        run: RunFolder,
+        writer: RunLogWriter,
+        observer: Observer,
+        *,
+        runner: TrialRunner,
+        warm_up: WarmUp,
+        reusable: dict[str, tuple[RunFolder, TrialRecord]],
+    ) -> None:
+        self._preparation = preparation
+        self._experiment = preparation.experiment
+        self._world = preparation.world
+        self._run = run
+        self._writer = writer
+        self._observer = observer
+        self._runner = runner
+        self._warm_up = warm_up
+        self._reusable = reusable
+        self._starts: Counter[str] = Counter()
+        self._builds: dict[str, dict[str, Any]] = {}
+        self._busy: dict[str, str] = {}
+        self._turn: tuple[str, int] | None = None
+        self._turn_plans: list[TrialPlan] = []
+        self._running: _RunningEngine | None = None
+
+    async def carry_out(self, policy: Policy) -> Done:
+        """Do what the policy says until it is done."""
+        try:
+            while not isinstance(decision := await self._world.in_thread(policy.next, self._writer.log), Done):
+                self._append(decision)
+                if isinstance(decision, TrialPlanned):
+                    await self._begin_turn(decision)
+                    if not self._reused(decision.plan):
+                        try:
+                            await self._measure(decision)
+                        except EngineError as error:
+                            await self._lose(decision, error)
+                    if decision.ends_turn:
+                        await self._end_turn()
+            await self._end_turn()
+        finally:
+            await self._stop()
+        return decision
+
+    async def _begin_turn(self, planned: TrialPlanned) -> None:
+        """Where a trial is the first of its turn, end the last turn, and make the traffic while no engine runs."""
+        plan, turn = planned.plan, (planned.plan.engine, planned.turn)
+        if turn != self._turn:
+            await self._end_turn()
+            self._turn = turn
+            started = self._writer.log.started
+            known = [trial for trial in started.plan if trial.repeat == plan.repeat] if started else []
+            for trial in known or [plan]:
+                await self._world.in_thread(self._preparation.planner.traffic, trial.load, trial.repeat, trial.engine)
+        self._turn_plans.append(plan)
+
+    async def _measure(self, planned: TrialPlanned) -> None:
+        """Run a trial on its engine, which is started where it does not run.
+
+        Raises:
+            EngineError: the engine did not start, or was lost.
+        """
+        plan = planned.plan
+        if self._running and self._running.may_be_busy and not await self._is_idle(self._running, plan):
+            await self._stop()
+        running = self._running or await self._start(planned)
+        if running is None:
+            return
+        under_test = running.under_test
+        if death := under_test.server.died():
+            raise death
+        traffic = await self._world.in_thread(
+            self._preparation.planner.traffic, plan.load, plan.repeat, plan.engine
+        )  # fmt: skip
+        record = await self._runner.run(plan, self._order(plan), under_test, traffic, self.fingerprint(plan))
+        running.trials += 1
+        self._append(TrialFinished(record=record))
+        if death := under_test.server.died():
+            raise death
+        running.may_be_busy = running.idle_s is not None and record.abandoned_requests > 0
+        if under_test.engine.url and running.may_be_busy and not await self._is_idle(running, plan):
+            busy = f"{plan.engine} was still busy long after its trial at {plan.load.label}"
+            self._busy[plan.engine] = f"{busy}; restart it, and search below that"
+            await self._stop()
+
+    async def _start(self, planned: TrialPlanned) -> "_RunningEngine | None":
+        """Start the engine and bring it to its working speed; None where its address is busy and is given up.
+
+        Raises:
+            EngineError: it did not start, or was lost since.
+        """
+        label, preparation = planned.plan.engine, self._preparation
+        if label in self._busy:
+            self._append(EngineLost(engine=label, turn=planned.turn, reason=self._busy[label], given_up=True))
+            return None
+        self._starts[label] += 1
+        number = self._starts[label]
+        self._append(EngineStarting(engine=label, turn=planned.turn, start=number))
+        log, port = self._run.engine_log(label, number), self._experiment.side(label).port
+        stack = contextlib.AsyncExitStack()
+        under_test = await stack.enter_async_context(
+            self._world.started(preparation.engines[label], label, preparation.model, port, log)
+        )
+        self._running = _RunningEngine(stack, under_test)
+        self._builds[label] = under_test.build
+        under_test = self._running.under_test = await self._warmed_up(under_test, f"{label}/{number}")
+        idle_name = f"{label}/{number}/idle"
+        self._running.idle_s = await self._warm_up.round_s(under_test.engine, under_test.server, idle_name)
+        startup = under_test.startup
+        self._append(
+            EngineStarted(
+                engine=label, turn=planned.turn, start_s=startup.start_s, warm_up_requests=startup.warm_up_requests,
+                is_warm=startup.is_warm,
+            )
+        )  # fmt: skip
+        return self._running
+
+    async def _warmed_up(self, under_test: EngineUnderTest, start: str) -> EngineUnderTest:
+        """The engine at its working speed, with a record of how it got there."""
+        if under_test.engine.url:
+            return under_test  # whoever started it has warmed it up, and may have to pay for each request
+        result = await self._warm_up.run(under_test.engine, under_test.server, start)
+        if result is None:
+            return under_test
+        startup = structs.replace(
+            under_test.startup, warm_up_requests=result.requests, is_warm=result.is_warm
+        )  # fmt: skip
+        return structs.replace(under_test, startup=startup)
+
+    async def _is_idle(self, running: "_RunningEngine", plan: TrialPlan) -> bool:
+        """Wait until the engine has finished abandoned requests; False where that took too long.
+
+        An engine that has ended is idle, too: whoever uses it next will see.
+        """
+        under_test = running.under_test
+        idle_s = running.idle_s or 0.0
+        idle = await self._warm_up.is_idle(under_test.engine, under_test.server, plan.id, idle_s=idle_s)
+        running.may_be_busy = not idle
+        return idle or under_test.server.died() is not None
+
+    async def _lose(self, planned: TrialPlanned, error: EngineError) -> None:
+        """Stop the engine, and write down why; give it up where this start has seen no trial: so would the next."""
+        label = planned.plan.engine
+        fate = EngineFate.DIED if isinstance(error, EngineDied) else None
+        fate = EngineFate.NOT_READY if isinstance(error, NotReady) else fate
+        trials = self._running.trials if self._running else 0
+        await self._stop()
+        self._append(
+            EngineLost(
+                engine=label, turn=planned.turn, reason=masked(_reason(label, planned.turn, error)), fate=fate,
+                given_up=trials == 0,
+            )
+        )  # fmt: skip
+
+    async def _end_turn(self) -> None:
+        """Stop the engine, and compare a sample of its answers with the reference, now that the machine is free."""
+        await self._stop()
+        finished = self._writer.log.finished
+        records = [finished[plan.id] for plan in self._turn_plans if plan.id in finished]
+        self._turn, self._turn_plans = None, []
+        for repeat in sorted({record.repeat for record in records}):
+            preparation = self._preparation
+            of_repeat = [record for record in records if record.repeat == repeat]
+            await self._world.check_quality(
+                of_repeat, self._run, preparation.engines[of_repeat[0].engine], experiment=self._experiment,
+                model=preparation.model, tokenizer=preparation.tokenizer, planner=preparation.planner,
+            )  # fmt: skip
+
+    async def _stop(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            await running.stack.aclose()
+
+    def _reused(self, plan: TrialPlan) -> bool:
+        """Take a trial from an earlier run where it would be the same measurement."""
+        earlier = self._reusable.get(self.fingerprint(plan)) if self._reusable else None
+        if earlier is None:
+            return False
+        source, record = earlier
+        self._run.reuse(plan.id, source.trial(record.id))
+        reused = structs.replace(
+            record, id=plan.id, engine=plan.engine, order=self._order(plan),
+            adopted_from=record.adopted_from or source.path.name,
+        )  # fmt: skip
+        self._append(TrialFinished(record=reused))
+        return True
+
+    def fingerprint(self, plan: TrialPlan) -> str:
+        """What makes a trial the same measurement as another one."""
+        preparation = self._preparation
+        traffic = preparation.planner.traffic(plan.load, plan.repeat, plan.engine)
+        if plan.engine not in self._builds:
+            self._builds[plan.engine] = self._world.build(preparation.engines[plan.engine])
+        return fingerprint(
+            self._experiment, preparation.model, plan,
+            build=self._builds[plan.engine], traffic_sha256=traffic.shape_sha256, machine=preparation.machine,
+        )  # fmt: skip
+
+    def _order(self, plan: TrialPlan) -> int:
+        return 1 + [known.id for known in self._writer.log.plans].index(plan.id)
+
+    def _append(self, event: Event) -> None:
+        self._writer.append(event)
+        self._observer.event(self._writer.log)
+
+
+class _RunningEngine:
+    """A start of an engine.
+
+    Attributes:
+        stack: stops it.
+        under_test: the engine as trials see it.
+        trials: how many this start has seen.
+        idle_s: median seconds of a request before any load; None where it was not measured.
+        may_be_busy: whether the last trial left requests on it that nobody waits for.
+    """
+
+    def __init__(self, stack: contextlib.AsyncExitStack, under_test: EngineUnderTest) -> None:
+        self.stack = stack
+        self.under_test = under_test
+        self.trials = 0
+        self.idle_s: float | None = None
+        self.may_be_busy = False
+
+
+def _reason(label: str, turn: int, error: EngineError) -> str:
+    """One line, and the engine's last lines below it where they say more."""
+    tail = [line for line in error.log_tail if line.strip() and line.strip() not in str(error)]
+    return "\n  | ".join([f"{label}, repeat {turn}: {error}", *tail])

@@ -1,0 +1,228 @@
+"""A whole run: from an experiment to a run folder.
+
+Whatever ends it, the log tells: ``complete``; ``interrupted`` after Ctrl-C, with every finished trial whole and the
+cut-off one salvaged; ``failed`` with the engine's last words; and after ``kill -9`` of this process a reader calls it
+``incomplete`` (:func:`recover` then decodes what the cut-off trial had recorded).
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from engines import dialect
+from engines.models import KNOWN_MODELS, cached
+from engines.secrets import conceal_environment, masked, masked_data
+from harness.client import decode_stream
+from harness.conduct.conductor import Conductor
+from harness.conduct.policies import Policy
+from harness.conduct.policies.capacity_search import CapacitySearch
+from harness.conduct.policies.fixed_plan import FixedPlan
+from harness.conduct.policies.gate import Gate, InterimAnalyses
+from harness.conduct.preparation import Preparation, prepared
+from harness.conduct.progress import Observer, progress, trial_line
+from harness.conduct.trial import TrialRunner
+from harness.conduct.warm_up import WarmUp
+from harness.conduct.world import World, current_world
+from harness.errors import first_leaf
+from harness.experiment.config import EngineConfig, Experiment, ModelConfig
+from harness.host.environment import VERSION
+from results import Run
+from results.errors import NotWritable
+from results.records import SCHEMA_VERSION, RunStatus, TrialRecord, Verdict
+from results.run_log import RunEnded, RunLogWriter, RunStarted
+from results.search import SearchConfig
+from results.store import RunFolder
+from workloads import APPROXIMATE, Tokenizer, workload
+from workloads.errors import WorkloadError
+
+MakePolicy = Callable[[Preparation, RunFolder], Policy]
+
+
+def fixed_plan(preparation: Preparation, run: RunFolder) -> Policy:  # noqa: ARG001  (as every policy is made)
+    """The policy of an ordinary run."""
+    return FixedPlan(preparation.experiment.plan())
+
+
+def capacity_search(config: SearchConfig) -> MakePolicy:
+    """The policy of a search."""
+    return lambda preparation, run: CapacitySearch(config, preparation, run)
+
+
+def gate(analyses: InterimAnalyses) -> MakePolicy:
+    """The policy of a run that ends as soon as its verdict is clear."""
+    return lambda preparation, _: Gate(preparation.experiment.plan(), analyses)
+
+
+def create_run(
+    experiment: Experiment, root: Path, earlier: RunFolder | None = None, *, search: SearchConfig | None = None
+) -> RunFolder:
+    """Make the run's folder below ``root``, before anything is fetched or started.
+
+    Args:
+        experiment: what will be run.
+        root: where to.
+        earlier: a run whose finished trials will be reused.
+        search: what is searched for; the plan is then empty, and the run's name ends in ``-search``.
+
+    Raises:
+        NotWritable: the folder cannot be made.
+    """
+    conceal_environment()
+    world = current_world()
+    here = world.provenance()
+    if search is not None:
+        experiment = msgspec.structs.replace(experiment, name=f"{experiment.name}-search")
+    started = RunStarted(
+        t_ns=world.now_ns(),
+        schema_version=SCHEMA_VERSION,
+        run_id=world.run_id(experiment.name),
+        name=experiment.name,
+        created_utc=_text(world.now_utc()),
+        pid=here.pid,
+        host=here.host,
+        bakeoff_version=VERSION,
+        git_commit=here.git_commit,
+        source=here.source,
+        experiment=masked_data(msgspec.to_builtins(experiment)),
+        environment=here.environment,
+        plan=[] if search else experiment.plan(),
+        slo=experiment.slo,
+        resumed_from=earlier.path.name if earlier else None,
+        notes=_notes(experiment),
+        search=search,
+    )
+    return RunFolder.create(root, started)
+
+
+def run_into(
+    folder: RunFolder,
+    experiment: Experiment,
+    earlier: RunFolder | None = None,
+    make_policy: MakePolicy = fixed_plan,
+) -> bool:
+    """Run an experiment with its progress on stderr; returns whether it was interrupted."""
+    with progress(Console(stderr=True), experiment, folder.read_log()) as observer:
+        try:
+            current_world().run(run_experiment(experiment, folder, observer, earlier, make_policy))
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            return True
+    return False
+
+
+async def run_experiment(
+    experiment: Experiment,
+    run: RunFolder,
+    observer: Observer,
+    earlier: RunFolder | None = None,
+    make_policy: MakePolicy = fixed_plan,
+) -> None:
+    """Run the trials that a policy chooses into ``run``, reusing those that ``earlier`` has finished.
+
+    Afterwards its status is ``complete``, or ``failed`` when an engine did not start or was lost.
+
+    Raises:
+        EngineError, WorkloadError: the model, an engine's options or the traffic are wrong.
+        NotWritable: the disk filled up; what was recorded before is whole.
+        CancelledError: interrupted; what was measured is kept and marked.
+    """
+    task, world = asyncio.current_task(), current_world()
+    limits, client = experiment.trial, experiment.client
+    assert task is not None
+    world.on_termination(task.cancel)  # as Ctrl-C
+    with contextlib.closing(RunLogWriter(run.log_path, world.now_ns)) as writer:
+        try:
+            async with (
+                prepared(experiment, run, world, observer.fetching, redraw=_is_search(writer)) as preparation,
+                world.sampler() as telemetry,
+                world.fleet(client) as fleet,
+            ):
+                conductor = Conductor(
+                    preparation,
+                    run,
+                    writer,
+                    observer,
+                    runner=TrialRunner(experiment, run, fleet, telemetry, tokenizer=preparation.tokenizer, world=world),
+                    warm_up=WarmUp(fleet, preparation.planner, limits, client.transport, world.now_ns),
+                    reusable=_finished_in(earlier),
+                )
+                done = await conductor.carry_out(make_policy(preparation, run))
+        except asyncio.CancelledError:
+            _end(writer, world, RunStatus.INTERRUPTED, "interrupted by the user")
+            recover(run)
+            raise
+        except Exception as error:
+            cause = first_leaf(error)
+            with contextlib.suppress(NotWritable):  # a full disk may be what went wrong
+                _end(writer, world, RunStatus.FAILED, f"{type(cause).__name__}: {cause}")
+            raise
+        _end(writer, world, RunStatus.FAILED if done.failure else RunStatus.COMPLETE, done.failure, *done.notes)
+
+
+def _is_search(writer: RunLogWriter) -> bool:
+    started = writer.log.started
+    return started is not None and started.search is not None
+
+
+def _finished_in(earlier: RunFolder | None) -> dict[str, tuple[RunFolder, TrialRecord]]:
+    """The finished trials of an earlier run, by fingerprint."""
+    if earlier is None:
+        return {}
+    records = earlier.read_log().finished.values()
+    return {record.fingerprint: (earlier, record) for record in records if record.fingerprint}
+
+
+def recover(run: RunFolder) -> int:
+    """Decode the streams of trials that were cut off, so that their requests can be read; returns how many trials."""
+    manifest = run.read_manifest()
+    with_streams = [(plan, run.trial(plan.id)) for plan in manifest.trials if run.trial(plan.id).stream_logs()]
+    cut_off = [(plan, folder) for plan, folder in with_streams if not folder.has_requests()]
+    if not cut_off:
+        return 0
+    engines = {engine.shown: engine for engine in msgspec.convert(manifest.experiment["engines"], list[EngineConfig])}
+    tokenizer = _tokenizer_here(msgspec.convert(manifest.experiment.get("model", {}), ModelConfig))
+    for plan, folder in cut_off:
+        engine = engines[plan.engine]
+        spoken = dialect(engine.adapter, engine.options, engine)
+        folder.write_requests(decode_stream(stream, spoken, tokenizer) for stream in folder.read_streams())
+    return len(cut_off)
+
+
+def why_invalid(run: Run) -> str | None:
+    """Why a run is no evidence: it failed, or a load level of an engine has no valid trial. None of one that is."""
+    if run.status is not RunStatus.FAILED and all(cell.valid for cell in run.cells):
+        return None
+    invalid = (trial_line(trial.record) for trial in run.finished if trial.record.verdict is Verdict.INVALID)
+    return run.manifest.failure or next(invalid, "a trial never ended")
+
+
+def _tokenizer_here(model: ModelConfig) -> Tokenizer | None:
+    """The tokenizer, if it is on this machine already."""
+    known = cached(model.name) if model.name in KNOWN_MODELS else None
+    folder = model.tokenizer or model.path or known
+    try:
+        return Tokenizer(Path(folder).expanduser()) if folder and folder != APPROXIMATE else None
+    except WorkloadError:
+        return None
+
+
+def _notes(experiment: Experiment) -> list[str]:
+    notes = list(workload(experiment.workload.name, experiment.workload.options).notes())
+    if experiment.model.tokenizer == APPROXIMATE:
+        notes.append("prompts are approximate: their lengths were counted without the model's tokenizer")
+    return notes
+
+
+def _end(writer: RunLogWriter, world: World, status: RunStatus, failure: str | None, *notes: str) -> None:
+    ended = RunEnded(
+        status=status, ended_utc=_text(world.now_utc()), failure=masked(failure) if failure else None, notes=list(notes)
+    )
+    writer.append(ended)
+
+
+def _text(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds")

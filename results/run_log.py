@@ -1,0 +1,362 @@
+"""``run.jsonl``: what happened to a run, one event a line, append-only. All else about a run is a fold of it.
+
+Every event carries ``t_ns``, nanoseconds of the monotonic clock of the process that measured. The log begins with
+:class:`RunStarted`, which holds what was known beforehand; a run that crashed has no :class:`RunEnded`.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from results.errors import RunUnreadable
+from results.jsonl import Appender, read_log
+from results.records import RunStatus, Slo, TrialPlan, TrialRecord, schema_problem
+from results.search import Attempt, SearchConfig
+
+
+class Source(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was measured, as its authors number it: the checkout in which the run was started, or what CI says."""
+
+    commit: str
+    """Ends in ``+`` where the checkout had changes."""
+    branch: str | None = None
+
+
+class EngineFate(StrEnum):
+    """How a start of an engine ended before its trials did."""
+
+    NOT_READY = "not_ready"
+    """It was launched and did not become ready."""
+    DIED = "died"
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    t_ns: int = 0
+
+
+class RunStarted(_Event, frozen=True, tag="run_started", kw_only=True, omit_defaults=True):
+    """The first event: what is measured, where and by whom."""
+
+    schema_version: int
+    run_id: str
+    name: str
+    created_utc: str
+    """ISO 8601; a label only, durations never come from it."""
+    pid: int
+    host: str
+    bakeoff_version: str
+    git_commit: str | None
+    experiment: dict[str, Any]
+    environment: dict[str, Any]
+    plan: list[TrialPlan]
+    """The trials that are known beforehand, in order; empty for a search."""
+    slo: Slo = Slo()
+    notes: list[str] = []
+    """Declarations that the report prints, such as the scale of a workload."""
+    source: Source | None = None
+    """None outside a checkout and outside CI."""
+    resumed_from: str | None = None
+    """The earlier run whose finished trials are reused."""
+    search: SearchConfig | None = None
+    """None where the run is no capacity search."""
+
+
+class TrialPlanned(_Event, frozen=True, tag="trial_planned", kw_only=True, omit_defaults=True):
+    """A policy chose the next trial."""
+
+    plan: TrialPlan
+    turn: int
+    """Trials of one engine with the same turn share a start of it, as long as it lives."""
+    ends_turn: bool = False
+    """Whether it is known to be the turn's last one."""
+
+
+class EngineStarting(_Event, frozen=True, tag="engine_starting", kw_only=True, omit_defaults=True):
+    """An engine is being launched, or its address is about to be used."""
+
+    engine: str
+    turn: int
+    start: int
+    """Counts the engine's starts from 1: its output is in ``engines/<engine>-<start>.log``."""
+
+
+class EngineStarted(_Event, frozen=True, tag="engine_started", kw_only=True, omit_defaults=True):
+    """An engine is ready and warm."""
+
+    engine: str
+    turn: int
+    start_s: float | None = None
+    """From launch to ready; None for a server that ran already."""
+    warm_up_requests: int = 0
+    is_warm: bool | None = None
+    """Whether it had stopped getting faster; None where it was not warmed up."""
+
+
+class TrialFinished(_Event, frozen=True, tag="trial_finished", kw_only=True, omit_defaults=True):
+    """A trial has ended and its files are stored: from here on it counts."""
+
+    record: TrialRecord
+
+
+class EngineLost(_Event, frozen=True, tag="engine_lost", kw_only=True, omit_defaults=True):
+    """An engine did not start, died, or stayed busy with abandoned requests."""
+
+    engine: str
+    turn: int
+    reason: str
+    """One line, and the engine's last lines below it where they say more."""
+    fate: EngineFate | None = None
+    """None where it is not the engine's fault: a port in use, a package that is missing."""
+    given_up: bool = False
+    """Whether it is not started any more."""
+
+
+class LevelJudged(_Event, frozen=True, tag="level_judged", kw_only=True, omit_defaults=True):
+    """A capacity search judged a trial."""
+
+    engine: str
+    attempt: Attempt
+
+
+class LevelsSkipped(_Event, frozen=True, tag="levels_skipped", kw_only=True, omit_defaults=True):
+    """A capacity search leaves out rates at which a trial would plan too few requests for its objectives."""
+
+    engine: str
+    up_to: float
+    planned_requests: int
+    needed_requests: int
+
+
+class RunEnded(_Event, frozen=True, tag="run_ended", kw_only=True, omit_defaults=True):
+    """The last event."""
+
+    status: RunStatus
+    ended_utc: str
+    failure: str | None = None
+    notes: list[str] = []
+
+
+Event = (
+    RunStarted
+    | TrialPlanned
+    | EngineStarting
+    | EngineStarted
+    | TrialFinished
+    | EngineLost
+    | LevelJudged
+    | LevelsSkipped
+    | RunEnded
+)
+
+
+class EngineFailure(msgspec.Struct, frozen=True):
+    """One start of an engine that failed, through no fault of the user's or the machine's."""
+
+    engine: str
+    repeat: int
+    fate: EngineFate
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The run log in short: :class:`RunStarted` with what became of it."""
+
+    run_id: str
+    name: str
+    status: RunStatus
+    created_utc: str
+    host: str
+    bakeoff_version: str
+    git_commit: str | None
+    experiment: dict[str, Any]
+    environment: dict[str, Any]
+    trials: list[TrialPlan]
+    """The plan as it is known now; of a complete run, the trials that were run."""
+    slo: Slo = Slo()
+    notes: list[str] = []
+    failure: str | None = None
+    engine_failures: list[EngineFailure] = []
+    """Evidence against the engines that they name; ``failure`` has them in words, among others."""
+    source: Source | None = None
+    resumed_from: str | None = None
+    ended_utc: str | None = None
+
+
+class RunLog:
+    """The events of one run, with the folds that policies and readers ask for.
+
+    Args:
+        events: the log so far.
+
+    Attributes:
+        events: all of them, oldest first.
+        planned: trials that a policy chose, oldest first.
+        finished: records of finished trials by id, oldest first.
+        lost: losses of engines, oldest first.
+        ended: None while the run goes on, and for ever where it crashed.
+    """
+
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        self.events: list[Event] = []
+        self.planned: list[TrialPlanned] = []
+        self.finished: dict[str, TrialRecord] = {}
+        self.lost: list[EngineLost] = []
+        self.ended: RunEnded | None = None
+        for event in events:
+            self.add(event)
+
+    def add(self, event: Event) -> None:
+        """Fold one more event."""
+        self.events.append(event)
+        match event:
+            case TrialPlanned():
+                self.planned.append(event)
+            case TrialFinished():
+                self.finished[event.record.id] = event.record
+            case EngineLost():
+                self.lost.append(event)
+            case RunEnded():
+                self.ended = event
+            case _:
+                pass
+
+    @property
+    def started(self) -> RunStarted | None:
+        """The first event; None where a crash cut even that off."""
+        first = self.events[0] if self.events else None
+        return first if isinstance(first, RunStarted) else None
+
+    @property
+    def plans(self) -> list[TrialPlan]:
+        """The plan as it is known now, in order.
+
+        A run that is complete planned what it ran: what a gate left out when its verdict was clear is not in it.
+        """
+        chosen = {event.plan.id: event.plan for event in self.planned}
+        if self.started is None or (self.ended and self.ended.status is RunStatus.COMPLETE and chosen):
+            return list(chosen.values())
+        return list(({plan.id: plan for plan in self.started.plan} | chosen).values())
+
+    @property
+    def given_up(self) -> set[str]:
+        """Engines that are not started any more."""
+        return {event.engine for event in self.lost if event.given_up}
+
+    @property
+    def under_way(self) -> TrialPlan | None:
+        """The trial that was chosen last, where it has not finished."""
+        last = self.planned[-1].plan if self.planned else None
+        return last if last and last.id not in self.finished and self.ended is None else None
+
+    def manifest(self, started: RunStarted, status: RunStatus) -> Manifest:
+        """The log in short.
+
+        Args:
+            started: its first event.
+            status: of the run; the log does not know whether its process lives.
+        """
+        ended = self.ended
+        return Manifest(
+            run_id=started.run_id,
+            name=started.name,
+            status=status,
+            created_utc=started.created_utc,
+            host=started.host,
+            bakeoff_version=started.bakeoff_version,
+            git_commit=started.git_commit,
+            experiment=started.experiment,
+            environment=started.environment,
+            trials=self.plans,
+            slo=started.slo,
+            notes=[*started.notes, *(ended.notes if ended else [])],
+            failure=ended.failure if ended else None,
+            engine_failures=[
+                EngineFailure(event.engine, event.turn, event.fate) for event in self.lost if event.fate is not None
+            ],
+            source=started.source,
+            resumed_from=started.resumed_from,
+            ended_utc=ended.ended_utc if ended else None,
+        )
+
+
+class RunLogWriter:
+    """Appends events to a run's log, each durable when :meth:`append` returns.
+
+    Args:
+        path: of the log, which begins with :class:`RunStarted`.
+        now_ns: stamps events.
+
+    Attributes:
+        log: the events so far.
+
+    Raises:
+        NotWritable: the file cannot be opened.
+    """
+
+    def __init__(self, path: Path, now_ns: Callable[[], int]) -> None:
+        self.log = read_run_log(path)
+        self._appender = Appender(path)
+        self._now_ns = now_ns
+
+    def append(self, event: Event) -> None:
+        """Stamp an event, store it, and fold it into :attr:`log`.
+
+        Raises:
+            NotWritable: the disk is full; earlier events are safe.
+        """
+        stamped = msgspec.structs.replace(event, t_ns=self._now_ns())
+        self._appender.append(stamped)
+        self._appender.sync()
+        self.log.add(stamped)
+
+    def close(self) -> None:
+        """Close the file; closing twice is harmless."""
+        self._appender.close()
+
+
+def encoded(events: Sequence[Event]) -> bytes:
+    """A whole log."""
+    encoder = msgspec.json.Encoder()
+    return b"".join(encoder.encode(event) + b"\n" for event in events)
+
+
+def read_run_log(path: Path) -> RunLog:
+    """Read a log; a torn last line is left out.
+
+    Raises:
+        RunUnreadable: it is damaged before its last line, or of another schema.
+    """
+    try:
+        with path.open("rb") as file:
+            first = file.readline()
+    except OSError as error:
+        raise RunUnreadable(f"{path} cannot be read ({error}); restore it from a copy") from error
+    if first.endswith(b"\n"):
+        refuse_other_schema(path, first)
+    return RunLog(read_log(path, Event).records)  # type: ignore[type-var]  (a union of structs)
+
+
+class _Versioned(msgspec.Struct):
+    """The one field that is read before the rest, whatever the rest looks like."""
+
+    schema_version: int = 0
+
+
+def refuse_other_schema(path: Path, data: bytes) -> None:
+    """Refuse a record of another schema before its fields are decoded.
+
+    Args:
+        path: where it is stored.
+        data: JSON.
+
+    Raises:
+        RunUnreadable: it is no record, or of another schema.
+    """
+    try:
+        problem = schema_problem(msgspec.json.decode(data, type=_Versioned).schema_version)
+    except msgspec.MsgspecError as error:
+        raise RunUnreadable(f"{path} cannot be read ({error}); restore it from a copy") from error
+    if problem:
+        raise RunUnreadable(f"{path} {problem}")

@@ -1,0 +1,48 @@
+"""Changes to the logs of synthetic runs, as a test needs them."""
+
+from pathlib import Path
+
+import msgspec
+
+from results.jsonl import Appender
+from results.records import RunStatus, TrialRecord
+from results.run_log import Event, RunEnded, RunStarted, TrialFinished, TrialPlanned
+from results.store import RunFolder
+
+
+def amend(path: Path, **changes: object) -> None:
+    """Change what the first and the last event of a run's log say; a run without an end gets one where it must."""
+    folder = RunFolder(path)
+    events = folder.read_log().events
+    of_end = {name: changes.pop(name) for name in ("status", "failure", "ended_utc") if name in changes}
+    started = msgspec.structs.replace(events[0], **changes)
+    last = events[-1] if isinstance(events[-1], RunEnded) else RunEnded(status=RunStatus.FAILED, ended_utc="")
+    between = [event for event in events[1:] if not isinstance(event, RunEnded)]
+    end: list[Event] = [msgspec.structs.replace(last, **of_end)] if of_end or last is events[-1] else []
+    folder.write_log([started, *between, *end])
+
+
+def amend_trial(path: Path, trial: str, **changes: object) -> None:
+    """Change the record of a finished trial."""
+    folder = RunFolder(path)
+    events: list[Event] = []
+    for event in folder.read_log().events:
+        if isinstance(event, TrialFinished) and event.record.id == trial:
+            data = msgspec.to_builtins(event.record) | changes
+            event = TrialFinished(record=msgspec.convert(data, TrialRecord))  # noqa: PLW2901
+        events.append(event)
+    folder.write_log(events)
+
+
+def begin_trial(folder: RunFolder, trial: str) -> None:
+    """Write down that a planned trial was chosen."""
+    started = folder.read_log().started
+    assert isinstance(started, RunStarted)
+    plan = next(plan for plan in started.plan if plan.id == trial)
+    append(folder, TrialPlanned(plan=plan, turn=plan.repeat))
+
+
+def append(folder: RunFolder, event: Event) -> None:
+    """Write down one more event."""
+    with Appender(folder.log_path) as log:
+        log.append(event)
