@@ -50,6 +50,10 @@ def bakeoff(request: pytest.FixtureRequest) -> "Bakeoff":
     config = request.config
     if hasattr(config, "workerinput"):
         pytest.fail("bakeoff measures alone, other workers would be in its way: run this test with -n 0", pytrace=False)
+    from harness.shadowing import shadowed  # noqa: PLC0415
+
+    if complaint := shadowed():
+        pytest.fail(f"bakeoff: {complaint}", pytrace=False)
     from harness.testing import Bakeoff  # noqa: PLC0415
 
     node = request.node

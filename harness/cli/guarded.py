@@ -10,6 +10,7 @@ import cyclopts
 
 from harness.cli.options import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, EXIT_USER
 from harness.errors import expected_errors, first_leaf
+from harness.shadowing import shadowed
 
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 """A disk that is full or read-only, met by something that has no words of its own for it, such as a temporary file."""
@@ -35,6 +36,9 @@ def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception as raised:
+        if isinstance(raised, ImportError | AttributeError) and (complaint := shadowed()):
+            _complain(complaint)
+            return mistake
         error = first_leaf(raised)
         if isinstance(error, OSError) and error.errno in _UNWRITABLE:
             _complain(f"cannot write {error.filename or 'a file'}: {error.strerror}", "free some space, or set TMPDIR")
