@@ -32,7 +32,8 @@ def test_every_command_says_so_in_one_line(tmp_path: Path):
     """In a process of its own, where the wrong package is really imported."""
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "__init__.py").write_text("")
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    paths = [str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     argv = [sys.executable, "-c", "import harness.cli; harness.cli.main()", "doctor"]
     done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2

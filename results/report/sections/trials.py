@@ -94,7 +94,7 @@ def trial_rows(run: Run) -> list[TrialRow]:
             itl=ABSENT,
             agrees="–",
             foreign_load="–",
-            remarks=["the trial never ended: it was not reached, or was cut off", *run.torn.get(plan.id, [])],
+            remarks=["no end of it is in the log: it was not reached, or was cut off", *run.torn.get(plan.id, [])],
         )
         for plan in run.unfinished
     ]
