@@ -100,7 +100,7 @@ def serve_truth(
         File to which the true times of each answer are appended, one JSON line each.
     """
     from harness.truth import Schedule, TruthServer
-    from harness.truth.undisturbed import stay_on
+    from harness.truth.isolation import pin_to_core
     from results.jsonl import Appender
 
     schedule = Schedule(
@@ -129,21 +129,21 @@ def serve_truth(
         server = TruthServer(schedule, port, host=host, model=model, keep=False, on_end=on_end)
         cleanup.callback(server.close)
         if core is not None:
-            stay_on(core)
+            pin_to_core(core)
         _until_interrupted(server, f"http://{host}:{server.port}")
     return EXIT_OK
 
 
 def _until_interrupted(server: "TruthServer", url: str) -> None:
     """Serve until Ctrl-C or SIGTERM, also where a shell has told its background jobs to ignore the first."""
-    from harness.truth.undisturbed import without_collections
+    from harness.truth.isolation import disable_gc
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         server.stop()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    without_collections()
+    disable_gc()
     _say(f"truth server at {url}; Ctrl-C ends it")
     server.serve()
     server.close()

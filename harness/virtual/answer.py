@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from harness.truth.answered import Asked
+from harness.truth.answered import CompletionRequest
 from harness.truth.payloads import Payloads
 from harness.truth.schedule import Schedule
 from harness.virtual.engine import Fault, VirtualEngine
@@ -38,12 +38,12 @@ class Answer(NamedTuple):
 
 
 def answer_of(
-    asked: Asked, tokens: int, fault: Fault | None, *, engine: VirtualEngine, factor: float, rng: Random
+    request: CompletionRequest, tokens: int, fault: Fault | None, *, engine: VirtualEngine, factor: float, rng: Random
 ) -> Answer:
     """Draw an answer.
 
     Args:
-        asked: the request.
+        request: the request.
         tokens: how long the answer is, if nothing goes wrong.
         fault: what befalls it; none of :data:`STATUS`.
         engine: how long it takes.
@@ -58,12 +58,12 @@ def answer_of(
     kept = 0 if fault in _TOKENLESS else max(1, len(due_ns) // 2) if fault in _HALF else len(due_ns)
     close_ns = None if fault in {Fault.STALL, Fault.SILENT} else due_ns[min(kept, len(due_ns) - 1)]
     end = StreamEnd.RESET if fault is Fault.RESET else StreamEnd.COMPLETE
-    return Answer(due_ns[:kept], counts[:kept], close_ns, end, _closing(asked, tokens, fault))
+    return Answer(due_ns[:kept], counts[:kept], close_ns, end, _closing(request, tokens, fault))
 
 
-def chunk(asked: Asked, tokens: int) -> bytes:
+def chunk(request: CompletionRequest, tokens: int) -> bytes:
     """The event of a chunk with so many tokens."""
-    return _chunk(asked.model, tokens, chat=asked.chat)
+    return _chunk(request.model, tokens, chat=request.chat)
 
 
 def refusal(fault: Fault) -> bytes:
@@ -71,10 +71,10 @@ def refusal(fault: Fault) -> bytes:
     return msgspec.json.encode({"error": {"message": "the virtual engine wants this", "code": STATUS[fault]}})
 
 
-def _closing(asked: Asked, tokens: int, fault: Fault | None) -> bytes:
-    payloads = _payloads(asked.model, chat=asked.chat)
+def _closing(request: CompletionRequest, tokens: int, fault: Fault | None) -> bytes:
+    payloads = _payloads(request.model, chat=request.chat)
     if fault is None or fault is Fault.EMPTY:
-        told = msgspec.structs.replace(asked, tokens=0 if fault else tokens)
+        told = msgspec.structs.replace(request, tokens=0 if fault else tokens)
         return payloads.finish() + payloads.usage(told) + payloads.done
     return payloads.error() + payloads.done if fault is Fault.ERROR_EVENT else b""
 

@@ -6,7 +6,7 @@ from collections import deque
 from engines import Access, Server
 from harness.client.transport import Ended, StreamLog
 from harness.host.clock import LoopClock
-from harness.truth.answered import Asked
+from harness.truth.answered import CompletionRequest
 from harness.virtual.answer import STATUS, Answer, answer_of, chunk, refusal
 from harness.virtual.engine import Fault
 from harness.virtual.prefix_cache import PrefixCache
@@ -25,7 +25,7 @@ class Exchange:
     """One request under way.
 
     Args:
-        asked: the request.
+        request: the request.
         prompt: its text, where the engine has a cache.
         log: filled when the exchange ends; until then the truth is in ``served``.
         ended: called then.
@@ -33,12 +33,12 @@ class Exchange:
         phase: as the client sends it.
     """
 
-    __slots__ = ("answer", "asked", "ended", "log", "phase", "prompt", "served", "timer", "trial")
+    __slots__ = ("answer", "ended", "log", "phase", "prompt", "request", "served", "timer", "trial")
 
     def __init__(
-        self, asked: Asked, prompt: str, log: StreamLog, ended: Ended, *, trial: str | None, phase: Phase
+        self, request: CompletionRequest, prompt: str, log: StreamLog, ended: Ended, *, trial: str | None, phase: Phase
     ) -> None:
-        self.asked = asked
+        self.request = request
         self.prompt = prompt
         self.log = log
         self.ended = ended
@@ -130,7 +130,7 @@ class VirtualServer(Server):
             self._queue.remove(exchange)
 
     async def ask(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:  # noqa: ARG002
-        """It empties its cache, does whatever else it is asked, and says nothing of itself."""
+        """Empty the cache if that is what is asked, and reply with an empty object to everything."""
         if self._cache and "cache" in path:
             self._cache.empty()
         return (0, b"") if self.is_down else (200, b"{}")
@@ -146,15 +146,15 @@ class VirtualServer(Server):
         return None
 
     def _served(self, exchange: Exchange, fault: Fault | None, now_ns: int) -> Served:
-        asked, engine = exchange.asked, self._engine
+        request, engine = exchange.request, self._engine
         is_short = engine.short_share > 0 and self._length_rng.random() < engine.short_share
         return Served(
             start=self._start,
             trial=exchange.trial,
             phase=exchange.phase,
-            prompt_tokens=asked.prompt_tokens,
-            asked_tokens=asked.tokens,
-            tokens=max(1, round(asked.tokens * engine.short_length)) if is_short else asked.tokens,
+            prompt_tokens=request.prompt_tokens,
+            asked_tokens=request.tokens,
+            tokens=max(1, round(request.tokens * engine.short_length)) if is_short else request.tokens,
             fault=fault,
             arrived_ns=now_ns,
         )
@@ -166,10 +166,10 @@ class VirtualServer(Server):
             self._free -= 1
         served.begun_ns = now_ns
         if self._cache:
-            served.cached_tokens = exchange.asked.cached_tokens = self._cache.add(exchange.prompt)
+            served.cached_tokens = exchange.request.cached_tokens = self._cache.add(exchange.prompt)
         factor = self._factor * self._site.trial_factor(exchange.trial)
         exchange.answer = answer = answer_of(
-            exchange.asked, served.tokens, served.fault, engine=self._engine, factor=factor, rng=self._service_rng
+            exchange.request, served.tokens, served.fault, engine=self._engine, factor=factor, rng=self._service_rng
         )
         if answer.close_ns is not None:
             end_ns = now_ns + answer.close_ns
@@ -234,7 +234,7 @@ class VirtualServer(Server):
             log.status = 200
         served.chunk_ns, served.chunk_tokens = times_ns, answer.chunk_tokens[: len(times_ns)]
         log.read_ns.extend(times_ns)
-        log.reads.extend(chunk(exchange.asked, count) for count in served.chunk_tokens)
+        log.reads.extend(chunk(exchange.request, count) for count in served.chunk_tokens)
 
     def _pass_on(self, now_ns: int) -> None:
         """A slot is free."""

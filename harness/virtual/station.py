@@ -11,8 +11,8 @@ from harness.client.orders import Answer, Done, Order, Prepare
 from harness.client.station import WorkerClock
 from harness.client.transport import Ended, StreamLog
 from harness.host.clock import Clock, LoopClock
-from harness.truth.answered import Asked
-from harness.truth.asking import understand
+from harness.truth.answered import CompletionRequest
+from harness.truth.requests import completion_request
 from harness.virtual.prefix_cache import prompt_of
 from harness.virtual.server import Exchange, VirtualServer
 from results.records import Phase, StreamEnd
@@ -44,12 +44,12 @@ class VirtualTransport:
             await asyncio.sleep(self._dial_s)
         self._idle = connections
 
-    def prepare(self, request: HttpRequest) -> tuple[Asked, str]:
+    def prepare(self, request: HttpRequest) -> tuple[CompletionRequest, str]:
         """What the server will read of it."""
         prompt = prompt_of(request) if self._server.has_cache else ""
-        return understand(request.path, request.body, "virtual"), prompt
+        return completion_request(request.path, request.body, "virtual"), prompt
 
-    def start(self, prepared: tuple[Asked, str], log: StreamLog, ended: Ended) -> None:
+    def start(self, prepared: tuple[CompletionRequest, str], log: StreamLog, ended: Ended) -> None:
         """See :class:`~harness.client.transport.Transport`."""
 
         def over(done: StreamLog) -> None:
