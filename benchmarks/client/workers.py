@@ -48,7 +48,7 @@ class Aimed(LocalWorker):
     url = ""
 
     async def send(self, order: Order) -> None:
-        """See :class:`~harness.client.station.Station`."""
+        """See :class:`~harness.client.worker_host.WorkerHost`."""
         await super().send(msgspec.structs.replace(order, base_url=self.url) if isinstance(order, Prepare) else order)
 
 
@@ -80,18 +80,18 @@ async def chunks_per_s(workers: int, cores: Sequence[int] | None) -> float:
         cores: the first are the workers', the next the servers'; None holds each worker to a share of a core instead.
     """
     async with contextlib.AsyncExitStack() as stack:
-        stations = []
+        hosts = []
         for number in range(workers):
             own, servers = (cores[number], cores[workers + number]) if cores else (None, None)
             server = await stack.enter_async_context(truth_process(Schedule(ttft_s=0.0, itl_s=0.0), core=servers))
-            station = await stack.enter_async_context(Aimed.started(own))
+            host = await stack.enter_async_context(Aimed.started(own))
             if cores is None:
-                assert station.pid is not None
-                stack.enter_context(held(station.pid))
-            station.url = server.url
-            stations.append(station)
+                assert host.pid is not None
+                stack.enter_context(held(host.pid))
+            host.url = server.url
+            hosts.append(host)
         share = Closed(STREAMS * workers, DURATION_S)
-        result, records = await loaded(Fleet(stations), "", share, sessions(20_000 * workers, [TOKENS]))
+        result, records = await loaded(Fleet(hosts), "", share, sessions(20_000 * workers, [TOKENS]))
     whole = [record for record in records if record.end is StreamEnd.COMPLETE]
     elapsed_s = (max(r.ended_ns for r in whole) - min(r.planned_ns for r in whole)) / 1e9
     busy = [client.cpu_s / elapsed_s for client in result.clients]

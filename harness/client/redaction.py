@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from engines import Access
-from harness.client.flights import Recorder
+from harness.client.sessions import Recorder
 from results.records import StreamRecord
 
 
@@ -28,7 +28,7 @@ class _Masking:
         self._log.append(record)
 
     def flush(self) -> None:
-        """See :class:`~harness.client.flights.Recorder`."""
+        """See :class:`~harness.client.sessions.Recorder`."""
         self._log.flush()
 
     def _masked(self, reads: Sequence[bytes], body: bytes) -> list[bytes]:
@@ -39,7 +39,7 @@ class _Masking:
         return [body[end - len(read) : end] for read, end in zip(reads, ends, strict=True)]
 
 
-def without_secrets(log: Recorder, access: Access) -> Recorder:
+def redacting_recorder(log: Recorder, access: Access) -> Recorder:
     """A recorder for answers to requests that carry ``access``."""
     secrets = access.secrets()
     return _Masking(log, secrets) if secrets else log
