@@ -3,7 +3,7 @@
 import msgspec
 
 from engines.dialects import Dialect, TokenKind, holds_to_schema
-from harness.client.decode import Answer, read_answer
+from harness.client.decode import DecodedStream, read_stream
 from harness.quality.scorer import Line
 from results.quality import QualitySample
 from results.records import RequestRecord, StreamRecord
@@ -36,7 +36,7 @@ def prepared(candidate: Candidate, dialect: Dialect, tokenizer: Tokenizer) -> tu
     sample = QualitySample(index=request.index, session=request.session, turn=request.turn)
     try:
         prompt_ids = _prompt_ids(candidate, dialect, tokenizer)
-        answer = read_answer(candidate.stream, dialect)
+        answer = read_stream(candidate.stream, dialect)
         output_ids, retokenised = _output_ids(answer, tokenizer)
     except NotComparable as error:
         return msgspec.structs.replace(sample, why=str(error)), None
@@ -57,7 +57,7 @@ def _prompt_ids(candidate: Candidate, dialect: Dialect, tokenizer: Tokenizer) ->
     return ids
 
 
-def _output_ids(answer: Answer, tokenizer: Tokenizer) -> tuple[list[int], bool]:
+def _output_ids(answer: DecodedStream, tokenizer: Tokenizer) -> tuple[list[int], bool]:
     """The engine's own ids, else those that the tokenizer makes of its text; whether it was the latter."""
     deltas = [delta for _, delta in answer.deltas]
     if not deltas:
@@ -78,7 +78,7 @@ def _output_ids(answer: Answer, tokenizer: Tokenizer) -> tuple[list[int], bool]:
     return ids, True
 
 
-def _logprobs(answer: Answer, tokens: int) -> list[float] | None:
+def _logprobs(answer: DecodedStream, tokens: int) -> list[float] | None:
     """The engine's own, where it gave one for each token."""
     found = [value for _, delta in answer.deltas for value in delta.logprobs or ()]
     return found if found and len(found) == tokens else None

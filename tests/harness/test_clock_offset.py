@@ -101,7 +101,7 @@ def test_a_clock_is_asked_one_question_after_the_other():
         await asyncio.sleep(0)
         return 10**18
 
-    found = asyncio.run(measured(ask, questions=5))
+    found = asyncio.run(measured(ask, queries=5))
     assert asked == [0, 1, 2, 3, 4]
     assert found.offset_ns > 9 * 10**17
     assert 0 < found.uncertainty_ns < 10**9
