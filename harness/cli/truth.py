@@ -171,7 +171,7 @@ def _span(option: str, value: str) -> tuple[float, float]:
 def _bad_value(option: str, value: str, expected: str) -> Exception:
     from harness.errors import BadSchedule
 
-    return BadSchedule(f"invalid value {value!r} for --{option}; expected {expected}")
+    return BadSchedule(f"--{option} {value} is not understood; expected {expected}")
 
 
 def _print(line: str) -> None:

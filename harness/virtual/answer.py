@@ -68,7 +68,7 @@ def chunk(request: CompletionRequest, tokens: int) -> bytes:
 
 def refusal(fault: Fault) -> bytes:
     """The body of a reply with an error status."""
-    return msgspec.json.encode({"error": {"message": "injected by the virtual engine", "code": STATUS[fault]}})
+    return msgspec.json.encode({"error": {"message": "the virtual engine wants this", "code": STATUS[fault]}})
 
 
 def _closing(request: CompletionRequest, tokens: int, fault: Fault | None) -> bytes:
