@@ -1,10 +1,10 @@
 """Bar: through ``bakeoff run``, worker, sampler and parent on one core. Run by ``make bench-client``.
 
-A whole run, with nothing configured, and a bare asyncio client (:mod:`benchmarks.peers.drivers.bare`) take turns, each
-with all its processes on one core, against a truth server on another. As root the bare client has real-time priority,
-as our worker gives it to itself: one that waits for its core reads several chunks at a time, which is cheaper. Errors
-are what the client's records say minus what the truth server's say, of the same requests; CPU time is that of every
-process of the client from the first request of the load to the last token. ``--rounds`` and ``--streams`` shorten it.
+A whole run with the default configuration and a bare asyncio client (:mod:`benchmarks.peers.drivers.bare`) take turns,
+each with all its processes on one core, against a truth server on another. As root the bare client gets real-time
+priority, like our worker: a client that waits for its core reads several chunks at a time, which is cheaper. Errors are
+the client's records minus the truth server's for the same requests. CPU time is that of all processes of the client
+from the first request of the load to the last token. ``--rounds`` and ``--streams`` shorten the benchmark.
 """
 
 import argparse
@@ -37,11 +37,11 @@ _TURNS = round(DURATION_S / (TTFT_S + ITL_S * (TOKENS - 1)))
 _LIMIT_S = 120.0
 _BAKEOFF = "from harness.cli import main; main()"
 _FLOOR_MS = 0.1
-"""An error of the bare client below this is no yardstick: it is the time of a wake-up or two."""
+"""Errors of the bare client below this, a wake-up or two, are too small to compare with."""
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """One client under one load, once."""
+    """One measurement of one client under one load."""
 
     itl_p99_error_ms: float
     ttft_p99_error_ms: float
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 async def through_bakeoff(streams: int, model: Path) -> Reading:
-    """One trial by the command line."""
+    """One trial through the command line."""
     with tempfile.TemporaryDirectory(prefix="bakeoff-") as scratch:
         async with truth_process(Schedule(TTFT_S, ITL_S, finish_chunk=False), core=SERVER_CORE) as truth:
             experiment = Path(scratch) / "cpu.toml"
@@ -95,7 +95,7 @@ async def through_bakeoff(streams: int, model: Path) -> Reading:
 
 
 async def through_bare(streams: int, model: Path) -> Reading:  # noqa: ARG001  (it sends one prompt)
-    """As many requests by the bare client."""
+    """The same number of requests through the bare client."""
     with tempfile.TemporaryDirectory(prefix="bakeoff-") as scratch:
         file = Path(scratch) / "bare.json"
         async with truth_process(Schedule(TTFT_S, ITL_S, finish_chunk=False), core=SERVER_CORE) as truth:
@@ -149,7 +149,7 @@ def _p99_error_ms(seen_s: Sequence[float], true_s: Sequence[float]) -> float:
 
 
 def _watched(arguments: Sequence[str]) -> Footprint:
-    """Run Python with ``arguments`` on the client's core, as a user would, and see what all its processes cost."""
+    """Run Python with ``arguments`` on the client's core, and measure the cost of all its processes."""
     mine = os.sched_getaffinity(0)
     with tempfile.TemporaryFile() as log:
         os.sched_setaffinity(0, {CLIENT_CORE})  # of this thread alone; the process inherits it

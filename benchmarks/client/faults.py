@@ -1,6 +1,6 @@
-"""Bar 4, second half: each fault ends in one class, nothing is lost, nothing hangs. Run by ``make bench-client``.
+"""Bar 4, second half: each fault has one outcome, no request is lost, and none hangs. Run by ``make bench-client``.
 
-A truth server does one thing wrong with every answer, then everything with some of them and a restart in between.
+A truth server injects one fault into every answer, then all faults into some answers, with a restart in between.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ async def load(schedule: Schedule, requests: int) -> list[RequestRecord]:
 
 
 def overdue_s(requests: list[RequestRecord]) -> float:
-    """By how much the longest exchange outlived its deadline."""
+    """Time by which the longest exchange exceeds its timeout."""
     return max((r.ended_ns - (r.sent_ns or r.planned_ns)) / 1e9 - TIMEOUT_S for r in requests)
 
 

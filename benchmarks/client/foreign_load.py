@@ -1,8 +1,8 @@
-"""Bar 4: foreign load is noticed in the trial in which it was, and in no other. Run by ``make bench-client``.
+"""Bar 4: foreign load is reported for the trial in which it occurs, and for no other. Run by ``make bench-client``.
 
 Each run has eight short repeats against a truth server. In half of the runs a burner keeps one core busy during one
-repeat; it is a sibling of the harness, as any neighbour is. Its own CPU time says what share of the machine it had.
-Nothing else may run on the machine: whatever does is foreign load too.
+repeat. It is a sibling process of the harness, and its own CPU time gives its share of the machine. Run nothing else on
+the machine: it would count as foreign load too.
 """
 
 import argparse
@@ -36,7 +36,7 @@ REPEATS = 8
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _BURN = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])}); print(flush=True)\nwhile True: pass"
 _TOLERANCE = 0.02
-"""Of all cores: within this distance of the limit a share may fall on either side."""
+"""Fraction of all cores: a share this close to the limit may be reported either way."""
 _CODES = frozenset({FindingCode.FOREIGN_LOAD, FindingCode.SOME_FOREIGN_LOAD})
 
 
@@ -45,10 +45,10 @@ class Repeat(msgspec.Struct):
 
     Attributes:
         number: of the repeat.
-        share: foreign load that was measured, of all cores; None where it was not known.
-        flagged: whether it was warned about or voided the trial.
-        void: whether it voided the trial.
-        burnt: share of all cores that the burner had meanwhile.
+        share: measured foreign load as a fraction of all cores; None if unknown.
+        flagged: whether it caused a warning or made the trial void.
+        void: whether it made the trial void.
+        burnt: fraction of all cores that the burner used meanwhile.
     """
 
     number: int
@@ -59,7 +59,7 @@ class Repeat(msgspec.Struct):
 
 
 class TrialAnnouncer(PlainObserver):
-    """Prints for the parent, which holds the burner, when trials begin and end."""
+    """Tells the parent, which controls the burner, when trials begin and end."""
 
     def event(self, log: RunLog) -> None:
         """The burner may start once the engine is ready, and must stop when the trial has ended."""
@@ -73,19 +73,19 @@ class TrialAnnouncer(PlainObserver):
 
 
 class Burner:
-    """A process that keeps one core busy while it is let."""
+    """A process that keeps one core busy on demand."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._process = process
         self._since: tuple[float, int] | None = None
 
     def burn(self) -> None:
-        """Begin."""
+        """Start burning."""
         self._since = time.monotonic(), self._ticks()
         self._process.send_signal(signal.SIGCONT)
 
-    def rest(self) -> float:
-        """Stop; returns the share of all cores that it had since it began."""
+    def pause(self) -> float:
+        """Pause; returns the fraction of all cores used since the start."""
         assert self._since is not None
         self._process.send_signal(signal.SIGSTOP)
         began, ticks = self._since
@@ -100,7 +100,7 @@ class Burner:
 
 @contextlib.contextmanager
 def burner() -> Generator[Burner]:
-    """On the last core, at rest."""
+    """A paused burner on the last core."""
     core = max(os.sched_getaffinity(0))
     with subprocess.Popen([sys.executable, "-c", _BURN, str(core)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -113,7 +113,7 @@ def burner() -> Generator[Burner]:
 
 
 def experiment(options: argparse.Namespace, url: str) -> Experiment:
-    """Four streams of a truth server, for a moment."""
+    """Four streams of a truth server, briefly."""
     data = {
         "name": "foreign-load",
         "repeats": REPEATS,
@@ -129,7 +129,7 @@ def experiment(options: argparse.Namespace, url: str) -> Experiment:
 
 
 def play(options: argparse.Namespace, url: str, out: Path) -> None:
-    """The harness's side, in a process of its own."""
+    """The harness process."""
     short = experiment(options, url)
     folder = create_run(short, out)
     asyncio.run(run_experiment(short, folder, TrialAnnouncer(Console(stderr=True, quiet=True), short)))
@@ -143,7 +143,7 @@ def play(options: argparse.Namespace, url: str, out: Path) -> None:
 
 
 def one_run(options: argparse.Namespace, url: str, burning: int | None) -> list[Repeat]:
-    """One run, with the burner on in the repeat of this number, or in none."""
+    """One run, with the burner on during this repeat, or never."""
     argv = [sys.executable, "-m", "benchmarks.client.foreign_load", "--model", options.model]
     argv += ["--seconds", str(options.seconds), "--url", url]
     burnt: dict[int, float] = {}
@@ -157,12 +157,12 @@ def one_run(options: argparse.Namespace, url: str, burning: int | None) -> list[
             elif word == "begin" and int(rest) == burning:
                 fire.burn()
             elif word == "end" and int(rest) == burning:
-                burnt[int(rest)] = fire.rest()
+                burnt[int(rest)] = fire.pause()
     return [msgspec.structs.replace(repeat, burnt=burnt.get(repeat.number, 0.0)) for repeat in repeats]
 
 
 def voids_above(repeat: Repeat, limit: float) -> bool:
-    """Whether a repeat is void, or the burner had no more than the limit."""
+    """Whether a repeat is void, or the burner used no more than the limit."""
     return repeat.void or repeat.burnt <= limit + _TOLERANCE
 
 
@@ -172,7 +172,7 @@ async def truth(options: argparse.Namespace) -> None:
 
 
 def measure(options: argparse.Namespace, server: Truth) -> None:
-    """Runs with and without the burner in turns, and the bars."""
+    """Alternate runs with and without the burner, and check the bars."""
     limit = experiment(options, server.url).trial.max_foreign_share
     draw = random.Random(4)
     caught = voided = elsewhere = disturbed = 0

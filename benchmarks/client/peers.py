@@ -1,8 +1,8 @@
 """Bar 1: our client beside those of vLLM, AIPerf, GuideLLM and SGLang, each on one core, against one truth server.
 
-Needs ``make peers``. In each round the clients take turns, scenario by scenario; figures are medians over the rounds.
-The traps, which a client falls into or does not, are laid once. Half an hour, in which the machine must do nothing
-else; ``--quick`` is one round, ``--peers`` picks clients and ``--scenarios`` loads.
+Needs ``make peers``. In each round the clients take turns, scenario by scenario; results are medians over the rounds.
+Traps, which a client passes or fails, run once. Takes half an hour on an otherwise idle machine; ``--quick`` runs one
+round, ``--peers`` selects clients and ``--scenarios`` loads.
 """
 
 import argparse
@@ -32,7 +32,7 @@ PEERS: dict[str, tuple[Client, str]] = {
     "aiperf": (AiPerf(), "aiperf"),
     "guidellm": (GuideLlm(), "guidellm"),
 }
-"""With the name of the environment that each lives in."""
+"""Each client with the name of its environment."""
 
 
 def main() -> None:

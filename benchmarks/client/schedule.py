@@ -1,8 +1,8 @@
-"""Bar 2: open loops keep their schedule, and a cap on what is in flight hides nothing. Run by ``make bench-client``.
+"""Bar 2: open loops keep their schedule, and a cap on requests hides no latency. Run by ``make bench-client``.
 
-Part one sends 50, 200 and 1000 requests a second to a truth server. Part two sends 50 a second for 60 s to a server
-that stalls for 5 s, under caps from 1 to 64 at the same time (a server and a client each), and holds the 99th
-percentile of TTFT, from the plan, to a simulated queue.
+Part one sends 50, 200 and 1000 requests per second to a truth server. Part two sends 50 per second for 60 s to a server
+that stalls for 5 s, under caps from 1 to 64 at the same time (a server and a client each), and compares the 99th
+percentile of TTFT, from the plan, with a simulated queue.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from results.store import TrialFolder
 from workloads import PlannedSession, Poisson, Session, Turn
 
 RATES = {50: 40.0, 200: 20.0, 1000: 10.0}
-"""Requests per second, and for how many seconds."""
+"""Requests per second, and duration in seconds."""
 CAPS = (1, 2, 4, 8, 16, 32, 64)
 TTFT_S, ITL_S, TOKENS = 0.01, 0.005, 2
 STALL_S, RATE, DURATION_S = (20.0, 5.0), 50.0, 60.0
@@ -47,7 +47,7 @@ def sessions(offsets_s: Sequence[float]) -> Iterator[WireSession]:
 async def load(
     schedule: Schedule, offsets_s: Sequence[float], share: Open, *, alone: bool = False
 ) -> list[RequestRecord]:
-    """Server and client each on a core of its own where they are ``alone`` and there are two."""
+    """Server and client, each on its own core if they are ``alone`` and there are two cores."""
     port = pick_port()
     pinned = alone and (os.cpu_count() or 1) > 1
     with tempfile.TemporaryDirectory() as scratch:
@@ -61,7 +61,7 @@ async def load(
 
 
 def kept_schedule(rate: int, duration_s: float, bars: Bars) -> None:
-    """A schedule is kept, or the verdict says that it was not."""
+    """The schedule is kept, or the verdict reports that it was not."""
     offsets = list(_until(Poisson(rate).offsets_s("2"), duration_s))
     requests = asyncio.run(load(Schedule(ttft_s=TTFT_S, itl_s=ITL_S), offsets, Open(duration_s), alone=True))
     sent = sorted(r.sent_ns for r in requests if r.sent_ns is not None)
@@ -80,7 +80,7 @@ def kept_schedule(rate: int, duration_s: float, bars: Bars) -> None:
 
 
 async def stalled() -> dict[int, tuple[float, float]]:
-    """p99 of TTFT in seconds under each cap: measured and simulated."""
+    """p99 TTFT in seconds under each cap: measured and simulated."""
     offsets = [i / RATE for i in range(int(RATE * DURATION_S))]
     schedule = Schedule(ttft_s=TTFT_S, itl_s=ITL_S, stalls=(STALL_S,))
     runs = await asyncio.gather(*(load(schedule, offsets, Open(DURATION_S, cap)) for cap in CAPS))

@@ -1,8 +1,8 @@
-"""Bar 4, first half: 10,000 random cuts of recorded streams decode alike. Run by ``make bench-client``.
+"""Bar 4, first half: 10,000 random splits of recorded streams decode to the same records. Run by ``make bench-client``.
 
 Streams recorded from real engines (``tests/harness/recordings``, and any ``*.http`` captures in ``--captures``), with
-their HTTP chunks and their reads cut at random, and the same streams with CRLF line ends and comments between the
-events, pass the client's receiving end and its decoder.
+HTTP chunks and reads split at random, and the same streams with CRLF line ends and comments between events, pass
+through the client's protocol and its decoder.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Bar 6: a run of 600 s and 100,000 requests on a virtual clock. Run by ``make bench-client``.
 
-All that a run does but the network and the engine: the plan is made and fingerprinted, encoded in a dialect, dealt to
-the driver, fired at its deadlines, answered by a script, recorded on disk, decoded and stored. Each round is a process
-of its own, whose whole life and peak memory count.
+Everything in a run except the network and the engine: the plan is made, fingerprinted, encoded in a dialect, sent by
+the driver at its deadlines, answered by a script, recorded on disk, decoded and stored. Each round is a process of its
+own; its whole run time and peak memory count.
 """
 
 import argparse
@@ -38,7 +38,7 @@ ANSWER = [(0.2, TOKEN), (0.02, TOKEN), (0.02, TOKEN), (0.02, TOKEN + END)]
 
 
 class Constant:
-    """Sessions of one turn and one length: what is measured is the run, not the making of text."""
+    """Sessions of one turn and one length, so that the benchmark measures the run and not text generation."""
 
     def sessions(self, tokenizer: object, seed: Seed) -> Iterator[Session]:
         """See :class:`workloads.Workload`."""
@@ -51,7 +51,7 @@ class Constant:
 
 
 def one_run(folder: TrialFolder) -> int:
-    """Returns how many requests are stored as they should be."""
+    """Run once; returns the number of correctly stored requests."""
     arrivals = Poisson(REQUESTS / DURATION_S)
     plan = plan_open(Constant(), arrivals, None, Seed.of("6"), duration_s=DURATION_S, count=2 * REQUESTS)
     wire, everything, sessions = folder.path / "wire", PlanHash(), 0

@@ -1,10 +1,10 @@
-"""Bar 3: more workers send more, and Ray's nodes send what one process sends. Run by ``make bench-client``.
+"""Bar 3: throughput grows with workers, and Ray nodes send the same as one process. Run by ``make bench-client``.
 
-Part one: one worker, then two, take in as many chunks as they can, each from a truth server of its own that writes as
-fast as it can. With four cores every process has one to itself; with fewer, each worker is held to a twenty-fifth of a
-core by a control group (root), so that two workers and two servers fit on two cores and nothing but the workers is
-short. Part two: the same plan through one process and through two nodes of a Ray cluster on this machine, record by
-record. ``--only`` picks one.
+Part one: one worker, then two, read as many chunks as they can, each from its own truth server that writes as fast as
+it can. With four cores every process gets its own. With fewer, a control group (root) limits each worker to 1/25 of a
+core, so that two workers and two servers fit on two cores and only the workers are the bottleneck. Part two: the same
+plan through one process and through two nodes of a Ray cluster on this machine, compared record by record. ``--only``
+selects a part.
 """
 
 import argparse
@@ -35,27 +35,27 @@ from results.store import TrialFolder
 from workloads import PlannedSession, Poisson, Session, Turn
 
 STREAMS, TOKENS, DURATION_S, ROUNDS = 64, 512, 3.0, 3
-"""For each worker."""
+"""Streams are per worker."""
 HELD, PERIOD_US = 0.04, 25_000
-"""Where cores are few: a worker may run for 1 ms in every 25."""
+"""With few cores: a worker may run for 1 ms of every 25 ms."""
 RATE, OPEN_S, CLOSED, SLOTS = 200.0, 5.0, 1000, 32
-"""Part two: an open loop, and a closed one of so many sessions."""
+"""Part two: rate and seconds of the open loop, sessions and slots of the closed loop."""
 
 
 class Aimed(LocalWorker):
-    """A worker with an engine of its own."""
+    """A worker with its own engine."""
 
     url = ""
 
     async def send(self, order: Order) -> None:
-        """See :class:`~harness.client.station.Station`."""
+        """See :class:`~harness.client.worker_host.WorkerHost`."""
         await super().send(msgspec.structs.replace(order, base_url=self.url) if isinstance(order, Prepare) else order)
 
 
 async def loaded(
     fleet: Fleet, url: str, share: Closed | Open, sessions: Iterator[WireSession]
 ) -> tuple[LoadResult, list[StreamRecord]]:
-    """One load and its records in the order of the plan."""
+    """Run one load; returns its result and its records in plan order."""
     with tempfile.TemporaryDirectory(prefix="bakeoff-") as scratch:
         folder = TrialFolder(Path(scratch))
         result = await fleet.load(LoadOrder(url, share, timeout_s=60), sessions, folder)
@@ -73,25 +73,25 @@ def sessions(count: int, tokens: Sequence[int], offsets_s: Iterator[float] | Non
 
 
 async def chunks_per_s(workers: int, cores: Sequence[int] | None) -> float:
-    """How many chunks so many workers take in.
+    """Chunks per second that the workers read.
 
     Args:
-        workers: how many.
-        cores: the first are the workers', the next the servers'; None holds each worker to a share of a core instead.
+        workers: number of workers.
+        cores: the workers' cores, then the servers'; None limits each worker to a share of a core instead.
     """
     async with contextlib.AsyncExitStack() as stack:
-        stations = []
+        hosts = []
         for number in range(workers):
             own, servers = (cores[number], cores[workers + number]) if cores else (None, None)
             server = await stack.enter_async_context(truth_process(Schedule(ttft_s=0.0, itl_s=0.0), core=servers))
-            station = await stack.enter_async_context(Aimed.started(own))
+            host = await stack.enter_async_context(Aimed.started(own))
             if cores is None:
-                assert station.pid is not None
-                stack.enter_context(held(station.pid))
-            station.url = server.url
-            stations.append(station)
+                assert host.pid is not None
+                stack.enter_context(held(host.pid))
+            host.url = server.url
+            hosts.append(host)
         share = Closed(STREAMS * workers, DURATION_S)
-        result, records = await loaded(Fleet(stations), "", share, sessions(20_000 * workers, [TOKENS]))
+        result, records = await loaded(Fleet(hosts), "", share, sessions(20_000 * workers, [TOKENS]))
     whole = [record for record in records if record.end is StreamEnd.COMPLETE]
     elapsed_s = (max(r.ended_ns for r in whole) - min(r.planned_ns for r in whole)) / 1e9
     busy = [client.cpu_s / elapsed_s for client in result.clients]
@@ -102,7 +102,7 @@ async def chunks_per_s(workers: int, cores: Sequence[int] | None) -> float:
 
 @contextlib.contextmanager
 def held(pid: int) -> Iterator[None]:
-    """Hold a process to :data:`HELD` of a core while the block runs; control groups of version 1 or 2."""
+    """Limit a process to :data:`HELD` of a core while the block runs, through cgroups v1 or v2."""
     cpu = Path("/sys/fs/cgroup/cpu")
     root = cpu if cpu.is_dir() else Path("/sys/fs/cgroup")
     group = root / f"bakeoff-{pid}"
@@ -134,7 +134,7 @@ def scaling(bars: Bars) -> None:
 
 
 async def both_loads(fleet: Fleet) -> list[list[tuple[object, ...]]]:
-    """The records of an open and a closed loop, as far as they may not depend on the sender."""
+    """The records of an open and a closed loop, without fields that depend on the sender."""
     offsets = list(itertools.takewhile(lambda offset_s: offset_s < OPEN_S, Poisson(RATE).offsets_s("3")))
     tokens = [3, 17, 64]
     found = []

@@ -1,6 +1,6 @@
-"""How exact and how fast the truth server is on a core of its own, by its own record. Run by ``make bench-truth``.
+"""Accuracy and throughput of the truth server on its own core, from its own record. Run by ``make bench-truth``.
 
-The reader on the other core does nothing but read. Medians of five rounds.
+The reader on the other core only reads. Medians of five rounds.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ MANY = Schedule(ttft_s=0.1, itl_s=0.02)
 
 
 def read_all(port: int, streams: int, tokens: int, spread_s: float) -> None:
-    """Send ``streams`` requests, evenly over ``spread_s``, and read until each has its end."""
+    """Send ``streams`` requests, spread evenly over ``spread_s``, and read every reply to its end."""
     body = json.dumps({"prompt": "a", "max_tokens": tokens, "stream": True}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nhost: truth\r\ncontent-length: {len(body)}\r\n\r\n".encode()
     poll = select.epoll()

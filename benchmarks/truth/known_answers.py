@@ -1,10 +1,10 @@
-"""Known answers: every metric of every scenario equals the oracle's, and what is no evidence is void.
+"""Known answers: every metric of every scenario equals the oracle's, and invalid trials are void.
 
     python -m benchmarks.truth.known_answers [--only TEXT] [--replications 200]
 
-Run by ``make bench-truth``. Part one plays each scenario of :mod:`benchmarks.known_answers` through the product's own
-code in virtual time, from load to metric and exit code. Part two replicates steady queues to find biases, and
-overloaded ones to find how often they are called saturated.
+Run by ``make bench-truth``. Part one runs each scenario of :mod:`benchmarks.known_answers` through the product's own
+code in virtual time, from load to metric and exit code. Part two replicates steady queues to detect biases, and
+overloaded queues to measure how often they are reported as saturated.
 """
 
 import argparse
@@ -22,14 +22,15 @@ from results.findings import FindingCode
 from results.statistics.distributions import t_quantile
 
 SATURATED = {200: 0.7, 400: 0.95, 1000: 0.99}
-"""Share of overloaded trials that must be called so, by their arrivals. At 120 % the backlog of 200 Poisson arrivals
-grows by 33 with a standard deviation of 14 (M/D) to 19 (M/M): no test finds 99 % of those and 1 % at 80 %."""
+"""Fraction of overloaded trials that must be reported as saturated, by number of arrivals. At 120 % load the backlog of
+200 Poisson arrivals grows by 33 with a standard deviation of 14 (M/D) to 19 (M/M): no test finds 99 % of those and 1 %
+of trials at 80 %."""
 SERVICE_S = 0.4
 SLOTS = 4
 
 
 def judged(scenario: Scenario, outcome: Outcome) -> list[str]:
-    """What is wrong with an outcome, a line each."""
+    """Errors of an outcome, one line each."""
     lines = list(outcome.wrong)
     if outcome.codes != scenario.codes:
         shown, wanted = (sorted(code.value for code in codes) or ["VALID"] for codes in (outcome.codes, scenario.codes))
@@ -40,7 +41,7 @@ def judged(scenario: Scenario, outcome: Outcome) -> list[str]:
 
 
 def queue(kind: str, utilisation: float, requests: int, seed: int) -> Scenario:
-    """A Poisson load on a server of known theory."""
+    """A Poisson load on a server with a known analytical solution."""
     engines: dict[str, Callable[[], VirtualEngine]] = {
         "fixed": lambda: VirtualEngine(service=PerToken(Fixed(0.2), Fixed(0.05))),
         "M/M/1": lambda: VirtualEngine(service=Whole(Exponential(SERVICE_S)), slots=1),
@@ -55,7 +56,7 @@ def queue(kind: str, utilisation: float, requests: int, seed: int) -> Scenario:
 
 
 def replicated(job: tuple[str, float, int, int]) -> tuple[float, float, bool]:
-    """Requests and tokens per second over the rate that was offered, and whether it was called saturated."""
+    """Requests and tokens per second relative to the offered rate, and whether the trial is saturated."""
     kind, utilisation, requests, seed = job
     scenario = queue(kind, utilisation, requests, seed)
     with tempfile.TemporaryDirectory(prefix="bakeoff-known-", dir="/dev/shm") as scratch:

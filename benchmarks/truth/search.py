@@ -1,9 +1,9 @@
-"""A search over the network whose answer is known: a truth server of eight slots, Poisson arrivals, p90 of TTFT.
+"""A search with a known answer: a truth server with eight slots, Poisson arrivals, a bound on p90 TTFT.
 
     python -m benchmarks.truth.search [--trials 14] [--duration 12]
 
-Eight slots and answers of 0.2 s are a capacity of 40 requests a second. The true threshold is found by simulating that
-queue: the rate at which half of 2,000 trials of the same length keep the bound.
+Eight slots and answers of 0.2 s are a capacity of 40 requests per second. The true threshold comes from a simulation of
+that queue: the rate at which half of 2,000 trials of the same length meet the bound.
 """
 
 import argparse
@@ -35,7 +35,7 @@ LOW, HIGH = 5.0, 80.0
 
 
 def kept_share(rate: float, duration_s: float, rng: np.random.Generator, trials: int) -> float:
-    """Share of simulated trials at a rate that keep the bound."""
+    """Fraction of simulated trials at a rate that meet the bound."""
     kept = 0
     for _ in range(trials):
         arrivals = np.sort(rng.uniform(0, duration_s, rng.poisson(rate * duration_s))).tolist()
@@ -46,7 +46,7 @@ def kept_share(rate: float, duration_s: float, rng: np.random.Generator, trials:
 
 
 def true_threshold(duration_s: float) -> float:
-    """The rate at which half of the trials keep the bound, by bisection with as many as needed to believe each step."""
+    """The rate at which half of the trials meet the bound, by bisection with as many trials as each step needs."""
     rng, low, high = np.random.default_rng(1), LOW, HIGH
     while high / low > 1.005:
         middle = math.sqrt(low * high)
@@ -55,7 +55,7 @@ def true_threshold(duration_s: float) -> float:
 
 
 async def searched(folder: Path, duration_s: float, trials: int) -> tuple[EngineSearch, str]:
-    """The search, and its line."""
+    """Run the search; returns its result and its printed line."""
     port = pick_port()
     data = {
         "name": "truth",

@@ -1,9 +1,9 @@
-"""How wrong the measuring client is under a given load: it is driven against a server that knows the truth.
+"""The measuring client's own error under a given load, measured against a server with known timing.
 
-The truth server (:mod:`harness.truth`) answers on a schedule and keeps the times at which bytes really left. Every
-latency metric is computed twice of the same requests, from what the client recorded and from what the server did, on
-one clock. The difference holds everything between the two: the client's own lateness at sends and reads, the
-loopback, and the server's lateness at reading the request.
+The truth server (:mod:`harness.truth`) answers on a schedule and records when bytes left. Every latency metric is
+computed twice for the same requests, from the client's records and from the server's, on one clock. The difference
+includes everything in between: the client's lateness at sends and reads, the loopback, and the server's lateness at
+reading the request.
 """
 
 import math
@@ -28,36 +28,36 @@ from results.store import TrialFolder
 from workloads import PlannedSession, Session, Turn
 
 DURATION_S = 1.0
-"""For how long requests are started; the last answers come on top."""
+"""Time during which requests are started; it ends before the last answers do."""
 ANSWER_S = 0.25
-"""Longest answer: each stream shall bring a few in that time. Longer ones only repeat what their first gaps say."""
+"""Longest answer, so that each stream completes several: longer answers add no information about the error."""
 MIN_CHUNKS = 4
 MIN_GAP_S, MAX_GAP_S = 0.001, 0.1
-"""The truth server cannot write much faster; chunks that come slower are no harder for a client."""
+"""Range of gaps: the truth server cannot write much faster, and slower chunks are no harder for a client."""
 MAX_TTFT_S = 0.05
 LENGTHS = 256
-"""Of prompts, in words: by its length a request finds its answer."""
+"""Number of distinct prompt lengths, in words; requests are matched to answers by their length."""
 MIN_RATE_PER_S = 10.0
-"""An open loop below this rate is calibrated at it: a second must hold some arrivals."""
+"""Lowest rate at which an open loop is calibrated: a second must contain some arrivals."""
 BODIES = 16
-"""So many sizes stand for those of a trial's request bodies."""
-MOST_SENT_BYTES = 256_000_000
-"""A closed loop of large bodies ends when so much was sent."""
+"""Number of body sizes that represent those of a trial's requests."""
+MAX_SENT_BYTES = 256_000_000
+"""A closed loop of large bodies ends after this many bytes."""
 RESAMPLES = 20
-"""Of the requests; see :func:`metric_error_s`."""
+"""Bootstrap resamples of the requests; see :func:`metric_error_s`."""
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """What a load looks like to the client.
+    """A load as the client sees it.
 
     Attributes:
-        gap_s: between two chunks of one stream.
-        chunks: in each answer.
-        ttft_s: from the request to the first of them.
-        concurrency: streams kept in flight; or
+        gap_s: time between two chunks of one stream.
+        chunks: chunks in each answer.
+        ttft_s: time from the request to the first chunk.
+        concurrency: streams in flight; or
         rate_per_s: arrivals per second.
-        tokens_per_chunk: in each chunk.
-        body_bytes: sizes of request bodies, sent in turn; empty for short ones.
+        tokens_per_chunk: tokens in each chunk.
+        body_bytes: sizes of request bodies, sent in turn; empty for short bodies.
     """
 
     gap_s: float = 0.01
@@ -70,18 +70,18 @@ class Shape(msgspec.Struct, frozen=True):
 
     @property
     def answer_s(self) -> float:
-        """From the request to the last chunk."""
+        """Seconds from the request to the last chunk."""
         return self.ttft_s + (self.chunks - 1) * self.gap_s
 
     @property
     def chunks_per_s(self) -> float:
-        """Over all streams, when neither client nor server is ever late."""
+        """Chunks per second over all streams if neither client nor server is late."""
         if self.rate_per_s is not None:
             return self.rate_per_s * self.chunks
         return (self.concurrency or 1) * self.chunks / self.answer_s
 
     def fitted(self) -> "Shape":
-        """The same pace in answers that a calibration can wait for; an open loop sends as many more of them."""
+        """The same chunk rate with answers short enough for a calibration; an open loop sends more requests instead."""
         gap_s = min(max(self.gap_s, MIN_GAP_S), MAX_GAP_S)
         ttft_s = min(self.ttft_s, MAX_TTFT_S)
         chunks = min(self.chunks, max(MIN_CHUNKS, 1 + round((ANSWER_S - ttft_s) / gap_s)))
@@ -90,22 +90,22 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 def spread_of(sizes: Sequence[int]) -> tuple[int, ...]:
-    """At most :data:`BODIES` of the sizes, at even distances in their order from the smallest to the largest."""
+    """At most :data:`BODIES` of the sizes, evenly spaced by rank from the smallest to the largest."""
     ordered = sorted(sizes)
     count = min(BODIES, len(ordered))
     return tuple(ordered[round(i * (len(ordered) - 1) / max(1, count - 1))] for i in range(count))
 
 
 async def calibrate(fleet: Fleet, shape: Shape, transport: str = "http") -> ClientError:
-    """Put ``shape`` on a truth server for a second and compare.
+    """Apply ``shape`` to a truth server for a second, and compare client and server records.
 
     Args:
-        fleet: the workers; all of this machine.
-        shape: what the load looks like; answers longer than a calibration can wait for are cut.
+        fleet: the workers, all on this machine.
+        shape: the load; long answers are shortened.
         transport: ``http`` or ``aiohttp``.
 
     Raises:
-        ClientFailed: an answer is missing, or a worker broke.
+        ClientFailed: an answer is missing, or a worker failed.
         TruthFailed: the truth server cannot be started.
     """
     shape = shape.fitted()
@@ -124,16 +124,16 @@ async def calibrate(fleet: Fleet, shape: Shape, transport: str = "http") -> Clie
 def client_error(
     shape: Shape, requests: Sequence[RequestRecord], answers: Sequence[Answered], result: LoadResult
 ) -> ClientError:
-    """Compare what the client recorded with what the server did.
+    """Compare the client's records with the server's.
 
     Args:
-        shape: what was asked for.
-        requests: as the client saw them.
-        answers: as the server gave them.
-        result: what the client cost.
+        shape: the load.
+        requests: records of the client.
+        answers: records of the server.
+        result: of the fleet, for the client's cost.
 
     Raises:
-        ClientFailed: the two do not belong together, or a request failed.
+        ClientFailed: the records do not match, or a request failed.
     """
     pairs = _matched(requests, answers)
     took_s = statistics.fmean((request.ended_ns - request.planned_ns) / 1e9 for request, _ in pairs)
@@ -147,7 +147,7 @@ def client_error(
 
 
 def median_of(errors: Sequence[ClientError]) -> ClientError:
-    """The median of each field over several calibrations of one shape: one hiccup of another process is not ours."""
+    """The median of each field over several calibrations of one shape, which hides a single disturbance."""
     metrics = dict.fromkeys(metric for error in errors for metric in error.by_metric)
     return ClientError(
         requests=sum(error.requests for error in errors),
@@ -162,11 +162,11 @@ def median_of(errors: Sequence[ClientError]) -> ClientError:
 
 
 def metric_error_s(seen_s: Sequence[Sequence[float]], true_s: Sequence[Sequence[float]]) -> list[float]:
-    """The ± of one latency at each percentile of the catalogue, in seconds.
+    """The error (±) of one latency at each percentile of the catalogue, in seconds.
 
     It is ``max over S of |Q(seen, S) - Q(true, S)|``: Q is the percentile (type 7) of the observations of the requests
-    in S, and S is first all requests, then each of :data:`RESAMPLES` samples of as many, drawn from them with
-    replacement (B. Efron: Bootstrap methods. Ann. Statist. 7 (1979), 1-26). One sample alone may differ by nothing.
+    in S. S is all requests, and each of :data:`RESAMPLES` bootstrap samples of the same size (B. Efron: Bootstrap
+    methods. Ann. Statist. 7 (1979), 1-26): a single sample may show no difference by chance.
 
     Args:
         seen_s: the client's observations of each request.
@@ -175,7 +175,7 @@ def metric_error_s(seen_s: Sequence[Sequence[float]], true_s: Sequence[Sequence[
     rng = np.random.default_rng(0)
     levels = [q for _, q in QUANTILES]
     samples = [np.arange(len(seen_s)), *(rng.integers(len(seen_s), size=len(seen_s)) for _ in range(RESAMPLES))]
-    seen, true = ([np.asarray(values) for values in side] for side in (seen_s, true_s))
+    seen, true = ([np.asarray(values) for values in requests_s] for requests_s in (seen_s, true_s))
     differences = [
         np.abs(np.quantile(_pooled(seen, sample), levels) - np.quantile(_pooled(true, sample), levels))
         for sample in samples
@@ -187,37 +187,37 @@ def _pooled(values: Sequence[np.ndarray], sample: np.ndarray) -> np.ndarray:
     return np.concatenate([values[i] for i in sample])
 
 
-def _one(of: Callable[[RequestRecord], float | None]) -> Callable[[RequestRecord], list[float]]:
-    return lambda request: [value for value in (of(request),) if value is not None]
+def _single(metric: Callable[[RequestRecord], float | None]) -> Callable[[RequestRecord], list[float]]:
+    return lambda request: [value for value in (metric(request),) if value is not None]
 
 
 _OBSERVATIONS: dict[str, Callable[[RequestRecord], list[float]]] = {
-    "ttft": _one(latency.ttft_s),
-    "ttft_from_send": _one(latency.ttft_from_send_s),
+    "ttft": _single(latency.ttft_s),
+    "ttft_from_send": _single(latency.ttft_from_send_s),
     "itl": lambda request: latency.itl_s([request]),
     "chunk_gap": lambda request: latency.chunk_gaps_s([request]),
-    "tpot": _one(latency.tpot_s),
-    "e2e": _one(latency.e2e_s),
-    "normalized_latency": _one(latency.normalized_latency_s),
+    "tpot": _single(latency.tpot_s),
+    "e2e": _single(latency.e2e_s),
+    "normalized_latency": _single(latency.normalized_latency_s),
 }
-"""What each latency's percentiles are taken of; send lag is the client's own error and has no truth beside it."""
+"""Observations of each latency metric. Send lag is missing: it is the client's own error, without a true value."""
 
 
 def _by_metric(pairs: Sequence[tuple[RequestRecord, Answered]]) -> dict[str, float]:
-    """The ± of each metric; those that such answers do not have are left out."""
-    truth = [_as_it_was(request, answer) for request, answer in pairs]
+    """The error of each metric, without metrics that these answers do not have."""
+    truth = [_true_record(request, answer) for request, answer in pairs]
     errors: dict[str, float] = {}
     for name, observations in _OBSERVATIONS.items():
         both_s = [(observations(request), observations(true)) for (request, _), true in zip(pairs, truth, strict=True)]
         known_s = [(seen_s, true_s) for seen_s, true_s in both_s if seen_s and true_s]
         if known_s:
-            found_s = metric_error_s([seen_s for seen_s, _ in known_s], [true_s for _, true_s in known_s])
-            errors |= {f"{name}_{label}_s": found_s[i] for i, (label, _) in enumerate(QUANTILES)}
+            error_s = metric_error_s([seen_s for seen_s, _ in known_s], [true_s for _, true_s in known_s])
+            errors |= {f"{name}_{label}_s": error_s[i] for i, (label, _) in enumerate(QUANTILES)}
     return errors
 
 
-def _as_it_was(request: RequestRecord, answer: Answered) -> RequestRecord:
-    """The record of a client that is never late: its request arrives as planned, its chunks as they are written."""
+def _true_record(request: RequestRecord, answer: Answered) -> RequestRecord:
+    """The record of a client that is never late: requests arrive as planned, chunks when they are written."""
     return msgspec.structs.replace(
         request, planned_ns=answer.start_ns, due_ns=None, dial_start_ns=None, dial_end_ns=None,
         sent_ns=answer.start_ns, chunk_ns=answer.written_ns,
@@ -225,9 +225,10 @@ def _as_it_was(request: RequestRecord, answer: Answered) -> RequestRecord:
 
 
 def _matched(requests: Sequence[RequestRecord], answers: Sequence[Answered]) -> list[tuple[RequestRecord, Answered]]:
-    """Requests with their answers: those with prompts of one length, in their order.
+    """Requests with their answers, matched by prompt length and then by order.
 
-    A burst may be read in another order than it was sent, but not by as many requests as there are lengths.
+    The server may read a burst in another order than it was sent, but not displaced by as many requests as there are
+    lengths.
     """
     failed = next((request for request in requests if request.outcome is not Outcome.OK), None)
     if failed is not None:
@@ -239,17 +240,17 @@ def _matched(requests: Sequence[RequestRecord], answers: Sequence[Answered]) -> 
     for request, answer in pairs:
         if len(request.chunk_ns) != len(answer.written_ns) or not answer.written_ns:
             seen, written = len(request.chunk_ns), len(answer.written_ns)
-            raise ClientFailed(f"calibration: {written} chunks were written where {seen} were read")
+            raise ClientFailed(f"calibration: the server wrote {written} chunks of an answer, the client read {seen}")
     return pairs
 
 
 def planned_sessions(shape: Shape) -> Iterator[WireSession]:
-    """Prompts of :data:`LENGTHS` lengths in words, in turn; as many as the duration can take."""
+    """Requests for the whole duration, with prompts of :data:`LENGTHS` lengths in turn."""
     rate, dialect = shape.rate_per_s, ReferenceDialect()
     if rate is None:
         count = (shape.concurrency or 1) * math.ceil(1 + DURATION_S / shape.answer_s)
         mean_bytes = statistics.fmean(shape.body_bytes or [1])
-        count = min(count, max(shape.concurrency or 1, int(MOST_SENT_BYTES / mean_bytes)))
+        count = min(count, max(shape.concurrency or 1, int(MAX_SENT_BYTES / mean_bytes)))
     else:
         count = round(rate * DURATION_S)
     planned = (
@@ -260,7 +261,7 @@ def planned_sessions(shape: Shape) -> Iterator[WireSession]:
 
 
 def _turn(shape: Shape, number: int, dialect: ReferenceDialect) -> Turn:
-    """As many words as tell its answer from its neighbours', the first of them as long as the body's size asks."""
+    """A prompt whose number of words identifies its answer, with a first word that fills the body to its size."""
     words = number % LENGTHS + 1
     turn = Turn(words, shape.chunks * shape.tokens_per_chunk, prompt=" ".join("a" * words))
     if not shape.body_bytes:

@@ -23,7 +23,7 @@ MAX_STREAMS = 4096
 
 
 def calibration_path() -> Path:
-    """Where this user's calibration is kept: the platform's user data folder (``XDG_DATA_HOME`` moves it)."""
+    """File with this user's calibration, in the platform's user data folder (see ``XDG_DATA_HOME``)."""
     return platformdirs.user_data_path("bakeoff") / "calibration.json"
 
 
@@ -39,21 +39,20 @@ async def calibrate_grid(
 ) -> Calibration:
     """Measure every pair of ``streams`` and ``gaps_s``.
 
-    The order is streams by streams, each over all gaps, ``repeats`` times in a row; a cell takes about
-    1.3 s for each repeat.
+    For each number of streams, measures all gaps in order, each ``repeats`` times in a row. A repeat takes about 1.3 s.
 
     Args:
-        streams: numbers of streams to keep in flight.
+        streams: numbers of concurrent streams.
         gaps_s: seconds between two chunks of a stream.
-        workers: processes of the client.
-        cores: one for each worker to be pinned to; empty for none.
+        workers: number of client processes.
+        cores: one per worker to pin it to; empty for none.
         transport: ``http`` or ``aiohttp``.
-        repeats: calibrations of each cell; the median counts.
-        done: hears of each cell.
+        repeats: calibrations per cell; the result is their median.
+        done: called with each cell.
 
     Raises:
-        BadGrid: one of these is impossible.
-        ClientFailed, TruthFailed: a load could not be driven.
+        BadGrid: an argument is out of range.
+        ClientFailed, TruthFailed: a calibration failed.
     """
     problem = _problem(streams, gaps_s, workers=workers, cores=cores, repeats=repeats)
     if problem:
@@ -93,8 +92,8 @@ async def _cell(fleet: Fleet, streams: int, gap_s: float, transport: str, repeat
 def _problem(
     streams: Sequence[int], gaps_s: Sequence[float], *, workers: int, cores: Sequence[int], repeats: int
 ) -> str | None:
-    """The first thing that is wrong, or None."""
-    ours = sorted(os.sched_getaffinity(0))
+    """The first invalid argument, or None."""
+    allowed = sorted(os.sched_getaffinity(0))
     checks = (
         (bool(streams) and bool(gaps_s), "a grid needs at least one number of streams and one gap"),
         (all(1 <= count <= MAX_STREAMS for count in streams), f"streams must be between 1 and {MAX_STREAMS}"),
@@ -104,7 +103,7 @@ def _problem(
         ),
         (workers >= 1, "workers must be at least 1"),
         (len(cores) in {0, workers}, "cores must name one core for each worker"),
-        (set(cores) <= set(ours), f"cores must be among those of this process: {', '.join(map(str, ours))}"),
+        (set(cores) <= set(allowed), f"cores must be among those of this process: {', '.join(map(str, allowed))}"),
         (repeats >= 1, "repeats must be at least 1"),
     )
-    return next((complaint for good, complaint in checks if not good), None)
+    return next((message for valid, message in checks if not valid), None)

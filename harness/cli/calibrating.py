@@ -1,4 +1,4 @@
-"""The command that measures the client itself: calibrate."""
+"""The command ``bakeoff calibrate``: measures the client's own error."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -26,24 +26,24 @@ def calibrate(
 ) -> int:
     """Measure the load generator's own error on this machine.
 
-    The default grid takes about a minute and a half, in which nothing else should run. The result is stored.
+    The default grid takes about 90 seconds; run nothing else meanwhile. The result is stored for this user.
 
     Parameters
     ----------
     streams
-        Numbers of streams to keep in flight; the default is 1 8 64 256 512.
+        Numbers of concurrent streams; default 1 8 64 256 512.
     gaps_ms
-        Milliseconds between two chunks of a stream, 1 to 100; the default is 50 20 10 5.
+        Milliseconds between two chunks of a stream, 1 to 100; default 50 20 10 5.
     workers
-        Processes of the client.
+        Number of client processes.
     cores
-        A core for each worker to be pinned to; the default leaves it to Linux.
+        One core per worker to pin it to; not pinned by default.
     transport
-        The client's: http, the raw one, or aiohttp, to compare with.
+        Client transport: http (the built-in one), or aiohttp for comparison.
     repeats
-        Calibrations of each pair; the median counts.
+        Measurements per pair of streams and gap; the median is stored.
     show
-        Print what was stored before and measure nothing.
+        Print the stored calibration without measuring.
     json
         Print the calibration as JSON on stdout.
     """
@@ -80,7 +80,7 @@ def calibrate(
 def _measured(
     streams: Sequence[int], gaps_s: Sequence[float], *, workers: int, cores: Sequence[int], transport: str, repeats: int
 ) -> "Calibration":
-    """Measure, with a bar on a terminal."""
+    """Measure, with a progress bar on a terminal."""
     import asyncio
 
     import uvloop

@@ -1,4 +1,4 @@
-"""The command that serves answers on a known schedule."""
+"""The command ``bakeoff truth``: a mock server with known timing."""
 
 import contextlib
 import signal
@@ -44,63 +44,64 @@ def serve_truth(
     core: int | None = None,
     log: Path | None = None,
 ) -> int:
-    """Serve answers on an exact schedule, to measure any client's own error.
+    """Serve a mock LLM with exactly known timing, to measure any client's own error.
 
     Runs until Ctrl-C.
 
     Parameters
     ----------
     port
-        To listen on; 0 takes a free one.
+        Port to listen on; 0 picks a free one.
     host
         Address to listen on.
     model
-        The name in /v1/models.
+        Model name in /v1/models.
     ttft_ms
-        Delay of the first chunk.
+        Time from the request to the first chunk, in ms.
     itl_ms
-        Gap between two chunks.
+        Time between two chunks, in ms.
     tokens_per_chunk
         Tokens in each chunk.
     events_per_write
-        Chunks in each write; it is due when its last one is.
+        Chunks in each write; a write is due when its last chunk is.
     slots
-        Answers at a time; further requests wait in order. Without it all are answered at once.
+        Concurrent answers; further requests wait in order. Unlimited by default.
     jitter
-        Gaps as they are, or drawn from an exponential distribution with that mean.
+        Constant gaps, or gaps drawn from an exponential distribution with the same mean.
     seed
-        Of gaps and faults.
+        Seed of gaps and faults.
     role_chunk
-        Chat: an empty chunk with the role, right before the first tokens or at arrival.
+        Chat: send an empty chunk with the role, right before the first tokens or on arrival of the request.
     finish_chunk
-        The finish reason in an empty chunk of its own, or on the last tokens.
+        Send the finish reason in an empty chunk of its own, or with the last tokens.
     comments
-        Write a comment between two chunks.
+        Send a comment between two chunks.
     crlf
-        End the lines of events in CRLF.
+        End lines of events with CRLF.
     write_bytes
-        Send the body in pieces of at most so many bytes.
+        Send the body in pieces of at most this many bytes.
     multibyte
-        Tokens of two, three and four bytes.
+        Use tokens of two, three and four bytes.
     usage
-        Usage right, left out, or with twice the tokens.
+        Report correct usage, none, or twice the output tokens.
     done
         End streams with [DONE].
     token_ids
-        Send token ids with the chunks.
+        Send token ids in chunks.
     fault
-        NAME=SHARE, several times: http_429, http_500, http_503, reset, truncated, stall, error_event, no_finish.
+        NAME=SHARE, repeatable: inject a fault into this fraction of requests. Names: http_429, http_500, http_503,
+        reset, truncated, stall, error_event, no_finish.
     stall
-        AT:LENGTH in seconds after the first request, several times: nothing is written inside.
+        AT:LENGTH in seconds, repeatable: write nothing for LENGTH, starting AT seconds after the first request.
     restart
-        AT:DOWN in seconds after the first request: everything is reset, nothing listens for so long.
+        AT:DOWN in seconds: AT seconds after the first request, reset all connections and stop listening for DOWN.
     core
-        Stay on this core, at real-time priority where that is allowed.
+        Pin the server to this core, at real-time priority if allowed.
     log
-        File to which the true times of each answer are appended, one JSON line each.
+        File to append the true times of each answer to, as JSON lines.
     """
     from harness.truth import Schedule, TruthServer
-    from harness.truth.undisturbed import stay_on
+    from harness.truth.isolation import pin_to_core
     from results.jsonl import Appender
 
     schedule = Schedule(
@@ -120,8 +121,8 @@ def serve_truth(
         usage=usage,
         done=done,
         token_ids=token_ids,
-        faults=dict(_share(words) for words in fault or ()),
-        stalls=tuple(_span("stall", words) for words in stall or ()),
+        faults=dict(_share(value) for value in fault or ()),
+        stalls=tuple(_span("stall", value) for value in stall or ()),
         restart=None if restart is None else _span("restart", restart),
     )
     with contextlib.ExitStack() as cleanup:
@@ -129,50 +130,50 @@ def serve_truth(
         server = TruthServer(schedule, port, host=host, model=model, keep=False, on_end=on_end)
         cleanup.callback(server.close)
         if core is not None:
-            stay_on(core)
+            pin_to_core(core)
         _until_interrupted(server, f"http://{host}:{server.port}")
     return EXIT_OK
 
 
 def _until_interrupted(server: "TruthServer", url: str) -> None:
-    """Serve until Ctrl-C or SIGTERM, also where a shell has told its background jobs to ignore the first."""
-    from harness.truth.undisturbed import without_collections
+    """Serve until Ctrl-C or SIGTERM, even if the shell made background jobs ignore Ctrl-C."""
+    from harness.truth.isolation import disable_gc
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         server.stop()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    without_collections()
-    _say(f"truth server at {url}; Ctrl-C ends it")
+    disable_gc()
+    _print(f"truth server at {url}; press Ctrl-C to stop")
     server.serve()
     server.close()
     ends = ", ".join(f"{count} {ending}" for ending, count in sorted(server.endings.items()))
-    _say(f"{server.endings.total()} answers over {server.accepted} connections{': ' * bool(ends)}{ends}")
+    _print(f"{server.endings.total()} answers over {server.accepted} connections{': ' * bool(ends)}{ends}")
 
 
-def _share(words: str) -> tuple[Any, float]:
-    """``http_429=0.1``; whether there is such a fault, the schedule checks."""
-    name, _, share = words.partition("=")
+def _share(value: str) -> tuple[Any, float]:
+    """Parse ``http_429=0.1``; the schedule checks the name."""
+    name, _, share = value.partition("=")
     with contextlib.suppress(ValueError):
         return name, float(share)
-    raise _not_understood("fault", words, "NAME=SHARE, such as --fault http_429=0.1")
+    raise _bad_value("fault", value, "NAME=SHARE, such as --fault http_429=0.1")
 
 
-def _span(option: str, words: str) -> tuple[float, float]:
-    """``20:5``."""
-    at_s, _, length_s = words.partition(":")
+def _span(option: str, value: str) -> tuple[float, float]:
+    """Parse ``20:5``."""
+    at_s, _, length_s = value.partition(":")
     with contextlib.suppress(ValueError):
         return float(at_s), float(length_s)
-    raise _not_understood(option, words, f"two numbers of seconds, such as --{option} 20:5")
+    raise _bad_value(option, value, f"two numbers of seconds, such as --{option} 20:5")
 
 
-def _not_understood(option: str, words: str, wanted: str) -> Exception:
+def _bad_value(option: str, value: str, expected: str) -> Exception:
     from harness.errors import BadSchedule
 
-    return BadSchedule(f"--{option} {words} is not understood; give {wanted}")
+    return BadSchedule(f"--{option} {value} is not understood; expected {expected}")
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()

@@ -1,7 +1,7 @@
-"""The measuring client: fires requests at their deadlines, stamps what comes back, decodes it afterwards.
+"""The measuring client: sends requests at their deadlines, stamps each read, and decodes the reads after the load.
 
 ``fleet`` starts workers and gives each its share; a ``worker`` is a process that drives one ``transport``; ``decode``
-reads what they recorded, when the load is over.
+reads what they recorded.
 """
 
 import lazy_loader

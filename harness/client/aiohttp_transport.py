@@ -1,4 +1,4 @@
-"""The same seam on aiohttp: slower, and written by others, so that the raw transport can be compared with it."""
+"""A transport on aiohttp: slower, but independent code to compare the raw transport with."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ class AiohttpTransport:
 
     Args:
         base_url: ``http://host:port`` or ``https://host``, with an optional path prefix.
-        access: what every request must carry.
+        access: credentials for every request.
     """
 
     def __init__(self, base_url: str, access: Access = Access()) -> None:  # noqa: B008
@@ -26,8 +26,8 @@ class AiohttpTransport:
         self._session: aiohttp.ClientSession | None = None
         self._tasks: dict[StreamLog, asyncio.Task[None]] = {}
 
-    async def open(self, connections: int, *, growing: bool = False) -> None:  # noqa: ARG002  (aiohttp does as it likes)
-        """Make the session."""
+    async def open(self, connections: int, *, growing: bool = False) -> None:  # noqa: ARG002  (aiohttp manages its connections)
+        """Create the session."""
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0)
             self._session = aiohttp.ClientSession(
@@ -36,7 +36,7 @@ class AiohttpTransport:
             )  # fmt: skip
 
     def prepare(self, request: HttpRequest) -> HttpRequest:
-        """The request itself: aiohttp encodes it at the send."""
+        """The request itself: aiohttp encodes it when it sends it."""
         return request
 
     def start(self, prepared: HttpRequest, log: StreamLog, ended: Ended) -> None:
@@ -82,7 +82,7 @@ class AiohttpTransport:
 
 
 def _dial_stamps() -> aiohttp.TraceConfig:
-    """Stamps the opening of a connection; the request is sent after it."""
+    """Stamp the opening of a connection, and the send that follows it."""
 
     async def begins(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
         context.trace_request_ctx.dial_start_ns = time.monotonic_ns()

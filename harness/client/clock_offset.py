@@ -1,13 +1,13 @@
-"""How far another machine's monotonic clock is from ours, and how sure that is.
+"""Offset of another machine's monotonic clock from ours, with its uncertainty.
 
-A question leaves at ``sent`` and its answer is back at ``received`` of our clock; the other clock was read in between,
-at some instant that nobody knows. Whatever the way there and back took, ``remote - received <= offset <= remote -
-sent``: the middle is off by at most half the round trip (Cristian [1]). Of many questions the one with the shortest
-round trip says most (the clock filter of NTP [2]).
+A query leaves at ``sent`` and its reply arrives at ``received`` of our clock; the other clock is read at an unknown
+instant in between. However long each direction took, ``remote - received <= offset <= remote - sent``: the middle is
+off by at most half the round trip (Cristian [1]). Of many queries the one with the shortest round trip gives the
+tightest bound (the clock filter of NTP [2]).
 
-Both clocks drift. While a load is on nothing is asked, so the offset is bounded from a measurement before it and one
-after it (:func:`spanning`). One offset is taken out of all times of a load, not one that follows the drift: what lies
-between two stamps of one worker stays exactly as its own clock counted it.
+Both clocks drift. No query runs during a load, so the offset is bounded by a measurement before it and one after it
+(:func:`spanning`). All times of a load get the same offset, without correction for drift: intervals between two stamps
+of one worker stay exactly as its own clock measured them.
 
 1. F. Cristian: *Probabilistic clock synchronization*. Distributed Computing 3 (1989), 146-158.
 2. D. Mills et al.: *RFC 5905, Network Time Protocol Version 4*, section 10.
@@ -17,19 +17,19 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from harness.client.station import WorkerClock
+from harness.client.worker_host import WorkerClock
 
-QUESTIONS = 32
+QUERIES = 32
 """Round trips of one measurement: about 30 ms for each worker."""
 
 
 class RoundTrip(NamedTuple):
-    """One question and its answer, in nanoseconds.
+    """One query and its reply, in nanoseconds.
 
     Attributes:
-        sent: our clock when the question left.
+        sent: our clock when the query left.
         remote: the other clock, read at some instant between the other two.
-        received: our clock when the answer was back.
+        received: our clock when the reply arrived.
     """
 
     sent: int
@@ -44,10 +44,10 @@ def estimate(trips: Sequence[RoundTrip]) -> WorkerClock:
 
 
 def spanning(before: WorkerClock, after: WorkerClock) -> WorkerClock:
-    """A clock that held from one measurement to another, if its rate was steady: it lies in one of the two or between.
+    """The offset between two measurements: if the rate is steady, it lies within their combined range.
 
-    Clocks that NTP disciplines differ by about a microsecond each second, so a load of a minute adds 0.03 ms to the
-    uncertainty; free quartz at 50 µs each second adds 1.5 ms, and shows.
+    NTP-disciplined clocks drift apart by about 1 µs per second, so a load of a minute adds 0.03 ms to the uncertainty;
+    free-running quartz at 50 µs per second adds 1.5 ms.
     """
     return _between(
         min(before.offset_ns - before.uncertainty_ns, after.offset_ns - after.uncertainty_ns),
@@ -55,17 +55,17 @@ def spanning(before: WorkerClock, after: WorkerClock) -> WorkerClock:
     )
 
 
-async def measured(ask: Callable[[], Awaitable[int]], questions: int = QUESTIONS) -> WorkerClock:
-    """Ask a clock ``questions`` times.
+async def measured(read_clock: Callable[[], Awaitable[int]], queries: int = QUERIES) -> WorkerClock:
+    """Measure the offset of a clock.
 
     Args:
-        ask: reads the other clock, in nanoseconds.
-        questions: round trips, one after the other.
+        read_clock: reads the other clock, in nanoseconds.
+        queries: number of round trips, one after the other.
     """
     trips: list[RoundTrip] = []
-    for _ in range(questions):
+    for _ in range(queries):
         sent_ns = time.monotonic_ns()
-        remote_ns = await ask()
+        remote_ns = await read_clock()
         trips.append(RoundTrip(sent_ns, remote_ns, time.monotonic_ns()))
     return estimate(trips)
 

@@ -1,4 +1,4 @@
-"""From raw reads to a request record: a pure function, run when the trial is over."""
+"""Decodes raw reads into request records: pure functions, run after the trial."""
 
 import msgspec
 
@@ -25,17 +25,17 @@ _TRANSPORT_OUTCOMES = {
 }
 
 
-class Answer(msgspec.Struct):
-    """What the events of one stream add up to.
+class DecodedStream(msgspec.Struct):
+    """The content of one stream.
 
     Attributes:
-        deltas: arrival in nanoseconds and content of each token-bearing chunk.
-        empty_chunk_ns: when each chunk without a token arrived.
-        usage: the engine's last counts.
-        usage_ns: when they arrived.
-        last_event_ns: when the last event arrived.
-        finish: the engine's reason.
-        fault: the first failure that it reported.
+        deltas: arrival in nanoseconds and content of each chunk with tokens.
+        empty_chunk_ns: arrival of each chunk without a token.
+        usage: last token counts of the engine.
+        usage_ns: their arrival.
+        last_event_ns: arrival of the last event.
+        finish: finish reason of the engine.
+        fault: first failure that the engine reported.
     """
 
     deltas: list[tuple[int, TokenDelta]] = []
@@ -51,85 +51,85 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
     """Decode one exchange.
 
     Args:
-        stream: the raw log of it.
-        dialect: of the engine that answered.
+        stream: its raw log.
+        dialect: of the engine.
         tokenizer: the model's, for engines that send neither ids nor one token per chunk.
 
     Returns:
-        the record; its outcome is the first class that applies: an HTTP status other than 200, a fault in the stream,
-        what the transport saw, a missing finish reason (where the format has one), not one token, else ok.
+        the record. Its outcome is the first that applies: an HTTP status other than 200, a fault in the stream, a
+        failure of the transport, a missing finish reason (if the format has one), no token; else ok.
     """
     refusal = None
     if stream.status not in {None, 200}:
-        answer = Answer()
+        decoded = DecodedStream()
         body = b"".join(stream.reads)
         refusal = dialect.refusal(stream.status or 0, body)
     else:
-        answer = read_answer(stream, dialect)
-    outcome, error = _outcome(stream, answer, refusal, by_closing=dialect.ends_by_closing)
-    counts, source = token_counts(answer.deltas, answer.usage.output_tokens, tokenizer)
-    usage = answer.usage
+        decoded = read_stream(stream, dialect)
+    outcome, error = _outcome(stream, decoded, refusal, by_closing=dialect.ends_by_closing)
+    counts, source = token_counts(decoded.deltas, decoded.usage.output_tokens, tokenizer)
+    usage = decoded.usage
     return RequestRecord(
         **{name: getattr(stream, name) for name in Exchange.__struct_fields__},
         outcome=outcome,
         first_byte_ns=stream.read_ns[0] if stream.read_ns else None,
-        chunk_ns=[t_ns for t_ns, _ in answer.deltas],
+        chunk_ns=[t_ns for t_ns, _ in decoded.deltas],
         chunk_tokens=counts,
-        silent_chunks=[i for i, (_, delta) in enumerate(answer.deltas) if not delta.text],
-        empty_chunk_ns=answer.empty_chunk_ns,
-        usage_ns=answer.usage_ns,
+        silent_chunks=[i for i, (_, delta) in enumerate(decoded.deltas) if not delta.text],
+        empty_chunk_ns=decoded.empty_chunk_ns,
+        usage_ns=decoded.usage_ns,
         usage_in_choice=usage.in_choice,
-        last_event_ns=answer.last_event_ns,
+        last_event_ns=decoded.last_event_ns,
         end=stream.end,
         token_source=source,
         prompt_tokens=usage.prompt_tokens,
         output_tokens=usage.output_tokens if usage.output_tokens is not None else (sum(counts) or None),
         cached_tokens=usage.cached_tokens,
-        finish_reason=answer.finish,
+        finish_reason=decoded.finish,
         error=masked(error) if error else None,
-        text="".join(delta.text for _, delta in answer.deltas),
+        text="".join(delta.text for _, delta in decoded.deltas),
     )
 
 
-def read_answer(stream: StreamRecord, dialect: Dialect) -> Answer:
-    """Every event of one exchange with the time of the read that completed it, summed up."""
-    answer = Answer()
+def read_stream(stream: StreamRecord, dialect: Dialect) -> DecodedStream:
+    """Decode the events of one exchange; each arrived with the read that completed it."""
+    decoded = DecodedStream()
     parser, reader = SseParser(), dialect.reader()
     for t_ns, read in zip(stream.read_ns, stream.reads, strict=True):
         payloads = parser.feed(read)
         for data in payloads:
             for event in reader.events(data):
-                _take(answer, t_ns, event)
+                _add(decoded, t_ns, event)
         if payloads:
-            answer.last_event_ns = t_ns
-    return answer
+            decoded.last_event_ns = t_ns
+    return decoded
 
 
-def _take(answer: Answer, t_ns: int, event: Event) -> None:
+def _add(decoded: DecodedStream, t_ns: int, event: Event) -> None:
     match event:
         case TokenDelta():
-            answer.deltas.append((t_ns, event))
+            decoded.deltas.append((t_ns, event))
         case EmptyChunk():
-            answer.empty_chunk_ns.append(t_ns)
+            decoded.empty_chunk_ns.append(t_ns)
         case Usage():
-            answer.usage, answer.usage_ns = event, t_ns
+            decoded.usage, decoded.usage_ns = event, t_ns
         case Finish():
-            answer.finish = event.reason
+            decoded.finish = event.reason
         case StreamFault():
-            answer.fault = answer.fault or event.message
+            decoded.fault = decoded.fault or event.message
 
 
 def _outcome(
-    stream: StreamRecord, answer: Answer, refusal: str | None, *, by_closing: bool
+    stream: StreamRecord, decoded: DecodedStream, refusal: str | None, *, by_closing: bool
 ) -> tuple[Outcome, str | None]:
     if refusal is not None:
         return Outcome.HTTP_ERROR, refusal
-    if answer.fault is not None:
-        return Outcome.STREAM_ERROR, answer.fault
+    if decoded.fault is not None:
+        return Outcome.STREAM_ERROR, decoded.fault
     if stream.end is not StreamEnd.COMPLETE:
         return _TRANSPORT_OUTCOMES[stream.end], stream.detail
-    if answer.finish is None and not by_closing:
+    if decoded.finish is None and not by_closing:
         return Outcome.TRUNCATED, "the stream ended without a finish reason"
-    if not answer.deltas:
+    if not decoded.deltas:
         return Outcome.EMPTY, "the answer has no token"
     return Outcome.OK, None

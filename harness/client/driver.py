@@ -1,7 +1,8 @@
-"""The driver: fires sessions at their planned times and records each exchange when it ends.
+"""The driver: starts sessions at their planned times and records each exchange when it ends.
 
-Open loop: absolute deadlines, whatever the engine does; closed loop: a fixed number of slots, each planning its next
-session at the instant the last one ended. Latency counts from the plan in both, so waiting inside the client shows.
+Open loop: absolute deadlines, whatever the engine does. Closed loop: a fixed number of slots, each of which plans its
+next session at the instant the previous one ended. Latency counts from the plan in both, so it includes any wait inside
+the client.
 """
 
 import asyncio
@@ -10,8 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
-from harness.client.flights import Feed, Flights, Prepared, Recorder
-from harness.client.orders import Answer, Measure, Pool, Steady
+from harness.client.orders import Measure, Pool, Reply, Steady
+from harness.client.sessions import PreparedSession, Recorder, SessionFeed, SessionRunner
 from harness.client.steady import REFUSED_PAUSE_NS, SteadyLoad
 from harness.client.transport import Transport
 from harness.client.wire import WireSession, read_wire
@@ -20,18 +21,18 @@ from results.records import Phase
 from results.units import NS_PER_S
 
 STEP_NS, STEP_SLOTS = 1_000_000, 4
-"""So many slots of a closed loop start at a time, so far apart: one burst of all of them would measure how fast the
+"""The slots of a closed loop start in groups of this many, this far apart: a single burst would measure how fast the
 client can send."""
 SPARE_CONNECTIONS = 16
-"""An open loop does not know how many requests will be in flight; this many connections are ready when it begins."""
+"""Connections that an open loop, whose number of requests in flight is unknown, opens before it begins."""
 
 
 class Issue(msgspec.Struct, frozen=True):
     """What the driver did.
 
     Attributes:
-        start_ns: when it began to put the load on.
-        end_ns: when it stopped issuing; what was in flight then was waited for.
+        start_ns: when the load began.
+        end_ns: when it stopped starting requests; it then waited for those in flight.
     """
 
     start_ns: int
@@ -42,12 +43,12 @@ class Driver:
     """Sends sessions through one transport.
 
     Args:
-        transport: where bytes go.
+        transport: sends requests.
         clock: time.
         recorder: takes each exchange soon after it has ended.
-        timeout_s: longest exchange.
-        phase: how the requests are recorded.
-        begin: awaited when everything is prepared; returns when the load begins. The default begins at once.
+        timeout_s: limit for one exchange.
+        phase: recorded with the requests.
+        begin: awaited when everything is prepared; returns the start of the load. The default starts it at once.
     """
 
     def __init__(
@@ -63,14 +64,14 @@ class Driver:
         self._transport = transport
         self._clock = clock
         self._timeout_s = timeout_s
-        self._flights = Flights(transport, clock, recorder, timeout_s, phase)
+        self._runner = SessionRunner(transport, clock, recorder, timeout_s, phase)
         self._steady: SteadyLoad | None = None
         self._begin = begin or self._now
 
     @property
     def planned(self) -> int:
-        """Requests planned so far; each is recorded exactly once, whatever happens to it."""
-        return self._flights.planned
+        """Requests planned so far; each is recorded exactly once, however it ends."""
+        return self._runner.planned
 
     async def closed_loop(
         self,
@@ -80,27 +81,27 @@ class Driver:
         duration_s: float,
         minimum: int = 0,
     ) -> Issue:
-        """Keep ``concurrency`` sessions in flight until ``duration_s`` is over and ``minimum`` requests were planned.
+        """Keep ``concurrency`` sessions in flight until ``duration_s`` has passed with ``minimum`` requests planned.
 
-        Stops earlier when ``sessions`` run out. Turns of sessions that would come later are not planned any more.
+        Stops earlier if ``sessions`` run out. Later turns of sessions are then not planned.
 
         Args:
             sessions: what to send, in order.
             concurrency: slots.
             duration_s: how long, from the start.
-            minimum: requests to plan at least.
+            minimum: least number of requests to plan.
 
         Raises:
-            NotWritable: records cannot be stored any more.
+            NotWritable: records can no longer be stored.
         """
-        self._flights.load = asyncio.current_task()
+        self._runner.load = asyncio.current_task()
         await self._transport.open(concurrency)
-        loop = _ClosedLoop(self._flights, self._clock, self._feed(sessions))
+        loop = _ClosedLoop(self._runner, self._clock, self._feed(sessions))
         start_ns = await self._begin()
-        self._flights.until_ns = start_ns + round(duration_s * NS_PER_S)
-        self._flights.minimum = minimum
+        self._runner.until_ns = start_ns + round(duration_s * NS_PER_S)
+        self._runner.minimum = minimum
         end_ns = await self._run(loop, concurrency, start_ns)
-        await sleep_until_ns(self._clock, end_ns)  # whose users all think longer than that is over before its time
+        await sleep_until_ns(self._clock, end_ns)  # it lies ahead if every user thinks past it
         return Issue(start_ns, end_ns)
 
     async def open_loop(
@@ -108,91 +109,91 @@ class Driver:
     ) -> Issue:
         """Start every session at its offset, then wait for the answers.
 
-        Turns of sessions that would come after ``duration_s`` are not planned any more.
+        Turns of sessions after ``duration_s`` are not planned.
 
         Args:
-            sessions: what to send; their offsets rise.
+            sessions: what to send, with increasing offsets.
             duration_s: length of the arrival process.
-            max_in_flight: sessions above this number wait inside the client, in order, and are timed from their plan
-                all the same.
+            max_in_flight: sessions above this number wait inside the client, in order; their latency still counts from
+                the plan.
 
         Raises:
-            NotWritable: records cannot be stored any more.
+            NotWritable: records can no longer be stored.
         """
-        self._flights.load = asyncio.current_task()
+        self._runner.load = asyncio.current_task()
         await self._transport.open(min(SPARE_CONNECTIONS, max_in_flight or SPARE_CONNECTIONS), growing=True)
         feed = self._feed(sessions)
         start_ns = await self._begin()
         end_ns = start_ns + round(duration_s * NS_PER_S)
-        self._flights.until_ns = end_ns
-        loop = _OpenLoop(self._flights, self._clock, feed, start_ns, max_in_flight)
+        self._runner.until_ns = end_ns
+        loop = _OpenLoop(self._runner, self._clock, feed, start_ns, max_in_flight)
         try:
             await loop.arrived()
             await sleep_until_ns(self._clock, end_ns)
             await loop.emptied()
-            await self._flights.landing()
+            await self._runner.wait_idle()
         except asyncio.CancelledError:
             loop.stop()
-            self._flights.cancel()
+            self._runner.cancel()
             raise
-        self._flights.flush()
+        self._runner.flush()
         return Issue(start_ns, end_ns)
 
-    async def steady(self, share: Steady, ramp: Pool, report: Callable[[Answer], None]) -> Issue:
-        """Keep a steady load up until :meth:`finish`: its ramp, the window that :meth:`measure` opens, and its tail.
+    async def steady(self, share: Steady, ramp: Pool, report: Callable[[Reply], None]) -> Issue:
+        """Run a steady load until :meth:`finish`: its ramp, the window that :meth:`measure` opens, and its tail.
 
         Args:
-            share: what is kept up.
+            share: this worker's part of the load.
             ramp: sessions to send until the window opens.
-            report: told when the load is steady, when the window is over, and when its last request has ended.
+            report: called when the load is steady, when the window is over, and when its last request has ended.
 
         Raises:
-            NotWritable: records cannot be stored any more.
+            NotWritable: records can no longer be stored.
         """
-        self._flights.load = asyncio.current_task()
+        self._runner.load = asyncio.current_task()
         spare = min(SPARE_CONNECTIONS, share.max_in_flight or SPARE_CONNECTIONS)
         await self._transport.open(share.concurrency or spare, growing=share.concurrency is None)
         feed = self._feed(read_wire(ramp), Phase.RAMP)
         self._steady = SteadyLoad(
-            self._flights, self._clock, share, feed, timeout_s=self._timeout_s, report=report
+            self._runner, self._clock, share, feed, timeout_s=self._timeout_s, report=report
         )  # fmt: skip
         start_ns = await self._begin()
         return Issue(start_ns, await self._steady.run(start_ns))
 
     def measure(self, order: Measure) -> None:
-        """Open the window of the steady load that is on."""
+        """Open the window of the steady load in progress."""
         assert self._steady is not None
         window, tail = self._feed(read_wire(order.sessions)), self._feed(read_wire(order.tail), Phase.TAIL)
         self._steady.measure(order.start_ns, order.end_ns, window, tail)
 
     def finish(self, *, abort: bool) -> None:
-        """End the steady load that is on."""
+        """End the steady load in progress."""
         assert self._steady is not None
         self._steady.finish(abort=abort)
 
     async def _now(self) -> int:
         return self._clock.now_ns()
 
-    def _feed(self, sessions: Iterable[WireSession], phase: Phase | None = None) -> Feed:
-        return Feed(sessions, self._transport, phase)
+    def _feed(self, sessions: Iterable[WireSession], phase: Phase | None = None) -> SessionFeed:
+        return SessionFeed(sessions, self._transport, phase)
 
     async def _run(self, loop: "_ClosedLoop", concurrency: int, start_ns: int) -> int:
-        """Run a closed loop to its end; returns when the first slot found nothing more to start."""
+        """Run a closed loop to its end; returns the time at which the first slot had nothing more to start."""
         try:
             return await loop.run([start_ns + slot // STEP_SLOTS * STEP_NS for slot in range(concurrency)])
         except asyncio.CancelledError:
             loop.stopped = True
-            self._flights.cancel()
+            self._runner.cancel()
             raise
         finally:
-            self._flights.flush()
+            self._runner.flush()
 
 
 class _ClosedLoop:
-    """Slots that each plan their next session at the instant the last one ended."""
+    """Slots that each plan their next session at the instant the previous one ended."""
 
-    def __init__(self, flights: Flights, clock: Clock, feed: Feed) -> None:
-        self._flights = flights
+    def __init__(self, runner: SessionRunner, clock: Clock, feed: SessionFeed) -> None:
+        self._runner = runner
         self._clock = clock
         self._feed = feed
         self._slots = 0
@@ -201,7 +202,7 @@ class _ClosedLoop:
         self.stopped = False
 
     async def run(self, starts_ns: list[int]) -> int:
-        """Start the slots at their times; returns when the first of them found nothing more to start."""
+        """Start the slots at their times; returns the time at which the first one had nothing more to start."""
         self._slots = len(starts_ns)
         for start_ns in starts_ns:
             self._clock.call_at_ns(start_ns, lambda start_ns=start_ns: self._next(start_ns))
@@ -210,17 +211,17 @@ class _ClosedLoop:
         return self._end_ns
 
     def _next(self, free_ns: int) -> None:
-        session = None if self.stopped or not self._flights.go_on(free_ns) else self._feed.next()
+        session = None if self.stopped or not self._runner.may_plan(free_ns) else self._feed.next()
         if session is None:
             self._end_ns = free_ns if self._end_ns is None else min(self._end_ns, free_ns)
             self._slots -= 1
             if not self._slots and not self._done.done():
                 self._done.set_result(None)
             return
-        self._flights.start(session, free_ns, self._landed)
+        self._runner.start(session, free_ns, self._session_ended)
         self._feed.refill()
 
-    def _landed(self, ended_ns: int, is_turned_away: bool) -> None:
+    def _session_ended(self, ended_ns: int, is_turned_away: bool) -> None:
         if is_turned_away:
             free_ns = ended_ns + REFUSED_PAUSE_NS
             self._clock.call_at_ns(free_ns, lambda: self._next(free_ns))
@@ -229,26 +230,26 @@ class _ClosedLoop:
 
 
 class _OpenLoop:
-    """One alarm at a time, for the next arrival; arrivals above the cap wait in order."""
+    """Sets one alarm at a time, for the next arrival; arrivals above the cap wait in order."""
 
-    def __init__(self, flights: Flights, clock: Clock, feed: Feed, start_ns: int, cap: int | None) -> None:
-        self._flights = flights
+    def __init__(self, runner: SessionRunner, clock: Clock, feed: SessionFeed, start_ns: int, cap: int | None) -> None:
+        self._runner = runner
         self._clock = clock
         self._feed = feed
         self._start_ns = start_ns
         self._cap = cap
-        self._waiting: deque[tuple[Prepared, int]] = deque()
+        self._waiting: deque[tuple[PreparedSession, int]] = deque()
         self._arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._emptied: asyncio.Future[None] | None = None
         self._stopped = False
 
     async def arrived(self) -> None:
-        """Return when every session has arrived, started or not."""
+        """Return when every session has arrived, whether it was started or waits."""
         self._arrive()
         await self._arrived
 
     async def emptied(self) -> None:
-        """Return when no session waits for a place under the cap."""
+        """Return when no session waits because of the cap."""
         if self._waiting:
             self._emptied = asyncio.get_running_loop().create_future()
             await self._emptied
@@ -258,7 +259,7 @@ class _OpenLoop:
         self._stopped = True
 
     def _arrive(self) -> None:
-        """Start what is due, then set the alarm for the next."""
+        """Start the sessions that are due, then set the alarm for the next one."""
         while not self._stopped and (offset_ns := self._feed.peek_offset_ns()) is not None:
             due_ns = self._start_ns + offset_ns
             if due_ns > self._clock.now_ns():
@@ -266,18 +267,18 @@ class _OpenLoop:
                 return
             session = self._feed.next()
             assert session is not None
-            if self._cap is not None and self._flights.live >= self._cap:
+            if self._cap is not None and self._runner.live >= self._cap:
                 self._waiting.append((session, due_ns))
             else:
-                self._flights.start(session, due_ns, self._landed)
+                self._runner.start(session, due_ns, self._session_ended)
             self._feed.refill()
         if not self._arrived.done():
             self._arrived.set_result(None)
 
-    def _landed(self, ended_ns: int, _is_turned_away: bool) -> None:
+    def _session_ended(self, ended_ns: int, _is_turned_away: bool) -> None:
         if self._waiting and not self._stopped:
             session, planned_ns = self._waiting.popleft()
-            due_ns = min(ended_ns, self._clock.now_ns())  # a user who is cut short leaves now, not at the end
-            self._flights.start(session, planned_ns, self._landed, due_ns=due_ns)
+            due_ns = min(ended_ns, self._clock.now_ns())  # a session cut short ends now, not at ended_ns
+            self._runner.start(session, planned_ns, self._session_ended, due_ns=due_ns)
             if not self._waiting and self._emptied is not None and not self._emptied.done():
                 self._emptied.set_result(None)

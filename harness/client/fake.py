@@ -1,4 +1,4 @@
-"""A transport that replays a script: for tests of anything above the socket, in virtual time."""
+"""A transport that replays a script, for tests of everything above the socket in virtual time."""
 
 import asyncio
 from collections import deque
@@ -12,13 +12,13 @@ from results.units import NS_PER_S
 
 
 class ScriptedTransport:
-    """Answers every request with the same reads at the same delays.
+    """Responds to every request with the same reads at the same delays.
 
     Args:
-        reads: pairs of delay in seconds after the last one, and body bytes.
-        servers: how many requests are answered at a time; the others wait their turn. None for no limit.
-        pauses: start and end, in seconds of the loop's time, of stretches in which nothing arrives: what is due in one
-            arrives at its end.
+        reads: delay in seconds after the previous read, and body bytes, of each read.
+        servers: number of requests served at a time, the others wait in order; None for no limit.
+        pauses: start and end, in seconds of loop time, of periods in which nothing arrives: reads that are due in a
+            period arrive at its end.
         status: HTTP status.
         end: how the exchange ends.
     """
@@ -41,13 +41,13 @@ class ScriptedTransport:
         self._waiting: deque[Callable[[], None]] = deque()
         self._live: set[StreamLog] = set()
         self.sent: list[HttpRequest] = []
-        """Every request, in the order in which they came."""
+        """Every request, in order of arrival."""
         self.keep_sent = True
         self.in_flight = 0
         self.max_in_flight = 0
 
     async def open(self, connections: int, *, growing: bool = False) -> None:
-        """Nothing to open."""
+        """Do nothing: there are no connections."""
 
     def prepare(self, request: HttpRequest) -> HttpRequest:
         """The request itself."""
@@ -70,23 +70,23 @@ class ScriptedTransport:
         self._wait(log, ended, 0, log.sent_ns)
 
     def drop(self, log: StreamLog) -> None:
-        """Forget the exchange; its turn at a server passes on."""
+        """Forget the exchange; at its next read it frees its server."""
         if log in self._live:
             self._live.remove(log)
             self.in_flight -= 1
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there are no connections."""
 
     def _wait(self, log: StreamLog, ended: Ended, number: int, now_ns: int) -> None:
-        """Schedule the next read, or the end when there is none; reads that are due together arrive together."""
+        """Schedule the next read, or the end if there is none; reads that are due together arrive together."""
         due_ns = now_ns + (self._reads[number][0] if number < len(self._reads) else 0)
         due_ns = next((end_ns for start_ns, end_ns in self._pauses if start_ns <= due_ns < end_ns), due_ns)
         asyncio.get_running_loop().call_at(due_ns / NS_PER_S, self._read, log, ended, number, due_ns)
 
     def _read(self, log: StreamLog, ended: Ended, number: int, now_ns: int) -> None:
         if log not in self._live:
-            self._pass_on()
+            self._free_server()
             return
         while number < len(self._reads):
             log.read_ns.append(now_ns)
@@ -96,11 +96,11 @@ class ScriptedTransport:
                 self._wait(log, ended, number, now_ns)
                 return
         self.drop(log)
-        self._pass_on()
+        self._free_server()
         log.end, log.ended_ns = self._end, now_ns
         ended(log)
 
-    def _pass_on(self) -> None:
+    def _free_server(self) -> None:
         if self._waiting:
             self._waiting.popleft()()
         elif self._free is not None:

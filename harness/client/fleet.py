@@ -1,10 +1,10 @@
-"""The client as the harness sees it: one load goes in, one record of every request comes out.
+"""The measuring client as the harness sees it: takes one load, returns a record of every request.
 
-A steady load has three parts: the fleet waits until every worker's ramp has ended, opens the window for all of them at
-one instant, lets them go on until every request of the window has ended, and then ends the load.
+For a steady load the fleet waits until every worker's ramp has ended, opens the window for all workers at one instant,
+waits until every request of the window has ended, and then ends the load.
 
 A fleet is one or more workers (:mod:`harness.client.worker`), each with its own file of sessions: session ``i`` goes
-to worker ``i mod N``, slots and caps are dealt out alike. All start at one instant of one clock; the records are
+to worker ``i mod N``, and slots and caps are divided evenly. All workers start at one instant of one clock. Records are
 merged when they are read, by their position in the plan.
 """
 
@@ -22,8 +22,6 @@ from engines import Access
 from harness.client.driver import Issue
 from harness.client.local_worker import LocalWorker
 from harness.client.orders import (
-    Answer,
-    Answered,
     Closed,
     Done,
     Finish,
@@ -34,13 +32,15 @@ from harness.client.orders import (
     Prepare,
     Ramped,
     Ready,
+    Reply,
     Steady,
     Stop,
     Stopped,
+    WindowAnswered,
     WindowClosed,
 )
-from harness.client.station import Station
 from harness.client.wire import WireSession, write_wire
+from harness.client.worker_host import WorkerHost
 from harness.errors import ClientFailed
 from harness.host.realtime import stepping_back
 from results.errors import NotWritable
@@ -48,19 +48,19 @@ from results.records import ClientRecord, Phase, TelemetryRecord
 from results.store import TrialFolder
 
 T = TypeVar("T")
-A = TypeVar("A", Ready, Ramped, WindowClosed, Answered)
+A = TypeVar("A", Ready, Ramped, WindowClosed, WindowAnswered)
 
 _HEAD_START_NS = 20_000_000
-"""Between the last worker's *ready* and the start of the load: time for the order to reach them all."""
+"""From the last worker's *ready* to the start of the load: time for the order to reach all workers."""
 _STOP_S = 5.0
 
 
 Share = Closed | Open | Steady
-"""What a fleet, or one worker of it, keeps up."""
+"""The load on a fleet, or on one of its workers."""
 
 
 class WirePool(msgspec.Struct, frozen=True):
-    """Sessions of one part of a load, and how they go on; see :class:`harness.client.orders.Pool`."""
+    """Sessions of one part of a load, and how they repeat; see :class:`harness.client.orders.Pool`."""
 
     sessions: Iterable[WireSession]
     stride: int | None = None
@@ -76,13 +76,13 @@ class WindowPlan(msgspec.Struct, frozen=True):
 
 
 class SteadyPlan(msgspec.Struct, frozen=True):
-    """The parts of a steady load, and the decisions between them.
+    """The parts of a steady load and the decisions between them.
 
     Attributes:
         ramp: sent until the load is steady.
-        window: given how the ramp went, what follows it; called in a thread, for it may have to write prompts.
-        is_saturated: whether readings of the requests in flight over the window show an engine that fell behind, so
-            that its answers need not be waited for.
+        window: takes the result of the ramp, returns what follows it; called in a thread, since it may write prompts.
+        is_saturated: takes samples of the requests in flight over the window, returns whether the engine fell behind,
+            so that the load can be aborted.
     """
 
     ramp: WirePool
@@ -95,11 +95,11 @@ class LoadOrder(msgspec.Struct, frozen=True):
 
     Attributes:
         base_url: of the engine.
-        share: what the fleet as a whole keeps up.
-        timeout_s: longest exchange.
-        phase: how its requests are recorded.
+        share: the load on the fleet as a whole.
+        timeout_s: limit for one exchange.
+        phase: recorded with its requests.
         transport: ``http`` or ``aiohttp``.
-        access: what every request must carry; sent to the workers over their pipes, never written.
+        access: credentials for every request; sent to the workers over their pipes, never written to a file.
     """
 
     base_url: str
@@ -115,11 +115,11 @@ class LoadResult(msgspec.Struct, frozen=True):
 
     Attributes:
         planned: requests planned.
-        issue: when the load was on.
-        loop_lag: the worst worker's lateness.
-        clients: what each worker cost, and how well its clock is known.
-        window: of a steady load, in nanoseconds: its start and its end; None of any other load.
-        ramp: of a steady load, how its ramp went.
+        issue: start and end of the load.
+        loop_lag: event loop lateness of the worst worker.
+        clients: cost of each worker, and the offset of its clock.
+        window: start and end of a steady load's window in nanoseconds; None for other loads.
+        ramp: result of a steady load's ramp; None for other loads.
     """
 
     planned: int
@@ -131,139 +131,141 @@ class LoadResult(msgspec.Struct, frozen=True):
 
 
 class Fleet:
-    """Workers that put one load on together.
+    """Workers that apply one load together.
 
     Args:
-        stations: the workers, running.
+        hosts: the running workers.
         now_ns: this host's monotonic clock.
-        in_thread: runs a function that blocks, so that the loop goes on.
+        in_thread: runs a blocking function off the event loop.
     """
 
     def __init__(
         self,
-        stations: Sequence[Station],
+        hosts: Sequence[WorkerHost],
         now_ns: Callable[[], int] = time.monotonic_ns,
         in_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread,
     ) -> None:
-        self._stations = stations
+        self._hosts = hosts
         self._now_ns = now_ns
         self._in_thread = in_thread
 
     @property
     def pids(self) -> list[int]:
-        """Processes of the workers on this host."""
-        return [station.pid for station in self._stations if station.pid is not None]
+        """Process ids of the workers on this machine."""
+        return [host.pid for host in self._hosts if host.pid is not None]
 
     @property
     def is_local(self) -> bool:
-        """Whether every worker is on this host."""
-        return all(station.pid is not None for station in self._stations)
+        """Whether every worker is on this machine."""
+        return all(host.pid is not None for host in self._hosts)
 
     async def load(self, order: LoadOrder, sessions: Iterable[WireSession], folder: TrialFolder) -> LoadResult:
-        """Put the load on and wait for the last answer; every exchange is then in ``folder``.
+        """Apply the load and wait for the last answer; every exchange is then in ``folder``.
 
         Raises:
-            ClientFailed: a worker broke.
+            ClientFailed: a worker failed.
             NotWritable: a worker cannot write its log.
-            CancelledError: what was in flight has been recorded as cancelled.
+            CancelledError: the requests in flight have been recorded as cancelled.
         """
-        async with self._crew(order.share, folder) as crew:
-            await self._begin(crew, order, WirePool(sessions))
-            done = await self._each(crew, _done)
-        # Collecting the logs measures the clocks again, and the result states the clocks that the logs were shifted by.
-        return _merged(done, crew)
+        async with self._assigned(order.share, folder) as workers:
+            await self._begin(workers, order, WirePool(sessions))
+            done = await self._each(workers, _done)
+        # After the block: collecting the logs measures the clocks again, and the result states those that the logs use.
+        return _merged(done, workers)
 
     async def steady(self, order: LoadOrder, plan: SteadyPlan, folder: TrialFolder) -> LoadResult:
-        """Put a steady load on: ramp, window and tail; every exchange is then in ``folder``.
+        """Apply a steady load: ramp, window and tail; every exchange is then in ``folder``.
 
         Raises:
-            ClientFailed: a worker broke.
+            ClientFailed: a worker failed.
             NotWritable: a worker cannot write its log.
-            CancelledError: what was in flight has been recorded as cancelled.
+            CancelledError: the requests in flight have been recorded as cancelled.
         """
-        async with self._crew(order.share, folder) as crew:
-            await self._begin(crew, order, plan.ramp)
-            ramp = _ramp(await self._each(crew, lambda station: _expected(station, Ramped)))
-            start_ns = await self._open_window(crew, await self._in_thread(plan.window, ramp))
-            closed = await self._each(crew, lambda station: _expected(station, WindowClosed))
-            in_flight = [sum(readings) for readings in zip(*(answer.in_flight for answer in closed), strict=False)]
-            abort = plan.is_saturated(in_flight) or not await self._all_answered(crew, order.timeout_s)
-            await self._each(crew, lambda station: station.send(Finish(abort)))
-            done = await self._each(crew, _done)
+        async with self._assigned(order.share, folder) as workers:
+            await self._begin(workers, order, plan.ramp)
+            ramp = _ramp(await self._each(workers, lambda host: _expected(host, Ramped)))
+            start_ns = await self._open_window(workers, await self._in_thread(plan.window, ramp))
+            closed = await self._each(workers, lambda host: _expected(host, WindowClosed))
+            in_flight = [sum(readings) for readings in zip(*(reply.in_flight for reply in closed), strict=False)]
+            abort = plan.is_saturated(in_flight) or not await self._all_answered(workers, order.timeout_s)
+            await self._each(workers, lambda host: host.send(Finish(abort)))
+            done = await self._each(workers, _done)
             ends_ns = [
-                answer.end_ns - member.station.clock.offset_ns for answer, member in zip(closed, crew, strict=True)
+                reply.end_ns - worker.host.clock.offset_ns for reply, worker in zip(closed, workers, strict=True)
             ]
-        return msgspec.structs.replace(_merged(done, crew), window=(start_ns, min(ends_ns)), ramp=ramp)
+        return msgspec.structs.replace(_merged(done, workers), window=(start_ns, min(ends_ns)), ramp=ramp)
 
     @contextlib.asynccontextmanager
-    async def _crew(self, share: Share, folder: TrialFolder) -> AsyncGenerator[list["_Member"]]:
-        """Workers with their shares; whatever ends the block, their logs are in ``folder`` afterwards."""
+    async def _assigned(self, share: Share, folder: TrialFolder) -> AsyncGenerator[list["_Worker"]]:
+        """Workers with their shares; however the block ends, their logs are in ``folder`` afterwards."""
         with tempfile.TemporaryDirectory(prefix="bakeoff-") as scratch:
-            shares = dealt(share, len(self._stations))
-            crew = [
-                _Member(station, part, Path(scratch) / str(number), folder.stream_log(number))
-                for number, (station, part) in enumerate(zip(self._stations, shares, strict=False))
+            shares = divided(share, len(self._hosts))
+            workers = [
+                _Worker(host, part, Path(scratch) / str(number), folder.stream_log(number))
+                for number, (host, part) in enumerate(zip(self._hosts, shares, strict=False))
             ]
             try:
                 with stepping_back():
-                    yield crew
+                    yield workers
             except (asyncio.CancelledError, ClientFailed, NotWritable):
-                await asyncio.gather(*(_stopped(member.station) for member in crew))
+                await asyncio.gather(*(_stopped(worker.host) for worker in workers))
                 raise
             finally:
-                await asyncio.gather(*(member.station.collect(member.log) for member in crew))
+                await asyncio.gather(*(worker.host.collect(worker.log) for worker in workers))
 
-    async def _begin(self, crew: Sequence["_Member"], order: LoadOrder, pool: WirePool) -> None:
-        """Get every worker ready, then start all of them at one instant."""
-        pools = await self._staged(crew, pool, "first")
-        for member, sessions in zip(crew, pools, strict=True):
-            await member.station.send(
+    async def _begin(self, workers: Sequence["_Worker"], order: LoadOrder, pool: WirePool) -> None:
+        """Prepare every worker, then start all of them at one instant."""
+        pools = await self._staged(workers, pool, "first")
+        for worker, sessions in zip(workers, pools, strict=True):
+            await worker.host.send(
                 Prepare(
                     base_url=order.base_url,
                     access=order.access,
-                    log=member.station.place(member.log),
+                    log=worker.host.remote_path(worker.log),
                     sessions=sessions,
-                    load=member.share,
+                    load=worker.share,
                     timeout_s=order.timeout_s,
                     phase=order.phase,
                     transport=order.transport,
                 )
             )
-        await self._each(crew, lambda station: _expected(station, Ready))
+        await self._each(workers, lambda host: _expected(host, Ready))
         start_ns = self._now_ns() + _HEAD_START_NS
-        await self._each(crew, lambda station: station.send(Go(start_ns + station.clock.offset_ns)))
+        await self._each(workers, lambda host: host.send(Go(start_ns + host.clock.offset_ns)))
 
-    async def _open_window(self, crew: Sequence["_Member"], plan: WindowPlan) -> int:
-        """Tell every worker what to send from one instant on; returns that instant."""
-        windows = await self._staged(crew, plan.sessions, "window")
-        tails = await self._staged(crew, plan.tail, "tail")
+    async def _open_window(self, workers: Sequence["_Worker"], plan: WindowPlan) -> int:
+        """Open the window on every worker at one instant; returns that instant."""
+        windows = await self._staged(workers, plan.sessions, "window")
+        tails = await self._staged(workers, plan.tail, "tail")
         start_ns = self._now_ns() + _HEAD_START_NS
-        for member, window, tail in zip(crew, windows, tails, strict=True):
-            local_ns = start_ns + member.station.clock.offset_ns
-            await member.station.send(Measure(local_ns, local_ns + plan.length_ns, window, tail))
+        for worker, window, tail in zip(workers, windows, tails, strict=True):
+            local_ns = start_ns + worker.host.clock.offset_ns
+            await worker.host.send(Measure(local_ns, local_ns + plan.length_ns, window, tail))
         return start_ns
 
-    async def _staged(self, crew: Sequence["_Member"], pool: WirePool, name: str) -> list[Pool]:
-        """The sessions of a part, dealt out to one file for each worker that it can read."""
-        paths = [member.scratch.with_name(f"{name}-{member.scratch.name}") for member in crew]
+    async def _staged(self, workers: Sequence["_Worker"], pool: WirePool, name: str) -> list[Pool]:
+        """Write the sessions of a part to one file per worker, readable for it."""
+        paths = [worker.scratch.with_name(f"{name}-{worker.scratch.name}") for worker in workers]
         await self._in_thread(write_wire, paths, pool.sessions)
         return [
-            Pool(await member.station.stage(path), pool.stride, pool.period_ns)
-            for member, path in zip(crew, paths, strict=True)
+            Pool(await worker.host.stage(path), pool.stride, pool.period_ns)
+            for worker, path in zip(workers, paths, strict=True)
         ]
 
-    async def _all_answered(self, crew: Sequence["_Member"], timeout_s: float) -> bool:
-        """Whether every request of the window has ended; those that waited inside the client may not have in time."""
+    async def _all_answered(self, workers: Sequence["_Worker"], timeout_s: float) -> bool:
+        """Whether every request of the window ends in time; those that wait inside the client may not."""
         try:
             async with asyncio.timeout(timeout_s + _STOP_S):
-                await self._each(crew, lambda station: _expected(station, Answered))
+                await self._each(workers, lambda host: _expected(host, WindowAnswered))
         except TimeoutError:
             return False
         return True
 
-    async def _each(self, crew: Sequence["_Member"], work: Callable[[Station], Coroutine[Any, Any, T]]) -> list[T]:
-        """Do the same with every worker at once; the first failure ends the rest."""
-        tasks = [asyncio.ensure_future(work(member.station)) for member in crew]
+    async def _each(
+        self, workers: Sequence["_Worker"], work: Callable[[WorkerHost], Coroutine[Any, Any, T]]
+    ) -> list[T]:
+        """Call ``work`` for every worker concurrently; the first failure cancels the rest."""
+        tasks = [asyncio.ensure_future(work(worker.host)) for worker in workers]
         try:
             return await asyncio.gather(*tasks)
         finally:
@@ -272,10 +274,10 @@ class Fleet:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class _Member(msgspec.Struct, frozen=True):
-    """One worker in one load; ``scratch`` names its files of sessions."""
+class _Worker(msgspec.Struct, frozen=True):
+    """One worker in one load; ``scratch`` is the name of its session files, less their prefix."""
 
-    station: Station
+    host: WorkerHost
     share: Share
     scratch: Path
     log: Path
@@ -286,19 +288,19 @@ async def local_fleet(workers: int = 1, cores: Sequence[int] = ()) -> AsyncGener
     """Workers on this machine; they end with the block, or with this process.
 
     Args:
-        workers: how many.
-        cores: one for each worker to be pinned to; empty for none.
+        workers: number of processes.
+        cores: one per worker to pin it to; empty for none.
     """
     async with contextlib.AsyncExitStack() as stack:
-        stations = [
+        hosts = [
             await stack.enter_async_context(LocalWorker.started(cores[number] if cores else None))
             for number in range(workers)
         ]
-        yield Fleet(stations)
+        yield Fleet(hosts)
 
 
-def dealt(share: Share, workers: int) -> list[Share]:
-    """Each worker's share; fewer shares than workers when there are fewer slots."""
+def divided(share: Share, workers: int) -> list[Share]:
+    """Divide a load among workers; there are fewer shares than workers if there are fewer slots."""
     match share:
         case Closed(concurrency, _, minimum):
             used = min(workers, concurrency)
@@ -318,80 +320,79 @@ def dealt(share: Share, workers: int) -> list[Share]:
 
 
 def _part(whole: int, parts: int, number: int) -> int:
-    """The ``number``-th of ``parts`` near-equal whole parts."""
+    """Part ``number`` of ``whole`` in ``parts`` near-equal integers."""
     return whole // parts + (number < whole % parts)
 
 
-async def _expected(station: Station, kind: type[A]) -> A:
-    answer = await station.answer()
-    if not isinstance(answer, kind):
-        raise _broken(station, answer)
-    return answer
+async def _expected(host: WorkerHost, kind: type[A]) -> A:
+    reply = await host.reply()
+    if not isinstance(reply, kind):
+        raise _failure(host, reply)
+    return reply
 
 
-def _ramp(answers: Sequence[Ramped]) -> Ramped:
-    """How the ramp went for the fleet as a whole."""
-    ended = sum(answer.ended for answer in answers)
-    means = [(answer.request_s, answer.ended) for answer in answers if answer.request_s is not None]
+def _ramp(replies: Sequence[Ramped]) -> Ramped:
+    """The result of the ramp for the fleet as a whole."""
+    ended = sum(reply.ended for reply in replies)
+    means = [(reply.request_s, reply.ended) for reply in replies if reply.request_s is not None]
     request_s = sum(seconds * weight for seconds, weight in means) / ended if means and ended else None
-    return Ramped(all(answer.complete for answer in answers), ended, request_s)
+    return Ramped(all(reply.complete for reply in replies), ended, request_s)
 
 
-async def _done(station: Station) -> Done:
-    answer = await station.answer()
-    while isinstance(answer, Answered):  # the last request ended while the load was being ended
-        answer = await station.answer()
-    if not isinstance(answer, Done) or answer.failure is not None or answer.start_ns is None:
-        raise _broken(station, answer)
-    return answer
+async def _done(host: WorkerHost) -> Done:
+    reply = await host.reply()
+    while isinstance(reply, WindowAnswered):  # the last request ended while the fleet was ending the load
+        reply = await host.reply()
+    if not isinstance(reply, Done) or reply.failure is not None or reply.start_ns is None:
+        raise _failure(host, reply)
+    return reply
 
 
-def _broken(station: Station, answer: Answer) -> ClientFailed | NotWritable:
-    said = answer.failure if isinstance(answer, Done) else f"it answered {type(answer).__name__} out of turn"
-    if isinstance(answer, Done) and answer.unwritable:
-        return NotWritable(said)
-    return ClientFailed(f"the client worker on {station.host} failed: {said or 'it stopped without being told to'}")
+def _failure(host: WorkerHost, reply: Reply) -> ClientFailed | NotWritable:
+    reason = reply.failure if isinstance(reply, Done) else f"unexpected reply {type(reply).__name__}"
+    if isinstance(reply, Done) and reply.unwritable:
+        return NotWritable(reason)
+    return ClientFailed(f"the client worker on {host.host} failed: {reason or 'it stopped without an order'}")
 
 
-async def _stopped(station: Station) -> None:
-    """Cut a worker off and wait until it has recorded everything."""
+async def _stopped(host: WorkerHost) -> None:
+    """Stop a worker and wait until it has recorded everything."""
     with contextlib.suppress(ClientFailed, TimeoutError):
         async with asyncio.timeout(_STOP_S):
-            await station.send(Stop())
-            while not isinstance(await station.answer(), Stopped):
+            await host.send(Stop())
+            while not isinstance(await host.reply(), Stopped):
                 pass
 
 
-def _merged(done: Sequence[Done], crew: Sequence[_Member]) -> LoadResult:
-    stations = [member.station for member in crew]
-    offsets_ns = [station.clock.offset_ns for station in stations]
-    starts_ns = [(answer.start_ns or 0) - offset_ns for answer, offset_ns in zip(done, offsets_ns, strict=True)]
-    ends_ns = [(answer.end_ns or 0) - offset_ns for answer, offset_ns in zip(done, offsets_ns, strict=True)]
-    lags = [answer.loop_lag for answer in done if answer.loop_lag is not None]
+def _merged(done: Sequence[Done], workers: Sequence[_Worker]) -> LoadResult:
+    hosts = [worker.host for worker in workers]
+    offsets_ns = [host.clock.offset_ns for host in hosts]
+    starts_ns = [(reply.start_ns or 0) - offset_ns for reply, offset_ns in zip(done, offsets_ns, strict=True)]
+    ends_ns = [(reply.end_ns or 0) - offset_ns for reply, offset_ns in zip(done, offsets_ns, strict=True)]
+    lags = [reply.loop_lag for reply in done if reply.loop_lag is not None]
     return LoadResult(
-        planned=sum(answer.planned for answer in done),
+        planned=sum(reply.planned for reply in done),
         issue=Issue(min(starts_ns), min(ends_ns)),
         loop_lag=_worst(lags) if lags else None,
-        clients=[_client_record(answer, station) for answer, station in zip(done, stations, strict=True)],
+        clients=[_client_record(reply, host) for reply, host in zip(done, hosts, strict=True)],
     )
 
 
 def _worst(lags: Sequence[TelemetryRecord]) -> TelemetryRecord:
-    """Each percentile of the worker that was latest."""
-    known = [lag for lag in lags if not lag.reasons]
-    if not known:
+    """Each percentile of the worker that is worst in it."""
+    valid = [lag for lag in lags if not lag.reasons]
+    if not valid:
         return lags[0]
-    names = known[0].values
-    values = {name: max(cast("float", lag.values[name]) for lag in known) for name in names}
-    return TelemetryRecord(known[0].t_ns, known[0].source, {**values})
+    values = {name: max(cast("float", lag.values[name]) for lag in valid) for name in valid[0].values}
+    return TelemetryRecord(valid[0].t_ns, valid[0].source, {**values})
 
 
-def _client_record(answer: Done, station: Station) -> ClientRecord:
+def _client_record(reply: Done, host: WorkerHost) -> ClientRecord:
     return ClientRecord(
-        host=station.host,
-        planned_requests=answer.planned,
-        cpu_s=answer.cpu_s,
-        rss_bytes=answer.rss_bytes,
-        clock_offset_ns=station.clock.offset_ns,
-        clock_uncertainty_ns=station.clock.uncertainty_ns,
+        host=host.host,
+        planned_requests=reply.planned,
+        cpu_s=reply.cpu_s,
+        rss_bytes=reply.rss_bytes,
+        clock_offset_ns=host.clock.offset_ns,
+        clock_uncertainty_ns=host.clock.uncertainty_ns,
     )

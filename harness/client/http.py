@@ -1,10 +1,10 @@
-"""HTTP/1.1 straight on an asyncio protocol: each read is stamped before anything else looks at it.
+"""HTTP/1.1 directly on an asyncio protocol: each read is stamped before anything else looks at it.
 
 Nothing on this path parses JSON, splits events, tokenises or logs: a read costs a clock read, the HTTP framing
-(httptools, in C) and two appends. What the bytes mean is decided after the trial (:mod:`harness.client.decode`).
+(httptools, in C) and two appends. The bytes are decoded after the trial (:mod:`harness.client.decode`).
 
-A request is handed to the kernel by the very call that stamps it: uvloop's ``transport.write`` would keep it until the
-end of the loop's iteration, behind the reads of all other streams. TLS goes through the transport, which encrypts.
+A request goes to the kernel in the call that stamps it: uvloop's ``transport.write`` would keep it until the end of the
+loop's iteration, behind the reads of all other streams. TLS goes through the transport, which encrypts.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class HttpTransport:
     Args:
         base_url: ``http://host:port`` or ``https://host``, with an optional path prefix. Certificates are checked
             against the system's authorities, or those that ``SSL_CERT_FILE`` names.
-        access: what every request must carry.
+        access: credentials for every request.
     """
 
     def __init__(self, base_url: str, access: Access = Access()) -> None:  # noqa: B008
@@ -55,7 +55,7 @@ class HttpTransport:
         await self._pool.fill(connections, growing=growing)
 
     def prepare(self, request: HttpRequest) -> bytes:
-        """The request as it goes over the wire."""
+        """The bytes of the request."""
         path = self._access.path(f"{self._prefix}{request.path}")
         lines = [f"POST {path} HTTP/1.1", f"host: {self._host_header}"]
         lines += [f"{name}: {value}" for name, value in (request.headers | self._access.headers).items()]
@@ -87,7 +87,7 @@ class HttpTransport:
         self._pool.close()
 
     def release(self, connection: "Connection", log: StreamLog) -> None:
-        """An exchange has ended: keep the connection if it can carry another."""
+        """Take back a connection whose exchange has ended; keep it if it can carry another."""
         self._carrying.pop(log, None)
         self._pool.give_back(connection)
 
@@ -105,7 +105,7 @@ class HttpTransport:
         connection.exchange(prepared, log, ended)
 
     async def _connect(self) -> "Connection":
-        """Open a connection to the first address that takes one; addresses are looked up once, until all fail."""
+        """Open a connection to the first address that accepts; addresses are looked up again only when all fail."""
         loop = self.moderator.loop = asyncio.get_running_loop()
         if not self._addresses:
             infos = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
@@ -128,21 +128,21 @@ class HttpTransport:
         raise refusal
 
     async def _on(self, sock: socket.socket) -> "Connection":
-        """The protocol on a socket that is connected; what TLS encrypts cannot be sent past the transport."""
+        """Put the protocol on a connected socket; under TLS it may not send past the transport."""
         loop, direct = asyncio.get_running_loop(), None if self._tls else sock
         host = self._host if self._tls else None
-        made = await loop.create_connection(
+        _, connection = await loop.create_connection(
             lambda: Connection(self, direct), sock=sock, ssl=self._tls, server_hostname=host
         )
-        return made[1]
+        return connection
 
 
 class Connection(asyncio.Protocol):
     """One TCP connection, one exchange at a time.
 
     Args:
-        owner: where it goes back to.
-        sock: for sending directly; None when bytes must pass the transport (TLS).
+        owner: takes the connection back.
+        sock: to send on directly; None if bytes must go through the transport (TLS).
     """
 
     def __init__(self, owner: HttpTransport, sock: socket.socket | None) -> None:
@@ -162,7 +162,7 @@ class Connection(asyncio.Protocol):
         self.free_since_ns = time.monotonic_ns()
 
     def exchange(self, data: bytes, log: StreamLog, ended: Ended) -> None:
-        """Send ``data`` and log reads until the answer is whole or the connection ends."""
+        """Send ``data`` and log reads until the response is complete or the connection ends."""
         assert self._transport is not None
         self._log, self._ended = log, ended
         self._framed = self._headers_done = self._whole = self.reusable = False
@@ -181,7 +181,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(data[sent:])
 
     def abandon(self) -> None:
-        """Drop the connection and whatever it carries; harmless when it is gone."""
+        """Drop the connection and its exchange; harmless if it is closed already."""
         self._log = self._ended = None
         self.reusable = False
         if self._transport is not None:
@@ -190,14 +190,14 @@ class Connection(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection stands."""
+        """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's does not derive from it
 
     def data_received(self, data: bytes) -> None:
-        """Stamp, then log what is body, then see whether that was all."""
+        """Stamp the read, log its body bytes, and end the exchange if the response is complete."""
         now_ns = time.monotonic_ns()
         log = self._log
-        if log is None:  # bytes that nobody asked for: the server broke the protocol
+        if log is None:  # bytes without a request: the server broke the protocol
             self.abandon()
             return
         self._now_ns = now_ns
@@ -218,11 +218,11 @@ class Connection(asyncio.Protocol):
             self._finish(StreamEnd.COMPLETE, None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """An answer without a length ends here; any other has been cut off."""
+        """End the exchange: a response without a length is complete, any other has been cut off."""
         self._now_ns = time.monotonic_ns()
         self.reusable = False
         if self._headers_done and not self._framed and exc is None:
-            self._finish(StreamEnd.COMPLETE, None)  # an answer without length ends with its connection
+            self._finish(StreamEnd.COMPLETE, None)
         else:
             cut_off = "the server closed the connection before the answer was whole"
             self._finish(StreamEnd.RESET, str(exc) if exc else cut_off)
@@ -230,7 +230,7 @@ class Connection(asyncio.Protocol):
     # httptools callbacks
 
     def on_header(self, name: bytes, value: bytes) -> None:  # noqa: ARG002  (httptools names it)
-        """See whether the answer says how long it is."""
+        """Note whether the response has a length."""
         if name.lower() in {b"content-length", b"transfer-encoding"}:
             self._framed = True
 
@@ -241,9 +241,9 @@ class Connection(asyncio.Protocol):
         self._headers_done = True
 
     def on_message_complete(self) -> None:
-        """The answer is whole, and the connection may carry another."""
+        """Mark the response as complete, and the connection as reusable if it is."""
         if self._parser.get_status_code() < 200:
-            return  # an interim answer (100, 103): the real one follows
+            return  # an interim response (100, 103): the final one follows
         self._whole = True
         self.reusable = self._framed and self._parser.should_keep_alive()
         self.free_since_ns = self._now_ns

@@ -1,4 +1,4 @@
-"""How late this process's event loop is: the error that a busy or interrupted client adds to every stamp."""
+"""Lateness of this process's event loop: the error that a busy or interrupted client adds to every stamp."""
 
 import numpy as np
 
@@ -11,12 +11,12 @@ NAMES = ("loop_lag_p50_s", "loop_lag_p99_s", "loop_lag_max_s")
 
 
 class LoopLag:
-    """Lateness of a 20 ms heartbeat on the running loop, by the kernel's clock and timer.
+    """Measures the lateness of a 20 ms heartbeat on the running loop.
 
-    Beats are due at absolute times, so a stall of a second counts as fifty late beats and not as one.
+    Beats are due at absolute times, so a stall of a second counts as fifty late beats, not one.
 
     Args:
-        clock: sets the beats and reads their lateness.
+        clock: schedules the beats and measures their lateness.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -25,18 +25,18 @@ class LoopLag:
         self.late_ns: list[int] = []
 
     def start(self) -> None:
-        """Begin to measure."""
+        """Start the heartbeat."""
         self._due_ns = self._clock.now_ns() + TICK_NS
         self._clock.call_at_ns(self._due_ns, self._beat)
 
     def stop(self) -> None:
-        """Take no further beat."""
+        """Stop the heartbeat."""
         self._due_ns = None
 
     def summary(self, t_ns: int) -> TelemetryRecord:
-        """Percentiles as one ``client_loop`` record; null with a reason when the loop ran too short to tell."""
+        """Percentiles as one ``client_loop`` record; null with a reason if there was no beat."""
         if not self.late_ns:
-            reason = "the load was on for less than one heartbeat"
+            reason = "the load was shorter than one heartbeat"
             return TelemetryRecord(t_ns, SOURCE, dict.fromkeys(NAMES), dict.fromkeys(NAMES, reason))
         values = np.quantile(np.asarray(self.late_ns) / 1e9, [0.5, 0.99, 1.0])
         return TelemetryRecord(t_ns, SOURCE, {n: float(v) for n, v in zip(NAMES, values, strict=True)})

@@ -1,4 +1,4 @@
-"""Which machine a process is on, as far as it matters to somebody who would share its clock, its ports or its pids."""
+"""Identity of the machine of a process: whether another process shares its clock, loopback and pids."""
 
 import socket
 from pathlib import Path
@@ -7,14 +7,14 @@ import msgspec
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """A kernel, and the namespaces of it that a process lives in.
+    """A kernel and the namespaces of a process in it.
 
-    Containers of one machine have one kernel, but may have a loopback, pids and (since Linux 5.6) a monotonic clock of
-    their own. An empty text is *unknown*, which equals nothing.
+    Containers of one machine share its kernel, but may have their own loopback, pids and (since Linux 5.6) monotonic
+    clock. An empty string means unknown, which equals nothing.
 
     Attributes:
-        host: name, for people.
-        boot: random id of this start of the kernel.
+        host: name for display.
+        boot: random id of this boot of the kernel.
         clocks: time namespace.
         network: network namespace.
         pids: pid namespace.
@@ -28,7 +28,7 @@ class Machine(msgspec.Struct, frozen=True):
 
     @classmethod
     def here(cls) -> "Machine":
-        """The one that this process is on."""
+        """The machine of this process."""
         return cls(socket.gethostname(), _boot(), _namespace("time"), _namespace("net"), _namespace("pid"))
 
     def shares_clock(self, other: "Machine") -> bool:
@@ -36,11 +36,11 @@ class Machine(msgspec.Struct, frozen=True):
         return self._shares_kernel(other) and self.clocks == other.clocks
 
     def shares_loopback(self, other: "Machine") -> bool:
-        """Whether 127.0.0.1 is the same place for both."""
+        """Whether 127.0.0.1 is the same interface for both."""
         return self._shares_kernel(other) and self.network == other.network != ""
 
     def shares_pids(self, other: "Machine") -> bool:
-        """Whether a pid means the same process to both."""
+        """Whether a pid names the same process for both."""
         return self._shares_kernel(other) and self.pids == other.pids != ""
 
     def _shares_kernel(self, other: "Machine") -> bool:
@@ -55,7 +55,7 @@ def _boot() -> str:
 
 
 def _namespace(kind: str) -> str:
-    """Empty where the kernel has no such namespace: then all its processes share the one there is."""
+    """Id of this process's namespace; empty if the kernel has no such namespaces, so that all processes share one."""
     try:
         return str(Path(f"/proc/self/ns/{kind}").readlink())
     except OSError:

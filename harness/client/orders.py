@@ -1,4 +1,4 @@
-"""What a client worker is told and what it answers: one JSON line each, over its stdin and stdout."""
+"""Orders to a client worker and its replies: one JSON line each, over its stdin and stdout."""
 
 import msgspec
 
@@ -29,47 +29,47 @@ class Steady(msgspec.Struct, frozen=True, tag="steady"):
     max_in_flight: int | None = None
     """Open loop: sessions above this number wait inside the client."""
     ramp_s: float = 0.0
-    """The ramp takes at least so long."""
+    """Shortest ramp."""
 
 
 class Pool(msgspec.Struct, frozen=True):
-    """A file of sessions, and how it goes on when they have been sent."""
+    """A file of sessions, and how it repeats."""
 
     path: str
     stride: int | None = None
-    """Added to the index of each request whenever the pool begins again; None: it is sent once."""
+    """Added to the index of each request at every repetition; None: the sessions are sent once."""
     period_ns: int = 0
-    """Added to the offset of each session of an open loop likewise."""
+    """Added to the offset of each session of an open loop at every repetition."""
 
 
 class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
-    """Get ready for a load: open connections, read ahead. Answered by :class:`Ready`."""
+    """Prepare a load: open connections, read ahead. The reply is :class:`Ready`."""
 
     base_url: str
     access: Access
-    """What every request must carry."""
+    """Credentials for every request."""
     log: str
-    """File of stream records to append to."""
+    """File to append stream records to."""
     sessions: Pool
-    """What is sent (:mod:`harness.client.wire`); of a steady load, its ramp."""
+    """What to send (:mod:`harness.client.wire`); for a steady load, its ramp."""
     load: Closed | Open | Steady
     timeout_s: float
     phase: Phase
-    """How its requests are recorded."""
+    """Recorded with its requests."""
     transport: str = "http"
 
 
 class Go(msgspec.Struct, frozen=True, tag="go"):
-    """Put the load on at ``start_ns`` of the worker's clock.
+    """Start the load at ``start_ns`` of the worker's clock.
 
-    Answered by :class:`Done`; a steady load answers :class:`Ramped` before, and goes on until it is told to finish.
+    The reply at its end is :class:`Done`. A steady load first replies :class:`Ramped`, and runs until :class:`Finish`.
     """
 
     start_ns: int
 
 
 class Measure(msgspec.Struct, frozen=True, tag="measure"):
-    """Open the window of a steady load. Answered by :class:`WindowClosed`, then :class:`Answered`."""
+    """Open the window of a steady load. The replies are :class:`WindowClosed`, then :class:`WindowAnswered`."""
 
     start_ns: int
     end_ns: int
@@ -78,18 +78,18 @@ class Measure(msgspec.Struct, frozen=True, tag="measure"):
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):
-    """End a steady load: send nothing more. Answered by :class:`Done`."""
+    """End a steady load: send nothing more. The reply is :class:`Done`."""
 
     abort: bool
-    """Give up what is in flight instead of waiting for it."""
+    """Abort the requests in flight instead of waiting for them."""
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
-    """Cut everything off now. Answered by :class:`Stopped`, after the :class:`Done` of a load that was on."""
+    """Cancel everything now. The reply is :class:`Stopped`, after the :class:`Done` of a load in progress."""
 
 
-class AskClock(msgspec.Struct, frozen=True, tag="clock"):
-    """Answered by :class:`TellClock` at once."""
+class ReadClock(msgspec.Struct, frozen=True, tag="clock"):
+    """Read the clock. The reply, at once, is :class:`ClockTime`."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -97,33 +97,33 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Ramped(msgspec.Struct, frozen=True, tag="ramped"):
-    """The load is steady, or the time for that ran out."""
+    """The load is steady, or the ramp has timed out."""
 
     complete: bool
     ended: int
-    """Requests that have ended."""
+    """Requests that have ended so far."""
     request_s: float | None
-    """Closed loop: mean time of the latest requests, from plan to end; None where none ended."""
+    """Closed loop: mean seconds of the latest requests from plan to end; None if none has ended."""
 
 
 class WindowClosed(msgspec.Struct, frozen=True, tag="window_closed"):
-    """The window is over; its requests may still be under way."""
+    """The window is over; some of its requests may still be in flight."""
 
     end_ns: int
-    """As ordered, or earlier where the plan ended."""
+    """As ordered, or earlier if the plan ran out."""
     in_flight: list[int]
-    """Requests that were planned and had not ended, at equal distances over the window, its ends included."""
+    """Requests that were planned and had not ended, sampled evenly over the window, both ends included."""
 
 
-class Answered(msgspec.Struct, frozen=True, tag="answered"):
+class WindowAnswered(msgspec.Struct, frozen=True, tag="answered"):
     """Every request of the window has ended."""
 
 
 class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
-    """Nothing is going on; everything that was is in the log, and no answer to an earlier order is under way."""
+    """No load is in progress, everything is in the log, and no reply to an earlier order will follow."""
 
 
-class TellClock(msgspec.Struct, frozen=True, tag="clock"):
+class ClockTime(msgspec.Struct, frozen=True, tag="clock"):
     """The worker's monotonic clock."""
 
     now_ns: int
@@ -134,13 +134,13 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 
     Attributes:
         planned: requests planned.
-        start_ns: when the load was put on; None when it never was.
-        end_ns: when issuing stopped.
-        loop_lag: how late the worker's event loop was.
-        cpu_s: CPU time of the worker from :class:`Go` to here.
+        start_ns: when the load began; None if it never did.
+        end_ns: when it stopped starting requests.
+        loop_lag: lateness of the worker's event loop.
+        cpu_s: CPU time of the worker since :class:`Go`.
         rss_bytes: its peak memory so far.
-        failure: what went wrong in the worker itself.
-        unwritable: whether that is only that its log cannot be written.
+        failure: what failed in the worker itself.
+        unwritable: whether the failure is that its log cannot be written.
     """
 
     planned: int
@@ -153,5 +153,5 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     unwritable: bool = False
 
 
-Order = Prepare | Go | Measure | Finish | Stop | AskClock
-Answer = Ready | Ramped | WindowClosed | Answered | TellClock | Done | Stopped
+Order = Prepare | Go | Measure | Finish | Stop | ReadClock
+Reply = Ready | Ramped | WindowClosed | WindowAnswered | ClockTime | Done | Stopped

@@ -1,9 +1,9 @@
-"""Connections that are open before a request needs one.
+"""Pool of connections that are open before a request needs one.
 
-Opening one takes DNS, TCP and TLS: one to four round trips to the server. A load that grows therefore has more of them
-open than it uses: those that its requests would take up while a new one is being opened. Idle connections that have
-become too old are replaced in the background. A request that finds none ready after all opens its own, and its record
-tells how long that took: it is the distance of the server, not the lateness of the client.
+Opening a connection takes one to four round trips to the server (DNS, TCP, TLS). The pool of a growing load therefore
+holds spares: as many as its requests take while a new connection is being opened. Idle connections that are too old are
+replaced in the background. A request that finds none ready opens its own, and its record states how long that took:
+this is a property of the path to the server, not lateness of the client.
 """
 
 import asyncio
@@ -17,30 +17,30 @@ from typing import Generic, Protocol, TypeVar
 from results.units import NS_PER_S
 
 MAX_IDLE_S = 2.0
-"""An idle connection older than this is not used again: servers close theirs after 5 s or more, and a request sent
-into a closing connection would look like a failure of the engine."""
+"""Longest idle time before a connection is replaced: servers close theirs after 5 s or more, and a request on a closing
+connection would look like a failure of the engine."""
 REVIEW_S = 0.25
-"""How often the idle ones are looked through."""
+"""Period of the review of idle connections."""
 _PEAK_REVIEWS = 20
-"""The largest number in use is remembered over so many reviews: 5 s."""
+"""Reviews over which the peak number in use is remembered: 5 s."""
 _MARGIN = 2.0
-"""Arrivals are uneven: so many times the mean are taken up while a connection is being opened."""
+"""Factor on the mean number of requests while a connection is being opened, since arrivals are uneven."""
 _AT_ONCE = 64
-"""So many are opened at the same time."""
+"""Most connections being opened at the same time."""
 _RETRY_NS = 1_000_000_000
-"""After a failure none is opened ahead of need for so long."""
+"""Time without opening spares after a failure."""
 
 
 class Pooled(Protocol):
     """A connection that carries one exchange at a time."""
 
     reusable: bool
-    """Whether it may carry another exchange."""
+    """Whether it can carry another exchange."""
     free_since_ns: int
-    """When it was opened, or when its last exchange ended."""
+    """When it was opened or its last exchange ended."""
 
     def abandon(self) -> None:
-        """Close it; harmless when it is gone."""
+        """Close it; harmless if it is closed already."""
         ...
 
 
@@ -48,10 +48,10 @@ C = TypeVar("C", bound=Pooled)
 
 
 class Pool(Generic[C]):
-    """The connections of one transport that carry nothing.
+    """The idle connections of one transport.
 
     Args:
-        connect: opens one.
+        connect: opens a connection.
         now_ns: the monotonic clock.
     """
 
@@ -61,7 +61,7 @@ class Pool(Generic[C]):
         self._idle: deque[C] = deque()
         self._opening: set[asyncio.Task[None]] = set()
         self._review: asyncio.TimerHandle | None = None
-        self._most = 0
+        self._base = 0
         self._is_growing = False
         self._lent = 0
         self._kept = self._spent = 0
@@ -72,13 +72,13 @@ class Pool(Generic[C]):
         self._retry_ns = 0
 
     async def fill(self, connections: int, *, growing: bool) -> None:
-        """Open connections until so many are idle, as far as the server lets, and look after them from now on.
+        """Open connections until ``connections`` are idle or the server refuses, and maintain them from now on.
 
         Args:
-            connections: how many.
-            growing: whether the load may come to use more; else no more than these are opened ahead of need.
+            connections: number of idle connections.
+            growing: whether the load may need more; else spares never exceed ``connections``.
         """
-        self._most, self._is_growing = connections, growing
+        self._base, self._is_growing = connections, growing
         gate = asyncio.Semaphore(_AT_ONCE)
         for _ in range(connections - len(self._idle)):
             self._open_spare(gate)
@@ -88,7 +88,7 @@ class Pool(Generic[C]):
             self._review_later()
 
     def take(self) -> C | None:
-        """An idle connection, the oldest that may be used; None when there is none."""
+        """The oldest usable idle connection; None if there is none."""
         self._taken += 1
         while self._idle:
             connection = self._idle.popleft()
@@ -99,7 +99,7 @@ class Pool(Generic[C]):
         return None
 
     async def opened(self) -> C:
-        """A new connection, for a request that found none.
+        """Open a connection for a request that found none ready.
 
         Raises:
             OSError: it cannot be opened.
@@ -112,7 +112,7 @@ class Pool(Generic[C]):
             raise
 
     def give_back(self, connection: C) -> None:
-        """Keep a connection whose exchange is over, if it can carry another."""
+        """Take back a connection whose exchange has ended; keep it if it can carry another."""
         self._lent -= 1
         if connection.reusable:
             self._kept += 1
@@ -122,7 +122,7 @@ class Pool(Generic[C]):
             connection.abandon()
 
     def close(self) -> None:
-        """Close the idle ones and open no more."""
+        """Close idle connections and open no more."""
         if self._review is not None:
             self._review.cancel()
             self._review = None
@@ -141,10 +141,10 @@ class Pool(Generic[C]):
         return connection.reusable and self._now_ns() - connection.free_since_ns < MAX_IDLE_S * NS_PER_S
 
     def _review_later(self) -> None:
-        self._review = asyncio.get_running_loop().call_later(REVIEW_S, self._look_through)
+        self._review = asyncio.get_running_loop().call_later(REVIEW_S, self._review_idle)
 
-    def _look_through(self) -> None:
-        """Close what has become too old, and replace it where it will be needed."""
+    def _review_idle(self) -> None:
+        """Close connections that are too old, and replace those that will be needed."""
         for _ in range(len(self._idle)):
             connection = self._idle.popleft()
             if self._is_usable(connection):
@@ -157,17 +157,15 @@ class Pool(Generic[C]):
         self._review_later()
 
     def _top_up(self) -> None:
-        """Open what is missing to the largest number in use of late, and those taken up meanwhile.
-
-        A server that ends its connections with its answers often gives each a thread: idle ones would take those up.
-        """
+        """Open spares up to the recent peak in use plus the requests expected while a connection is being opened."""
+        # A server that closes connections after each response often has a thread per connection: spares would block it.
         if self._spent > self._kept:
             return
         rate_per_s = max(self._rate_per_s, self._taken / REVIEW_S)
-        wanted = max(self._peaks) + 1 + math.ceil(_MARGIN * rate_per_s * self._connect_s)
+        target = max(self._peaks) + 1 + math.ceil(_MARGIN * rate_per_s * self._connect_s)
         if not self._is_growing:
-            wanted = min(wanted, self._most)
-        for _ in range(min(wanted - self._lent - len(self._idle), _AT_ONCE) - len(self._opening)):
+            target = min(target, self._base)
+        for _ in range(min(target - self._lent - len(self._idle), _AT_ONCE) - len(self._opening)):
             self._open_spare()
 
     def _open_spare(self, gate: asyncio.Semaphore | None = None) -> None:
@@ -176,7 +174,7 @@ class Pool(Generic[C]):
         task.add_done_callback(self._opening.discard)
 
     async def _spare(self, gate: asyncio.Semaphore | None) -> None:
-        """Whether the server refuses is for the request to tell that needs a connection."""
+        """Open a spare connection; a failure shows in the request that needs a connection."""
         async with gate or contextlib.nullcontext():
             if self._now_ns() < self._retry_ns:
                 return

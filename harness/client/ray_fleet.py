@@ -1,7 +1,7 @@
-"""A fleet on the nodes of a Ray cluster; Ray is imported here, and only when it is asked for.
+"""A fleet on the nodes of a Ray cluster. Ray is imported only here, and only when a fleet is started.
 
-Every node needs the same Python and the same ``bakeoff`` (Ray checks the first, we the second). This machine must be a
-node too, as every Ray driver's: ``ray start --address=HEAD:6379 --num-cpus=0`` makes it one that gets no worker.
+Every node needs the same Python and the same ``bakeoff`` (Ray checks the first, we the second). Like every Ray driver,
+this machine must be a node too: ``ray start --address=HEAD:6379 --num-cpus=0`` adds it as one without workers.
 """
 
 import asyncio
@@ -14,15 +14,15 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from types import ModuleType
 
 from harness.client.fleet import Fleet
+from harness.client.forwarder import Forwarder
 from harness.client.ray_worker import RayWorker, Untyped, called
-from harness.client.relay import Relay
 from harness.errors import ClientFailed
 
 _REACH_S = 5.0
-"""For a TCP connection to the cluster's head; Ray itself would go on trying for minutes."""
+"""Limit for a TCP connection to the cluster's head; Ray itself would retry for minutes."""
 _CONNECT_S = 60.0
 _PLACE_S = 30.0
-"""For Ray to find a free core for every worker."""
+"""Limit for Ray to find a free core for every worker."""
 _CLOSE_S = 10.0
 _JOIN = "check the address; this machine must be a node of the cluster: ray start --address=HEAD:PORT --num-cpus=0"
 
@@ -31,26 +31,27 @@ _JOIN = "check the address; this machine must be a node of the cluster: ray star
 async def ray_fleet(
     address: str, workers: int, cores: Sequence[int] = (), *, measure_always: bool = False
 ) -> AsyncGenerator[Fleet]:
-    """Workers on the nodes of a Ray cluster, one on each before any gets a second; they end with the block.
+    """Workers spread evenly over the nodes of a Ray cluster; they end with the block.
 
     Args:
         address: ``host:port`` of the cluster's head, or ``auto`` for the cluster that this machine is a node of.
-        workers: how many; each takes one of Ray's CPUs.
-        cores: one for each worker to be pinned to on its node; empty for none.
-        measure_always: compare clocks even where both are the same kernel's.
+        workers: number of processes; each takes one of Ray's CPUs.
+        cores: one per worker to pin it to on its node; empty for none.
+        measure_always: measure clock offsets even for workers that share our kernel's clock.
 
     Raises:
-        ClientFailed: Ray is not installed, the cluster cannot be reached or has no room, or a node differs from here.
+        ClientFailed: Ray is not installed, the cluster cannot be reached or has too few free CPUs, or a node runs
+            another version.
     """
     ray = _imported()
     async with _connected(ray, address):
         group = await _placed(ray, workers)
-        relays = [_relay(ray, group, number, cores[number] if cores else None) for number in range(workers)]
+        forwarders = [_forwarder(ray, group, number, cores[number] if cores else None) for number in range(workers)]
         try:
-            greetings = (RayWorker.greeted(relay, measure_always=measure_always) for relay in relays)
-            yield Fleet(await asyncio.gather(*greetings))
+            hosts = (RayWorker.connected(forwarder, measure_always=measure_always) for forwarder in forwarders)
+            yield Fleet(await asyncio.gather(*hosts))
         finally:
-            await asyncio.gather(*(_closed(relay) for relay in relays))
+            await asyncio.gather(*(_closed(forwarder) for forwarder in forwarders))
             ray.util.remove_placement_group(group)  # and with it the actors
 
 
@@ -63,22 +64,22 @@ def _imported() -> ModuleType:
 
 @contextlib.asynccontextmanager
 async def _connected(ray: ModuleType, address: str) -> AsyncGenerator[None]:
-    """Be a driver of the cluster; a connection that was there before is used and left alone."""
+    """Connect to the cluster; an existing connection is reused and left open."""
     if ray.is_initialized():
         yield
         return
     await asyncio.to_thread(_reach, address)
 
     def connect() -> None:
-        # quiet: no lines of actors on our terminal, no word about a dashboard or a SIGTERM handler
+        # Quiet: no output of actors, no messages about a dashboard or a SIGTERM handler.
         ray.init(address=address, namespace="bakeoff", log_to_driver=False, logging_level="ERROR")
 
     try:
-        # not on the main thread: there Ray would take SIGTERM over, which ends a run in good order
+        # Not on the main thread: there Ray would replace our SIGTERM handler, which ends a run in an orderly way.
         await _on_thread(connect, _CONNECT_S)
     except (OSError, RuntimeError, TimeoutError, ValueError) as error:
-        words = next(iter(str(error).strip().splitlines()), "no answer")
-        raise ClientFailed(f"the Ray cluster at {address} does not take us: {words}; {_JOIN}") from error
+        message = next(iter(str(error).strip().splitlines()), "no reply")
+        raise ClientFailed(f"cannot join the Ray cluster at {address}: {message}; {_JOIN}") from error
     try:
         yield
     finally:
@@ -86,7 +87,7 @@ async def _connected(ray: ModuleType, address: str) -> AsyncGenerator[None]:
 
 
 def _reach(address: str) -> None:
-    """Knock before Ray does."""
+    """Check that something listens at the address before Ray tries for minutes."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
@@ -94,11 +95,11 @@ def _reach(address: str) -> None:
         with contextlib.closing(socket.create_connection((host.strip("[]"), int(port)), _REACH_S)):
             return
     except (OSError, ValueError) as error:
-        raise ClientFailed(f"nothing answers at {address}, where client.ray says a Ray cluster is; {_JOIN}") from error
+        raise ClientFailed(f"no Ray cluster answers at {address} (client.ray); {_JOIN}") from error
 
 
 async def _on_thread(call: Callable[[], None], limit_s: float) -> None:
-    """Run a blocking call that may never return; its thread then dies with the process."""
+    """Run a blocking call that may never return, on a daemon thread that then ends with the process."""
     done: concurrent.futures.Future[None] = concurrent.futures.Future()
     done.set_running_or_notify_cancel()
 
@@ -114,27 +115,27 @@ async def _on_thread(call: Callable[[], None], limit_s: float) -> None:
 
 
 async def _placed(ray: ModuleType, workers: int) -> Untyped:
-    """One CPU for each worker, spread over the nodes."""
-    there = int(ray.cluster_resources().get("CPU", 0))
-    if there < workers:
-        raise ClientFailed(f"the Ray cluster has {there} CPUs for {workers} workers; lower client.workers or add nodes")
+    """Reserve one CPU per worker, spread over the nodes."""
+    cpus = int(ray.cluster_resources().get("CPU", 0))
+    if cpus < workers:
+        raise ClientFailed(f"the Ray cluster has {cpus} CPUs for {workers} workers; lower client.workers or add nodes")
     group = ray.util.placement_group([{"CPU": 1}] * workers, strategy="SPREAD")
     if not await asyncio.to_thread(group.wait, _PLACE_S):
         ray.util.remove_placement_group(group)
-        raise ClientFailed(f"the Ray cluster has no {workers} free CPUs for the workers; see: ray status")
+        raise ClientFailed(f"the Ray cluster does not have {workers} free CPUs for the workers; see: ray status")
     return group
 
 
-async def _closed(relay: Untyped) -> None:
-    """End a worker; where its node or its actor is gone, it has ended."""
+async def _closed(forwarder: Untyped) -> None:
+    """End a worker; if its node or its actor is gone, it has ended already."""
     with contextlib.suppress(ClientFailed, TimeoutError):
         async with asyncio.timeout(_CLOSE_S):
-            await called(relay.close.remote(), "a Ray node")
+            await called(forwarder.close.remote(), "a Ray node")
 
 
-def _relay(ray: ModuleType, group: Untyped, number: int, core: int | None) -> Untyped:
+def _forwarder(ray: ModuleType, group: Untyped, number: int, core: int | None) -> Untyped:
     strategies = importlib.import_module("ray.util.scheduling_strategies")
-    spot = strategies.PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number)
-    # two threads: one waits for the worker's next line, the other serves everything else
-    actor = ray.remote(num_cpus=1, max_concurrency=2, scheduling_strategy=spot)(Relay)
+    placement = strategies.PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number)
+    # Two threads: one waits for the worker's next line, the other serves all other calls.
+    actor = ray.remote(num_cpus=1, max_concurrency=2, scheduling_strategy=placement)(Forwarder)
     return actor.remote(core)

@@ -1,4 +1,4 @@
-"""Chats for engines that take only text: the model's own template writes them out, as the engine's chat route would."""
+"""Renders chats for engines that take only text, with the model's own template, as an engine's chat route does."""
 
 from collections.abc import Callable
 
@@ -8,15 +8,15 @@ from engines.dialects import Dialect, HttpRequest
 from workloads import Tokenizer, Turn
 
 Ask = Callable[..., HttpRequest]
-"""As :meth:`engines.dialects.Dialect.request`."""
+"""Signature of :meth:`engines.dialects.Dialect.request`."""
 
 
 def asking(dialect: Dialect, tokenizer: Tokenizer | None) -> Ask:
-    """How a turn becomes a request in this dialect.
+    """The function that encodes turns as requests in this dialect.
 
     Args:
         dialect: of the engine.
-        tokenizer: the model's; without it turns stay as they are.
+        tokenizer: the model's; without it turns are not rendered.
     """
     if dialect.takes_messages or tokenizer is None:
         return dialect.request
@@ -28,15 +28,13 @@ def asking(dialect: Dialect, tokenizer: Tokenizer | None) -> Ask:
 
 
 def written_out(turn: Turn, tokenizer: Tokenizer) -> Turn:
-    """The turn as a completion; one that has a prompt stays as it is.
-
-    Engines put before every text what the model wants there: a template that writes the same itself loses it here.
-    """
+    """The turn as a completion; a turn that has a prompt is returned unchanged."""
     if turn.messages is None:
         return turn
     text = tokenizer.render_chat([{"role": message.role, "content": message.content} for message in turn.messages])
     ids = tokenizer.encode_prompt(text)
     first = tokenizer.decode(ids[:1])
+    # Engines prepend a BOS token to every text: drop the one that the template has written.
     if len(ids) > turn.input_tokens and ids[:1] == ids[1:2] and first in tokenizer.special_tokens:
         text = text.removeprefix(first)
     return msgspec.structs.replace(turn, messages=None, prompt=text)

@@ -1,8 +1,8 @@
 """A steady load: ramp, window and tail under one unchanged closed or open loop.
 
-The ramp lasts until what was sent first has ended, the tail until the last request of the window has. Each part has a
-plan of its own: the window's begins at the window's start, so that its sessions do not depend on the length of the
-ramp. The conductor (:class:`harness.client.fleet.Fleet`) opens the window and ends the load.
+The ramp lasts until the first requests have ended, the tail until the last request of the window has. Each part has its
+own plan: the window's begins at the start of the window, so that its sessions do not depend on the length of the ramp.
+:class:`harness.client.fleet.Fleet` opens the window and ends the load.
 """
 
 import asyncio
@@ -10,70 +10,70 @@ import math
 from collections import deque
 from collections.abc import Callable
 
-from harness.client.flights import Feed, Flight, Flights, Prepared
-from harness.client.orders import Answer, Answered, Ramped, Steady, WindowClosed
+from harness.client.orders import Ramped, Reply, Steady, WindowAnswered, WindowClosed
+from harness.client.sessions import PreparedSession, RequestInFlight, SessionFeed, SessionRunner
 from harness.host.clock import Clock
 from results.units import NS_PER_S
 
 COHORT_SHARE = 0.95
-"""Of the requests sent first, so many must have ended before the window may open."""
+"""Fraction of the first requests (the cohort) that must have ended before the window may open."""
 COHORT_REQUESTS = 20
-"""Open loop: the requests of the first ``ramp_s``, but at least so many, are those sent first."""
+"""Open loop: the cohort is the requests of the first ``ramp_s``, but at least this many."""
 SAMPLES = 21
-"""Readings of the requests in flight over the window."""
+"""Samples of the number of requests in flight over the window."""
 REFUSED_PAUSE_NS = 100_000_000
-"""How long a slot of a closed loop rests after it was turned away: else it would spend the plan in milliseconds."""
+"""Pause of a closed-loop slot whose request was turned away: without it, the plan would be used up in milliseconds."""
 
 
 class SteadyLoad:
     """One worker's part of a steady load.
 
     Args:
-        flights: sends and records.
+        runner: sends and records.
         clock: time.
-        share: what is kept up.
-        ramp: sessions to send until the window opens; they do not end.
-        timeout_s: how long the ramp may take after its first requests have been sent.
-        report: told of :class:`Ramped`, :class:`WindowClosed` and :class:`Answered`, each once.
+        share: this worker's part of the load.
+        ramp: sessions to send until the window opens; endless.
+        timeout_s: limit for the ramp after its cohort has been sent.
+        report: takes :class:`Ramped`, :class:`WindowClosed` and :class:`WindowAnswered`, each once.
     """
 
     def __init__(
         self,
-        flights: Flights,
+        runner: SessionRunner,
         clock: Clock,
         share: Steady,
-        ramp: Feed,
+        ramp: SessionFeed,
         *,
         timeout_s: float,
-        report: Callable[[Answer], None],
+        report: Callable[[Reply], None],
     ) -> None:
-        self._flights = flights
+        self._runner = runner
         self._clock = clock
         self._share = share
         self._ramp = ramp
-        self._window: Feed | None = None
-        self._tail: Feed | None = None
+        self._window: SessionFeed | None = None
+        self._tail: SessionFeed | None = None
         self._timeout_ns = round(timeout_s * NS_PER_S)
         self._report = report
         self._start_ns = 0
         self._opens_ns = self._closes_ns = math.inf
-        self._cohort: set[Prepared] = set()
+        self._cohort: set[PreparedSession] = set()
         self._cohort_size = 0
         self._cohort_ended = 0
         self._is_cohort_whole = False
         self._is_ramped = False
-        self._lasted_ns: deque[int] = deque(maxlen=4 * (share.concurrency or 1))
+        self._durations_ns: deque[int] = deque(maxlen=4 * (share.concurrency or 1))
         self._ended = 0
         self._in_flight: list[int] = []
         self._pending: int | None = None
-        self._waiting: deque[tuple[Prepared, int]] = deque()
+        self._waiting: deque[tuple[PreparedSession, int]] = deque()
         self._armed_ns: int | None = None
         self._is_stopped = False
         self._finished: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        flights.on_end = self._request_ended
+        runner.on_end = self._request_ended
 
     async def run(self, start_ns: int) -> int:
-        """Put the load on until :meth:`finish`; returns when sending stopped, after all that was sent has ended."""
+        """Run the load until :meth:`finish` and all requests have ended; returns the time at which sending stopped."""
         self._start_ns = start_ns
         if self._share.concurrency is not None:
             self._at(start_ns, self._start_closed)
@@ -84,11 +84,11 @@ class SteadyLoad:
             return await self._end(abort=await self._finished)
         except asyncio.CancelledError:
             self._is_stopped = True
-            self._flights.cancel()
+            self._runner.cancel()
             raise
 
-    def measure(self, start_ns: int, end_ns: int, sessions: Feed, tail: Feed) -> None:
-        """Open the window: sessions started in it come from ``sessions``, and afterwards from ``tail``."""
+    def measure(self, start_ns: int, end_ns: int, sessions: SessionFeed, tail: SessionFeed) -> None:
+        """Open the window: sessions that start in it come from ``sessions``, later ones from ``tail``."""
         self._window, self._tail = sessions, tail
         self._opens_ns, self._closes_ns = start_ns, end_ns
         for number in range(SAMPLES - 1):
@@ -98,34 +98,34 @@ class SteadyLoad:
             self._arrive()
 
     def finish(self, *, abort: bool) -> None:
-        """Send nothing more, and wait for what is in flight, or give it up."""
+        """Send nothing more, then wait for the requests in flight, or abort them."""
         if not self._finished.done():
             self._finished.set_result(abort)
 
     async def _end(self, *, abort: bool) -> int:
-        """Send nothing more; returns since when, after all that was sent has ended or was given up."""
+        """Stop sending and wait until all requests have ended or are aborted; returns the time of the stop."""
         stopped_ns = self._clock.now_ns()
         self._is_stopped = True
         if abort:
-            self._give_up_waiting(stopped_ns)
-            self._flights.cancel()
+            self._record_waiting(stopped_ns)
+            self._runner.cancel()
         else:
-            self._waiting.clear()  # planned after the window
-            self._flights.stop()
-            await self._flights.landing()
-            self._flights.flush()
+            self._waiting.clear()  # these were planned after the window
+            self._runner.stop()
+            await self._runner.wait_idle()
+            self._runner.flush()
         return stopped_ns
 
-    # What is sent next
+    # Starting sessions.
 
-    def _feed_at(self, t_ns: int) -> Feed:
-        """The plan of the part to which an instant belongs."""
+    def _feed_at(self, t_ns: int) -> SessionFeed:
+        """The plan of the part that contains ``t_ns``."""
         if self._window is None or self._tail is None or t_ns < self._opens_ns:
             return self._ramp
         return self._window if t_ns < self._closes_ns else self._tail
 
     def _start_closed(self) -> None:
-        """One slot alone; its first request's time is that over which the others start."""
+        """Start one slot; the others start over a period as long as its first request takes."""
         assert self._share.concurrency is not None
         self._cohort_size = self._share.concurrency
         self._is_cohort_whole = True
@@ -140,12 +140,14 @@ class SteadyLoad:
         self._at(now_ns + first_ns + self._timeout_ns, self._give_up_ramp)
 
     def _next(self, free_ns: int, *, is_first: bool = False) -> None:
-        """A slot of the closed loop is free."""
+        """Start the next session on a free slot of the closed loop."""
         if self._is_stopped:
             return
         feed = self._feed_at(free_ns)
         session = feed.next()
-        if session is None and feed is self._window and self._tail is not None:  # the plan ended before the window
+        if (
+            session is None and feed is self._window and self._tail is not None
+        ):  # the plan ran out before the window ended
             self._closes_ns = free_ns
             self._close()
             feed = self._tail
@@ -154,11 +156,11 @@ class SteadyLoad:
             return
         if is_first:
             self._cohort.add(session)
-        self._flights.start(session, free_ns, self._session_ended)
+        self._runner.start(session, free_ns, self._session_ended)
         feed.refill()
 
     def _arrive(self) -> None:
-        """Open loop: start what is due, then set the alarm for the next."""
+        """Open loop: start the sessions that are due, then set the alarm for the next one."""
         while not self._is_stopped:
             now_ns = self._clock.now_ns()
             feed, base_ns, until_ns = self._part_at(now_ns)
@@ -175,7 +177,7 @@ class SteadyLoad:
             feed.refill()
 
     def _arm(self, t_ns: int) -> None:
-        """Look for arrivals at an instant, in place of the one that was set before."""
+        """Set the alarm for the next arrival, in place of the previous one."""
         self._armed_ns = t_ns
 
         def ring() -> None:
@@ -185,8 +187,8 @@ class SteadyLoad:
 
         self._at(t_ns, ring)
 
-    def _part_at(self, now_ns: int) -> tuple[Feed, int, float]:
-        """Plan, start and end of the part whose arrivals are next: one that ended may have some that are still due."""
+    def _part_at(self, now_ns: int) -> tuple[SessionFeed, int, float]:
+        """Plan, start and end of the part with the next arrivals; a part that is over may still have some due."""
         if self._window is None or self._tail is None:
             return self._ramp, self._start_ns, math.inf
         if self._is_due(self._ramp, self._start_ns, self._opens_ns) or now_ns < self._opens_ns:
@@ -196,20 +198,20 @@ class SteadyLoad:
             return self._window, opens_ns, closes_ns
         return self._tail, closes_ns, math.inf
 
-    def _is_due(self, feed: Feed, base_ns: int, until_ns: float) -> bool:
+    def _is_due(self, feed: SessionFeed, base_ns: int, until_ns: float) -> bool:
         offset_ns = feed.peek_offset_ns()
         return offset_ns is not None and base_ns + offset_ns < min(until_ns, self._clock.now_ns())
 
-    def _start_arrived(self, session: Prepared, planned_ns: int) -> None:
+    def _start_arrived(self, session: PreparedSession, planned_ns: int) -> None:
         if not self._is_cohort_whole:
             self._join_cohort(session, planned_ns)
         cap = self._share.max_in_flight
-        if cap is not None and self._flights.live >= cap:
+        if cap is not None and self._runner.live >= cap:
             self._waiting.append((session, planned_ns))
         else:
-            self._flights.start(session, planned_ns, self._session_ended)
+            self._runner.start(session, planned_ns, self._session_ended)
 
-    def _join_cohort(self, session: Prepared, planned_ns: int) -> None:
+    def _join_cohort(self, session: PreparedSession, planned_ns: int) -> None:
         ramp_ns = round(self._share.ramp_s * NS_PER_S)
         if planned_ns - self._start_ns >= ramp_ns and self._cohort_size >= COHORT_REQUESTS:
             self._is_cohort_whole = True
@@ -219,18 +221,18 @@ class SteadyLoad:
         self._cohort.add(session)
         self._cohort_size += 1
 
-    # What has ended
+    # Ends of requests and sessions.
 
-    def _request_ended(self, flight: Flight) -> None:
+    def _request_ended(self, request: RequestInFlight) -> None:
         self._ended += 1
-        self._lasted_ns.append(flight.ended_ns - flight.planned_ns)
-        if flight.number == 0 and flight.session in self._cohort:
-            self._cohort.remove(flight.session)
+        self._durations_ns.append(request.ended_ns - request.planned_ns)
+        if request.number == 0 and request.session in self._cohort:
+            self._cohort.remove(request.session)
             self._cohort_ended += 1
             if self._share.concurrency is not None and self._cohort_ended == 1:
-                self._start_others(flight.ended_ns - flight.planned_ns)
+                self._start_others(request.ended_ns - request.planned_ns)
             self._check_ramp()
-        if self._pending is not None and self._opens_ns <= flight.planned_ns < self._closes_ns:
+        if self._pending is not None and self._opens_ns <= request.planned_ns < self._closes_ns:
             self._pending -= 1
             self._check_answered()
 
@@ -244,17 +246,17 @@ class SteadyLoad:
             self._next(ended_ns)
 
     def _start_waiting(self, free_ns: int) -> None:
-        """Open loop under a cap: the session that waited longest may start."""
+        """Open loop with a cap: start the session that has waited longest."""
         if self._waiting and not self._is_stopped:
             session, planned_ns = self._waiting.popleft()
-            self._flights.start(session, planned_ns, self._session_ended, due_ns=free_ns)
+            self._runner.start(session, planned_ns, self._session_ended, due_ns=free_ns)
 
-    def _give_up_waiting(self, now_ns: int) -> None:
+    def _record_waiting(self, now_ns: int) -> None:
         for session, planned_ns in self._waiting:
-            self._flights.give_up(session, planned_ns, now_ns)
+            self._runner.record_unsent(session, planned_ns, now_ns)
         self._waiting.clear()
 
-    # Ramp and window
+    # Ramp and window.
 
     def _check_ramp(self) -> None:
         long_enough = self._clock.now_ns() >= self._start_ns + round(self._share.ramp_s * NS_PER_S)
@@ -269,19 +271,19 @@ class SteadyLoad:
         if self._is_ramped:
             return
         self._is_ramped = True
-        lasted_ns = self._lasted_ns if self._share.concurrency is not None else ()
-        request_s = sum(lasted_ns) / len(lasted_ns) / NS_PER_S if lasted_ns else None
+        durations_ns = self._durations_ns if self._share.concurrency is not None else ()
+        request_s = sum(durations_ns) / len(durations_ns) / NS_PER_S if durations_ns else None
         self._report(Ramped(complete, self._ended, request_s))
 
     def _sample(self) -> None:
         if self._pending is None:
-            self._in_flight.append(self._flights.in_flight + len(self._waiting))
+            self._in_flight.append(self._runner.in_flight + len(self._waiting))
 
     def _close(self) -> None:
         if self._pending is not None:
             return
-        self._in_flight.append(self._flights.in_flight + len(self._waiting))
-        planned_ns = [*self._flights.planned_in_flight_ns(), *(planned for _, planned in self._waiting)]
+        self._in_flight.append(self._runner.in_flight + len(self._waiting))
+        planned_ns = [*self._runner.planned_times_ns(), *(planned for _, planned in self._waiting)]
         self._pending = sum(self._opens_ns <= planned < self._closes_ns for planned in planned_ns)
         self._report(WindowClosed(int(self._closes_ns), self._in_flight))
         self._check_answered()
@@ -291,11 +293,11 @@ class SteadyLoad:
     def _check_answered(self) -> None:
         if self._pending == 0:
             self._pending = -1
-            self._report(Answered())
+            self._report(WindowAnswered())
 
     def _at(self, t_ns: int, callback: Callable[[], None]) -> None:
         def ring() -> None:
-            if not self._is_stopped:  # what is reported now would be taken for the next load's
+            if not self._is_stopped:  # else the report would be taken for the next load's
                 callback()
 
         self._clock.call_at_ns(t_ns, ring)

@@ -1,13 +1,13 @@
-"""How many tokens each chunk carried, by the most exact means that the engine allows.
+"""Number of tokens in each chunk, by the most exact method that the engine allows.
 
 A chunk is not a token: engines group tokens, speculate several at once, and hold back half a character. In order:
 
-1. the ids that came with the chunks, or the counts that the engine gave for each;
-2. one token each, when the engine's usage says that there were as many tokens as chunks;
-3. the model's tokenizer on each chunk's text, when that adds up to the usage (or there is no usage);
+1. the token ids in the chunks, or the engine's count for each chunk;
+2. one token each, if the engine's usage states as many tokens as there are chunks;
+3. the model's tokenizer on the text of each chunk, if the sum equals the usage (or there is no usage);
 4. the usage, spread over the chunks: one each, the rest in proportion to the gaps (highest averages, D'Hondt), since
-   a token without text of its own, such as a special one, lengthens the gap before the next visible chunk;
-5. with none of these, one token each, and a warning.
+   a token without text, such as a special token, lengthens the gap before the next visible chunk;
+5. otherwise one token each, and a warning.
 """
 
 import heapq
@@ -21,20 +21,20 @@ from workloads import Tokenizer
 def token_counts(
     deltas: Sequence[tuple[int, TokenDelta]], usage_tokens: int | None, tokenizer: Tokenizer | None
 ) -> tuple[list[int], TokenSource | None]:
-    """Tokens of each chunk.
+    """Count the tokens of each chunk.
 
     Args:
-        deltas: arrival in nanoseconds and content of each token-bearing chunk.
+        deltas: arrival in nanoseconds and content of each chunk with tokens.
         usage_tokens: the engine's own count of output tokens.
         tokenizer: the model's.
 
     Returns:
-        one count per chunk, each at least 1, and where they come from (None for no chunk).
+        one count per chunk, each at least 1, and their source (None if there is no chunk).
     """
     if not deltas:
         return [], None
-    if told := _told(deltas):
-        return told
+    if reported := _reported(deltas):
+        return reported
     if usage_tokens == len(deltas):
         return [1] * len(deltas), TokenSource.CHUNKS
     if tokenizer is not None:
@@ -46,8 +46,8 @@ def token_counts(
     return apportion([t_ns for t_ns, _ in deltas], max(usage_tokens, len(deltas))), TokenSource.APPORTIONED
 
 
-def _told(deltas: Sequence[tuple[int, TokenDelta]]) -> tuple[list[int], TokenSource] | None:
-    """What the engine says of each chunk; None where it is silent about one."""
+def _reported(deltas: Sequence[tuple[int, TokenDelta]]) -> tuple[list[int], TokenSource] | None:
+    """The engine's own count for each chunk; None if one is missing."""
     counts = [len(delta.token_ids) if delta.token_ids else delta.tokens or 0 for _, delta in deltas]
     if not all(counts):
         return None

@@ -1,7 +1,7 @@
-"""The seam between the driver and the network.
+"""The interface between the driver and the network.
 
-An exchange is one request and its answer. It is started with a callback and not awaited: a coroutine would run only
-after every read of its loop iteration, so that with 512 streams in step the next sends would wait for 512 reads.
+An exchange is one request and its response. It takes a callback instead of being awaited: a coroutine would resume only
+after every read of its loop iteration, so with 512 streams in step the next sends would wait for 512 reads.
 """
 
 from collections.abc import Callable
@@ -12,14 +12,14 @@ from results.records import StreamEnd
 
 
 class StreamLog:
-    """What one exchange left behind; filled by a transport, read by the driver."""
+    """Raw log of one exchange; filled by a transport, read by the driver."""
 
     __slots__ = ("detail", "dial_end_ns", "dial_start_ns", "end", "ended_ns", "read_ns", "reads", "sent_ns", "status")
 
     def __init__(self) -> None:
         self.dial_start_ns: int | None = None
         self.dial_end_ns: int | None = None
-        """Between the two a connection was opened for this exchange (DNS, TCP, TLS); None where one was ready."""
+        """Start and end of opening a connection for this exchange (DNS, TCP, TLS); None if one was ready."""
         self.sent_ns: int | None = None
         self.status: int | None = None
         self.read_ns: list[int] = []
@@ -31,23 +31,23 @@ class StreamLog:
 
 
 Ended = Callable[[Any], None]
-"""Called with the log of an exchange when it has ended; it may start the next one."""
+"""Called with the log of an exchange at its end; it may start the next one."""
 
 
 class Transport(Protocol):
-    """Sends requests and logs their answers. A fake for tests is :class:`harness.client.fake.ScriptedTransport`."""
+    """Sends requests and logs their responses. The fake for tests is :class:`harness.client.fake.ScriptedTransport`."""
 
     async def open(self, connections: int, *, growing: bool = False) -> None:
-        """Have as many connections ready, as far as the server lets; failures show when a request needs one.
+        """Open connections in advance, as many as the server allows; failures show when a request needs one.
 
         Args:
-            connections: how many.
-            growing: whether more may be needed later; then they are opened ahead of that.
+            connections: how many to open.
+            growing: whether the load may need more later; then they are opened before they are needed.
         """
         ...
 
-    def prepare(self, request: HttpRequest) -> Any:  # noqa: ANN401  (the transport's own affair)
-        """Whatever can be done with ``request`` before it is due; the result goes to :meth:`start`."""
+    def prepare(self, request: HttpRequest) -> Any:  # noqa: ANN401  (opaque to the caller)
+        """Do the work on ``request`` that needs no connection; :meth:`start` takes the result."""
         ...
 
     def start(self, prepared: Any, log: StreamLog, ended: Ended) -> None:  # noqa: ANN401
@@ -55,7 +55,7 @@ class Transport(Protocol):
         ...
 
     def drop(self, log: StreamLog) -> None:
-        """Give the exchange up: its connection is closed, its log not touched again, ``ended`` not called."""
+        """Abort the exchange: close its connection, leave its log as it is, and do not call ``ended``."""
         ...
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Traffic as the client sends it: encoded requests and their times, in files that each worker reads as it goes.
+"""Traffic in wire format: encoded requests and their times, in files that each worker reads incrementally.
 
-Everything that depends on the engine or the workload is decided before the load is on; what a worker holds in memory
-does not grow with the length of the plan.
+Everything that depends on the engine or the workload is decided before the load; a worker's memory does not grow with
+the length of the plan.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _FLUSH_BYTES = 1 << 22
 
 
 class WireTurn(msgspec.Struct, frozen=True, array_like=True):
-    """One request as bytes, with what a record of it must say."""
+    """One encoded request, with the plan's values for its record."""
 
     request: HttpRequest
     think_ns: int
@@ -31,14 +31,14 @@ class WireTurn(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WireSession(msgspec.Struct, frozen=True, array_like=True):
-    """Turns that follow one another.
+    """A session as encoded turns.
 
     Attributes:
         index: position of the first turn in the trial's plan; the others follow it.
         id: the session's name.
-        offset_ns: start, counted from the start of an open loop; None in a closed one.
-        turns: what is sent.
-        cycle: how often the pool that it belongs to has been sent before.
+        offset_ns: start, from the start of an open loop; None in a closed loop.
+        turns: its requests.
+        cycle: number of earlier repetitions of its pool.
         first_turn: position of the first turn in the whole session, which may have begun before the load.
     """
 
@@ -62,11 +62,11 @@ def wire_sessions(
     """Encode a plan in one engine's dialect.
 
     Args:
-        sessions: what is sent.
+        sessions: the plan.
         dialect: of the engine.
-        model: what requests call it.
-        first_index: of its requests, which are numbered on from there.
-        tokenizer: the model's; writes chats out for an engine that takes only text.
+        model: name of the model in requests.
+        first_index: index of the first request.
+        tokenizer: the model's; renders chats for an engine that takes only text.
         logprobs: whether the request at a position in this plan, from 0, asks for log-probabilities; None for none.
     """
     index, ask = first_index, asking(dialect, tokenizer)
@@ -86,21 +86,21 @@ def wire_sessions(
 
 
 def write_wire(paths: Sequence[Path], sessions: Iterable[WireSession]) -> None:
-    """Deal sessions out to one file per worker, in turn: disjoint shards of one schedule."""
+    """Distribute sessions over one file per worker, round robin."""
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(FrameAppender(path)) for path in paths]
-        waiting = 0
+        buffered_bytes = 0
         for number, session in enumerate(sessions):
             files[number % len(files)].append(session)
-            waiting += sum(len(turn.request.body) for turn in session.turns)
-            if waiting > _FLUSH_BYTES:
+            buffered_bytes += sum(len(turn.request.body) for turn in session.turns)
+            if buffered_bytes > _FLUSH_BYTES:
                 for file in files:
                     file.flush()
-                waiting = 0
+                buffered_bytes = 0
 
 
 def read_wire(pool: Pool) -> Iterator[WireSession]:
-    """The sessions of a pool, one at a time; those of one with a stride without end."""
+    """The sessions of a pool, one at a time; endless if the pool has a stride."""
     sessions = FrameLog(Path(pool.path), WireSession)
     yield from sessions
     if pool.stride is None or next(iter(sessions), None) is None:

@@ -1,10 +1,11 @@
-"""One client worker: a process that measures and does nothing else.
+"""One client worker: a process that only measures.
 
-It knows bytes and times, neither engines nor workloads. Orders come as lines on stdin (:mod:`harness.client.orders`);
-it ends when stdin closes, so it is never orphaned, and then records what was in flight as cancelled.
+It handles bytes and times, and has no knowledge of engines or workloads. It reads orders as lines on stdin
+(:mod:`harness.client.orders`). It ends when stdin closes, so it is never orphaned, and then records the requests in
+flight as cancelled.
 
-Run as ``python -m harness.client [CORE]``: with a core, it is pinned to it. It runs at real-time priority where the
-system allows that.
+Run as ``python -m harness.client [CORE]`` to pin it to a core. It runs at real-time priority where the system allows
+that.
 """
 
 import asyncio
@@ -20,9 +21,9 @@ import msgspec
 import uvloop
 
 from harness.client.driver import Issue
-from harness.client.loads import Loads
+from harness.client.load_runner import LoadRunner
 from harness.client.loop_lag import LoopLag
-from harness.client.orders import Answer, Done, Order, Prepare
+from harness.client.orders import Done, Order, Prepare, Reply
 from harness.client.transport import Transport
 from harness.host.clock import Clock, MonotonicClock
 from harness.host.realtime import claim_core, go_first
@@ -31,23 +32,23 @@ _TRANSPORTS = {
     "http": "harness.client.http:HttpTransport",
     "aiohttp": "harness.client.aiohttp_transport:AiohttpTransport",
 }
-"""By the name that experiments use; only the one that is asked for is imported, since aiohttp alone takes 0.2 s."""
+"""By the name in experiments; only the one in use is imported, since importing aiohttp takes 0.2 s."""
 
 
 class _Process:
-    """This process, as the host of a worker."""
+    """This process as the environment of its loads."""
 
     def transport(self, order: Prepare) -> Transport:
-        """Over sockets."""
-        made: Transport = pkgutil.resolve_name(_TRANSPORTS[order.transport])(order.base_url, order.access)
-        return made
+        """A transport over sockets."""
+        transport: Transport = pkgutil.resolve_name(_TRANSPORTS[order.transport])(order.base_url, order.access)
+        return transport
 
     def clock(self) -> MonotonicClock:
-        """The kernel's."""
+        """The kernel's clock."""
         return MonotonicClock()
 
     def meter(self, clock: Clock) -> "_Meter":
-        """Of CPU, memory and lateness."""
+        """A meter of CPU time, memory and event loop lateness."""
         return _Meter(LoopLag(clock))
 
 
@@ -57,7 +58,7 @@ class _Meter:
         self._before_s = time.process_time()
 
     def begin(self) -> None:
-        """From here on no garbage is collected (logs hold no cycles)."""
+        """Start measuring, with garbage collection off: a collection would delay stamps, and logs hold no cycles."""
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -65,7 +66,7 @@ class _Meter:
         self._lag.start()
 
     def done(self, planned: int, issue: Issue) -> Done:
-        """What the load has cost."""
+        """The result with its costs."""
         self._lag.stop()
         return Done(
             planned=planned,
@@ -77,22 +78,22 @@ class _Meter:
         )
 
     def close(self) -> None:
-        """Garbage is collected again."""
+        """Switch garbage collection on again."""
         gc.enable()
 
 
 async def _serve() -> None:
-    """Obey until stdin closes."""
-    loads, decode = Loads(_Process(), _say), msgspec.json.Decoder(Order).decode
+    """Execute orders until stdin closes."""
+    loads, decode = LoadRunner(_Process(), _print), msgspec.json.Decoder(Order).decode
     orders = asyncio.StreamReader(limit=1 << 20)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
     while line := await orders.readline():
-        await loads.obey(decode(line))
+        await loads.execute(decode(line))
     await loads.stop()
 
 
 def peak_rss_bytes() -> int:
-    """Peak memory since this program began; ``ru_maxrss`` would begin with the parent's, which fork hands down."""
+    """Peak memory of this program; ``ru_maxrss`` would include the parent's, which fork passes on."""
     status = Path("/proc/self/status")
     if status.exists():
         line = next(line for line in status.read_text(encoding="ascii").splitlines() if line.startswith("VmHWM:"))
@@ -100,14 +101,14 @@ def peak_rss_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _say(answer: Answer) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+def _print(reply: Reply) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(reply) + b"\n")
     sys.stdout.buffer.flush()
 
 
 def main() -> None:
-    """Serve one parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the harness's to handle; it says stop
+    """Run one worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the harness handles Ctrl-C and sends Stop
     if len(sys.argv) > 1:
         claim_core(int(sys.argv[1]))
     go_first()

@@ -1,7 +1,7 @@
-"""Child processes that the harness speaks to in lines: one line on stdin is an order, one on stdout an answer.
+"""Child processes with a line protocol: an order is a line on stdin, a reply is a line on stdout.
 
-A child leads a session of its own, so Ctrl-C in a terminal reaches the harness alone. It ends when its stdin closes, so
-it never outlives the harness, not even one that is killed.
+A child has a session of its own, so Ctrl-C in a terminal reaches only the harness. It ends when its stdin closes, so it
+never outlives the harness, even one that is killed.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import IO
 import msgspec
 
 _STOP_S = 10.0
-_LONGEST_LINE_BYTES = 1 << 31
+_MAX_LINE_BYTES = 1 << 31
 _TAIL_BYTES = 1 << 16
 
 
@@ -27,17 +27,17 @@ async def child_process(
     """Start ``python -m MODULE ARGUMENTS``; it ends with the block, or with this process.
 
     Args:
-        module: what to run.
-        arguments: those that are None are left out.
-        stderr: file for its stderr; None for this process's own.
-        stop_s: from the end of the block, when its stdin closes, until its process group is killed.
+        module: module to run.
+        arguments: command line; None values are left out.
+        stderr: file for its stderr; None to inherit this process's.
+        stop_s: time to end by itself once its stdin closes, at the end of the block; then its process group is killed.
 
     Raises:
         OSError: it cannot be started.
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", module, *(str(argument) for argument in arguments if argument is not None),
-        stdin=PIPE, stdout=PIPE, stderr=stderr, limit=_LONGEST_LINE_BYTES, start_new_session=True,
+        stdin=PIPE, stdout=PIPE, stderr=stderr, limit=_MAX_LINE_BYTES, start_new_session=True,
     )  # fmt: skip
     assert process.stdin is not None
     try:
@@ -54,7 +54,7 @@ async def child_process(
 
 
 async def send(process: Process, order: object) -> None:
-    """Write a line of JSON, or a ``msgspec.Raw`` as it is; that the child has ended shows at :func:`read_line`."""
+    """Write a line of JSON, or a ``msgspec.Raw`` unchanged; if the child has ended, :func:`read_line` shows it."""
     assert process.stdin is not None
     if process.stdin.is_closing():  # uvloop would raise a RuntimeError
         return
@@ -72,6 +72,6 @@ async def read_line(process: Process) -> bytes:
 
 
 def tail(stderr: IO[bytes]) -> str:
-    """The end of a file, 64 KiB at most; its position, which it shares with the child, stays."""
+    """The last 64 KiB of a file, without moving its position, which the child shares."""
     size_bytes = os.fstat(stderr.fileno()).st_size
     return os.pread(stderr.fileno(), _TAIL_BYTES, max(0, size_bytes - _TAIL_BYTES)).decode(errors="replace").strip()

@@ -1,6 +1,6 @@
-"""Time as a dependency: the real clock, and a loop whose time jumps, for tests of anything that waits.
+"""Time as a dependency: the real clock, and an event loop in virtual time for tests of anything that waits.
 
-Durations come from the monotonic clock of this host, which is one for all its processes on Linux.
+Durations come from the host's monotonic clock, which all processes share on Linux.
 """
 
 import asyncio
@@ -29,15 +29,15 @@ class Clock(Protocol):
         ...
 
     def close(self) -> None:
-        """Forget what is still to be called."""
+        """Cancel all callbacks."""
         ...
 
 
 class MonotonicClock:
-    """The real clock; one for each event loop.
+    """The real clock; each event loop needs its own.
 
-    Event-loop timers are late by up to a millisecond (libuv counts in them). Deadlines here are those of a kernel
-    timer that the loop watches like a socket: about 50 µs late, and no CPU is spent waiting.
+    Timers of an event loop are up to a millisecond late (the resolution of libuv). This clock uses a kernel timer that
+    the loop watches like a socket: callbacks are about 50 µs late, and waiting takes no CPU time.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class MonotonicClock:
             self._timer.set(deadline_ns)
 
     def close(self) -> None:
-        """Forget every alarm."""
+        """Cancel all callbacks."""
         self._alarms.clear()
         if self._timer is not None:
             self._timer.close()
@@ -74,22 +74,22 @@ class MonotonicClock:
 
 
 class LoopClock:
-    """The running loop's own time: under :func:`run_virtual` it jumps."""
+    """The running loop's own time; virtual under :func:`run_virtual`."""
 
     def now_ns(self) -> int:
         """Loop time in nanoseconds."""
         return round(asyncio.get_running_loop().time() * NS_PER_S)
 
     def call_at_ns(self, deadline_ns: int, callback: Callable[[], None]) -> None:
-        """An ordinary timer of the loop."""
+        """Set a timer of the loop."""
         asyncio.get_running_loop().call_at(deadline_ns / NS_PER_S, callback)
 
     def close(self) -> None:
-        """Nothing: the loop forgets at its end."""
+        """Do nothing: timers end with the loop."""
 
 
 async def sleep_until_ns(clock: Clock, deadline_ns: int) -> None:
-    """Return at ``deadline_ns`` of ``clock`` or, if that has passed, soon."""
+    """Return at ``deadline_ns`` of ``clock``, or soon if that has passed."""
     passed = asyncio.get_running_loop().create_future()
 
     def wake() -> None:
@@ -101,7 +101,7 @@ async def sleep_until_ns(clock: Clock, deadline_ns: int) -> None:
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Never waits: when the loop would, time jumps to what it waits for."""
+    """Never waits: instead of waiting, virtual time jumps to the next timer."""
 
     def __init__(self, now_s: float) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class _JumpingSelector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
         if not ready and timeout is None:
-            raise RuntimeError("virtual time cannot pass: nothing is scheduled, the coroutine waits for ever")
+            raise RuntimeError("virtual time cannot advance: nothing is scheduled, so the coroutine waits forever")
         if not ready and timeout is not None:
             self.now_s += max(timeout, 0)
         return ready
@@ -126,11 +126,11 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtual(coroutine: Coroutine[Any, Any, T], *, start_s: float = 0.0) -> T:
-    """Run ``coroutine`` on a loop whose time jumps over every wait: an hour takes a millisecond.
+    """Run ``coroutine`` on a loop in virtual time, which jumps over every wait: an hour takes a millisecond.
 
     Args:
-        coroutine: what to run.
-        start_s: the loop's time at the beginning.
+        coroutine: coroutine to run.
+        start_s: initial time of the loop.
     """
     with asyncio.Runner(loop_factory=lambda: _VirtualLoop(start_s)) as runner:
         return runner.run(coroutine)

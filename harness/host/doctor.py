@@ -1,7 +1,7 @@
-"""What of this machine makes measurements noisy or slow: one line each, with its effect and the command that helps.
+"""Checks this machine for settings that make measurements noisy or slow, with their effect and a command that helps.
 
-Everything is read from /proc, /sys and NVML, and nothing is changed. What the machine does not show is unknown and no
-error, since virtual machines and containers do not show their host.
+The checks read /proc, /sys and NVML, and change nothing. Values that are not visible are unknown, not errors: virtual
+machines and containers do not show their host.
 """
 
 import os
@@ -19,12 +19,12 @@ from harness.verdict.machine_state import MAX_FOREIGN_SHARE, SOME_FOREIGN_SHARE
 from results.metrics.machine import foreign_cpu_share
 from results.records import Window
 
-_LISTEN_S = 1.0
+_SAMPLE_S = 1.0
 _CPUS = "sys/devices/system/cpu"
 
 
 class State(StrEnum):
-    """What a check found."""
+    """Result of a check."""
 
     FINE = "fine"
     DISTURBS = "disturbs"
@@ -35,11 +35,11 @@ class Check(msgspec.Struct, frozen=True):
     """One property of the machine.
 
     Attributes:
-        subject: what was looked at.
+        subject: name of the property.
         state: whether it disturbs measurements.
-        seen: how it is.
-        effect: what it does to measurements; None where it does nothing, or is not known.
-        remedy: the command that helps; None where none is needed.
+        seen: its current value.
+        effect: on measurements; None if there is none or it is unknown.
+        remedy: command that helps; None if none is needed.
     """
 
     subject: str
@@ -54,7 +54,7 @@ def examine_machine(
     nvml: Any = pynvml,  # noqa: ANN401  (a module, or a fake)
     wait: Callable[[float], None] = time.sleep,
 ) -> list[Check]:
-    """Look at processors, memory, load and GPUs; listens to the load for a second.
+    """Check processors, memory, load and GPUs; samples the load for a second.
 
     Args:
         root: of the file system.
@@ -88,10 +88,10 @@ def _governor(root: Path) -> Check:
     files = (root / _CPUS).glob("cpu[0-9]*/cpufreq/scaling_governor")
     governors = sorted({governor for file in files if (governor := _read(file))})
     if not governors:
-        return _unknown("governor", "this machine does not show how its clocks are set")
+        return _unknown("governor", "this machine does not show how it sets clock frequencies")
     if governors == ["performance"]:
         return _fine("governor", "performance")
-    effect = "clocks follow the load with a delay, so the first requests after a pause are slower"
+    effect = "clock frequencies follow the load with a delay, so the first requests after a pause are slower"
     return _disturbs("governor", ", ".join(governors), effect, "sudo cpupower frequency-set -g performance")
 
 
@@ -99,10 +99,10 @@ def _turbo(root: Path) -> Check:
     for name, on, off in (("intel_pstate/no_turbo", "0", "1"), ("cpufreq/boost", "1", "0")):
         file = root / _CPUS / name
         if (value := _read(file)) is not None:
-            effect = "the clock of a core depends on heat and on how many others are busy"
+            effect = "the clock frequency of a core depends on its temperature and on how many other cores are busy"
             command = f"echo {off} | sudo tee /{_CPUS}/{name}"
             return _disturbs("turbo", "on", effect, command) if value == on else _fine("turbo", "off")
-    return _unknown("turbo", "this machine does not show whether it has any")
+    return _unknown("turbo", "this machine does not show whether it has turbo")
 
 
 def _smt(root: Path) -> Check:
@@ -111,16 +111,16 @@ def _smt(root: Path) -> Check:
         return _unknown("SMT", "this machine does not show whether threads share cores")
     if active != "1":
         return _fine("SMT", "this processor has none" if control in {"notsupported", "notimplemented"} else "off")
-    effect = "two threads share a core, so engine, client and neighbours slow each other down"
+    effect = "two hardware threads share a core, so engine, client and other processes slow each other down"
     return _disturbs("SMT", "on", effect, f"echo off | sudo tee /{_CPUS}/smt/control")
 
 
 def _cpu_limit(root: Path) -> Check:
-    """Of our control group, where engines run too; version 2 has one file, version 1 two."""
+    """The limit of our control group, in which engines run too; cgroup v2 has one file, v1 has two."""
     groups = root / "sys/fs/cgroup"
     path = next((line[3:] for line in (_read(root / "proc/self/cgroup") or "").splitlines() if line[:3] == "0::"), "/")
-    for place in (groups / path.lstrip("/"), groups):
-        if (limit := _read(place / "cpu.max")) is not None:
+    for folder in (groups / path.lstrip("/"), groups):
+        if (limit := _read(folder / "cpu.max")) is not None:
             return _limited(*limit.split()[:2])
     quota, period = (_read(groups / "cpu" / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
     if quota is None or period is None:
@@ -132,20 +132,20 @@ def _limited(quota: str, period: str) -> Check:
     if quota == "max":
         return _fine("CPU limit", "none")
     seen = f"{int(quota) / int(period):g} cores in each {int(period) / 1000:g} ms"
-    effect = "whatever runs beyond it stands still until the next period, which looks like gaps between tokens"
+    effect = "processes above the limit pause until the next period, which looks like gaps between tokens"
     return _disturbs("CPU limit", seen, effect, "start this container with --cpuset-cpus in place of --cpus")
 
 
 def _swap(root: Path) -> Check:
     swaps = _read(root / "proc/swaps")
     if swaps is None:
-        return _unknown("swap", "this machine does not show whether it has any")
+        return _unknown("swap", "this machine does not show whether it has swap")
     areas = [line.split() for line in swaps.splitlines()[1:]]
     if not areas:
         return _fine("swap", "none")
     size, used = (sum(int(area[i]) for area in areas) * 1024 for i in (2, 3))
     seen = f"{_gib(used)} of {_gib(size)} in use"
-    return _disturbs("swap", seen, "an engine's memory may go to disk and come back inside a trial", "sudo swapoff -a")
+    return _disturbs("swap", seen, "an engine's memory may be swapped out and in during a trial", "sudo swapoff -a")
 
 
 def _gib(size_bytes: float) -> str:
@@ -153,10 +153,10 @@ def _gib(size_bytes: float) -> str:
 
 
 def _load(proc: Path, wait: Callable[[float], None]) -> Check:
-    """The foreign load of a second, and who makes most of it."""
+    """Foreign load over a second, and the process that causes most of it."""
     probe, start_ns = CpuProbe([os.getpid()], proc=proc), time.monotonic_ns()
     first, before = probe.read(start_ns), _ticks(proc)
-    wait(_LISTEN_S)
+    wait(_SAMPLE_S)
     end_ns = max(time.monotonic_ns(), start_ns + 1)
     last, after = probe.read(end_ns), _ticks(proc)
     share = foreign_cpu_share([*first, *last], Window(start_ns, end_ns))
@@ -199,7 +199,7 @@ def _gpu_processes(subject: str, _: int, nvml: Any, handle: Any) -> Check:  # no
     seen = ", ".join(
         f"pid {process.pid}" + (f" with {_gib(used)}" if (used := process.usedGpuMemory) else "") for process in others
     )
-    effect = "they share its memory, power and time with the engine"
+    effect = "they share the GPU's memory, power and time with the engine"
     return _disturbs(subject, seen, effect, "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv")
 
 
@@ -210,7 +210,7 @@ def _power_limit(subject: str, index: int, nvml: Any, handle: Any) -> Check:  # 
     )
     if limit_w >= default_w:
         return _fine(subject, f"{limit_w:g} W")
-    effect = "it lowers its clocks earlier than others of its kind"
+    effect = "the GPU throttles earlier than others of its model"
     remedy = f"sudo nvidia-smi -i {index} -pl {default_w:g}"
     return _disturbs(subject, f"{limit_w:g} W instead of {default_w:g} W", effect, remedy)
 
@@ -218,5 +218,5 @@ def _power_limit(subject: str, index: int, nvml: Any, handle: Any) -> Check:  # 
 def _persistence(subject: str, index: int, nvml: Any, handle: Any) -> Check:  # noqa: ANN401
     if nvml.nvmlDeviceGetPersistenceMode(handle) == pynvml.NVML_FEATURE_ENABLED:
         return _fine(subject, "stays loaded")
-    effect = "engines start later, and energy and throttling counters begin anew"
+    effect = "engines start more slowly, and energy and throttling counters are reset"
     return _disturbs(subject, "unloaded when nothing uses it", effect, f"sudo nvidia-smi -i {index} -pm 1")

@@ -1,4 +1,4 @@
-"""What the run was measured on: recorded once, and compared before two runs are."""
+"""The environment of a run: recorded once, and checked before two runs are compared."""
 
 import os
 import platform
@@ -23,7 +23,7 @@ VERSION = version()
 
 
 def environment() -> dict[str, Any]:
-    """Machine, system, interpreter, GPUs; absent values are None with the reason beside them."""
+    """Machine, system, interpreter, GPUs; an absent value is None, with a reason in another field."""
     gpus, no_gpu = open_gpus()
     return {
         "cpu": _cpu_model(),
@@ -39,12 +39,12 @@ def environment() -> dict[str, Any]:
 
 
 def machine(recorded: dict[str, Any]) -> dict[str, Any]:
-    """The part of :func:`environment` that two runs must share to be of one machine."""
+    """The part of :func:`environment` that is equal for two runs on one machine."""
     return {name: recorded.get(name) for name in ("cpu", "cores", "gpus")}
 
 
 def git_commit() -> str | None:
-    """Commit of the checkout that this package runs from, ``+`` appended when it has changes; None outside one."""
+    """Commit of the checkout that this package runs from, with ``+`` if it has changes; None outside a checkout."""
     return _commit(Path(__file__).parent)
 
 
@@ -53,17 +53,16 @@ def source(folder: Path, variables: Mapping[str, str]) -> Source | None:
 
     Args:
         folder: where the run is started.
-        variables: of the environment. GitHub's and GitLab's come first, since a CI checkout is on no branch.
+        variables: of the environment. GitHub's and GitLab's take precedence, since a CI checkout is on no branch.
     """
-    for commit, *branches in _CI:
-        if variables.get(commit):
-            branch = next((variables[name] for name in branches if variables.get(name)), None)
-            return Source(variables[commit][:12], branch)
-    found = _commit(folder)
-    if found is None:
+    for commit_variable, *branch_variables in _CI:
+        if variables.get(commit_variable):
+            branch = next((variables[name] for name in branch_variables if variables.get(name)), None)
+            return Source(variables[commit_variable][:12], branch)
+    commit = _commit(folder)
+    if commit is None:
         return None
-    branch = _git(folder, "symbolic-ref", "--short", "HEAD")
-    return Source(found, branch)
+    return Source(commit, _git(folder, "symbolic-ref", "--short", "HEAD"))
 
 
 def _commit(folder: Path) -> str | None:

@@ -1,7 +1,7 @@
-"""Who gets a processor first: the worker that measures, then everybody else, then what only watches.
+"""Scheduling priorities: measuring workers first, then all other processes, then monitoring.
 
-A process that waits for a processor stamps late. Real-time priority is for root and whoever may set it; everybody may
-step back, and ask for short slices of time, which Linux (since 6.12) gives sooner.
+A process that waits for a processor stamps late. Real-time priority needs a privilege. Any process may lower its
+priority and ask for short time slices, which Linux (since 6.12) schedules sooner.
 """
 
 import contextlib
@@ -12,12 +12,12 @@ from collections.abc import Generator
 _FIFO_PRIORITY = 10
 _RAISED_NICE, _LOWERED_NICE = -10, 10
 _SLICE_NS = 100_000
-"""Of the shortest that Linux grants."""
+"""Shortest time slice that Linux grants."""
 _SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 
 
 class _SchedAttr(ctypes.Structure):
-    """The kernel's ``struct sched_attr``, version 0; ``runtime`` is the slice of an ordinary task."""
+    """The kernel's ``struct sched_attr``, version 0; for ordinary tasks ``runtime`` is the time slice."""
 
     _fields_ = (
         ("size", ctypes.c_uint32),
@@ -32,12 +32,12 @@ class _SchedAttr(ctypes.Structure):
 
 
 def claim_core(core: int) -> None:
-    """Keep this process to one core."""
+    """Pin this process to one core."""
     os.sched_setaffinity(0, {core})
 
 
 def go_first() -> bool:
-    """Put this process before ordinary ones, as far as it may: SCHED_FIFO, else a better nice value and short slices.
+    """Raise this process above ordinary ones as far as allowed: SCHED_FIFO, else a better nice value and short slices.
 
     Returns:
         whether it runs at real-time priority.
@@ -51,9 +51,9 @@ def go_first() -> bool:
 
 
 def go_last() -> None:
-    """Put this process after ordinary ones, for good.
+    """Lower this process below ordinary ones, permanently.
 
-    Not as far as SCHED_IDLE, which would never run beside an engine that keeps every core busy.
+    Not to SCHED_IDLE, which would never run beside an engine that keeps every core busy.
     """
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
@@ -62,7 +62,7 @@ def go_last() -> None:
 
 @contextlib.contextmanager
 def stepping_back() -> Generator[None]:
-    """Let this thread preempt nobody while the block runs; what it starts meanwhile inherits that."""
+    """Keep this thread, and processes that it starts, from preempting others while the block runs."""
     before = os.sched_getscheduler(0)
     with contextlib.suppress(OSError):
         if before == os.SCHED_OTHER:
@@ -76,7 +76,7 @@ def stepping_back() -> Generator[None]:
 
 
 def short_slices(nice: int) -> bool:
-    """Give this process a nice value and slices of 0.1 ms; returns whether the kernel agreed."""
+    """Set this process's nice value and time slices of 0.1 ms; returns whether the kernel allows it."""
     number = _SYS_SCHED_SETATTR.get(os.uname().machine)
     if number is None:
         return False

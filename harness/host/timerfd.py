@@ -1,7 +1,7 @@
 """A kernel timer that an event loop watches like a socket.
 
-Linux's timerfd(2), through ctypes until Python 3.13 is the oldest supported version; elsewhere the loop's own timer,
-which is a millisecond coarser.
+Uses Linux's timerfd(2), through ctypes until Python 3.13 is the oldest supported version. Other systems use the loop's
+own timer, with a resolution of a millisecond.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ class _Itimerspec(ctypes.Structure):
 
 
 class Timer:
-    """Calls ``callback`` once for each :meth:`set`; setting again replaces what was set.
+    """Calls ``callback`` once per :meth:`set`; setting it again replaces the deadline.
 
     Args:
-        loop: the loop that will call.
-        callback: what it calls.
+        loop: loop that calls it.
+        callback: function to call.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
@@ -45,7 +45,7 @@ class Timer:
             loop.add_reader(self._fd, self._fired)
 
     def set(self, deadline_ns: int) -> None:
-        """Call at ``deadline_ns`` of the monotonic clock; one that has passed is called at once."""
+        """Call at ``deadline_ns`` of the monotonic clock, or at once if that has passed."""
         if self._fd < 0:
             if self._handle is not None:
                 self._handle.cancel()
@@ -64,6 +64,6 @@ class Timer:
             self._fd = -1
 
     def _fired(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # set again between the loop's poll and this call
+        with contextlib.suppress(BlockingIOError):  # the timer was set again between the loop's poll and this call
             os.read(self._fd, 8)
         self._callback()

@@ -1,4 +1,4 @@
-"""After an engine has been stopped: the answers of its trials beside the reference, one ``quality.json`` each."""
+"""Compares answers of finished trials with the reference, and writes one ``quality.json`` per trial."""
 
 import asyncio
 import hashlib
@@ -17,13 +17,13 @@ from results.store import RunFolder, TrialFolder
 from workloads import Tokenizer, Turn
 
 _TRIES = 4
-"""Times as many answers are looked at as wanted: of an engine that sends no token ids, some cannot be compared."""
+"""Candidates per wanted sample: without token ids from the engine, some answers cannot be compared."""
 _STRETCHES = 4
-"""A trial of no more than 15 requests has so many stretches."""
+"""Stretches in a trial of 15 requests; see :func:`asks_logprobs`."""
 
 
 class _Trial(msgspec.Struct, frozen=True):
-    """One trial, ready to be scored; ``why`` where there is nothing to score."""
+    """One trial, ready to be scored; ``why`` states why there is nothing to score."""
 
     folder: TrialFolder
     samples: list[QualitySample] = []
@@ -41,29 +41,29 @@ async def check_quality(
     tokenizer: Tokenizer,
     planner: TrafficPlanner,
 ) -> None:
-    """Compare answers of finished trials with the reference, and store how they compare; what is stored stays.
+    """Compare answers of finished trials with the reference, and store the result; existing results are kept.
 
-    Call it when the engine of these trials has been stopped, and before the planner goes on to another repeat. Nothing
-    that goes wrong with the reference fails the run: the reason is stored.
+    Call it after the engine of these trials has been stopped, and before the planner goes on to another repeat. A
+    failure of the reference does not fail the run: its reason is stored.
 
     Args:
         records: the trials, all of one repeat and one engine.
-        run: where they are.
+        run: their run.
         engine: for its dialect.
-        experiment: says how many answers, and the seed of the choice.
-        model: whose weights the reference computes with.
+        experiment: number of samples, and seed of their choice.
+        model: weights for the reference.
         tokenizer: the model's.
         planner: of their traffic.
     """
     folders = [(record, run.trial(record.id)) for record in records]
-    unchecked = [(record, folder) for record, folder in folders if not folder.read_quality()]
-    if not experiment.quality.samples or not unchecked:
+    pending = [(record, folder) for record, folder in folders if not folder.read_quality()]
+    if not experiment.quality.samples or not pending:
         return
     why = not_installed() if model.path else "the model's files are not here; set path in [model]"
-    looking = _Looking(experiment, engine, tokenizer, planner)
+    sampler = _AnswerSampler(experiment, engine, tokenizer, planner)
     trials = [
-        _Trial(folder, why=why) if why else await asyncio.to_thread(looking.at, record, folder)
-        for record, folder in unchecked
+        _Trial(folder, why=why) if why else await asyncio.to_thread(sampler.sample, record, folder)
+        for record, folder in pending
     ]
     lines = [line for trial in trials for line in trial.lines]
     scores = await scored(str(model.path), lines, experiment.quality.limit_s) if lines else Scores({})
@@ -72,15 +72,15 @@ async def check_quality(
 
 
 def ranked(seed: str, requests: Iterable[RequestRecord]) -> list[RequestRecord]:
-    """Requests in the order in which they are chosen: at random, by seed, session and turn alone."""
+    """Requests in random order, which depends only on seed, session and turn."""
     return sorted(requests, key=lambda request: _draw(f"{seed}/{request.session}/{request.turn}"))
 
 
 def asks_logprobs(seed: str, samples: int) -> Callable[[int], bool]:
     """Whether the request at a position of a plan asks for log-probabilities.
 
-    A closed loop's plan is longer than what it sends, so nobody knows beforehand how far it will get. The plan is cut
-    into stretches of 1, 2, 4, 8… requests, and as many are asked in each as give ``samples`` over the first four.
+    How far a closed loop gets in its plan is not known beforehand. So the plan is divided into stretches of 1, 2, 4,
+    8… requests, with an equal number of such requests in each: ``samples`` over the first four stretches.
     """
     each = -(-samples // _STRETCHES)
 
@@ -96,8 +96,8 @@ def _draw(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
-class _Looking:
-    """Finds what is to be compared in a trial's log."""
+class _AnswerSampler:
+    """Samples answers from the logs of trials."""
 
     def __init__(self, experiment: Experiment, engine: Engine, tokenizer: Tokenizer, planner: TrafficPlanner) -> None:
         self._experiment = experiment
@@ -106,77 +106,77 @@ class _Looking:
         self._tokenizer = tokenizer
         self._planner = planner
 
-    def at(self, record: TrialRecord, folder: TrialFolder) -> _Trial:
-        """The answers of one trial; as many as are wanted, where so many can be compared."""
+    def sample(self, record: TrialRecord, folder: TrialFolder) -> _Trial:
+        """Sample answers of one trial until the configured number can be compared."""
         traffic = self._planner.traffic(record.load, record.repeat, record.engine)
         if record.traffic is None or record.traffic.sha256 != traffic.sha256:
-            return _Trial(folder, why="the trial was sent other words than this run plans")
-        found = _Trial(folder)
+            return _Trial(folder, why="the trial was sent other prompts than this run plans")
+        trial = _Trial(folder)
         for candidate in self._candidates(record, folder, traffic):
             sample, line = prepared(candidate, self._engine.dialect, self._tokenizer)
-            found.samples.append(sample)
+            trial.samples.append(sample)
             if line:
-                found.lines.append(msgspec.structs.replace(line, id=_name(found, sample)))
-            if len(found.lines) == self._config.samples:
+                trial.lines.append(msgspec.structs.replace(line, id=_name(trial, sample)))
+            if len(trial.lines) == self._config.samples:
                 break
-        return found if found.samples else _Trial(folder, why="no answer ended well")
+        return trial if trial.samples else _Trial(folder, why="no answer completed successfully")
 
     def _candidates(self, record: TrialRecord, folder: TrialFolder, traffic: Traffic) -> Iterator[Candidate]:
-        """Answers that ended well, in the order in which they are chosen."""
-        good = [
+        """Successful answers in random order."""
+        successful = [
             r for r in folder.read_requests()
             if r.phase is Phase.MEASURED and r.outcome is Outcome.OK and not r.cycle
         ]  # fmt: skip
         if self._config.logprobs:
             asks = asks_logprobs(self._experiment.traffic_seed(record.load), self._config.samples)
-            good = [request for request in good if asks(request.index)]
+            successful = [request for request in successful if asks(request.index)]
         seed = f"{self._experiment.traffic_seed(record.load)}/{record.repeat}"
-        chosen = ranked(seed, good)[: _TRIES * self._config.samples]
-        places = {request.index for request in chosen}
-        turns = _turns(traffic, places)
-        streams = {stream.index: stream for stream in folder.read_streams() if stream.index in places}
+        chosen = ranked(seed, successful)[: _TRIES * self._config.samples]
+        indices = {request.index for request in chosen}
+        turns = _turns(traffic, indices)
+        streams = {stream.index: stream for stream in folder.read_streams() if stream.index in indices}
         return (Candidate(request, turns[request.index], streams[request.index]) for request in chosen)
 
 
-def _turns(traffic: Traffic, places: set[int]) -> dict[int, Turn]:
-    """What was asked by the requests at some places of the window's plan."""
-    end = max(places, default=-1) + 1
+def _turns(traffic: Traffic, indices: set[int]) -> dict[int, Turn]:
+    """The turns of requests by their index in the window's plan."""
+    end = max(indices, default=-1) + 1
     traffic.window.write(lambda plan: plan.requests >= end)
-    everything = (turn for planned in traffic.window for turn in planned.session.turns)
-    return {place: turn for place, turn in zip(range(end), everything, strict=False) if place in places}
+    planned_turns = (turn for planned in traffic.window for turn in planned.session.turns)
+    return {index: turn for index, turn in zip(range(end), planned_turns, strict=False) if index in indices}
 
 
 def _name(trial: _Trial, sample: QualitySample) -> str:
-    """What the scorer calls it: one process scores several trials."""
+    """Id of a sample for the scorer, which scores several trials in one process."""
     return f"{trial.folder.path.name}/{sample.index}"
 
 
 def _record(trial: _Trial, scores: Scores, tokenizer: Tokenizer) -> QualityRecord:
     if trial.why:
         return QualityRecord(why=trial.why)
-    asked = {line.id for line in trial.lines}
+    scorable = {line.id for line in trial.lines}
     samples = [
         _scored(sample, scores.by_id.get(_name(trial, sample)), scores.failure, tokenizer)
-        if _name(trial, sample) in asked
+        if _name(trial, sample) in scorable
         else sample
         for sample in trial.samples
     ]
-    warnings = [scores.failure] if scores.failure and asked else []
+    warnings = [scores.failure] if scores.failure and scorable else []
     return QualityRecord(samples=samples, summary=pooled(samples), warnings=warnings)
 
 
 def _scored(sample: QualitySample, score: Score | None, failure: str | None, tokenizer: Tokenizer) -> QualitySample:
     if score is None or score.error:
         why = score.error if score else failure
-        return msgspec.structs.replace(sample, why=why or "the reference left it out")
+        return msgspec.structs.replace(sample, why=why or "the reference did not score it")
     values = {name: getattr(score, name) for name in Likeness.__struct_fields__}
     return msgspec.structs.replace(
-        sample, **values | {name: _told(values[name], tokenizer) for name in ("first", "worst")}
+        sample, **values | {name: _with_text(values[name], tokenizer) for name in ("first", "worst")}
     )
 
 
-def _told(difference: Difference | None, tokenizer: Tokenizer) -> Difference | None:
-    """With the texts of its tokens."""
+def _with_text(difference: Difference | None, tokenizer: Tokenizer) -> Difference | None:
+    """The difference with the texts of its tokens."""
     if difference is None:
         return None
     return msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""The reference as a process of its own: ``python -m reference_engine score``, a line of JSON in, a line out."""
+"""Runs the reference engine as a process: ``python -m reference_engine score``, one JSON line in and out per answer."""
 
 import asyncio
 import importlib.util
@@ -13,11 +13,11 @@ from harness.host.child import child_process, read_line, send, tail
 from results.quality import Likeness
 
 _PACKAGES = ("torch", "safetensors", "gguf")
-"""What it needs of the extra ``engine``; looked for, not imported."""
+"""Packages of the extra ``engine`` that it needs; checked without importing them."""
 
 
 class Line(msgspec.Struct, frozen=True):
-    """What the scorer reads of one answer."""
+    """Input of the scorer for one answer."""
 
     id: str
     prompt_ids: list[int]
@@ -26,18 +26,18 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Score(Likeness, frozen=True, kw_only=True):
-    """What it writes."""
+    """Output of the scorer for one answer."""
 
     id: str
     error: str | None = None
 
 
 class Scores(msgspec.Struct, frozen=True):
-    """What came back.
+    """All output of the scorer.
 
     Attributes:
-        by_id: one score for each answer that was reached.
-        failure: what ended it before the last; None where all were reached.
+        by_id: score by id, for each answer that it reached.
+        failure: what stopped it early; None if it reached all answers.
     """
 
     by_id: dict[str, Score]
@@ -45,21 +45,21 @@ class Scores(msgspec.Struct, frozen=True):
 
 
 def not_installed() -> str | None:
-    """Why there is no reference here; None where there is one."""
+    """Why the reference cannot run here; None if it can."""
     if all(importlib.util.find_spec(package) for package in _PACKAGES):
         return None
     return "the reference is not installed here; run: pip install 'bakeoff[engine]'"
 
 
 async def scored(model: str, lines: Sequence[Line], limit_s: float) -> Scores:
-    """Score answers, the model loaded once; whatever goes wrong is in the result.
+    """Score answers in one process that loads the model once; a failure is part of the result.
 
     Args:
         model: folder of the checkpoint, or a GGUF file.
         lines: the answers.
-        limit_s: for all of them, loading included.
+        limit_s: time limit for all answers, including loading.
     """
-    found: dict[str, Score] = {}
+    scores: dict[str, Score] = {}
     arguments = ("score", "--model", model)
     try:
         with tempfile.TemporaryFile() as stderr:
@@ -67,37 +67,38 @@ async def scored(model: str, lines: Sequence[Line], limit_s: float) -> Scores:
                 child_process("reference_engine", *arguments, stderr=stderr, stop_s=0) as reference,
                 asyncio.timeout(limit_s),
             ):
-                _, odd = await asyncio.gather(_tell(reference, lines), _read(reference, found))
+                _, malformed = await asyncio.gather(_write(reference, lines), _read(reference, scores))
                 status = await reference.wait()
-            complaint = _complaint(tail(stderr))
+            message = _error_line(tail(stderr))
     except TimeoutError:
-        return Scores(found, f"the reference took longer than quality.limit_s, {limit_s:g} s")
+        return Scores(scores, f"the reference took longer than quality.limit_s, {limit_s:g} s")
     except OSError as error:
-        return Scores(found, f"the reference cannot be started: {error}")
-    return Scores(found, odd or (f"the reference ended with status {status}: {complaint}" if status else None))
+        return Scores(scores, f"the reference cannot be started: {error}")
+    return Scores(scores, malformed or (f"the reference ended with status {status}: {message}" if status else None))
 
 
-async def _tell(reference: Process, lines: Sequence[Line]) -> None:
+async def _write(reference: Process, lines: Sequence[Line]) -> None:
     assert reference.stdin is not None
     for line in lines:
         await send(reference, line)
     reference.stdin.close()
 
 
-async def _read(reference: Process, found: dict[str, Score]) -> str | None:
-    """Take in scores; returns what was none, the first time."""
-    odd: str | None = None
+async def _read(reference: Process, scores: dict[str, Score]) -> str | None:
+    """Read all scores; returns an error for the first malformed line."""
+    malformed: str | None = None
     while line := await read_line(reference):
         try:
             score = msgspec.json.decode(line, type=Score)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            odd = odd or f"the reference wrote what is no score: {error}"
+            malformed = malformed or f"the reference wrote a malformed score: {error}"
         else:
-            found[score.id] = score
-    return odd
+            scores[score.id] = score
+    return malformed
 
 
-def _complaint(stderr: str) -> str:
-    """The line that says what was wrong, or the last one."""
-    said = masked(stderr).splitlines()
-    return next((line.removeprefix("error: ") for line in said if line.startswith("error: ")), said[-1] if said else "")
+def _error_line(stderr: str) -> str:
+    """The line with the error, or the last line."""
+    lines = masked(stderr).splitlines()
+    errors = (line.removeprefix("error: ") for line in lines if line.startswith("error: "))
+    return next(errors, lines[-1] if lines else "")

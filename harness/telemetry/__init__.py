@@ -1,6 +1,6 @@
-"""Telemetry: samples of host, engine, client and GPUs at 10 Hz, in a process of its own, on the client's clock.
+"""Telemetry: samples of host, engine, client and GPUs at 10 Hz, from a process of its own, on the client's clock.
 
-The engine's own page is read beside them, twice a second.
+The engine's metrics page is read twice a second.
 """
 
 import lazy_loader

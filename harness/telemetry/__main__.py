@@ -1,4 +1,4 @@
-"""The sampler's process: obeys the orders of :mod:`harness.telemetry.orders` until its stdin closes: never orphaned."""
+"""The sampler process: executes the orders of :mod:`harness.telemetry.orders` until stdin closes: never orphaned."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ from harness.telemetry.cpu import CpuProbe
 from harness.telemetry.gpu import open_gpus, visible_to
 from harness.telemetry.host import HostProbe, ProcessProbe, shared_memory
 from harness.telemetry.loop import Probe, Ticker, sample
-from harness.telemetry.orders import Answer, Mark, Order, Sample
+from harness.telemetry.orders import Mark, Order, Reply, Sample
 from harness.telemetry.server import ServerProbe
 from results.errors import NotWritable
 from results.jsonl import Appender
@@ -26,31 +26,31 @@ INTERVAL_NS = 100_000_000
 
 
 def main() -> int:
-    """Obey orders until stdin closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the harness's to handle; it closes our stdin
+    """Execute orders until stdin closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the harness handles Ctrl-C and closes our stdin
     go_last()
     gpus, no_gpu = open_gpus()
     host = HostProbe()
-    # Unbuffered: two orders may arrive together, and what waits in a buffer does not wake select.
+    # Unbuffered: of two orders that arrive together, a buffer would hold the second, which does not wake select.
     with open(0, "rb", buffering=0, closefd=False) as stdin:
         orders = map(msgspec.json.Decoder(Order).decode, iter(stdin.readline, b""))
         order = next(orders, None)
         while order is not None:
-            _say(order.number)
+            _print(order.number)
             if isinstance(order, Sample) and order.log is not None:
                 own = visible_to(order.gpus, gpus)
-                hidden = no_gpu or (None if own else "the engine may use none of this machine's GPUs")
+                reason = no_gpu or (None if own else "the engine may not use any GPU of this machine")
                 with contextlib.ExitStack() as stack:
                     trees = [stack.enter_context(contextlib.closing(tree)) for tree in _process_probes(order)]
-                    order = _sample(order, orders, [host, *own, *trees], hidden)
+                    order = _sample(order, orders, [host, *own, *trees], reason)
             else:
                 order = next(orders, None)
     return 0
 
 
-def _say(answer: Answer) -> None:
-    """One short write, so that two threads may do it."""
-    os.write(1, msgspec.json.encode(answer) + b"\n")
+def _print(reply: Reply) -> None:
+    """Write the reply in one short write, so that two threads may call this."""
+    os.write(1, msgspec.json.encode(reply) + b"\n")
 
 
 def _process_probes(order: Sample) -> list[ProcessProbe]:
@@ -60,23 +60,23 @@ def _process_probes(order: Sample) -> list[ProcessProbe]:
 
 
 def _sample(order: Sample, orders: Iterator[Order], probes: list[Probe], no_gpu: str | None) -> Order | None:
-    """Sample until an order arrives that is no mark; returns it, or None at the end of stdin."""
+    """Sample until an order other than a mark arrives; returns it, or None at the end of stdin."""
     assert order.log is not None
     cpu = CpuProbe(order.own.pids, order.own.unknown)
     probes = [cpu, *probes]
     with contextlib.closing(_Samples(Path(order.log))) as log:
         ticker = Ticker(INTERVAL_NS, time.monotonic_ns())
-        server = ServerProbe(order.server, log.append, _say) if order.server else None
+        server = ServerProbe(order.server, log.append, _print) if order.server else None
         try:
             while isinstance(following := _tick(orders, probes, ticker, log.append), Mark):
                 if server:
                     server.mark(following)
                 else:
-                    _say(following.number)
+                    _print(following.number)
         finally:
             if server:
                 server.stop()
-        for record in cpu.read(time.monotonic_ns()):  # the window may have ended since the last tick
+        for record in cpu.read(time.monotonic_ns()):  # covers the time since the last tick
             log.append(record)
         if order.engine_pid is not None:
             log.append(shared_memory(time.monotonic_ns(), order.engine_pid))
@@ -88,42 +88,42 @@ def _sample(order: Sample, orders: Iterator[Order], probes: list[Probe], no_gpu:
 def _tick(
     orders: Iterator[Order], probes: list[Probe], ticker: Ticker, emit: Callable[[TelemetryRecord], None]
 ) -> Order | None:
-    """Read the probes at their pace until there is an order."""
+    """Read the probes at each tick until there is an order; returns it, or None at the end of stdin."""
     while not select.select([0], [], [], ticker.wait_ns(time.monotonic_ns()) / 1e9)[0]:
         sample(probes, ticker, time.monotonic_ns, emit)
     return next(orders, None)
 
 
 class _Samples:
-    """Where samples go, until one cannot be written: that is said once, and the rest lost.
+    """The log of samples. After a failed write it reports the error once and drops all further samples.
 
-    Whoever waits for the next answer hears it; the probes have nobody to tell.
+    The error goes to the harness as a reply: the probes cannot handle it.
     """
 
     def __init__(self, path: Path) -> None:
         self._log: Appender | None = None
-        with self._told():
+        with self._reported():
             self._log = Appender(path)
 
     def append(self, record: TelemetryRecord) -> None:
-        """Write one."""
+        """Write one record."""
         if self._log:
-            with self._told():
+            with self._reported():
                 self._log.append(record)
 
     def close(self) -> None:
-        """Sync and close."""
+        """Sync and close the file."""
         if self._log:
-            with self._told():
+            with self._reported():
                 self._log.close()
 
     @contextlib.contextmanager
-    def _told(self) -> Generator[None]:
+    def _reported(self) -> Generator[None]:
         try:
             yield
         except NotWritable as error:
             self._log = None
-            _say(str(error))
+            _print(str(error))
 
 
 if __name__ == "__main__":

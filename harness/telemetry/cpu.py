@@ -1,8 +1,8 @@
-"""Cumulative counters of the cores' time: what no process used, and what our own processes used.
+"""Cumulative CPU time of all cores: unused time, and the time of our own processes.
 
 The rest is foreign load (:func:`results.metrics.machine.foreign_cpu_share`). The kernel counts idle time exactly but
-samples user and system time, so the counter of the whole machine is the unused time and not the busy time. Time in
-interrupts counts as unused, since the kernel does not say for whom it was. Stolen time is in neither counter: foreign.
+samples user and system time, so the machine-wide counter is unused time, not busy time. Time in interrupts counts as
+unused, since the kernel does not attribute it to a process. Stolen time is in neither counter, so it is foreign.
 """
 
 import os
@@ -15,13 +15,13 @@ from results.records import TelemetryRecord
 PROC = Path("/proc")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _SEARCH_NS = 1_000_000_000
-"""Finding new processes reads all of /proc; the known ones are read at each tick."""
+"""Period of the search for new processes, which reads all of /proc; known ones are read at each tick."""
 _LONGEST_STAT_BYTES = 2048
 _IDLE, _IOWAIT, _IRQ, _SOFTIRQ = 3, 4, 5, 6
 
 
 class ProcessTime(NamedTuple):
-    """One process; ``waited`` is the time of children that have ended and been waited for. Times are in clock ticks."""
+    """CPU time of one process in clock ticks; ``waited`` is the time of ended children that it has waited for."""
 
     parent: int
     started: int
@@ -33,9 +33,9 @@ class CpuProbe:
     """Reads both counters at one instant.
 
     Args:
-        roots: first processes of the trees that are our own: the harness with all its children, and the engine.
-        unknown: why the engine's processes are not known; None where they are.
-        proc: where the kernel's files are.
+        roots: roots of our own process trees: the harness, and the engine.
+        unknown: why the engine's processes are not known; None if they are.
+        proc: path of the proc file system.
     """
 
     def __init__(self, roots: Iterable[int], unknown: str | None = None, proc: Path = PROC) -> None:
@@ -44,7 +44,7 @@ class CpuProbe:
         self._stat = proc / "stat"
 
     def read(self, t_ns: int) -> list[TelemetryRecord]:
-        """``cores``; ``unused_s`` and ``own_s``, cumulative over all cores and never falling."""
+        """``cores``; ``unused_s`` and ``own_s``, cumulative over all cores and monotonic."""
         try:
             unused_s, cores = _unused(self._stat.read_text(encoding="ascii"))
         except (OSError, ValueError, IndexError) as error:
@@ -56,9 +56,9 @@ class CpuProbe:
 
 
 class TreeTime:
-    """CPU time of process trees that never falls, whichever of their processes begin and end.
+    """Monotonic CPU time of process trees whose processes come and go.
 
-    Children are read before their parents: one that has gone by then is in what its parent is read to have waited for.
+    Children are read before their parents, so the time of a child that ends in between is in its parent's ``waited``.
     """
 
     def __init__(self, roots: Iterable[int], proc: Path = PROC) -> None:
@@ -69,50 +69,52 @@ class TreeTime:
         self._search_ns = 0
 
     def read_s(self, t_ns: int) -> float:
-        """Seconds so far; a process that began since the last search counts from the next one on, with all its time."""
+        """Seconds so far; all time of a process that began after the last search counts from the next search on."""
         if t_ns >= self._search_ns:
             self._search_ns = t_ns + _SEARCH_NS
             now = self._search()
         else:
-            now = {pid: time for pid in sorted(self._last, reverse=True) if (time := self._still(pid))}
+            now = {pid: time for pid in sorted(self._last, reverse=True) if (time := self._unchanged(pid))}
         self._lost += _not_inherited(self._last, now)
         self._last = now
         return (self._lost + sum(time.own + time.waited for time in now.values())) / _TICKS_PER_S
 
-    def _still(self, pid: int) -> ProcessTime | None:
-        """None where the process has ended, also when another has its number now."""
+    def _unchanged(self, pid: int) -> ProcessTime | None:
+        """The times of a known process; None if it has ended, even if its pid is in use again."""
         time = read_process(pid, self._proc)
         return time if time and time.started == self._last[pid].started else None
 
     def _search(self) -> dict[int, ProcessTime]:
-        """The trees as they are, and what was in them before but has another parent now."""
-        everything = {
+        """The current trees, and earlier members that have another parent now."""
+        processes = {
             pid: time
             for name in reversed(os.listdir(self._proc))  # noqa: PTH208  (a third of the time of Path.iterdir)
             if name.isdigit() and (time := read_process(pid := int(name), self._proc))
         }
         children: dict[int, list[int]] = {}
-        for pid, time in everything.items():
+        for pid, time in processes.items():
             children.setdefault(time.parent, []).append(pid)
-        earlier = {p for p, last in self._last.items() if p in everything and everything[p].started == last.started}
-        waiting, members = list(self._roots | earlier), dict[int, ProcessTime]()
-        while waiting:
-            pid = waiting.pop()
-            if pid in everything and pid not in members:
-                members[pid] = everything[pid]
-                waiting += children.get(pid, [])
+        earlier = {p for p, last in self._last.items() if p in processes and processes[p].started == last.started}
+        pending, members = list(self._roots | earlier), dict[int, ProcessTime]()
+        while pending:
+            pid = pending.pop()
+            if pid in processes and pid not in members:
+                members[pid] = processes[pid]
+                pending += children.get(pid, [])
         return members
 
 
 def read_process(pid: int, proc: Path = PROC) -> ProcessTime | None:
-    """The times of one process; None where there is none of this number."""
+    """The times of one process; None if there is no such process."""
     try:
         file = os.open(f"{proc}/{pid}/stat", os.O_RDONLY)  # a third of the time of Path.read_bytes
     except OSError:
         return None
     try:
-        fields = os.read(file, _LONGEST_STAT_BYTES).rpartition(b")")[2].split()  # the name may hold anything
-    except ProcessLookupError:  # it ended just now
+        fields = (
+            os.read(file, _LONGEST_STAT_BYTES).rpartition(b")")[2].split()
+        )  # the process name may contain any character
+    except ProcessLookupError:  # it has just ended
         return None
     finally:
         os.close(file)
@@ -121,19 +123,21 @@ def read_process(pid: int, proc: Path = PROC) -> ProcessTime | None:
 
 
 def _not_inherited(last: Mapping[int, ProcessTime], now: Mapping[int, ProcessTime]) -> int:
-    """Ticks of processes that have ended and whose parent did not get them, because it does not wait for its children.
+    """Ticks of ended processes that are not in a parent's ``waited``, because the parent does not wait for children.
 
-    What a parent did get is in its ``waited``, including what a child used after it was read for the last time.
+    A parent that waits gets all ticks of its child, including those after our last reading of the child.
     """
     ended = {pid: time for pid, time in last.items() if pid not in now or now[pid].started != time.started}
-    left: dict[int, int] = {}
+    bequeathed: dict[int, int] = {}
     for time in ended.values():
         heir = time.parent
         while heir in ended:
             heir = ended[heir].parent
-        left[heir] = left.get(heir, 0) + time.own + time.waited
-    got = {heir: now[heir].waited - (last[heir].waited if heir in last else 0) for heir in left if heir in now}
-    return sum(max(0, ticks - got.get(heir, 0)) for heir, ticks in left.items())
+        bequeathed[heir] = bequeathed.get(heir, 0) + time.own + time.waited
+    inherited = {
+        heir: now[heir].waited - (last[heir].waited if heir in last else 0) for heir in bequeathed if heir in now
+    }
+    return sum(max(0, ticks - inherited.get(heir, 0)) for heir, ticks in bequeathed.items())
 
 
 def _unused(stat: str) -> tuple[float, int]:

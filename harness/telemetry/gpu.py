@@ -1,14 +1,13 @@
 """Readings of NVIDIA GPUs through NVML (module ``pynvml`` of nvidia-ml-py).
 
-What each counter means, and its trap: ``utilization_gpu_share`` is the share of time with any kernel running, not
-occupancy; ``power_w`` is the instant reading where the driver has it, else the one-second average; ``energy_j`` counts
-since the driver was loaded and steps about every 100 ms; GPM shares (SM, tensor, DRAM) exist from Hopper on and need
-two samples over 100 ms apart, so they are read at every second tick. Throttle reasons are NVML's bit mask, of the
-instant; beside it stand the driver's counters of the time spent so, ``power_cap_s`` to ``power_brake_s``, which miss
-nothing between two ticks.
+Caveats per counter: ``utilization_gpu_share`` is the fraction of time with any kernel running, not occupancy.
+``power_w`` is the instantaneous reading if the driver has it, else the one-second average. ``energy_j`` counts since
+the driver was loaded, in steps of about 100 ms. GPM shares (SM, tensor, DRAM) exist from Hopper on and need two samples
+more than 100 ms apart, so they are read at every second tick. Throttle reasons are NVML's bit mask at the instant; the
+driver's counters of throttled time, ``power_cap_s`` to ``power_brake_s``, also cover the time between ticks.
 
-A machine without NVML is not an error: :func:`open_gpus` then gives a reason, which is logged once. On a machine of
-several GPUs those count that the engine may use (:func:`visible_to`): a neighbour's watts are not its own.
+A machine without NVML is not an error: :func:`open_gpus` then returns a reason, which is logged once. Only GPUs that
+the engine may use are read (:func:`visible_to`).
 """
 
 import itertools
@@ -27,17 +26,17 @@ _GPM_METRICS = {
     "gpm_tensor_share": pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
     "gpm_dram_share": pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
 }
-_HELD_BACK_NS = {
+_THROTTLED_NS = {
     "power_cap_s": pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP,
     "heat_driver_s": pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
     "heat_hardware_s": pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN,
     "power_brake_s": pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN,
 }
-"""Counters of nanoseconds since the driver was loaded; older drivers have only the first."""
+"""NVML counters of throttled nanoseconds since the driver was loaded; older drivers have only the first."""
 
 
 def open_gpus(nvml: Any = pynvml) -> tuple[list["GpuProbe"], str | None]:  # noqa: ANN401  (a module, or a fake)
-    """Every GPU of this machine, or none and the reason.
+    """Every GPU of this machine, or no GPU and the reason.
 
     Args:
         nvml: the NVML binding; tests pass a fake.
@@ -51,16 +50,16 @@ def open_gpus(nvml: Any = pynvml) -> tuple[list["GpuProbe"], str | None]:  # noq
 
 
 def visible_to(names: str | None, gpus: Sequence["GpuProbe"]) -> list["GpuProbe"]:
-    """Those that a process with this ``CUDA_VISIBLE_DEVICES`` may use, all of them where it is not set.
+    """GPUs that a process with this ``CUDA_VISIBLE_DEVICES`` may use; all if it is not set.
 
-    As CUDA reads it: indices, or how UUIDs begin, up to the first that is none. Indices are NVML's, which are CUDA's
-    where all GPUs are alike, or under ``CUDA_DEVICE_ORDER=PCI_BUS_ID``. NVML counts no slice of a GPU (MIG) apart, so
-    whoever uses one is told of all.
+    Read as CUDA does: indices or prefixes of UUIDs, up to the first invalid one. Indices are NVML's; they equal CUDA's
+    if all GPUs are of one model, or under ``CUDA_DEVICE_ORDER=PCI_BUS_ID``. NVML has no counters per MIG slice, so for
+    those all GPUs are returned.
     """
     if names is None or names.startswith("MIG-"):
         return list(gpus)
-    called = ([gpu for gpu in gpus if gpu.is_called(name.strip())][:1] for name in names.split(","))
-    return [gpu for one in itertools.takewhile(bool, called) for gpu in one]
+    matches = ([gpu for gpu in gpus if gpu.is_called(name.strip())][:1] for name in names.split(","))
+    return [gpu for match in itertools.takewhile(bool, matches) for gpu in match]
 
 
 class GpuProbe:
@@ -76,7 +75,7 @@ class GpuProbe:
         self._gpm_reason = self._open_gpm()
 
     def identity(self) -> dict[str, str | int]:
-        """Name, UUID, memory and driver, for the record of the environment."""
+        """Name, UUID, memory and driver version."""
         return {
             "name": _text(self._nvml.nvmlDeviceGetName(self._handle)),
             "uuid": self._uuid(),
@@ -85,18 +84,18 @@ class GpuProbe:
         }
 
     def is_called(self, name: str) -> bool:
-        """Whether this is how ``CUDA_VISIBLE_DEVICES`` names it."""
+        """Whether ``name``, from ``CUDA_VISIBLE_DEVICES``, means this GPU."""
         return name == str(self._index) or (name.startswith("GPU-") and self._uuid().startswith(name))
 
     def _uuid(self) -> str:
         return _text(self._nvml.nvmlDeviceGetUUID(self._handle))
 
     def memory_used_bytes(self) -> int:
-        """Memory in use on it, whoever uses it."""
+        """Memory in use by all processes."""
         return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used)
 
     def read(self, t_ns: int) -> list[TelemetryRecord]:
-        """One record; a counter that fails is null with NVML's reason."""
+        """One record; a counter that cannot be read is null with NVML's reason."""
         values: Values = {}
         reasons: dict[str, str] = {}
         self._collect(self._memory, ("memory_used_bytes",), values, reasons)
@@ -130,18 +129,18 @@ class GpuProbe:
         return {"utilization_gpu_share": rates.gpu / 100, "utilization_memory_share": rates.memory / 100}
 
     def _power(self) -> Values:
-        """Instant and average power, and the counters of lowered clocks; each field carries its own return code."""
-        asked = [pynvml.NVML_FI_DEV_POWER_INSTANT, pynvml.NVML_FI_DEV_POWER_AVERAGE, *_HELD_BACK_NS.values()]
-        fields = self._nvml.nvmlDeviceGetFieldValues(self._handle, asked)
-        good = [field.value if field.nvmlReturn == pynvml.NVML_SUCCESS else None for field in fields]
-        instant, average = (None if value is None else value.uiVal / 1000 for value in good[:2])
+        """Instant and average power, and throttled time; each field has its own return code."""
+        field_ids = [pynvml.NVML_FI_DEV_POWER_INSTANT, pynvml.NVML_FI_DEV_POWER_AVERAGE, *_THROTTLED_NS.values()]
+        fields = self._nvml.nvmlDeviceGetFieldValues(self._handle, field_ids)
+        fetched = [field.value if field.nvmlReturn == pynvml.NVML_SUCCESS else None for field in fields]
+        instant, average = (None if value is None else value.uiVal / 1000 for value in fetched[:2])
         if instant is None:
             instant = self._nvml.nvmlDeviceGetPowerUsage(self._handle) / 1000
-        held_back = zip(_HELD_BACK_NS, good[2:], strict=True)
+        throttled = zip(_THROTTLED_NS, fetched[2:], strict=True)
         return {
             "power_w": instant,
             "power_average_w": average,
-            **{name: value.ullVal / 1e9 for name, value in held_back if value is not None},
+            **{name: value.ullVal / 1e9 for name, value in throttled if value is not None},
         }
 
     def _energy(self) -> Values:
@@ -161,7 +160,7 @@ class GpuProbe:
         }
 
     def _open_gpm(self) -> str | None:
-        """Prepare two sample buffers; returns the reason when the GPU has no GPM."""
+        """Prepare two sample buffers; returns the reason if the GPU has no GPM."""
         try:
             if not self._nvml.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice:
                 return "GPM needs Hopper or newer"

@@ -12,7 +12,7 @@ from results.records import TelemetryRecord
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _STOPPED, _ENDED = "Tt", "ZX"
-"""States of a process; one that has ended is there until its parent asks for its status."""
+"""Process states; an ended process stays in /proc until its parent reads its status."""
 _IDLE, _IOWAIT, _GUEST = 3, 4, 8
 _SIZES = {"Pss:": "pss_bytes", "Rss:": "rss_bytes"}
 
@@ -36,7 +36,7 @@ class HostProbe:
         return [TelemetryRecord(t_ns, "host", values)]
 
     def _times(self) -> tuple[int, int]:
-        """Ticks of all cores so far, and of those in which nothing ran; guests are counted as user time already."""
+        """Total and idle ticks of all cores; guest time is excluded, since user time includes it."""
         line = self._stat.read().partition(b"\n")[0]
         ticks = [int(field) for field in line.split()[1:]]
         return sum(ticks[:_GUEST]), ticks[_IDLE] + ticks[_IOWAIT]
@@ -46,10 +46,10 @@ class HostProbe:
 
 
 class ProcessProbe:
-    """Memory and CPU time of processes and everything below them.
+    """Memory and CPU time of process trees.
 
     Args:
-        source: name in the log: ``engine`` or ``client``.
+        source: name in the log, ``engine`` or ``client``.
         pids: roots of the trees.
     """
 
@@ -59,7 +59,7 @@ class ProcessProbe:
         self._tree = ProcessTree(pids)
 
     def read(self, t_ns: int) -> list[TelemetryRecord]:
-        """``rss_bytes``, ``cpu_s`` (user and system, since each process began), ``processes``, ``stopped`` of them."""
+        """``rss_bytes``, ``cpu_s`` (user and system, since each process began), ``processes``, and ``stopped`` ones."""
         processes = [process for process in self._tree.read(t_ns).values() if process.state not in _ENDED]
         if not processes:
             reason = f"process {', '.join(map(str, self._pids))} is gone"
@@ -74,37 +74,37 @@ class ProcessProbe:
         return [TelemetryRecord(t_ns, self._source, values)]
 
     def close(self) -> None:
-        """Close the files that it reads."""
+        """Close its files."""
         self._tree.close()
 
 
 def shared_memory(t_ns: int, pid: int, proc: Path = Path("/proc")) -> TelemetryRecord:
-    """``pss_bytes``: each page divided by the number of processes that map it; ``rss_bytes``: of the same instant.
+    """``pss_bytes`` (each page divided by the number of processes that map it) and ``rss_bytes`` of a process tree.
 
-    Read when the load is over: it costs a walk through page tables, and the kernel holds each process's memory map.
+    Call it after the load: it walks page tables while the kernel locks each process's memory map.
 
     Args:
-        t_ns: of the reading.
+        t_ns: time of the reading.
         pid: root of the engine's process tree.
-        proc: where the kernel's files are.
+        proc: path of the proc file system.
     """
     try:
         root = psutil.Process(pid)
         tree = [pid, *(child.pid for child in root.children(recursive=True))]
-        read = [sizes for process in tree if (sizes := _sizes(proc / str(process) / "smaps_rollup"))]
-        if not read:
+        readings = [sizes for process in tree if (sizes := _sizes(proc / str(process) / "smaps_rollup"))]
+        if not readings:
             raise FileNotFoundError(f"the kernel has no smaps_rollup of process {pid}")
     except (OSError, psutil.Error) as error:
         names = list(_SIZES.values())
         return TelemetryRecord(t_ns, "memory", dict.fromkeys(names), dict.fromkeys(names, str(error)))
-    return TelemetryRecord(t_ns, "memory", {name: sum(sizes[name] for sizes in read) for name in _SIZES.values()})
+    return TelemetryRecord(t_ns, "memory", {name: sum(sizes[name] for sizes in readings) for name in _SIZES.values()})
 
 
 def _sizes(rollup: Path) -> dict[str, int] | None:
-    """Bytes by our names; None of a process that has ended.
+    """Bytes by name of the metric; None for a process that has ended.
 
     Raises:
-        PermissionError: it is another user's.
+        PermissionError: it belongs to another user.
     """
     try:
         lines = [line.split() for line in rollup.read_text(encoding="ascii").splitlines()]

@@ -1,7 +1,7 @@
-"""What the sampler's process is told: JSON lines on its stdin, so that nothing secret is in a file or an argument list.
+"""Orders to the sampler process, as JSON lines on its stdin, so that no secret is in a file or an argument list.
 
-Every order has a number, and is answered by that number once it holds; an answer that nobody waited for is told from
-the next one by it. An answer that is a text says why samples cannot be written.
+The reply to an order is its number, once it is in effect; the number tells late replies from the current one. A reply
+that is a string says why samples cannot be written.
 """
 
 import msgspec
@@ -11,12 +11,12 @@ from engines.metrics import MetricsSource
 
 
 class ServerPage(msgspec.Struct, frozen=True):
-    """Where an engine tells its own view, and what may be asked there.
+    """The metrics page of an engine.
 
     Attributes:
         base_url: of the server.
-        source: which page, and what its names mean.
-        access: what every request must carry.
+        source: the page, and the meaning of its names.
+        access: credentials for every request.
     """
 
     base_url: str
@@ -25,11 +25,11 @@ class ServerPage(msgspec.Struct, frozen=True):
 
 
 class OwnProcesses(msgspec.Struct, frozen=True):
-    """Processes of this machine that are no foreign load.
+    """Processes of this machine that do not count as foreign load.
 
     Attributes:
         pids: roots of their trees.
-        unknown: why not all of them are known; None where they are.
+        unknown: why not all of them are known; None if they are.
     """
 
     pids: tuple[int, ...] = ()
@@ -37,16 +37,16 @@ class OwnProcesses(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True, tag="sample"):
-    """Sample from now on.
+    """Start sampling, or stop.
 
     Attributes:
         number: of the order.
-        log: file into which; None stops.
-        engine_pid: root of the process tree of an engine that is ours.
-        client_pids: of the client's workers.
-        server: where the engine tells its own view; None where it does not.
-        gpus: those that the engine may use, as ``CUDA_VISIBLE_DEVICES`` names them; None: every one.
-        own: processes that are no foreign load.
+        log: file to append samples to; None stops sampling.
+        engine_pid: root of the process tree of an engine that we started.
+        client_pids: the client's workers.
+        server: metrics page of the engine; None if it has none.
+        gpus: GPUs that the engine may use, as in ``CUDA_VISIBLE_DEVICES``; None for all.
+        own: processes that do not count as foreign load.
     """
 
     number: int
@@ -59,11 +59,11 @@ class Sample(msgspec.Struct, frozen=True, tag="sample"):
 
 
 class Mark(msgspec.Struct, frozen=True, tag="mark"):
-    """Read the engine's page now, whole, into the file of the samples.
+    """Read the engine's whole metrics page now.
 
     Attributes:
         number: of the order.
-        mark: what the reading is called.
+        mark: name of the reading in the log.
     """
 
     number: int
@@ -71,4 +71,4 @@ class Mark(msgspec.Struct, frozen=True, tag="mark"):
 
 
 Order = Sample | Mark
-Answer = int | str
+Reply = int | str

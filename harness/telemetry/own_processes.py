@@ -1,8 +1,8 @@
-"""Which processes of this machine belong to a measurement although the harness did not start them.
+"""Finds the processes of an engine that are not descendants of the harness, so that they do not count as foreign load.
 
-Everything below the harness is its own: clients, sampler, and the engines that it launches. An engine in a container is
-a child of the container runtime, and one at an address was started by somebody else. Where its processes cannot be
-seen, foreign load is not known either.
+Clients, sampler and launched engines are descendants of the harness. An engine in a container is a child of the
+container runtime, and an engine at a URL was started by someone else. If its processes cannot be seen, foreign load is
+unknown.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ _ASK_S = 5.0
 _FORWARDERS = frozenset(
     {"caddy", "docker-proxy", "envoy", "haproxy", "nginx", "pasta", "rootlessport", "slirp4netns", "traefik"}
 )
-"""Programs that listen in an engine's place."""
+"""Programs that listen on an engine's port on its behalf."""
 
 
 async def own_processes(launch: Launch | None, url: str | None) -> OwnProcesses:
-    """Those of an engine that runs now.
+    """The processes of a running engine.
 
     Args:
-        launch: how it was started; None where it was not started by the harness.
-        url: where it runs then.
+        launch: how the harness started it; None if it did not.
+        url: address of an engine that the harness did not start.
     """
     if launch is not None:
         return await asyncio.to_thread(in_container, launch.container) if launch.container else OwnProcesses()
@@ -38,23 +38,23 @@ async def own_processes(launch: Launch | None, url: str | None) -> OwnProcesses:
 
 
 def in_container(argv: tuple[str, ...], proc: Path = Path("/proc")) -> OwnProcesses:
-    """The first process of a container, as its runtime tells it.
+    """The first process of a container, as its runtime reports it.
 
     Args:
-        argv: prints its pid and the container's id. The pid may be one of another pid namespace, so the process must
-            be in a control group of that id.
-        proc: where the kernel's files are.
+        argv: command that prints its pid and the container's id. The pid may belong to another pid namespace, so the
+            process must be in a control group of that id.
+        proc: path of the proc file system.
     """
     with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-        answer = subprocess.run(argv, capture_output=True, text=True, timeout=_ASK_S, check=True).stdout
-        pid, container = answer.split()
+        output = subprocess.run(argv, capture_output=True, text=True, timeout=_ASK_S, check=True).stdout
+        pid, container = output.split()
         if container in (proc / str(int(pid)) / "cgroup").read_text(encoding="utf-8"):
             return OwnProcesses((int(pid),))
     return OwnProcesses(unknown="the engine's processes: those of its container cannot be seen from here")
 
 
 def at_address(url: str) -> OwnProcesses:
-    """The processes that listen there, and what was started together with them."""
+    """The processes that listen at ``url``, and those started together with them."""
     parts = urllib.parse.urlsplit(url)
     if not is_here(parts.hostname or ""):
         return OwnProcesses()
@@ -73,9 +73,9 @@ def at_address(url: str) -> OwnProcesses:
 
 
 def _root(pid: int) -> int:
-    """The topmost ancestor in the same process group: any process of an engine may be the one that listens."""
+    """The topmost ancestor in the same process group, since any process of an engine may be the one that listens."""
     process = psutil.Process(pid)
     group = os.getpgid(pid)
-    while (above := process.parent()) is not None and above.pid > 1 and os.getpgid(above.pid) == group:
-        process = above
+    while (parent := process.parent()) is not None and parent.pid > 1 and os.getpgid(parent.pid) == group:
+        process = parent
     return process.pid

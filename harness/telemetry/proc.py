@@ -1,7 +1,7 @@
-"""Processes as Linux tells of them in /proc, read ten times a second at little cost.
+"""Processes in /proc, read ten times a second at little cost.
 
-A file that is read again and again stays open: one system call reads it, and it never shows another process that has
-got the same number. New processes are looked for once a second, and only where any process has been started since.
+Files stay open: one system call reads them, and they never show another process that has got the same pid. The search
+for new processes runs once a second, and only if any process has been started since.
 """
 
 import contextlib
@@ -13,8 +13,8 @@ import psutil
 
 _SEARCH_NS = 1_000_000_000
 _SEARCH_ANYWAY_NS = 10_000_000_000
-"""Some sandboxes do not tell of new processes."""
-_MOST_BYTES = 4096
+"""Search at least this often: some sandboxes do not show that processes were started."""
+_MAX_BYTES = 4096
 _LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # noqa: PTH110  (needs CONFIG_PROC_CHILDREN)
 
 
@@ -22,35 +22,35 @@ class ProcFile:
     """A small file of /proc that stays open.
 
     Raises:
-        OSError: there is none.
+        OSError: it does not exist.
     """
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self) -> bytes:
-        """Its first 4 KiB as they are now.
+        """Its current first 4 KiB.
 
         Raises:
             OSError: the process has ended.
         """
-        return os.pread(self._file, _MOST_BYTES, 0)
+        return os.pread(self._file, _MAX_BYTES, 0)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file."""
         os.close(self._file)
 
 
 class ProcessStat(NamedTuple):
-    """One process; times are in clock ticks (``SC_CLK_TCK``).
+    """State of one process; times are in clock ticks (``SC_CLK_TCK``).
 
     Attributes:
-        parent: its parent's number.
-        state: a letter, as ps shows it.
-        started: since boot.
-        own: user and system time of its own.
-        waited: that of children that have ended and been waited for.
-        rss_pages: memory.
+        parent: pid of its parent.
+        state: one letter, as in ps.
+        started: time since boot.
+        own: user and system time.
+        waited: user and system time of ended children that it has waited for.
+        rss_pages: resident memory in pages.
     """
 
     parent: int
@@ -62,17 +62,17 @@ class ProcessStat(NamedTuple):
 
     @classmethod
     def of(cls, line: bytes) -> "ProcessStat":
-        """From ``/proc/PID/stat``; the name in it may hold anything."""
+        """Parse ``/proc/PID/stat``; the process name in it may contain any character."""
         fields = line.rpartition(b")")[2].split()
         own, waited = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
         return cls(int(fields[1]), fields[0].decode(), int(fields[19]), own, waited, int(fields[21]))
 
 
 class ProcessTree:
-    """Processes and all that descend from them, also those that have another parent by now.
+    """Processes and all their descendants, including those that have another parent by now.
 
     Args:
-        roots: numbers of the first processes.
+        roots: pids of the first processes.
     """
 
     def __init__(self, roots: Iterable[int]) -> None:
@@ -83,20 +83,17 @@ class ProcessTree:
         self._search_ns = self._search_anyway_ns = 0
 
     def read(self, t_ns: int) -> dict[int, ProcessStat]:
-        """Each by its number. One that was started since the last search is left out until the next.
-
-        One that has ended (state Z) is there until it is reaped.
-        """
+        """Processes by pid, without those started after the last search, and with zombies (state Z)."""
         if t_ns >= self._search_ns:
             self._search_ns = t_ns + _SEARCH_NS
             self._search(t_ns)
-        found: dict[int, ProcessStat] = {}
+        stats: dict[int, ProcessStat] = {}
         for pid, file in list(self._files.items()):
             try:
-                found[pid] = ProcessStat.of(file.read())
+                stats[pid] = ProcessStat.of(file.read())
             except OSError:
                 self._files.pop(pid).close()
-        return found
+        return stats
 
     def close(self) -> None:
         """Close every file."""
@@ -109,21 +106,21 @@ class ProcessTree:
         if newest_pid == self._newest_pid and t_ns < self._search_anyway_ns:
             return
         self._newest_pid, self._search_anyway_ns = newest_pid, t_ns + _SEARCH_ANYWAY_NS
-        waiting = [*self._roots, *self._files]
+        pending = [*self._roots, *self._files]
         seen: set[int] = set()
-        while waiting:
-            pid = waiting.pop()
+        while pending:
+            pid = pending.pop()
             if pid in seen:
                 continue
             seen.add(pid)
             with contextlib.suppress(OSError):
                 if pid not in self._files:
                     self._files[pid] = ProcFile(f"/proc/{pid}/stat")
-                waiting += _children(pid)
+                pending += _children(pid)
 
 
 def _children(pid: int) -> Iterator[int]:
-    """Numbers of a process's children; each is listed with the thread that started it."""
+    """Pids of a process's children; each is listed under the thread that started it."""
     if not _LISTS_CHILDREN:
         with contextlib.suppress(psutil.Error):
             yield from (child.pid for child in psutil.Process(pid).children())

@@ -1,7 +1,7 @@
-"""The engine's own page, read twice a second in a thread of its own: a slow page delays no other probe.
+"""The engine's metrics page, read twice a second in a thread of its own, so that a slow page delays no other probe.
 
-Each reading is stamped at the middle of its exchange, the instant for which its numbers hold best. Between the marks
-only gauges, counters and the sums of histograms are kept; a marked reading has the buckets too.
+Each reading is stamped at the middle of its exchange, the best estimate of when its numbers were current. Unmarked
+readings keep gauges, counters and the sums of histograms; marked ones also keep the buckets.
 """
 
 import http.client
@@ -24,41 +24,46 @@ from results.records import TelemetryRecord
 
 INTERVAL_NS = 500_000_000
 _TIMEOUT_S = {Prometheus: 2.0, DrainedIterations: 4.0}
-"""For one exchange; a page that drains itself may be held back for two seconds while nothing happens."""
+"""Limit for one exchange; a draining page may be held back for two seconds while the engine is idle."""
 _HEADERS = {"accept": "text/plain; version=0.0.4, application/json; q=0.5", "accept-encoding": "identity"}
-"""The format that is cheapest to make."""
+"""Ask for the format that is cheapest for the server."""
 
 
 _NO_SUCH_PAGE = frozenset({301, 302, 307, 308, 401, 403, 404, 405, 410, 501})
 
 
 class Refused(Exception):
-    """The server answers with something else than the page."""
+    """The server responds with an HTTP error instead of the page."""
 
-    def __init__(self, status: int, words: str) -> None:
-        super().__init__(words)
-        self.for_good = status in _NO_SUCH_PAGE
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.is_permanent = status in _NO_SUCH_PAGE
 
 
 class Reading(NamedTuple):
-    """One exchange; ``why`` says what went wrong, and is empty where the frame is good.
+    """One exchange.
 
-    ``refused`` is whether the page will not be there the next time either.
+    Attributes:
+        t_ns: middle of the exchange.
+        scrape_s: its duration; None if it failed.
+        frame: values by name.
+        error: what failed; empty if the frame is valid.
+        refused: whether later exchanges will fail as well.
     """
 
     t_ns: int
     scrape_s: float | None
     frame: Frame
-    why: str = ""
+    error: str = ""
     refused: bool = False
 
 
 class PageReader:
-    """Reads one page over a connection that is kept open.
+    """Reads one page over a kept connection.
 
     Args:
-        page: where it is.
-        clock_ns: gives the stamps.
+        page: the page.
+        clock_ns: monotonic clock.
     """
 
     def __init__(self, page: ServerPage, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
@@ -72,12 +77,12 @@ class PageReader:
         self._clock_ns = clock_ns
 
     def read(self) -> Reading:
-        """Read the page once; whatever goes wrong becomes a reason."""
+        """Read the page once; a failure becomes the error of the reading."""
         try:
             before_ns, body, after_ns = self._exchange()
             frame = self._reader.read(body)
         except Refused as error:
-            return Reading(self._clock_ns(), None, {}, masked(str(error)), refused=error.for_good)
+            return Reading(self._clock_ns(), None, {}, masked(str(error)), refused=error.is_permanent)
         except (OSError, http.client.HTTPException, ValueError, msgspec.MsgspecError) as error:
             self._connection.close()
             return Reading(self._clock_ns(), None, {}, masked(f"{type(error).__name__}: {error} at {self._path}"))
@@ -88,33 +93,33 @@ class PageReader:
         self._connection.close()
 
     def _exchange(self) -> tuple[int, bytes, int]:
-        """Begin, body and end; a connection that the server has closed meanwhile is opened once more."""
-        fresh = self._connection.sock is None
+        """Start, body and end of one exchange; reconnects once if the server has closed a kept connection."""
+        is_new = self._connection.sock is None
         try:
-            return self._ask()
+            return self._get()
         except (ConnectionError, http.client.BadStatusLine):
             self._connection.close()
-            if fresh:
+            if is_new:
                 raise
-            return self._ask()
+            return self._get()
 
-    def _ask(self) -> tuple[int, bytes, int]:
+    def _get(self) -> tuple[int, bytes, int]:
         before_ns = self._clock_ns()
         self._connection.request("GET", self._path, headers=self._headers)
-        answer = self._connection.getresponse()
-        body = answer.read()
-        if answer.status != 200:
-            raise Refused(answer.status, f"HTTP {answer.status} {answer.reason} at {self._path}")
+        response = self._connection.getresponse()
+        body = response.read()
+        if response.status != 200:
+            raise Refused(response.status, f"HTTP {response.status} {response.reason} at {self._path}")
         return before_ns, body, self._clock_ns()
 
 
 class ServerProbe:
-    """Reads a page at its own pace, and whenever it is told to.
+    """Reads a page periodically and on order.
 
     Args:
-        page: where it is.
+        page: the page.
         emit: takes records; called in the probe's thread.
-        done: takes the number of an order that holds now; called in the probe's thread.
+        done: takes the number of a completed order; called in the probe's thread.
     """
 
     def __init__(self, page: ServerPage, emit: Callable[[TelemetryRecord], None], done: Callable[[int], None]) -> None:
@@ -127,11 +132,11 @@ class ServerProbe:
         threading.Thread(target=self._run, name="server-probe", daemon=True).start()
 
     def mark(self, order: Mark) -> None:
-        """Read now; the order is answered when that is done, or has failed."""
+        """Read now; ``done`` is called when that has succeeded or failed."""
         self._orders.put(order)
 
     def stop(self) -> None:
-        """Nothing is emitted or answered from now on; an exchange that is under way is not waited for."""
+        """Emit nothing from now on, without waiting for an exchange in progress."""
         with self._lock:
             self._stopped = True
         self._orders.put(None)
@@ -140,6 +145,7 @@ class ServerProbe:
         ticker = Ticker(INTERVAL_NS, time.monotonic_ns())
         refused = False
         while True:
+            # A page that is refused once is read again only on order.
             wait_s = None if refused else ticker.wait_ns(time.monotonic_ns()) / 1e9
             try:
                 order = self._orders.get(timeout=wait_s)
@@ -153,7 +159,7 @@ class ServerProbe:
             self._read_once(order)
 
     def _read_once(self, order: Mark | None) -> Reading:
-        """A page that is refused once will be at the next tick too: it is asked for again at the marks only."""
+        """Read the page and emit the record."""
         reading = self._reader.read()
         with self._lock:
             if not self._stopped:
@@ -169,14 +175,14 @@ def _record(reading: Reading, mark: str | None) -> TelemetryRecord:
     if mark:
         values["mark"] = mark
     reasons = {name: "the engine shows no number" for name, value in kept.items() if value is None}
-    if reading.why:
+    if reading.error:
         values["scrape_s"] = None
-        reasons["scrape_s"] = reading.why
+        reasons["scrape_s"] = reading.error
     return TelemetryRecord(reading.t_ns, "server", values, reasons)
 
 
 def _connection(parts: urllib.parse.SplitResult, page: ServerPage) -> http.client.HTTPConnection:
-    """Not opened yet. Certificates are checked as the client's are; proxies are not used."""
+    """A connection, not yet opened. Certificates are checked as the client checks them; proxies are not used."""
     port = page.source.port if isinstance(page.source, Prometheus) and page.source.port else parts.port
     timeout_s = _TIMEOUT_S[type(page.source)]
     if parts.scheme == "https":

@@ -1,7 +1,7 @@
-"""Truth: a null engine that answers on an exact schedule, goes wrong on request, and remembers when it really did what.
+"""Truth server: a null engine that answers on an exact schedule, injects faults, and records when every chunk left.
 
-Driving it with a client shows the client's own error: ``make bench-client``, docs/truth.md. What its record says in
-numbers, and as the stream records of the rest of the house, is in :mod:`harness.truth.record`.
+What a client measures against it, minus this record, is the client's own error: ``make bench-client``, docs/truth.md.
+:mod:`harness.truth.record` turns the record into latencies, and into the stream records of a client without error.
 """
 
 from harness.truth.answered import Answered, Ending

@@ -1,7 +1,8 @@
-"""The truth server's process: ``python -m harness.truth ORDER``; see :class:`harness.truth.process.Order`.
+"""The truth server as a process: ``python -m harness.truth OPTIONS``; see :class:`harness.truth.process.Options`.
 
-Prints ``ready PORT``, or one line that says why not. Then each line on stdin is answered by one line: ``answered`` by
-the true times so far as JSON, ``reset`` by ``reset`` after they are forgotten. The end of stdin ends it.
+Prints ``ready PORT``, or one line that says why it cannot start. Then it replies to each line on stdin with one line:
+to ``answered`` with the record so far as JSON, to ``reset`` with ``reset`` once the record is cleared. It exits at the
+end of stdin.
 """
 
 import sys
@@ -9,42 +10,42 @@ import sys
 import msgspec
 
 from harness.errors import BadSchedule, TruthFailed
-from harness.truth.process import Order
+from harness.truth.isolation import disable_gc, pin_to_core
+from harness.truth.process import Options
 from harness.truth.server import TruthServer
-from harness.truth.undisturbed import stay_on, without_collections
 
 
-def _obey(server: TruthServer, order: bytes) -> None:
-    """Carry out one line of stdin."""
-    if order == b"answered\n":
-        _say(msgspec.json.encode(server.answered))
-    elif order == b"reset\n":
+def _execute(server: TruthServer, command: bytes) -> None:
+    """Execute one line of stdin; an empty one is its end."""
+    if command == b"answered\n":
+        _print(msgspec.json.encode(server.answered))
+    elif command == b"reset\n":
         server.reset()
-        _say(b"reset")
-    elif not order:
+        _print(b"reset")
+    elif not command:
         server.stop()
 
 
-def _say(line: bytes) -> None:
+def _print(line: bytes) -> None:
     sys.stdout.buffer.write(line + b"\n")
     sys.stdout.buffer.flush()
 
 
 def main() -> int:
-    """Serve what the argument says."""
+    """Serve the schedule that the argument holds."""
     try:
-        order = msgspec.json.decode(sys.argv[1], type=Order)
-        if order.core is not None:
-            stay_on(order.core)
-        server = TruthServer(order.schedule, order.port, host=order.host, model=order.model)
+        options = msgspec.json.decode(sys.argv[1], type=Options)
+        if options.core is not None:
+            pin_to_core(options.core)
+        server = TruthServer(options.schedule, options.port, host=options.host, model=options.model)
     except (BadSchedule, TruthFailed, msgspec.ValidationError) as error:
-        _say(str(error).encode())
+        _print(str(error).encode())
         return 2
-    # Unbuffered: two orders may arrive together, and what waits in a buffer does not wake epoll.
+    # Unbuffered: of two commands that arrive together, a buffer would hold the second, which does not wake epoll.
     with open(0, "rb", buffering=0, closefd=False) as stdin:
-        server.watch(0, lambda _mask: _obey(server, stdin.readline()))
-        without_collections()
-        _say(b"ready %d" % server.port)
+        server.watch(0, lambda _mask: _execute(server, stdin.readline()))
+        disable_gc()
+        _print(b"ready %d" % server.port)
         server.serve()
     return 0
 

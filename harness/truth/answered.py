@@ -1,4 +1,4 @@
-"""What a request asked of the truth server, and what really happened to its answer."""
+"""Requests for completions, and the record of what happened to their answers."""
 
 from enum import StrEnum
 
@@ -15,7 +15,7 @@ class Ending(StrEnum):
 
     COMPLETE = "complete"
     FAULT = "fault"
-    """As its fault wants."""
+    """As its fault prescribes."""
     HANGUP = "hangup"
     """The client closed the connection, or used it for something else."""
     RESTART = "restart"
@@ -24,50 +24,50 @@ class Ending(StrEnum):
     """The server was closed."""
 
 
-class Asked(msgspec.Struct, kw_only=True):
-    """One request: with the schedule it fixes every byte of the answer."""
+class CompletionRequest(msgspec.Struct, kw_only=True):
+    """One request; together with the schedule it determines every byte of the answer."""
 
     number: int = 0
-    """Of the request, from 0, in the order in which they came; refused (400) and other requests have none."""
+    """From 0, in order of arrival; refused requests (400) and those for other paths are not counted."""
     path: str = COMPLETIONS
     model: str = "truth"
     tokens: int
-    """Output tokens asked for."""
+    """Requested output tokens."""
     prompt_tokens: int = 1
-    """Of a prompt given as ids their number, else its words; at least 1."""
+    """Ids of a prompt given as token ids, else its words; at least 1."""
     stream: bool = True
     usage_asked: bool = True
-    """Whether the request wanted usage (``stream_options.include_usage``)."""
+    """Whether the request asked for usage (``stream_options.include_usage``)."""
     fault: Fault | None = None
     cached_tokens: int | None = None
-    """Of the prompt, from a prefix cache; None: there is none, and usage says nothing of it."""
+    """Prompt tokens found in a prefix cache; None if there is no cache, and then usage does not mention it."""
 
     @property
     def chat(self) -> bool:
-        """Whether it came by the chat path."""
+        """Whether it came on the chat path."""
         return self.path == CHAT
 
 
-class Answered(Asked, kw_only=True):
-    """What really happened to one answer; times are nanoseconds of the host's monotonic clock."""
+class Answered(CompletionRequest, kw_only=True):
+    """What happened to one answer; times are nanoseconds of the host's monotonic clock."""
 
     connection: int = 0
-    """Number of the connection, from 0, in the order in which they were accepted."""
+    """Number of the connection, from 0, in order of acceptance."""
     start_ns: int
-    """Right after the read that completed the request."""
+    """Read right after the ``recv`` that completed the request."""
     begun_ns: int | None = None
-    """When its turn came, after waiting for a slot; None where it did not wait."""
+    """When it got a slot; None if it did not wait for one."""
     written_ns: list[int] = []
-    """For each token-bearing chunk, right before the ``send`` that took its first byte. An answer that is no stream
-    counts as one chunk."""
+    """For each chunk with tokens, the time right before the ``send`` that took its first byte. An answer that is not
+    streamed counts as one chunk."""
     role_ns: int | None = None
     """The same for the empty chunk with the role."""
     finish_ns: int | None = None
     """The same for the empty chunk with the finish reason."""
     ended_ns: int | None = None
-    """After the last byte, or the moment of the fault, hang-up, restart or stop; None while under way."""
+    """After the last byte, or the time of the fault, hang-up, restart or stop; None while in progress."""
     ending: Ending | None = None
-    """None while under way."""
+    """None while in progress."""
     sends: list[tuple[int, int]] = []
-    """Every ``send`` that took bytes, HTTP framing included, as (when, how many bytes); empty when each write of the
-    timetable went out whole in one ``send``, which the other times then tell."""
+    """Time and byte count (HTTP framing included) of every ``send`` that took bytes. Empty if each write of the
+    timetable went out whole in one ``send``: then the other times are complete."""

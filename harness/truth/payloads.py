@@ -1,16 +1,16 @@
-"""The bytes that answers are made of: server-sent events in HTTP's chunked coding, and whole replies."""
+"""Bytes of answers: server-sent events in HTTP's chunked transfer coding, and whole replies."""
 
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
 
-from harness.truth.answered import Asked
+from harness.truth.answered import CompletionRequest
 from harness.truth.schedule import Fault, Schedule
 
 VOCABULARY = 960
-"""Token ids count the tokens of an answer modulo this, so a chunk can be told from its neighbours, and there are no
-more different chunks than this to make."""
+"""Token ids count the tokens of an answer modulo this: neighbouring chunks differ, and the number of distinct chunks to
+make is bounded."""
 STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\nserver: truth\r\ncache-control: no-cache\r\n"
     b"content-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -23,13 +23,13 @@ _ERROR = {"message": "the schedule wants this", "type": "server_error", "param":
 
 
 class Payloads:
-    """Events of answers to one kind of request.
+    """Events of the answers on one path for one model.
 
     Args:
-        schedule: what they look like.
-        chat: whether they are those of the chat path.
-        model: echoed in each.
-        chunked: whether each is framed as a chunk of HTTP's transfer coding.
+        schedule: their format.
+        chat: whether the path is the chat path.
+        model: name in each event.
+        chunked: whether to frame each event as a chunk of HTTP's transfer coding.
     """
 
     def __init__(self, schedule: Schedule, *, chat: bool, model: str, chunked: bool = True) -> None:
@@ -45,41 +45,41 @@ class Payloads:
         self.done = self._event(b"[DONE]") if schedule.done else b""
 
     def tokens(self, first: int, count: int, finish: bytes = b"null") -> bytes:
-        """The chunk with tokens ``first`` to ``first + count`` of an answer; ``finish`` is its finish reason's JSON."""
+        """The chunk with ``count`` tokens from token ``first``; ``finish`` is its finish reason as JSON."""
         return self._choice(self._text(first, count).encode(), finish, self._ids(first, count))
 
     def role(self) -> bytes:
-        """The empty chunk with which chat streams begin."""
+        """The empty chunk that opens a chat stream."""
         return self._event(self._opening + b'"delta":{"role":"assistant","content":""},"finish_reason":null}]}')
 
     def finish(self) -> bytes:
         """The empty chunk with the finish reason."""
         return self._choice(b"", b'"length"', b"")
 
-    def usage(self, asked: Asked) -> bytes:
-        """The chunk without choices that carries the usage; no byte when there is none."""
-        if self._schedule.usage == "absent" or not asked.usage_asked:
+    def usage(self, request: CompletionRequest) -> bytes:
+        """The chunk without choices that carries the usage; empty bytes if the answer has no usage."""
+        if self._schedule.usage == "absent" or not request.usage_asked:
             return b""
-        return self._event(msgspec.json.encode({**self._envelope, "choices": [], "usage": self._usage(asked)}))
+        return self._event(msgspec.json.encode({**self._envelope, "choices": [], "usage": self._usage(request)}))
 
     def error(self) -> bytes:
         """An error event."""
         return self._event(msgspec.json.encode({"error": {**_ERROR, "code": 500}}))
 
-    def whole(self, asked: Asked) -> bytes:
-        """The reply to a request that wants no stream."""
-        if asked.fault is Fault.ERROR_EVENT:
+    def whole(self, request: CompletionRequest) -> bytes:
+        """The reply to a request that is not streamed."""
+        if request.fault is Fault.ERROR_EVENT:
             return reply(200, {"error": {**_ERROR, "code": 500}})
-        finish = None if asked.fault is Fault.NO_FINISH else "length"
-        text = self._text(0, asked.tokens)
-        said = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
-        choice: dict[str, Any] = {"index": 0, **said, "logprobs": None, "finish_reason": finish}
+        finish = None if request.fault is Fault.NO_FINISH else "length"
+        text = self._text(0, request.tokens)
+        answer = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
+        choice: dict[str, Any] = {"index": 0, **answer, "logprobs": None, "finish_reason": finish}
         if self._schedule.token_ids:
-            choice["token_ids"] = [token % VOCABULARY for token in range(asked.tokens)]
+            choice["token_ids"] = [token % VOCABULARY for token in range(request.tokens)]
         body = {**self._envelope, "choices": [choice]}
         body["object"] = "chat.completion" if self._chat else "text_completion"
         if finish and self._schedule.usage != "absent":
-            body["usage"] = self._usage(asked)
+            body["usage"] = self._usage(request)
         return reply(200, body)
 
     def _text(self, first: int, count: int) -> str:
@@ -93,18 +93,18 @@ class Payloads:
             return b""
         return b',"token_ids":[%b]' % b",".join(b"%d" % (i % VOCABULARY) for i in range(first, first + count))
 
-    def _usage(self, asked: Asked) -> dict[str, Any]:
-        tokens = asked.tokens * (2 if self._schedule.usage == "lying" else 1)
-        prompt = asked.prompt_tokens
+    def _usage(self, request: CompletionRequest) -> dict[str, Any]:
+        tokens = request.tokens * (2 if self._schedule.usage == "lying" else 1)
+        prompt = request.prompt_tokens
         usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
-        if asked.cached_tokens is None:
+        if request.cached_tokens is None:
             return usage
-        return {**usage, "prompt_tokens_details": {"cached_tokens": asked.cached_tokens}}
+        return {**usage, "prompt_tokens_details": {"cached_tokens": request.cached_tokens}}
 
     def _choice(self, text: bytes, finish: bytes, ids: bytes) -> bytes:
-        said = b'"delta":{"content":"%b"}' if self._chat else b'"text":"%b"'
+        content = b'"delta":{"content":"%b"}' if self._chat else b'"text":"%b"'
         rest = b',"logprobs":null,"finish_reason":%b%b}]}' % (finish, ids)
-        return self._event(self._opening + said % text + rest)
+        return self._event(self._opening + content % text + rest)
 
     def _event(self, data: bytes) -> bytes:
         return self._framed(b"data: " + data + 2 * self._line_end)
@@ -116,7 +116,7 @@ def framed(body: bytes) -> bytes:
 
 
 def reply(status: int, body: object, *, content_type: str = "application/json", header: str = "") -> bytes:
-    """A whole reply; ``body`` is bytes or anything that JSON can say, ``header`` one more header line."""
+    """A whole reply; ``body`` is bytes or anything that JSON can encode, ``header`` one additional header line."""
     content = body if isinstance(body, bytes) else msgspec.json.encode(body)
     lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", "server: truth", f"content-type: {content_type}"]
     lines += [f"content-length: {len(content)}"] + ([header] if header else [])
@@ -130,7 +130,7 @@ def error_reply(status: int, message: str, *, header: str = "") -> bytes:
 
 
 def fault_reply(fault: Fault) -> bytes:
-    """What a request gets whose fault is an HTTP status."""
+    """The reply to a request whose fault is an HTTP status."""
     status = int(fault.value.removeprefix("http_"))
     header = "retry-after: 1" if status == HTTPStatus.TOO_MANY_REQUESTS else ""
     return error_reply(status, _ERROR["message"] or "", header=header)

@@ -1,6 +1,6 @@
-"""What the truth server's record says: true latencies, true load, and the record as the streams that were sent.
+"""The truth server's record as true latencies, true load, and the stream records of a client without error.
 
-Functions over what :attr:`TruthServer.answered` or :meth:`Truth.answered` give.
+The functions take what :attr:`TruthServer.answered` or :meth:`Truth.answered` return.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ _ENDS = {
     Ending.HANGUP: (StreamEnd.CANCELLED, "the client closed the connection"),
     Ending.RESTART: (StreamEnd.RESET, "the server went down"),
     Ending.STOPPED: (StreamEnd.RESET, "the server was stopped"),
-    None: (StreamEnd.CANCELLED, "the answer was under way when the record was taken"),
+    None: (StreamEnd.CANCELLED, "the answer was in progress when the record was taken"),
 }
 _FAULT_ENDS = {
     Fault.RESET: (StreamEnd.RESET, "the connection was reset"),
@@ -28,12 +28,12 @@ _FAULT_ENDS = {
 
 
 def ttft_s(answers: Sequence[Answered]) -> list[float]:
-    """From the request to the first tokens, of each answer that had some."""
+    """Seconds from the request to the first tokens, for each answer that has some."""
     return [(answer.written_ns[0] - answer.start_ns) / NS_PER_S for answer in answers if answer.written_ns]
 
 
 def gaps_s(answers: Sequence[Answered]) -> list[float]:
-    """Every gap between two neighbouring chunks of tokens of one answer."""
+    """Seconds between each two consecutive chunks of tokens of an answer."""
     return [
         (after - before) / NS_PER_S
         for answer in answers
@@ -42,9 +42,9 @@ def gaps_s(answers: Sequence[Answered]) -> list[float]:
 
 
 def lateness_s(answers: Sequence[Answered], schedule: Schedule) -> list[float]:
-    """How long after its due time each chunk of tokens was written.
+    """Seconds from the due time of each chunk of tokens to its write.
 
-    What a stall holds back is late too; what waited for a slot is not, since its timetable begins with its turn.
+    Chunks that a stall holds back count as late. Waiting for a slot does not: the timetable begins after it.
     """
     return [
         (written_ns - due_ns) / NS_PER_S
@@ -54,41 +54,41 @@ def lateness_s(answers: Sequence[Answered], schedule: Schedule) -> list[float]:
 
 
 def in_flight(answers: Sequence[Answered], start_ns: int, end_ns: int) -> float:
-    """Mean number of requests under way between two instants, weighted by time.
+    """Time-weighted mean number of requests in flight between two instants.
 
     Args:
         answers: the record.
         start_ns: first instant.
-        end_ns: second, later one; an answer that has not ended is under way up to here.
+        end_ns: second instant; an answer that has not ended is in flight until here.
     """
-    under_way_ns = 0
+    in_flight_ns = 0
     for answer in answers:
         ended_ns = end_ns if answer.ended_ns is None else answer.ended_ns
-        under_way_ns += max(0, min(ended_ns, end_ns) - max(answer.start_ns, start_ns))
-    return under_way_ns / (end_ns - start_ns)
+        in_flight_ns += max(0, min(ended_ns, end_ns) - max(answer.start_ns, start_ns))
+    return in_flight_ns / (end_ns - start_ns)
 
 
 def connections_used(answers: Sequence[Answered]) -> int:
-    """Over how many connections the requests came."""
+    """Number of connections that carried requests."""
     return len({answer.connection for answer in answers})
 
 
 def stream_records(answers: Sequence[Answered], schedule: Schedule) -> list[StreamRecord]:
     """The record as a client without any error of its own would have logged it.
 
-    A request is planned and sent when it arrived, and each read holds the body bytes of one ``send``, HTTP framing
-    removed, at the time of that ``send``. So a run of any client can be analysed with the house's own metrics.
+    Each request is planned and sent when it arrived, and each read holds the body bytes of one ``send``, HTTP framing
+    removed, at the time of that ``send``. This gives any client's run to the metrics of ``results``.
 
     Args:
         answers: the record.
-        schedule: by which they were given.
+        schedule: of the server.
     """
     script = Script(schedule)
     return [_stream_record(answer, script) for answer in answers]
 
 
 def _dues_ns(answer: Answered, schedule: Schedule) -> list[int]:
-    """When each chunk that was written was due: when the last one of its write was."""
+    """When each chunk that was written was due: with the last chunk of its write."""
     per_write = schedule.events_per_write
     chunks = Script(schedule).chunks(answer) if answer.stream else -(-answer.tokens // schedule.tokens_per_chunk)
     dues_ns = schedule.dues_ns(answer.begun_ns or answer.start_ns, answer.number, chunks)
@@ -99,7 +99,7 @@ def _dues_ns(answer: Answered, schedule: Schedule) -> list[int]:
 
 def _stream_record(answer: Answered, script: Script) -> StreamRecord:
     reads = _Reads()
-    for t_ns, data in _cut(answer, script) if answer.sends else _timed(answer, script):
+    for t_ns, data in _sends(answer, script) if answer.sends else _whole_writes(answer, script):
         reads.feed(t_ns, data)
     end, detail = _end(answer)
     return StreamRecord(
@@ -121,14 +121,14 @@ def _stream_record(answer: Answered, script: Script) -> StreamRecord:
 
 
 def _end(answer: Answered) -> tuple[StreamEnd, str | None]:
-    """How a client would have seen it end, and why."""
+    """How a client sees the answer end, and why."""
     if answer.ending is Ending.FAULT and answer.fault is not None:
         return _FAULT_ENDS.get(answer.fault, _ENDS[Ending.COMPLETE])
     return _ENDS[answer.ending]
 
 
-def _timed(answer: Answered, script: Script) -> Iterator[tuple[int, bytes]]:
-    """Each write that went out, with its time: one ``send`` each."""
+def _whole_writes(answer: Answered, script: Script) -> Iterator[tuple[int, bytes]]:
+    """Time and bytes of each write; each went out in one ``send``."""
     written = iter(answer.written_ns)
     closing_ns = answer.finish_ns or (answer.ended_ns if answer.ending is Ending.COMPLETE else None)
     for write in script.writes(answer):
@@ -140,8 +140,8 @@ def _timed(answer: Answered, script: Script) -> Iterator[tuple[int, bytes]]:
         yield t_ns, write.data
 
 
-def _cut(answer: Answered, script: Script) -> Iterator[tuple[int, bytes]]:
-    """The bytes of all writes, cut as they were sent."""
+def _sends(answer: Answered, script: Script) -> Iterator[tuple[int, bytes]]:
+    """Time and bytes of each ``send``."""
     writes = script.writes(answer)
     pending = bytearray()
     for t_ns, count in answer.sends:
@@ -152,7 +152,7 @@ def _cut(answer: Answered, script: Script) -> Iterator[tuple[int, bytes]]:
 
 
 class _Reads:
-    """Takes HTTP's framing off, as a client does."""
+    """Removes HTTP's framing, as a client does."""
 
     def __init__(self) -> None:
         self.status: int | None = None

@@ -1,4 +1,4 @@
-"""When the truth server answers, with what, and what goes wrong on purpose."""
+"""What the truth server answers, when, and which faults it injects."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ from results.units import NS_PER_S
 
 
 class Fault(StrEnum):
-    """A way in which an answer goes wrong. *Half* is half of its chunks, at least one."""
+    """A way in which an answer fails. *Half* is half of its chunks, at least one."""
 
     HTTP_429 = "http_429"
     """Status 429 with a ``retry-after`` header, at once."""
@@ -33,9 +33,9 @@ class Fault(StrEnum):
 
 
 class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One timetable for every answer, counted from the read that completed its request.
+    """The timing of every answer, from the read that completed its request, and its format and faults.
 
-    Times are taken to the nearest nanosecond. Being late with one write does not make the next one late.
+    Times are rounded to nanoseconds. A late write does not delay the ones after it.
 
     Raises:
         BadSchedule: a value is out of range, or two contradict each other.
@@ -46,60 +46,60 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     itl_s: float = 0.01
     """Gap between two chunks of tokens, in seconds."""
     tokens_per_chunk: int = 1
-    """Tokens in each chunk (one server-sent event); the last one carries what is left."""
+    """Tokens in each chunk (one server-sent event); the last one carries the remainder."""
     events_per_write: int = 1
-    """Chunks of tokens in each write. A write is due when its last chunk is: the earlier ones wait, as in a server
-    that flushes every n-th token, so its first write is ``(n - 1) * itl_s`` later than ``ttft_s``."""
+    """Chunks of tokens in each write. A write is due when its last chunk is, as in a server that flushes every n-th
+    token, so the first write is due ``(n - 1) * itl_s`` after ``ttft_s``."""
     slots: int | None = None
-    """Answers at a time; further requests wait in the order in which they came, and their timetable begins with their
-    turn. None: any number. With n slots and answers of s seconds the capacity is n / s requests per second."""
+    """Concurrent answers; further requests wait in order of arrival, and their timetable begins when they get a slot.
+    None: unlimited. With n slots and answers of s seconds the capacity is n / s requests per second."""
     jitter: Literal["none", "exponential"] = "none"
     """Whether each gap is ``itl_s`` or drawn from an exponential distribution with that mean."""
     seed: int = 0
-    """Of gaps and faults, together with the number of the request."""
+    """Seeds gaps and faults, together with the number of the request."""
     role_chunk: Literal["with_first", "early"] | None = None
-    """Chat only: an empty chunk with the role, in a write of its own right before the first tokens or at arrival."""
+    """Chat only: an empty chunk with the role, in a write of its own right before the first tokens or on arrival."""
     finish_chunk: bool = True
     """Whether the finish reason comes in an empty chunk after the last token, or on the last token's chunk."""
     comments: bool = False
-    """Whether a comment (``: ping``) is written half-way between two writes of tokens."""
+    """Whether to write a comment (``: ping``) half-way between two writes of tokens."""
     crlf: bool = False
     """Whether the lines of events end in CRLF instead of LF."""
     write_bytes: int | None = None
-    """The body is sent in pieces of at most so many bytes, each handed to the kernel by itself; None: whole writes."""
+    """Send the body in pieces of at most this many bytes, each in a ``send`` of its own; None: whole writes."""
     multibyte: bool = False
     """Whether tokens are ``é``, ``漢`` and ``🙂`` in turn instead of `` a``."""
     usage: Literal["exact", "absent", "lying"] = "exact"
-    """The usage that a request asks for: right, left out, or with twice the output tokens."""
+    """The usage that a request asks for: correct, absent, or with twice the output tokens."""
     done: bool = True
     """Whether a stream ends with ``data: [DONE]``."""
     token_ids: bool = True
     """Whether chunks carry ``token_ids``."""
     faults: Mapping[Fault, float] = {}
-    """Share of the requests that each fault befalls, 0 to 1, independently of each other; the sum is at most 1."""
+    """Fraction of the requests that get each fault, 0 to 1, drawn independently per request; the sum is at most 1."""
     stalls: tuple[tuple[float, float], ...] = ()
-    """Pauses ``(at_s, length_s)`` in seconds after the first request: nothing is written inside, what was due is
-    written at the end."""
+    """Pauses ``(at_s, length_s)`` in seconds after the first request: nothing is written during a pause, and everything
+    that was due is written at its end."""
     restart: tuple[float, float] | None = None
-    """``(at_s, down_s)``: so long after the first request every connection is reset and nothing listens, for
-    ``down_s``."""
+    """``(at_s, down_s)``: ``at_s`` seconds after the first request every connection is reset, and nothing listens for
+    ``down_s`` seconds."""
 
     def __post_init__(self) -> None:
-        complaint = next((words for good, words in _checks(self) if not good), None)
-        if complaint:
-            raise BadSchedule(f"schedule: {complaint}")
+        problem = next((message for valid, message in _checks(self) if not valid), None)
+        if problem:
+            raise BadSchedule(f"schedule: {problem}")
 
     def due_ns(self, start_ns: int, chunk: int) -> int:
-        """When chunk ``chunk`` (from 0) of an answer whose request came at ``start_ns`` is due, jitter left out."""
+        """When chunk ``chunk`` (from 0) of an answer to a request at ``start_ns`` is due, without jitter."""
         return start_ns + to_ns(self.ttft_s) + chunk * to_ns(self.itl_s)
 
     def dues_ns(self, start_ns: int, number: int, chunks: int) -> list[int]:
-        """When each of the ``chunks`` chunks of request ``number`` is due by itself, jitter included."""
+        """When each of the ``chunks`` chunks of request ``number`` is due, jitter included, writes not considered."""
         gaps = itertools.islice(self.gaps_ns(number), max(0, chunks - 1))
         return list(itertools.accumulate(gaps, initial=start_ns + to_ns(self.ttft_s)))
 
     def gaps_ns(self, number: int) -> Iterator[int]:
-        """The gaps between chunks of request ``number`` (from 0), without end."""
+        """The gaps between chunks of request ``number`` (from 0); endless."""
         itl_ns = to_ns(self.itl_s)
         if self.jitter == "none" or not itl_ns:
             return itertools.repeat(itl_ns)
@@ -107,7 +107,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (round(draw(1 / itl_ns)) for _ in itertools.repeat(None))
 
     def fault(self, number: int) -> Fault | None:
-        """What befalls request ``number`` (from 0)."""
+        """The fault of request ``number`` (from 0), if any."""
         if not self.faults:
             return None
         drawn = random.Random(f"{self.seed}/fault/{number}").random()  # noqa: S311  (no secret)
@@ -119,12 +119,12 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def to_ns(seconds: float) -> int:
-    """Nanoseconds."""
+    """Seconds in whole nanoseconds."""
     return round(seconds * NS_PER_S)
 
 
 def _checks(schedule: Schedule) -> Iterator[tuple[bool, str]]:
-    """Every rule with what to say when it is broken."""
+    """Whether each rule holds, and the message if it does not."""
     for name in ("ttft_s", "itl_s"):
         value = getattr(schedule, name)
         yield _length(value), f"{name} must be 0 or more seconds, not {value}"
@@ -133,13 +133,13 @@ def _checks(schedule: Schedule) -> Iterator[tuple[bool, str]]:
         yield value >= 1, f"{name} must be at least 1, not {value}"
     yield schedule.slots is None or schedule.slots >= 1, "slots must be at least 1, or left out"
     yield schedule.write_bytes is None or schedule.write_bytes >= 1, "write_bytes must be at least 1, or left out"
-    for name, known in (
+    for name, choices in (
         ("jitter", ("none", "exponential")),
         ("role_chunk", (None, "with_first", "early")),
         ("usage", ("exact", "absent", "lying")),
     ):
         value = getattr(schedule, name)
-        yield value in known, f"{name} must be one of {', '.join(map(str, known)).lower()}, not {value!r}"
+        yield value in choices, f"{name} must be one of {', '.join(map(str, choices)).lower()}, not {value!r}"
     yield from _fault_checks(schedule.faults)
     ends_s = 0.0
     for at_s, length_s in schedule.stalls:

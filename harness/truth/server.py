@@ -5,51 +5,96 @@ import functools
 import os
 import select
 import socket
+import struct
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 
 from harness.errors import TruthFailed
-from harness.truth.agenda import Agenda
-from harness.truth.answer import Answer
 from harness.truth.answered import CHAT, COMPLETIONS, Answered, Ending
-from harness.truth.asking import NotUnderstood, told_at_once, understand
-from harness.truth.connection import Connection
+from harness.truth.epoll_waiter import EpollWaiter
 from harness.truth.payloads import error_reply
-from harness.truth.pump import Pump
+from harness.truth.requests import HttpRequest, MalformedRequest, RequestParser, completion_request, other_reply
 from harness.truth.schedule import Fault, Schedule
-from harness.truth.script import Script
-from harness.truth.slots import Slots
-from harness.truth.waiting import Waiter
+from harness.truth.timetable import Answer, Change, Timetable
 
 __all__ = ["Answered", "TruthServer"]
 
+_BURST_NS = 100_000
+"""Longest burst of writes: after it the loop looks for new requests, so that their arrival is stamped promptly."""
 _QUIET_NS = 300_000
-"""When nothing is due for so long, what was put off is done: each of those things takes 20 to 100 µs."""
+"""Run a deferred task when nothing is due for this long: a task takes 20 to 100 µs."""
 _BUSY_NS = 1_000_000
-"""While something always is, one of them is done every so often."""
+"""Run one deferred task per this period when the server is never quiet."""
+_MAX_DEFERRED = 256
+"""Run one deferred task per round when there are more than this."""
+_EVENTS_PER_ROUND = 8
+"""Most events and accepted connections handled per round, so that a burst of arrivals does not delay due writes."""
 _BACKLOG = 4096
-_MOST_PORTS = 65535
-_EVENTS = 8
-"""Looked after in one round, so that what is due does not wait for a crowd of arrivals; the rest comes next round."""
-_MOST_PUT_OFF = 256
-"""With more of them than this, one is done in each round."""
+_MAX_PORT = 65535
+_READ_BYTES = 1 << 16
+_IN = select.EPOLLIN | select.EPOLLRDHUP
+_RESET = struct.pack("ii", 1, 0)
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Connection:
+    """One client's connection.
+
+    Attributes:
+        number: from 0, in order of acceptance.
+        fd: of its socket; -1 once closed.
+        parser: of its requests.
+        answer: in progress, or the answer whose fault has silenced the connection.
+        keep_alive: whether the connection stays open after its answer.
+    """
+
+    def __init__(self, accepted: socket.socket, number: int) -> None:
+        self._socket = accepted
+        self.number = number
+        self.fd = accepted.fileno()
+        self.parser = RequestParser()
+        self.answer: Answer | None = None
+        self.keep_alive = True
+
+    def receive(self) -> bytes | None:
+        """Bytes that have arrived; none at the end of the connection, and None if there was nothing to read."""
+        try:
+            return self._socket.recv(_READ_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
+
+    def send_continue(self) -> None:
+        """Let the client send the body that it holds back."""
+        with contextlib.suppress(OSError):
+            self._socket.send(_CONTINUE)
+
+    def close(self, *, reset: bool = False) -> None:
+        """Close it, with ``reset`` by a RST instead of an orderly end. Closing twice is harmless."""
+        if self.fd < 0:
+            return
+        if reset:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self.fd = -1
+        self._socket.close()
 
 
 class TruthServer:
-    """Serves one schedule from the thread that calls :meth:`serve`; listens as soon as it is made.
+    """Serves one schedule from the thread that calls :meth:`serve`; listens from construction on.
 
     Args:
-        schedule: the timetable.
+        schedule: timing and faults of every answer.
         port: to listen on; 0 for a free one.
         host: address to listen on.
-        model: the name that ``/v1/models`` lists, and that of answers whose request names none.
-        keep: whether answers are kept for :attr:`answered`.
-        on_end: called with each answer that has ended, soon after, when nothing is due.
+        model: name that ``/v1/models`` lists, and of answers whose request names none.
+        keep: whether to keep answers for :attr:`answered`.
+        on_end: called with each finished answer, soon after its end, when nothing is due.
 
     Attributes:
         port: on which it listens.
-        endings: how many answers ended how.
+        endings: count of answers by how they ended.
         accepted: connections so far.
 
     Raises:
@@ -66,7 +111,6 @@ class TruthServer:
         keep: bool = True,
         on_end: Callable[[Answered], None] | None = None,
     ) -> None:
-        self.schedule = schedule
         self.port = port
         self.endings: Counter[Ending] = Counter()
         self.accepted = 0
@@ -74,16 +118,12 @@ class TruthServer:
         self._model = model
         self._keep = keep
         self._on_end = on_end
-        self._script = Script(schedule)
-        self._script.warm(model)
-        self._listener: socket.socket | None = self._bound()
-        self.epoll = select.epoll()
-        self.pump = Pump(self._ended, self._failed)
-        self._slots = Slots(schedule.slots, self.pump.add)
-        self._agenda = Agenda(schedule, self.pump, self._go_down, self._listen)
-        self._number = 0
+        self._timetable = Timetable(schedule)
+        self._timetable.script.warm(model)
+        self._listener: socket.socket | None = self._bind()
+        self._epoll = select.epoll()
         self._answers: list[Answer] = []
-        self._put_off: deque[Callable[[], None]] = deque()
+        self._deferred: deque[Callable[[], None]] = deque()
         self._connections: dict[int, Connection] = {}
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._running = True
@@ -93,43 +133,46 @@ class TruthServer:
 
     @property
     def answered(self) -> list[Answered]:
-        """What has been answered so far, in the order in which the requests came; those under way included."""
-        return [answer.record(self._script) for answer in self._answers]
+        """The record of all answers so far, those in progress included, in order of their requests."""
+        return [answer.record(self._timetable.script) for answer in self._answers]
 
     def reset(self) -> None:
         """Forget every answer: the next request has number 0, and stalls and restart count from it."""
         self._answers.clear()
-        self._number = 0
-        self._agenda.clear()
+        self._timetable.reset()
         if self._listener is None:
             self._listen()
 
     def watch(self, fd: int, handler: Callable[[int], None]) -> None:
         """Call ``handler`` with epoll's mask whenever ``fd`` can be read."""
-        self.epoll.register(fd, select.EPOLLIN)
+        self._epoll.register(fd, select.EPOLLIN)
         self._handlers[fd] = handler
 
     def stop(self) -> None:
-        """Make :meth:`serve` return; from any thread."""
+        """Make :meth:`serve` return; safe from any thread."""
         os.eventfd_write(self._wake, 1)
 
     def serve(self) -> None:
         """Answer until :meth:`stop`."""
-        clock, run, poll, wait = time.monotonic_ns, self.pump.run, self.epoll.poll, Waiter(self.epoll).wait
-        agenda, handlers, put_off = self._agenda, self._handlers, self._put_off
+        clock, poll, wait = time.monotonic_ns, self._epoll.poll, EpollWaiter(self._epoll).wait
+        timetable, handlers, deferred = self._timetable, self._handlers, self._deferred
+        due, disruptions = timetable.due, timetable.disruptions
         busy_ns = 0
         while self._running:
             now_ns = clock()
-            if now_ns >= agenda.next_ns:
-                agenda.run(now_ns)
-            next_ns = min(run(now_ns), agenda.next_ns)
-            remaining_ns = next_ns - clock()
-            if put_off and (remaining_ns > _QUIET_NS or now_ns > busy_ns or len(put_off) > _MOST_PUT_OFF):
-                put_off.popleft()()
+            if now_ns >= disruptions.next_ns:
+                for change in disruptions.run(now_ns):
+                    self._restart(change, now_ns)
+            next_ns = due(now_ns)
+            if next_ns <= now_ns:
+                next_ns = self._write(now_ns + _BURST_NS)
+            remaining_ns = min(next_ns, disruptions.next_ns) - clock()
+            if deferred and (remaining_ns > _QUIET_NS or now_ns > busy_ns or len(deferred) > _MAX_DEFERRED):
+                deferred.popleft()()
                 busy_ns = now_ns + _BUSY_NS
             elif remaining_ns > 0:
                 wait(remaining_ns)
-            for fd, mask in poll(0, _EVENTS):
+            for fd, mask in poll(0, _EVENTS_PER_ROUND):
                 handler = handlers.get(fd)
                 if handler is not None:  # else an earlier event of this round has closed it
                     handler(mask)
@@ -139,114 +182,147 @@ class TruthServer:
         for connection in self._drain():
             self._cut(connection, Ending.STOPPED, time.monotonic_ns())
             connection.close()
-        self._catch_up()
+        while self._deferred:
+            self._deferred.popleft()()
         if self._listener is not None:
             self._listener.close()
-        if not self.epoll.closed:
-            self.epoll.close()
+        if not self._epoll.closed:
+            self._epoll.close()
             os.close(self._wake)
 
-    # Called by connections.
-
-    def requested(self, connection: Connection, now_ns: int) -> None:
-        """A whole request has come."""
-        if connection.answer is not None:  # no client of ours pipelines; whoever does must not get mixed answers
-            self.gone(connection, now_ns)
-        elif connection.method == "POST" and connection.path in {CHAT, COMPLETIONS}:
+    def _write(self, until_ns: int) -> int:
+        """Write what is due, at most until ``until_ns``; returns when to write next."""
+        timetable = self._timetable
+        ready, sent = timetable.ready, timetable.sent
+        write, clock = os.write, time.monotonic_ns
+        until_ns = min(until_ns, timetable.disruptions.hold_ns)
+        while ready:
+            t_ns = clock()
+            if t_ns >= until_ns:
+                break
+            answer = ready.popleft()
+            data = answer.data
             try:
-                asked = understand(connection.path, connection.body, self._model)
-            except NotUnderstood as error:
-                self._tell(connection, error_reply(400, str(error)), now_ns)
+                count = write(answer.fd, data)
+            except OSError as error:
+                self._write_failed(answer, error)
+                continue
+            if count < len(data):
+                answer.sent_part(t_ns, count)
+                self._wait_writable(answer)
+            elif not sent(answer, t_ns):
+                self._complete(answer)
+        return timetable.next_ns(clock())
+
+    def _write_failed(self, answer: Answer, error: OSError) -> None:
+        if isinstance(error, BlockingIOError):
+            self._wait_writable(answer)
+        elif answer.fd in self._connections:  # else the answer ended before this write was due
+            self._disconnect(self._connections[answer.fd], time.monotonic_ns())
+
+    def _wait_writable(self, answer: Answer) -> None:
+        """Resume ``answer`` when the kernel takes bytes again."""
+        self._epoll.modify(answer.fd, _IN | select.EPOLLOUT)
+
+    # Requests.
+
+    def _on_event(self, connection: Connection, mask: int) -> None:
+        if mask & select.EPOLLOUT and connection.answer is not None:
+            self._epoll.modify(connection.fd, _IN)
+            self._timetable.resume(connection.answer)
+        if mask & ~select.EPOLLOUT:
+            self._read(connection)
+
+    def _read(self, connection: Connection) -> None:
+        data = connection.receive()
+        if data is None:
+            return
+        now_ns = time.monotonic_ns()
+        if not data:
+            self._disconnect(connection, now_ns)
+            return
+        try:
+            request = connection.parser.feed(data)
+        except MalformedRequest as error:
+            self._refuse(connection, str(error), now_ns)
+            return
+        if connection.parser.expects_continue:
+            connection.send_continue()
+        if request is not None:
+            connection.keep_alive = request.keep_alive
+            self._respond(connection, request, now_ns)
+
+    def _respond(self, connection: Connection, request: HttpRequest, now_ns: int) -> None:
+        if connection.answer is not None:  # pipelined: hang up rather than mix two answers
+            self._disconnect(connection, now_ns)
+        elif request.method == "POST" and request.path in {CHAT, COMPLETIONS}:
+            try:
+                completion = completion_request(request.path, request.body, self._model)
+            except MalformedRequest as error:
+                self._reply(connection, error_reply(400, str(error)), now_ns)
                 return
-            asked.number = self._number
-            asked.fault = self.schedule.fault(asked.number)
-            self._number += 1
-            self._agenda.begin(now_ns)
-            answer = Answer(connection, asked, self._script.steps(asked), now_ns)
+            answer = self._timetable.add_request(connection.fd, connection.number, completion, now_ns)
             connection.answer = answer
-            self._slots.ask(answer)
             if self._keep:
                 self._answers.append(answer)
         else:
-            self._tell(connection, told_at_once(connection.method, connection.path, self._model), now_ns)
+            self._reply(connection, other_reply(request.method, request.path, self._model), now_ns)
 
-    def refuse(self, connection: Connection, message: str, now_ns: int) -> None:
-        """What has come is no HTTP: say so and hang up."""
+    def _refuse(self, connection: Connection, message: str, now_ns: int) -> None:
+        """Reply 400 to bytes that cannot be parsed, then hang up."""
         if connection.answer is not None:
-            self.gone(connection, now_ns)
+            self._disconnect(connection, now_ns)
             return
-        connection.keep = False
-        self._tell(connection, error_reply(400, message), now_ns)
+        connection.keep_alive = False
+        self._reply(connection, error_reply(400, message), now_ns)
 
-    def gone(self, connection: Connection, now_ns: int) -> None:
-        """The client has closed the connection, or may not use it any more."""
-        self._cut(connection, Ending.HANGUP, now_ns)
-        if self._connections.pop(connection.fd, None) is not None:
-            del self._handlers[connection.fd]
-            self.epoll.unregister(connection.fd)
-            self._put_off.append(connection.close)
+    def _reply(self, connection: Connection, data: bytes, now_ns: int) -> None:
+        connection.answer = self._timetable.add_reply(connection.fd, connection.number, data, now_ns)
 
-    # The life of an answer.
+    # Ends of answers.
 
-    def _tell(self, connection: Connection, data: bytes, now_ns: int) -> None:
-        """A reply that is not recorded; it goes through the timetable because nothing may be written in a stall."""
-        connection.answer = Answer(connection, None, iter([(0, data)]), now_ns)
-        self.pump.add(connection.answer)
-
-    def _ended(self, answer: Answer) -> None:
-        """Its last write is out."""
-        connection, fault = answer.connection, answer.asked.fault if answer.asked else None
-        if connection is None:
-            return
-        self._finish(answer, Ending.FAULT if fault else Ending.COMPLETE, time.monotonic_ns())
+    def _complete(self, answer: Answer) -> None:
+        """End an answer whose last write is out, in the way of its fault if it has one."""
+        connection, fault = self._connections[answer.fd], answer.request.fault if answer.request else None
+        self._end(answer, Ending.FAULT if fault else Ending.COMPLETE, time.monotonic_ns())
         if fault is Fault.STALL:
-            return  # the answer stays where it is: the connection is silent and takes no further request
+            return  # the answer stays on the connection, which is silent and takes no further request
         connection.answer = None
-        if fault in {Fault.RESET, Fault.TRUNCATED} or not connection.keep:
-            self._close(connection, reset=fault is Fault.RESET)
+        if fault in {Fault.RESET, Fault.TRUNCATED} or not connection.keep_alive:
+            self._forget(connection)
+            connection.close(reset=fault is Fault.RESET)
 
-    def _failed(self, answer: Answer, error: OSError | None) -> None:
-        """The kernel did not take all of a write."""
-        connection = answer.connection
-        if connection is None:
-            return
-        if error is None or isinstance(error, BlockingIOError):
-            connection.wait_writable()
-        else:
-            self.gone(connection, time.monotonic_ns())
+    def _disconnect(self, connection: Connection, now_ns: int) -> None:
+        """Drop a connection that the client has closed or misused."""
+        self._cut(connection, Ending.HANGUP, now_ns)
+        if self._forget(connection):
+            self._epoll.unregister(connection.fd)
+            self._deferred.append(connection.close)
 
     def _cut(self, connection: Connection, ending: Ending, now_ns: int) -> None:
         if connection.answer is not None and connection.answer.ending is None:
-            self._finish(connection.answer, ending, now_ns)
+            self._end(connection.answer, ending, now_ns)
         connection.answer = None
 
-    def _finish(self, answer: Answer, ending: Ending, now_ns: int) -> None:
-        answer.finish(ending, now_ns)
-        self._slots.ended(answer, now_ns)
-        if answer.asked is not None:
+    def _end(self, answer: Answer, ending: Ending, now_ns: int) -> None:
+        self._timetable.end(answer, ending, now_ns)
+        if answer.request is not None:
             self.endings[ending] += 1
             if self._on_end is not None:
-                self._put_off.append(functools.partial(self._report, answer))
-
-    def _report(self, answer: Answer) -> None:
-        assert self._on_end is not None
-        self._on_end(answer.record(self._script))
-
-    def _catch_up(self) -> None:
-        while self._put_off:
-            self._put_off.popleft()()
+                on_end, script = self._on_end, self._timetable.script
+                self._deferred.append(lambda: on_end(answer.record(script)))
 
     # Sockets.
 
-    def _bound(self) -> socket.socket:
-        """A socket that listens; its port is the same ever after."""
-        reason = f"a port is between 0 and {_MOST_PORTS}"
+    def _bind(self) -> socket.socket:
+        """A listening socket; the port stays the same from the first one on."""
+        reason = f"a port is between 0 and {_MAX_PORT}"
         try:
-            if 0 <= self.port <= _MOST_PORTS:
+            if 0 <= self.port <= _MAX_PORT:
                 listener = socket.create_server((self._host, self.port), backlog=_BACKLOG)
                 listener.setblocking(False)
-                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # Linux hands it on to what it accepts
-                with contextlib.suppress(OSError):  # BBR would hold back what is to leave now, by how fast ACKs come
+                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # Linux: accepted sockets inherit it
+                with contextlib.suppress(OSError):  # BBR would pace writes by the rate of ACKs
                     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
                 self.port = listener.getsockname()[1]
                 return listener
@@ -255,36 +331,40 @@ class TruthServer:
         raise TruthFailed(f"cannot listen on {self._host}:{self.port} ({reason}); choose another")
 
     def _listen(self) -> None:
-        self._listener = self._bound()
+        self._listener = self._bind()
         self.watch(self._listener.fileno(), self._accept)
 
     def _accept(self, _mask: int) -> None:
         assert self._listener is not None
-        for _ in range(_EVENTS):
+        for _ in range(_EVENTS_PER_ROUND):
             try:
-                taken, _ = self._listener.accept()
-            except OSError:  # nobody left, or the client has gone already
+                accepted, _ = self._listener.accept()
+            except OSError:  # none left, or the client has gone already
                 return
-            taken.setblocking(False)
-            connection = Connection(self, taken, self.accepted)
+            accepted.setblocking(False)
+            connection = Connection(accepted, self.accepted)
             self.accepted += 1
+            self._epoll.register(connection.fd, _IN)
             self._connections[connection.fd] = connection
-            self._handlers[connection.fd] = connection.on_event
+            self._handlers[connection.fd] = functools.partial(self._on_event, connection)
 
-    def _close(self, connection: Connection, *, reset: bool = False) -> None:
-        if self._connections.pop(connection.fd, None) is not None:
-            del self._handlers[connection.fd]
-        connection.close(reset=reset)
+    def _forget(self, connection: Connection) -> bool:
+        """Stop handling events of ``connection``; returns whether it was handled until now."""
+        self._handlers.pop(connection.fd, None)
+        return self._connections.pop(connection.fd, None) is not None
 
     def _drain(self) -> Iterator[Connection]:
-        """Every connection, no longer watched."""
+        """Every connection, no longer handled."""
         while self._connections:
             fd, connection = self._connections.popitem()
             del self._handlers[fd]
             yield connection
 
-    def _go_down(self, now_ns: int) -> None:
-        """Every connection is reset, and nothing listens."""
+    def _restart(self, change: Change, now_ns: int) -> None:
+        """Reset every connection and stop listening, or listen again."""
+        if change is Change.UP:
+            self._listen()
+            return
         assert self._listener is not None
         del self._handlers[self._listener.fileno()]
         self._listener.close()

@@ -1,4 +1,4 @@
-"""The bytes of one virtual answer, and when each read of them arrives."""
+"""One virtual answer: its bytes, and when they arrive."""
 
 import functools
 from random import Random
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from harness.truth.answered import Asked
+from harness.truth.answered import CompletionRequest
 from harness.truth.payloads import Payloads
 from harness.truth.schedule import Schedule
 from harness.virtual.engine import Fault, VirtualEngine
@@ -14,19 +14,19 @@ from results.records import StreamEnd
 from results.units import NS_PER_S
 
 STATUS = {Fault.HTTP_429: 429, Fault.HTTP_500: 500, Fault.HTTP_503: 503}
-"""Of the faults that are refusals by HTTP."""
+"""HTTP status of each fault that has one."""
 _HALF = frozenset({Fault.RESET, Fault.ERROR_EVENT, Fault.STALL})
 _TOKENLESS = frozenset({Fault.SILENT, Fault.EMPTY})
 
 
 class Answer(NamedTuple):
-    """One answer, in nanoseconds since it got a slot.
+    """One answer; times are nanoseconds since it got a slot.
 
     Attributes:
-        chunk_ns: when each chunk with tokens leaves.
-        chunk_tokens: how many are in each.
-        close_ns: when the exchange ends; None: when the client gives it up.
-        end: how the transport sees that.
+        chunk_ns: when each chunk with tokens is sent.
+        chunk_tokens: tokens in each chunk.
+        close_ns: when the exchange ends; None if it lasts until the client drops it.
+        end: how the transport sees the end.
         closing: the last bytes.
     """
 
@@ -38,44 +38,44 @@ class Answer(NamedTuple):
 
 
 def answer_of(
-    asked: Asked, tokens: int, fault: Fault | None, *, engine: VirtualEngine, factor: float, rng: Random
+    request: CompletionRequest, tokens: int, fault: Fault | None, *, engine: VirtualEngine, factor: float, rng: Random
 ) -> Answer:
     """Draw an answer.
 
     Args:
-        asked: the request.
-        tokens: how long the answer is, if nothing goes wrong.
-        fault: what befalls it; none of :data:`STATUS`.
-        engine: how long it takes.
-        factor: on every time.
-        rng: of the draws.
+        request: the request.
+        tokens: length of the answer without a fault.
+        fault: its fault, other than those in :data:`STATUS`.
+        engine: model of its timing.
+        factor: multiplies every time.
+        rng: source of randomness.
     """
     size = engine.tokens_per_chunk
     ready_s = engine.service.token_times_s(tokens, rng)
     due_s = [*ready_s[size - 1 : -1 : size], ready_s[-1]]
     due_ns = [round(s * factor * NS_PER_S) for s in due_s]
     counts = [size] * (len(due_ns) - 1) + [tokens - size * (len(due_ns) - 1)]
-    kept = 0 if fault in _TOKENLESS else max(1, len(due_ns) // 2) if fault in _HALF else len(due_ns)
-    close_ns = None if fault in {Fault.STALL, Fault.SILENT} else due_ns[min(kept, len(due_ns) - 1)]
+    sent = 0 if fault in _TOKENLESS else max(1, len(due_ns) // 2) if fault in _HALF else len(due_ns)
+    close_ns = None if fault in {Fault.STALL, Fault.SILENT} else due_ns[min(sent, len(due_ns) - 1)]
     end = StreamEnd.RESET if fault is Fault.RESET else StreamEnd.COMPLETE
-    return Answer(due_ns[:kept], counts[:kept], close_ns, end, _closing(asked, tokens, fault))
+    return Answer(due_ns[:sent], counts[:sent], close_ns, end, _closing(request, tokens, fault))
 
 
-def chunk(asked: Asked, tokens: int) -> bytes:
-    """The event of a chunk with so many tokens."""
-    return _chunk(asked.model, tokens, chat=asked.chat)
+def chunk(request: CompletionRequest, tokens: int) -> bytes:
+    """The event of a chunk with this many tokens."""
+    return _chunk(request.model, tokens, chat=request.chat)
 
 
 def refusal(fault: Fault) -> bytes:
-    """The body of a refusal by HTTP."""
+    """The body of a reply with an error status."""
     return msgspec.json.encode({"error": {"message": "the virtual engine wants this", "code": STATUS[fault]}})
 
 
-def _closing(asked: Asked, tokens: int, fault: Fault | None) -> bytes:
-    payloads = _payloads(asked.model, chat=asked.chat)
+def _closing(request: CompletionRequest, tokens: int, fault: Fault | None) -> bytes:
+    payloads = _payloads(request.model, chat=request.chat)
     if fault is None or fault is Fault.EMPTY:
-        told = msgspec.structs.replace(asked, tokens=0 if fault else tokens)
-        return payloads.finish() + payloads.usage(told) + payloads.done
+        usage = msgspec.structs.replace(request, tokens=0 if fault else tokens)
+        return payloads.finish() + payloads.usage(usage) + payloads.done
     return payloads.error() + payloads.done if fault is Fault.ERROR_EVENT else b""
 
 

@@ -1,4 +1,4 @@
-"""How long a virtual engine takes for an answer: distributions, and what is drawn from them."""
+"""Distributions of the service times of a virtual engine."""
 
 import itertools
 from random import Random
@@ -7,7 +7,7 @@ import msgspec
 
 
 class Fixed(msgspec.Struct, frozen=True):
-    """Always the same."""
+    """A constant."""
 
     seconds: float
 
@@ -30,27 +30,27 @@ Draw = Fixed | Exponential
 
 
 class Whole(msgspec.Struct, frozen=True):
-    """One draw for a whole answer, whatever its length: the service time of M/M/c and M/D/c.
+    """One draw per answer, independent of its length: the service time of M/M/c and M/D/c queues.
 
-    Its tokens come evenly spread over it, the last one at its end.
+    Tokens are spread evenly over it, the last one at its end.
     """
 
     total: Draw
 
     def token_times_s(self, tokens: int, rng: Random) -> list[float]:
-        """When each token is ready, in seconds from the begin of service."""
+        """When each token is ready, in seconds from the start of service."""
         each_s = self.total.draw(rng) / tokens
         return [each_s * (i + 1) for i in range(tokens)]
 
 
 class PerToken(msgspec.Struct, frozen=True):
-    """A draw for the first token, and one for each later one."""
+    """One draw for the first token, and one per later token."""
 
     ttft: Draw
     itl: Draw
 
     def token_times_s(self, tokens: int, rng: Random) -> list[float]:
-        """When each token is ready, in seconds from the begin of service."""
+        """When each token is ready, in seconds from the start of service."""
         gaps_s = (self.itl.draw(rng) for _ in range(tokens - 1))
         return list(itertools.accumulate(gaps_s, initial=self.ttft.draw(rng)))
 

@@ -1,4 +1,4 @@
-"""What a virtual engine is: how long it takes, what goes wrong, and how its starts and trials differ."""
+"""Model of a virtual engine: service times, faults, and noise between starts and trials."""
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
@@ -9,12 +9,12 @@ from harness.virtual.draws import Fixed, PerToken, Service
 
 
 class Fault(StrEnum):
-    """A way in which an exchange goes wrong. *Half* is half of its chunks, at least one."""
+    """A way in which an exchange fails. *Half* is half of its chunks, at least one."""
 
     REFUSED = "refused"
-    """Nothing listens."""
+    """The connection is refused."""
     HTTP_429 = "http_429"
-    """After a millisecond, without taking a slot; as the other two statuses."""
+    """This status after a millisecond, without taking a slot; the same for the other two statuses."""
     HTTP_500 = "http_500"
     HTTP_503 = "http_503"
     RESET = "reset"
@@ -24,21 +24,21 @@ class Fault(StrEnum):
     TRUNCATED = "truncated"
     """All tokens and an orderly end, without a finish reason."""
     STALL = "stall"
-    """Half of the tokens, then nothing; the connection stays open and the slot taken until the client gives up."""
+    """Half of the tokens, then nothing; connection and slot stay occupied until the client drops the exchange."""
     SILENT = "silent"
-    """Never a byte; otherwise as a stall."""
+    """A stall before the first byte."""
     EMPTY = "empty"
-    """A finish reason and usage, and not one token."""
+    """A finish reason and usage, but no token."""
 
 
 class Death(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of the engine's process: every exchange is reset, and nothing listens any more.
+    """A crash of the engine's process: every exchange is reset, and nothing listens afterwards.
 
     Attributes:
-        at_s: so long after it was ready; or
-        after_requests: at the arrival of this request of a start. 0: it ends before it is ready.
-        beyond: or when more requests than this are under way.
-        starts: in which starts of a run, counted from 1; None for all.
+        at_s: time of the crash after the engine was ready; or
+        after_requests: crash at the arrival of this request of a start; 0 for a crash before it is ready; or
+        beyond: crash when more requests than this are in flight.
+        starts: starts of a run that crash, counted from 1; None for all.
         exit_status: of the process.
     """
 
@@ -49,60 +49,60 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
     exit_status: int = 1
 
     def befalls(self, start: int) -> bool:
-        """Whether it is for this start."""
+        """Whether it applies to this start."""
         return self.starts is None or start in self.starts
 
-    def is_due(self, requests: int, under_way: int) -> bool:
-        """Whether it comes with a request that has just arrived.
+    def is_due(self, requests: int, in_flight: int) -> bool:
+        """Whether a request that has just arrived causes the crash.
 
         Args:
-            requests: of this start so far, that one included.
-            under_way: likewise.
+            requests: requests of this start so far, including this one.
+            in_flight: requests in flight, including this one.
         """
-        return requests == self.after_requests or (self.beyond is not None and under_way > self.beyond)
+        return requests == self.after_requests or (self.beyond is not None and in_flight > self.beyond)
 
 
 class VirtualEngine(msgspec.Struct, frozen=True, kw_only=True):
-    """A model of a server: a queue in the order of arrival, and slots that each serve one request at a time.
+    """A model of a server: a FIFO queue, and slots that each serve one request at a time.
 
     Raises:
         ValueError: a value is out of range.
     """
 
     service: Service = PerToken(Fixed(0.05), Fixed(0.01))
-    """How long an answer takes once it has a slot."""
+    """Time that an answer takes once it has a slot."""
     slots: int | None = None
-    """Answers at a time; None: any number, so that nothing waits."""
+    """Concurrent answers; None for no limit."""
     tokens_per_chunk: int = 1
-    """A chunk leaves when its last token is ready; the last chunk carries what is left."""
+    """Tokens per chunk, which is sent when its last token is ready; the last chunk carries the remainder."""
     faults: Mapping[Fault, float] = {}
-    """Share of the requests that each fault befalls, 0 to 1; the sum is at most 1."""
+    """Fraction of requests that get each fault, 0 to 1; the sum is at most 1."""
     short_share: float = 0.0
-    """Share of the answers that are shorter than asked."""
+    """Fraction of answers that are shorter than requested."""
     short_length: float = 0.5
-    """How long those are, as a share of the length asked; at least one token."""
+    """Length of those as a fraction of the requested length; at least one token."""
     deaths: tuple[Death, ...] = ()
     cache_block_tokens: int | None = None
-    """Size of the blocks of a prefix cache, whose hits usage tells; None: there is no cache."""
+    """Block size of a prefix cache, whose hits usage reports; None for no cache."""
     dial_s: float = 0.0
-    """To open one connection; connections are kept."""
+    """Seconds to open one connection; connections are kept."""
     start_s: float = 1.0
-    """From launch to ready."""
+    """Seconds from launch to ready."""
     slowdown: float = 1.0
     """Factor on every time."""
     start_noise: float = 0.0
-    """Each start has a factor of its own on every time: exp of a normal draw with this standard deviation."""
+    """Each start has its own factor on every time: exp of a normal draw with this standard deviation."""
     trial_noise: float = 0.0
-    """Each trial likewise."""
+    """The same for each trial."""
     trial_correlation: float = 0.0
-    """Between the draws of trials that follow each other, as in a first-order autoregressive process."""
+    """Correlation between the draws of consecutive trials, as in a first-order autoregressive process."""
     aborts: bool = True
-    """Whether a request that its client gives up frees its slot at once; else it is served to its end."""
+    """Whether a request that its client drops frees its slot at once; else it is served to its end."""
 
     def __post_init__(self) -> None:
-        complaint = next((text for good, text in _checks(self) if not good), None)
-        if complaint:
-            raise ValueError(f"virtual engine: {complaint}")
+        problem = next((message for valid, message in _checks(self) if not valid), None)
+        if problem:
+            raise ValueError(f"virtual engine: {problem}")
 
 
 def _checks(engine: VirtualEngine) -> Iterator[tuple[bool, str]]:

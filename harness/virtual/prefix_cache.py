@@ -8,23 +8,23 @@ from workloads import EndlessCache
 
 
 class PrefixCache:
-    """Forgets nothing until it is emptied; hits are told, and cost as much time as misses.
+    """Keeps everything until it is emptied. Hits are reported, but take as much time as misses.
 
     Args:
-        block_tokens: prompts are kept in blocks of so many tokens.
+        block_tokens: tokens per cached block.
     """
 
     def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
-        self._kept = EndlessCache(block_tokens)
+        self._blocks = EndlessCache(block_tokens)
 
     def add(self, prompt: str) -> int:
-        """Take in a prompt; returns how many of its leading tokens were there already."""
-        return self._kept.add(word_tokenizer().encode(prompt))
+        """Cache a prompt; returns the number of its leading tokens that were cached already."""
+        return self._blocks.add(word_tokenizer().encode(prompt))
 
     def empty(self) -> None:
-        """Forget everything."""
-        self._kept = EndlessCache(self._block_tokens)
+        """Drop all blocks."""
+        self._blocks = EndlessCache(self._block_tokens)
 
 
 class _Message(msgspec.Struct):
@@ -40,6 +40,6 @@ _decoder = msgspec.json.Decoder(_Body)
 
 
 def prompt_of(request: HttpRequest) -> str:
-    """The text of a request's prompt, a chat's messages one after the other."""
+    """The text of a request's prompt; for a chat, its messages joined."""
     body = _decoder.decode(request.body)
     return " ".join([body.prompt, *(message.content for message in body.messages)])

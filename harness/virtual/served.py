@@ -1,4 +1,4 @@
-"""What a virtual engine did with one request: the truth that a run's figures can be held to."""
+"""A virtual engine's record of one request: the true values for a run's metrics."""
 
 from enum import StrEnum
 
@@ -9,34 +9,34 @@ from results.records import Phase
 
 
 class Ending(StrEnum):
-    """How a request ended, as the server knows it."""
+    """How a request ended, seen by the server."""
 
     COMPLETE = "complete"
     FAULT = "fault"
     DROPPED = "dropped"
-    """The client gave it up."""
+    """The client dropped it."""
     DIED = "died"
-    """The engine ended."""
+    """The engine crashed."""
 
 
 class Served(msgspec.Struct, kw_only=True):
-    """One request, in nanoseconds of the run's clock. Filled in as it goes on.
+    """One request; times are nanoseconds of the run's clock. Filled in as the request progresses.
 
     Attributes:
         start: of the engine within the run, from 1.
-        trial: its id; None for what belongs to no trial, such as settling rounds.
-        phase: as the client sent it.
-        prompt_tokens: as the server counted them.
-        cached_tokens: of these, from its prefix cache; None where it has none, or they never got there.
-        asked_tokens: length of the answer that was asked for.
-        fault: what was to befall it.
-        tokens: of the answer, had nothing gone wrong.
-        arrived_ns: when the server had it.
-        begun_ns: when it got a slot; None where it never did.
-        chunk_ns: when each chunk with tokens left.
-        chunk_tokens: how many were in each.
-        ended_ns: when the last byte left, or the exchange broke; None while under way.
-        ending: how.
+        trial: id of its trial; None outside trials, such as in warm-up rounds.
+        phase: as sent by the client.
+        prompt_tokens: as counted by the server.
+        cached_tokens: prompt tokens from the prefix cache; None without a cache, or if it never got a slot.
+        asked_tokens: requested length of the answer.
+        fault: its fault, if any.
+        tokens: length of the answer without the fault.
+        arrived_ns: when it arrived.
+        begun_ns: when it got a slot; None if it never did.
+        chunk_ns: when each chunk with tokens was sent.
+        chunk_tokens: tokens in each chunk.
+        ended_ns: when the last byte was sent or the exchange failed; None while in progress.
+        ending: how it ended; None while in progress.
     """
 
     start: int

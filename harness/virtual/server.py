@@ -1,4 +1,4 @@
-"""A virtual engine that runs: its queue, its slots, and its end."""
+"""A running virtual engine: its queue, slots and crashes."""
 
 import asyncio
 from collections import deque
@@ -6,7 +6,7 @@ from collections import deque
 from engines import Access, Server
 from harness.client.transport import Ended, StreamLog
 from harness.host.clock import LoopClock
-from harness.truth.answered import Asked
+from harness.truth.answered import CompletionRequest
 from harness.virtual.answer import STATUS, Answer, answer_of, chunk, refusal
 from harness.virtual.engine import Fault
 from harness.virtual.prefix_cache import PrefixCache
@@ -16,29 +16,29 @@ from results.records import Phase, StreamEnd
 from results.units import NS_PER_S
 
 _REFUSAL_S = 0.001
-"""A refusal by HTTP takes so long. If it took none, a closed loop would repeat it for ever at one instant."""
+"""Time of a reply with an error status. If it were 0, a closed loop would repeat it forever at one instant."""
 _NOTICE_S = 0.005
-"""After its connections have been reset, the end of a process is noticed so much later."""
+"""Time from the reset of its connections until the exit of the process is noticed."""
 
 
 class Exchange:
-    """One request under way.
+    """One request in progress.
 
     Args:
-        asked: the request.
-        prompt: its text, where the engine has a cache.
-        log: filled when the exchange ends; until then the truth is in ``served``.
-        ended: called then.
-        trial: to which it belongs.
-        phase: as the client sends it.
+        request: the request.
+        prompt: text of the prompt, if the engine has a cache.
+        log: filled at the end of the exchange; ``served`` is current until then.
+        ended: called at the end.
+        trial: id of its trial.
+        phase: as sent by the client.
     """
 
-    __slots__ = ("answer", "asked", "ended", "log", "phase", "prompt", "served", "timer", "trial")
+    __slots__ = ("answer", "ended", "log", "phase", "prompt", "request", "served", "timer", "trial")
 
     def __init__(
-        self, asked: Asked, prompt: str, log: StreamLog, ended: Ended, *, trial: str | None, phase: Phase
+        self, request: CompletionRequest, prompt: str, log: StreamLog, ended: Ended, *, trial: str | None, phase: Phase
     ) -> None:
-        self.asked = asked
+        self.request = request
         self.prompt = prompt
         self.log = log
         self.ended = ended
@@ -53,10 +53,10 @@ class VirtualServer(Server):
     """One start of a virtual engine.
 
     Args:
-        base_url: by which its client finds it.
-        site: whose start it is.
-        owned: whether its end shows, as that of a process of ours; else it only stops answering.
-        cache: of prefixes; None where it has none.
+        base_url: its address.
+        site: the engine over all its starts.
+        owned: whether its exit is visible, as for a process that we started; else it only stops answering.
+        cache: prefix cache; None without one.
     """
 
     def __init__(self, base_url: str, site: Site, *, owned: bool, cache: PrefixCache | None = None) -> None:
@@ -71,7 +71,7 @@ class VirtualServer(Server):
         self._service_rng = site.rng("service", self._start)
         self._fault_rng = site.rng("fault", self._start)
         self._length_rng = site.rng("length", self._start)
-        self._free = self._engine.slots
+        self._free_slots = self._engine.slots
         self._queue: deque[Exchange] = deque()
         self._live: dict[StreamLog, Exchange] = {}
         self._requests = 0
@@ -83,20 +83,20 @@ class VirtualServer(Server):
 
     @property
     def has_cache(self) -> bool:
-        """Whether it must see the texts of prompts."""
+        """Whether it has a prefix cache, and so needs the texts of prompts."""
         return self._cache is not None
 
     @property
     def dial_s(self) -> float:
-        """To open one connection to it."""
+        """Seconds to open one connection to it."""
         return self._engine.dial_s
 
     def receive(self, exchange: Exchange) -> None:
-        """Take a request that arrives now; ``ended`` is never called from within."""
+        """Handle a request that arrives now; never calls ``ended`` from within."""
         self._requests += 1
         fault = self._draw_fault()
         if self.is_down or fault is Fault.REFUSED:
-            self._soon(exchange, StreamEnd.REFUSED, "the virtual engine does not listen")
+            self._refuse_connection(exchange, StreamEnd.REFUSED, "the virtual engine does not listen")
             return
         now_ns = self._clock.now_ns()
         exchange.log.sent_ns = now_ns
@@ -105,7 +105,7 @@ class VirtualServer(Server):
         self._live[exchange.log] = exchange
         if fault is not None and fault in STATUS:
             self._refuse(exchange, fault)
-        elif self._free == 0:
+        elif self._free_slots == 0:
             self._queue.append(exchange)
         else:
             self._begin(exchange, now_ns)
@@ -114,23 +114,23 @@ class VirtualServer(Server):
                 asyncio.get_running_loop().call_soon(self._die, death.exit_status)
 
     def drop(self, log: StreamLog) -> None:
-        """The client gives an exchange up: its log gets what has arrived, and ``ended`` is not called."""
+        """Drop an exchange for its client: fill its log with what has arrived, without calling ``ended``."""
         exchange = self._live.pop(log, None)
         if exchange is None:
             return
         now_ns = self._clock.now_ns()
         self._note(exchange, now_ns, Ending.DROPPED)
         if exchange.timer and not self._engine.aborts:
-            return  # served to its end
+            return  # it is served to its end
         if exchange.timer:
             exchange.timer.cancel()
         if exchange.answer:
-            self._pass_on(now_ns)
+            self._free_slot(now_ns)
         elif self._engine.aborts and exchange in self._queue:
             self._queue.remove(exchange)
 
     async def ask(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:  # noqa: ARG002
-        """It empties its cache, does whatever else it is asked, and says nothing of itself."""
+        """Empty the cache if that is what is asked, and reply with an empty object to everything."""
         if self._cache and "cache" in path:
             self._cache.empty()
         return (0, b"") if self.is_down else (200, b"{}")
@@ -146,15 +146,15 @@ class VirtualServer(Server):
         return None
 
     def _served(self, exchange: Exchange, fault: Fault | None, now_ns: int) -> Served:
-        asked, engine = exchange.asked, self._engine
+        request, engine = exchange.request, self._engine
         is_short = engine.short_share > 0 and self._length_rng.random() < engine.short_share
         return Served(
             start=self._start,
             trial=exchange.trial,
             phase=exchange.phase,
-            prompt_tokens=asked.prompt_tokens,
-            asked_tokens=asked.tokens,
-            tokens=max(1, round(asked.tokens * engine.short_length)) if is_short else asked.tokens,
+            prompt_tokens=request.prompt_tokens,
+            asked_tokens=request.tokens,
+            tokens=max(1, round(request.tokens * engine.short_length)) if is_short else request.tokens,
             fault=fault,
             arrived_ns=now_ns,
         )
@@ -162,14 +162,14 @@ class VirtualServer(Server):
     def _begin(self, exchange: Exchange, now_ns: int) -> None:
         served = exchange.served
         assert served is not None
-        if self._free is not None:
-            self._free -= 1
+        if self._free_slots is not None:
+            self._free_slots -= 1
         served.begun_ns = now_ns
         if self._cache:
-            served.cached_tokens = exchange.asked.cached_tokens = self._cache.add(exchange.prompt)
+            served.cached_tokens = exchange.request.cached_tokens = self._cache.add(exchange.prompt)
         factor = self._factor * self._site.trial_factor(exchange.trial)
         exchange.answer = answer = answer_of(
-            exchange.asked, served.tokens, served.fault, engine=self._engine, factor=factor, rng=self._service_rng
+            exchange.request, served.tokens, served.fault, engine=self._engine, factor=factor, rng=self._service_rng
         )
         if answer.close_ns is not None:
             end_ns = now_ns + answer.close_ns
@@ -177,12 +177,12 @@ class VirtualServer(Server):
             exchange.timer = loop.call_at(end_ns / NS_PER_S, self._close, exchange, end_ns)
 
     def _close(self, exchange: Exchange, now_ns: int) -> None:
-        """The last byte leaves."""
+        """Send the last bytes, and end the exchange."""
         answer, served, log = exchange.answer, exchange.served, exchange.log
         assert answer is not None
         assert served is not None
-        self._pass_on(now_ns)
-        if self._live.pop(log, None) is None:  # given up long ago
+        self._free_slot(now_ns)
+        if self._live.pop(log, None) is None:  # its client has dropped it
             return
         self._note(exchange, now_ns, Ending.FAULT if served.fault else Ending.COMPLETE)
         if answer.closing and log.read_ns and log.read_ns[-1] == now_ns:
@@ -209,20 +209,20 @@ class VirtualServer(Server):
 
         asyncio.get_running_loop().call_later(_REFUSAL_S, answer)
 
-    def _soon(self, exchange: Exchange, end: StreamEnd, detail: str) -> None:
-        """End an exchange that never arrived."""
+    def _refuse_connection(self, exchange: Exchange, end: StreamEnd, detail: str) -> None:
+        """End an exchange that never reached the server."""
         log = exchange.log
         self._live[log] = exchange
 
-        def end_it() -> None:
+        def end_exchange() -> None:
             if self._live.pop(log, None) is not None:
                 log.end, log.detail, log.ended_ns = end, detail, self._clock.now_ns()
                 exchange.ended(log)
 
-        asyncio.get_running_loop().call_soon(end_it)
+        asyncio.get_running_loop().call_soon(end_exchange)
 
     def _note(self, exchange: Exchange, now_ns: int, ending: Ending) -> None:
-        """Write what has left by now into the truth and into the log."""
+        """Record what has been sent by now in ``served`` and in the log."""
         served, answer, log = exchange.served, exchange.answer, exchange.log
         if served is None:
             return
@@ -234,13 +234,13 @@ class VirtualServer(Server):
             log.status = 200
         served.chunk_ns, served.chunk_tokens = times_ns, answer.chunk_tokens[: len(times_ns)]
         log.read_ns.extend(times_ns)
-        log.reads.extend(chunk(exchange.asked, count) for count in served.chunk_tokens)
+        log.reads.extend(chunk(exchange.request, count) for count in served.chunk_tokens)
 
-    def _pass_on(self, now_ns: int) -> None:
-        """A slot is free."""
-        if self._free is None:
+    def _free_slot(self, now_ns: int) -> None:
+        """Free a slot, and start the next request in the queue on it."""
+        if self._free_slots is None:
             return
-        self._free += 1
+        self._free_slots += 1
         if self._queue:
             self._begin(self._queue.popleft(), now_ns)
 
@@ -251,7 +251,7 @@ class VirtualServer(Server):
         now_ns = self._clock.now_ns()
         self._queue.clear()
         for log, exchange in list(self._live.items()):
-            if exchange.served is None:  # refused already
+            if exchange.served is None:  # its connection is refused
                 continue
             del self._live[log]
             if exchange.timer:
@@ -267,5 +267,5 @@ class VirtualServer(Server):
         self.ended.set()
 
     def stop(self) -> None:
-        """It is stopped on purpose: nothing listens any more."""
+        """Stop the engine: nothing listens from now on."""
         self.is_down = True

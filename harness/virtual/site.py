@@ -1,4 +1,4 @@
-"""One virtual engine over all its starts in a run: its noise, and the truth of what it served."""
+"""One virtual engine over all its starts in a run: its noise, and its record of requests."""
 
 from math import exp, sqrt
 from random import Random
@@ -8,16 +8,16 @@ from harness.virtual.served import Served
 
 
 class Site:
-    """Where one engine lives.
+    """State of one engine across its starts.
 
     Args:
-        engine: what it is.
-        seed: of everything that is drawn.
+        engine: its model.
+        seed: of all random draws.
 
     Attributes:
-        engine: as given.
-        starts: so many so far.
-        served: every request, in the order of arrival.
+        engine: its model.
+        starts: number of starts so far.
+        served: every request, in order of arrival.
     """
 
     def __init__(self, engine: VirtualEngine, seed: str) -> None:
@@ -30,19 +30,19 @@ class Site:
         self._draw_trial = self.rng("trials").gauss
 
     def rng(self, *path: object) -> Random:
-        """A named stream of draws."""
+        """A random generator for one purpose."""
         return Random("/".join([self._seed, *map(str, path)]))  # noqa: S311  (no secret)
 
     def start_factor(self, start: int) -> float:
-        """On every time of one start."""
+        """Factor on every time of one start."""
         return self.engine.slowdown * exp(self.rng("start", start).gauss(0.0, self.engine.start_noise))
 
     def trial_factor(self, trial: str | None) -> float:
-        """On every time of one trial; what belongs to no trial has none."""
+        """Factor on every time of one trial; 1 outside trials."""
         if trial is None or not self.engine.trial_noise:
             return 1.0
         if trial not in self._trials:
-            kept = self.engine.trial_correlation if self._trials else 0.0
-            self._last = kept * self._last + sqrt(1 - kept**2) * self._draw_trial(0.0, 1.0)
+            correlation = self.engine.trial_correlation if self._trials else 0.0
+            self._last = correlation * self._last + sqrt(1 - correlation**2) * self._draw_trial(0.0, 1.0)
             self._trials[trial] = exp(self.engine.trial_noise * self._last)
         return self._trials[trial]

@@ -15,10 +15,10 @@ INTERVAL_NS = 100_000_000
 
 
 class VirtualSampler:
-    """Reads its probes ten times a second of virtual time; see :class:`harness.telemetry.Sampler`.
+    """Reads its probes ten times per second of virtual time; see :class:`harness.telemetry.Sampler`.
 
     Args:
-        probes: what is sampled; none leaves the log empty.
+        probes: probes to sample; without any the log stays empty.
     """
 
     def __init__(self, probes: Sequence[Probe]) -> None:
@@ -35,7 +35,7 @@ class VirtualSampler:
         *,
         own: OwnProcesses = OwnProcesses(),  # noqa: ARG002, B008  (frozen)
     ) -> AsyncGenerator[None]:
-        """Sample into ``log`` while the block runs; no process is looked at."""
+        """Sample into ``log`` while the block runs; processes are ignored."""
         with Appender(log) as file:
             task = asyncio.create_task(self._sample(file.append)) if self._probes else None
             try:
@@ -46,7 +46,7 @@ class VirtualSampler:
                     await asyncio.wait([task])
 
     async def mark(self, mark: str) -> None:
-        """No page is read."""
+        """Do nothing: there is no metrics page."""
 
     async def _sample(self, emit: Callable[[TelemetryRecord], None]) -> None:
         clock = LoopClock()

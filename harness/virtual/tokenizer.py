@@ -11,13 +11,13 @@ from workloads.approximate import ApproximateTokenizer
 _SYLLABLES = tuple(a + b for a, b in itertools.product("bdfgklmnprstvz", "aeiou"))
 _WORDS = 1024
 _UNKNOWN = 1 << 20
-"""Ids of words that are not in the vocabulary begin here."""
+"""First id of words outside the vocabulary."""
 
 
 class WordTokenizer(ApproximateTokenizer):
-    """Splits at white space, as the servers that it is used with; a chat's prompt is its contents, one after the other.
+    """Splits at white space, as the virtual servers do; a chat's prompt is its contents joined.
 
-    Prompts of exact length cost microseconds.
+    Making a prompt of exact length takes microseconds.
     """
 
     is_exact: ClassVar[bool] = True
@@ -29,20 +29,20 @@ class WordTokenizer(ApproximateTokenizer):
         self._words = list(self._ids)
 
     def encode(self, text: str) -> list[int]:
-        """One id for each word."""
+        """One id per word."""
         return [self._id(word) for word in text.split()]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The words; those that are not in the vocabulary are lost."""
+        """The words, with ``?`` for those outside the vocabulary."""
         return " ".join(self._words[i] if i < _WORDS else "?" for i in ids)
 
     def count(self, text: str) -> int:
-        """Words."""
+        """Number of words."""
         return len(text.split())
 
     @property
     def vocabulary(self) -> dict[str, int]:
-        """Every word that can stand in a prompt, the space before it included."""
+        """Every word of the vocabulary with the space before it, as ``Ġ``."""
         return {f"Ġ{word}": number for word, number in self._ids.items()}
 
     def _id(self, piece: str) -> int:
@@ -52,5 +52,5 @@ class WordTokenizer(ApproximateTokenizer):
 
 @functools.cache
 def word_tokenizer() -> WordTokenizer:
-    """The one that every virtual world uses, with what writers have learnt of it."""
+    """The tokenizer shared by all virtual worlds, so that its caches are shared too."""
     return WordTokenizer()

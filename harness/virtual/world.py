@@ -24,9 +24,9 @@ from harness.virtual.engine import VirtualEngine
 from harness.virtual.prefix_cache import PrefixCache
 from harness.virtual.server import VirtualServer
 from harness.virtual.site import Site
-from harness.virtual.station import VirtualHost, VirtualStation
 from harness.virtual.telemetry import VirtualSampler
 from harness.virtual.tokenizer import word_tokenizer
+from harness.virtual.worker_host import VirtualEnvironment, VirtualWorkerHost
 from results.records import ClientError, EngineDescription, Startup, TrialRecord
 from results.store import RunFolder
 from results.units import NS_PER_S
@@ -155,7 +155,7 @@ class VirtualWorld:
 
     @contextlib.asynccontextmanager
     async def _client(self) -> AsyncGenerator[Fleet]:
-        yield Fleet([VirtualStation(VirtualHost(self._servers))], self.now_ns, self.in_thread)
+        yield Fleet([VirtualWorkerHost(VirtualEnvironment(self._servers))], self.now_ns, self.in_thread)
 
     def fleet(self, client: ClientConfig) -> AbstractAsyncContextManager[Fleet]:  # noqa: ARG002
         """One worker, in this process."""

@@ -1,4 +1,4 @@
-"""Loads for fleets of any kind, against the truth server, and what must be the same whoever sent them."""
+"""LoadRunner for fleets of any kind, against the truth server, and what must be the same whoever sent them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence

@@ -9,12 +9,12 @@ from harness.client.orders import Prepare
 from harness.conduct.world import RealWorld, Telemetry
 from harness.experiment.config import ClientConfig
 from harness.host.clock import Clock, MonotonicClock
-from harness.virtual.station import NoMeter, VirtualStation
 from harness.virtual.telemetry import VirtualSampler
+from harness.virtual.worker_host import NoMeter, VirtualWorkerHost
 
 
 class _Sockets:
-    """A :class:`~harness.client.loads.Host`: this machine, on the loop of the test."""
+    """A :class:`~harness.client.load_runner.LoadEnvironment`: this machine, on the loop of the test."""
 
     def transport(self, order: Prepare) -> HttpTransport:
         return HttpTransport(order.base_url, order.access)
@@ -34,7 +34,7 @@ class InProcess(RealWorld):
 
     @contextlib.asynccontextmanager
     async def _client(self) -> AsyncGenerator[Fleet]:
-        yield Fleet([VirtualStation(_Sockets())])
+        yield Fleet([VirtualWorkerHost(_Sockets())])
 
     def fleet(self, client: ClientConfig) -> AbstractAsyncContextManager[Fleet]:
         return self._client()

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from harness.calibration.client_error import (
     LENGTHS,
-    MOST_SENT_BYTES,
+    MAX_SENT_BYTES,
     Shape,
     calibrate,
     client_error,
@@ -146,7 +146,7 @@ def test_one_chunk_has_no_gap_to_be_wrong_about():
     [
         ([seen(0, [50])], [], "0 answers to 1 requests"),
         ([], [], "0 answers to 0 requests"),
-        ([seen(0, [50])], [done(0, [50, 60])], "2 chunks were written where 1 were read"),
+        ([seen(0, [50])], [done(0, [50, 60])], "the server wrote 2 chunks of an answer, the client read 1"),
         ([request(outcome=Outcome.REFUSED, error="nobody")], [done(0, [1, 2], 3)], "ended as refused: nobody"),
     ],
 )
@@ -186,7 +186,7 @@ def test_bodies_are_as_large_as_the_trials_and_still_tell_requests_apart():
 
 
 def test_a_closed_loop_of_huge_bodies_is_cut():
-    huge = Shape(concurrency=2, body_bytes=(MOST_SENT_BYTES // 4,), gap_s=0.001, chunks=4, ttft_s=0.01)
+    huge = Shape(concurrency=2, body_bytes=(MAX_SENT_BYTES // 4,), gap_s=0.001, chunks=4, ttft_s=0.01)
     assert sum(1 for _ in planned_sessions(huge)) == 4
 
 

@@ -35,7 +35,7 @@ def test_virtual_time_refuses_to_wait_for_ever():
     async def never() -> None:
         await asyncio.Event().wait()
 
-    with pytest.raises(RuntimeError, match="waits for ever"):
+    with pytest.raises(RuntimeError, match="waits forever"):
         run_virtual(never())
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from harness.client.clock_offset import RoundTrip, estimate, measured, spanning
 from harness.client.machine import Machine
-from harness.client.station import WorkerClock
+from harness.client.worker_host import WorkerClock
 
 DAY_NS = 86_400_000_000_000
 delays_ns = st.tuples(st.integers(0, 50_000_000), st.integers(0, 50_000_000))
@@ -101,7 +101,7 @@ def test_a_clock_is_asked_one_question_after_the_other():
         await asyncio.sleep(0)
         return 10**18
 
-    found = asyncio.run(measured(ask, questions=5))
+    found = asyncio.run(measured(ask, queries=5))
     assert asked == [0, 1, 2, 3, 4]
     assert found.offset_ns > 9 * 10**17
     assert 0 < found.uncertainty_ns < 10**9

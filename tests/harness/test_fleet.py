@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.essence import essence
 from harness.client import Closed, Open, local_fleet
-from harness.client.fleet import LoadOrder, dealt
+from harness.client.fleet import LoadOrder, divided
 from harness.errors import ClientFailed
 from results.errors import NotWritable
 from results.frames import FrameLog
@@ -154,7 +154,7 @@ def test_workers_are_here_and_end_with_their_block():
 
 @given(st.integers(1, 300), st.integers(0, 300), st.integers(1, 20))
 def test_shares_of_a_closed_loop_are_whole_and_near_equal(concurrency: int, minimum: int, workers: int):
-    shares = [share for share in dealt(Closed(concurrency, 1.0, minimum), workers) if isinstance(share, Closed)]
+    shares = [share for share in divided(Closed(concurrency, 1.0, minimum), workers) if isinstance(share, Closed)]
     slots = [share.concurrency for share in shares]
     assert sum(slots) == concurrency
     assert len(slots) == min(workers, concurrency)
@@ -164,10 +164,10 @@ def test_shares_of_a_closed_loop_are_whole_and_near_equal(concurrency: int, mini
 
 @given(st.integers(1, 300), st.integers(1, 20))
 def test_shares_of_a_cap_are_whole(cap: int, workers: int):
-    shares = [share.max_in_flight for share in dealt(Open(1.0, cap), workers) if isinstance(share, Open)]
+    shares = [share.max_in_flight for share in divided(Open(1.0, cap), workers) if isinstance(share, Open)]
     assert sum(share or 0 for share in shares) == cap
     assert min(share or 0 for share in shares) >= 1
 
 
 def test_an_open_loop_without_a_cap_is_the_same_for_all():
-    assert dealt(OPEN, 3) == [OPEN] * 3
+    assert divided(OPEN, 3) == [OPEN] * 3

@@ -69,4 +69,4 @@ def test_nothing_is_counted_before_the_start_or_after_the_stop():
 def test_a_load_shorter_than_a_beat_has_a_reason_instead_of_a_number():
     summary = measured(10).summary(0)
     assert set(summary.values.values()) == {None}
-    assert summary.reasons["loop_lag_p99_s"] == "the load was on for less than one heartbeat"
+    assert summary.reasons["loop_lag_p99_s"] == "the load was shorter than one heartbeat"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from engines import Access
-from harness.client.masking import without_secrets
+from harness.client.redaction import redacting_recorder
 from results.records import Phase, StreamEnd, StreamRecord
 from tests.harness.samples import MemoryRecorder
 
@@ -19,7 +19,7 @@ def recorded(access: Access, *reads: bytes) -> list[bytes]:
         index=0, phase=Phase.MEASURED, session="s", turn=0, planned_ns=0, ended_ns=9, end=StreamEnd.COMPLETE,
         read_ns=list(range(len(reads))), reads=list(reads),
     )  # fmt: skip
-    recorder = without_secrets(log, access)
+    recorder = redacting_recorder(log, access)
     recorder.append(record)
     recorder.flush()
     (kept,) = log.records

@@ -237,7 +237,7 @@ def test_only_answers_that_ended_well_are_compared(tmp_path: Path, model: Path) 
     scene.said([[7] * TOKENS] * REQUESTS)
     failed = [msgspec.structs.replace(r, outcome=Outcome.TIMEOUT) for r in scene.trial.read_requests()]
     scene.trial.write_requests(failed)
-    assert scene.checked() == QualityRecord(why="no answer ended well")
+    assert scene.checked() == QualityRecord(why="no answer completed successfully")
 
 
 def test_a_prompt_that_the_engine_counts_otherwise_is_not_compared(tmp_path: Path, model: Path) -> None:
@@ -246,9 +246,7 @@ def test_a_prompt_that_the_engine_counts_otherwise_is_not_compared(tmp_path: Pat
     record = scene.checked()
     assert record is not None
     assert record.summary is None
-    assert {s.why for s in record.samples} == {
-        "the engine counted 31 prompt tokens where the model's tokenizer makes 30"
-    }
+    assert {s.why for s in record.samples} == {"the engine counted 31 prompt tokens, the model's tokenizer 30"}
 
 
 def test_switched_off_nothing_is_written(tmp_path: Path, model: Path) -> None:
@@ -286,7 +284,7 @@ def test_words_of_another_plan_are_not_compared(tmp_path: Path, model: Path) -> 
     scene = Scene(tmp_path, model)
     scene.said([[7] * TOKENS] * REQUESTS)
     scene.record = finished(scene.plan, msgspec.structs.replace(scene.traffic.record, sha256="other"))
-    assert scene.checked() == QualityRecord(why="the trial was sent other words than this run plans")
+    assert scene.checked() == QualityRecord(why="the trial was sent other prompts than this run plans")
 
 
 def test_a_reference_that_fails_is_a_warning_and_every_answer_has_the_reason(tmp_path: Path, model: Path) -> None:

@@ -58,18 +58,18 @@ def test_answers_that_cannot_be_read_as_tokens_say_why(tokenizer: Tokenizer) -> 
     assert looked_at(OpenAiDialect(), tokenizer, [text]) == (None, ids)
     assert looked_at(OpenAiDialect(), tokenizer, [text, usage(len(ids) + 1, "stop")]) == (None, ids)
     assert looked_at(OpenAiDialect(), tokenizer, [delta(content="the water\ufffd"), usage(len(ids) + 1)]) == (None, ids)
-    why = f"no token ids came, and the text makes {len(ids)} tokens where the engine counted {len(ids) + 1}"
+    why = f"the engine sent no token ids and counted {len(ids) + 1} tokens, but its text has {len(ids)}"
     assert looked_at(OpenAiDialect(), tokenizer, [text, usage(len(ids) + 1)]) == (why, None)
-    why = "the engine sent no token ids, and reasoning apart from its text"
+    why = "the engine sent no token ids, and sent reasoning separately from its text"
     assert looked_at(OpenAiDialect(), tokenizer, [delta(reasoning_content="so"), text]) == (why, None)
-    assert looked_at(OpenAiDialect(), tokenizer, [usage(0)]) == ("the answer holds no token", None)
+    assert looked_at(OpenAiDialect(), tokenizer, [usage(0)]) == ("the answer has no token", None)
 
 
 def test_an_answer_that_was_held_to_a_schema_is_not_compared_and_one_that_was_not_is(tokenizer: Tokenizer) -> None:
     turn = msgspec.structs.replace(TURN, json_schema='{"type":"object"}')
     reads = [sse({"choices": [{"index": 0, "delta": {"content": "{"}, "token_ids": [5]}]})]
     held, _ = looked_at(OpenAiDialect(), tokenizer, reads, turn)
-    assert held == "the answer was held to a JSON schema, which the reference does not know"
+    assert held == "the answer was constrained by a JSON schema, which the reference does not support"
     assert looked_at(TransformersDialect(), tokenizer, reads, turn) == (None, [5])
 
 

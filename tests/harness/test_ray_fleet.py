@@ -24,12 +24,12 @@ from engines import Access, pick_port
 from harness.cli import make_app
 from harness.cli.guarded import guarded
 from harness.client import Closed, Fleet, LoadResult, Open, ray_worker
+from harness.client.forwarder import CHUNK_BYTES
 from harness.client.machine import Machine
 from harness.client.orders import Prepare
 from harness.client.ray_fleet import ray_fleet
-from harness.client.ray_worker import Hello, RayWorker, copy_shifted, shifted
-from harness.client.relay import CHUNK_BYTES
-from harness.client.station import WorkerClock
+from harness.client.ray_worker import Description, RayWorker, copy_shifted, shifted
+from harness.client.worker_host import WorkerClock
 from harness.conduct.progress import PlainObserver
 from harness.conduct.run import create_run, run_experiment
 from harness.errors import ClientFailed
@@ -53,7 +53,7 @@ def cluster() -> Iterator[str]:
 @asynccontextmanager
 async def two_workers(cluster: str, **options: Any) -> AsyncGenerator[tuple[Fleet, list[RayWorker]]]:
     async with ray_fleet(cluster, 2, **options) as fleet:
-        yield fleet, list(fleet._stations)
+        yield fleet, list(fleet._hosts)
 
 
 def measured(path: Path, experiment: dict[str, Any], client: dict[str, Any]) -> results.Run:
@@ -131,7 +131,7 @@ def test_a_clock_is_measured_around_the_load_and_nothing_of_ray_runs_in_it(
         is_go = method == "send" and b'"type":"go"' in msgspec.convert(arguments[0], bytes)
         calls.setdefault(self, []).append("go" if is_go else method)
         result = await call(self, method, *arguments)
-        if method == "answer" and b'"type":"done"' in msgspec.convert(result, bytes):
+        if method == "reply" and b'"type":"done"' in msgspec.convert(result, bytes):
             calls[self].append("done")
         return result
 
@@ -146,8 +146,8 @@ def test_a_clock_is_measured_around_the_load_and_nothing_of_ray_runs_in_it(
         assert abs(client.clock_offset_ns) <= client.clock_uncertainty_ns  # in truth it is 0
         assert WorkerClock(client.clock_offset_ns, client.clock_uncertainty_ns) == worker.clock
         log = calls[worker]
-        assert log[log.index("go") : log.index("done") + 1] == ["go", "answer", "done"]
-        assert log[: log.index("go")].count("ask") == log[log.index("done") :].count("ask") > 10
+        assert log[log.index("go") : log.index("done") + 1] == ["go", "reply", "done"]
+        assert log[: log.index("go")].count("call") == log[log.index("done") :].count("call") > 10
     unsure_ns = 2 * sum(worker.clock.uncertainty_ns for worker in workers)
     for number, record in enumerate(records):
         assert record.planned_ns - result.issue.start_ns == pytest.approx(number * 10_000_000, abs=unsure_ns)
@@ -165,7 +165,7 @@ def test_a_cancelled_load_is_collected_and_the_fleet_goes_on(cluster: str, tmp_p
                 await load
             again, records = await put_on(fleet, url, OPEN, planned(6, gap_s=0.01), tmp_path / "next")
             assert again.planned == len(records) == 6
-            folders = [Path(worker._hello.folder) for worker in workers]
+            folders = [Path(worker._description.folder) for worker in workers]
             assert all(folder.is_dir() for folder in folders)
             assert not [log for folder in folders for log in folder.glob("streams-*")]
         return folders
@@ -200,9 +200,9 @@ def test_a_node_that_is_lost_ends_the_load_with_one_line(cluster: str, tmp_path:
             sessions = planned(4, tokens=(5000,))
             load = asyncio.create_task(put_on(fleet, url, Closed(2, duration_s=30), sessions, tmp_path / "cut"))
             await under_way(server, 2)
-            left = Path(workers[1]._hello.folder)
+            left = Path(workers[1]._description.folder)
             orphan = psutil.Process(fleet.pids[1])
-            ray.kill(workers[1]._relay)
+            ray.kill(workers[1]._forwarder)
             with pytest.raises(ClientFailed, match="is lost") as failure:
                 async with asyncio.timeout(10):
                     await load
@@ -223,11 +223,11 @@ def test_files_of_many_pieces_arrive_whole(cluster: str, tmp_path: Path):
 
     async def scene() -> None:
         async with ray_fleet(cluster, 1) as fleet:
-            (worker,) = fleet._stations
+            (worker,) = fleet._hosts
             staged = [await worker.stage(plan), await worker.stage(empty)]
             assert str(plan) not in staged
             assert [Path(there).read_bytes() for there in staged] == [plan.read_bytes(), b""]  # noqa: ASYNC240
-            with FrameAppender(Path(worker.place(log))) as raw:
+            with FrameAppender(Path(worker.remote_path(log))) as raw:
                 for _ in range(2 * CHUNK_BYTES // 1_000_000 + 1):
                     raw.append(record)
             await worker.collect(log)
@@ -259,7 +259,7 @@ def test_every_time_is_shifted_and_nothing_else(tmp_path: Path):
 
 def test_an_engine_that_a_node_cannot_reach_is_refused_before_the_load():
     far = Machine("far", "another boot", "", "", "")
-    worker = RayWorker(None, Hello("0", far, 1, "/tmp/x"), measure_clock=True)
+    worker = RayWorker(None, Description("0", far, 1, "/tmp/x"), measure_clock=True)
     assert worker.pid is None
     for url in ("http://127.0.0.1:8000", "http://localhost:8000/v1", "http://[::1]:8000"):
         order = Prepare(url, Access(), "log", "sessions", OPEN, 1.0, Phase.MEASURED)
@@ -297,7 +297,7 @@ def test_the_command_line_says_it_in_one_line(tmp_path: Path, capsys: pytest.Cap
     )
     assert guarded(make_app(), words.split()) == 2
     printed = capsys.readouterr()
-    assert printed.err.startswith("bakeoff: nothing answers at 127.0.0.1:")
+    assert printed.err.startswith("bakeoff: no Ray cluster answers at 127.0.0.1:")
     assert printed.err.count("\n") == 1
     run = results.load(next((tmp_path / "runs").iterdir()))
     assert run.status is RunStatus.FAILED
@@ -319,7 +319,10 @@ def test_a_cluster_that_does_not_take_us_is_not_waited_for(monkeypatch: pytest.M
                 raise AssertionError("entered")
 
     monkeypatch.setattr("harness.client.ray_fleet._CONNECT_S", 0.1)
-    for init, words in ((never, "does not take us: no answer; check"), (refuse, "Version mismatch:; check")):
+    for init, words in (
+        (never, "cannot join the Ray cluster at .*: no reply; check"),
+        (refuse, "Version mismatch:; check"),
+    ):
         monkeypatch.setattr(ray, "init", init)
         with pytest.raises(ClientFailed, match=words):
             play(enter())

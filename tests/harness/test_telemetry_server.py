@@ -46,7 +46,7 @@ def test_a_reading_is_stamped_in_the_middle_of_its_exchange():
         reader = PageReader(server.page(), iter([1_000, 3_000]).__next__)
         reading = reader.read()
         reader.close()
-    assert (reading.t_ns, reading.scrape_s, reading.why) == (2_000, 2e-6, "")
+    assert (reading.t_ns, reading.scrape_s, reading.error) == (2_000, 2e-6, "")
     assert reading.frame == {**FRAME, "ttft_s_le_0.5": 8.0}
 
 
@@ -72,14 +72,14 @@ def test_a_page_that_is_refused_says_how_and_whether_for_good(status: int, for_g
         reader.close()
     assert first.frame == {}
     assert first.scrape_s is None
-    assert first.why.startswith(f"HTTP {status} ")
-    assert first.why.endswith(" at /metrics")
-    assert (first.refused, second.why) == (for_good, first.why)
+    assert first.error.startswith(f"HTTP {status} ")
+    assert first.error.endswith(" at /metrics")
+    assert (first.refused, second.error) == (for_good, first.error)
 
 
 def test_a_server_that_is_gone_is_a_reason():
     reading = PageReader(ServerPage(f"http://127.0.0.1:{pick_port()}", SOURCE)).read()
-    assert reading.why.startswith("ConnectionRefusedError: ")
+    assert reading.error.startswith("ConnectionRefusedError: ")
     assert not reading.refused
 
 
@@ -88,7 +88,7 @@ def test_path_prefix_query_and_headers_are_the_clients_and_no_reason_shows_them(
     with page_server(lambda _: (404, "no")) as server:
         base = server.page(access)
         reader = PageReader(ServerPage(f"{base.base_url}/prefix", Prometheus({}, path="/m"), access))
-        why = reader.read().why
+        why = reader.read().error
         reader.close()
     (path, headers), *_ = server.asked
     assert path == "/prefix/m?key=sentinel-query"

@@ -75,7 +75,7 @@ def test_the_page_describes_every_option_and_fault():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--fault", "reset"), "give NAME=SHARE, such as --fault http_429=0.1"),
+        (("--fault", "reset"), "expected NAME=SHARE, such as --fault http_429=0.1"),
         (("--fault", "explode=0.1"), "no fault 'explode'; known: http_429"),
         (("--fault", "reset=0.7", "--fault", "stall=0.5"), "add up to 1.2"),
         (("--stall", "5"), "such as --stall 20:5"),

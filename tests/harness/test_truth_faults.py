@@ -7,9 +7,8 @@ import socket
 import pytest
 
 from harness.truth import Ending, Fault, Schedule
-from harness.truth.agenda import Agenda
-from harness.truth.pump import Pump
 from harness.truth.record import lateness_s
+from harness.truth.timetable import Change, Disruptions
 from tests.harness.truth_client import Reply, ask, connect, only, read, request, serving
 
 
@@ -179,23 +178,21 @@ def test_a_restart_resets_everything_and_comes_back_on_the_same_port():
     assert after.ending is Ending.COMPLETE
 
 
-def test_the_agenda_counts_from_the_first_request_and_is_not_moved_by_later_ones():
-    happened: list[str] = []
-    pump = Pump(lambda _: None, lambda _, __: None)
-    schedule = Schedule(stalls=((1, 2), (10, 1)), restart=(5, 2))
-    agenda = Agenda(schedule, pump, lambda _: happened.append("down"), lambda: happened.append("up"))
-    assert pump.hold_ns == pump.free_ns == agenda.next_ns
+def test_disruptions_count_from_the_first_request_and_are_not_moved_by_later_ones():
+    happened: list[Change] = []
+    disruptions = Disruptions(Schedule(stalls=((1, 2), (10, 1)), restart=(5, 2)))
+    assert disruptions.hold_ns == disruptions.free_ns == disruptions.next_ns
     second_ns, start_ns = 1_000_000_000, 7
     for after_s in (0, 0.5, 2):
-        agenda.begin(start_ns + round(after_s * second_ns))
-        assert (pump.hold_ns, pump.free_ns) == (start_ns + second_ns, start_ns + 3 * second_ns)
-    for at_s, done, hold_s in ((3, [], 10), (5, ["down"], 10), (7, ["down", "up"], 10)):
-        assert agenda.next_ns == start_ns + at_s * second_ns
-        agenda.run(agenda.next_ns)
+        disruptions.begin(start_ns + round(after_s * second_ns))
+        assert (disruptions.hold_ns, disruptions.free_ns) == (start_ns + second_ns, start_ns + 3 * second_ns)
+    for at_s, done, hold_s in ((3, [], 10), (5, [Change.DOWN], 10), (7, [Change.DOWN, Change.UP], 10)):
+        assert disruptions.next_ns == start_ns + at_s * second_ns
+        happened += disruptions.run(disruptions.next_ns)
         assert happened == done
-        assert pump.hold_ns == start_ns + hold_s * second_ns
-    agenda.clear()
-    assert pump.hold_ns == agenda.next_ns
+        assert disruptions.hold_ns == start_ns + hold_s * second_ns
+    disruptions.clear()
+    assert disruptions.hold_ns == disruptions.next_ns
 
 
 def test_stalls_and_restart_count_from_the_first_request_not_from_the_start():

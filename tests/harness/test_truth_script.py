@@ -8,17 +8,17 @@ import msgspec
 import pytest
 
 from harness.truth import Fault, Schedule
-from harness.truth.answered import CHAT, COMPLETIONS, Asked
+from harness.truth.answered import CHAT, COMPLETIONS, CompletionRequest
 from harness.truth.payloads import VOCABULARY
 from harness.truth.script import FINISH, ROLE, TOKENS, Script
 from tests.harness.truth_client import Reply
 
 
-def asked(tokens: int, *, chat: bool = False, **fields: Any) -> Asked:
-    return Asked(path=CHAT if chat else COMPLETIONS, tokens=tokens, **fields)
+def asked(tokens: int, *, chat: bool = False, **fields: Any) -> CompletionRequest:
+    return CompletionRequest(path=CHAT if chat else COMPLETIONS, tokens=tokens, **fields)
 
 
-def sent(schedule: Schedule, wanted: Asked) -> Reply:
+def sent(schedule: Schedule, wanted: CompletionRequest) -> Reply:
     """Everything that is written, as a client would get it."""
     return Reply(b"".join(data for _, data in Script(schedule).steps(wanted)), "whole")
 

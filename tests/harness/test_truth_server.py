@@ -1,11 +1,11 @@
 """The truth server over real sockets: protocol, record, pressure. No test depends on how quick the machine is."""
 
+import contextlib
 import http.client
 import itertools
 import json
 import socket
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -13,10 +13,9 @@ import pytest
 
 from harness.errors import TruthFailed
 from harness.truth import Answered, Ending, Schedule, TruthServer
-from harness.truth.answer import Answer
-from harness.truth.pump import Pump
 from harness.truth.record import lateness_s
 from harness.truth.script import Script
+from harness.truth.server import Connection
 from tests.harness.truth_client import ask, connect, connect_narrow, only, posted, read, request, serving
 
 QUICK = Schedule(0.002, 0.0005)
@@ -213,19 +212,20 @@ def test_a_client_that_hangs_up_ends_its_answer_and_no_other():
 
 
 def test_an_answer_that_has_ended_writes_nothing_to_whoever_has_its_descriptor_now():
-    failed: list[Answer] = []
-    pump = Pump(lambda _: None, lambda answer, _: failed.append(answer))
+    server = TruthServer(QUICK)
     ours, theirs = socket.socketpair()
-    with ours, theirs:
+    with contextlib.closing(server), ours, theirs:
         theirs.setblocking(False)
-        connection: Any = SimpleNamespace(number=0, fd=ours.fileno())
+        fd = ours.fileno()
+        server._connections[fd] = Connection(ours, 0)
         for ended in (False, True):
-            answer = Answer(connection, None, iter([(0, b"bytes")]), 5)
-            pump.add(answer)
+            answer = server._timetable.add_reply(fd, 0, b"bytes", 5)
             if ended:
-                answer.finish(Ending.HANGUP, 6)
-            pump.run(time.monotonic_ns())
-            assert failed == ([answer] if ended else [])
+                server._timetable.end(answer, Ending.HANGUP, 6)
+            assert server._timetable.due(7) == 0
+            server._write(time.monotonic_ns() + 10**9)
+            assert not server._timetable.ready
+        assert server._connections.pop(fd).fd == fd, "the connection of whoever has the descriptor stays open"
         assert theirs.recv(100) == b"bytes"
         with pytest.raises(BlockingIOError):
             theirs.recv(100)

@@ -1,7 +1,7 @@
-"""What Ray runs on a node: it starts the worker there, passes lines and files on, and knows neither orders nor times.
+"""What Ray runs on a node: it starts the worker there and forwards lines and files without interpreting them.
 
-The worker is a child process without Ray, the same as on the harness's own machine. While a load is on, this process
-sits blocked in a read of the child's stdout.
+The worker is a child process without Ray, the same as on the harness's own machine. During a load this process is
+blocked in a read of the child's stdout.
 """
 
 import contextlib
@@ -20,30 +20,30 @@ from harness.host.child import tail
 from harness.host.environment import VERSION
 
 CHUNK_BYTES = 4 << 20
-"""Files travel in pieces of this size."""
+"""Files are transferred in pieces of this size."""
 _END_S = 5.0
 
 
-class Relay:
-    """One worker on one node; made by Ray from :mod:`harness.client.ray_fleet`.
+class Forwarder:
+    """Forwards to one worker on one node; a Ray actor of :mod:`harness.client.ray_fleet`.
 
     Args:
-        core: for the worker to be pinned to; None for none.
+        core: to pin the worker to; None for none.
     """
 
     def __init__(self, core: int | None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="bakeoff-"))
-        self._words = self._folder / "stderr"
-        self._orders = threading.Lock()
-        package = Path(__file__).parents[2]  # what is imported here is what the child runs
-        with self._words.open("wb") as words:
+        self._stderr = self._folder / "stderr"
+        self._write_lock = threading.Lock()
+        package = Path(__file__).parents[2]  # the child runs the same package as this process
+        with self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "harness.client", *([] if core is None else [str(core)])],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, cwd=package, start_new_session=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, cwd=package, start_new_session=True,
             )  # fmt: skip
 
-    def hello(self) -> dict[str, Any]:
-        """Who is there. Plain data: whoever reads it may be of another version."""
+    def describe(self) -> dict[str, Any]:
+        """Version, machine, process and folder, as plain data because the reader may run another version."""
         return {
             "version": VERSION,
             "machine": msgspec.to_builtins(Machine.here()),
@@ -52,39 +52,39 @@ class Relay:
         }
 
     def send(self, line: bytes) -> None:
-        """Give the worker a line. That it is gone shows at the next :meth:`answer`."""
+        """Send the worker a line. If it has ended, the next :meth:`reply` is empty."""
         assert self._process.stdin is not None
-        with self._orders, contextlib.suppress(BrokenPipeError):
+        with self._write_lock, contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(line)
             self._process.stdin.flush()
 
-    def answer(self) -> bytes:
+    def reply(self) -> bytes:
         """The worker's next line; empty when it has ended."""
         assert self._process.stdout is not None
         return self._process.stdout.readline()
 
-    def ask(self, line: bytes) -> bytes:
-        """Send and answer in one call; for a worker that has nothing else to say."""
+    def call(self, line: bytes) -> bytes:
+        """Send a line and return the reply to it; only while no other reply is expected."""
         self.send(line)
-        return self.answer()
+        return self.reply()
 
-    def last_words(self) -> str:
+    def exit_message(self) -> str:
         """How the worker ended, in one line."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
         code = self._process.poll()
-        with self._words.open("rb") as words:
-            said = tail(words)
-        return f"ended with status {code}" + (f": {said.splitlines()[-1].strip()}" if said else "")
+        with self._stderr.open("rb") as stderr:
+            output = tail(stderr)
+        return f"ended with status {code}" + (f": {output.splitlines()[-1].strip()}" if output else "")
 
     def write(self, name: str, offset: int, piece: bytes) -> None:
-        """Put a piece of a file at ``offset``; the piece at 0 begins it anew."""
+        """Write a piece of a file at ``offset``; the piece at 0 truncates the file."""
         with (self._folder / name).open("r+b" if offset else "wb") as file:
             file.seek(offset)
             file.write(piece)
 
     def read(self, name: str, offset: int) -> bytes:
-        """The piece of a file at ``offset``; empty at its end, or when there is no such file."""
+        """The piece of a file at ``offset``; empty at its end, or if there is no such file."""
         path = self._folder / name
         if not path.exists():
             return b""
@@ -93,11 +93,11 @@ class Relay:
             return file.read(CHUNK_BYTES)
 
     def remove(self, name: str) -> None:
-        """Delete a file, if it is there."""
+        """Delete a file if it exists."""
         (self._folder / name).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """End the worker and leave nothing behind."""
+        """End the worker and delete its folder."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()

@@ -1,4 +1,4 @@
-"""The measuring client in virtual time: the real driver, in this process, over connections that are only counted."""
+"""The measuring client in virtual time: the real driver in this process, over connections that are only counted."""
 
 import asyncio
 from collections.abc import Mapping
@@ -6,13 +6,13 @@ from pathlib import Path
 
 from engines.dialects import HttpRequest
 from harness.client.driver import Issue
-from harness.client.loads import Host, Loads
-from harness.client.orders import Answer, Done, Order, Prepare
-from harness.client.station import WorkerClock
+from harness.client.load_runner import LoadEnvironment, LoadRunner
+from harness.client.orders import Done, Order, Prepare, Reply
 from harness.client.transport import Ended, StreamLog
+from harness.client.worker_host import WorkerClock
 from harness.host.clock import Clock, LoopClock
-from harness.truth.answered import Asked
-from harness.truth.asking import understand
+from harness.truth.answered import CompletionRequest
+from harness.truth.requests import completion_request
 from harness.virtual.prefix_cache import prompt_of
 from harness.virtual.server import Exchange, VirtualServer
 from results.records import Phase, StreamEnd
@@ -21,12 +21,12 @@ from results.records import Phase, StreamEnd
 class VirtualTransport:
     """A :class:`~harness.client.transport.Transport` to one virtual server.
 
-    What arrives is written into a log when its exchange ends or is given up: nothing looks at it before.
+    Reads are written into a log only when its exchange ends or is dropped: nothing looks at them before.
 
     Args:
         server: at the other end.
-        dial_s: to open a connection.
-        trial: to which the load belongs, or None.
+        dial_s: time to open a connection.
+        trial: id of the trial that the load belongs to, or None.
         phase: of its requests.
     """
 
@@ -38,26 +38,26 @@ class VirtualTransport:
         self._idle = 0
         self._dialling: dict[StreamLog, asyncio.TimerHandle] = {}
 
-    async def open(self, connections: int, *, growing: bool = False) -> None:  # noqa: ARG002  (dialling shall show)
-        """Wait until so many are open."""
+    async def open(self, connections: int, *, growing: bool = False) -> None:  # noqa: ARG002  (dial times are to show)
+        """Wait as long as it takes to open the connections."""
         if self._dial_s:
             await asyncio.sleep(self._dial_s)
         self._idle = connections
 
-    def prepare(self, request: HttpRequest) -> tuple[Asked, str]:
-        """What the server will read of it."""
+    def prepare(self, request: HttpRequest) -> tuple[CompletionRequest, str]:
+        """What the server reads from the request."""
         prompt = prompt_of(request) if self._server.has_cache else ""
-        return understand(request.path, request.body, "virtual"), prompt
+        return completion_request(request.path, request.body, "virtual"), prompt
 
-    def start(self, prepared: tuple[Asked, str], log: StreamLog, ended: Ended) -> None:
+    def start(self, prepared: tuple[CompletionRequest, str], log: StreamLog, ended: Ended) -> None:
         """See :class:`~harness.client.transport.Transport`."""
 
-        def over(done: StreamLog) -> None:
-            if done.end is StreamEnd.COMPLETE:
+        def on_end(log: StreamLog) -> None:
+            if log.end is StreamEnd.COMPLETE:
                 self._idle += 1
-            ended(done)
+            ended(log)
 
-        exchange = Exchange(*prepared, log, over, trial=self._trial, phase=self._phase)
+        exchange = Exchange(*prepared, log, on_end, trial=self._trial, phase=self._phase)
         if self._idle or not self._dial_s:
             self._idle = max(0, self._idle - 1)
             self._server.receive(exchange)
@@ -73,86 +73,86 @@ class VirtualTransport:
             self._server.drop(log)
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is real."""
 
     def _dialled(self, exchange: Exchange) -> None:
         del self._dialling[exchange.log]
         self._server.receive(exchange)
 
 
-class VirtualStation:
-    """A :class:`~harness.client.station.Station` in this process.
+class VirtualWorkerHost:
+    """A :class:`~harness.client.worker_host.WorkerHost` in this process.
 
     Args:
-        host: gives it transports and a clock.
+        environment: provides transports and a clock.
     """
 
     host = "virtual"
     pid = 0
     clock = WorkerClock()
 
-    def __init__(self, host: Host) -> None:
-        self._answers: asyncio.Queue[Answer] = asyncio.Queue()
-        self._loads = Loads(host, self._answers.put_nowait)
+    def __init__(self, environment: LoadEnvironment) -> None:
+        self._replies: asyncio.Queue[Reply] = asyncio.Queue()
+        self._loads = LoadRunner(environment, self._replies.put_nowait)
 
     async def send(self, order: Order) -> None:
-        """Obey it."""
-        await self._loads.obey(order)
+        """Execute an order."""
+        await self._loads.execute(order)
 
-    async def answer(self) -> Answer:
-        """The next one."""
-        return await self._answers.get()
+    async def reply(self) -> Reply:
+        """The next reply."""
+        return await self._replies.get()
 
     async def stage(self, path: Path) -> str:
         """The path itself."""
         return str(path)
 
-    def place(self, path: Path) -> str:
+    def remote_path(self, path: Path) -> str:
         """The path itself."""
         return str(path)
 
     async def collect(self, path: Path) -> None:
-        """It is where it should be."""
+        """Do nothing: the file is already there."""
 
 
-class VirtualHost:
-    """A :class:`~harness.client.loads.Host` from which the virtual servers are reached.
+class VirtualEnvironment:
+    """A :class:`~harness.client.load_runner.LoadEnvironment` that reaches the virtual servers.
 
     Args:
-        servers: by base URL; those that run at the time of a load.
+        servers: running servers by base URL; may change between loads.
     """
 
     def __init__(self, servers: Mapping[str, VirtualServer]) -> None:
         self._servers = servers
 
     def transport(self, order: Prepare) -> VirtualTransport:
-        """To the server that runs at the address."""
+        """A transport to the server at the order's address."""
         server = self._servers[order.base_url]
         return VirtualTransport(server, server.dial_s, _trial_of(Path(order.log).parent), order.phase)
 
     def clock(self) -> LoopClock:
-        """Of virtual time."""
+        """Virtual time."""
         return LoopClock()
 
     def meter(self, clock: Clock) -> "NoMeter":  # noqa: ARG002  (no time is spent)
-        """Nothing costs anything."""
+        """A meter that reads zero."""
         return NoMeter()
 
 
 class NoMeter:
-    """A :class:`~harness.client.loads.Meter` of a load that costs nothing."""
+    """A :class:`~harness.client.load_runner.Meter` that reads zero: virtual loads cost nothing."""
 
     def begin(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def done(self, planned: int, issue: Issue) -> Done:
-        """No time was spent."""
+        """The result without costs."""
         return Done(planned=planned, start_ns=issue.start_ns, end_ns=issue.end_ns)
 
     def close(self) -> None:
-        """Nothing was begun."""
+        """Do nothing."""
 
 
 def _trial_of(folder: Path) -> str | None:
-    """The trial's id; None of a scratch folder, as those of settling rounds."""
+    """The trial's id; None for a scratch folder, such as that of a warm-up round."""
     return folder.name if folder.parent.name == "trials" else None

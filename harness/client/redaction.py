@@ -1,4 +1,4 @@
-"""Secrets stay out of the raw log."""
+"""Keeps secrets out of the raw log."""
 
 import itertools
 from collections.abc import Sequence
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 import msgspec
 
 from engines import Access
-from harness.client.flights import Recorder
+from harness.client.sessions import Recorder
 from results.records import StreamRecord
 
 
-class _Masking:
-    """A recorder that takes out of answers what requests carried to be let in: servers quote it when they refuse.
+class _RedactingRecorder:
+    """A recorder that masks credentials in responses: servers quote them in refusals.
 
-    Costs nothing on the timed path: an exchange is recorded when it has ended.
+    Costs nothing on the timed path, since an exchange is recorded after its end.
     """
 
     def __init__(self, log: Recorder, secrets: Sequence[bytes]) -> None:
@@ -21,25 +21,25 @@ class _Masking:
         self._secrets = secrets
 
     def append(self, record: StreamRecord) -> None:
-        """Take one record, masked where it must be."""
+        """Take one record, and mask the secrets in it."""
         body = b"".join(record.reads)
         if any(secret in body for secret in self._secrets):
             record = msgspec.structs.replace(record, reads=self._masked(record.reads, body))
         self._log.append(record)
 
     def flush(self) -> None:
-        """See :class:`~harness.client.flights.Recorder`."""
+        """See :class:`~harness.client.sessions.Recorder`."""
         self._log.flush()
 
     def _masked(self, reads: Sequence[bytes], body: bytes) -> list[bytes]:
-        """The same reads with asterisks in place of secrets, also of those that lie across two of them."""
+        """The reads with asterisks in place of secrets, including secrets that span two reads."""
         for secret in self._secrets:
             body = body.replace(secret, b"*" * len(secret))
         ends = list(itertools.accumulate(map(len, reads)))
         return [body[end - len(read) : end] for read, end in zip(reads, ends, strict=True)]
 
 
-def without_secrets(log: Recorder, access: Access) -> Recorder:
-    """A recorder for answers to requests that carry ``access``."""
+def redacting_recorder(log: Recorder, access: Access) -> Recorder:
+    """A recorder that masks the secrets of ``access``; ``log`` itself if it has none."""
     secrets = access.secrets()
-    return _Masking(log, secrets) if secrets else log
+    return _RedactingRecorder(log, secrets) if secrets else log

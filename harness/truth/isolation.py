@@ -1,4 +1,4 @@
-"""What a process does so that nothing comes between a due time and its write."""
+"""How the server's process keeps other work from coming between a due time and its write."""
 
 import gc
 import os
@@ -7,15 +7,15 @@ from harness.errors import TruthFailed
 from harness.host.realtime import claim_core, go_first
 
 
-def without_collections() -> None:
-    """Switch the collector off: a collection takes milliseconds, and the server leaves no cycles behind."""
+def disable_gc() -> None:
+    """Switch garbage collection off: a collection takes milliseconds, and the server creates no reference cycles."""
     gc.collect()
     gc.freeze()
     gc.disable()
 
 
-def stay_on(core: int) -> None:
-    """Keep to ``core``, at real-time priority where that is allowed.
+def pin_to_core(core: int) -> None:
+    """Pin this process to ``core``, at real-time priority where that is allowed.
 
     Raises:
         TruthFailed: this process may not use that core.

@@ -1,4 +1,4 @@
-"""What a client worker does with its orders, whether it is a process or part of a virtual world."""
+"""Executes a client worker's orders, whether the worker is a process or part of a virtual world."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Protocol
 
 from harness.client.driver import Driver, Issue
-from harness.client.masking import without_secrets
 from harness.client.orders import (
-    Answer,
-    AskClock,
+    ClockTime,
     Closed,
     Done,
     Finish,
@@ -18,12 +16,14 @@ from harness.client.orders import (
     Open,
     Order,
     Prepare,
+    ReadClock,
     Ready,
+    Reply,
     Steady,
     Stop,
     Stopped,
-    TellClock,
 )
+from harness.client.redaction import redacting_recorder
 from harness.client.transport import Transport
 from harness.client.wire import read_wire
 from harness.errors import first_leaf
@@ -33,59 +33,59 @@ from results.frames import FrameAppender
 
 
 class Meter(Protocol):
-    """What one load costs the worker."""
+    """Measures what one load costs the worker."""
 
     def begin(self) -> None:
-        """Everything is prepared; the load begins as soon as the fleet says so."""
+        """Begin measuring: everything is prepared, and the load begins on the fleet's order."""
         ...
 
     def done(self, planned: int, issue: Issue) -> Done:
-        """The load is over: sum up."""
+        """Sum up at the end of the load."""
         ...
 
     def close(self) -> None:
-        """Whatever ended it."""
+        """Release what :meth:`begin` took, however the load ended."""
         ...
 
 
-class Host(Protocol):
-    """Where a worker runs."""
+class LoadEnvironment(Protocol):
+    """What a worker takes from where it runs."""
 
     def transport(self, order: Prepare) -> Transport:
-        """To the engine of a load."""
+        """A transport to the engine of a load."""
         ...
 
     def clock(self) -> Clock:
-        """Time; a new one for each load."""
+        """A new clock for each load."""
         ...
 
     def meter(self, clock: Clock) -> Meter:
-        """A new one for each load."""
+        """A new meter for each load."""
         ...
 
 
-class Loads:
-    """Obeys orders; one load at a time.
+class LoadRunner:
+    """Executes orders; one load at a time.
 
     Args:
-        host: where this worker runs.
-        say: takes its answers.
+        environment: of this worker.
+        reply: takes its replies.
     """
 
-    def __init__(self, host: Host, say: Callable[[Answer], None]) -> None:
-        self._host = host
-        self._say = say
+    def __init__(self, environment: LoadEnvironment, reply: Callable[[Reply], None]) -> None:
+        self._environment = environment
+        self._reply = reply
         self._go: asyncio.Future[int] | None = None
         self._load: asyncio.Task[Done] | None = None
         self._driver: Driver | None = None
 
-    async def obey(self, order: Order) -> None:
-        """Carry out one order; what it is answered with follows when it is there."""
+    async def execute(self, order: Order) -> None:
+        """Execute one order; its reply follows when it is known."""
         match order:
             case Prepare():
                 self._go = asyncio.get_running_loop().create_future()
-                self._load = asyncio.create_task(self._measure(order, self._go))
-                self._load.add_done_callback(lambda task: self._say(_outcome(task)))
+                self._load = asyncio.create_task(self._run(order, self._go))
+                self._load.add_done_callback(lambda task: self._reply(_outcome(task)))
             case Go():
                 assert self._go is not None
                 self._go.set_result(order.start_ns)
@@ -95,37 +95,37 @@ class Loads:
             case Finish():
                 assert self._driver is not None
                 self._driver.finish(abort=order.abort)
-            case AskClock():
-                self._say(TellClock(self._host.clock().now_ns()))
+            case ReadClock():
+                self._reply(ClockTime(self._environment.clock().now_ns()))
             case Stop():
                 await self.stop()
-                self._say(Stopped())
+                self._reply(Stopped())
 
     async def stop(self) -> None:
-        """Cut the load off, if one is on."""
+        """Cancel the load in progress, if any."""
         if self._load is not None and not self._load.done():
             self._load.cancel()
             await asyncio.wait([self._load])
 
-    async def _measure(self, order: Prepare, go: asyncio.Future[int]) -> Done:
-        transport, clock = self._host.transport(order), self._host.clock()
-        meter = self._host.meter(clock)
+    async def _run(self, order: Prepare, go: asyncio.Future[int]) -> Done:
+        transport, clock = self._environment.transport(order), self._environment.clock()
+        meter = self._environment.meter(clock)
 
         async def begin() -> int:
             meter.begin()
-            self._say(Ready())
+            self._reply(Ready())
             return await go
 
         with FrameAppender(Path(order.log)) as log:
             driver = self._driver = Driver(
-                transport, clock=clock, recorder=without_secrets(log, order.access), timeout_s=order.timeout_s,
+                transport, clock=clock, recorder=redacting_recorder(log, order.access), timeout_s=order.timeout_s,
                 phase=order.phase, begin=begin,
             )  # fmt: skip
             try:
                 issue = await self._drive(driver, order)
                 return meter.done(driver.planned, issue)
             except asyncio.CancelledError:
-                return Done(driver.planned)  # what was in flight has been recorded as cancelled
+                return Done(driver.planned)  # the driver has recorded the requests in flight as cancelled
             finally:
                 meter.close()
                 clock.close()
@@ -134,7 +134,7 @@ class Loads:
     async def _drive(self, driver: Driver, order: Prepare) -> Issue:
         match order.load:
             case Steady():
-                return await driver.steady(order.load, order.sessions, self._say)
+                return await driver.steady(order.load, order.sessions, self._reply)
             case Open(duration_s, max_in_flight):
                 sessions = read_wire(order.sessions)
                 return await driver.open_loop(sessions, duration_s=duration_s, max_in_flight=max_in_flight)
@@ -144,7 +144,7 @@ class Loads:
 
 
 def _outcome(task: asyncio.Task[Done]) -> Done:
-    if task.cancelled():  # before it had begun
+    if task.cancelled():  # before it began
         return Done(0)
     error = task.exception()
     if error is not None:
