@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 WINDOWS_S = (1, 10, 60, 300)
 """Windows that reports show, in seconds."""
+FEWEST_WINDOWS = 10
+"""Fewer windows than this give no index of dispersion."""
 _CHUNK = 65_536
-_FEWEST_WINDOWS = 10
 _LONGEST_SPAN_S = 10**8
 _BIN = math.log(1.01)
 """Width of a bin of gaps, as a logarithm."""
@@ -25,7 +26,7 @@ _SHORTEST_GAP_S = 1e-9
 _BINS = math.ceil(math.log(1e9 / _SHORTEST_GAP_S) / _BIN)
 
 
-class Histogram(msgspec.Struct, frozen=True):
+class ArrivalCounts(msgspec.Struct, frozen=True):
     """Arrivals over time, for drawing.
 
     Attributes:
@@ -119,21 +120,21 @@ class ArrivalStatistics:
         counts = self._windows(window_s)
         return None if counts is None else float(counts.max() / counts.mean())
 
-    def histogram(self, most_bins: int = 120) -> Histogram:
-        """Arrivals per bin of as few whole seconds as give at most ``most_bins``."""
+    def counts_over_time(self, max_bins: int = 120) -> ArrivalCounts:
+        """Arrivals per bin of as few whole seconds as give at most ``max_bins``."""
         self._take_in()
         seconds = math.floor(self._last_s) + 1 if self._count else 0
-        bin_s = max(1, math.ceil(seconds / most_bins))
+        bin_s = max(1, math.ceil(seconds / max_bins))
         starts = np.arange(0, seconds, bin_s)
         counts = np.add.reduceat(self._per_second[:seconds], starts) if seconds else starts
-        return Histogram(bin_s, tuple(counts.tolist()))
+        return ArrivalCounts(bin_s, tuple(counts.tolist()))
 
     def _windows(self, window_s: int) -> NDArray[np.int64] | None:
         if window_s < 1:
             raise ValueError(f"window_s must be at least 1, not {window_s}")
         self._take_in()
         windows = math.floor(self._last_s) // window_s
-        if windows < _FEWEST_WINDOWS:
+        if windows < FEWEST_WINDOWS:
             return None
         counts = self._per_second[: windows * window_s].reshape(windows, window_s).sum(axis=1)
         return counts if counts.any() else None

@@ -83,7 +83,7 @@ def fit(
         Print the preset's place, all processes that were compared, and all distances and figures as JSON on stdout.
     """
     from harness.cli.reading import print_json
-    from harness.portraits.choosing import options_of
+    from harness.traffic.profile.selection import parse_options
     from results.atomic import write_atomic
     from workloads import Replay, Seed
     from workloads.fitting import fit as fitted
@@ -92,7 +92,7 @@ def fit(
 
     shown = name or _stem(trace)
     place = _place(trace, out, shown)
-    options = {"path": str(trace), "format": format_, "format_options": options_of(format_option or [])}
+    options = {"path": str(trace), "format": format_, "format_options": parse_options(format_option or [])}
     replay = typed_options(Replay, options | {"max_rows": max_rows}, f"trace {trace}", _bad_option())
     found = fitted(replay, Seed.of(str(seed)), shown)
     write_atomic(place, preset_toml(found.preset, _head(found)).encode())

@@ -105,7 +105,7 @@ def test_a_poor_fit_is_no_failure_but_is_said(tmp_path: Path, here: Path, capsys
         (None, ("--out", "no/such/folder.toml"), "no/such/folder.toml cannot be written"),
         (None, ("--out", "preset.json"), "ends in .toml"),
         (None, ("--format", "azur"), "format must be one of"),
-        (None, ("--format-option", "block_tokens"), "wants key=value"),
+        (None, ("--format-option", "block_tokens"), "needs key=value"),
         (None, ("--max-rows", "0"), "--max-rows"),
     ],
 )

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from workloads import BadOption, Preset, PresetTraffic, Seed, UnknownWorkload, WorkloadError, workload
-from workloads.portrait import portrait
 from workloads.presets import built_in, preset_names
 from workloads.presets.preset import preset_from, read_preset
 from workloads.presets.schemas import json_schema
+from workloads.profile import profile_workload
 
 SAMPLES = {
     "agentic-tools": (100, 100),
@@ -63,9 +63,9 @@ def test_every_preset_loads_and_says_what_it_is_and_where_it_is_from(name: str) 
 @pytest.mark.parametrize("name", preset_names())
 def test_every_preset_meets_its_anchors(name: str) -> None:
     sessions, arrivals = SAMPLES.get(name, (500, 500))
-    found = portrait(name, workload(name, {}), Seed.of("1"), sessions=sessions, arrivals=arrivals)
-    assert found.anchors == built_in(name).anchors
-    assert [(anchor, found.figures.get(anchor.metric)) for anchor in found.anchors if not found.met(anchor)] == []
+    profile = profile_workload(name, workload(name, {}), Seed.of("1"), sessions=sessions, arrivals=arrivals)
+    assert [anchor.metric for anchor in profile.anchors] == [anchor.metric for anchor in built_in(name).anchors]
+    assert [anchor for anchor in profile.anchors if not anchor.met] == []
 
 
 def test_a_preset_of_ones_own_is_read_from_its_file(tmp_path: Path) -> None:

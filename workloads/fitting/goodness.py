@@ -48,7 +48,7 @@ class Figure(msgspec.Struct, frozen=True):
     """One figure of the trace and of the preset.
 
     Attributes:
-        name: as in :class:`~workloads.portrait.Portrait`.
+        name: as in :class:`~workloads.profile.WorkloadProfile`.
         trace: its value there.
         preset: the same of traffic drawn from the preset, the mean where it was drawn several times.
         spread: standard deviation from draw to draw where it was, else 0.

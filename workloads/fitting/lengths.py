@@ -66,7 +66,7 @@ class Lengths:
         return {name: values for name, values in found.items() if values.size}
 
     def means(self) -> dict[str, float]:
-        """Exact means, named as in :class:`~workloads.portrait.Portrait`; ``input_per_output`` is a ratio of sums."""
+        """Exact means, named as in a workload profile; ``input_per_output`` is a ratio of sums."""
         input_mean, output_mean = self.requests.mean(0), self.requests.mean(1)
         found = {
             "input_mean": input_mean,

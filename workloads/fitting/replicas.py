@@ -38,7 +38,7 @@ class Replicas(msgspec.Struct, frozen=True):
 
 
 def arrival_figures(arrivals: Arrivals) -> dict[str, float]:
-    """Rate, variation of the gaps and dispersion of a trace, named as in :class:`~workloads.portrait.Portrait`."""
+    """Rate, gap CV and dispersion of a trace, named as in a workload profile."""
     found = {f"dispersion_{window_s}s": arrivals.dispersions.get(window_s) for window_s in WINDOWS_S}
     found = {"rate_per_s": arrivals.rate_per_s, "gap_cv": arrivals.gap_cv, **found}
     return {name: value for name, value in found.items() if value is not None}

@@ -66,7 +66,7 @@ class Anchor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A figure of the real thing that the preset meets; ``bakeoff workloads show`` checks it."""
 
     metric: str
-    """A figure of :class:`~workloads.portrait.Portrait`."""
+    """A figure of :class:`~workloads.profile.WorkloadProfile`."""
     low: float
     high: float
     source: str

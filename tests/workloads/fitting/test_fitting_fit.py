@@ -12,9 +12,9 @@ from workloads.errors import BadTrace
 from workloads.fitting import Distance, Figure, Fit, Goodness, fit, preset_toml, redrawn
 from workloads.fitting.goodness import goodness
 from workloads.fitting.observed import observe
-from workloads.portrait import portrait
 from workloads.presets import NaturalArrival, PresetTraffic, Shared
 from workloads.presets.preset import preset_from
+from workloads.profile import profile_workload
 from workloads.rng import Rng
 from workloads.traces.row import TraceRow
 
@@ -84,9 +84,9 @@ def test_sessions(growing: Fit):
 def test_traffic_of_the_preset_meets_its_anchors_and_survives_the_file(growing: Fit):
     preset = preset_from(preset_toml(growing.preset), "written")
     assert preset == growing.preset
-    drawn = portrait("made", PresetTraffic("made", preset), SEED, sessions=1_500, arrivals=20_000)
+    profile = profile_workload("made", PresetTraffic("made", preset), SEED, sessions=1_500, arrivals=20_000)
     assert {anchor.metric for anchor in preset.anchors} >= {"rate_per_s", "gap_cv", "input_mean", "turns_mean"}
-    assert [anchor.metric for anchor in preset.anchors if not drawn.met(anchor)] == []
+    assert [anchor.metric for anchor in profile.anchors if not anchor.met] == []
 
 
 @pytest.mark.parametrize(
