@@ -234,7 +234,7 @@ MISTAKES = [
     (("show", "./missing"), "./missing does not exist"),
     (("show", "trace", "--option", "path=missing.csv"), "missing.csv: does not exist"),
     (("show", "trace"), "path"),
-    (("show", str(ROOT / "README.md")), "looks like no known trace"),
+    (("show", str(ROOT / "README.md")), "is not in a known trace format"),
     (("show", str(ROOT / "pyproject.toml")), "pyproject.toml has no option"),
     (("show", str(ROOT / "README.md"), "--option", "path=other"), "is already a path"),
     (("show", "chat", "--option", "scal=2"), "did you mean 'scale'?"),

@@ -100,7 +100,7 @@ def test_a_poor_fit_is_no_failure_but_is_said(tmp_path: Path, here: Path, capsys
     [
         ("at_s,input_tokens,output_tokens\n" + "0,1,1\n" * 49, (), "has 49 requests; a fit needs at least 50"),
         ('{"prompt": "why?"}\n' * 60, ("--format", "questions"), "has no lengths, only text"),
-        ("what is this", (), "looks like no known trace"),
+        ("what is this", (), "is not in a known trace format"),
         (None, (), "does not exist"),
         (None, ("--out", "no/such/folder.toml"), "no/such/folder.toml cannot be written"),
         (None, ("--out", "preset.json"), "ends in .toml"),

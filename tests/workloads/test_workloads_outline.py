@@ -151,7 +151,7 @@ def test_written_prompts_are_outlined_in_blocks_and_a_rest_of_their_own(small: T
 
 
 def test_a_workload_that_cannot_outline_needs_a_tokenizer() -> None:
-    with pytest.raises(NoTokenizer, match="prompts must be written to be looked at"):
+    with pytest.raises(NoTokenizer, match="prompts must be written to count their tokens"):
         next(outlines(Random(), SEED))
 
 

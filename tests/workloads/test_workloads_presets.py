@@ -75,7 +75,7 @@ def test_a_preset_of_ones_own_is_read_from_its_file(tmp_path: Path) -> None:
     assert isinstance(made, PresetTraffic)
     assert (made.name, made.scale, made.preset) == ("mine", 0.5, read_preset(file))
     assert made.notes() == [
-        "mine: short; nobody; text synthetic and token-exact; every length × 0.5 so that this machine can bear it"
+        "mine: short; nobody; text synthetic and token-exact; every length × 0.5 to suit this machine"
     ]
 
 
@@ -87,7 +87,7 @@ def test_a_preset_survives_being_written_down() -> None:
 
 BAD = [
     ("correlation = 1.5\n" + GOOD, "correlation must lie between -1 and 1, not 1.5"),
-    ("json_schema = true\n" + GOOD, "json_schema needs shared: the schema stands in the system prompt"),
+    ("json_schema = true\n" + GOOD, "json_schema needs shared, because the schema is in the system prompt"),
     ("tenant_spread = 0.3\n" + GOOD, "tenant_spread needs arrival.process = 'multi-tenant'"),
     (GOOD + "[shared]\ntokens = 9\ngroups = 0\n", "shared.groups and shared.tokens must be at least 1"),
     (GOOD + "[shared]\ntokens = 0\n", "shared.groups and shared.tokens must be at least 1"),

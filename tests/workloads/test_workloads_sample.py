@@ -85,7 +85,7 @@ def test_a_bad_line_is_named_with_its_row(small: Tokenizer, tmp_path: Path, line
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, ": does not exist; give the path"), (b"", ": is empty"), (b"\n\n", ": holds no rows")],
+    [(None, ": does not exist; give the path"), (b"", ": is empty"), (b"\n\n", ": has no rows")],
 )
 def test_a_file_without_sessions_is_named(
     small: Tokenizer, tmp_path: Path, content: bytes | None, message: str
