@@ -132,7 +132,7 @@ def test_no_file_is_overwritten_that_was_not_named(trace: Path, here: Path, caps
     kept = here / "mine.toml"
     kept.write_text("mine", encoding="utf-8")
     assert bakeoff("workloads", "fit", trace) == 2
-    assert "mine.toml is there already" in capsys.readouterr().err
+    assert "mine.toml exists already" in capsys.readouterr().err
     assert kept.read_text(encoding="utf-8") == "mine"
     assert bakeoff("workloads", "fit", trace, "--out", kept) == 0
     assert read_preset(kept).summary == "traffic like mine"

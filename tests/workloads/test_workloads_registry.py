@@ -123,7 +123,7 @@ def test_its_options_are_checked_like_our_own(install: Installer) -> None:
         ("example_package:Iterator", "workload 'example' of example_package:Iterator must be a msgspec.Struct whose"),
         (
             "example_package",
-            "workload 'example' of example_package must be a msgspec.Struct whose fields are its options",
+            "workload 'example' of example_package must be a msgspec.Struct whose fields",
         ),
     ],
 )

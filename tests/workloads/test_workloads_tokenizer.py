@@ -106,9 +106,7 @@ def test_special_tokens_that_the_config_leaves_out_are_empty(tmp_path: Path) -> 
 @pytest.mark.parametrize("template", [None, [{"name": "default", "template": CHATML}]])
 def test_a_model_without_one_chat_template_is_told_what_to_use_instead(tmp_path: Path, template: object) -> None:
     tokenizer = Tokenizer(checkpoint(tmp_path, template=None, chat_template=template))
-    with pytest.raises(
-        NoTokenizer, match="has no chat template; use a workload that sends completions, such as random"
-    ):
+    with pytest.raises(NoTokenizer, match="has no chat template; use a workload that sends completions"):
         tokenizer.render_chat(QUESTION)
 
 

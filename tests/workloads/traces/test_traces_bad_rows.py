@@ -150,7 +150,8 @@ def request(**changes: object) -> list[dict[str, Any]]:
         (session(requests=request(type="x")), ", request 2: Invalid value 'x' - at `$.type`"),
         (session(requests=request(hash_ids=[-1])), ", request 2: Expected `int` >= 0 - at `$.hash_ids[0]`"),
         (session(requests=request(hash_ids=[1, 2])), (
-            ", request 2: has 2 hash_ids, but 200 tokens make 4 blocks of 64; its block_size does not match its hash_ids"
+            ", request 2: has 2 hash_ids, but 200 tokens make 4 blocks of 64; "
+            "its block_size does not match its hash_ids"
         )),
         (session(block_size=0), ": Expected `int` >= 1 - at `$.block_size`"),
         (session(requests=7), ": Expected `array`, got `int` - at `$.requests`"),
