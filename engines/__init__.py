@@ -1,4 +1,4 @@
-"""Engines: how each system is started, spoken to, watched and described. Knows only the value types of workloads."""
+"""Engines: start, query, monitor and describe each system. Imports only the value types of workloads."""
 
 import lazy_loader
 

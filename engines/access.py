@@ -1,4 +1,4 @@
-"""What lets a request in: plain data, for processes that know no engines."""
+"""Credentials of requests, as plain data for processes that do not import engines."""
 
 import urllib.parse
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Access(msgspec.Struct, frozen=True):
-    """What every request to a server must carry to be let in; all of it is secret.
+    """Credentials that every request to a server carries; all of them are secret.
 
     Attributes:
         headers: names in lower case.
@@ -20,11 +20,11 @@ class Access(msgspec.Struct, frozen=True):
         return f"Access(headers={sorted(self.headers)})"
 
     def secrets(self) -> list[bytes]:
-        """What of it a server might quote, longest first."""
+        """Secrets that a server could echo, longest first."""
         values = [*self.headers.values(), *(value for _, value in urllib.parse.parse_qsl(self.query))]
         parts = {part.encode() for value in values for part in (value, value.rpartition(" ")[2]) if part}
         return sorted(parts, key=len, reverse=True)
 
     def path(self, path: str) -> str:
-        """A path with the query behind it."""
+        """``path`` with the query appended."""
         return f"{path}{'&' if '?' in path else '?'}{self.query}" if self.query else path

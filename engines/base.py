@@ -1,4 +1,4 @@
-"""The seam between the harness and one system: how it is started, spoken to and described."""
+"""The interface between the harness and one system: how to start, query and describe it."""
 
 import base64
 import os
@@ -22,9 +22,9 @@ class Model(msgspec.Struct, frozen=True):
     """The model under test.
 
     Attributes:
-        name: what requests and reports call it.
-        path: folder of the checkpoint, or a GGUF file; None for a server whose weights we do not see.
-        sha256: over the checkpoint's files; None where there is no path.
+        name: name in requests and reports.
+        path: folder of the checkpoint, or a GGUF file; None for a server whose weights are not visible.
+        sha256: hash of the checkpoint's files; None without a path.
     """
 
     name: str
@@ -33,17 +33,17 @@ class Model(msgspec.Struct, frozen=True):
 
 
 class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of an adapter that has none of its own."""
+    """Options of an adapter that has none."""
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """All that is asked of one engine.
+    """Complete configuration of one engine.
 
     Attributes:
-        model: what it serves.
-        spec: what all engines share.
-        options: the adapter's own; an instance of its ``Options``.
-        deployment: where it runs.
+        model: the model to serve.
+        spec: settings shared by all engines.
+        options: the adapter's options; an instance of its ``Options``.
+        deployment: where and how it runs.
     """
 
     model: Model
@@ -55,8 +55,8 @@ class Setup(msgspec.Struct, frozen=True):
 class Engine(Protocol):
     """One system with its options, for one model. Adapters are classes that take a :class:`Setup`.
 
-    Their class variables are read before anything is made: ``adapter``, its name, and ``Options``, a struct.
-    Most adapters are children of :class:`engines.server_engine.ServerEngine`, which has all but what differs.
+    Class variables are read before an instance exists: ``adapter``, the name, and ``Options``, a struct. Most adapters
+    derive from :class:`engines.server_engine.ServerEngine`, which implements the common parts.
     """
 
     adapter: ClassVar[str]
@@ -64,103 +64,103 @@ class Engine(Protocol):
 
     @classmethod
     def dialect_for(cls, setup: Setup) -> Dialect:
-        """Its wire format under these options; needs neither keys nor the machine: logs can be read anywhere."""
+        """The wire format for this configuration, found without keys or the engine, to read logs anywhere."""
         ...
 
     @property
     def dialect(self) -> Dialect:
-        """Its wire format."""
+        """The wire format."""
         ...
 
     @property
     def model_id(self) -> str:
-        """What requests put into ``model``."""
+        """Value of ``model`` in requests."""
         ...
 
     @property
     def url(self) -> str | None:
-        """Where it runs already; None when it is launched."""
+        """Address of a running server; None if the engine is launched."""
         ...
 
     @property
     def access(self) -> Access:
-        """What each request must carry to be let in."""
+        """Credentials of requests."""
         ...
 
     @property
     def metrics(self) -> MetricsSource | None:
-        """Where it tells its own view of the load; None where it does not."""
+        """Source of the engine's own metrics; None if it has none."""
         ...
 
     @property
     def notes(self) -> Sequence[str]:
-        """What a reader of its figures must know."""
+        """Remarks for readers of its figures."""
         ...
 
     def gpus(self) -> str | None:
-        """This machine's GPUs that it may use, as ``CUDA_VISIBLE_DEVICES`` names them; None for all, "" for none."""
+        """GPUs of this machine that it may use, as in ``CUDA_VISIBLE_DEVICES``; None for all, "" for none."""
         ...
 
     def launch(self, port: int) -> Launch | None:
-        """How to start it on ``port``; None when it runs already."""
+        """How to start it on ``port``; None for a running server."""
         ...
 
     async def reset_cache(self, server: Server) -> bool:
-        """Empty the prefix cache of a ready server; False where it has no call for that."""
+        """Empty the prefix cache of a ready server; False if it has no call for that."""
         ...
 
     async def describe(self, server: Server) -> dict[str, Any]:
-        """Ask a ready server (or its package) what it is: ``version`` and whatever else identifies it."""
+        """``version`` and other identification, from a ready server or its package."""
         ...
 
 
 @runtime_checkable
 class SupportsCheck(Protocol):
-    """An adapter, the class itself, that finds what is wrong with its settings before anything is made."""
+    """An adapter class that checks its configuration before an instance exists."""
 
     def check(self, setup: Setup) -> None:
-        """Look at the settings without touching the machine.
+        """Check the configuration without touching the machine.
 
         Raises:
-            BadOption: they contradict themselves, or ask for what the engine cannot do.
+            BadOption: settings contradict each other or are not supported by the engine.
         """
         ...
 
 
 @runtime_checkable
 class SupportsBuild(Protocol):
-    """An engine that can say which code a launch of it runs."""
+    """An engine that can identify the code that a launch runs."""
 
     def build(self) -> dict[str, Any]:
-        """Plain data that differs where the code does, as far as this machine can tell.
+        """Plain data that changes with the code, as far as this machine can tell.
 
         Raises:
-            NotInstalled: it is not here.
+            NotInstalled: the engine is not installed.
         """
         ...
 
 
 def base_url(url: str) -> str:
-    """An engine's address without its final ``/v1``, which the dialects' paths begin with, and without any secret.
+    """An engine's address without credentials and without a final ``/v1``, which is part of the dialects' paths.
 
     Raises:
-        BadOption: it is not http or https.
+        BadOption: the address is not http or https.
     """
     if not url.startswith(("http://", "https://")):
         raise BadOption(f"url must begin with http:// or https://, not {url!r}")
     parts = urllib.parse.urlsplit(url)
     if not parts.hostname:
-        raise BadOption(f"url names no host: {url!r}")
+        raise BadOption(f"url has no host: {url!r}")
     bare = urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
     return bare.rstrip("/").removesuffix("/v1")
 
 
 def access_to(deployment: Deployment, key_header: str = "authorization") -> Access:
-    """What requests must carry: given headers, a key from the environment, the address's user and query.
+    """Credentials of requests: configured headers, a key from the environment, the address's user and query.
 
     Args:
-        deployment: says where they come from.
-        key_header: header of the key; ``authorization`` takes it as a bearer token, any other as it is.
+        deployment: configures them.
+        key_header: header of the key; ``authorization`` sends it as a bearer token, any other header as it is.
 
     Raises:
         BadOption: the environment variable of the key is not set.

@@ -1,4 +1,4 @@
-"""Where an engine runs: at an address, as a process here, in a container, or on another host over ssh."""
+"""Where an engine runs: at an address, as a local process, in a container, or on another host over ssh."""
 
 import ipaddress
 import itertools
@@ -23,57 +23,57 @@ class Container(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     gpus: str | None = None
     """``all``, or device numbers with commas; the default is none."""
     args: list[str] = []
-    """More arguments of ``docker run``, before the image."""
+    """Extra arguments of ``docker run``, before the image."""
     command: list[str] | None = None
-    """What is run inside before the engine's flags, where the image's entry point is not the adapter's usual one."""
+    """Command before the engine's flags, for images without the adapter's usual entry point."""
 
 
 class Ssh(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Another host, with keys set up so that ``ssh HOST true`` asks nothing."""
+    """Another host, on which ``ssh HOST true`` works without a prompt."""
 
     host: str
     """As ``ssh`` takes it: ``user@host`` or an entry of ~/.ssh/config."""
     command: list[str] = []
-    """What starts the engine there, before its flags; the default is the adapter's program, looked for there."""
+    """Command that starts the engine there, before its flags; the default is the adapter's program."""
     args: list[str] = []
-    """More arguments of ``ssh``, before the host."""
+    """Extra arguments of ``ssh``, before the host."""
     model_path: str | None = None
-    """Where the model lies on that host; the default is the same path as here."""
+    """Path of the model on that host; the default is the same path as here."""
 
 
 class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """How one engine is run and reached; the default is a process of this machine on a free port."""
+    """How to run and reach one engine; the default is a local process on a free port."""
 
     url: str | None = None
-    """Where it runs already, with or without the final ``/v1``; then nothing is launched."""
+    """Address of a running server, with or without the final ``/v1``; nothing is launched then."""
     port: int | None = None
-    """Port of 127.0.0.1 on which it is launched; the default is a free one."""
+    """Port on 127.0.0.1 for a launched engine; the default is a free one."""
     served_model_name: str | None = None
-    """What requests call the model; the default is the experiment's model name."""
+    """Model name in requests; the default is the experiment's model name."""
     api_key_env: str | None = None
-    """Environment variable that holds the key which requests carry; the key itself is never stored."""
+    """Environment variable with the key that requests carry; the key itself is never stored."""
     headers: dict[str, str] = {}
-    """More headers of each request; their values are treated as secrets."""
+    """Extra headers of each request; their values are treated as secrets."""
     environment: str | None = None
-    """Where its packages are: an installed environment (``bakeoff engines list``) or the folder of a venv."""
+    """Python environment: an installed one (``bakeoff engines list``) or the folder of a venv."""
     program: str | None = None
-    """Path of the program to start, instead of the one that is looked for."""
+    """Path of the program to start, instead of searching for it."""
     container: Container | None = None
     """Run it in a container."""
     ssh: Ssh | None = None
     """Run it on another host; its port is forwarded to 127.0.0.1 here."""
     args: list[str] = []
-    """More words of its command line."""
+    """Extra command-line arguments."""
     env: dict[str, str] = {}
-    """More variables of its environment; this is where secrets belong, not ``args``."""
+    """Extra environment variables; put secrets here, not in ``args``."""
     inherit: list[str] = []
-    """Variables of Bakeoff's own environment that it is given too. Without this, a container gets none of them, and a
-    process of this machine all but those whose names say that they are secrets."""
+    """Variables to pass on from Bakeoff's own environment. By default a container gets none, and a local process all
+    except those whose names denote secrets."""
     ready_timeout_s: float | None = None
-    """How long it may take to get ready, in seconds; the default is the adapter's."""
+    """Limit on the time until ready, in seconds; the default depends on the adapter."""
 
     def secrets(self) -> list[str]:
-        """Whatever in it must never be written or shown, as far as it is known here."""
+        """All values that must never be written or shown."""
         parts = urllib.parse.urlsplit(self.url or "")
         user = parts.username if parts.username and not parts.password else None
         asked = [parts.query, *(value for _, value in urllib.parse.parse_qsl(parts.query))]
@@ -83,10 +83,10 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         return [*of_url, *asked, *named, *self.headers.values(), *inherited]
 
     def gpus(self, environ: Mapping[str, str]) -> str | None:
-        """This machine's GPUs that it may use, as ``CUDA_VISIBLE_DEVICES`` names them; None for all, "" for none.
+        """GPUs of this machine that it may use, as in ``CUDA_VISIBLE_DEVICES``; None for all, "" for none.
 
         Args:
-            environ: of a process that is launched here.
+            environ: environment of a local process.
         """
         if self.ssh or (self.url and not is_here(urllib.parse.urlsplit(self.url).hostname or "")):
             return ""
@@ -96,7 +96,7 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         return None if is_all else self.container.gpus or ""
 
     def problem(self) -> str | None:
-        """What contradicts itself, or None."""
+        """The first contradiction between settings, or None."""
         ways = [name for name in ("url", "container", "ssh") if getattr(self, name) is not None]
         own = ("environment", "program", "args", "env", "inherit", "port")
         launching = [name for name in own if getattr(self, name)]
@@ -120,16 +120,16 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
              "container.runtime must be docker or podman"),
             (self.ready_timeout_s is None or self.ready_timeout_s > 0, "ready_timeout_s must be above 0"),
         )  # fmt: skip
-        return next((complaint for good, complaint in checks if not good), None)
+        return next((message for is_valid, message in checks if not is_valid), None)
 
 
 def _is_host(name: str) -> bool:
-    """What begins with a hyphen would be an option of ssh, such as ``-oProxyCommand``, which runs a program here."""
+    """Reject a leading hyphen: ``-oProxyCommand`` would be an option of ssh that runs a local program."""
     return bool(name) and not name.startswith("-")
 
 
 def is_here(host: str) -> bool:
-    """Whether a name leads to this machine; one that leads nowhere does not."""
+    """Whether a host name resolves to this machine."""
     try:
         found = {str(told[4][0]) for told in socket.getaddrinfo(host, None)}
     except (OSError, UnicodeError):  # the second of what can be no name
@@ -143,7 +143,7 @@ def _name(word: str) -> str:
 
 
 def _variable_with_secret(args: Sequence[str]) -> str | None:
-    """The name of a variable that arguments of ``docker run`` set to a secret, or None."""
+    """Name of a secret variable that arguments of ``docker run`` set, or None."""
     words = [*args, ""]
     for flag, following in itertools.pairwise(words):
         given = following if flag in {"-e", "--env"} else flag.removeprefix("--env=").removeprefix("-e")

@@ -1,7 +1,7 @@
-"""Which engines can be started on this machine, and what to do about those that cannot.
+"""Check which engines can be started on this machine, and how to fix the others.
 
-Nothing is imported or started: packages are looked up by their metadata, programs on PATH, and each adapter is asked
-for the command that a run would use.
+No engine is imported or started: packages are found by their metadata, programs on PATH, and each adapter reports the
+command that a run would use.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from engines.environments.finding import for_this_machine
 from engines.environments.installing import is_current
 from engines.errors import BadOption, EngineError, NotInstalled, UnknownEngine
 from engines.machine import Machine
-from engines.registry import adapter_class, engine, has_usual_base, known_adapters
+from engines.registry import adapter_class, engine, is_server_engine, known_adapters
 from engines.server_engine import ServerEngine
 
 
@@ -29,22 +29,22 @@ class State(StrEnum):
     READY = "ready"
     MISSING = "missing"
     ADDRESS = "address"
-    """It is never started here: it needs the url of a server that runs already."""
+    """The adapter needs the url of a running server."""
     UNKNOWN = "unknown"
-    """Its adapter, another package's, does not say."""
+    """The adapter, of another package, does not report its requirements."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one engine.
+    """The result for one engine.
 
     Attributes:
-        adapter: its name.
+        adapter: name of the adapter.
         state: whether it can be started here.
-        place: what holds it: an environment, this environment, or a program on PATH; None where nothing does.
-        version: of its package; None where it does not come from one.
+        place: where it is installed: an environment, this environment, or a program on PATH; None if nowhere.
+        version: of its package; None if it has none.
         missing: what is missing, one item each.
-        fix: the one command that provides it; None where none does.
-        notes: what else to know.
+        fix: command that provides it; None if there is none.
+        notes: further remarks.
     """
 
     adapter: str
@@ -57,10 +57,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def examine(names: Sequence[str], machine: Machine) -> list[Finding]:
-    """Look at engines, at all of them where none is named.
+    """Check the named engines, or all.
 
     Raises:
-        UnknownEngine: there is none of that name.
+        UnknownEngine: no adapter has one of the names.
     """
     return [_examine(name, machine) for name in known_adapters(names)]
 
@@ -70,17 +70,17 @@ def _examine(adapter: str, machine: Machine) -> Finding:
         kind = adapter_class(adapter)
     except UnknownEngine as error:
         return Finding(adapter=adapter, state=State.MISSING, missing=[str(error)])
-    argv, refusal = _asked(adapter)
-    needs = _Needs.of(kind) if has_usual_base(kind) else _Needs()
+    argv, refusal = _command(adapter)
+    needs = _Needs.of(kind) if is_server_engine(kind) else _Needs()
     if not needs.anything and isinstance(refusal, BadOption):
         return Finding(adapter=adapter, state=State.ADDRESS)
-    if refusal is None and not has_usual_base(kind):
-        return Finding(adapter=adapter, state=State.UNKNOWN, notes=["its adapter does not say what it needs"])
-    return _judged(adapter, needs, argv, refusal, machine)
+    if refusal is None and not is_server_engine(kind):
+        return Finding(adapter=adapter, state=State.UNKNOWN, notes=["its adapter does not report its requirements"])
+    return _finding(adapter, needs, argv, refusal, machine)
 
 
 class _Needs(msgspec.Struct, frozen=True):
-    """What an adapter's class says that it needs; nothing, of one without the usual base."""
+    """Requirements of an adapter; empty if it does not derive from ServerEngine."""
 
     recipes: tuple[str, ...] = ()
     distributions: tuple[str, ...] = ()
@@ -95,34 +95,34 @@ class _Needs(msgspec.Struct, frozen=True):
 
     @property
     def anything(self) -> bool:
-        """Whether it says what holds it."""
+        """Whether any installation is named."""
         return bool(self.recipes or self.distributions or self.programs)
 
     def gpu_in(self, recipe: str | None) -> bool:
-        """Whether what a recipe makes needs a GPU; the adapter's own word where there is no such recipe."""
+        """Whether a recipe needs a GPU; without a recipe, whether the adapter does."""
         return RECIPES[recipe].needs_gpu if recipe in RECIPES else self.gpu
 
 
-def _asked(adapter: str) -> tuple[Sequence[str], Exception | None]:
-    """The command that a run would use, or why there is none; neither where it has no such question."""
+def _command(adapter: str) -> tuple[Sequence[str], Exception | None]:
+    """The command that a run would use, or the error; an adapter without ``command`` has neither."""
     try:
         made = engine(adapter, Model("doctor", "/"), {})
         return (made.command() if isinstance(made, ServerEngine) else ()), None
-    except Exception as error:  # noqa: BLE001  (other packages' adapters raise what they like)
+    except Exception as error:  # noqa: BLE001  (adapters of other packages can raise anything)
         return (), error
 
 
-def _judged(adapter: str, needs: _Needs, argv: Sequence[str], refusal: Exception | None, machine: Machine) -> Finding:
-    environment, program = _home(needs, argv)
+def _finding(adapter: str, needs: _Needs, argv: Sequence[str], refusal: Exception | None, machine: Machine) -> Finding:
+    environment, program = _installation(needs, argv)
     recipe = environment.name if environment else None
     missing: list[str] = []
     fix: str | None = None
     if environment is None and program is None and needs.anything:
         recipe = next(iter(for_this_machine(needs.recipes)), None)
-        missing.append(_absent(needs))
+        missing.append(_not_installed(needs))
         fix = f"bakeoff engines install {recipe}" if recipe else None
     elif refusal is not None:
-        missing.append(_complaint(refusal))
+        missing.append(_error_text(refusal))
         fix = refusal.command if isinstance(refusal, NotInstalled) else None
     if needs.gpu_in(recipe) and not machine.gpus.names:
         missing.append("an NVIDIA GPU")
@@ -135,21 +135,21 @@ def _judged(adapter: str, needs: _Needs, argv: Sequence[str], refusal: Exception
         version=_version(environment, needs),
         missing=missing,
         fix=fix,
-        notes=_notes(recipe, installed=environment is not None, wanted=fix is not None),
+        notes=_notes(recipe, installed=environment is not None, to_install=fix is not None),
     )
 
 
-def _home(needs: _Needs, argv: Sequence[str]) -> tuple[Environment | None, str | None]:
-    """What holds it: an environment, or else a program."""
+def _installation(needs: _Needs, argv: Sequence[str]) -> tuple[Environment | None, str | None]:
+    """The environment, or else the program, in which the engine is installed."""
     if needs.recipes or needs.distributions:
-        with contextlib.suppress(NotInstalled):  # a program may be there all the same
+        with contextlib.suppress(NotInstalled):  # a program may exist nevertheless
             return find(None, needs.recipes, needs.distributions), None
     if argv and Path(argv[0]) == Path(sys.executable):
         return Environment("this", Path(sys.prefix)), None
-    return None, next((found for name in (*argv[:1], *needs.programs) if (found := shutil.which(name))), None)
+    return None, next((path for name in (*argv[:1], *needs.programs) if (path := shutil.which(name))), None)
 
 
-def _absent(needs: _Needs) -> str:
+def _not_installed(needs: _Needs) -> str:
     names = dict.fromkeys((*(needs.distributions or needs.recipes), *needs.programs))
     return f"{' or '.join(names)} is not installed"
 
@@ -168,19 +168,19 @@ def _version(environment: Environment | None, needs: _Needs) -> str | None:
     return next((version for name in names if (version := environment.version(name))), None)
 
 
-def _notes(recipe: str | None, *, installed: bool, wanted: bool) -> list[str]:
-    """Of a recipe that shall be used, or that was used when it said something else."""
+def _notes(recipe: str | None, *, installed: bool, to_install: bool) -> list[str]:
+    """Remarks on a recipe: before its installation, or if the installed versions are outdated."""
     known = RECIPES.get(recipe or "")
     if known is None:
         return []
     if installed and not is_current(known):
-        return [f"made for other versions than today's; renew it with: bakeoff engines install {known.name}"]
-    return [known.note] if known.note and wanted and not installed else []
+        return [f"outdated; renew it with: bakeoff engines install {known.name}"]
+    return [known.note] if known.note and to_install and not installed else []
 
 
-def _complaint(refusal: Exception) -> str:
+def _error_text(refusal: Exception) -> str:
     if isinstance(refusal, NotInstalled):
-        return refusal.complaint  # the command is shown apart
+        return refusal.missing  # the command is shown separately
     return (
         str(refusal) if isinstance(refusal, EngineError) else f"its adapter fails: {type(refusal).__name__}: {refusal}"
     )

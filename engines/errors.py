@@ -3,16 +3,16 @@
 ::
 
     EngineError
-    ├── UnknownEngine     the user's mistake: no adapter of that name
-    ├── BadOption         the user's mistake: an option is unknown, of the wrong type or out of range
-    ├── ModelNotFound     the user's mistake: no model at that path, or none of that name
-    ├── PortInUse         the machine's state: something listens on the wanted port
-    ├── NotIdentified     the server's silence: it does not say what it is, or which model it serves
-    ├── NotInstalled      the machine's state: the adapter's extra is missing
-    ├── InstallFailed     the machine's state: an environment could not be made
-    ├── FetchFailed       the network's failure, or a download that is not what was pinned
-    ├── NotReady          the engine's failure: it did not get ready in time
-    └── EngineDied        the engine's failure: its process ended
+    ├── UnknownEngine     user error: no adapter of that name
+    ├── BadOption         user error: an option is unknown, of the wrong type or out of range
+    ├── ModelNotFound     user error: no model at that path, or none of that name
+    ├── PortInUse         machine state: something listens on the requested port
+    ├── NotIdentified     a running server does not identify itself or its model
+    ├── NotInstalled      machine state: the adapter's extra is missing
+    ├── InstallFailed     machine state: an environment could not be made
+    ├── FetchFailed       a download failed or does not match its pinned hash
+    ├── NotReady          engine failure: it did not get ready in time
+    └── EngineDied        engine failure: its process ended
         └── OutOfMemory   the same, for lack of memory
 
 Each message is one line that says what to do next; the last three carry the engine's last log lines.
@@ -22,10 +22,10 @@ from collections.abc import Sequence
 
 
 class EngineError(Exception):
-    """Root of every error that this package raises on purpose.
+    """Base class of this package's errors.
 
     Attributes:
-        log_tail: the engine's last log lines, where there is an engine.
+        log_tail: the engine's last log lines; empty without an engine.
     """
 
     def __init__(self, message: str, log_tail: Sequence[str] = ()) -> None:
@@ -46,24 +46,24 @@ class ModelNotFound(EngineError):
 
 
 class PortInUse(EngineError):
-    """Something listens on the wanted port."""
+    """Something listens on the requested port."""
 
 
 class NotIdentified(EngineError):
-    """A server that runs already does not say what it is, or which model it serves."""
+    """A running server does not identify itself or its model."""
 
 
 class NotInstalled(EngineError):
     """The packages of an adapter are missing.
 
     Attributes:
-        complaint: what is missing.
-        command: the command that installs it; None where none does. The message ends in it.
+        missing: what is missing.
+        command: the command that installs it, with which the message ends; None if there is none.
     """
 
-    def __init__(self, complaint: str, command: str | None = None) -> None:
-        super().__init__(f"{complaint}; run: {command}" if command else complaint)
-        self.complaint = complaint
+    def __init__(self, missing: str, command: str | None = None) -> None:
+        super().__init__(f"{missing}; run: {command}" if command else missing)
+        self.missing = missing
         self.command = command
 
 
@@ -72,7 +72,7 @@ class InstallFailed(EngineError):
 
 
 class FetchFailed(EngineError):
-    """A download failed or is not what was pinned."""
+    """A download failed or does not match its pinned hash."""
 
 
 class NotReady(EngineError):

@@ -1,19 +1,19 @@
-"""Runs one engine and outlives whoever started it by no more than a few seconds.
+"""Supervise one engine, and stop it within seconds after the parent process ended.
 
-Started as a plain script, with the standard library only, so that it costs 20 ms. It puts the engine into a session
-and process group of its own, writes the engine's pid as one line to stdout, and then waits for one of two things:
+A plain script that uses only the standard library, so it starts in 20 ms. It starts the engine in its own session and
+process group, writes the engine's pid as one line to stdout, and waits for one of two events:
 
 * the engine ends: its exit status becomes the guard's;
-* stdin closes, because the harness asks for a stop or is gone, by ``kill -9`` too: the whole group gets SIGINT, then
-  SIGTERM, then SIGKILL, each after the grace it was given.
+* stdin closes, because the harness requests a stop or ended (even by ``kill -9``): the whole group gets SIGINT, then
+  SIGTERM, then SIGKILL, with the given grace periods between.
 
-Nothing survives: the engine dies with the guard (PR_SET_PDEATHSIG), and what an engine orphans is re-parented to the
-guard (PR_SET_CHILD_SUBREAPER) and killed. Linux only.
+No process survives: the engine dies with the guard (PR_SET_PDEATHSIG), and orphans are re-parented to the guard
+(PR_SET_CHILD_SUBREAPER) and killed. Linux only.
 
-Where a clean-up is given, it is run when the engine is gone, however it ended: a container outlives its client.
+A clean-up command runs after the engine ended for any reason, because a container outlives its client.
 
-With ``--mask``, stdin begins with one line: a mask and secrets, with NUL between them. What the engine prints then
-passes through the guard, which puts the mask in place of each secret: none is ever in the log, whoever is killed.
+With ``--mask``, stdin begins with one line: a mask and secrets, with NUL between them. The engine's output
+then passes through the guard, which replaces each secret by the mask, so no secret reaches the log even after a kill.
 
 Usage: ``python guard.py GRACE_INT_S GRACE_TERM_S [--mask] [CLEANUP… --] -- ARGV…``
 """
@@ -36,24 +36,24 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
 CLEANUP_S = 20.0
-"""How long a clean-up may take."""
+"""Limit on the clean-up."""
 MASK_OPTION = "--mask"
 _BLOCK_BYTES = 1 << 16
 _PIPE_BYTES = 1 << 20
 _REST_S = 0.02
 _DRAIN_S = 5.0
-"""How long the last output may take to reach the log, once nothing is left that could print."""
+"""Limit on writing the last output to the log after all processes ended."""
 EXIT_CANNOT_START = 127
-"""The guard's status when the program could not be executed; the reason stands in the engine's log."""
+"""The guard's status when the program could not be executed; the engine's log has the reason."""
 
 
 def _die_with_guard(guard: int) -> None:
     """Run in the child between fork and exec; ``_LIBC`` was loaded before the fork, nothing is imported here."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != guard:  # it was gone before that was asked for
+    if os.getppid() != guard:  # the guard ended before prctl took effect
         os._exit(EXIT_CANNOT_START)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_DFL)  # a shell's background job has told its children to ignore some
+        signal.signal(number, signal.SIG_DFL)  # background jobs of a shell inherit ignored signals
 
 
 def _wait(pidfd: int, *others: int, timeout_s: float | None) -> set[int]:
@@ -67,47 +67,47 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
     try:
         os.killpg(pid, number)
     except ProcessLookupError:
-        return  # the group is empty already
+        return  # the group is already empty
 
 
 def _stop(pid: int, pidfd: int, graces_s: tuple[float, float]) -> None:
     for number, grace_s in ((signal.SIGINT, graces_s[0]), (signal.SIGTERM, graces_s[1])):
         _signal_group(pid, number)
-        _signal_group(pid, signal.SIGCONT)  # an engine that was stopped hears it too
+        _signal_group(pid, signal.SIGCONT)  # so that a suspended engine receives it
         if _wait(pidfd, timeout_s=grace_s):
             return
     _signal_group(pid, signal.SIGKILL)
     _wait(pidfd, timeout_s=None)
 
 
-def _kill_adopted() -> None:
+def _kill_orphans() -> None:
     """Kill processes that the engine orphaned: they are children of this process now."""
     while True:
-        adopted = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
-        if not adopted:
+        orphans = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
+        if not orphans:
             return
-        for pid in adopted:
+        for pid in orphans:
             os.kill(int(pid), signal.SIGKILL)
             os.waitpid(int(pid), 0)
 
 
 class _MaskedLog:
-    """Copies what is printed into a pipe to stderr, the log, whole lines at a time, with secrets masked.
+    """Copies output from a pipe to stderr, the log, line by line, with secrets masked.
 
-    The engine may be under measurement: the pipe is looked at 50 times a second at most, however many lines it prints.
+    The pipe is read at most 50 times per second, to disturb a measured engine as little as possible.
 
     Args:
         line: the mask and the secrets, longest first, with NUL between them.
 
     Attributes:
-        input: file descriptor to print into; to be closed here once the engine has it.
+        input: file descriptor for the engine's output; close it here once the engine has it.
     """
 
     def __init__(self, line: bytes) -> None:
         self._mask, *self._secrets = line.split(b"\0")
         self._longest_bytes = max(map(len, self._secrets), default=1)
         self._output, self.input = os.pipe()
-        with contextlib.suppress(OSError):  # this user's pipes are many; then 64 KiB must do between two looks
+        with contextlib.suppress(OSError):  # beyond the user's pipe limit; 64 KiB must then suffice between reads
             fcntl.fcntl(self._output, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._thread = threading.Thread(target=self._copy, daemon=True)
 
@@ -117,27 +117,27 @@ class _MaskedLog:
         self._thread.start()
 
     def join(self) -> None:
-        """Wait until all is written."""
+        """Wait until all output is written."""
         self._thread.join(_DRAIN_S)
 
     def _copy(self) -> None:
-        waiting = b""
+        pending = b""
         while block := os.read(self._output, _PIPE_BYTES):
-            waiting += block
-            end = max(waiting.rfind(b"\n"), waiting.rfind(b"\r")) + 1
-            if len(waiting) - end > _BLOCK_BYTES:
-                end = self._between_secrets(waiting)
-            _log(self._masked(waiting[:end]))
-            waiting = waiting[end:]
+            pending += block
+            end = max(pending.rfind(b"\n"), pending.rfind(b"\r")) + 1
+            if len(pending) - end > _BLOCK_BYTES:
+                end = self._between_secrets(pending)
+            _log(self._masked(pending[:end]))
+            pending = pending[end:]
             time.sleep(_REST_S)
-        _log(self._masked(waiting))
+        _log(self._masked(pending))
 
     def _between_secrets(self, line: bytes) -> int:
-        """Where a line without end may be cut: what could be the beginning of a secret stays."""
+        """Where to cut a line without end, so that no secret is split."""
         end = max(0, len(line) - self._longest_bytes)
         for secret in self._secrets:
-            found = line.find(secret, max(0, end - len(secret) + 1), end + len(secret) - 1)
-            end = end if found < 0 else found
+            position = line.find(secret, max(0, end - len(secret) + 1), end + len(secret) - 1)
+            end = end if position < 0 else position
         return end
 
     def _masked(self, text: bytes) -> bytes:
@@ -147,18 +147,18 @@ class _MaskedLog:
 
 
 def _log(data: bytes) -> None:
-    with contextlib.suppress(OSError):  # a full disk must not stop the engine, which would wait for its pipe
+    with contextlib.suppress(OSError):  # a full disk must not block the engine at its pipe
         while data:
             data = data[os.write(2, data) :]
 
 
 def _first_line() -> bytes:
-    """Of stdin; nothing is sent after it, so that its end stays the sign to stop."""
+    """The first line of stdin; nothing follows it, so that its end still requests a stop."""
     line = b""
     while not line.endswith(b"\n"):
         block = os.read(0, _BLOCK_BYTES)
         if not block:
-            sys.exit(EXIT_CANNOT_START)  # whoever would have watched the engine is gone
+            sys.exit(EXIT_CANNOT_START)  # the parent process ended
         line += block
     return line.removesuffix(b"\n")
 
@@ -172,7 +172,7 @@ def _parts(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def clean_up(argv: Sequence[str], output: int) -> None:
-    """Run it with a limit; what it has to say goes to a file, given by its number: the engine's log."""
+    """Run the clean-up with a time limit; its output goes to the file descriptor ``output``, the engine's log."""
     try:
         subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=CLEANUP_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -207,7 +207,7 @@ def main(argv: list[str]) -> int:
         _stop(child.pid, pidfd, graces_s)
     status = child.wait()
     _signal_group(child.pid, signal.SIGKILL)
-    _kill_adopted()
+    _kill_orphans()
     if log:
         log.join()
     if cleanup:

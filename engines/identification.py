@@ -1,7 +1,7 @@
-"""Which adapter speaks to a server that runs already, and which model it serves: found by asking it.
+"""Ask a running server which adapter it needs and which model it serves.
 
-Every adapter recognises its own server by what that says of itself (``ServerEngine.identify``); a server that only
-lists its models is taken for an OpenAI-compatible one.
+Each adapter recognises its own server (``ServerEngine.identify``); a server that only lists its models counts as
+OpenAI-compatible.
 """
 
 import asyncio
@@ -30,20 +30,20 @@ async def identify(deployment: Deployment, adapter: str | None = None) -> Identi
     """Ask a server what it is.
 
     Args:
-        deployment: its URL, and what lets requests in.
-        adapter: the only one that is considered; None for all.
+        deployment: its URL and credentials.
+        adapter: the only adapter to consider; None for all.
 
     Raises:
-        BadOption: the URL is none, or the key's variable is not set.
-        UnknownEngine: there is no such adapter.
-        NotIdentified: nothing answers, or nothing in the answers tells which adapter or model it is.
+        BadOption: the URL is invalid, or the key's variable is not set.
+        UnknownEngine: no adapter has that name.
+        NotIdentified: the server does not answer, or its answers do not identify adapter and model.
     """
     address = base_url(deployment.url or "")
     kinds = [kind for name in ([adapter] if adapter else adapter_names()) if (kind := _server_class(name))]
     pages = await _pages(
         address, access_to(deployment), sorted({path for kind in kinds for path in kind.identity_pages})
     )
-    kinds.sort(key=lambda kind: kind is OpenAiEngine)  # whatever lists models could be one
+    kinds.sort(key=lambda kind: kind is OpenAiEngine)  # last, because any server that lists models matches
     identities = (identity for kind in kinds if (identity := kind.identify(pages)))
     if identity := next(identities, None):
         return identity
@@ -53,10 +53,10 @@ async def identify(deployment: Deployment, adapter: str | None = None) -> Identi
 
 
 def only_model(identity: Identity, url: str) -> str:
-    """The name of the one model that a server serves.
+    """The name of a server's only model.
 
     Raises:
-        NotIdentified: it serves several, or does not say.
+        NotIdentified: it serves several models, or does not list them.
     """
     if not identity.models:
         raise NotIdentified(f"{url} does not say which model it serves; give --model")
@@ -67,13 +67,13 @@ def only_model(identity: Identity, url: str) -> str:
 
 
 def tokenizer_folder(model: str, checkpoint: str | None) -> Path | None:
-    """Folder on this machine with the tokenizer of a model that is served somewhere; None where there is none.
+    """Folder on this machine with the tokenizer of a served model; None if not found.
 
-    Looked for are the checkpoint itself, Bakeoff's own models and the cache of Hugging Face's hub.
+    Searched are the checkpoint itself, Bakeoff's own models and the cache of the Hugging Face hub.
 
     Args:
-        model: as requests call it.
-        checkpoint: what the server says it loaded.
+        model: name in requests.
+        checkpoint: checkpoint that the server reports.
     """
     names = [name for name in (checkpoint, model) if name]
     folders = [place if place.is_dir() else place.parent for name in names if (place := Path(name)).is_absolute()]
@@ -83,26 +83,26 @@ def tokenizer_folder(model: str, checkpoint: str | None) -> Path | None:
 
 
 def _server_class(adapter: str) -> type[ServerEngine] | None:
-    """The adapter's class; None of one that does not derive from ours, which recognises nothing."""
+    """The adapter's class; None if it does not derive from ServerEngine and so cannot identify servers."""
     kind = adapter_class(adapter)
     return kind if isinstance(kind, type) and issubclass(kind, ServerEngine) else None
 
 
 def _hub_snapshots(name: str) -> Sequence[Path]:
-    """Snapshots of a repository in the hub's cache, the latest first."""
+    """Snapshots of a repository in the hub's cache, latest first."""
     if name.count("/") != 1 or name.startswith(("/", ".", "~")):
         return []
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
-    found = (cache / f"models--{name.replace('/', '--')}" / "snapshots").glob("*")
-    return sorted(found, key=lambda folder: folder.stat().st_mtime, reverse=True)
+    snapshots = (cache / f"models--{name.replace('/', '--')}" / "snapshots").glob("*")
+    return sorted(snapshots, key=lambda folder: folder.stat().st_mtime, reverse=True)
 
 
 async def _pages(address: str, access: Access, paths: Sequence[str]) -> Pages:
-    """What the server says at those paths.
+    """Fetch pages of the server.
 
     Raises:
-        NotIdentified: it cannot be reached.
+        NotIdentified: the server cannot be reached.
     """
     key = access.headers.get("authorization", "").removeprefix("Bearer ")
     headers = {"anthropic-version": _ANTHROPIC_VERSION, **({"x-api-key": key} if key else {}), **access.headers}

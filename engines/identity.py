@@ -1,4 +1,4 @@
-"""What a server that runs already says of itself: the types with which adapters recognise their own."""
+"""Types with which adapters recognise a running server."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,17 +8,17 @@ import msgspec
 MODELS_PAGE = "/v1/models"
 
 Pages = Mapping[str, Any]
-"""JSON of the pages that were asked for, by path; those that the server does not have are left out."""
+"""JSON of the requested pages, by path; pages that the server does not have are left out."""
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Which adapter speaks to a server, and what it serves.
+    """The adapter for a server, and what the server serves.
 
     Attributes:
-        adapter: by name.
+        adapter: name of the adapter.
         models: names that requests may use.
-        checkpoint: folder, file or hub name that the server loaded; None where it does not say.
-        options: of the adapter, where they depend on the server.
+        checkpoint: folder, file or hub name that the server loaded; None if unknown.
+        options: adapter options that depend on the server.
     """
 
     adapter: str
@@ -37,7 +37,7 @@ class ListedModel(msgspec.Struct, frozen=True):
 
 
 def field_of(pages: Pages, path: str, *keys: str) -> Any:  # noqa: ANN401  (whatever the server says)
-    """What stands in a page under one key inside the other; None where there is no such thing."""
+    """Value under nested keys of a page; None if missing."""
     value = pages.get(path)
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
@@ -45,7 +45,7 @@ def field_of(pages: Pages, path: str, *keys: str) -> Any:  # noqa: ANN401  (what
 
 
 def listed_models(pages: Pages) -> list[ListedModel]:
-    """The entries of ``/v1/models``; empty where there is no such page, or one of another shape."""
+    """The entries of ``/v1/models``; empty if the page is missing or has another shape."""
     try:
         return msgspec.convert(field_of(pages, MODELS_PAGE, "data") or [], list[ListedModel])
     except msgspec.ValidationError:

@@ -1,9 +1,9 @@
-"""The one place that starts an engine's process.
+"""Start and stop engine processes; no other module does.
 
-Guarantees: the engine runs in a process group of its own under :mod:`engines.guard`, so no exit of the harness
-(return, exception, Ctrl-C, ``kill -9``) leaves a process behind, and none of the guard either while the harness lives;
-its output goes to one log file, in which no secret that it was given is ever written; it counts as ready only when its
-readiness URL has answered 200; every failure carries the last lines of that log.
+Guarantees: the engine runs in its own process group under :mod:`engines.guard`, so no exit of the harness (return,
+exception, Ctrl-C, ``kill -9``) leaves a process behind, nor does the death of the guard while the harness lives. Output
+goes to one log file, with the secrets given to the engine masked. The engine is ready when its readiness URL answers
+200. Every failure carries the last lines of the log.
 """
 
 import asyncio
@@ -34,21 +34,20 @@ _FILE = re.compile(r"\{file:([^}]+)\}")
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """How one engine is started.
+    """How to start one engine.
 
     Attributes:
-        argv: program and arguments; no shell. ``{file:NAME}`` stands for the absolute path of one of ``files``.
-        port: where it will listen on 127.0.0.1.
-        env: added to this process's environment, of which it inherits all but what is named as a secret.
-        files: configuration that it reads, by name; written beside its log.
-        cleanup: run by the guard when the engine is gone, whatever ended it: what removes a container.
-        elsewhere: whether what is started here is only a client of the engine: there is nothing of it to sample here.
-        container: program and arguments that print pid and id of the container in which the engine runs; empty where
-            it runs in none.
-        ready_path: answers 200 once the engine can serve.
-        listed_model: what /v1/models must list then, else something else answers on the engine's port; None not to ask.
-        ready_timeout_s: how long that may take.
-        stop_grace_s: how long SIGINT may take before SIGTERM, and SIGTERM before SIGKILL.
+        argv: program and arguments, without a shell. ``{file:NAME}`` becomes the absolute path of one of ``files``.
+        port: port on 127.0.0.1 on which it will listen.
+        env: variables to add to this process's environment, which it inherits without variables named as secrets.
+        files: configuration files by name, written beside its log.
+        cleanup: command that the guard runs after the engine ended for any reason, such as removing a container.
+        elsewhere: whether the local process is only a client of the engine, so that sampling it is pointless.
+        container: command that prints pid and id of the engine's container; empty without a container.
+        ready_path: path that answers 200 once the engine can serve.
+        listed_model: model that /v1/models must list, to detect another server on the port; None to skip the check.
+        ready_timeout_s: limit on the time until ready, in seconds.
+        stop_grace_s: seconds between SIGINT and SIGTERM, and between SIGTERM and SIGKILL.
     """
 
     argv: tuple[str, ...]
@@ -90,11 +89,11 @@ def pick_port(wanted: int | None = None) -> int:
 
 @contextlib.asynccontextmanager
 async def launched(launch: Launch, log: Path, access: Access = Access()) -> AsyncGenerator[Server]:  # noqa: B008
-    """Start an engine, wait until it is ready, yield it, and stop it whatever happens.
+    """Start an engine, wait until it is ready, yield it, and always stop it.
 
     Raises:
         NotReady: the readiness URL did not answer 200 in time.
-        EngineDied: the process ended before that.
+        EngineDied: the process ended before it was ready.
     """
     conceal_named(launch.env)
     mark = secrets.token_hex(8)
@@ -115,10 +114,12 @@ async def launched(launch: Launch, log: Path, access: Access = Access()) -> Asyn
         yield server
     finally:
         if watcher:
-            watcher.cancel()  # from here on its end is what we ask for
+            watcher.cancel()  # from here on the end of the process is intended
         await _stop(process, launch)
-        if process.returncode is not None and process.returncode < 0:  # the guard's work is ours now
-            await asyncio.to_thread(_in_the_guards_place, launch, log, mark, pid)
+        if (
+            process.returncode is not None and process.returncode < 0
+        ):  # the guard was killed, so its work is left to this process
+            await asyncio.to_thread(_finish_for_guard, launch, log, mark, pid)
 
 
 async def _spawn(launch: Launch, log: Path, mark: str, access: Access) -> asyncio.subprocess.Process:
@@ -143,7 +144,7 @@ async def _spawn(launch: Launch, log: Path, mark: str, access: Access) -> asynci
 
 
 def _secrets_line(given: Sequence[str]) -> bytes:
-    """What the guard must mask in the log: known secrets in what the engine is given; empty where there is none."""
+    """Secrets that the guard must mask in the log: known secrets given to the engine; empty if there are none."""
     text = "\0".join(given)
     lines = {line for secret in known() if secret in text for line in secret.splitlines()}
     secrets = sorted((line for line in lines if len(line) >= LEAST_CHARS), key=len, reverse=True)
@@ -151,7 +152,7 @@ def _secrets_line(given: Sequence[str]) -> bytes:
 
 
 async def _engine_pid(process: asyncio.subprocess.Process, launch: Launch, log: Path) -> int:
-    """What the guard says first."""
+    """The engine's pid, which is the guard's first line."""
     assert process.stdout is not None
     pid = await process.stdout.readline()
     if pid:
@@ -162,8 +163,8 @@ async def _engine_pid(process: asyncio.subprocess.Process, launch: Launch, log: 
     raise EngineDied(f"the guard of {launch.argv[0]} ended before it was started ({status})", tail(log, LOG_TAIL_LINES))
 
 
-def _in_the_guards_place(launch: Launch, log: Path, mark: str, session: int | None) -> None:
-    """Kill what the engine left and clean up."""
+def _finish_for_guard(launch: Launch, log: Path, mark: str, session: int | None) -> None:
+    """Kill what the engine left and run the clean-up."""
     kill_remains(mark, session)
     if launch.cleanup:
         with log.open("ab") as output:
@@ -175,7 +176,7 @@ def _file(log: Path, name: str) -> Path:
 
 
 def _with_files(word: str, log: Path) -> str:
-    """A word of the command line with the paths of configuration files in it, where it names any."""
+    """An argument with ``{file:NAME}`` replaced by the path."""
     return _FILE.sub(lambda named: str(_file(log, named[1]).absolute()), word)
 
 
@@ -209,9 +210,9 @@ async def _ready(launch: Launch, server: Server) -> None:
 
 
 async def _require_model(model: str, server: Server) -> None:
-    """Raises NotReady where what answers does not serve that model.
+    """Raise NotReady unless the server that answers serves the model.
 
-    On another host nobody keeps a port free until the engine, which may load for minutes, listens on it.
+    On another host, another program can take the port while the engine is loading.
     """
     listed = await server.get_json("/v1/models")
     try:
@@ -234,14 +235,14 @@ async def _stop(process: asyncio.subprocess.Process, launch: Launch) -> None:
     try:
         await asyncio.wait_for(process.wait(), limit_s)
     except TimeoutError:
-        process.kill()  # the engine follows by PR_SET_PDEATHSIG
+        process.kill()  # the engine dies with it through PR_SET_PDEATHSIG
         await process.wait()
 
 
 def _not_started(server: Server) -> EngineDied:
-    """Why it ended before it was ready: the last thing that it said, which is where programs put their reason.
+    """Error with the last log line, where programs usually report the reason.
 
-    Exit status 2 is a program's word for a mistake of its caller: then that line is all there is to know.
+    Exit status 2 conventionally means wrong usage; then that line suffices.
     """
     status = server.exit_status or 0
     died = server.died()

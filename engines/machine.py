@@ -1,4 +1,4 @@
-"""What this machine offers engines: NVIDIA GPUs, and programs that run containers."""
+"""Detect NVIDIA GPUs and container runtimes."""
 
 import functools
 import shutil
@@ -17,7 +17,7 @@ class Gpus(msgspec.Struct, frozen=True):
     """The GPUs of this machine.
 
     Attributes:
-        names: one for each.
+        names: one name per GPU.
         reason: why there are none.
     """
 
@@ -30,8 +30,8 @@ class Runtime(msgspec.Struct, frozen=True):
 
     Attributes:
         name: ``docker`` or ``podman``.
-        version: of the side that runs them; None where it cannot be used.
-        reason: why not.
+        version: of the daemon or client that runs containers; None if unusable.
+        reason: why it is unusable.
     """
 
     name: str
@@ -40,14 +40,14 @@ class Runtime(msgspec.Struct, frozen=True):
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """What engines may need."""
+    """GPUs and container runtimes of this machine."""
 
     gpus: Gpus
     runtimes: tuple[Runtime, ...]
 
 
 def machine() -> Machine:
-    """Look at this machine; takes as long as Docker's daemon takes to answer."""
+    """Inspect this machine; waits up to 5 s for Docker's daemon."""
     return Machine(gpus(), tuple(runtime(name) for name in RUNTIMES))
 
 
@@ -68,12 +68,12 @@ def gpus(nvml: Any = pynvml) -> Gpus:  # noqa: ANN401  (a module, or a fake)
 
 @functools.cache
 def has_gpu() -> bool:
-    """Whether there is an NVIDIA GPU; asked once."""
+    """Whether there is an NVIDIA GPU; cached."""
     return bool(gpus().names)
 
 
 def runtime(name: str, which: Callable[[str], str | None] = shutil.which) -> Runtime:
-    """Whether containers can be run with ``docker`` or ``podman``; a daemon that does not answer cannot."""
+    """Version of ``docker`` or ``podman``, or why it is unusable."""
     if which(name) is None:
         return Runtime(name, reason="it is not on PATH")
     field = "{{.Server.Version}}" if name == "docker" else "{{.Client.Version}}"

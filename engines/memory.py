@@ -1,26 +1,26 @@
-"""Whether an engine ended for lack of memory: by its own word in the log, or by the kernel's hand."""
+"""Detect that an engine ran out of memory, from its log or the kernel's counters."""
 
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-_WORDS = re.compile(
+_MESSAGES = re.compile(
     r"\bOutOfMemory|CUDA out of memory|(failed|error): out of memory|\bMemoryError\b|bad_alloc|ErrorOutOf\w*Memory"
     r"|can('|no)t allocate memory|not enough memory: you tried|failed to allocate|memory allocation of \d+ bytes failed"
     r"|No available memory for the cache blocks",
     re.IGNORECASE,
 )
-"""How torch, Python, CUDA, C++, Vulkan, Linux, ggml, Rust and vLLM say it; warnings that only speak of it do not."""
+"""Errors of torch, Python, CUDA, C++, Vulkan, Linux, ggml, Rust and vLLM; warnings about memory do not match."""
 REMEDY = "lower memory_fraction, max_model_len or max_num_seqs, or take a smaller model"
 
 
-def complaint(lines: Sequence[str]) -> str | None:
-    """The last line that says that memory ran out; None where none does."""
-    return next((line.strip() for line in reversed(lines) if _WORDS.search(line)), None)
+def error_line(lines: Sequence[str]) -> str | None:
+    """The last line that reports running out of memory; None without one."""
+    return next((line.strip() for line in reversed(lines) if _MESSAGES.search(line)), None)
 
 
 def kernel_kills(root: Path = Path("/")) -> int:
-    """How many processes the kernel has killed for lack of memory so far, in our own control group where that counts.
+    """Number of processes that the kernel has killed for lack of memory, in this control group if it counts them.
 
     Args:
         root: of the file system.
@@ -33,7 +33,7 @@ def kernel_kills(root: Path = Path("/")) -> int:
 
 
 def _of_our_group(root: Path) -> Iterable[Path]:
-    """Where version 2 of control groups counts, and where version 1 does."""
+    """Counter files of control groups version 2 and version 1."""
     groups = root / "sys/fs/cgroup"
     for line in _lines(root / "proc/self/cgroup"):
         _, _, rest = line.partition(":")

@@ -1,4 +1,4 @@
-"""Adapters by name: those that come with Bakeoff, and whatever other packages add."""
+"""Adapters by name: built-in ones and those of other packages."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ from engines.spec import EngineSpec
 from workloads.options import nearest, typed_options
 
 ENTRY_POINTS = "bakeoff.engines"
-"""The group under which a package names its own adapters: classes as :class:`engines.base.Engine` says."""
+"""Entry-point group for adapters of other packages: classes that implement :class:`engines.base.Engine`."""
 _SHARED = (*EngineSpec.__struct_fields__, *Deployment.__struct_fields__)
 _OWN: dict[str, type[ServerEngine]] = {
     kind.adapter: kind
@@ -47,15 +47,15 @@ _OWN: dict[str, type[ServerEngine]] = {
 
 
 def adapter_names() -> tuple[str, ...]:
-    """Names of the adapters, other packages' last."""
+    """Names of the adapters, those of other packages last."""
     return (*_OWN, *sorted(_others()))
 
 
 def known_adapters(names: Sequence[str]) -> Sequence[str]:
-    """Those names, or all adapters where there are none.
+    """``names``, or all adapters if empty.
 
     Raises:
-        UnknownEngine: there is no adapter of that name; the nearest is named.
+        UnknownEngine: no adapter has one of the names; the message suggests the nearest.
     """
     known = adapter_names()
     for name in names:
@@ -68,11 +68,11 @@ def _unknown(name: str) -> UnknownEngine:
     return UnknownEngine(f"unknown engine '{name}'; {nearest(name, adapter_names())}")
 
 
-def adapter_class(name: str) -> Any:  # noqa: ANN401  (a class that makes an Engine; other packages' need no base)
+def adapter_class(name: str) -> Any:  # noqa: ANN401  (a class that makes an Engine; a base class is optional)
     """The class of one adapter.
 
     Raises:
-        UnknownEngine: there is none of that name (the nearest is named), or another package's cannot be loaded.
+        UnknownEngine: no adapter has that name, or an adapter of another package cannot be loaded.
     """
     if name in _OWN:
         return _OWN[name]
@@ -85,17 +85,17 @@ def adapter_class(name: str) -> Any:  # noqa: ANN401  (a class that makes an Eng
         raise UnknownEngine(f"engine '{name}' of {point.value} cannot be loaded: {error}") from error
 
 
-def has_usual_base(kind: object) -> TypeGuard[type[ServerEngine]]:
-    """Whether an adapter is a child of the usual base, and so says what it needs and how it spells shared settings."""
+def is_server_engine(kind: object) -> TypeGuard[type[ServerEngine]]:
+    """Whether an adapter derives from ServerEngine, and so has requirements and spellings."""
     return isinstance(kind, type) and issubclass(kind, ServerEngine)
 
 
 def check(adapter: str, options: Mapping[str, Any], spec: EngineSpec, deployment: Deployment) -> None:
-    """Find what is wrong with an engine's settings; nothing is made or looked for.
+    """Check an engine's configuration without touching the machine.
 
     Raises:
-        UnknownEngine: no adapter of that name; the nearest is named.
-        BadOption: an option is unknown (the nearest is named) or of the wrong type, or the engine cannot do it.
+        UnknownEngine: no adapter has that name; the message suggests the nearest.
+        BadOption: an option is unknown, of the wrong type, or not supported by the engine.
     """
     setup = _setup(adapter, Model(""), options, spec, deployment)
     kind = adapter_class(adapter)
@@ -104,7 +104,7 @@ def check(adapter: str, options: Mapping[str, Any], spec: EngineSpec, deployment
 
 
 def dialect(adapter: str, options: Mapping[str, Any], deployment: Deployment) -> Dialect:
-    """The wire format of an engine that cannot or need not be made: to read its log.
+    """The wire format of an engine, without creating the engine, to read its log.
 
     Raises:
         UnknownEngine, BadOption: as :func:`check`.
@@ -119,7 +119,7 @@ def engine(
     spec: EngineSpec = EngineSpec(),  # noqa: B008  (frozen)
     deployment: Deployment = Deployment(),  # noqa: B008
 ) -> Engine:
-    """Make an engine; nothing is started.
+    """Make an engine without starting it.
 
     Raises:
         UnknownEngine, BadOption: as :func:`check`.
@@ -132,8 +132,8 @@ def _setup(adapter: str, model: Model, options: Mapping[str, Any], spec: EngineS
     conceal_named({name: value for name, value in options.items() if isinstance(value, str)})
     misplaced = next((name for name in options if name in _SHARED), None)
     if misplaced:
-        place = "spec" if misplaced in EngineSpec.__struct_fields__ else "the engine's table itself, beside options"
-        raise BadOption(f"engine '{adapter}' has no option '{misplaced}'; it belongs into {place}")
+        place = "spec" if misplaced in EngineSpec.__struct_fields__ else "the engine's own table, beside options"
+        raise BadOption(f"engine '{adapter}' has no option '{misplaced}'; it belongs in {place}")
     own = typed_options(adapter_class(adapter).Options, options, f"engine '{adapter}'", BadOption)
     return Setup(model, spec, own, deployment)
 

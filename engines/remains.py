@@ -1,8 +1,7 @@
-"""What an engine leaves running when its guard was killed: the one case in which the guard cannot see to it.
+"""Kill the processes of an engine whose guard was killed.
 
-Every engine is started with a mark in its environment, which whatever it starts inherits; and it is the leader of a
-session, which its children belong to unless they leave it. A process that has left the session and written over its
-own environment is not found.
+Every engine has a mark in its environment, which its children inherit, and leads a session, to which its children
+belong unless they leave it. A process that left the session and overwrote its environment is not found.
 """
 
 import contextlib
@@ -14,27 +13,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MARK = "BAKEOFF_LAUNCH"
-"""Name of the variable."""
+"""Environment variable with the mark."""
 
 
 def kill_remains(mark: str, session: int | None, within_s: float = 5.0) -> int:
-    """Kill whatever an engine left, and wait for its end.
+    """Kill an engine's remaining processes and wait until they end.
 
     Args:
         mark: of the launch.
-        session: that it was given; None where it never ran.
-        within_s: how long that may take; what comes to life meanwhile is killed too.
+        session: session id of the engine; None if it never ran.
+        within_s: time limit; processes started meanwhile are killed, too.
 
     Returns:
-        How many processes were killed.
+        Number of killed processes.
     """
     deadline = time.monotonic() + within_s
     killed = 0
     while time.monotonic() < deadline:
-        found = list(_remains(f"{MARK}={mark}".encode(), session))
-        if not found:
+        pids = list(_remains(f"{MARK}={mark}".encode(), session))
+        if not pids:
             break
-        killed += sum(_kill(pid, deadline) for pid in found)
+        killed += sum(_kill(pid, deadline) for pid in pids)
     return killed
 
 
@@ -59,7 +58,7 @@ def _kill(pid: int, deadline: float) -> bool:
         poll = select.poll()
         poll.register(fd, select.POLLIN)
         return bool(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
-    except OSError:  # it is gone, or another user's
+    except OSError:  # it ended, or belongs to another user
         return False
     finally:
         os.close(fd)

@@ -1,4 +1,4 @@
-"""What adapters of servers have in common: finding the program, and running it here, in a container or over ssh."""
+"""Common base of server adapters: find the program, and run it locally, in a container or over ssh."""
 
 import os
 import secrets
@@ -21,14 +21,14 @@ from engines.metrics import MetricsSource
 from engines.spec import Setting, Spellings, spelt
 
 _INSIDE = "/bakeoff/"
-"""Where a container finds configuration files."""
+"""Folder of configuration files inside a container."""
 _CONTAINER_PORT = 8000
-"""On which an engine listens inside a container, which has ports of its own."""
+"""Port on which an engine listens inside its container."""
 _REMOTE_PORTS = range(20_000, 32_768)
-"""On which an engine listens on another host, drawn anew for each start; Linux gives connections those above."""
+"""Ports for engines on other hosts, drawn at random per start; Linux uses higher ports for connections."""
 _SHARED_MEMORY = "16g"
-"""Limit of the memory through which the processes of an engine in a container speak; docker's 64 MB are too few for
-several GPUs. With ``--ipc host`` the container could reach the shared memory of other programs."""
+"""Shared memory of a container. Docker's default of 64 MB is too small for several GPUs, and ``--ipc host`` would
+expose the shared memory of other programs."""
 _SSH_OPTIONS = tuple(
     word
     for option in ("BatchMode=yes", "ExitOnForwardFailure=yes", "ServerAliveInterval=5", "ControlPath=none")
@@ -37,42 +37,42 @@ _SSH_OPTIONS = tuple(
 
 
 class ServerEngine:
-    """Base of the adapters whose system is a server over HTTP.
+    """Base of adapters for HTTP servers.
 
-    A child names its class variables and its dialect, and says its command line in :meth:`command` and
-    :meth:`arguments`. Everything else may stay as it is.
+    A subclass sets class variables and its dialect, and defines its command line in :meth:`command` and
+    :meth:`arguments`. The rest has defaults.
 
     Raises:
-        BadOption: the deployment contradicts itself, or the spec asks for what this engine cannot do.
+        BadOption: settings of the deployment contradict each other, or the engine does not support the spec.
     """
 
     adapter: ClassVar[str]
     Options: ClassVar[type[msgspec.Struct]] = NoOptions
     spellings: ClassVar[Spellings] = {}
-    """How it spells the shared settings."""
+    """Spellings of the shared settings."""
     recipes: ClassVar[tuple[str, ...]] = ()
-    """Environments that hold it, best first."""
+    """Environments that contain the engine, best first."""
     distributions: ClassVar[tuple[str, ...]] = ()
-    """Packages that hold it; the version of the first that is there is the engine's."""
+    """Packages that contain the engine; the first installed one gives its version."""
     programs: ClassVar[tuple[str, ...]] = ()
-    """Programs that are it, looked for on PATH where no package holds it."""
+    """Programs of the engine, searched on PATH if no package is installed."""
     needs_gpu: ClassVar[bool] = False
-    """Whether it serves only with an NVIDIA GPU. Environments say so too, since some engines come in both kinds."""
+    """Whether it needs an NVIDIA GPU. Environments have this flag, too, because some engines have CPU builds."""
     module: ClassVar[tuple[str, ...]] = ()
-    """``-m`` and its name, where it is a module that the interpreter of its environment runs."""
+    """``-m`` and the module, for an engine that runs in its environment's interpreter."""
     container_command: ClassVar[tuple[str, ...]] = ()
-    """What is run in the usual container before the flags; empty where its entry point does that."""
+    """Command before the flags in the usual container image; empty if its entry point suffices."""
     model_suffix: ClassVar[str] = ""
-    """Of the checkpoint's file that it serves; empty for the folder."""
+    """Suffix of the checkpoint file that it serves; empty for the folder."""
     lists_model: ClassVar[bool] = False
-    """Whether its server lists ``model_id`` at /v1/models: then a stranger that answers in its place is told apart."""
+    """Whether its server lists ``model_id`` at /v1/models, which reveals another server on its port."""
     owned_by: ClassVar[str | None] = None
-    """Owner of the models that its server lists at /v1/models, by which a server that runs already is recognised."""
+    """``owned_by`` of the models that its server lists at /v1/models, to recognise a running server."""
     identity_pages: ClassVar[tuple[str, ...]] = (MODELS_PAGE,)
-    """Pages by which it is recognised."""
+    """Pages that identify a running server."""
     key_header: ClassVar[str] = "authorization"
     key_variable: ClassVar[str | None] = None
-    """Environment variable by which a launched engine learns the key that it shall ask for."""
+    """Environment variable that sets the key of a launched engine."""
     ready_path: ClassVar[str] = "/health"
     ready_timeout_s: ClassVar[float] = 300.0
     stop_grace_s: ClassVar[tuple[float, float]] = (10.0, 5.0)
@@ -87,41 +87,41 @@ class ServerEngine:
         self.url = base_url(deployment.url) if deployment.url else None
         self.access = access_to(deployment, self.key_header)
         self._inherited = _inherited(deployment)
-        self.told = Setting() if self.url else spelt(setup.spec, self.spellings, self.adapter)
+        self.setting = Setting() if self.url else spelt(setup.spec, self.spellings, self.adapter)
         self.model_id = deployment.served_model_name or setup.model.name
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Find what is wrong without touching the machine.
+        """Check the configuration without touching the machine.
 
         Raises:
-            BadOption: as the class says.
+            BadOption: as for the class.
         """
-        if complaint := setup.deployment.problem():
-            raise BadOption(f"engine '{cls.adapter}': {complaint}")
+        if problem := setup.deployment.problem():
+            raise BadOption(f"engine '{cls.adapter}': {problem}")
         if setup.deployment.url is None:
             spelt(setup.spec, cls.spellings, cls.adapter)
 
     @classmethod
     def identify(cls, pages: Pages) -> Identity | None:
-        """What is served, where the pages are those of its own server; None of another's."""
+        """Identity of the server, if the pages are those of this engine; else None."""
         models = listed_models(pages)
         if cls.owned_by is None or not models or any(model.owned_by != cls.owned_by for model in models):
             return None
         return Identity(cls.adapter, tuple(model.id for model in models), models[0].root)
 
-    # What a child says.
+    # Defined by subclasses.
 
     @classmethod
     def dialect_for(cls, setup: Setup) -> Dialect:  # noqa: ARG003
-        """Its wire format under these options; nothing is looked for."""
-        raise BadOption(f"engine '{cls.adapter}' names no dialect")
+        """The wire format for this configuration."""
+        raise BadOption(f"engine '{cls.adapter}' has no dialect")
 
     def command(self) -> Sequence[str]:
-        """What is run here before the flags.
+        """The local command before the flags.
 
         Raises:
-            NotInstalled: it is not there; the message says the command that installs it.
+            NotInstalled: the engine is not installed; the error has the command that installs it.
         """
         deployment = self.setup.deployment
         if self.module and deployment.program:
@@ -131,39 +131,39 @@ class ServerEngine:
         raise BadOption(f"engine '{self.adapter}' cannot be launched; give its url")
 
     def arguments(self, host: str, port: int, model: str) -> Sequence[str]:  # noqa: ARG002
-        """Its flags: where to listen, which model, and its own options; shared settings are added."""
+        """Flags for address, model and the adapter's options; shared settings are added to them."""
         return ()
 
     def environ(self) -> dict[str, str]:
-        """Variables that it always needs."""
+        """Environment variables that it always needs."""
         return {"HF_HUB_OFFLINE": "1"}
 
     def files(self) -> dict[str, str]:
-        """Configuration files that it reads, by name; ``{file:NAME}`` in the arguments is their path."""
+        """Configuration files by name; ``{file:NAME}`` in the arguments becomes their path."""
         return {}
 
     async def reset_cache(self, server: Server) -> bool:  # noqa: ARG002
-        """It has no call for that."""
+        """False: the engine has no such call, unless a subclass knows one."""
         return False
 
     async def describe(self, server: Server) -> dict[str, Any]:  # noqa: ARG002
-        """The version of its package, where it was started from one."""
+        """The version of the package that it was started from, if any."""
         version = self.installed_version()
         return {"version": version} if version else {}
 
-    # What all have.
+    # Common to all.
 
     def launch(self, port: int) -> Launch | None:
-        """See :class:`engines.base.Engine`.
+        """How to start it on ``port``; None for a running server.
 
         Raises:
-            ModelNotFound: it needs a model's files, and none are given.
-            NotInstalled: its program is not there.
+            ModelNotFound: it needs a model's files, and none are configured.
+            NotInstalled: the program is not installed.
         """
         if self.url:
             return None
         deployment = self.setup.deployment
-        key = {} if deployment.ssh else self._key()  # there it would show in the process list; set it on that host
+        key = {} if deployment.ssh else self._key()  # ssh would show it in the remote process list
         env = {**key, **self._variables()}
         argv, cleanup = self._words(port, env)
         return Launch(
@@ -181,28 +181,28 @@ class ServerEngine:
         )
 
     def gpus(self) -> str | None:
-        """See :class:`engines.base.Engine`."""
-        launched = {} if self.url else self._variables()  # an engine that runs already needs no package here
+        """GPUs of this machine that it may use, as :meth:`engines.base.Engine.gpus` defines them."""
+        launched = {} if self.url else self._variables()  # a running server needs no package here
         return self.setup.deployment.gpus({**os.environ, **launched})
 
     def environment(self) -> Environment:
-        """Where its packages are.
+        """The Python environment with its packages.
 
         Raises:
-            NotInstalled: nowhere.
+            NotInstalled: there is none.
         """
         return find(self.setup.deployment.environment, self.recipes, self.distributions)
 
     def installed_version(self) -> str | None:
-        """The version of the package it is started from; None where it is not started from one here."""
+        """The version of the local package that it is started from; None if there is none."""
         deployment = self.setup.deployment
         if self.url or deployment.container or deployment.ssh or deployment.program or not self.distributions:
             return None
         place = self.environment()
-        return next((found for name in self.distributions if (found := place.version(name))), None)
+        return next((version for name in self.distributions if (version := place.version(name))), None)
 
     def build(self) -> dict[str, Any]:
-        """Which code a launch runs: plain data that differs where the code does, as far as this machine can tell.
+        """Plain data that changes with the code that a launch runs, as far as this machine can tell.
 
         Empty for a server at an address or on another host.
         """
@@ -214,10 +214,10 @@ class ServerEngine:
         return build_of(self.command()[0])
 
     def model_file(self) -> str:
-        """What it is told to serve: the checkpoint's folder, or the file in it that this engine reads.
+        """The checkpoint's folder, or the file in it that this engine reads.
 
         Raises:
-            ModelNotFound: there is none.
+            ModelNotFound: there is no such folder or file.
         """
         path = self.setup.model.path
         if path is None:
@@ -225,25 +225,25 @@ class ServerEngine:
         place = Path(path)
         if not self.model_suffix or place.suffix == self.model_suffix:
             return path
-        found = sorted(place.glob(f"*{self.model_suffix}")) if place.is_dir() else []
-        if not found:
-            raise ModelNotFound(f"engine '{self.adapter}' needs a {self.model_suffix} file, and {path} holds none")
-        return str(found[0])
+        files = sorted(place.glob(f"*{self.model_suffix}")) if place.is_dir() else []
+        if not files:
+            raise ModelNotFound(f"engine '{self.adapter}' needs a {self.model_suffix} file, and {path} has none")
+        return str(files[0])
 
     def _variables(self) -> dict[str, str]:
-        """Of its environment, less the key."""
-        return {**self.environ(), **self.told.env, **self._inherited, **self.setup.deployment.env}
+        """Environment variables except the key."""
+        return {**self.environ(), **self.setting.env, **self._inherited, **self.setup.deployment.env}
 
     def _key(self) -> dict[str, str]:
-        """A launched engine is told the key that requests will carry."""
+        """The variable that gives a launched engine the key of requests."""
         key = self.access.headers.get(self.key_header)
         return {self.key_variable: key.removeprefix("Bearer ")} if key and self.key_variable else {}
 
     def _words(self, port: int, env: dict[str, str]) -> tuple[list[str], list[str]]:
-        """The command line, and what removes what it leaves behind."""
+        """The command line, and the clean-up command."""
         deployment = self.setup.deployment
         model = self.model_file()
-        own = [*self.told.argv, *deployment.args]
+        own = [*self.setting.argv, *deployment.args]
         if deployment.container:
             model = str(Path(model).absolute())
             flags = [*self.arguments("0.0.0.0", _CONTAINER_PORT, model), *own]  # noqa: S104  (inside the container)
@@ -262,7 +262,7 @@ class ServerEngine:
         return [*self.command(), *self.arguments("127.0.0.1", port, model), *own], []
 
     def _command_there(self) -> Sequence[str]:
-        """The program by its name alone, to be looked for on another host; one that was named as it is."""
+        """The program's name, for PATH on another host; a configured program as it is."""
         try:
             command = self.command()
         except NotInstalled as error:
@@ -272,26 +272,26 @@ class ServerEngine:
 
 
 def _inherited(deployment: Deployment) -> dict[str, str]:
-    """The variables that it is given of our own environment.
+    """The variables of ``deployment.inherit``.
 
     Raises:
         BadOption: one of them is not set.
     """
     missing = next((name for name in deployment.inherit if name not in os.environ), None)
     if missing:
-        raise BadOption(f"the environment variable {missing} is not set; export it, or take it out of inherit")
+        raise BadOption(f"the environment variable {missing} is not set; export it or remove it from inherit")
     return {name: os.environ[name] for name in deployment.inherit}
 
 
 def _with_file(container: Container, name: str) -> Container:
-    """The container with a configuration file in it."""
+    """The container with a configuration file mounted."""
     return msgspec.structs.replace(container, args=[*container.args, "--volume", f"{{file:{name}}}:{_INSIDE}{name}:ro"])
 
 
 def _over_ssh(remote: Ssh, words: Sequence[str], forward: str, env: dict[str, str]) -> list[str]:
-    """``ssh`` with the port forwarded; a terminal on the far side, so that its processes end with the connection.
+    """``ssh`` with a forwarded port, and a terminal so that remote processes end with the connection.
 
-    The connection is its own: one that is shared would keep the port when this one ends.
+    The connection is not shared, because a shared one would keep the port.
     """
     there = shlex.join(["env", *(f"{name}={value}" for name, value in env.items()), *words])
     return ["ssh", "-tt", *_SSH_OPTIONS, "-L", forward, *remote.args, "--", remote.host, there]
@@ -300,7 +300,7 @@ def _over_ssh(remote: Ssh, words: Sequence[str], forward: str, env: dict[str, st
 def _in_container(
     container: Container, command: Sequence[str], port: int, variables: Sequence[str], model: str
 ) -> tuple[list[str], list[str]]:
-    """``docker run`` in the foreground. Variables go by name, so that their values are in no process list."""
+    """``docker run`` in the foreground. Variables are passed by name, so that no process list shows their values."""
     name = f"bakeoff-{secrets.token_hex(6)}"
     argv = [container.runtime, "run", "--rm", "--init", "--name", name]
     argv += ["--publish", f"127.0.0.1:{port}:{_CONTAINER_PORT}", "--volume", f"{model}:{model}:ro"]
@@ -315,5 +315,5 @@ def _in_container(
 
 
 def _inspection(container: Container | None, cleanup: Sequence[str]) -> tuple[str, ...]:
-    """What prints its pid and its id; what removes it ends with its name."""
+    """Command that prints the container's pid and id; ``cleanup`` ends with its name."""
     return (container.runtime, "inspect", "--format", "{{.State.Pid}} {{.Id}}", cleanup[-1]) if container else ()

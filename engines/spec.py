@@ -1,7 +1,7 @@
-"""What all engines share, under one name each, and how one engine spells it.
+"""Settings shared by all engines, and how each engine spells them.
 
-An experiment says ``max_num_seqs = 32`` once; vLLM is told ``--max-num-seqs 32``, llama-server ``--parallel 32``, and
-an engine that has no such thing refuses in one line. Names are vLLM's, which most people know.
+An experiment sets ``max_num_seqs = 32`` once; vLLM gets ``--max-num-seqs 32``, llama-server ``--parallel 32``, and an
+engine without the setting reports an error. Names follow vLLM, which most people know.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,43 +13,43 @@ from engines.errors import BadOption
 
 
 class Speculation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Speculative decoding: what proposes tokens, and how many at a time."""
+    """Speculative decoding: the method and the number of draft tokens."""
 
     method: str
-    """``ngram``, ``draft`` (a smaller model), ``eagle3``, ``mtp``…, as far as the engine has it."""
+    """``ngram``, ``draft`` (a smaller model), ``eagle3``, ``mtp``…, if the engine supports it."""
     num_tokens: int
-    """Tokens proposed in one step."""
+    """Draft tokens per step."""
     model: str | None = None
-    """Folder of the draft model, where the method needs one."""
+    """Folder of the draft model, if the method needs one."""
 
 
 class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Settings that mean the same in every engine; None leaves the engine's default."""
+    """Settings with the same meaning in every engine; None keeps the engine's default."""
 
     dtype: str | None = None
-    """Of weights and activations: ``auto``, ``float32``, ``bfloat16`` or ``float16``."""
+    """Type of weights and activations: ``auto``, ``float32``, ``bfloat16`` or ``float16``."""
     quantization: str | None = None
-    """Of the weights, by the engine's own name for it."""
+    """Quantization of the weights, by the engine's name for it."""
     kv_cache_dtype: str | None = None
-    """Of the KV cache: ``auto``, ``fp8``, ``q8_0``…, as far as the engine has it."""
+    """Type of the KV cache: ``auto``, ``fp8``, ``q8_0``…, if the engine supports it."""
     max_model_len: int | None = None
     """Longest prompt plus answer, in tokens."""
     max_num_seqs: int | None = None
-    """Sequences in one step."""
+    """Maximum number of sequences per step."""
     max_num_batched_tokens: int | None = None
-    """Token budget of one step: what chunked prefill cuts prompts to."""
+    """Token budget per step, which limits the chunks of chunked prefill."""
     tensor_parallel_size: int | None = None
-    """GPUs that share each layer."""
+    """Number of GPUs that split each layer."""
     pipeline_parallel_size: int | None = None
-    """GPUs that share the layers among them."""
+    """Number of GPUs that split the sequence of layers."""
     enable_prefix_caching: bool | None = None
-    """Whether what prompts have in common at their beginning is computed once."""
+    """Whether shared prefixes of prompts are computed once."""
     enable_chunked_prefill: bool | None = None
-    """Whether long prompts are computed in pieces beside the decoding of others."""
+    """Whether long prompts are computed in chunks, batched with decoding."""
     speculation: Speculation | None = None
     """Speculative decoding; None is the engine's default, which is none."""
     seed: int | None = None
-    """Of the engine's sampling."""
+    """Seed of the engine's sampling."""
     memory_fraction: float | None = None
     """Fraction of GPU memory to use. Engines disagree on whether it is of total or of free memory."""
 
@@ -63,22 +63,22 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
             raise ValueError(f"memory_fraction must be above 0 and at most 1, not {self.memory_fraction}")
 
     def given(self) -> dict[str, Any]:
-        """The fields that are set."""
+        """The fields that are not None."""
         values = ((name, getattr(self, name)) for name in self.__struct_fields__)
         return {name: value for name, value in values if value is not None}
 
     def under(self, own: "EngineSpec") -> "EngineSpec":
-        """This, with whatever ``own`` sets instead."""
+        """A copy in which the settings of ``own`` take precedence."""
         return msgspec.structs.replace(self, **own.given())
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """What an engine is told.
+    """How one or more settings are passed to an engine.
 
     Attributes:
-        argv: words of its command line.
-        env: variables of its environment.
-        config: keys of its configuration file, dots for nesting, where it is told so.
+        argv: command-line arguments.
+        env: environment variables.
+        config: keys of its configuration file, with dots for nesting.
     """
 
     argv: tuple[str, ...] = ()
@@ -90,19 +90,19 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 class Cannot(msgspec.Struct, frozen=True):
-    """An engine has no such setting.
+    """The engine does not support a setting or value.
 
     Attributes:
-        why: half a sentence that goes on after *it cannot be told X:*.
+        why: reason, which completes the sentence *engine cannot be told X:*.
     """
 
     why: str
 
 
 Spelling = Callable[[Any], Setting | Cannot]
-"""From a field's value to what the engine is told, or why it cannot do that value."""
+"""Maps a field's value to a setting of the engine, or to the reason why it is not supported."""
 Spellings = Mapping[str, Spelling | Cannot]
-"""By field of :class:`EngineSpec`; what is missing here the engine does not have."""
+"""Spellings by field of :class:`EngineSpec`; a missing field is not supported."""
 
 
 def flag(name: str) -> Spelling:
@@ -111,7 +111,7 @@ def flag(name: str) -> Spelling:
 
 
 def switch(on: str | None, off: str | None = None) -> Spelling:
-    """A flag without a value; None where the engine does that by itself."""
+    """A flag without a value; None if that is the engine's default."""
 
     def spell(value: bool) -> Setting:
         word = on if value else off
@@ -131,7 +131,7 @@ def key(name: str) -> Spelling:
 
 
 def one_of(values: Iterable[str | bool], spelling: Spelling) -> Spelling:
-    """Only these values; anything else is refused with the list."""
+    """Restrict a spelling to these values; the error lists them."""
     known = tuple(values)
     return lambda value: (
         spelling(value) if value in known else Cannot(f"it knows {', '.join(map(str, known))}, not {value!r}")
@@ -139,23 +139,23 @@ def one_of(values: Iterable[str | bool], spelling: Spelling) -> Spelling:
 
 
 def spelt(spec: EngineSpec, spellings: Spellings, adapter: str) -> Setting:
-    """What an engine is told, all settings together.
+    """All settings of a spec, as one engine takes them.
 
     Raises:
-        BadOption: it has no such setting, or not that value.
+        BadOption: the engine does not support a setting or its value.
     """
-    told = Setting()
+    total = Setting()
     for name, value in spec.given().items():
         spelling = spellings.get(name, Cannot("it has no such setting"))
         setting = spelling if isinstance(spelling, Cannot) else spelling(value)
         if isinstance(setting, Cannot):
             raise BadOption(f"engine '{adapter}' cannot be told {name}: {setting.why}; leave it out for this engine")
-        told += setting
-    return told
+        total += setting
+    return total
 
 
 def option_argv(options: msgspec.Struct) -> tuple[str, ...]:
-    """An adapter's options that are set, each as the flag of its name: ``--block-size 16``, ``--no-x`` for false."""
+    """An adapter's options as flags of the same name: ``--block-size 16``, ``--no-x`` for false; None is left out."""
     argv: list[str] = []
     for name, value in msgspec.to_builtins(options).items():
         word = name.replace("_", "-")

@@ -1,4 +1,4 @@
-"""The last words of a process."""
+"""The last log lines of a process, and its exit status as text."""
 
 import signal
 from collections import deque
@@ -8,7 +8,7 @@ from engines.secrets import masked
 
 
 def tail(path: Path, lines: int) -> list[str]:
-    """The last lines of a text file, undecodable bytes replaced, secrets masked; empty when there is no file."""
+    """The last lines of a text file, with undecodable bytes replaced and secrets masked; empty without a file."""
     if not path.exists():
         return []
     with path.open(encoding="utf-8", errors="replace") as file:

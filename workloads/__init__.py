@@ -1,4 +1,4 @@
-"""Workloads: what is sent, when, and how long the answer should be. Imports nothing of the other packages."""
+"""Workloads: what to send, when, and how long the answers should be. Imports no other package of the project."""
 
 import lazy_loader
 

@@ -1,9 +1,8 @@
-"""A tokenizer for models whose own is not at hand: prompts are about as long as they should be.
+"""An approximate tokenizer for models whose own is not available; prompts have about the intended length.
 
-Text is cut as byte-level vocabularies cut it before they merge (Radford et al. 2019): a word with the space before it,
-up to three digits, a run of punctuation, a line break. A long word is two pieces or more. On English prose and code the
-number of pieces is within about a tenth of what the tokenizers of current models make of it; engines count the tokens
-that they report themselves.
+Text is split like the pre-tokenizer of byte-level vocabularies (Radford et al. 2019): a word with the space before it,
+up to three digits, a run of punctuation, a line break. Long words are split further. On English prose and code the
+number of pieces is within about 10 % of the token counts of current models. Engines report their own counts.
 """
 
 import functools
@@ -15,10 +14,10 @@ from typing import Any, ClassVar
 from workloads.tokenizer import Tokenizer
 
 APPROXIMATE = "approximate"
-"""Stands in an experiment where the folder of a tokenizer would."""
+"""Value for the tokenizer's folder in an experiment file."""
 
 _WORD_CHARS = 12
-"""A longer word is more than one piece."""
+"""Longer words are split."""
 _PIECES = re.compile(rf" ?[^\W\d_]{{1,{_WORD_CHARS}}}| ?\d{{1,3}}| ?(?:[^\s\w]|_)+|\n+|\s+(?=\s)|\s", re.UNICODE)
 _WORDS = """
 about above after again against almost alone along already also although always among another around away back became
@@ -44,7 +43,7 @@ while white whole whose wide will wind wish with within without woman word work 
 
 
 class ApproximateTokenizer(Tokenizer):
-    """See the module; a chat's prompt is its contents, without the words of a template."""
+    """Counts pieces as the module describes; a chat's prompt is its messages without a template."""
 
     is_exact: ClassVar[bool] = False
 
@@ -53,38 +52,38 @@ class ApproximateTokenizer(Tokenizer):
         self._ids: dict[str, int] = {}
 
     def encode(self, text: str) -> list[int]:
-        """One id for each piece; ids are given out as pieces are met."""
+        """One id per piece, assigned in the order of first use."""
         return [self._id(piece) for piece in _PIECES.findall(text)]
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Nothing stands before a text."""
+        """Same as :meth:`encode`: no tokens precede a text."""
         return self.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The pieces."""
+        """The concatenated pieces."""
         return "".join(self._pieces[i] for i in ids)
 
     def count(self, text: str) -> int:
-        """Pieces."""
+        """Number of pieces."""
         return len(_PIECES.findall(text))
 
     @functools.cached_property
     def special_tokens(self) -> tuple[str, ...]:
-        """None."""
+        """Empty: there are no special tokens."""
         return ()
 
     @functools.cached_property
     def special_ids(self) -> frozenset[int]:
-        """None."""
+        """Empty: there are no special tokens."""
         return frozenset()
 
     @property
     def vocabulary(self) -> dict[str, int]:
-        """Common English words, each one token in the vocabularies of current models, with the space before it."""
+        """Common English words that are one token in current vocabularies, with the space before them."""
         return {f"Ġ{word}": self._id(f" {word}") for word in _WORDS.split()}
 
     def render_chat(self, messages: Sequence[dict[str, Any]]) -> str:
-        """The contents."""
+        """The messages, one per line."""
         return "\n".join(str(message["content"]) for message in messages)
 
     def _id(self, piece: str) -> int:
@@ -96,15 +95,15 @@ class ApproximateTokenizer(Tokenizer):
 
 
 def tokenizer_at(place: str) -> Tokenizer:
-    """The tokenizer in a folder, or the approximate one where ``place`` is :data:`APPROXIMATE`.
+    """The tokenizer in a folder, or the approximate tokenizer if ``place`` is :data:`APPROXIMATE`.
 
     Raises:
-        NoTokenizer: the folder holds no ``tokenizer.json``.
+        NoTokenizer: the folder has no ``tokenizer.json``.
     """
     return _shared() if place == APPROXIMATE else Tokenizer(Path(place).expanduser())
 
 
 @functools.cache
 def _shared() -> ApproximateTokenizer:
-    """One for all, with what writers have learnt of it."""
+    """One instance for all callers, so that they share caches keyed by tokenizer."""
     return ApproximateTokenizer()

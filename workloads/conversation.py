@@ -1,7 +1,7 @@
-"""A growing prompt of an exact number of tokens.
+"""Growing prompts with an exact number of tokens.
 
-Prompts are planned by adding up passages and what the template puts around them, counted whole once
-(:mod:`workloads.prompts`), and corrected at the end of their last message where the sum was wrong.
+A prompt is planned as the sum of its passages and the template's tokens, then counted once as a whole
+(:mod:`workloads.prompts`), and corrected at the end of its last message if the sum was wrong.
 """
 
 import functools
@@ -19,8 +19,8 @@ _MAX_CORRECTIONS = 4
 
 
 @functools.lru_cache(maxsize=8)
-def _around(tokenizer: Tokenizer, api: Api) -> tuple[int, int]:
-    """Tokens before and behind a first question."""
+def _template_tokens(tokenizer: Tokenizer, api: Api) -> tuple[int, int]:
+    """Tokens before and after a first question."""
     if api == "completions":
         return len(tokenizer.encode_prompt("")), 0
     mark = writer(tokenizer).words[0].lstrip()
@@ -30,12 +30,12 @@ def _around(tokenizer: Tokenizer, api: Api) -> tuple[int, int]:
 
 
 class Conversation:
-    """One session's prompt so far, to which turns are added.
+    """One session's conversation, to which turns are added.
 
     Args:
-        tokenizer: the model's.
+        tokenizer: of the model.
         api: a chat through the model's template, or plain text.
-        system: text of the system prompt, empty for none; in plain text it stands first.
+        system: text of the system prompt, or empty; plain text begins with it.
     """
 
     def __init__(self, tokenizer: Tokenizer, api: Api, system: str = "") -> None:
@@ -46,7 +46,7 @@ class Conversation:
         self._messages = [Message("system", system.lstrip())] if system and api == "chat" else []
         self._text = system if api == "completions" else ""
         self.tokens = 0
-        """Of the conversation so far, as planned: the last prompt and its answer."""
+        """Planned tokens of the conversation so far: the previous prompt and its answer."""
 
     def ask(
         self,
@@ -63,20 +63,21 @@ class Conversation:
         """Add a question so that the whole prompt has ``tokens`` tokens, and return the request.
 
         Args:
-            tokens: wanted; a prompt that is longer already gets the shortest question there is, and its true length.
-            output_tokens: wanted of the answer.
-            rng: draws the question's words.
+            tokens: intended length of the prompt. A conversation that is already longer gets the shortest possible
+                question, and the request its true length.
+            output_tokens: requested length of the answer.
+            rng: for the question's words.
             mark: of the question's passage, see :meth:`~workloads.text.writer.Writer.passage`.
-            before: passages that stand before the question.
+            before: passages before the question.
             style: of the question.
-            think_s: before the request.
-            json_schema: that the answer must follow.
+            think_s: pause before the request, in seconds.
+            json_schema: schema of the answer.
         """
         fixed = "".join(before)
         floor = self._count(fixed + "".join(self._writer.head(mark, rng)[:MIN_PASSAGE_TOKENS]))
-        wanted = max(tokens, floor)
-        question = self._writer.passage(wanted - floor + MIN_PASSAGE_TOKENS, rng, mark, style)
-        return self.say(fixed + question, wanted, output_tokens, rng, think_s=think_s, json_schema=json_schema)
+        target = max(tokens, floor)
+        question = self._writer.passage(target - floor + MIN_PASSAGE_TOKENS, rng, mark, style)
+        return self.say(fixed + question, target, output_tokens, rng, think_s=think_s, json_schema=json_schema)
 
     def say(
         self,
@@ -88,7 +89,7 @@ class Conversation:
         think_s: float = 0.0,
         json_schema: str | None = None,
     ) -> Turn:
-        """Add a question that is written already, corrected at its end so that the prompt has ``tokens`` tokens."""
+        """Add the question ``text``, adjusted at its end so that the prompt has ``tokens`` tokens."""
         for _ in range(_MAX_CORRECTIONS):
             missing = tokens - self._count(text)
             if not missing:
@@ -100,7 +101,7 @@ class Conversation:
         return turn
 
     def answer(self, tokens: int, rng: Rng, style: Style = "prose") -> None:
-        """Add an answer, so that the next question follows it."""
+        """Add an answer of ``tokens`` tokens."""
         text = self._writer.passage(tokens, rng, style=style)
         if self._api == "chat":
             self._messages.append(Message("assistant", text.lstrip()))
@@ -110,13 +111,13 @@ class Conversation:
 
     @property
     def head_tokens(self) -> int:
-        """Tokens that stand before the first question of a conversation."""
-        return _around(self._tokenizer, self._api)[0]
+        """Tokens before the first question of a conversation."""
+        return _template_tokens(self._tokenizer, self._api)[0]
 
     @property
     def overhead_tokens(self) -> int:
-        """Tokens that stand around the first question of a conversation."""
-        return sum(_around(self._tokenizer, self._api))
+        """Tokens before and after the first question of a conversation."""
+        return sum(_template_tokens(self._tokenizer, self._api))
 
     def _count(self, question: str) -> int:
         return self._reader.count(self._turn(question, 0, 0))

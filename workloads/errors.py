@@ -3,15 +3,15 @@
 ::
 
     WorkloadError
-    ├── UnknownWorkload    the user's mistake: no workload or arrival process of that name
-    ├── BadOption          the user's mistake: an option is unknown or out of range
-    ├── BadTrace           the user's file: a row cannot be read
-    └── NoTokenizer        token-exact prompts need the model's tokenizer, and there is none
+    ├── UnknownWorkload    user error: no workload or arrival process has that name
+    ├── BadOption          user error: an option is unknown or out of range
+    ├── BadTrace           user error: a row of a file cannot be read
+    └── NoTokenizer        token-exact prompts need the model's tokenizer, which is missing
 """
 
 
 class WorkloadError(Exception):
-    """Root of every error that this package raises on purpose; the message says what to do next."""
+    """Base class of this package's errors; the message says what to do next."""
 
 
 class UnknownWorkload(WorkloadError):
@@ -23,7 +23,7 @@ class BadOption(WorkloadError):
 
 
 class BadTrace(WorkloadError):
-    """A trace's file is missing, broken, or holds a row that cannot be right; the message names file and row."""
+    """A trace's file is missing, damaged, or has an invalid row; the message names file and row."""
 
 
 class NoTokenizer(WorkloadError):

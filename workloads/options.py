@@ -1,4 +1,4 @@
-"""Typed options from untyped data: one rule for files and flags, with the nearest valid name in each complaint."""
+"""Typed options from untyped data, for files and flags alike; error messages suggest the nearest valid name."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``did you mean 'chat'? known: chat, random``, the first half only when something is near."""
+    """``did you mean 'chat'? known: chat, random``; without the question if no name is similar."""
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean '{near[0]}'? " if near else ""
@@ -18,10 +18,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def check_scale(scale: float) -> None:
-    """Refuse a factor on lengths that cannot be meant.
+    """Check a factor on lengths.
 
     Raises:
-        ValueError: it is not above 0, or above 16.
+        ValueError: ``scale`` is not above 0, or is above 16.
     """
     if not 0 < scale <= 16:
         raise ValueError(f"scale must be above 0 and at most 16, not {scale}")
@@ -33,8 +33,8 @@ def typed_options(kind: type[S], options: Mapping[str, Any], owner: str, error: 
     Args:
         kind: a struct whose fields are the options.
         options: as read from a file.
-        owner: what has these options, for the message: ``workload 'chat'``.
-        error: raised, with one line, for an unknown name, a wrong type or a value out of range.
+        owner: what the options belong to, for messages: ``workload 'chat'``.
+        error: raised with a one-line message for an unknown name, a wrong type or a value out of range.
     """
     _check_names(kind, options, owner, error)
     try:
@@ -55,20 +55,20 @@ def _check_names(kind: type[msgspec.Struct], data: Mapping[str, Any], owner: str
         for i, item in enumerate(value if isinstance(value, list) else [value]):
             if candidates and isinstance(item, Mapping):
                 place = f"{owner}: {name}[{i}]" if isinstance(value, list) else f"{owner}: {name}"
-                _check_names(_chosen(candidates, item, place, error), item, place, error)
+                _check_names(_matching_struct(candidates, item, place, error), item, place, error)
 
 
 def _structs_in(hint: Any) -> list[type[msgspec.Struct]]:  # noqa: ANN401  (any annotation)
-    """The structs inside ``Struct``, ``Struct | None``, ``list[Struct]`` or a union of them."""
+    """The structs in an annotation: ``Struct``, ``Struct | None``, ``list[Struct]`` or a union of them."""
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return [hint]
     return [struct for inner in get_args(hint) for struct in _structs_in(inner)]
 
 
-def _chosen(
+def _matching_struct(
     candidates: list[type[msgspec.Struct]], data: Mapping[str, Any], place: str, error: type[Exception]
 ) -> type[msgspec.Struct]:
-    """The struct that ``data`` is meant to be: of several, the one that it names."""
+    """The struct that ``data`` describes; among several, by its tag."""
     if len(candidates) == 1:
         return candidates[0]
     field = candidates[0].__struct_config__.tag_field or "type"

@@ -1,7 +1,7 @@
-"""What would be sent, without the words: enough for every figure about traffic, at a thousandth of the cost.
+"""Outlines of sessions: lengths and shared prefixes without text, enough for a profile at a thousandth of the cost.
 
-A prompt is a row of segments; two prompts share a prefix exactly as far as their segments are the same. Nothing here
-needs a tokenizer.
+A prompt is a sequence of segments; two prompts share a prefix exactly as far as their segments are equal. Outlines need
+no tokenizer unless the workload can only write prompts.
 """
 
 import hashlib
@@ -11,19 +11,19 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from workloads.errors import NoTokenizer
-from workloads.prefixes import BLOCK_TOKENS, block_names
+from workloads.prefixes import BLOCK_TOKENS, block_hashes
 from workloads.prompts import PromptReader, prompt_reader
 from workloads.rng import Seed
 from workloads.tokenizer import Tokenizer
 from workloads.types import Turn, Workload
 
 Segment = tuple[str, int]
-"""A name, and how many tokens: equal names stand for equal text."""
+"""Name and number of tokens; equal names stand for equal text."""
 _DIGEST_BYTES = 12
 
 
 class TurnOutline(msgspec.Struct, frozen=True):
-    """One request."""
+    """One request without its text."""
 
     input_tokens: int
     output_tokens: int
@@ -33,7 +33,7 @@ class TurnOutline(msgspec.Struct, frozen=True):
 
 
 class SessionOutline(msgspec.Struct, frozen=True):
-    """Turns that follow one another."""
+    """A session without its text."""
 
     id: str
     start_s: float | None
@@ -42,37 +42,37 @@ class SessionOutline(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class SupportsOutlines(Protocol):
-    """A workload that can say what its sessions are like without writing them."""
+    """A workload that can outline its sessions without writing them."""
 
     def outlines(self, seed: Seed) -> Iterator[SessionOutline]:
         """Yield the outlines of its sessions.
 
         Raises:
-            NoTokenizer: its prompts are given as words, whose length is not known.
+            NoTokenizer: the workload has text whose length in tokens is unknown.
         """
         ...
 
 
 @runtime_checkable
 class SupportsWords(Protocol):
-    """A workload whose prompts may be given as words."""
+    """A workload that may have real text."""
 
     @property
     def has_words(self) -> bool:
-        """Whether they are: then a tokenizer says more of them than an outline."""
+        """Whether it has; then written prompts are more accurate than outlines."""
         ...
 
 
 def segment_blocks(segments: Iterable[Segment], block_tokens: int) -> Iterator[bytes]:
-    """The names of a prompt's full blocks, each by everything up to its end.
+    """Hashes of a prompt's full blocks, each over everything up to the block's end.
 
-    As :func:`~workloads.prefixes.block_names` gives them for token ids.
+    The counterpart of :func:`~workloads.prefixes.block_hashes` for segments.
     """
     running = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     filled = 0
     for name, tokens in segments:
         running.update(f"|{name}:".encode())
-        at = block_tokens - filled  # of this segment's tokens, those that complete the block that is under way
+        at = block_tokens - filled  # tokens of this segment that complete the current block
         while at <= tokens:
             running.update(at.to_bytes(8, "little"))
             yield running.digest()
@@ -81,7 +81,7 @@ def segment_blocks(segments: Iterable[Segment], block_tokens: int) -> Iterator[b
 
 
 def outlines(workload: Workload, seed: Seed, tokenizer: Tokenizer | None = None) -> Iterator[SessionOutline]:
-    """The outlines of a workload's sessions; of one that cannot outline, those of the prompts that it writes.
+    """Outlines of a workload's sessions, taken from written prompts if the workload cannot outline.
 
     Raises:
         NoTokenizer: prompts must be written and there is no tokenizer.
@@ -91,16 +91,16 @@ def outlines(workload: Workload, seed: Seed, tokenizer: Tokenizer | None = None)
         yield from workload.outlines(seed)
         return
     if tokenizer is None:
-        raise NoTokenizer("this workload's prompts must be written to be looked at; give the folder of a tokenizer")
+        raise NoTokenizer("this workload's prompts must be written to count their tokens; give a tokenizer's folder")
     reader = prompt_reader(tokenizer)
     for session in workload.sessions(tokenizer, seed):
         yield SessionOutline(session.id, session.start_s, tuple(_written(turn, reader) for turn in session.turns))
 
 
 def _written(turn: Turn, reader: PromptReader) -> TurnOutline:
-    """A prompt's blocks as segments; what is left behind the last whole one is its own."""
+    """Outline of a written prompt: its full blocks, and an unshared rest."""
     ids = reader.ids(turn)
-    blocks = [(name.hex(), BLOCK_TOKENS) for name in block_names(ids)]
+    blocks = [(digest.hex(), BLOCK_TOKENS) for digest in block_hashes(ids)]
     rest = len(ids) - BLOCK_TOKENS * len(blocks)
     segments = (*blocks, (f"rest {ids[-rest:]}", rest)) if rest else tuple(blocks)
     return TurnOutline(len(ids), turn.output_tokens, turn.think_s, segments)

@@ -1,4 +1,4 @@
-"""A finite, fingerprinted plan: which sessions are sent, and when an open loop starts each. It streams."""
+"""Finite plans with a fingerprint: which sessions to send, and when an open loop starts each. Plans are streamed."""
 
 import hashlib
 import itertools
@@ -17,9 +17,9 @@ class PlannedSession(msgspec.Struct, frozen=True, omit_defaults=True):
     """A session and its start.
 
     Attributes:
-        session: what to send.
+        session: the session.
         offset_s: seconds from the start of the load; None in a closed loop, where a free slot starts it.
-        first_turn: turns that it had before the load, and that are left out.
+        first_turn: number of turns left out because they came before the load.
     """
 
     session: Session
@@ -28,7 +28,7 @@ class PlannedSession(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def plan_closed(workload: Workload, tokenizer: Tokenizer, seed: Seed, count: int) -> Iterator[PlannedSession]:
-    """The first ``count`` sessions, to be started as slots get free."""
+    """The first ``count`` sessions, each to be started in a free slot."""
     for session in itertools.islice(workload.sessions(tokenizer, seed), count):
         yield PlannedSession(session, None)
 
@@ -36,7 +36,7 @@ def plan_closed(workload: Workload, tokenizer: Tokenizer, seed: Seed, count: int
 def plan_open(
     workload: Workload, arrival: Arrival, tokenizer: Tokenizer, seed: Seed, *, duration_s: float, count: int
 ) -> Iterator[PlannedSession]:
-    """The sessions that arrive within ``duration_s`` by ``arrival``, but at most ``count``."""
+    """At most ``count`` sessions, those that ``arrival`` starts within ``duration_s``."""
     offsets = itertools.takewhile(lambda offset_s: offset_s < duration_s, arrival.offsets_s(seed.traffic))
     for offset_s, session in zip(itertools.islice(offsets, count), workload.sessions(tokenizer, seed), strict=False):
         yield PlannedSession(session, offset_s)
@@ -52,29 +52,26 @@ def plan_recorded(
     time_warp: float = 1.0,
     warp_thinking: bool = True,
 ) -> Iterator[PlannedSession]:
-    """The sessions when they came in the trace, or would come by the workload's own arrival process.
+    """Sessions with the workload's own start times, from a trace or its arrival process.
 
-    The load begins with the first of them: a trial has no use for the silence before it.
+    The load begins with the first session; silence before it is dropped.
 
     Args:
-        workload: whose sessions say when they start.
-        tokenizer: the model's.
+        workload: its sessions must have start times.
+        tokenizer: of the model.
         seed: of the workload.
         duration_s: of the load, after warping.
-        count: at most so many sessions.
-        time_warp: how many times faster than recorded.
-        warp_thinking: whether think times shrink as well, as in a film that runs faster; not where only the arrival
-            rate is meant to change.
+        count: maximum number of sessions.
+        time_warp: speed relative to the recording.
+        warp_thinking: whether think times shrink as well; False changes only the arrival rate.
 
     Raises:
-        BadOption: a session does not say when it starts.
+        BadOption: a session has no start time.
     """
     first_s: float | None = None
     for session in itertools.islice(workload.sessions(tokenizer, seed), count):
         if session.start_s is None:
-            raise BadOption(
-                "this workload does not say when its sessions start; give the load an arrival process, such as poisson"
-            )
+            raise BadOption("this workload has no start times; give the load an arrival process, such as poisson")
         first_s = session.start_s if first_s is None else first_s
         offset_s = (session.start_s - first_s) / time_warp
         if offset_s >= duration_s:
@@ -97,11 +94,11 @@ class PlanHash:
         self._sha256 = hashlib.sha256()
 
     def add(self, planned: PlannedSession) -> None:
-        """Take in the next session."""
+        """Add the next session."""
         self._sha256.update(msgspec.json.encode(planned))
 
     def hexdigest(self) -> str:
-        """The hash of what was added so far."""
+        """The hash of all sessions added so far."""
         return self._sha256.hexdigest()
 
 

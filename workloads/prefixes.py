@@ -1,7 +1,7 @@
-"""How much of a prompt an engine that caches prefixes could have kept: blocks, their names, and caches of any size.
+"""Simulated prefix caches: block hashes, an unlimited cache and an LRU cache.
 
-A block is named by all tokens up to its end, so equal names are equal prefixes (as in vLLM's prefix cache and in
-Mooncake's trace, FAST'25). The bound is what a cache without limit would hit; output tokens are not counted.
+A block's hash covers all tokens up to its end, so equal hashes mean equal prefixes (as in vLLM's prefix cache and in
+Mooncake's trace, FAST'25). The hit rate of the unlimited cache is the bound; output tokens are not counted.
 """
 
 import hashlib
@@ -10,12 +10,12 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 BLOCK_TOKENS = 16
-"""As most engines have it; a bound for smaller blocks is higher by less than this for each request."""
+"""Block size of most engines. Smaller blocks would raise the bound by less than 16 tokens per request."""
 _DIGEST_BYTES = 12
 
 
-def block_names(ids: Sequence[int], block_tokens: int = BLOCK_TOKENS) -> Iterator[bytes]:
-    """The names of a prompt's full blocks, in order."""
+def block_hashes(ids: Sequence[int], block_tokens: int = BLOCK_TOKENS) -> Iterator[bytes]:
+    """Hashes of a prompt's full blocks, in order."""
     numbers = array("I", ids)
     data, step = memoryview(numbers.tobytes()), block_tokens * numbers.itemsize
     running = hashlib.blake2b(digest_size=_DIGEST_BYTES)
@@ -25,7 +25,7 @@ def block_names(ids: Sequence[int], block_tokens: int = BLOCK_TOKENS) -> Iterato
 
 
 class EndlessCache:
-    """A prefix cache that forgets nothing: its hits are the bound."""
+    """A prefix cache without limit; its hits are the bound."""
 
     def __init__(self, block_tokens: int = BLOCK_TOKENS) -> None:
         self.block_tokens = block_tokens
@@ -34,25 +34,25 @@ class EndlessCache:
         self._known: set[bytes] = set()
 
     def add(self, ids: Sequence[int]) -> int:
-        """Take in a prompt; returns how many of its leading tokens were there already."""
+        """Add a prompt and return how many of its leading tokens hit."""
         hits, leading = 0, True
-        for name in block_names(ids, self.block_tokens):
-            leading = leading and name in self._known
+        for digest in block_hashes(ids, self.block_tokens):
+            leading = leading and digest in self._known
             hits += leading
             if not leading:
-                self._known.add(name)
+                self._known.add(digest)
         self.hit_tokens += hits * self.block_tokens
         self.prompt_tokens += len(ids)
         return hits * self.block_tokens
 
     @property
     def distinct_blocks(self) -> int:
-        """Blocks that it holds."""
+        """Number of cached blocks."""
         return len(self._known)
 
 
 class LruCache:
-    """A prefix cache of ``capacity_tokens`` that gives up what was used longest ago, the ends of prompts first."""
+    """A prefix cache of ``capacity_tokens`` that evicts the least recently used block, ends of prompts first."""
 
     def __init__(self, capacity_tokens: int, block_tokens: int) -> None:
         self._capacity = capacity_tokens // block_tokens
@@ -60,17 +60,17 @@ class LruCache:
         self._used: OrderedDict[bytes, None] = OrderedDict()
         self.hit_tokens = 0
 
-    def add(self, names: Sequence[bytes]) -> None:
-        """Take in the blocks of one prompt."""
+    def add(self, digests: Sequence[bytes]) -> None:
+        """Add the block hashes of one prompt."""
         used = self._used
         hits = 0
-        for name in names:
-            if name not in used:
+        for digest in digests:
+            if digest not in used:
                 break
             hits += 1
         self.hit_tokens += hits * self._block_tokens
-        for name in reversed(names):  # a prompt's front is touched last: without it the rest cannot be found
-            used[name] = None
-            used.move_to_end(name)
+        for digest in reversed(digests):  # the front is touched last, because later blocks are useless without it
+            used[digest] = None
+            used.move_to_end(digest)
         while len(used) > self._capacity:
             used.popitem(last=False)

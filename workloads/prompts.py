@@ -1,4 +1,4 @@
-"""What an engine will make of a turn: the token ids of its whole prompt, by the model's own tokenizer and template."""
+"""Token ids of a turn's whole prompt, as an engine computes them with the model's tokenizer and chat template."""
 
 import functools
 import re
@@ -10,8 +10,8 @@ from workloads.tokenizer import Tokenizer
 from workloads.types import Turn
 
 
-class _Wall(NamedTuple):
-    """A special token: from where to where in the text, and which of its ids."""
+class _Boundary(NamedTuple):
+    """A special token: its span in the text and its position in the ids."""
 
     start: int
     end: int
@@ -19,11 +19,10 @@ class _Wall(NamedTuple):
 
 
 class PromptReader:
-    """Encodes whole prompts; of one that begins like the last it encodes only what is new.
+    """Encodes prompts incrementally: only what differs from the previous prompt is encoded.
 
-    A special token is a wall to every tokenizer: what stands before it is encoded as if nothing followed. So the ids
-    up to the last special token that two prompts have in common are kept, and the turns of a growing conversation
-    cost their new part each instead of the whole.
+    Tokenizers split text at special tokens: text before one is encoded independently of what follows. So ids up to the
+    last special token that two prompts share are reused, and each turn of a conversation costs only its new part.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -31,44 +30,43 @@ class PromptReader:
         self._special = re.compile("|".join(map(re.escape, tokenizer.special_tokens)) or r"(?!)")
         self._text = ""
         self._ids: list[int] = []
-        self._walls: list[_Wall] = []
-        """The special tokens of the last text."""
+        self._boundaries: list[_Boundary] = []
+        """Special tokens of the previous text."""
 
     def ids(self, turn: Turn) -> list[int]:
         """Token ids of the turn's prompt.
 
-        A chat's are those of the rendered template; a completion's have before them what the model puts before every
-        text.
+        A chat is rendered by the template; a completion gets the tokens that the model puts before every text.
         """
         if turn.messages is None:
             return self._tokenizer.encode_prompt(turn.prompt or "")
         return self._chat_ids(self._tokenizer.render_chat([msgspec.structs.asdict(m) for m in turn.messages]))
 
     def count(self, turn: Turn) -> int:
-        """Tokens of the turn's prompt."""
+        """Number of tokens of the turn's prompt."""
         return len(self.ids(turn))
 
     def _chat_ids(self, text: str) -> list[int]:
         if text == self._text:
             return self._ids
-        kept_walls = len(self._walls)
-        while kept_walls and not text.startswith(self._text[: self._walls[kept_walls - 1].end]):
-            kept_walls -= 1
-        at, kept = (self._walls[kept_walls - 1].start, self._walls[kept_walls - 1].number) if kept_walls else (0, 0)
+        common = len(self._boundaries)
+        while common and not text.startswith(self._text[: self._boundaries[common - 1].end]):
+            common -= 1
+        at, kept = (self._boundaries[common - 1].start, self._boundaries[common - 1].number) if common else (0, 0)
         new_ids = self._tokenizer.encode(text[at:])
-        self._walls = self._walls[: max(0, kept_walls - 1)] + self._found_walls(text, at, new_ids, kept)
+        self._boundaries = self._boundaries[: max(0, common - 1)] + self._boundaries_in(text, at, new_ids, kept)
         self._text, self._ids = text, self._ids[:kept] + new_ids
         return self._ids
 
-    def _found_walls(self, text: str, at: int, ids: list[int], kept: int) -> "list[_Wall]":
+    def _boundaries_in(self, text: str, at: int, ids: list[int], kept: int) -> "list[_Boundary]":
         places = [match.span() for match in self._special.finditer(text, at)]
         numbers = [i for i, token in enumerate(ids) if token in self._tokenizer.special_ids]
         if len(places) != len(numbers):
             return []
-        return [_Wall(start, end, kept + number) for (start, end), number in zip(places, numbers, strict=True)]
+        return [_Boundary(start, end, kept + number) for (start, end), number in zip(places, numbers, strict=True)]
 
 
 @functools.lru_cache(maxsize=4)
 def prompt_reader(tokenizer: Tokenizer) -> PromptReader:
-    """The reader of a tokenizer."""
+    """The shared reader of a tokenizer, with its state."""
     return PromptReader(tokenizer)

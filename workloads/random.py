@@ -1,4 +1,4 @@
-"""``random``: fixed or uniformly spread lengths of random words, the field's usual synthetic load."""
+"""``random``: random words of fixed or uniformly distributed lengths, the usual synthetic load."""
 
 from collections.abc import Iterator
 
@@ -15,11 +15,11 @@ class Random(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Completions of random single-token words, without a chat template."""
 
     input_tokens: int = 128
-    """Mean prompt length in tokens, with what the model puts before every text."""
+    """Mean prompt length in tokens, including those that the model puts before every text."""
     output_tokens: int = 32
     """Mean answer length in tokens."""
     spread: float = 0.0
-    """Lengths are uniform in [L (1 - spread), L (1 + spread)]; 0 makes them all alike."""
+    """Lengths are uniform in [L (1 - spread), L (1 + spread)]; 0 makes them all equal."""
 
     def __post_init__(self) -> None:
         if self.input_tokens < 1 or self.output_tokens < 1:
@@ -45,8 +45,8 @@ class Random(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             number += 1
 
     def notes(self) -> list[str]:
-        """What the words are."""
-        return ["random: meaningless words, which real traffic is not; do not choose an engine by it"]
+        """That the text is meaningless."""
+        return ["random: meaningless words, unlike real traffic; do not choose an engine by this workload"]
 
     def _spread(self, mean: int, rng: Rng) -> int:
         return max(1, round(mean * (1 + self.spread * (2 * rng.uniform() - 1))))

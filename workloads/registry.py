@@ -1,4 +1,4 @@
-"""Workloads by name: the presets, the replays, and whatever other packages add."""
+"""Workloads by name: presets, replays, and those of other packages."""
 
 import functools
 from collections.abc import Mapping
@@ -19,32 +19,32 @@ from workloads.traces.replay import Replay
 from workloads.types import Workload
 
 ENTRY_POINTS = "bakeoff.workloads"
-"""The group under which a package names its own workloads: structs whose fields are the options."""
+"""Entry-point group for workloads of other packages: structs whose fields are the options."""
 
 
 class PresetOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What can be set of a preset that comes with Bakeoff."""
+    """Options of a built-in preset."""
 
     scale: float = 1.0
-    """Every length is multiplied by this before rounding; below 1 for machines that cannot bear the real ones."""
+    """Factor on every length, before rounding; below 1 for machines too slow for the real lengths."""
     max_input_tokens: int | None = None
-    """The longest prompt, in tokens after scaling; the default is the preset's, scaled."""
+    """Longest prompt, in tokens after scaling; the default is the preset's limit, scaled."""
     api: Api = "chat"
     """``chat``, or ``completions`` for a base model."""
 
 
 class FileOptions(PresetOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What can be set of a preset of one's own."""
+    """Options of the user's own preset."""
 
     path: str
-    """Its file, as ``bakeoff workloads fit`` writes it."""
+    """The preset's file, as ``bakeoff workloads fit`` writes it."""
 
 
 _KINDS: dict[str, type[msgspec.Struct]] = {"random": Random, "sessions": Sessions, "trace": Replay}
 
 
 def workload_names() -> tuple[str, ...]:
-    """Everything that :func:`workload` knows, presets first."""
+    """All names that :func:`workload` accepts, presets first."""
     return (*preset_names(), *_KINDS, "preset", *sorted(_others()))
 
 
@@ -52,8 +52,8 @@ def workload(name: str, options: Mapping[str, Any]) -> Workload:
     """Make a workload from its name and options.
 
     Raises:
-        UnknownWorkload: there is none of that name; the nearest is named.
-        BadOption: an option is unknown (the nearest is named), of the wrong type or out of range.
+        UnknownWorkload: no workload has that name; the message suggests the nearest.
+        BadOption: an option is unknown, of the wrong type or out of range.
     """
     owner = f"workload '{name}'"
     if name in preset_names():
@@ -88,5 +88,7 @@ def _other(name: str) -> type[msgspec.Struct]:
     except Exception as error:
         raise UnknownWorkload(f"workload '{name}' of {point.value} cannot be loaded: {error}") from error
     if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
-        raise UnknownWorkload(f"workload '{name}' of {point.value} is no msgspec.Struct whose fields are its options")
+        raise UnknownWorkload(
+            f"workload '{name}' of {point.value} must be a msgspec.Struct whose fields are its options"
+        )
     return kind

@@ -1,7 +1,7 @@
-"""Random draws that are the same on every machine and every Python.
+"""Random draws that are the same on every machine and in every Python version.
 
-Only ``random.Random(str)`` (seeded through SHA-512, so ``PYTHONHASHSEED`` has no part in it) and its ``random()`` are
-used: Python promises both not to change. Every other draw is made from that one here.
+They use only ``random.Random(str)`` (seeded through SHA-512, independent of ``PYTHONHASHSEED``) and its ``random()``,
+both of which Python guarantees not to change. All other draws are derived from them.
 """
 
 import math
@@ -33,11 +33,11 @@ class Rng:
         return items[self.below(len(items))]
 
     def exponential(self, mean: float) -> float:
-        """An exponential draw."""
+        """An exponential draw with the given mean."""
         return -mean * math.log1p(-self.uniform())
 
     def normal(self) -> float:
-        """A standard normal draw, from two uniform ones (Box and Muller 1958, one of its pair)."""
+        """A standard normal draw, from two uniform draws (Box and Muller 1958; one of the pair)."""
         radius = math.sqrt(-2 * math.log1p(-self.uniform()))
         return radius * math.cos(2 * math.pi * self.uniform())
 
@@ -63,11 +63,11 @@ class Rng:
 
 
 class Seed(msgspec.Struct, frozen=True):
-    """Two seeds of one plan, so that a trial can ask for the same traffic in words that no cache has seen.
+    """Two seeds, so that a trial can repeat the same traffic with text that no cache has seen.
 
     Attributes:
-        traffic: of lengths, times and order.
-        words: of the text.
+        traffic: seed of lengths, times and order.
+        words: seed of the text.
     """
 
     traffic: str
@@ -75,7 +75,7 @@ class Seed(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, seed: str) -> "Seed":
-        """Both seeds alike."""
+        """The same seed for both."""
         return cls(seed, seed)
 
     def draws(self, *path: str) -> Rng:

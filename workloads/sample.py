@@ -1,43 +1,101 @@
-"""``sessions``: traffic that was written down before, one session a line, by ``bakeoff workloads sample`` or anyone."""
+"""Recorded sessions as JSON lines: ``bakeoff workloads sample`` writes them, the workload ``sessions`` sends them.
 
-from collections.abc import Iterator
+Each line is a :class:`~workloads.types.Session`.
+"""
+
+import itertools
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import msgspec
 
-from workloads.errors import BadTrace
+from workloads.errors import BadTrace, WorkloadError
 from workloads.rng import Seed
 from workloads.tokenizer import Tokenizer
-from workloads.traces.reading import lines
-from workloads.types import Session
+from workloads.traces.reading import lines, opened
+from workloads.types import Session, Workload
+
+_GZIP_WBITS = 31
+"""zlib's code for a gzip container. Its header has neither time nor file name, so equal samples give equal bytes."""
+_HEAD_BYTES = 2**16
 
 
 class Sessions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Sends the sessions of a file of JSON lines, each a :class:`~workloads.types.Session`."""
+    """Sends the sessions of a file of JSON lines."""
 
     path: str
-    """The file; it may end in ``.gz``."""
+    """The file; gzip if it ends in ``.gz``."""
 
     def own_rate_per_s(self) -> float | None:
-        """Unknown without reading the whole file."""
+        """None: the rate is unknown without reading the whole file."""
         return None
 
     def sessions(self, tokenizer: Tokenizer, seed: Seed) -> Iterator[Session]:  # noqa: ARG002  (nothing is drawn)
-        """The file's sessions as they are; ends with the file.
+        """The file's sessions, unchanged.
 
         Raises:
-            BadTrace: a line is no session.
+            BadTrace: a line is not a session.
         """
         decoder = msgspec.json.Decoder(Session)
         for number, line in lines(self.path):
             try:
                 session = decoder.decode(line)
             except msgspec.MsgspecError as error:
-                raise BadTrace(f"{self.path}, row {number}: no session ({error}); make the file with sample") from error
+                raise BadTrace(
+                    f"{self.path}, row {number}: not a session ({error}); write the file with: bakeoff workloads sample"
+                ) from error
             for turn in session.turns:
                 if (turn.messages is None) == (turn.prompt is None):
                     raise BadTrace(f"{self.path}, row {number}: a turn needs either messages or prompt")
             yield session
 
     def notes(self) -> list[str]:
-        """Where they come from."""
+        """The file's path."""
         return [f"sessions of {self.path}"]
+
+
+class SampleCount(msgspec.Struct):
+    """What :func:`session_lines` has written so far."""
+
+    sessions: int = 0
+    requests: int = 0
+    prompt_tokens: int = 0
+
+    def add(self, session: Session) -> None:
+        """Count a session."""
+        self.sessions += 1
+        self.requests += len(session.turns)
+        self.prompt_tokens += sum(turn.input_tokens for turn in session.turns)
+
+
+def session_lines(
+    workload: Workload, tokenizer: Tokenizer, seed: Seed, limit: int, count: SampleCount
+) -> Iterator[bytes]:
+    """The first ``limit`` sessions, one JSON line each; ``count`` is updated with each of them.
+
+    Raises:
+        WorkloadError: the workload has no session.
+    """
+    encoder = msgspec.json.Encoder()
+    for session in itertools.islice(workload.sessions(tokenizer, seed), limit):
+        count.add(session)
+        yield encoder.encode(session) + b"\n"
+    if not count.sessions:
+        raise WorkloadError("the workload has no session; check its options, such as max_input_tokens")
+
+
+def gzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Compress a stream."""
+    compressor = zlib.compressobj(wbits=_GZIP_WBITS)
+    for chunk in chunks:
+        if compressed := compressor.compress(chunk):
+            yield compressed
+    yield compressor.flush()
+
+
+def holds_sessions(path: Path) -> bool:
+    """Whether a file's beginning looks like the output of :func:`session_lines`."""
+    with opened(path) as file:
+        head = file.read(_HEAD_BYTES).lstrip()
+    return head.startswith(b'{"id":') and b'"turns":[{"input_tokens":' in head

@@ -20,43 +20,43 @@ class Tokenizer:
         folder: a Hugging Face checkpoint folder.
 
     Raises:
-        NoTokenizer: the folder holds no ``tokenizer.json``.
+        NoTokenizer: the folder has no ``tokenizer.json``.
     """
 
     is_exact: ClassVar[bool] = True
-    """Whether it counts as the engine does."""
+    """Whether token counts equal the engine's."""
 
     def __init__(self, folder: Path) -> None:
         file = folder / "tokenizer.json"
         if not file.is_file():
-            raise NoTokenizer(f"{folder} holds no tokenizer.json; give the model's folder with model.path")
+            raise NoTokenizer(f"{folder} has no tokenizer.json; give the model's folder with model.path")
         self._folder = folder
         self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
-        self._tokenizer.no_truncation()  # some checkpoints store how they were trained; engines do not cut prompts so
+        self._tokenizer.no_truncation()  # some checkpoints store the truncation of their training; engines ignore it
         self._tokenizer.no_padding()
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of plain text, special tokens neither added nor removed."""
+        """Token ids of plain text, without adding special tokens."""
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Token ids of a completion's prompt: with what the model puts before every text, as engines do."""
+        """Token ids of a completion's prompt, including the tokens that the model puts before every text."""
         return self._tokenizer.encode(text, add_special_tokens=True).ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids, special tokens kept."""
+        """Text of token ids, including special tokens."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
     def count(self, text: str) -> int:
-        """Tokens in plain text."""
+        """Number of tokens in plain text."""
         return len(self.encode(text))
 
     @cached_property
     def special_tokens(self) -> tuple[str, ...]:
-        """Tokens that stand for themselves wherever they appear in a text, longest first.
+        """Tokens that are always split off, wherever they appear in a text, longest first.
 
-        Empty where one of them also takes in the space beside it, or is looked for in text that was changed before:
-        they then are no wall for what stands there.
+        Empty if a special token absorbs adjacent whitespace or is matched in normalised text, because the text before
+        it is then not encoded independently of what follows.
         """
         tokens = list(self._tokenizer.get_added_tokens_decoder().values())
         plain = str(self._tokenizer.normalizer) in {"None", "Sequence(normalizers=[])"}
@@ -73,12 +73,12 @@ class Tokenizer:
 
     @property
     def vocabulary(self) -> dict[str, int]:
-        """Every plain token and its id, special tokens left out."""
+        """Every token and its id, without special tokens."""
         special = {str(token) for token in self._tokenizer.get_added_tokens_decoder().values()}
         return {token: i for token, i in self._tokenizer.get_vocab().items() if token not in special}
 
     def render_chat(self, messages: Sequence[dict[str, str]]) -> str:
-        """The prompt that the chat template makes of ``messages``, ready for the answer.
+        """Render ``messages`` with the chat template, up to the beginning of the answer.
 
         Raises:
             NoTokenizer: the checkpoint has no chat template.
@@ -95,8 +95,10 @@ class Tokenizer:
         separate = self._folder / "chat_template.jinja"
         template = separate.read_text(encoding="utf-8") if separate.is_file() else self._config.get("chat_template")
         if not isinstance(template, str):
-            raise NoTokenizer(f"{self._folder} has no chat template; use a workload of completions, such as random")
-        # As Transformers sets it.
+            raise NoTokenizer(
+                f"{self._folder} has no chat template; use a workload that sends completions, such as random"
+            )
+        # The same settings as in Transformers.
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )

@@ -20,8 +20,8 @@ from engines.dialects import ReferenceDialect
 from harness.client.wire import wire_sessions
 from workloads import EndlessCache, PlannedSession, Replay, Seed, Tokenizer, arrival, workload
 from workloads.dispersion import ArrivalStatistics
-from workloads.portrait import portrait
 from workloads.presets import preset_names
+from workloads.profile import profile_workload
 
 SEEDS = ("1", "2", "3")
 ARRIVALS, SESSIONS, AGENTIC_SESSIONS = 1_000_000, 10_000, 700
@@ -52,11 +52,12 @@ def anchors(bars: Bars) -> None:
     missed = 0
     for name in preset_names():
         sessions = AGENTIC_SESSIONS if name == "agentic-tools" else SESSIONS
-        drawn = [
-            portrait(name, workload(name, {}), Seed.of(seed), sessions=sessions, arrivals=ARRIVALS) for seed in SEEDS
+        profiles = [
+            profile_workload(name, workload(name, {}), Seed.of(seed), sessions=sessions, arrivals=ARRIVALS)
+            for seed in SEEDS
         ]
-        for anchor in drawn[0].anchors:
-            value = statistics.median(picture.figures[anchor.metric] for picture in drawn)
+        for anchor in profiles[0].anchors:
+            value = statistics.median(profile.figures[anchor.metric] for profile in profiles)
             met = anchor.low <= value <= anchor.high
             missed += not met
             print(

@@ -182,7 +182,7 @@ class VllmEngine(ServerEngine):
         if options.cpu_kvcache_space_gib is not None:
             return options.cpu_kvcache_space_gib
         elsewhere = deployment.container or deployment.ssh or deployment.program
-        if elsewhere or options.kv_cache_memory_bytes or self.told.argv.count("--gpu-memory-utilization"):
+        if elsewhere or options.kv_cache_memory_bytes or self.setting.argv.count("--gpu-memory-utilization"):
             return None
         return _CPU_KV_GIB if self.environment().version(_CPU_DISTRIBUTION) else None
 

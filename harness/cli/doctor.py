@@ -1,4 +1,4 @@
-"""The command that looks at the machine before it measures: doctor."""
+"""The command that checks the machine before a measurement: doctor."""
 
 from harness.cli.options import EXIT_OK, Json, standard_output
 
@@ -6,12 +6,12 @@ from harness.cli.options import EXIT_OK, Json, standard_output
 def doctor(*, json: Json = False) -> int:
     """Check what disturbs measurements on this machine, and how to fix it.
 
-    It changes nothing. Whether engines can run here is bakeoff engines doctor's to say.
+    Nothing is changed. To check whether engines can run here, use bakeoff engines doctor.
 
     Parameters
     ----------
     json
-        Print it as JSON on stdout.
+        Print the result as JSON on stdout.
     """
     import msgspec
     from rich.text import Text

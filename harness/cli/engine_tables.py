@@ -1,4 +1,4 @@
-"""What engines and environments there are, and which of them can run here: as data, and for the terminal."""
+"""Lists of engines and environments, and which of them can run here, as data and as tables."""
 
 import textwrap
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from engines.environments.finding import environments_folder, record
 from engines.environments.installing import is_current
 from engines.errors import UnknownEngine
 from engines.machine import Machine
-from engines.registry import adapter_class, has_usual_base, known_adapters
+from engines.registry import adapter_class, is_server_engine, known_adapters
 from engines.spec import Cannot
 from results.report.format import ABSENT, plain, plain_block
 from results.report.terminal_table import terminal_table
@@ -29,10 +29,10 @@ _HERE = {
 
 
 def catalogue(names: Sequence[str] = ()) -> dict[str, Any]:
-    """What ``bakeoff engines list`` prints of these adapters, or of all, and of the environments that serve them.
+    """What ``bakeoff engines list`` prints about the named adapters, or all, and their environments.
 
     Raises:
-        UnknownEngine: there is no adapter of that name.
+        UnknownEngine: no adapter has entry of the names.
     """
     shown = known_adapters(names)
     recipes = [name for name, recipe in RECIPES.items() if not names or recipe.adapter in names]
@@ -46,11 +46,13 @@ def catalogue(names: Sequence[str] = ()) -> dict[str, Any]:
 def _engine(name: str) -> dict[str, Any]:
     try:
         kind = adapter_class(name)
-    except UnknownEngine as error:  # another package's; the others shall be listed all the same
+    except UnknownEngine as error:  # an adapter of another package must not hide the others
         return {"name": name, "options": [], "spec": [], "problem": str(error)}
-    spellings = kind.spellings if has_usual_base(kind) else {}
-    told = [field for field in EngineSpec.__struct_fields__ if not isinstance(spellings.get(field, Cannot("")), Cannot)]
-    return {"name": name, "options": list(kind.Options.__struct_fields__), "spec": told, "problem": None}
+    spellings = kind.spellings if is_server_engine(kind) else {}
+    supported = [
+        field for field in EngineSpec.__struct_fields__ if not isinstance(spellings.get(field, Cannot("")), Cannot)
+    ]
+    return {"name": name, "options": list(kind.Options.__struct_fields__), "spec": supported, "problem": None}
 
 
 def _environment(name: str) -> dict[str, Any]:
@@ -70,63 +72,63 @@ def _environment(name: str) -> dict[str, Any]:
     }
 
 
-def print_catalogue(found: dict[str, Any], console: Console) -> None:
-    """Print engines with what each can be told, then the environments."""
-    _title(console, "Engines", "adapter of [[engines]]; spec is what all engines share")
-    for one in found["engines"]:
-        options, told = (", ".join(one[name]) or ABSENT for name in ("options", "spec"))
-        lines = [f"{one['name']}: options {options}", f"  spec {told}"]
-        for line in [f"{one['name']}: {one['problem']}"] if one["problem"] else lines:
+def print_catalogue(listing: dict[str, Any], console: Console) -> None:
+    """Print engines with their options and settings, then the environments."""
+    _title(console, "Engines", "adapter of [[engines]]; spec are shared settings")
+    for entry in listing["engines"]:
+        options, spec = (", ".join(entry[name]) or ABSENT for name in ("options", "spec"))
+        lines = [f"{entry['name']}: options {options}", f"  spec {spec}"]
+        for line in [f"{entry['name']}: {entry['problem']}"] if entry["problem"] else lines:
             wrapped = textwrap.fill(plain(line), console.width, subsequent_indent="    ", break_on_hyphens=False)
             console.print(Text(wrapped, style="dim" if line.startswith(" ") else ""))
-    if not found["environments"]:
+    if not listing["environments"]:
         return
     _title(console, "\nEnvironments", "bakeoff engines install NAME")
     table = terminal_table("name", "for", "installed", "disk", "", gap=2)
-    for one in found["environments"]:
-        table.add_row(*(Text(plain(word)) for word in _environment_row(one)))
+    for entry in listing["environments"]:
+        table.add_row(*(Text(plain(cell)) for cell in _environment_row(entry)))
     console.print(table)
-    console.print(Text(plain(f"in {found['environments_folder']}"), style="dim"), soft_wrap=True)
+    console.print(Text(plain(f"in {listing['environments_folder']}"), style="dim"), soft_wrap=True)
 
 
-def _environment_row(one: dict[str, Any]) -> tuple[str, ...]:
+def _environment_row(entry: dict[str, Any]) -> tuple[str, ...]:
     state = ABSENT
-    if one["installed"]:
-        state = one["version"] if one["current"] else f"{one['version']}, outdated"
-    disk = bytes_text(one["size_bytes"]) if one["installed"] else f"needs {bytes_text(one['disk_bytes'])}"
-    notes = [*(["needs an NVIDIA GPU"] if one["needs_gpu"] else []), *([one["note"]] if one["note"] else [])]
-    return one["name"], one["adapter"] or ABSENT, state, disk, "; ".join(notes)
+    if entry["installed"]:
+        state = entry["version"] if entry["current"] else f"{entry['version']}, outdated"
+    disk = bytes_text(entry["size_bytes"]) if entry["installed"] else f"needs {bytes_text(entry['disk_bytes'])}"
+    notes = [*(["needs an NVIDIA GPU"] if entry["needs_gpu"] else []), *([entry["note"]] if entry["note"] else [])]
+    return entry["name"], entry["adapter"] or ABSENT, state, disk, "; ".join(notes)
 
 
 def diagnosis(findings: Sequence[Finding], machine: Machine) -> dict[str, Any]:
-    """Everything that ``bakeoff engines doctor`` prints."""
+    """What ``bakeoff engines doctor`` prints, as data."""
     return {"machine": msgspec.to_builtins(machine), "engines": msgspec.to_builtins(findings)}
 
 
 def print_diagnosis(findings: Sequence[Finding], machine: Machine, console: Console) -> None:
-    """Print which engines can run here, and below what would help the others."""
+    """Print which engines can run here, and how to fix the others."""
     table = terminal_table("engine", "runs here", "in", "version", "missing", gap=2)
-    for one in findings:
-        words, style = _HERE[one.state]
-        missing = "; ".join((*one.missing, *(one.notes if one.fix is None else ())))
-        cells = (one.adapter, one.place or ABSENT, one.version or ABSENT, missing)
+    for entry in findings:
+        state, style = _HERE[entry.state]
+        missing = "; ".join((*entry.missing, *(entry.notes if entry.fix is None else ())))
+        cells = (entry.adapter, entry.place or ABSENT, entry.version or ABSENT, missing)
         adapter, place, version, lacks = (Text(plain(cell)) for cell in cells)
-        table.add_row(adapter, Text(words, style=style), place, version, lacks)
+        table.add_row(adapter, Text(state, style=style), place, version, lacks)
     console.print(table)
     console.print(Text(plain_block(_machine_text(machine)), style="dim"), soft_wrap=True)
-    fixes = [one for one in findings if one.fix]
+    fixes = [entry for entry in findings if entry.fix]
     if fixes:
-        console.print(Text("\nWhat would help:", style="bold"))
-    for one in fixes:
-        note = f"   ({'; '.join(one.notes)})" if one.notes else ""
-        console.print(Text(plain(f"  {one.adapter}: {one.fix}{note}")), soft_wrap=True)
-    if any(one.state is State.MISSING for one in findings):
+        console.print(Text("\nTo fix:", style="bold"))
+    for entry in fixes:
+        note = f"   ({'; '.join(entry.notes)})" if entry.notes else ""
+        console.print(Text(plain(f"  {entry.adapter}: {entry.fix}{note}")), soft_wrap=True)
+    if any(entry.state is State.MISSING for entry in findings):
         console.print(Text("\nAny engine can also be measured at its url, in a container or over ssh: docs/engines.md"))
 
 
 def _machine_text(machine: Machine) -> str:
     gpus = ", ".join(machine.gpus.names) or f"none ({machine.gpus.reason})"
-    runtimes = (f"{one.name} {one.version or f'no ({one.reason})'}" for one in machine.runtimes)
+    runtimes = (f"{entry.name} {entry.version or f'no ({entry.reason})'}" for entry in machine.runtimes)
     return f"GPUs: {gpus}\nContainers: {'; '.join(runtimes)}"
 
 
@@ -135,5 +137,5 @@ def bytes_text(number: int) -> str:
     return f"{number / 1e9:.3g} GB" if number >= 1e9 else f"{number / 1e6:.3g} MB"
 
 
-def _title(console: Console, title: str, words: str) -> None:
-    console.print(Text.assemble((title, "bold"), (f"  {words}", "dim")))
+def _title(console: Console, title: str, caption: str) -> None:
+    console.print(Text.assemble((title, "bold"), (f"  {caption}", "dim")))

@@ -18,18 +18,18 @@ def list_engines(*names: str, json: Json = False) -> int:
     Parameters
     ----------
     names
-        Adapters; the default is all.
+        Adapters to list; the default is all.
     json
-        Print them as JSON on stdout.
+        Print the list as JSON on stdout.
     """
     from harness.cli.engine_tables import catalogue, print_catalogue
     from harness.cli.reading import print_json
 
-    found = catalogue(names)
+    listing = catalogue(names)
     if json:
-        print_json(found)
+        print_json(listing)
     else:
-        print_catalogue(found, standard_output())
+        print_catalogue(listing, standard_output())
     return EXIT_OK
 
 
@@ -40,9 +40,9 @@ def doctor(*names: str, json: Json = False) -> int:
     Parameters
     ----------
     names
-        Adapters; the default is all.
+        Adapters to check; the default is all.
     json
-        Print it as JSON on stdout.
+        Print the result as JSON on stdout.
     """
     from engines.doctor import examine
     from engines.machine import machine
@@ -60,14 +60,14 @@ def doctor(*names: str, json: Json = False) -> int:
 
 @engines_app.command
 def install(name: str, *, again: Annotated[bool, cyclopts.Parameter(negative="")] = False) -> int:
-    """Install an engine into an environment of its own.
+    """Install an engine into its own Python environment.
 
     Parameters
     ----------
     name
-        As in bakeoff engines list.
+        Name of the environment, from bakeoff engines list.
     again
-        Make it anew even when it is there.
+        Reinstall the environment if it exists.
     """
     from engines.environments import RECIPES
     from engines.environments import install as make
@@ -80,10 +80,10 @@ def install(name: str, *, again: Annotated[bool, cyclopts.Parameter(negative="")
     return EXIT_OK
 
 
-def _progress(words: str, seconds: float) -> None:
-    """Each step as a line; on a terminal the seconds count up behind it."""
+def _progress(step: str, seconds: float) -> None:
+    """Print each step on a line; on a terminal, count its seconds."""
     if not seconds:
-        sys.stderr.write(f"{words}\n")
-    elif sys.stderr.isatty() and len(line := f"{words}  {seconds:.0f} s") < os.get_terminal_size(2).columns:
-        sys.stderr.write(f"\x1b[1A\x1b[K{line}\n")  # one line up, and over it
+        sys.stderr.write(f"{step}\n")
+    elif sys.stderr.isatty() and len(line := f"{step}  {seconds:.0f} s") < os.get_terminal_size(2).columns:
+        sys.stderr.write(f"\x1b[1A\x1b[K{line}\n")  # overwrite the previous line
     sys.stderr.flush()

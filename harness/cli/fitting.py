@@ -1,4 +1,4 @@
-"""``bakeoff workloads fit``: a preset from a trace, and how good it is."""
+"""``bakeoff workloads fit``: fit a preset to a trace."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +23,7 @@ _ARRIVAL_FIGURES = {
     "dispersion_10s": "\n10 s",
     "dispersion_60s": "\n60 s",
 }
-_WORDS = {
+_TITLES = {
     "rate_per_s": "sessions per second",
     "gap_cv": "CV of the gaps",
     "dispersion_1s": "dispersion, 1 s",
@@ -60,30 +60,30 @@ def fit(
 ) -> int:
     """Fit a preset to a trace, and report the goodness of fit.
 
-    The preset is a file for the workload preset and for bakeoff workloads show. It holds distributions, no row of the
-    trace and no text.
+    The preset is a file for the workload preset and for bakeoff workloads show. It has distributions, but no rows or
+    text of the trace.
 
     Parameters
     ----------
     trace
-        The trace's file or folder.
+        File or folder of the trace.
     format_
-        Its format, as bakeoff workloads list names them; the default is what it looks like.
+        Format of the trace, from bakeoff workloads list; detected by default.
     format_option
-        key=value of the format, as often as there are options; values as in TOML.
+        Option of the format as key=value, with values as in TOML. May be given several times.
     out
-        File for the preset; the default is NAME.toml here, which must not be there yet.
+        File to write. The default is NAME.toml in this folder, which must not exist yet.
     name
-        What to call the traffic; the default is the trace's name.
+        Name of the traffic; the default is the name of the trace.
     max_rows
-        Only the first rows of the trace.
+        Number of rows to read, from the beginning; the default is all.
     seed
-        Of the draws by which processes are compared.
+        Seed of the draws that compare arrival processes.
     json
-        Print the preset's place, all processes that were compared, and all distances and figures as JSON on stdout.
+        Print the preset's path, the compared processes, and all distances and figures as JSON on stdout.
     """
     from harness.cli.reading import print_json
-    from harness.portraits.choosing import options_of
+    from harness.traffic.profile.selection import parse_options
     from results.atomic import write_atomic
     from workloads import Replay, Seed
     from workloads.fitting import fit as fitted
@@ -92,14 +92,14 @@ def fit(
 
     shown = name or _stem(trace)
     place = _place(trace, out, shown)
-    options = {"path": str(trace), "format": format_, "format_options": options_of(format_option or [])}
+    options = {"path": str(trace), "format": format_, "format_options": parse_options(format_option or [])}
     replay = typed_options(Replay, options | {"max_rows": max_rows}, f"trace {trace}", _bad_option())
-    found = fitted(replay, Seed.of(str(seed)), shown)
-    write_atomic(place, preset_toml(found.preset, _head(found)).encode())
+    result = fitted(replay, Seed.of(str(seed)), shown)
+    write_atomic(place, preset_toml(result.preset, _head(result)).encode())
     if json:
-        print_json(_as_data(found, place))
+        print_json(_as_data(result, place))
     else:
-        _print(found, place)
+        _print(result, place)
     return EXIT_OK
 
 
@@ -110,7 +110,7 @@ def _bad_option() -> type[Exception]:
 
 
 def _stem(trace: Path) -> str:
-    """The trace's name without what says how it is written, and such that any file can hold it."""
+    """The trace's name without suffixes, as valid UTF-8."""
     name = trace.resolve().name
     for suffix in (".gz", ".csv", ".jsonl", ".json"):
         name = name.removesuffix(suffix)
@@ -118,78 +118,78 @@ def _stem(trace: Path) -> str:
 
 
 def _place(trace: Path, out: Path | None, name: str) -> Path:
-    """Where the preset goes, looked at before the trace is read.
+    """Path of the preset, checked before the trace is read.
 
     Raises:
-        BadOption: it cannot go there.
+        BadOption: the preset cannot be written there.
     """
     place = out or Path(f"{name.replace('/', '-')}.toml")
     if place.suffix != ".toml":
         raise _bad_option()(f"{place}: a preset's file ends in .toml")
     if out is None and place.exists():
-        raise _bad_option()(f"{place} is there already; say with --out where the preset goes")
+        raise _bad_option()(f"{place} exists already; choose another file with --out")
     if place.is_dir() or not place.parent.is_dir():
-        raise _bad_option()(f"{place} cannot be written; say with --out where the preset goes")
+        raise _bad_option()(f"{place} cannot be written; choose another file with --out")
     if place.exists() and trace.exists() and place.samefile(trace):
-        raise _bad_option()(f"{place} is the trace; say with --out where the preset goes")
+        raise _bad_option()(f"{place} is the trace; choose another file with --out")
     return place
 
 
-def _head(found: "Fit") -> list[str]:
-    """Comments of the file."""
+def _head(result: "Fit") -> list[str]:
+    """Comments at the top of the file."""
     return [
-        f"Written by bakeoff workloads fit from {found.requests:,} requests in {found.sessions:,} sessions.",
-        f"Arrivals: {found.arrivals.reason}.",
-        _verdict(found),
+        f"Written by bakeoff workloads fit from {result.requests:,} requests in {result.sessions:,} sessions.",
+        f"Arrivals: {result.arrivals.reason}.",
+        _verdict(result),
     ]
 
 
-def _verdict(found: "Fit") -> str:
-    complaints = found.goodness.complaints
+def _verdict(result: "Fit") -> str:
+    complaints = result.goodness.complaints
     if complaints:
         return f"poor fit: {'; '.join(complaints)}"
-    chance = any(one.could_be_chance and not one.is_within for one in found.goodness.figures)
-    unless = ", or no farther off than one draw of the preset from another (~)" if chance else ""
+    chance = any(item.could_be_chance and not item.is_within for item in result.goodness.figures)
+    unless = ", or differs by no more than random draws of the preset do (~)" if chance else ""
     return f"good fit: every distance is within its limit and every figure within its tolerance{unless}"
 
 
-def _as_data(found: "Fit", place: Path) -> dict[str, Any]:
+def _as_data(result: "Fit", place: Path) -> dict[str, Any]:
     import msgspec
 
-    goodness = found.goodness
+    goodness = result.goodness
     return {
         "path": str(place),
-        "requests": found.requests,
-        "sessions": found.sessions,
-        "arrival": found.arrivals.chosen,
-        "reason": found.arrivals.reason,
-        "candidates": [{**msgspec.structs.asdict(one), "score": one.score} for one in found.arrivals.candidates],
-        "distances": [{**msgspec.structs.asdict(one), "is_within": one.is_within} for one in goodness.distances],
+        "requests": result.requests,
+        "sessions": result.sessions,
+        "arrival": result.arrivals.chosen,
+        "reason": result.arrivals.reason,
+        "candidates": [{**msgspec.structs.asdict(item), "score": item.score} for item in result.arrivals.candidates],
+        "distances": [{**msgspec.structs.asdict(item), "is_within": item.is_within} for item in goodness.distances],
         "figures": [
             {
-                **msgspec.structs.asdict(one),
-                "difference": one.difference,
-                "is_within": one.is_within,
-                "could_be_chance": one.could_be_chance,
+                **msgspec.structs.asdict(item),
+                "difference": item.difference,
+                "is_within": item.is_within,
+                "could_be_chance": item.could_be_chance,
             }
-            for one in goodness.figures
+            for item in goodness.figures
         ],
         "poor": list(goodness.complaints),
-        "notes": list(found.notes),
+        "notes": list(result.notes),
     }
 
 
-def _print(found: "Fit", place: Path) -> None:
+def _print(result: "Fit", place: Path) -> None:
     console = standard_output()
-    _say(console, f"{found.preset.summary}", "bold")
-    _say(console, f"{found.requests:,} requests in {found.sessions:,} sessions", "dim")
-    _say(console, f"\nArrivals: {found.arrivals.reason}.")
-    if found.arrivals.candidates:
-        console.print(_arrival_table(found))
-    _say(console, "\nTraffic drawn from the preset beside the trace:")
-    console.print(_distance_table(found))
-    console.print(_figure_table(found))
-    _say(console, f"\n{_verdict(found)}", "bold yellow" if found.goodness.complaints else "bold green")
+    _say(console, f"{result.preset.summary}", "bold")
+    _say(console, f"{result.requests:,} requests in {result.sessions:,} sessions", "dim")
+    _say(console, f"\nArrivals: {result.arrivals.reason}.")
+    if result.arrivals.candidates:
+        console.print(_arrival_table(result))
+    _say(console, "\nTraffic drawn from the preset, compared with the trace:")
+    console.print(_distance_table(result))
+    console.print(_figure_table(result))
+    _say(console, f"\n{_verdict(result)}", "bold yellow" if result.goodness.complaints else "bold green")
     console.print(f"preset: {place}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -207,38 +207,38 @@ def _table(*headings: str) -> "Table":
     return table
 
 
-def _arrival_table(found: "Fit") -> "Table":
+def _arrival_table(result: "Fit") -> "Table":
     """The trace, the chosen process and the rejected ones."""
     table = _table("process", "KS of\ngaps", *_ARRIVAL_FIGURES.values(), "score", "parameters")
-    trace = {figure.name: figure.trace for figure in found.goodness.figures}
+    trace = {figure.name: figure.trace for figure in result.goodness.figures}
     table.add_row("the trace", "", *(_number(trace.get(name)) for name in _ARRIVAL_FIGURES), "", "", style="bold")
-    for number, one in enumerate(found.arrivals.candidates):
-        figures = [_number(one.figures.get(name)) for name in _ARRIVAL_FIGURES]
-        texts = (f"{one.gap_ks:.3f}", *figures, f"{one.score:.2f}", _parameters(one))
-        table.add_row(f"{'' if number else '→ '}{one.arrival.process}", *texts, style="" if number else "green")
+    for number, item in enumerate(result.arrivals.candidates):
+        figures = [_number(item.figures.get(name)) for name in _ARRIVAL_FIGURES]
+        texts = (f"{item.gap_ks:.3f}", *figures, f"{item.score:.2f}", _parameters(item))
+        table.add_row(f"{'' if number else '→ '}{item.arrival.process}", *texts, style="" if number else "green")
     return table
 
 
-def _parameters(one: "Candidate") -> str:
-    """Those that are numbers; tables are for the file."""
-    options = one.arrival.options
+def _parameters(item: "Candidate") -> str:
+    """Numeric parameters; tables are only in the file."""
+    options = item.arrival.options
     return ", ".join(f"{name} {value:g}" for name, value in options.items() if isinstance(value, int | float)) or "–"
 
 
-def _distance_table(found: "Fit") -> "Table":
+def _distance_table(result: "Fit") -> "Table":
     table = _table("distribution", "KS", "at most", "")
-    for one in found.goodness.distances:
-        table.add_row(_WORDS[one.name], f"{one.ks:.3f}", f"{one.limit:.3f}", _mark(is_within=one.is_within))
+    for item in result.goodness.distances:
+        table.add_row(_TITLES[item.name], f"{item.ks:.3f}", f"{item.limit:.3f}", _mark(is_within=item.is_within))
     return table
 
 
-def _figure_table(found: "Fit") -> "Table":
+def _figure_table(result: "Fit") -> "Table":
     table = _table("figure", "trace", "preset", "one draw", "difference", "tolerance", "")
-    for one in found.goodness.figures:
-        spread = f"± {_number(one.spread)}" if one.spread else ""
-        mark = "~" if one.could_be_chance and not one.is_within else _mark(is_within=one.is_within)
-        off = (f"{one.difference:+.1%}", f"± {one.tolerance:.0%}", mark)
-        table.add_row(_WORDS[one.name], _number(one.trace), _number(one.preset), spread, *off)
+    for item in result.goodness.figures:
+        spread = f"± {_number(item.spread)}" if item.spread else ""
+        mark = "~" if item.could_be_chance and not item.is_within else _mark(is_within=item.is_within)
+        off = (f"{item.difference:+.1%}", f"± {item.tolerance:.0%}", mark)
+        table.add_row(_TITLES[item.name], _number(item.trace), _number(item.preset), spread, *off)
     return table
 
 

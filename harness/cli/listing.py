@@ -27,7 +27,7 @@ def pull_model(name: str) -> int:
     Parameters
     ----------
     name
-        As in bakeoff models list.
+        Name of the model, from bakeoff models list.
     """
     from engines.models import pull
 
@@ -39,7 +39,7 @@ def pull_model(name: str) -> int:
 
 
 def fetching(have_bytes: int, total_bytes: int | None) -> None:
-    """How far a download is, on a terminal."""
+    """Show the progress of a download on a terminal."""
     from harness.conduct.progress import megabytes_text
 
     if sys.stderr.isatty():

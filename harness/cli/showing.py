@@ -24,8 +24,8 @@ def dashboard(
 ) -> int:
     """Browse runs, comparisons, history and the run in progress.
 
-    It reads and changes nothing. Only this machine reaches it, unless --network says otherwise: then every request must
-    show the token that is printed.
+    The dashboard is read-only. Only this machine can reach it unless --network is given; then every request needs the
+    printed token.
 
     Parameters
     ----------
@@ -34,16 +34,16 @@ def dashboard(
     host
         Address to listen on.
     port
-        Its port; 0 takes a free one.
+        Port to listen on; 0 chooses a free port.
     network
-        Allow an address that other machines reach.
+        Allow an address that other machines can reach.
     name
-        A further name by which browsers know this machine: of a proxy, or in the DNS.
+        Additional host name of this machine in browsers, of a proxy or in DNS.
     token_env
-        Environment variable with the token that every request must show. The default is none on loopback, and one drawn
-        by lot with --network.
+        Environment variable with the token that every request needs. The default is no token on loopback, and a random
+        token with --network.
     rebuild
-        Make the index of the runs anew.
+        Rebuild the index of runs.
     """
     import asyncio
     import os
@@ -53,7 +53,7 @@ def dashboard(
 
     token = os.environ.get(token_env) if token_env else None
     if token_env and not token:
-        raise BadExperiment(f"the environment variable {token_env} is not set; it would hold the token")
+        raise BadExperiment(f"the environment variable {token_env} is not set; export the token in it")
     doors = doors_for(host, network=network, names=tuple(name or ()), token=token)
     asyncio.run(serve(runs, doors, port, ready=_announce, rebuild=rebuild))
     return EXIT_OK

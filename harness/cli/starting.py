@@ -59,11 +59,11 @@ def start(
     import uvloop
 
     from engines import Deployment, engine
-    from harness.portraits.choosing import options_of
+    from harness.traffic.profile.selection import parse_options
 
     served = _model(model)
     deployment = Deployment(environment=environment, port=port, args=list(words))
-    made = engine(adapter, served, options_of(option or []), _spec(spec or []), deployment)
+    made = engine(adapter, served, parse_options(option or []), _spec(spec or []), deployment)
     place = log or _new_log(adapter)
     sys.stderr.write(f"starting {adapter}; its output: {place}\n")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -129,10 +129,10 @@ def _spec(pairs: list[str]) -> "EngineSpec":
     """Shared settings from key=value."""
     from engines import EngineSpec
     from engines.errors import BadOption
-    from harness.portraits.choosing import options_of
+    from harness.traffic.profile.selection import parse_options
     from workloads.options import typed_options
 
-    values: dict[str, Any] = options_of(pairs)
+    values: dict[str, Any] = parse_options(pairs)
     return typed_options(EngineSpec, values, "spec", BadOption)
 
 

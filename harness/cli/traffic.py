@@ -1,17 +1,20 @@
-"""Commands about traffic: list, show and sample workloads."""
+"""Commands about workloads: list, show and sample."""
 
+import contextlib
+import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import cyclopts
 
 from harness.cli.options import EXIT_OK, Json, standard_output
 
 if TYPE_CHECKING:
-    from harness.portraits import Subject
+    from harness.traffic.profile import ShownProfile
 
-workloads_app = cyclopts.App(name="workloads", help="List, show, sample and fit traffic.")
+workloads_app = cyclopts.App(name="workloads", help="List, profile, sample and fit workloads.")
 
 Options = Annotated[list[str] | None, cyclopts.Parameter(name="--option", negative="")]
 Folder = Annotated[Path | None, cyclopts.Parameter(name="--tokenizer")]
@@ -25,16 +28,16 @@ def list_workloads(*, json: Json = False) -> int:
     Parameters
     ----------
     json
-        Print them as JSON on stdout.
+        Print the list as JSON on stdout.
     """
     from harness.cli.reading import print_json
-    from harness.portraits.catalogue import catalogue, print_catalogue
+    from harness.traffic.profile.catalogue import catalogue, print_catalogue
 
-    found = catalogue()
+    listing = catalogue()
     if json:
-        print_json(found)
+        print_json(listing)
     else:
-        print_catalogue(found, standard_output())
+        print_catalogue(listing, standard_output())
     return EXIT_OK
 
 
@@ -49,38 +52,40 @@ def show(
     html: Path | None = None,
     json: Json = False,
 ) -> int:
-    """Show a workload's arrivals, lengths, sessions and cacheable share.
+    """Profile a workload: arrivals, lengths, sessions and cacheable share.
 
-    Nothing is sent, and where the workload allows it no prompt is written.
+    Nothing is sent to an engine. Prompts are written only if the workload cannot tell their lengths without.
 
     Parameters
     ----------
     name
-        A workload, or the path of a trace, of a preset's file or of written sessions.
+        A workload, or the path of a trace, of a preset's file or of recorded sessions.
     option
-        key=value of the workload, as often as there are options; values as in TOML.
+        Workload option as key=value, with values as in TOML. May be given several times.
     seed
-        Of the traffic.
+        Seed of the sample.
     sessions
-        How many to look at, at most; the default is 2000, and 20000 of a trace without words.
+        Maximum number of sessions in the sample. The default is 2000, or 20000 for a trace that holds lengths only.
     tokenizer
-        A model's folder, for workloads whose prompts must be written; the default is the model that was pulled.
+        Folder of a model whose tokenizer counts the prompts that must be written. The default is the pulled model.
     html
-        Write the same as one offline page.
+        Also write the profile, with charts, as one offline page.
     json
-        Print figures, bins, curve and anchors as JSON on stdout.
+        Print the profile as JSON on stdout.
     """
-    from harness.cli.reading import print_json
-    from harness.portraits import as_data, print_portrait, write_page
+    import msgspec
 
-    subject = _drawn(name, option or [], seed, sessions, tokenizer)
+    from harness.cli.reading import print_json
+    from harness.traffic.profile import print_profile, write_page
+
+    profile = _profile(name, option or [], seed, sessions, tokenizer)
     if html is not None:
-        write_page(subject, html)
+        write_page(profile, html)
     if json:
-        print_json(as_data(subject))
+        print_json(msgspec.to_builtins(profile))
     else:
         console = standard_output()
-        print_portrait(subject, console)
+        print_profile(profile, console)
         if html is not None:
             console.print(f"\npage: {html}", markup=False, highlight=False, soft_wrap=True)
     return EXIT_OK
@@ -96,51 +101,60 @@ def sample(
     tokenizer: Folder = None,
     out: Path | None = None,
 ) -> int:
-    """Write sessions of a workload as JSON lines, to be sent again as they are.
+    """Write a workload's sessions as JSON lines, to be sent unchanged later.
 
     Parameters
     ----------
     name
-        A workload, or the path of a trace, of a preset's file or of written sessions.
+        A workload, or the path of a trace, of a preset's file or of recorded sessions.
     sessions
-        How many, at most.
+        Maximum number of sessions.
     option
-        key=value of the workload, as often as there are options; values as in TOML.
+        Workload option as key=value, with values as in TOML. May be given several times.
     seed
-        Of the traffic.
+        Seed of the traffic.
     tokenizer
-        The model's folder; the default is the model that was pulled.
+        Folder of the model whose tokenizer counts the prompts. The default is the pulled model.
     out
-        File for them, packed where it ends in .gz; the default is stdout.
+        File to write, compressed if it ends in .gz. The default is stdout.
     """
-    from harness.portraits.choosing import chosen, tokenizer_at
-    from harness.portraits.sampling import Sampled, print_lines, session_lines, write_lines
+    from harness.traffic.profile.selection import select, tokenizer_at
+    from results.atomic import write_atomic
     from workloads import Seed
+    from workloads.sample import SampleCount, gzipped, session_lines
 
-    wanted = chosen(name, option or [])
-    written = Sampled()
-    lines = session_lines(wanted.made, tokenizer_at(tokenizer)[0], Seed.of(str(seed)), sessions, written)
+    selection, count = select(name, option or []), SampleCount()
+    lines = session_lines(selection.workload, tokenizer_at(tokenizer)[0], Seed.of(str(seed)), sessions, count)
     if out is None:
-        print_lines(lines, sys.stdout.buffer)
+        _print_lines(lines, sys.stdout.buffer)
     else:
-        write_lines(lines, out)
+        write_atomic(out, gzipped(lines) if out.suffix == ".gz" else lines)
         sys.stdout.write(
-            f"{out}: {written.sessions:,} sessions, {written.requests:,} requests, "
-            f"{written.prompt_tokens:,} prompt tokens\n"
+            f"{out}: {count.sessions:,} sessions, {count.requests:,} requests, {count.prompt_tokens:,} prompt tokens\n"
         )
     return EXIT_OK
 
 
-def _drawn(name: str, given: list[str], seed: int, sessions: int | None, tokenizer: Path | None) -> "Subject":
-    """Draw without a tokenizer where the workload can do so and none was given."""
-    from harness.portraits.choosing import chosen, subject_of, tokenizer_at
+def _profile(name: str, options: list[str], seed: int, sessions: int | None, folder: Path | None) -> "ShownProfile":
+    """Profile without a tokenizer if none was given and the workload does not need one."""
+    from harness.traffic.profile.selection import profile_selection, select, tokenizer_at
     from workloads import NoTokenizer
 
-    wanted = chosen(name, given)
-    counter = None if tokenizer is None else tokenizer_at(tokenizer)
+    selection = select(name, options)
+    if folder is not None:
+        return profile_selection(selection, seed, sessions, tokenizer_at(folder))
     try:
-        return subject_of(wanted, seed, sessions, counter)
+        return profile_selection(selection, seed, sessions)
     except NoTokenizer:
-        if counter is not None:
-            raise
-        return subject_of(wanted, seed, sessions, tokenizer_at(None))
+        return profile_selection(selection, seed, sessions, tokenizer_at(None))
+
+
+def _print_lines(lines: Iterable[bytes], out: BinaryIO) -> None:
+    """Print lines until the reader closes its end, as ``head`` does."""
+    try:
+        out.writelines(lines)
+        out.flush()
+    except BrokenPipeError:
+        # At its exit Python flushes stdout once more, which must not fail again.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

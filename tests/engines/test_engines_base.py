@@ -38,7 +38,7 @@ def test_an_address_that_is_not_http_is_the_users_mistake(url: str) -> None:
 
 
 def test_an_address_without_a_host_is_one_too() -> None:
-    with pytest.raises(BadOption, match="url names no host: 'http:///v1'"):
+    with pytest.raises(BadOption, match="url has no host: 'http:///v1'"):
         base_url("http:///v1")
 
 

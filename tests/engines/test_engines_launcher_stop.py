@@ -128,7 +128,7 @@ class TestGuard:
                 held = Held(int((tmp_path / "orphan").read_text()), server.pid or 0)
                 os.kill(guard_of(server), signal.SIGKILL)
                 await asyncio.wait_for(server.ended.wait(), SOON_S)
-                assert str(server.died()) == "the engine's guard was ended by signal 9, and the engine with it"
+                assert str(server.died()) == "the engine's guard was killed by signal 9, and the engine with it"
             with held:
                 assert held.alive() == 0, "the daemon too, which nobody had adopted"
 
@@ -142,7 +142,7 @@ class TestGuard:
             (guard,) = psutil.Process().children()
             with Held(*(child.pid for child in guard.children())) as held:
                 guard.kill()
-                with pytest.raises(EngineDied, match="guard was ended by signal 9"):
+                with pytest.raises(EngineDied, match="guard was killed by signal 9"):
                     await asyncio.wait_for(task, SOON_S)
                 assert held.alive() == 0
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.memory import complaint, kernel_kills
+from engines.memory import error_line, kernel_kills
 
 SAID = [
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.57 GiB",
@@ -23,7 +23,7 @@ SAID = [
 
 @pytest.mark.parametrize("line", SAID)
 def test_engines_say_so_in_many_words(line: str) -> None:
-    assert complaint(["loading", f"  {line}", "RuntimeError: Engine core initialization failed."]) == line
+    assert error_line(["loading", f"  {line}", "RuntimeError: Engine core initialization failed."]) == line
 
 
 @pytest.mark.parametrize(
@@ -36,11 +36,11 @@ def test_engines_say_so_in_many_words(line: str) -> None:
     ],
 )
 def test_other_words_about_memory_are_no_such_end(line: str) -> None:
-    assert complaint(["loading", line]) is None
+    assert error_line(["loading", line]) is None
 
 
 def test_the_last_complaint_counts() -> None:
-    assert complaint(["MemoryError: first", "MemoryError: second", "bye"]) == "MemoryError: second"
+    assert error_line(["MemoryError: first", "MemoryError: second", "bye"]) == "MemoryError: second"
 
 
 @pytest.mark.parametrize(

@@ -103,12 +103,12 @@ class TestHere:
         assert inside[inside.index("BAKEOFF_TEST_TOKEN") - 1] == "--env"
         assert SENTINEL not in " ".join(inside)
         monkeypatch.delenv("BAKEOFF_TEST_TOKEN")
-        with pytest.raises(BadOption, match="the environment variable BAKEOFF_TEST_TOKEN is not set; export it, or"):
+        with pytest.raises(BadOption, match="the environment variable BAKEOFF_TEST_TOKEN is not set; export it or"):
             small(inherit=["BAKEOFF_TEST_TOKEN"])
 
     def test_an_address_has_nothing_to_launch_and_is_told_nothing(self) -> None:
         engine = small(EngineSpec(max_num_seqs=8, tensor_parallel_size=2), url="http://127.0.0.1:1/v1")
-        assert (engine.url, engine.launch(9000), engine.told.argv) == ("http://127.0.0.1:1", None, ())
+        assert (engine.url, engine.launch(9000), engine.setting.argv) == ("http://127.0.0.1:1", None, ())
 
     def test_what_it_cannot_be_told_is_refused_when_it_is_made(self) -> None:
         with pytest.raises(BadOption, match="engine 'small' cannot be told tensor_parallel_size"):
@@ -124,7 +124,7 @@ class TestHere:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(Small, "model_suffix", ".gguf")
-        with pytest.raises(ModelNotFound, match=r"engine 'small' needs a \.gguf file, and .* holds none"):
+        with pytest.raises(ModelNotFound, match=r"engine 'small' needs a \.gguf file, and .* has none"):
             launch_of(small(model=str(tmp_path)))
         (tmp_path / "b.gguf").touch()
         assert str(tmp_path / "b.gguf") in launch_of(small(model=str(tmp_path))).argv
@@ -356,6 +356,6 @@ class TestLifeElsewhere:
                 return server.died()
 
         died = asyncio.run(story())
-        assert str(died) == "the engine's guard was ended by signal 9, and the engine with it"
+        assert str(died) == "the engine's guard was killed by signal 9, and the engine with it"
         assert other_side.engines[0].poll() is not None, "when the block is left, it is gone already"
         assert [call[1] for call in other_side.calls] == ["run", "rm"]

@@ -287,7 +287,7 @@ def test_a_workload_that_has_no_times_of_its_own_cannot_be_recorded(planner_of: 
     recorded, faster = Load(arrival="workload"), Load(arrival="workload", rate_per_s=5.0)
     timed = written(tmp_path, Session("s", (Turn(4, 5, prompt="the the the"),), start_s=1.0))
     for workload, load, message in (
-        ({"name": "random"}, recorded, "does not say when its sessions start; give the load an arrival process"),
+        ({"name": "random"}, recorded, "has no start times; give the load an arrival process"),
         ({"name": "random"}, faster, "does not know its own rate; give the load time_warp instead of rate_per_s"),
         (timed, faster, "does not know its own rate; give the load time_warp instead of rate_per_s"),
         ({"name": "offline-batch", "options": {"scale": 0.1}}, faster, "does not know its own rate"),

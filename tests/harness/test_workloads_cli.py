@@ -11,7 +11,7 @@ import pytest
 
 from harness.cli import make_app
 from harness.cli.guarded import guarded
-from harness.portraits.catalogue import REPLAYS
+from harness.traffic.profile.catalogue import REPLAYS
 from tests.workloads.small_tokenizers import checkpoint
 from workloads import Seed, Tokenizer, plan_recorded, prompt_reader, workload, workload_names
 from workloads.presets import preset_names
@@ -80,9 +80,9 @@ class TestShow:
     def test_a_preset_meets_its_anchors_on_the_screen(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert run("show", "offline-batch") == 0
         printed = capsys.readouterr().out
-        assert "All sessions at once; prompts of" in printed
-        assert "– all sessions wait when the load begins" in printed
-        assert "Anchors  3 of 3 met" in printed
+        assert "All sessions at once; prompts p50" in printed
+        assert "– all sessions are waiting when the load begins" in printed
+        assert "3 of 3 met" in printed
 
     def test_a_preset_as_json(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert run("show", "rag", "-n", "300", "--json") == 0
@@ -90,8 +90,8 @@ class TestShow:
         assert shown["sessions"] == shown["requests"] == 300
         assert sum(one["count"] for one in shown["input_tokens"]["bins"]) == 300
         assert sum(shown["arrivals"]["counts"]) == 200_000
-        assert sum(shown["arrivals"]["opening"]["counts"]) == 300
-        assert len(shown["prefix_cache"]["curve"]) == 12
+        assert sum(shown["opening"]["counts"]) == 300
+        assert len(shown["prefix_cache"]["points"]) == 12
         assert {one["metric"]: one["met"] for one in shown["anchors"]}["input_p50"] is True
         assert shown["anchors"][0]["value"] == shown["figures"]["input_p50"]
 
@@ -125,9 +125,9 @@ class TestShow:
         path = tmp_path / "pings.toml"
         path.write_text(PRESET, encoding="utf-8")
         assert run("show", path, "-n", "50") == 0
-        assert "Anchors  1 of 1 met" in capsys.readouterr().out
+        assert "1 of 1 met" in capsys.readouterr().out
         assert run("show", path, "-n", "50", "--option", "scale=0.5") == 0
-        assert "Anchors  not judged" in capsys.readouterr().out
+        assert "not checked" in capsys.readouterr().out
 
     def test_what_must_be_written_takes_a_tokenizer(
         self, tokenizer: Path, no_model: None, capsys: pytest.CaptureFixture[str]
@@ -142,7 +142,7 @@ class TestShow:
     def test_the_pulled_model_counts_by_default(
         self, tokenizer: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setattr("harness.portraits.choosing.cached", lambda name: tokenizer)
+        monkeypatch.setattr("harness.traffic.profile.selection.cached", lambda name: tokenizer)
         assert run("show", "random", "-n", "20", "--json") == 0
         assert json.loads(capsys.readouterr().out)["tokenizer"] == str(tokenizer)
         assert run("show", "chat", "-n", "20", "--json") == 0
@@ -184,7 +184,7 @@ class TestSample:
         shown = json.loads(capsys.readouterr().out)
         assert shown["sessions"] == 15
         assert shown["options"] == {"path": str(path)}
-        assert sum(shown["arrivals"]["opening"]["counts"]) == 15
+        assert sum(shown["opening"]["counts"]) == 15
 
     def test_stdout_and_file_hold_the_same_and_packing_is_repeatable(self, tokenizer: Path, tmp_path: Path) -> None:
         words = [BAKEOFF, "workloads", "sample", "chat", "-n", "3", "--tokenizer", tokenizer]
@@ -234,17 +234,17 @@ MISTAKES = [
     (("show", "./missing"), "./missing does not exist"),
     (("show", "trace", "--option", "path=missing.csv"), "missing.csv: does not exist"),
     (("show", "trace"), "path"),
-    (("show", str(ROOT / "README.md")), "looks like no known trace"),
+    (("show", str(ROOT / "README.md")), "is not in a known trace format"),
     (("show", str(ROOT / "pyproject.toml")), "pyproject.toml has no option"),
-    (("show", str(ROOT / "README.md"), "--option", "path=other"), "is a path already"),
+    (("show", str(ROOT / "README.md"), "--option", "path=other"), "is already a path"),
     (("show", "chat", "--option", "scal=2"), "did you mean 'scale'?"),
-    (("show", "chat", "--option", "scale"), "wants key=value"),
+    (("show", "chat", "--option", "scale"), "needs key=value"),
     (("show", "chat", "--option", "scale=0"), "scale must be above 0"),
     (("show", "chat", "--option", "scale=a"), "scale"),
     (("show", "chat", "-n", "0"), "-n"),
     (("show", "offline-batch", "-n", "9", "--html", "/missing/page.html"), "cannot write /missing/page.html"),
-    (("show", "chat", "--tokenizer", "/missing"), "/missing holds no tokenizer.json"),
-    (("sample", "chat", "--tokenizer", "/missing"), "/missing holds no tokenizer.json"),
+    (("show", "chat", "--tokenizer", "/missing"), "/missing has no tokenizer.json"),
+    (("sample", "chat", "--tokenizer", "/missing"), "/missing has no tokenizer.json"),
     (("sample", "chta", "--tokenizer", "/missing"), "did you mean 'chat'?"),
     (("sample", "chat", "--tokenizer", "TOKENIZER", "--out", "/missing/x.gz"), "cannot write /missing/x.gz"),
     (("sample", "chat", "--tokenizer", "TOKENIZER", "-n", "-3"), "-n"),

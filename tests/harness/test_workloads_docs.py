@@ -10,7 +10,7 @@ import pytest
 
 from harness.cli import make_app
 from harness.cli.guarded import guarded
-from harness.portraits.figures import anchor_texts
+from harness.traffic.profile.figures import anchor_texts
 from tests.workloads.small_tokenizers import checkpoint
 from workloads import ARRIVALS, Seed, Tokenizer, arrival, prompt_reader, registry, workload
 from workloads.presets import built_in, preset_names

@@ -100,12 +100,12 @@ def test_a_poor_fit_is_no_failure_but_is_said(tmp_path: Path, here: Path, capsys
     [
         ("at_s,input_tokens,output_tokens\n" + "0,1,1\n" * 49, (), "has 49 requests; a fit needs at least 50"),
         ('{"prompt": "why?"}\n' * 60, ("--format", "questions"), "has no lengths, only text"),
-        ("what is this", (), "looks like no known trace"),
+        ("what is this", (), "is not in a known trace format"),
         (None, (), "does not exist"),
         (None, ("--out", "no/such/folder.toml"), "no/such/folder.toml cannot be written"),
         (None, ("--out", "preset.json"), "ends in .toml"),
         (None, ("--format", "azur"), "format must be one of"),
-        (None, ("--format-option", "block_tokens"), "wants key=value"),
+        (None, ("--format-option", "block_tokens"), "needs key=value"),
         (None, ("--max-rows", "0"), "--max-rows"),
     ],
 )
@@ -132,7 +132,7 @@ def test_no_file_is_overwritten_that_was_not_named(trace: Path, here: Path, caps
     kept = here / "mine.toml"
     kept.write_text("mine", encoding="utf-8")
     assert bakeoff("workloads", "fit", trace) == 2
-    assert "mine.toml is there already" in capsys.readouterr().err
+    assert "mine.toml exists already" in capsys.readouterr().err
     assert kept.read_text(encoding="utf-8") == "mine"
     assert bakeoff("workloads", "fit", trace, "--out", kept) == 0
     assert read_preset(kept).summary == "traffic like mine"

@@ -44,5 +44,5 @@ def vars_of(message: object) -> dict[str, str]:
 
 
 def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path):
-    with pytest.raises(NoTokenizer, match=r"holds no tokenizer\.json"):
+    with pytest.raises(NoTokenizer, match=r"has no tokenizer\.json"):
         tokenizer_at(str(tmp_path))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workloads.arrivals import Arrival, Diurnal, Drift, Ramp
-from workloads.arrivals.intensity import Piece, begun, cycle, in_seconds
+from workloads.arrivals.intensity import Piece, cycle, in_seconds, skipped
 from workloads.dispersion import ArrivalStatistics
 
 HOUR_S = 3600.0
@@ -47,7 +47,7 @@ def test_each_arrival_comes_when_the_integral_says(curve: list[Piece], rate: flo
 @given(curve=st.lists(pieces, min_size=1, max_size=8), share=st.floats(0, 0.99))
 def test_a_curve_that_has_begun_is_worth_the_rest(curve: list[Piece], share: float) -> None:
     skip_s = share * sum(piece.length_s for piece in curve)
-    rest = integral(list(begun(iter(curve), skip_s)), math.inf)
+    rest = integral(list(skipped(iter(curve), skip_s)), math.inf)
     assert rest == pytest.approx(integral(curve, math.inf) - integral(curve, skip_s), abs=1e-6)
 
 

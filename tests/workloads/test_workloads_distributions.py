@@ -147,9 +147,9 @@ def test_every_family_survives_a_file(family: Distribution) -> None:
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        ({"family": "quantiles", "levels": [0, 0.5, 0.5, 1], "values": [1, 2, 3, 4]}, "levels must rise"),
+        ({"family": "quantiles", "levels": [0, 0.5, 0.5, 1], "values": [1, 2, 3, 4]}, "levels must increase"),
         ({"family": "quantiles", "levels": [0, 0.5], "values": [1, 2]}, "begin with 0 and end with 1"),
-        ({"family": "quantiles", "levels": [0, 1], "values": [2, 1]}, "values must not fall"),
+        ({"family": "quantiles", "levels": [0, 1], "values": [2, 1]}, "values must not decrease"),
         ({"family": "quantiles", "levels": [0, 1], "values": [2, math.inf]}, "values must be finite"),
         ({"family": "quantiles", "levels": [0, 1], "values": [2]}, "as many values as levels"),
         ({"family": "lognormal", "mu": 1, "sigma": 0}, "sigma must be above 0, not 0"),
@@ -159,7 +159,7 @@ def test_every_family_survives_a_file(family: Distribution) -> None:
         ({"family": "weibull", "shape": 0, "scale": 1}, "shape must be above 0"),
         ({"family": "uniform", "low": 2, "high": 1}, "low must be below high"),
         ({"family": "fixed", "value": math.inf}, "value must be finite"),
-        ({"family": "mixture", "parts": []}, "at least one of parts"),
+        ({"family": "mixture", "parts": []}, "at least one part"),
         ({"family": "fixed", "value": "7"}, "Expected `float`, got `str`"),
         ({"family": "lognorml", "mu": 1}, "length needs family, one of quantiles, lognormal"),
         ({"mean": 1}, "length needs family, one of quantiles, lognormal"),
@@ -231,7 +231,7 @@ def test_the_distance_of_two_samples_is_exact() -> None:
 
 @pytest.mark.parametrize("sample", [[], [1.0, math.nan], [math.inf]])
 def test_a_sample_without_values_or_with_what_is_none_is_refused(sample: list[float]) -> None:
-    with pytest.raises(ValueError, match="at least one value, and all of them finite"):
+    with pytest.raises(ValueError, match="at least one value, and every value must be finite"):
         quantiles_of(sample)
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from workloads import EndlessCache, NoTokenizer, PromptReader, Random, Seed, Session, Tokenizer, Workload, workload
 from workloads.outline import Segment, SessionOutline, TurnOutline, outlines, segment_blocks
-from workloads.portrait import portrait
 from workloads.prefixes import BLOCK_TOKENS
 from workloads.presets import preset_names
+from workloads.profile import profile_workload
 
 SEED = Seed.of("7")
 SESSIONS = {"agentic-tools": 1, "long-context-chat": 12, "multi-turn": 5}
@@ -130,15 +130,15 @@ def test_an_outline_shares_what_the_written_prompts_share(request: pytest.Fixtur
 
 
 @pytest.mark.parametrize("name", ["chat", "multi-turn", "offline-batch", "rag"])
-def test_a_portrait_without_words_is_that_of_the_written_prompts(small: Tokenizer, name: str) -> None:
-    drawn = portrait(name, preset(name), SEED, sessions=15, arrivals=15)
-    written = portrait(name, Written(preset(name)), SEED, tokenizer=small, sessions=15)
+def test_a_profile_of_outlines_equals_that_of_written_prompts(small: Tokenizer, name: str) -> None:
+    drawn = profile_workload(name, preset(name), SEED, sessions=15, arrivals=15)
+    written = profile_workload(name, Written(preset(name)), SEED, tokenizer=small, sessions=15)
     assert written.output_tokens == drawn.output_tokens
     assert written.think_s == drawn.think_s
     assert written.turns == drawn.turns
     assert written.figures["input_p50"] == pytest.approx(drawn.figures["input_p50"], rel=0.01)
     assert written.figures["prompt_tokens"] == pytest.approx(drawn.figures["prompt_tokens"], rel=0.01)
-    blocks = BLOCK_TOKENS * len(drawn.input_tokens) / drawn.figures["prompt_tokens"]
+    blocks = BLOCK_TOKENS * drawn.requests / drawn.figures["prompt_tokens"]
     assert written.figures["prefix_bound"] == pytest.approx(drawn.figures["prefix_bound"], abs=blocks + 0.005)
 
 
@@ -151,7 +151,7 @@ def test_written_prompts_are_outlined_in_blocks_and_a_rest_of_their_own(small: T
 
 
 def test_a_workload_that_cannot_outline_needs_a_tokenizer() -> None:
-    with pytest.raises(NoTokenizer, match="prompts must be written to be looked at"):
+    with pytest.raises(NoTokenizer, match="prompts must be written to count their tokens"):
         next(outlines(Random(), SEED))
 
 

@@ -212,5 +212,5 @@ def test_presets_say_when_they_start_and_random_words_do_not(small: Tokenizer) -
     plan = plan_recorded(chat, small, SEED, duration_s=1e9, count=10)
     assert [planned.offset_s for planned in plan] == [start_s - starts[0] for start_s in starts]
     for silent in (Random(8), Recorded([1.0, None])):
-        with pytest.raises(BadOption, match="does not say when its sessions start; give the load an arrival process"):
+        with pytest.raises(BadOption, match="has no start times; give the load an arrival process"):
             list(plan_recorded(silent, small, SEED, duration_s=9, count=9))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.workloads.replays import common_tokens
 from workloads import EndlessCache
-from workloads.prefixes import LruCache, block_names
+from workloads.prefixes import LruCache, block_hashes
 
 PROMPTS = st.lists(st.lists(st.integers(0, 2), max_size=12), max_size=10)
 NAMES = st.lists(st.lists(st.sampled_from("abcde").map(str.encode), max_size=5, unique=True), max_size=12)
@@ -32,12 +32,12 @@ def test_an_endless_cache_hits_the_longest_prefix_of_any_earlier_prompt(
 
 @given(ids=st.lists(st.integers(0, 300_000), max_size=40), block_tokens=st.integers(1, 8))
 def test_a_block_is_named_by_everything_up_to_its_end(ids: list[int], block_tokens: int) -> None:
-    names = list(block_names(ids, block_tokens))
+    names = list(block_hashes(ids, block_tokens))
     assert len(names) == len(ids) // block_tokens
     for at in range(len(names)):
         changed = ids.copy()
         changed[at * block_tokens] += 1
-        others = list(block_names(changed, block_tokens))
+        others = list(block_hashes(changed, block_tokens))
         assert others[:at] == names[:at]
         assert not set(others[at:]) & set(names[at:])
 
@@ -96,7 +96,7 @@ def test_a_cache_that_holds_everything_hits_the_bound(prompts: list[list[int]]) 
     endless, limited = EndlessCache(2), LruCache(10_000, 2)
     for ids in prompts:
         endless.add(ids)
-        limited.add(list(block_names(ids, 2)))
+        limited.add(list(block_hashes(ids, 2)))
     assert limited.hit_tokens == endless.hit_tokens
 
 
@@ -106,6 +106,6 @@ def test_a_larger_cache_never_hits_less(prompts: list[list[int]]) -> None:
     for capacity in range(0, 30, 3):
         cache = LruCache(capacity, 1)
         for ids in prompts:
-            cache.add(list(block_names(ids, 1)))
+            cache.add(list(block_hashes(ids, 1)))
         hits.append(cache.hit_tokens)
     assert hits == sorted(hits)

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from workloads import BadOption, Preset, PresetTraffic, Seed, UnknownWorkload, WorkloadError, workload
-from workloads.portrait import portrait
 from workloads.presets import built_in, preset_names
 from workloads.presets.preset import preset_from, read_preset
 from workloads.presets.schemas import json_schema
+from workloads.profile import profile_workload
 
 SAMPLES = {
     "agentic-tools": (100, 100),
@@ -63,9 +63,9 @@ def test_every_preset_loads_and_says_what_it_is_and_where_it_is_from(name: str) 
 @pytest.mark.parametrize("name", preset_names())
 def test_every_preset_meets_its_anchors(name: str) -> None:
     sessions, arrivals = SAMPLES.get(name, (500, 500))
-    found = portrait(name, workload(name, {}), Seed.of("1"), sessions=sessions, arrivals=arrivals)
-    assert found.anchors == built_in(name).anchors
-    assert [(anchor, found.figures.get(anchor.metric)) for anchor in found.anchors if not found.met(anchor)] == []
+    profile = profile_workload(name, workload(name, {}), Seed.of("1"), sessions=sessions, arrivals=arrivals)
+    assert [anchor.metric for anchor in profile.anchors] == [anchor.metric for anchor in built_in(name).anchors]
+    assert [anchor for anchor in profile.anchors if not anchor.met] == []
 
 
 def test_a_preset_of_ones_own_is_read_from_its_file(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_preset_of_ones_own_is_read_from_its_file(tmp_path: Path) -> None:
     assert isinstance(made, PresetTraffic)
     assert (made.name, made.scale, made.preset) == ("mine", 0.5, read_preset(file))
     assert made.notes() == [
-        "mine: short; nobody; text synthetic and token-exact; every length × 0.5 so that this machine can bear it"
+        "mine: short; nobody; text synthetic and token-exact; every length × 0.5 to suit this machine"
     ]
 
 
@@ -87,7 +87,7 @@ def test_a_preset_survives_being_written_down() -> None:
 
 BAD = [
     ("correlation = 1.5\n" + GOOD, "correlation must lie between -1 and 1, not 1.5"),
-    ("json_schema = true\n" + GOOD, "json_schema needs shared: the schema stands in the system prompt"),
+    ("json_schema = true\n" + GOOD, "json_schema needs shared, because the schema is in the system prompt"),
     ("tenant_spread = 0.3\n" + GOOD, "tenant_spread needs arrival.process = 'multi-tenant'"),
     (GOOD + "[shared]\ntokens = 9\ngroups = 0\n", "shared.groups and shared.tokens must be at least 1"),
     (GOOD + "[shared]\ntokens = 0\n", "shared.groups and shared.tokens must be at least 1"),

@@ -70,7 +70,9 @@ def test_requests_are_completions_with_a_name_of_their_own(small: Tokenizer) -> 
     assert [session.id for session in sessions] == ["random-0", "random-1"]
     assert all(session.turns[0].messages is None for session in sessions)
     assert all(word.isalpha() for session in sessions for word in (session.turns[0].prompt or "").split())
-    assert Random().notes() == ["random: meaningless words, which real traffic is not; do not choose an engine by it"]
+    assert Random().notes() == [
+        "random: meaningless words, unlike real traffic; do not choose an engine by this workload"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -120,8 +120,11 @@ def test_its_options_are_checked_like_our_own(install: Installer) -> None:
     [
         ("nowhere:Thing", "workload 'example' of nowhere:Thing cannot be loaded: No module named 'nowhere'"),
         ("example_package:Thing", "workload 'example' of example_package:Thing cannot be loaded: "),
-        ("example_package:Iterator", "workload 'example' of example_package:Iterator is no msgspec.Struct whose"),
-        ("example_package", "workload 'example' of example_package is no msgspec.Struct whose fields are its options"),
+        ("example_package:Iterator", "workload 'example' of example_package:Iterator must be a msgspec.Struct whose"),
+        (
+            "example_package",
+            "workload 'example' of example_package must be a msgspec.Struct whose fields",
+        ),
     ],
 )
 def test_a_package_that_is_broken_is_named(install: Installer, target: str, message: str) -> None:

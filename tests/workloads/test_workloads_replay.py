@@ -136,7 +136,7 @@ def test_real_text_passes_through_and_is_counted(
     reader = PromptReader(tokenizer)
     assert [turn.input_tokens for turn in (chat, completion)] == [reader.count(turn) for turn in (chat, completion)]
     assert made.has_words
-    with pytest.raises(NoTokenizer, match="the trace has words and no lengths; give the folder of a tokenizer"):
+    with pytest.raises(NoTokenizer, match="the trace has text but no lengths; give a tokenizer's folder"):
         next(made.outlines(SEED))
 
 

@@ -62,11 +62,14 @@ NEITHER = '{"id": "a", "turns": [{"input_tokens": 1, "output_tokens": 1}]}'
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "no session (Input data was truncated); make the file with sample"),
-        ("[]", "no session (Expected `object`, got `array`); make the file with sample"),
-        ('{"turns": []}', "no session (Object missing required field `id`); make the file with sample"),
-        ('{"id": "a", "turns": [{}]}', "no session (Object missing required field `input_tokens`"),
-        ('{"id": "a", "turns": [], "start_s": "now"}', "no session (Expected `float | null`, got `str`"),
+        ("{", "not a session (Input data was truncated); write the file with: bakeoff workloads sample"),
+        ("[]", "not a session (Expected `object`, got `array`); write the file with: bakeoff workloads sample"),
+        (
+            '{"turns": []}',
+            "not a session (Object missing required field `id`); write the file with: bakeoff workloads sample",
+        ),
+        ('{"id": "a", "turns": [{}]}', "not a session (Object missing required field `input_tokens`"),
+        ('{"id": "a", "turns": [], "start_s": "now"}', "not a session (Expected `float | null`, got `str`"),
         (NEITHER, "a turn needs either messages or prompt"),
         (BOTH, "a turn needs either messages or prompt"),
     ],
@@ -82,7 +85,7 @@ def test_a_bad_line_is_named_with_its_row(small: Tokenizer, tmp_path: Path, line
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, ": does not exist; give the path"), (b"", ": is empty"), (b"\n\n", ": holds no rows")],
+    [(None, ": does not exist; give the path"), (b"", ": is empty"), (b"\n\n", ": has no rows")],
 )
 def test_a_file_without_sessions_is_named(
     small: Tokenizer, tmp_path: Path, content: bytes | None, message: str

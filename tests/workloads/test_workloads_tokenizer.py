@@ -77,7 +77,7 @@ def test_truncation_and_padding_stored_in_the_file_do_not_falsify_counts(tmp_pat
 
 
 def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NoTokenizer, match=r"holds no tokenizer\.json; give the model's folder with model\.path$"):
+    with pytest.raises(NoTokenizer, match=r"has no tokenizer\.json; give the model's folder with model\.path$"):
         Tokenizer(tmp_path)
 
 
@@ -106,7 +106,7 @@ def test_special_tokens_that_the_config_leaves_out_are_empty(tmp_path: Path) -> 
 @pytest.mark.parametrize("template", [None, [{"name": "default", "template": CHATML}]])
 def test_a_model_without_one_chat_template_is_told_what_to_use_instead(tmp_path: Path, template: object) -> None:
     tokenizer = Tokenizer(checkpoint(tmp_path, template=None, chat_template=template))
-    with pytest.raises(NoTokenizer, match="has no chat template; use a workload of completions, such as random"):
+    with pytest.raises(NoTokenizer, match="has no chat template; use a workload that sends completions"):
         tokenizer.render_chat(QUESTION)
 
 

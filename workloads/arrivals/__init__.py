@@ -1,12 +1,12 @@
 """Arrival processes: when each session of an open loop starts, in seconds from the start of the load.
 
-A process is put together from two parts. A *renewal process* with gaps of mean 1 lives in operational time, which is
-the number of arrivals to expect (:mod:`~workloads.arrivals.gaps`: how regular or bursty it is from one arrival to the
-next). An *intensity* says how many arrivals a second is worth, and so which second each operational time is
-(:mod:`~workloads.arrivals.intensity`: ramps, days, drift, silences). Tenants are merged in operational time.
+A process has two parts. A *renewal process* with gaps of mean 1 runs in operational time, the expected number of
+arrivals so far (:mod:`~workloads.arrivals.gaps`); it sets the burstiness from one arrival to the next. An *intensity*,
+the arrival rate over time, maps operational time to seconds (:mod:`~workloads.arrivals.intensity`: ramps, days, drift,
+silences). Tenants are merged in operational time.
 
-All but ``constant`` are in equilibrium when the load begins: the number of arrivals to expect up to any time is the
-intensity's integral, for bursty gaps too, which would otherwise open with a crowd.
+All processes but ``constant`` are stationary from the start of the load: the expected number of arrivals up to any time
+is the integral of the intensity. Without this, processes with bursty gaps would start with a crowd.
 """
 
 from workloads.arrivals.named import ARRIVALS, VARYING_ARRIVALS, arrival

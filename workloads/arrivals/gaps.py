@@ -1,8 +1,8 @@
-"""Renewal processes in operational time: independent gaps of mean 1, from even to very bursty.
+"""Renewal processes in operational time: independent gaps of mean 1, from evenly spaced to very bursty.
 
-Burstiness is vLLM's (``--burstiness``): b = 1/CV², where CV is the standard deviation of the gaps over their mean. 1 is
-a Poisson process, below 1 is burstier, infinity is even spacing. It is not the index of dispersion of counts, and not
-the shape that a maximum-likelihood fit would give.
+Burstiness is defined as in vLLM (``--burstiness``): b = 1/CV², where CV is the gaps' standard deviation over their
+mean. 1 is a Poisson process, below 1 is burstier, infinity is even spacing. It is neither the index of dispersion of
+counts nor the shape of a maximum-likelihood fit.
 """
 
 import itertools
@@ -14,24 +14,24 @@ from workloads.rng import Rng
 
 GapFamily = Literal["gamma", "weibull"]
 LEAST_BURSTINESS = 1e-4
-"""A coefficient of variation of 100: beyond it, gaps are zeros and one eternity."""
+"""Coefficient of variation 100. Burstier gaps are all zero except for one that exceeds every load."""
 
 
 def check_burstiness(burstiness: float) -> None:
-    """Complain of a burstiness that gives no gaps.
+    """Check that a process with this burstiness can be drawn.
 
     Raises:
-        ValueError: it is below 0.0001, or no number.
+        ValueError: ``burstiness`` is below 0.0001, or NaN.
     """
     if not burstiness >= LEAST_BURSTINESS:
         raise ValueError(f"burstiness must be at least {LEAST_BURSTINESS:g}, not {burstiness}")
 
 
 def renewals(rng: Rng, burstiness: float, family: GapFamily = "gamma") -> Iterator[float]:
-    """Yield the operational times of an endless renewal process with gaps of mean 1, seen from a random moment.
+    """Yield the operational times of an endless stationary renewal process with gaps of mean 1.
 
-    The first gap is what is left of the gap around that moment, a uniform part of a gap drawn in proportion to its
-    length (Cox, "Renewal Theory", 1962, chapter 5), so that on average n arrivals fall into any stretch of n.
+    The first time is a residual gap: a uniform fraction of a length-biased gap (Cox, "Renewal Theory", 1962,
+    chapter 5). So the expected number of arrivals in any interval equals its length.
     """
     if burstiness == math.inf:
         gaps = _even_gaps(rng)
@@ -47,7 +47,7 @@ def _even_gaps(rng: Rng) -> Iterator[float]:
 
 
 def _gamma_gaps(rng: Rng, shape: float) -> Iterator[float]:
-    """Gamma(shape)/shape; in proportion to its length, a Gamma gap is one of shape + 1."""
+    """Gamma(shape)/shape; length-biased, a Gamma gap has shape + 1."""
     yield rng.uniform() * rng.gamma(shape + 1) / shape
     while shape == 1:
         yield rng.exponential(1.0)
@@ -56,7 +56,7 @@ def _gamma_gaps(rng: Rng, shape: float) -> Iterator[float]:
 
 
 def _weibull_gaps(rng: Rng, burstiness: float) -> Iterator[float]:
-    """Weibull(shape)/Γ(1 + 1/shape); in proportion to its length, gap^shape is a Gamma variable of 1 + 1/shape."""
+    """Weibull(shape)/Γ(1 + 1/shape); length-biased, gap^shape is Gamma(1 + 1/shape)."""
     shape = weibull_shape(burstiness)
     mean = math.gamma(1 + 1 / shape)
     yield rng.uniform() * rng.gamma(1 + 1 / shape) ** (1 / shape) / mean
@@ -65,7 +65,7 @@ def _weibull_gaps(rng: Rng, burstiness: float) -> Iterator[float]:
 
 
 def weibull_shape(burstiness: float) -> float:
-    """The shape k of the Weibull gaps with CV² = 1/burstiness, from CV² = Γ(1 + 2/k)/Γ(1 + 1/k)² − 1 by bisection."""
+    """Shape k of Weibull gaps with CV² = 1/burstiness: solves CV² = Γ(1 + 2/k)/Γ(1 + 1/k)² − 1 by bisection."""
     low, high = 0.1, 1e6
     while low < (middle := math.sqrt(low * high)) < high and high - low > 1e-12 * low:
         squared_cv = math.expm1(math.lgamma(1 + 2 / middle) - 2 * math.lgamma(1 + 1 / middle))

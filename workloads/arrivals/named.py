@@ -28,7 +28,7 @@ _PROCESSES: dict[str, type[Process]] = {
 ARRIVALS = tuple(_PROCESSES)
 """Names of the arrival processes."""
 VARYING_ARRIVALS = ("ramp", "diurnal", "multi-tenant")
-"""Those whose rate is meant to change while the load is on."""
+"""Processes whose rate changes on purpose during a load."""
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -37,13 +37,12 @@ def arrival(name: str, rate_per_s: float, options: Mapping[str, Any] = _NO_OPTIO
 
     Args:
         name: one of ``ARRIVALS``.
-        rate_per_s: mean arrivals per second; of ``ramp``, what its ends are relative to.
-        options: the process's own, as read from a file; distributions as tables with a ``family``.
+        rate_per_s: mean arrivals per second; for ``ramp``, the rate that ``start`` and ``end`` are relative to.
+        options: the process's options as read from a file; distributions are tables with a ``family``.
 
     Raises:
-        UnknownWorkload: there is none of that name; the nearest is named.
-        BadOption: the rate is not a positive number; an option is unknown (the nearest is named), of the wrong type
-            or out of range.
+        UnknownWorkload: no process has that name; the message suggests the nearest.
+        BadOption: the rate is not positive, or an option is unknown, of the wrong type or out of range.
     """
     if name not in _PROCESSES:
         raise UnknownWorkload(f"unknown arrival process '{name}'; {nearest(name, _PROCESSES)}")

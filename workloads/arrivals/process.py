@@ -1,4 +1,4 @@
-"""The seam: what an arrival process is."""
+"""The interface of arrival processes."""
 
 import math
 from collections.abc import Iterator
@@ -11,19 +11,19 @@ class Arrival(Protocol):
     """A point process on [0, ∞)."""
 
     def offsets_s(self, seed: str) -> Iterator[float]:
-        """Yield offsets without end; none is before the one before it."""
+        """Yield seconds from the start of the load, endless and not decreasing."""
         ...
 
 
 class Stretched(msgspec.Struct, frozen=True):
-    """Another process played slower or faster.
+    """Another process with its time axis scaled.
 
-    A process of twice the rate has the same bursts, silences and days with twice the arrivals in them; a process
-    stretched by 0.5 has all of them in half the time.
+    Doubling a process's rate keeps the length of its bursts, silences and days and doubles the arrivals in them.
+    Stretching it by 0.5 halves their length instead.
 
     Attributes:
         arrival: the process.
-        factor: every offset is multiplied by this: 0.5 plays it at double speed.
+        factor: factor on every offset; 0.5 plays it at double speed.
     """
 
     arrival: Arrival
@@ -34,5 +34,5 @@ class Stretched(msgspec.Struct, frozen=True):
             raise ValueError(f"factor must be above 0, not {self.factor}")
 
     def offsets_s(self, seed: str) -> Iterator[float]:
-        """The process's own offsets, times the factor."""
+        """The process's offsets times the factor."""
         return (offset * self.factor for offset in self.arrival.offsets_s(seed))

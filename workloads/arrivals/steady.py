@@ -1,4 +1,4 @@
-"""Processes whose rate does not change."""
+"""Processes with a constant rate."""
 
 import itertools
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ class Constant(msgspec.Struct, frozen=True):
     rate_per_s: float
 
     def offsets_s(self, seed: str) -> Iterator[float]:  # noqa: ARG002  (nothing is drawn)
-        """0, 1/rate, 2/rate… computed from the index, so that no rounding accumulates."""
+        """0, 1/rate, 2/rate…, computed from the index so that rounding errors do not accumulate."""
         return (i / self.rate_per_s for i in itertools.count())
 
 
@@ -25,7 +25,7 @@ class Poisson(msgspec.Struct, frozen=True):
     rate_per_s: float
 
     def offsets_s(self, seed: str) -> Iterator[float]:
-        """Sums of exponential gaps; the first arrival comes after the first gap."""
+        """Cumulative exponential gaps; the first arrival comes after the first gap."""
         rng = Rng(seed, "poisson")
         offset = 0.0
         while True:
@@ -49,7 +49,7 @@ class Gamma(msgspec.Struct, frozen=True):
         check_burstiness(self.burstiness)
 
     def offsets_s(self, seed: str) -> Iterator[float]:
-        """Sums of the gaps."""
+        """Cumulative gaps, in seconds."""
         return _scaled(seed, "gamma", self.burstiness, self.rate_per_s)
 
 
@@ -58,8 +58,8 @@ class Weibull(msgspec.Struct, frozen=True):
 
     Attributes:
         rate_per_s: mean arrivals per second.
-        burstiness: of the same coefficient of variation as ``gamma``, 1/√burstiness; not the shape, which follows.
-            Weibull gaps are of medium length more often than Gamma gaps of the same variation.
+        burstiness: coefficient of variation 1/√burstiness, as for ``gamma``; it determines the shape but is not the
+            shape. Weibull gaps are more often of medium length than Gamma gaps of the same variation.
     """
 
     rate_per_s: float
@@ -69,7 +69,7 @@ class Weibull(msgspec.Struct, frozen=True):
         check_burstiness(self.burstiness)
 
     def offsets_s(self, seed: str) -> Iterator[float]:
-        """Sums of the gaps."""
+        """Cumulative gaps, in seconds."""
         return _scaled(seed, "weibull", self.burstiness, self.rate_per_s)
 
 

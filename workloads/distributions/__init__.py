@@ -1,8 +1,8 @@
-"""Distributions of lengths, times and rates, as written in a file: a table whose ``family`` names one of these.
+"""Distributions of lengths, times and rates; in a file, a table whose ``family`` names one of them.
 
-Each gives its quantiles (``at``), so that a pair of values can be drawn with a wanted rank correlation, and draws
-(``sample``), made from :class:`~workloads.rng.Rng` and so the same everywhere. Real token lengths have modes, caps and
-gaps that no one family meets: :func:`quantiles_of` keeps their own quantiles.
+Each has quantiles (``at``), which allow drawing pairs with a given rank correlation, and draws (``sample``) from
+:class:`~workloads.rng.Rng`, which are the same on every machine. Real token lengths have modes, caps and gaps that no
+parametric family reproduces; :func:`quantiles_of` tabulates their quantiles instead.
 """
 
 from workloads.distributions.clipped import Exponential, Lognormal, Weibull

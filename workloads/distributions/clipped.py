@@ -12,14 +12,14 @@ _NORMAL = NormalDist()
 
 
 class Clipped(Family, frozen=True, kw_only=True):
-    """A family of positive values, of which those outside of ``min`` and ``max`` are set to the nearer of the two."""
+    """A family of positive values, clipped to ``min`` and ``max``."""
 
     min: float = 0.0
     max: float = math.inf
 
     def __post_init__(self) -> None:
         if not 0 <= self.min <= self.max:
-            raise ValueError(f"min and max must be positive and min not above max, not {self.min} and {self.max}")
+            raise ValueError(f"min and max must not be negative, and min not above max, not {self.min} and {self.max}")
 
     def at(self, p: float) -> float:
         """The family's quantile, clipped."""
@@ -28,14 +28,14 @@ class Clipped(Family, frozen=True, kw_only=True):
         return min(max(self._quantile(p), self.min), self.max)
 
     def share_up_to(self, x: float) -> float:
-        """The family's share, with what is clipped at the ends."""
+        """The family's cumulative share; clipped values count at ``min`` and ``max``."""
         if x < self.min or x >= self.max:
             return float(x >= self.max)
         return self._share(x) if x > 0 else 0.0
 
     @abstractmethod
     def _quantile(self, p: float) -> float:
-        """At 0 < p < 1, before clipping."""
+        """Quantile at 0 < p < 1, before clipping."""
 
     @abstractmethod
     def _share(self, x: float) -> float:
@@ -43,7 +43,7 @@ class Clipped(Family, frozen=True, kw_only=True):
 
 
 class Lognormal(Clipped, frozen=True):
-    """e to the power of a normal variable with mean ``mu`` and standard deviation ``sigma``, clipped."""
+    """exp of a normal variable with mean ``mu`` and standard deviation ``sigma``, clipped."""
 
     mu: float
     sigma: float
@@ -62,7 +62,7 @@ class Lognormal(Clipped, frozen=True):
 
 
 class Exponential(Clipped, frozen=True):
-    """An exponential variable, clipped. In a file the option is called ``mean``: the mean before clipping."""
+    """An exponential variable, clipped. In a file the option is ``mean``, the mean before clipping."""
 
     unclipped_mean: float = msgspec.field(name="mean")
 

@@ -1,6 +1,6 @@
-"""A sample's own quantiles as a table, and how far two distributions are apart.
+"""Tables of a sample's quantiles, and the Kolmogorov-Smirnov distance.
 
-The distance is Kolmogorov's and Smirnov's: the largest difference of the two shares of values up to x, over all x.
+The distance is the largest difference between two cumulative distribution functions.
 """
 
 from collections.abc import Sequence
@@ -12,28 +12,28 @@ from numpy.typing import NDArray
 from workloads.distributions.families import Family, Quantiles
 
 KNOTS = (0.0, 0.001, 0.005, 0.01, *(i / 20 for i in range(1, 20)), 0.975, 0.99, 0.995, 0.999, 0.9995, 1.0)
-"""Levels that every table has."""
+"""Levels in every table."""
 _MOST_KNOTS = 64
 _NEAR = 0.01
 _GAP = 1e-6
-"""Two knots so far apart in level stand for a jump in value."""
+"""Difference in level between the two knots of a jump in value."""
 _LEVELS = 20_000
 
 Floats = NDArray[np.float64]
 
 
 def quantiles_of(values: Sequence[float] | Floats, knots: Sequence[float] = KNOTS) -> Quantiles:
-    """The table of a sample: quantiles at ``knots``, and more where the table is farthest from the sample.
+    """Tabulate a sample: quantiles at ``knots``, refined where the table is farthest from the sample.
 
-    Knots are added until the distance is below 0.01 or there are 64. Each is a corner of the sample's staircase, so
-    modes are kept as mass points and empty ranges as gaps.
+    Knots are added until the Kolmogorov-Smirnov distance is below 0.01 or there are 64. Each knot is a corner of the
+    empirical distribution function, so modes become mass points and empty ranges become gaps.
 
     Args:
         values: the sample, at least one value, all finite, in any order.
-        knots: levels to begin with, rising from 0 to 1.
+        knots: initial levels, increasing from 0 to 1.
 
     Raises:
-        ValueError: there is no value, or one is not finite.
+        ValueError: the sample is empty, or a value is not finite.
     """
     places, counts = np.unique(_checked(values), return_counts=True)
     upto = np.cumsum(counts) / counts.sum()
@@ -54,7 +54,7 @@ def quantiles_of(values: Sequence[float] | Floats, knots: Sequence[float] = KNOT
 
 
 def ks_distance(sample: Sequence[float] | Floats, other: Family | Sequence[float] | Floats) -> float:
-    """Kolmogorov-Smirnov distance of a sample from a distribution, within 0.0001, or from another sample, exact.
+    """Kolmogorov-Smirnov distance of a sample from a distribution (within 0.0001) or from another sample (exact).
 
     Raises:
         ValueError: a sample is empty, or a value is not finite.
@@ -76,12 +76,12 @@ def ks_distance(sample: Sequence[float] | Floats, other: Family | Sequence[float
 def _checked(values: Sequence[float] | Floats) -> Floats:
     data = np.asarray(values, float)
     if data.size == 0 or not np.isfinite(data).all():
-        raise ValueError("a sample needs at least one value, and all of them finite")
+        raise ValueError("a sample needs at least one value, and every value must be finite")
     return data
 
 
 def _table(corners: set[tuple[float, float]]) -> Quantiles:
-    """The corners in order: what lies inside a mass point left out, the upper end of a jump moved on to rise."""
+    """Sort the corners, drop those within a mass point, and separate the levels of each jump."""
     levels: list[float] = []
     values: list[float] = []
     for level, value in sorted(corners):
@@ -97,7 +97,7 @@ def _table(corners: set[tuple[float, float]]) -> Quantiles:
 
 
 def _shares(table: Quantiles, places: Floats, side: Literal["left", "right"]) -> Floats:
-    """P(X ≤ place) for the right side, P(X < place) for the left."""
+    """P(X ≤ place) for ``right``, P(X < place) for ``left``."""
     levels, values = np.asarray(table.levels), np.asarray(table.values)
     after = np.searchsorted(values, places, side)
     shares = (after == len(values)).astype(float)

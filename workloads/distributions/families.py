@@ -1,4 +1,4 @@
-"""What every distribution can do, and those that are given by their values."""
+"""The interface of distributions, and those given by their values."""
 
 import itertools
 import math
@@ -11,11 +11,11 @@ import msgspec
 from workloads.rng import Rng
 
 _LOGISTIC_GRID = tuple(1 / (1 + math.exp(-t / 64)) for t in range(-36 * 64, 36 * 64 + 1))
-"""Probabilities that are dense in both tails and go as far out as a 64-bit uniform draw can."""
+"""Probabilities that are dense in both tails, out to the resolution of a 64-bit uniform draw."""
 
 
 class AbstractStructMeta(msgspec.StructMeta, ABCMeta):
-    """For structs of which only the children are whole."""
+    """Metaclass of abstract structs."""
 
 
 class Family(
@@ -27,21 +27,21 @@ class Family(
     tag=str.lower,
     metaclass=AbstractStructMeta,
 ):
-    """What all distributions can do. A family has quantiles of its own."""
+    """Base class of distributions."""
 
     @abstractmethod
     def at(self, p: float) -> float:
-        """The quantile at probability ``p``: does not fall as ``p`` rises.
+        """The quantile at probability ``p``, not decreasing in ``p``.
 
-        At 0 and 1 it is the least and the most value there can be, which for a tail without ``max`` is infinity.
+        At 0 and 1 it is the smallest and the largest possible value; infinity for a tail without ``max``.
         """
 
     @abstractmethod
     def share_up_to(self, x: float) -> float:
-        """P(X ≤ x)."""
+        """P(X ≤ x), the cumulative distribution function."""
 
     def mean(self) -> float:
-        """∫ at(p) dp over 0…1, by the trapezoidal rule: what is clipped counts as clipped."""
+        """∫ at(p) dp over 0…1 by the trapezoidal rule, after clipping."""
         weights = [p * (1 - p) for p in _LOGISTIC_GRID]
         return sum(w * self.at(p) for w, p in zip(weights, _LOGISTIC_GRID, strict=True)) / sum(weights)
 
@@ -51,12 +51,12 @@ class Family(
 
 
 class Quantiles(Family, frozen=True):
-    """A distribution by its quantiles, linear between the knots.
+    """A distribution given by its quantiles, linear between the knots.
 
-    Two knots of one value are a mass point; two at nearly one level are a gap.
+    Two knots with equal values are a mass point; two knots at nearly equal levels are a gap.
 
     Attributes:
-        levels: rising probabilities from 0 to 1.
+        levels: increasing probabilities from 0 to 1.
         values: the quantile at each level.
     """
 
@@ -68,20 +68,20 @@ class Quantiles(Family, frozen=True):
         checks = (
             (len(levels) == len(values), f"needs as many values as levels, not {len(values)} and {len(levels)}"),
             (len(levels) > 1 and levels[0] == 0 and levels[-1] == 1, "levels must begin with 0 and end with 1"),
-            (all(a < b for a, b in itertools.pairwise(levels)), "levels must rise"),
+            (all(a < b for a, b in itertools.pairwise(levels)), "levels must increase"),
             (all(map(math.isfinite, values)), "values must be finite"),
-            (all(a <= b for a, b in itertools.pairwise(values)), "values must not fall"),
+            (all(a <= b for a, b in itertools.pairwise(values)), "values must not decrease"),
         )
-        for right, complaint in checks:
-            if not right:
-                raise ValueError(f"quantiles: {complaint}")
+        for is_valid, reason in checks:
+            if not is_valid:
+                raise ValueError(f"quantiles: {reason}")
 
     def at(self, p: float) -> float:
         """Linear between the knots."""
         return _line(self.levels, self.values, p)
 
     def share_up_to(self, x: float) -> float:
-        """Linear between the knots; all of a mass point at its value."""
+        """Linear between the knots; a mass point counts in full at its value."""
         if x < self.values[0]:
             return 0.0
         return 1.0 if x >= self.values[-1] else _line(self.values, self.levels, x)
@@ -93,14 +93,14 @@ class Quantiles(Family, frozen=True):
 
 
 class Uniform(Family, frozen=True):
-    """Evenly spread from ``low`` to ``high``."""
+    """Uniform from ``low`` to ``high``."""
 
     low: float
     high: float
 
     def __post_init__(self) -> None:
         if not -math.inf < self.low < self.high < math.inf:
-            raise ValueError(f"low must be below high, and both finite, not {self.low} and {self.high}")
+            raise ValueError(f"low must be below high, and both must be finite, not {self.low} and {self.high}")
 
     def at(self, p: float) -> float:
         """Linear."""
@@ -124,12 +124,12 @@ class Fixed(Family, frozen=True):
         if not math.isfinite(self.value):
             raise ValueError(f"value must be finite, not {self.value}")
 
-    def at(self, p: float) -> float:  # noqa: ARG002  (all quantiles are one)
+    def at(self, p: float) -> float:  # noqa: ARG002  (all quantiles are equal)
         """The value."""
         return self.value
 
     def share_up_to(self, x: float) -> float:
-        """A step."""
+        """0 below the value, 1 from it on."""
         return float(x >= self.value)
 
     def mean(self) -> float:
@@ -138,7 +138,7 @@ class Fixed(Family, frozen=True):
 
 
 def _line(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
-    """The height at ``x`` of the line through the points (xs, ys); level beyond its ends."""
+    """Linear interpolation through the points (xs, ys), constant beyond the ends."""
     if x < xs[0]:
         return ys[0]
     if x >= xs[-1]:

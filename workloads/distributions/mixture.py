@@ -13,8 +13,8 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One part of a mixture.
 
     Attributes:
-        share: its weight; the shares need not add up to 1.
-        distribution: what it draws from.
+        share: weight; the shares need not add up to 1.
+        distribution: of the values in this part.
     """
 
     share: float
@@ -32,10 +32,10 @@ class Mixture(Family, frozen=True):
 
     def __post_init__(self) -> None:
         if not self.parts:
-            raise ValueError("a mixture needs at least one of parts")
+            raise ValueError("a mixture needs at least one part")
 
     def at(self, p: float) -> float:
-        """By bisection between the lowest and the highest of the parts' quantiles, which enclose it."""
+        """Bisection between the lowest and the highest quantile of the parts, which bracket the result."""
         ends = [part.distribution.at(p) for part in self.parts]
         low, high = min(ends), max(ends)
         if not 0 < p < 1:
@@ -45,15 +45,15 @@ class Mixture(Family, frozen=True):
         return low if self.share_up_to(low) >= p else high
 
     def share_up_to(self, x: float) -> float:
-        """The weighted mean of the parts'."""
+        """Weighted mean over the parts."""
         return self._weighted([part.distribution.share_up_to(x) for part in self.parts])
 
     def mean(self) -> float:
-        """The weighted mean of the parts'."""
+        """Weighted mean over the parts."""
         return self._weighted([part.distribution.mean() for part in self.parts])
 
     def sample(self, rng: Rng) -> float:
-        """A draw from a part that is drawn first: as right as the quantile at a uniform level, and much quicker."""
+        """Draw a part, then a value from it; much faster than the quantile at a uniform level."""
         left = rng.uniform() * sum(part.share for part in self.parts)
         for part in self.parts[:-1]:
             if left < part.share:
@@ -67,4 +67,4 @@ class Mixture(Family, frozen=True):
 
 
 Distribution = Quantiles | Lognormal | Exponential | Weibull | Uniform | Fixed | Mixture
-"""Any family, told apart by ``family``, which is the class's name in lower case."""
+"""Any distribution; in a file, ``family`` is the class name in lower case."""

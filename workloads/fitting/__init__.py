@@ -1,4 +1,4 @@
-"""Presets from traces: what a trace looks like, which processes and distributions look like it, and how nearly."""
+"""Fit presets to traces: measure a trace, fit distributions and an arrival process, and report goodness of fit."""
 
 from workloads.fitting.arrivals import ArrivalFit, Candidate
 from workloads.fitting.fit import Fit, fit

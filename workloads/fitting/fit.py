@@ -1,4 +1,4 @@
-"""A preset from a trace: ``bakeoff workloads fit``."""
+"""Fit a preset to a trace: ``bakeoff workloads fit``."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,21 +27,21 @@ _ANCHORED = (
     "think_mean_s",
     "prefix_bound",
 )
-"""Not the dispersion over a minute: it differs too much from one draw to the next to hold anyone to it."""
-_LITTLE = 0.02
-_MANY = 0.05
+"""Figures that become anchors. Dispersion over a minute is not one: it varies too much from draw to draw."""
+_SMALL_CORRELATION = 0.02
+_NOTABLE_SHARE = 0.05
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """A trace made into a preset.
+    """A preset fitted to a trace.
 
     Attributes:
-        preset: to write down, with :func:`~workloads.fitting.toml.preset_toml`.
-        arrivals: the processes that were compared.
-        goodness: how near the preset comes to the trace.
-        notes: what a preset could not keep of the trace, or had to guess; they stand in its summary too.
-        requests: of the trace.
-        sessions: of the trace.
+        preset: the preset; :func:`~workloads.fitting.toml.preset_toml` writes it.
+        arrivals: the arrival processes that were compared.
+        goodness: goodness of fit.
+        notes: what the preset does not reproduce, or guesses; its summary repeats them.
+        requests: number of requests in the trace.
+        sessions: number of sessions in the trace.
     """
 
     preset: Preset
@@ -53,25 +53,25 @@ class Fit(msgspec.Struct, frozen=True):
 
 
 def fit(trace: Trace, seed: Seed, name: str = "trace", *, budget: int = BUDGET) -> Fit:
-    """Make a preset of a trace.
+    """Fit a preset to a trace.
 
     Args:
-        trace: read once, in memory that does not grow with it.
-        seed: of what the trace leaves open, and of the draws by which the fit is judged.
-        name: what to call the trace.
-        budget: arrivals that are drawn to say how good the fit is; with fewer it is quicker and chance plays a part.
+        trace: read once, in bounded memory.
+        seed: of draws for what the trace leaves open, and for goodness of fit.
+        name: of the trace.
+        budget: arrivals to draw for goodness of fit; fewer is faster and noisier.
 
     Raises:
-        BadTrace: a row cannot be read or has no lengths, there are fewer than 50, or times go back.
+        BadTrace: a row cannot be read or has no lengths, there are fewer than 50 rows, or times decrease.
     """
     observed = observe(trace, seed)
     arrivals = fit_arrivals(observed.arrivals, seed, at_once=observed.at_once, budget=budget)
     draft = with_context_limit(observed, _preset(observed, arrivals, name), seed)
-    found = goodness(observed, draft, seed, budget)
-    notes = tuple(_notes(observed, arrivals, found))
+    fit_goodness = goodness(observed, draft, seed, budget)
+    notes = tuple(_notes(observed, arrivals, fit_goodness))
     preset = msgspec.structs.replace(draft, summary="; ".join((draft.summary, *notes)))
     lengths = observed.lengths
-    return Fit(preset, arrivals, found, notes, len(lengths.requests), len(lengths.turns))
+    return Fit(preset, arrivals, fit_goodness, notes, len(lengths.requests), len(lengths.turns))
 
 
 def _preset(observed: Observed, arrivals: ArrivalFit, name: str) -> Preset:
@@ -90,7 +90,7 @@ def _preset(observed: Observed, arrivals: ArrivalFit, name: str) -> Preset:
         arrival=arrivals.chosen,
         input=table(lengths.first.column(0)),
         output=table(lengths.requests.column(1)),
-        correlation=correlation if abs(correlation) >= _LITTLE else 0.0,
+        correlation=correlation if abs(correlation) >= _SMALL_CORRELATION else 0.0,
         max_input_tokens=round(lengths.requests.highest(0)),
         anchors=tuple(_anchors(observed, name)),
         **later,
@@ -110,31 +110,32 @@ def _anchors(observed: Observed, name: str) -> Iterator[Anchor]:
             yield Anchor(metric, low, high, f"{name}: {value:.4g}, give or take {tolerance:.0%}")
 
 
-def _notes(observed: Observed, arrivals: ArrivalFit, found: Goodness) -> Iterator[str]:
-    """What is lost or guessed."""
+def _notes(observed: Observed, arrivals: ArrivalFit, fit_goodness: Goodness) -> Iterator[str]:
+    """What the preset does not reproduce, or guesses."""
     lengths, later = observed.lengths, observed.lengths.later_count
     if not arrivals.candidates:
         yield arrivals.reason
     if observed.arrivals is not None and observed.arrivals.tick_s is not None:
-        yield f"its clock ticks every {observed.arrivals.tick_s:g} s, and starts were spread over the ticks"
+        yield f"the trace's clock has a resolution of {observed.arrivals.tick_s:g} s; starts were spread over each tick"
     if later and not len(lengths.think_s):
-        yield "pauses between turns are unknown and left out"
-    elif observed.arrival_thinks > _MANY * later:
-        yield "pauses between turns are from request to request, and so too long by the time that answers took"
-    if lengths.shrunk > _MANY * later:
-        yield f"{lengths.shrunk / later:.0%} of later prompts are no longer than the last one; the preset's grow"
-    if lengths.overlapping > _MANY * later:
+        yield "pauses between turns are unknown and are left out"
+    elif observed.arrival_thinks > _NOTABLE_SHARE * later:
+        yield "pauses between turns are measured from request to request, so they include the time of the answer"
+    if lengths.shrunk > _NOTABLE_SHARE * later:
+        share = f"{lengths.shrunk / later:.0%} of later prompts"
+        yield f"{share} are no longer than the previous one; in the preset they always grow"
+    if lengths.overlapping > _NOTABLE_SHARE * later:
         share = f"{lengths.overlapping / later:.0%} of later prompts"
-        yield f"{share} leave out a part of the answer before them; the preset's hold all of it"
-    yield from _prefix_notes(observed, found)
+        yield f"{share} leave out part of the previous answer; the preset always includes all of it"
+    yield from _prefix_notes(observed, fit_goodness)
 
 
-def _prefix_notes(observed: Observed, found: Goodness) -> Iterator[str]:
-    bound = next((figure for figure in found.figures if figure.name == "prefix_bound"), None)
+def _prefix_notes(observed: Observed, fit_goodness: Goodness) -> Iterator[str]:
+    bound = next((figure for figure in fit_goodness.figures if figure.name == "prefix_bound"), None)
     if bound is None or bound.is_within or observed.prefixes is None:
         return
-    cause = "" if observed.has_sessions else ", as its sessions are unknown"
+    cause = "" if observed.has_sessions else ", because its sessions are unknown"
     shares = f"{bound.trace:.0%} of the trace's prompt tokens and {bound.preset:.0%} of the preset's"
-    yield f"a prefix cache could hit {shares}{cause}: replay the trace where prefixes matter"
+    yield f"a prefix cache could hit {shares}{cause}; replay the trace if prefixes matter"
     if observed.prefixes.is_cut:
-        yield "the trace's share of hits is that of its beginning"
+        yield "the trace's share of hits was measured on its beginning only"

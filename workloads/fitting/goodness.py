@@ -1,4 +1,4 @@
-"""How near traffic drawn from a preset comes to the trace that the preset was made from."""
+"""Goodness of fit: traffic drawn from a preset compared with the trace that the preset was fitted to."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -16,22 +16,22 @@ from workloads.presets import Preset
 from workloads.rng import Seed
 
 LENGTH_TOLERANCE = 0.18
-"""Two parts of one trace of Azure 2023 differ by 3 to 18 % in their mean lengths; nothing less can be asked for."""
+"""Relative. Mean lengths of two parts of one Azure 2023 trace differ by 3 to 18 %, so a fit cannot do better."""
 KS_TOLERANCE = 0.05
 _SINGLE = ("input", "output")
-"""What there is of requests on their own."""
+"""Distances for traces without sessions."""
 _DRAWS_APART = 3.0
 _CHANCE = 1.63
-"""Times √(1/n + 1/m): what two samples of one distribution differ by once in a hundred times."""
+"""Times √(1/n + 1/m): distance that two samples of one distribution exceed with probability 1 %."""
 
 
 class Distance(msgspec.Struct, frozen=True):
-    """How far one distribution is off.
+    """Kolmogorov-Smirnov distance between trace and preset for one distribution.
 
     Attributes:
         name: ``input``, ``output``, ``first_input``, ``append``, ``think_s``, ``turns`` or ``gaps_s``.
         ks: Kolmogorov-Smirnov distance, 0 to 1.
-        limit: 0.05, and what samples of these sizes differ by by chance.
+        limit: 0.05 plus the distance expected by chance for samples of these sizes.
     """
 
     name: str
@@ -45,14 +45,14 @@ class Distance(msgspec.Struct, frozen=True):
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One figure of the trace and of the preset.
+    """One figure of the trace beside that of the preset.
 
     Attributes:
-        name: as in :class:`~workloads.portrait.Portrait`.
-        trace: its value there.
-        preset: the same of traffic drawn from the preset, the mean where it was drawn several times.
-        spread: standard deviation from draw to draw where it was, else 0.
-        tolerance: largest relative difference that two parts of one trace could show as well.
+        name: as in :class:`~workloads.profile.WorkloadProfile`.
+        trace: value in the trace.
+        preset: mean over the draws of the preset.
+        spread: standard deviation from draw to draw; 0 for a single draw.
+        tolerance: largest relative difference that is acceptable, as two parts of one trace can differ by as much.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Figure(msgspec.Struct, frozen=True):
 
     @property
     def difference(self) -> float:
-        """Relative to the trace; infinity where only the trace's is 0."""
+        """Difference relative to the trace; infinity if only the trace's figure is 0."""
         if self.trace == 0:
             return 0.0 if self.preset == 0 else math.inf
         return self.preset / self.trace - 1
@@ -75,7 +75,7 @@ class Figure(msgspec.Struct, frozen=True):
 
     @property
     def could_be_chance(self) -> bool:
-        """Whether single draws of the preset are off by as much: the trace is no more than one draw either."""
+        """Whether single draws of the preset differ from their mean by as much; the trace is a single draw, too."""
         return abs(self.preset - self.trace) <= _DRAWS_APART * self.spread
 
 
@@ -87,10 +87,11 @@ class Goodness(msgspec.Struct, frozen=True):
 
     @property
     def complaints(self) -> tuple[str, ...]:
-        """What is off by more than chance, in words; nothing where the fit is good."""
-        far = [one for one in self.distances if not one.is_within]
-        off = [one for one in self.figures if not (one.is_within or one.could_be_chance)]
-        return (*(f"KS of {one.name} is {one.ks:.3f} (at most {one.limit:.3f})" for one in far), *map(_complaint, off))
+        """One sentence for each distance and figure that is off by more than chance; empty for a good fit."""
+        far = [distance for distance in self.distances if not distance.is_within]
+        off = [figure for figure in self.figures if not (figure.is_within or figure.could_be_chance)]
+        distances = (f"KS of {distance.name} is {distance.ks:.3f} (at most {distance.limit:.3f})" for distance in far)
+        return (*distances, *map(_complaint, off))
 
 
 def goodness(observed: Observed, preset: Preset, seed: Seed, budget: int = BUDGET) -> Goodness:
@@ -98,23 +99,23 @@ def goodness(observed: Observed, preset: Preset, seed: Seed, budget: int = BUDGE
 
     Args:
         observed: the trace.
-        preset: what to draw: sessions as :func:`~workloads.fitting.redrawn.redrawn` does, and as many arrivals as the
-            trace has (50,000 of a longer one) again and again.
+        preset: the preset. Sessions are drawn by :func:`~workloads.fitting.redrawn.redrawn`; arrivals are drawn
+            repeatedly, each time as many as the trace has, at most 50,000.
         seed: of the draws.
-        budget: arrivals of all draws together.
+        budget: total arrivals of all draws.
     """
     drawn, bound = redrawn(observed, preset, seed)
     arrivals = _arrivals(observed, preset, seed, budget)
-    seen, made = observed.lengths.samples(), drawn.samples()
-    names = _SINGLE if not observed.lengths.later_count else tuple(seen)
-    distances = [_distance(name, seen[name], made[name]) for name in names if name in made]
+    trace_samples, preset_samples = observed.lengths.samples(), drawn.samples()
+    names = _SINGLE if not observed.lengths.later_count else tuple(trace_samples)
+    distances = [_distance(name, trace_samples[name], preset_samples[name]) for name in names if name in preset_samples]
     if observed.arrivals is not None and arrivals is not None and preset.arrival.process != "constant":
         distances.append(_distance("gaps_s", observed.arrivals.gaps_s, arrivals.gaps_s))
     return Goodness(tuple(distances), tuple(_figures(observed, arrivals, drawn.means(), bound)))
 
 
 def trace_figures(observed: Observed) -> dict[str, tuple[float, float]]:
-    """The figures of a trace with their tolerances."""
+    """The figures of a trace, each with its tolerance."""
     arrival = {} if observed.arrivals is None else arrival_figures(observed.arrivals)
     prefixes = {} if observed.prefixes is None else {"prefix_bound": observed.prefixes.bound}
     lengths = observed.lengths.means() | prefixes
@@ -128,11 +129,11 @@ def trace_figures(observed: Observed) -> dict[str, tuple[float, float]]:
 def _figures(
     observed: Observed, arrivals: Replicas | None, means: Mapping[str, float], bound: float | None
 ) -> Iterator[Figure]:
-    made = dict(means) | ({} if bound is None else {"prefix_bound": bound}) | (arrivals.figures if arrivals else {})
+    drawn = dict(means) | ({} if bound is None else {"prefix_bound": bound}) | (arrivals.figures if arrivals else {})
     spread = arrivals.spread if arrivals else {}
     for name, (value, tolerance) in trace_figures(observed).items():
-        if name in made:
-            yield Figure(name, value, made[name], spread.get(name, 0.0), tolerance)
+        if name in drawn:
+            yield Figure(name, value, drawn[name], spread.get(name, 0.0), tolerance)
 
 
 def _arrivals(observed: Observed, preset: Preset, seed: Seed, budget: int) -> Replicas | None:
@@ -148,5 +149,5 @@ def _distance(name: str, trace: Floats, preset: Floats) -> Distance:
 
 
 def _complaint(figure: Figure) -> str:
-    off = f"{figure.difference:+.0%}, within {figure.tolerance:.0%} would do"
-    return f"{figure.name} is {figure.preset:.4g} and {figure.trace:.4g} in the trace ({off})"
+    off = f"{figure.difference:+.0%}, tolerance {figure.tolerance:.0%}"
+    return f"{figure.name} is {figure.preset:.4g}, in the trace {figure.trace:.4g} ({off})"

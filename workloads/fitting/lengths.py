@@ -1,24 +1,24 @@
-"""Lengths, pauses and turns of sessions, the same way from a trace's rows and from traffic that was drawn."""
+"""Lengths, pauses and turns of sessions, for a trace's rows and for drawn traffic alike."""
 
 from collections.abc import Sequence
 
 from workloads.fitting.samples import Floats, Sample, spearman
 
 Step = tuple[int, int, float | None]
-"""A request in numbers: input tokens, output tokens, and seconds since the session's last answer, where known."""
+"""Input tokens, output tokens, and seconds since the session's previous answer (None if unknown)."""
 
 
 class Lengths:
-    """Takes in sessions, in bounded memory.
+    """Statistics of sessions, in bounded memory.
 
     Attributes:
         requests: input and output tokens of every request.
-        first: the same of the first one of each session.
-        later: append and output tokens of those later ones whose prompt goes on from the last one.
-        think_s: seconds before later ones, where known.
-        turns: requests of a session.
-        shrunk: later requests whose prompt is not longer than the last one was.
-        overlapping: later requests that grew, but not by as much as the last answer: part of it was left out.
+        first: input and output tokens of each session's first request.
+        later: appended and output tokens of later requests whose prompt extends the previous one.
+        think_s: seconds before later requests, if known.
+        turns: requests per session.
+        shrunk: number of later requests whose prompt is not longer than the previous one.
+        overlapping: number of later requests whose prompt grew by less than the previous answer.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Lengths:
         self.overlapping = 0
 
     def add(self, steps: Sequence[Step]) -> None:
-        """Take in a session of at least one request."""
+        """Add a session of at least one request."""
         self.turns.add((len(steps),))
         last_input, last_output, _ = steps[0]
         self.first.add((last_input, last_output))
@@ -50,12 +50,12 @@ class Lengths:
 
     @property
     def later_count(self) -> int:
-        """Requests that are not the first of their session."""
+        """Number of requests that are not the first of their session."""
         return len(self.requests) - len(self.first)
 
     def samples(self) -> dict[str, Floats]:
-        """What there is of each length and pause."""
-        found = {
+        """Samples of lengths, pauses and turns; empty ones are left out."""
+        samples = {
             "input": self.requests.column(0),
             "output": self.requests.column(1),
             "first_input": self.first.column(0),
@@ -63,25 +63,25 @@ class Lengths:
             "think_s": self.think_s.column(),
             "turns": self.turns.column(),
         }
-        return {name: values for name, values in found.items() if values.size}
+        return {name: values for name, values in samples.items() if values.size}
 
     def means(self) -> dict[str, float]:
-        """Exact means, named as in :class:`~workloads.portrait.Portrait`; ``input_per_output`` is a ratio of sums."""
+        """Exact means, named as in a workload profile; ``input_per_output`` is a ratio of sums."""
         input_mean, output_mean = self.requests.mean(0), self.requests.mean(1)
-        found = {
+        means = {
             "input_mean": input_mean,
             "output_mean": output_mean,
             "input_per_output": input_mean / output_mean,
             "turns_mean": self.turns.mean(),
         }
         if len(self.later):
-            found["append_mean"] = self.later.mean(0)
+            means["append_mean"] = self.later.mean(0)
         if len(self.think_s):
-            found["think_mean_s"] = self.think_s.mean()
-        return found
+            means["think_mean_s"] = self.think_s.mean()
+        return means
 
     def correlation(self) -> float:
-        """Spearman's, of what a request brings (its first input, or what it appends) and its answer."""
+        """Spearman's correlation of the new tokens of a prompt (first input or appended) with its answer."""
         first, later = len(self.first), len(self.later)
         parts = [(spearman(sample.column(0), sample.column(1)), len(sample)) for sample in (self.first, self.later)]
-        return sum(found * weight for found, weight in parts) / (first + later)
+        return sum(value * weight for value, weight in parts) / (first + later)

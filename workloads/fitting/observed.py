@@ -1,4 +1,4 @@
-"""What a trace looks like, in one pass over its rows and in memory that does not grow with them."""
+"""Measure a trace in one pass and in bounded memory."""
 
 from collections.abc import Iterator
 
@@ -13,17 +13,17 @@ from workloads.traces.grouping import sessions_of
 from workloads.traces.row import Trace, TraceRow
 
 FEWEST_ROWS = 50
-"""Fewer requests tell too little of any distribution."""
+"""Fewer requests are too few to estimate a distribution."""
 
 
 class Prefixes(msgspec.Struct, frozen=True):
-    """What prompts have in common.
+    """Prefixes that prompts share.
 
     Attributes:
-        bound: share of the prompt tokens that a cache without limit would hit, in whole blocks.
-        block_tokens: tokens of a block.
-        shared_tokens: tokens with which at least 90 % of the sessions begin alike.
-        is_cut: whether the trace has more different blocks than could be held, so that ``bound`` is of its beginning.
+        bound: fraction of prompt tokens that an unlimited cache hits, in whole blocks.
+        block_tokens: tokens per block.
+        shared_tokens: length of the prefix that at least 90 % of the sessions share.
+        is_cut: whether the trace has more distinct blocks than fit in memory, so that ``bound`` covers its beginning.
     """
 
     bound: float
@@ -33,15 +33,15 @@ class Prefixes(msgspec.Struct, frozen=True):
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """A trace in figures.
+    """Measurements of a trace.
 
     Attributes:
-        arrivals: starts of its sessions; None where it has no clock, or all come at once.
-        at_once: whether it has a clock, and all come at once.
-        lengths: of its requests.
-        prefixes: None where its rows name no blocks.
-        has_sessions: whether its rows say which session they belong to.
-        arrival_thinks: pauses that are from request to request, as the trace does not say when answers ended.
+        arrivals: session starts; None if the trace has no times or all sessions start at once.
+        at_once: whether the trace has times and all sessions start at once.
+        lengths: lengths, pauses and turns.
+        prefixes: None if rows have no block hashes.
+        has_sessions: whether rows name their session.
+        arrival_thinks: number of pauses measured from request to request, because the end of answers is unknown.
     """
 
     arrivals: Arrivals | None
@@ -56,7 +56,7 @@ def observe(trace: Trace, seed: Seed) -> Observed:
     """Read a trace once.
 
     Raises:
-        BadTrace: a row cannot be read or has no lengths, there are fewer than 50, or times go back.
+        BadTrace: a row cannot be read or has no lengths, there are fewer than 50 rows, or times decrease.
     """
     observer = _Observer(seed)
     for rows in sessions_of(trace.rows(seed)):
@@ -67,7 +67,7 @@ def observe(trace: Trace, seed: Seed) -> Observed:
 class _Observer:
     def __init__(self, seed: Seed) -> None:
         self._starts = Starts(seed.draws("fit", "ticks"))
-        self._clocked = 0
+        self._timed_sessions = 0
         self._lengths = Lengths()
         self._leading = Leading()
         self._bound = Bound()
@@ -76,10 +76,10 @@ class _Observer:
         self._arrival_thinks = 0
 
     def add(self, rows: list[TraceRow]) -> None:
-        """Take in a session."""
+        """Add a session."""
         first = rows[0]
         if first.at_s is not None:
-            self._clocked += 1
+            self._timed_sessions += 1
             try:
                 self._starts.add(first.at_s)
             except ValueError as error:
@@ -94,7 +94,7 @@ class _Observer:
                 self._bound.add(_whole_blocks(row), row.block_tokens, row.input_tokens or 0)
 
     def done(self) -> Observed:
-        """What was seen."""
+        """The measurements so far."""
         rows = len(self._lengths.requests)
         if rows < FEWEST_ROWS:
             raise BadTrace(f"the trace has {rows} requests; a fit needs at least {FEWEST_ROWS}")
@@ -108,7 +108,7 @@ class _Observer:
             prefixes = Prefixes(bound, self._block_tokens, shared, self._bound.is_full)
         return Observed(
             arrivals=arrivals,
-            at_once=arrivals is None and self._clocked > 1,
+            at_once=arrivals is None and self._timed_sessions > 1,
             lengths=self._lengths,
             prefixes=prefixes,
             has_sessions=self._has_sessions,
@@ -125,7 +125,7 @@ class _Observer:
             last = row
 
     def _think_s(self, row: TraceRow, last: TraceRow | None) -> float | None:
-        """As recorded, or from request to request where only that is known."""
+        """The recorded pause, or else the time since the previous request."""
         if last is None or row.think_s is not None or row.at_s is None or last.at_s is None:
             return row.think_s
         self._arrival_thinks += 1
@@ -133,8 +133,8 @@ class _Observer:
 
 
 def _no_arrivals(error: ValueError) -> BadTrace:
-    """Of times that fall, or span more than three years."""
-    return BadTrace(f"the times of the trace are no arrivals: {error}")
+    """Error for times that decrease, or span more than three years."""
+    return BadTrace(f"the times of the trace are not valid arrivals: {error}")
 
 
 def _whole_blocks(row: TraceRow) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Numbers as a person would write them into a file."""
+"""Rounded numbers and tables for preset files."""
 
 import numpy as np
 
@@ -7,12 +7,12 @@ from workloads.fitting.samples import Floats
 
 
 def rounded(value: float, digits: int = 4) -> float:
-    """To so many significant digits."""
+    """``value`` with ``digits`` significant digits."""
     return float(f"{value:.{digits}g}")
 
 
 def table(values: Floats) -> Distribution:
-    """A sample's quantiles, whole numbers as they are and others to four digits; one value alone as ``fixed``."""
+    """A sample's quantiles, integers exact and others to four digits; ``fixed`` if all values are equal."""
     whole = bool((values == np.round(values)).all())
     short = values if whole else np.array([rounded(value) for value in values.tolist()])
     if short.min() == short.max():

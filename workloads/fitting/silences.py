@@ -1,4 +1,4 @@
-"""Bursts and silences in a row of gaps."""
+"""Find bursts and silences in a sequence of gaps."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -13,14 +13,14 @@ from workloads.fitting.samples import Floats
 
 _FEWEST_SILENCES = 12
 _FEWEST_PER_BURST = 20
-"""Thresholds that leave fewer arrivals to a mean burst are not tried: that is no burst any more."""
+"""Arrivals per burst on average, at least; thresholds that give fewer are skipped."""
 _FEWEST_FOR_DENSITY = 10
 _SHORTEST_GAP_S = 1e-9
-_CLEAR_FALL = 3.0
+_CLEAR_DROP = 3.0
 _MOST_SPREAD = 3.0
 _SHORTEST_CYCLE_S = 0.2
 _LEAST_CONTRAST, _LEAST_SHARE = 10.0, 0.1
-"""Silences last ten times as long as the gaps inside bursts, and a tenth of the time, or they are only long gaps."""
+"""Silences are at least ten times as long as the gaps within bursts and take at least a tenth of the time."""
 
 
 class Split(msgspec.Struct, frozen=True):
@@ -28,9 +28,9 @@ class Split(msgspec.Struct, frozen=True):
 
     Attributes:
         threshold_s: gaps above it are silences.
-        silences: how many there are.
-        silent_share: part of the time that they take.
-        process: bursts, silences and the gaps inside bursts as the split shows them.
+        silences: number of silences.
+        silent_share: fraction of the time that they take.
+        process: fitted to the bursts, silences and gaps within bursts.
     """
 
     threshold_s: float
@@ -40,21 +40,20 @@ class Split(msgspec.Struct, frozen=True):
 
 
 def splits(gaps_s: Floats, rate_per_s: float) -> Iterator[Split]:
-    """Possible splits, each with two estimates of what is inside of bursts.
+    """Candidate splits, each with two estimates of the burstiness within bursts.
 
-    Where sorted gaps fall by more than three times from one to the next, that is the threshold. Where they do not,
-    thresholds are those that leave 12, 24, 48… silences, and which of them begins the tail is for the caller to judge,
-    by the one that looks most like the trace.
+    If sorted gaps drop by more than a factor of three from one to the next, the threshold is there. Otherwise the
+    thresholds that give 12, 24, 48… silences are candidates, and the caller picks the one that fits the trace best.
     """
     longest_first = np.sort(gaps_s)[::-1]
     most = len(gaps_s) // _FEWEST_PER_BURST
     if most < _FEWEST_SILENCES:
         return
     tail = np.maximum(longest_first[_FEWEST_SILENCES - 1 : most + 1], _SHORTEST_GAP_S)
-    falls = tail[:-1] / tail[1:]
+    drops = tail[:-1] / tail[1:]
     counts = [_FEWEST_SILENCES * 2**k for k in range(int(np.log2(most / _FEWEST_SILENCES)) + 1)]
-    if falls.max() > _CLEAR_FALL:
-        counts = [_FEWEST_SILENCES + int(falls.argmax())]
+    if drops.max() > _CLEAR_DROP:
+        counts = [_FEWEST_SILENCES + int(drops.argmax())]
     for silences in counts:
         if longest_first[silences] > 0:
             yield from _split(gaps_s, float(longest_first[silences]), rate_per_s)
@@ -65,13 +64,13 @@ def _split(gaps_s: Floats, threshold_s: float, rate_per_s: float) -> Iterator[Sp
     inside_s = gaps_s[gaps_s <= threshold_s]
     if len(cuts) < _FEWEST_SILENCES // 2 or inside_s.max() <= 0:
         return
-    edge_s = float(inside_s.mean())  # half a gap before a burst's first arrival and half a one behind its last
-    bursts = [gaps_s[a + 1 : b] for a, b in pairwise(cuts.tolist())]  # the outer ones are cut short
+    edge_s = float(inside_s.mean())  # half a gap before a burst's first arrival and half a gap after its last
+    bursts = [gaps_s[a + 1 : b] for a, b in pairwise(cuts.tolist())]  # the first and last bursts are incomplete
     counts = np.array([len(burst) + 1 for burst in bursts])
     lengths_s = np.array([float(burst.sum()) for burst in bursts]) + edge_s
     silences_s = np.maximum(gaps_s[cuts] - edge_s, threshold_s / 10)
-    alike = [burst / burst.mean() for burst in bursts if len(burst) >= _FEWEST_PER_BURST and burst.max() > 0]
-    inside = np.concatenate(alike) if alike else inside_s / edge_s
+    scaled = [burst / burst.mean() for burst in bursts if len(burst) >= _FEWEST_PER_BURST and burst.max() > 0]
+    inside = np.concatenate(scaled) if scaled else inside_s / edge_s
     share = float(silences_s.sum() / gaps_s.sum())
     if (
         lengths_s.mean() + silences_s.mean() < _SHORTEST_CYCLE_S
@@ -91,10 +90,10 @@ def _split(gaps_s: Floats, threshold_s: float, rate_per_s: float) -> Iterator[Sp
 
 
 def _spread(counts: Floats, lengths_s: Floats, burstiness: float) -> float:
-    """Standard deviation of the bursts' densities as logarithms, less what chance alone makes of so few arrivals."""
-    many = counts >= _FEWEST_FOR_DENSITY
-    if many.sum() < 2:
+    """Standard deviation of the logarithm of the bursts' rates, minus the sampling noise of their counts."""
+    dense = counts >= _FEWEST_FOR_DENSITY
+    if dense.sum() < 2:
         return 0.0
-    logs = np.log(counts[many] / lengths_s[many])
-    chance = float((1 / (burstiness * counts[many])).mean())
-    return float(min(np.sqrt(max(logs.var(ddof=1) - chance, 0.0)), _MOST_SPREAD))
+    logs = np.log(counts[dense] / lengths_s[dense])
+    noise = float((1 / (burstiness * counts[dense])).mean())
+    return float(min(np.sqrt(max(logs.var(ddof=1) - noise, 0.0)), _MOST_SPREAD))

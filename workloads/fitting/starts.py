@@ -1,4 +1,4 @@
-"""When the sessions of a trace start: what the fits of arrival processes look at, found in one pass."""
+"""Session starts of a trace, measured in one pass for fitting arrival processes."""
 
 import statistics
 from array import array
@@ -12,34 +12,34 @@ from workloads.fitting.samples import Floats, Sample
 from workloads.rng import Rng
 
 WINDOW_S = 300.0
-"""Windows in which burstiness is looked at for itself: so short that a rate hardly drifts."""
+"""Window for local burstiness, short enough that the rate hardly drifts within it."""
 STRETCH = 50_000
-"""Starts over which dispersion is found: of a week it would be that of its days, which no trial lasts for."""
+"""Starts per stretch for dispersion. Over a week, dispersion would measure the daily cycle, longer than any trial."""
 IN_ORDER = 1_000_000
-"""Gaps that are kept in their order, the first ones: bursts are found in them."""
+"""Number of leading gaps that keep their order, for finding bursts."""
 DISPERSION_WINDOWS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 _FEWEST_IN_WINDOW = 20
 _PEEKED = 256
 _FEWEST_TICKS = 8
 _JITTER = 0.01
 _COARSE = 0.05
-"""A clock whose tick is less than this part of the mean gap tells gaps apart well enough."""
+"""Tick over mean gap above which a clock is coarse."""
 
 
 class Arrivals(msgspec.Struct, frozen=True):
-    """Starts of sessions. Figures with a window in them are means over stretches of at most 50,000 starts.
+    """Session starts. Dispersion figures are means over stretches of at most 50,000 starts.
 
     Attributes:
-        count: of all starts.
-        rate_per_s: of all.
-        gap_cv: coefficient of variation of the gaps of a stretch; None where it has none.
-        dispersions: index of dispersion of counts by window in whole seconds, of those that fit into a stretch.
-        stretch_count: starts of a stretch: all of them, where there are no more than 50,000.
+        count: number of starts.
+        rate_per_s: of all starts.
+        gap_cv: coefficient of variation of the gaps in a stretch; None if undefined.
+        dispersions: index of dispersion of counts by window in seconds, for windows that fit into a stretch.
+        stretch_count: starts per stretch: all starts if there are at most 50,000.
         stretch_s: mean length of a stretch.
-        window_cv: median of the gaps' coefficient of variation in windows of five minutes; None where none has enough.
-        gaps_s: at most 200,000 gaps out of all, seconds.
-        in_order_s: the first million gaps as they followed one another, seconds.
-        tick_s: the clock's, where it is so coarse that starts were spread over it; else None.
+        window_cv: median gap CV over five-minute windows; None if windows are too sparse.
+        gaps_s: sample of at most 200,000 gaps, seconds.
+        in_order_s: the first million gaps in order, seconds.
+        tick_s: resolution of a coarse clock, over which starts were spread; else None.
     """
 
     count: int
@@ -55,9 +55,9 @@ class Arrivals(msgspec.Struct, frozen=True):
 
 
 class Starts:
-    """Takes in starts that do not fall, in seconds.
+    """Measures a stream of starts, in seconds and not decreasing.
 
-    Where the clock ticks coarsely, the starts of one tick are spread over it: whole seconds are no bursts.
+    With a coarse clock, the starts of one tick are spread over it, so that whole seconds do not look like bursts.
     """
 
     def __init__(self, rng: Rng) -> None:
@@ -65,7 +65,7 @@ class Starts:
         self._head: list[float] | None = []
         self._tick_s: float | None = None
         self._same: list[float] = []
-        self._waiting = array("d")
+        self._buffer = array("d")
         self._newest_s = self._last_s = 0.0
         self._stretches = _Stretches()
         self._gaps = Sample()
@@ -73,10 +73,10 @@ class Starts:
         self._windows = _Windows()
 
     def add(self, at_s: float) -> None:
-        """Take in a start.
+        """Add a start.
 
         Raises:
-            ValueError: it comes before the last one.
+            ValueError: it is before the previous start.
         """
         if at_s < self._newest_s:
             raise ValueError(f"{at_s:g} s follows {self._newest_s:g} s")
@@ -94,7 +94,7 @@ class Starts:
             self._collect(at_s, self._tick_s)
 
     def done(self) -> Arrivals | None:
-        """All of it, or None where no time passes; nothing can be added after this.
+        """The measurements, or None if all starts coincide; no start may be added afterwards.
 
         Raises:
             ValueError: a stretch lasts longer than three years.
@@ -102,18 +102,20 @@ class Starts:
         self._begin()
         if self._tick_s is not None:
             self._spread(self._tick_s)
-        self._take_in()
+        self._flush()
         count = len(self._gaps) + 1
         if count < 2 or not self._gaps.mean():
             return None
-        found, mean_s = self._stretches.means(), self._gaps.mean()
+        figures, mean_s = self._stretches.means(), self._gaps.mean()
         return Arrivals(
             count=count,
             rate_per_s=1 / mean_s,
-            gap_cv=found.get("gap_cv"),
-            dispersions={window_s: found[str(window_s)] for window_s in DISPERSION_WINDOWS_S if str(window_s) in found},
+            gap_cv=figures.get("gap_cv"),
+            dispersions={
+                window_s: figures[str(window_s)] for window_s in DISPERSION_WINDOWS_S if str(window_s) in figures
+            },
             stretch_count=min(count, STRETCH),
-            stretch_s=found["span_s"],
+            stretch_s=figures["span_s"],
             window_cv=self._windows.median_cv(),
             gaps_s=self._gaps.column(),
             in_order_s=np.array(self._in_order),
@@ -133,19 +135,19 @@ class Starts:
 
     def _spread(self, tick_s: float) -> None:
         for at_s in sorted(at_s + self._rng.uniform() * tick_s for at_s in self._same):
-            self._last_s = max(at_s, self._last_s)  # a tick may be a little shorter than the first ones were
+            self._last_s = max(at_s, self._last_s)  # ticks can be slightly shorter than the first ones
             self._put(self._last_s)
         self._same = []
 
     def _put(self, at_s: float) -> None:
-        self._waiting.append(at_s)
+        self._buffer.append(at_s)
         self._stretches.add(at_s)
-        if len(self._waiting) >= 32_768:
-            self._take_in()
+        if len(self._buffer) >= 32_768:
+            self._flush()
 
-    def _take_in(self) -> None:
-        offsets = np.array(self._waiting)
-        self._waiting = self._waiting[-1:]  # the next gap begins here
+    def _flush(self) -> None:
+        offsets = np.array(self._buffer)
+        self._buffer = self._buffer[-1:]  # the next gap begins here
         gaps = np.diff(offsets)
         self._gaps.add(gaps.tolist())
         self._in_order.extend(gaps[: IN_ORDER - len(self._in_order)].tolist())
@@ -153,32 +155,32 @@ class Starts:
 
 
 class _Stretches:
-    """Figures of one stretch after another."""
+    """Figures per stretch."""
 
     def __init__(self) -> None:
-        self._seen: list[dict[str, float]] = []
+        self._complete: list[dict[str, float]] = []
         self._first_s = 0.0
         self._statistics = ArrivalStatistics()
 
     def add(self, at_s: float) -> None:
         if self._statistics.count >= STRETCH:
-            self._seen.append(self._figures())
+            self._complete.append(self._figures())
             self._statistics = ArrivalStatistics()
         if not self._statistics.count:
             self._first_s = at_s
         self._statistics.add(at_s - self._first_s)
 
     def means(self) -> dict[str, float]:
-        """Of whole stretches, and of the last one where it is more than half of one or the only one."""
-        last = [self._figures()] if not self._seen or self._statistics.count > STRETCH // 2 else []
-        seen = [*self._seen, *last]
-        return {name: statistics.fmean(found[name] for found in seen if name in found) for name in seen[0]}
+        """Means over complete stretches, and the last one if it is more than half complete or the only one."""
+        last = [self._figures()] if not self._complete or self._statistics.count > STRETCH // 2 else []
+        stretches = [*self._complete, *last]
+        return {name: statistics.fmean(s[name] for s in stretches if name in s) for name in stretches[0]}
 
     def _figures(self) -> dict[str, float]:
-        """Span and variation, and dispersions by their window as text."""
-        found = {"span_s": self._statistics.span_s, "gap_cv": self._statistics.gap_cv}
-        found |= {str(window_s): self._statistics.dispersion(window_s) for window_s in DISPERSION_WINDOWS_S}
-        return {name: value for name, value in found.items() if value is not None}
+        """Span and gap CV, and dispersions by window as text."""
+        figures: dict[str, float | None] = {"span_s": self._statistics.span_s, "gap_cv": self._statistics.gap_cv}
+        figures |= {str(window_s): self._statistics.dispersion(window_s) for window_s in DISPERSION_WINDOWS_S}
+        return {name: value for name, value in figures.items() if value is not None}
 
 
 class _Windows:
@@ -207,10 +209,10 @@ class _Windows:
 
 
 def coarse_tick_s(starts_s: list[float]) -> float | None:
-    """The tick of a clock that is coarse beside the gaps, or None.
+    """The tick of a clock that is coarse compared with the gaps, or None.
 
-    A clock ticks where all gaps are whole multiples of the smallest, give or take 1 % of it, and not all the same:
-    that would be an even spacing. Other than the readers', this rule does not want several starts in a tick.
+    A clock ticks if all gaps are integer multiples of the smallest, within 1 % of it, and differ; equal gaps are even
+    spacing. Unlike the trace readers' rule, this one does not require several starts in one tick.
     """
     gaps_s = [b - a for a, b in pairwise(starts_s)]
     above_s = [gap_s for gap_s in gaps_s if gap_s > 0]

@@ -1,4 +1,4 @@
-"""Presets as TOML, for which the standard library has a reader only."""
+"""Write presets as TOML; the standard library only reads it."""
 
 import json
 import math
@@ -16,21 +16,21 @@ _EXACT_FLOATS = 2**53
 
 
 def preset_toml(preset: Preset, comments: Sequence[str] = ()) -> str:
-    """A preset as a file that :func:`~workloads.presets.preset.preset_from` reads back as it was.
+    """A preset as TOML text; :func:`~workloads.presets.preset.preset_from` reads it back unchanged.
 
     Args:
-        preset: whose options, where they hold lists, hold no tuples, as those of a file do not.
-        comments: lines for the file's head.
+        preset: its arrival options must not hold tuples, because TOML reads them back as lists.
+        comments: comment lines at the top.
 
     Raises:
-        ValueError: an option holds what TOML has no form for, such as None.
+        ValueError: an option holds a value that TOML cannot express, such as None.
     """
     head = [f"# {''.join(filter(str.isprintable, comment))}" for comment in comments]
     return "\n".join([*head, *([""] if head else []), *_table((), msgspec.to_builtins(preset))]) + "\n"
 
 
 def _table(path: tuple[str, ...], table: Mapping[str, Any]) -> Iterator[str]:
-    """Values first, since everything behind a header belongs to it; then tables and arrays of tables."""
+    """Values before tables, because everything after a table header belongs to that table."""
     for key, value in table.items():
         if not _is_table(value) and not _is_tables(value):
             yield from _entry(key, value)
@@ -81,17 +81,17 @@ def _value(value: object) -> str:
         return _text(value)
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_value, value))}]"
-    if isinstance(value, Mapping):  # inside a list that holds other things too
+    if isinstance(value, Mapping):  # in a list of mixed values
         return f"{{ {', '.join(f'{_name((str(key),))} = {_value(item)}' for key, item in value.items())} }}"
-    raise ValueError(f"TOML has no form for {value!r}")
+    raise ValueError(f"TOML cannot express {value!r}")
 
 
 def _float(value: float) -> str:
-    """The shortest that reads back as the same number; whole ones without a point, as a person writes them."""
+    """The shortest text that reads back as the same number; integers without a decimal point."""
     whole = math.isfinite(value) and value == int(value) and abs(value) < _EXACT_FLOATS
     return str(int(value)) if whole else repr(value)
 
 
 def _text(value: str) -> str:
-    """JSON's escapes are TOML's, but for DEL."""
+    """A TOML string: JSON escapes the same characters except DEL."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,4 +1,4 @@
-"""The numbers of a preset's sessions: lengths, pauses and what they share, drawn without writing a word."""
+"""Draw the numbers of a preset's sessions: lengths, pauses and shared parts, without text."""
 
 import itertools
 import math
@@ -15,26 +15,26 @@ from workloads.rng import Rng, Seed
 
 LEAST_QUESTION_TOKENS = 4
 _COMPACTED_SHARE = 0.3
-"""Of the longest prompt, what is left after a compaction."""
+"""Length of a prompt after compaction, relative to the longest prompt."""
 _UNIT_NORMAL = NormalDist()
 
 
 class Document(msgspec.Struct, frozen=True):
-    """A piece of the corpus, by its number."""
+    """A document of the corpus, by its number."""
 
     number: int
     tokens: int
 
 
 class DrawnTurn(msgspec.Struct, frozen=True):
-    """One request in numbers.
+    """One request without its text.
 
     Attributes:
-        input_tokens: of the whole prompt.
-        output_tokens: of the answer.
-        think_s: before it.
-        documents: that stand before the question.
-        is_fresh: whether the prompt begins anew, as a first one and one after a compaction do.
+        input_tokens: tokens of the whole prompt.
+        output_tokens: requested length of the answer.
+        think_s: pause before the request, in seconds.
+        documents: documents before the question.
+        is_fresh: whether the prompt starts over: a first prompt, or one after compaction.
     """
 
     input_tokens: int
@@ -45,7 +45,7 @@ class DrawnTurn(msgspec.Struct, frozen=True):
 
 
 class DrawnSession(msgspec.Struct, frozen=True):
-    """A session in numbers; ``group`` says whose system prompt it has."""
+    """A session without its text; ``group`` selects its system prompt."""
 
     number: int
     start_s: float
@@ -54,13 +54,13 @@ class DrawnSession(msgspec.Struct, frozen=True):
 
 
 class _Popularity:
-    """Draws one of ``count`` things by Zipf's law: the k-th (from 1) in proportion to ``k ** -skew``."""
+    """Zipf's law over ``count`` items: the k-th (from 1) has a probability proportional to ``k ** -skew``."""
 
     def __init__(self, count: int, skew: float) -> None:
         self._cumulative = list(itertools.accumulate(k**-skew for k in range(1, count + 1)))
 
     def sample(self, rng: Rng) -> int:
-        """Position from 0, the most popular first."""
+        """Index of an item; 0 is the most popular."""
         total = self._cumulative[-1]
         return min(bisect_right(self._cumulative, rng.uniform() * total), len(self._cumulative) - 1)
 
@@ -69,13 +69,13 @@ class Drawing:
     """Draws the sessions of one plan, each from its number alone.
 
     Args:
-        name: of the workload: sessions of different ones are drawn differently.
-        preset: what they are like.
-        seed: of the plan; its words play no part.
+        name: of the workload; different workloads draw different sessions.
+        preset: the preset.
+        seed: of the plan; only ``seed.traffic`` is used.
         scale: factor on every length.
-        limit: the longest prompt, in tokens.
-        reach_s: sessions end with the first turn that comes after more seconds of pauses than this: it is what their
-            users think about until the load is over.
+        limit: longest prompt, in tokens.
+        reach_s: length of the load. A session ends with the first turn that its pauses alone put beyond it; this turn
+            keeps the user thinking until the end of the load.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Drawing:
         self.shared_tokens = max(LEAST_QUESTION_TOKENS, round(shared.tokens * scale)) if shared else 0
 
     def sessions(self) -> Iterator[DrawnSession]:
-        """Sessions without end, in the order of their start."""
+        """Endless sessions, in the order of their start."""
         for number, (start_s, tenant) in enumerate(self._arrivals()):
             draws = self._seed.draws(self._name, "session", str(number))
             group = self._group(draws, tenant)
@@ -101,7 +101,7 @@ class Drawing:
             yield DrawnSession(number, start_s, group, tuple(self._turns(count, self._factor(tenant), draws)))
 
     def outline(self, session: DrawnSession) -> SessionOutline:
-        """What the session's prompts consist of."""
+        """The outline of a session."""
         return SessionOutline(f"{self._name}-{session.number}", session.start_s, tuple(self._outlined(session)))
 
     def _arrivals(self) -> Iterator[tuple[float, int | None]]:
@@ -125,28 +125,28 @@ class Drawing:
             output = max(2, self._scaled(self._preset.output, output_p, factor))
             grown = last_tokens + self._scaled(self._preset.append, input_p, 1.0)
             if k and grown <= self._limit:
-                wanted, is_fresh = grown, False
+                tokens, is_fresh = grown, False
             elif k:
-                wanted, is_fresh = round(_COMPACTED_SHARE * self._limit), True
+                tokens, is_fresh = round(_COMPACTED_SHARE * self._limit), True
             else:
-                wanted, is_fresh = self._scaled(self._preset.input, input_p, factor), True
-            documents = tuple(self._chosen(draws, self._limit - wanted))
-            wanted += sum(document.tokens for document in documents)
+                tokens, is_fresh = self._scaled(self._preset.input, input_p, factor), True
+            documents = tuple(self._documents_in(draws, self._limit - tokens))
+            tokens += sum(document.tokens for document in documents)
             if is_fresh:
-                wanted = min(self._limit, max(wanted, self.shared_tokens + LEAST_QUESTION_TOKENS))
-            yield DrawnTurn(wanted, output, think_s, documents, is_fresh)
-            last_tokens = wanted + output
+                tokens = min(self._limit, max(tokens, self.shared_tokens + LEAST_QUESTION_TOKENS))
+            yield DrawnTurn(tokens, output, think_s, documents, is_fresh)
+            last_tokens = tokens + output
 
-    def _chosen(self, draws: Rng, room: int) -> Iterator[Document]:
-        """Different documents, as long as there is room for them."""
+    def _documents_in(self, draws: Rng, room: int) -> Iterator[Document]:
+        """Distinct documents that fit into ``room`` tokens."""
         documents, popularity = self._preset.documents, self._documents
         if documents is None or popularity is None:
             return
-        wanted = min(documents.pool, max(0, round(documents.per_request.sample(draws))))
-        chosen: dict[int, None] = {}
-        while len(chosen) < wanted:
-            chosen[popularity.sample(draws)] = None
-        for number in chosen:
+        count = min(documents.pool, max(0, round(documents.per_request.sample(draws))))
+        numbers: dict[int, None] = {}
+        while len(numbers) < count:
+            numbers[popularity.sample(draws)] = None
+        for number in numbers:
             p = self._seed.draws("document", str(number)).uniform()
             tokens = max(LEAST_QUESTION_TOKENS, self._scaled(documents.tokens, p, 1.0))
             room -= tokens
@@ -184,7 +184,7 @@ class Drawing:
         return drawn if tenant is None else tenant % self._preset.shared.groups
 
     def _factor(self, tenant: int | None) -> float:
-        """By how much a tenant's lengths differ from the preset's."""
+        """Factor on a tenant's lengths."""
         if tenant is None or not self._preset.tenant_spread:
             return 1.0
         return math.exp(self._preset.tenant_spread * self._seed.draws("tenant", str(tenant)).normal())

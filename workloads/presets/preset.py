@@ -1,7 +1,7 @@
-"""What a preset is: the shape of one kind of traffic, as data.
+"""Presets: one kind of traffic as data.
 
-The presets that come with Bakeoff are TOML files beside this module; ``bakeoff workloads fit`` writes the same kind of
-file from a trace, and the workload ``preset`` replays any of them.
+The built-in presets are TOML files beside this module. ``bakeoff workloads fit`` writes such a file from a trace, and
+the workload ``preset`` replays any of them.
 """
 
 import tomllib
@@ -19,97 +19,97 @@ from workloads.text import Style
 
 
 class NaturalArrival(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How sessions arrive by themselves: what ``arrival = "workload"`` replays."""
+    """The preset's own arrival process, which ``arrival = "workload"`` replays."""
 
     process: str
-    """Name of an arrival process, or ``at-once``: all of them wait when the load begins."""
+    """Name of an arrival process, or ``at-once``: all sessions are waiting when the load begins."""
     rate_per_s: float = 1.0
     """Sessions per second."""
     options: dict[str, Any] = {}
-    """The process's own."""
+    """Options of the process."""
 
     def made(self) -> Arrival | None:
         """The process; None for ``at-once``."""
         return None if self.process == "at-once" else arrival(self.process, self.rate_per_s, self.options)
 
     def tenants(self) -> MultiTenant:
-        """The process, of which each arrival is somebody's."""
+        """The process, as one whose arrivals belong to tenants."""
         made = self.made()
-        assert isinstance(made, MultiTenant), "a preset with tenant_spread has been checked for this"
+        assert isinstance(made, MultiTenant), "Preset checks this for tenant_spread"
         return made
 
 
 class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A system prompt that several sessions have in common."""
+    """System prompts that sessions share."""
 
     tokens: int
     groups: int = 1
-    """How many different ones there are."""
+    """Number of different system prompts."""
     skew: float = 1.0
-    """Popularity of the k-th group is proportional to k to the power of minus this; 0 makes them alike."""
+    """Zipf exponent: the popularity of the k-th prompt is proportional to k^-skew; 0 is uniform."""
 
 
 class Documents(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Pieces of a corpus that stand before each question, as retrieval puts them there."""
+    """Documents before each question, as in retrieval-augmented generation."""
 
     pool: int
-    """Documents in the corpus."""
+    """Number of documents in the corpus."""
     tokens: Distribution
     """Length of a document."""
     per_request: Distribution
-    """How many stand in one prompt."""
+    """Number of documents per prompt."""
     skew: float = 1.0
-    """Popularity, as in :class:`Shared`."""
+    """Zipf exponent, as in :class:`Shared`."""
 
 
 class Anchor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A figure of the real thing that the preset meets; ``bakeoff workloads show`` checks it."""
+    """Expected range of a figure, from real traffic; ``bakeoff workloads show`` checks it."""
 
     metric: str
-    """A figure of :class:`~workloads.portrait.Portrait`."""
+    """A figure of :class:`~workloads.profile.WorkloadProfile`."""
     low: float
     high: float
     source: str
-    """Where the figure comes from."""
+    """Source of the figure."""
 
 
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One kind of traffic; lengths are tokens and times seconds, both of the real thing."""
+    """One kind of traffic; lengths are in tokens and times in seconds, unscaled."""
 
     summary: str
-    """One line: what it is."""
+    """One line of description."""
     source: str
-    """What the figures come from, with the licence where it asks to be named."""
+    """Source of the figures, with its licence if it requires attribution."""
     arrival: NaturalArrival
     input: Distribution
-    """A session's first prompt as the engine counts it: template and system prompt included, documents on top."""
+    """Tokens of a session's first prompt, including template and system prompt but not documents."""
     output: Distribution
-    """Each answer."""
+    """Tokens of each answer."""
     correlation: float = 0.0
-    """Spearman's, between the input and the output of a request."""
+    """Spearman's correlation between the input and the output of a request."""
     turns: Distribution = Fixed(1.0)
-    """Requests of a session."""
+    """Requests per session."""
     append: Distribution = Fixed(0.0)
-    """What a later turn's prompt adds to the last prompt and its answer."""
+    """Tokens that a later turn adds to the previous prompt and its answer."""
     think_s: Distribution = Fixed(0.0)
-    """From the end of an answer to the session's next request."""
+    """Seconds from the end of an answer to the session's next request."""
     shared: Shared | None = None
     documents: Documents | None = None
     tenant_spread: float | None = None
-    """Set where the arrival process has tenants: each has a system prompt of its own and lengths that differ by a
-    factor whose logarithm has this standard deviation."""
+    """Only for arrival processes with tenants: each tenant has its own system prompt and a factor on its lengths whose
+    logarithm has this standard deviation."""
     style: Style = "prose"
     json_schema: bool = False
-    """Every answer must follow a JSON schema, which stands in the system prompt."""
+    """Whether every answer must follow a JSON schema, which is in the system prompt."""
     max_input_tokens: int = 131_072
-    """A prompt that would grow longer is compacted, as agents do: the session goes on with a summary."""
+    """A prompt that would grow longer is compacted, as agents do: the session continues with a summary."""
     anchors: tuple[Anchor, ...] = ()
 
     def __post_init__(self) -> None:
         if not -1 <= self.correlation <= 1:
             raise ValueError(f"correlation must lie between -1 and 1, not {self.correlation}")
         if self.json_schema and self.shared is None:
-            raise ValueError("json_schema needs shared: the schema stands in the system prompt")
+            raise ValueError("json_schema needs shared, because the schema is in the system prompt")
         if self.tenant_spread is not None and self.arrival.process != "multi-tenant":
             raise ValueError("tenant_spread needs arrival.process = 'multi-tenant'")
         if self.documents is not None and self.documents.pool < 1:
@@ -119,17 +119,17 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 def preset_names() -> tuple[str, ...]:
-    """The presets that come with Bakeoff."""
+    """Names of the built-in presets."""
     files = resources.files("workloads.presets").iterdir()
     return tuple(sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml")))
 
 
 def read_preset(path: Path) -> Preset:
-    """A preset from a file.
+    """Read a preset from a file.
 
     Raises:
-        BadOption: it is no TOML, or holds a key or a value that is wrong.
-        WorkloadError: it cannot be read.
+        BadOption: the file is not TOML, or has an invalid key or value.
+        WorkloadError: the file cannot be read.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -139,13 +139,13 @@ def read_preset(path: Path) -> Preset:
 
 
 def built_in(name: str) -> Preset:
-    """A preset that comes with Bakeoff."""
+    """A built-in preset."""
     text = resources.files("workloads.presets").joinpath(f"{name}.toml").read_text(encoding="utf-8")
     return preset_from(text, f"preset '{name}'")
 
 
 def preset_from(text: str, owner: str) -> Preset:
-    """A preset from TOML.
+    """Parse a preset from TOML.
 
     Raises:
         BadOption: as :func:`read_preset`.
@@ -155,5 +155,5 @@ def preset_from(text: str, owner: str) -> Preset:
     except tomllib.TOMLDecodeError as error:
         raise BadOption(f"{owner} is not TOML: {error}") from error
     preset = typed_options(Preset, data, owner, BadOption)
-    preset.arrival.made()  # refuses an unknown process or option now
+    preset.arrival.made()  # reports an unknown process or option now
     return preset

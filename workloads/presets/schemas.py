@@ -1,4 +1,4 @@
-"""JSON schemas of the size and shape that applications ask answers in."""
+"""JSON schemas of the size and shape that applications use for structured output."""
 
 import functools
 import json
@@ -22,7 +22,7 @@ _KINDS = (
 
 @functools.lru_cache(maxsize=256)
 def json_schema(number: int) -> str:
-    """Schema ``number``: an object of 5 to 12 named fields, all of them required; the same on every machine."""
+    """Schema ``number``: an object with 5 to 12 required fields, the same on every machine."""
     rng = Rng("json-schema", str(number))
     count, names = 5 + rng.below(8), dict[str, object]()
     while len(names) < count:

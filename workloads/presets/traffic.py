@@ -1,4 +1,4 @@
-"""Sessions of a preset: drawn in numbers (:mod:`workloads.presets.drawing`), then written to fit them exactly."""
+"""Sessions of a preset: numbers are drawn (:mod:`workloads.presets.drawing`), then text is written to match."""
 
 import functools
 from collections.abc import Iterator
@@ -18,25 +18,24 @@ from workloads.tokenizer import Tokenizer
 from workloads.types import Session, Turn
 
 _SYSTEMS, _DOCUMENTS = 64, 4096
-"""How many are kept that were written."""
+"""Numbers of written texts to cache."""
 
 
 class PresetTraffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Endless sessions of one preset.
 
-    Each session is drawn and written from its number alone: it has the same lengths and words whatever came before.
+    Each session depends on its number alone, not on the sessions before it.
     """
 
     name: str
     preset: Preset
     scale: float = 1.0
-    """Every length is multiplied by this before rounding; below 1 for machines that cannot bear the real ones."""
+    """Factor on every length, before rounding; below 1 for machines too slow for the real lengths."""
     max_input_tokens: int | None = None
-    """The longest prompt, in tokens after scaling; the default is the preset's, scaled."""
+    """Longest prompt, in tokens after scaling; the default is the preset's limit, scaled."""
     api: Api = "chat"
     reach_s: float | None = None
-    """Turns behind the first one that comes after more seconds of pauses than this are left out: a load of that length
-    cannot reach them."""
+    """Length of the load, in seconds. A session ends with the first turn that its pauses alone put beyond it."""
 
     def __post_init__(self) -> None:
         check_scale(self.scale)
@@ -44,7 +43,7 @@ class PresetTraffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"max_input_tokens must be at least 1, not {self.max_input_tokens}")
 
     def own_rate_per_s(self) -> float | None:
-        """Sessions per second by the preset's own arrival process; None where all come at once."""
+        """Sessions per second of the preset's arrival process; None if all sessions start at once."""
         return None if self.preset.arrival.process == "at-once" else self.preset.arrival.rate_per_s
 
     def sessions(self, tokenizer: Tokenizer, seed: Seed) -> Iterator[Session]:
@@ -53,17 +52,17 @@ class PresetTraffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (author.session(drawn) for drawn in self.drawing(seed).sessions())
 
     def outlines(self, seed: Seed) -> Iterator[SessionOutline]:
-        """The same sessions without words."""
+        """The same sessions without text."""
         drawing = self.drawing(seed)
         return (drawing.outline(drawn) for drawn in drawing.sessions())
 
     def starts(self, seed: Seed) -> Iterator[float]:
-        """When sessions start, without drawing anything else of them; nothing where all come at once."""
+        """Session starts in seconds, without drawing the sessions; empty if all start at once."""
         process = self.preset.arrival.made()
         return iter(()) if process is None else process.offsets_s(seed.traffic)
 
     def extra_figures(self, seed: Seed) -> dict[str, float]:
-        """Of tenants, where there are any."""
+        """Figures about tenants; empty without tenants."""
         if self.preset.tenant_spread is None:
             return {}
         tenants = self.preset.arrival.tenants()
@@ -75,25 +74,27 @@ class PresetTraffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         }
 
     def primers(self, tokenizer: Tokenizer, seed: Seed) -> Iterator[Session]:
-        """One short session for each system prompt that sessions share, so that a cache can be primed with it."""
+        """One short session per shared system prompt, to prime a cache."""
         author = _Author(self, tokenizer, seed)
         return (author.primer(group) for group in range(self.preset.shared.groups if self.preset.shared else 0))
 
     def notes(self) -> list[str]:
         """Source, scale and what is synthetic."""
-        scaled = "" if self.scale == 1 else f"; every length × {self.scale:g} so that this machine can bear it"
+        scaled = "" if self.scale == 1 else f"; every length × {self.scale:g} to suit this machine"
         summary = f"{self.name}: {self.preset.summary}; {self.preset.source}; text synthetic and token-exact{scaled}"
-        lengths = f"{self.name}: an answer ends with its JSON schema; the length that was asked for is an upper bound"
+        lengths = (
+            f"{self.name}: an answer ends when its JSON schema is complete; the requested length is an upper bound"
+        )
         return [summary, lengths] if self.preset.json_schema else [summary]
 
     def drawing(self, seed: Seed) -> Drawing:
-        """What draws the sessions' numbers."""
+        """The generator of the sessions' numbers."""
         scaled = round(self.preset.max_input_tokens * self.scale)
         limit = scaled if self.max_input_tokens is None else min(scaled, self.max_input_tokens)
         return Drawing(self.name, self.preset, seed, scale=self.scale, limit=limit, reach_s=self.reach_s)
 
     def within(self, reach_s: float) -> Self:
-        """The same without most of the turns that a load of that many seconds cannot reach."""
+        """The same workload without most turns beyond the end of a load of ``reach_s`` seconds."""
         return msgspec.structs.replace(self, reach_s=reach_s)
 
 
@@ -147,7 +148,7 @@ class _Author:
         return self._writer.passage(document.tokens, words, self._base + document.number)
 
     def _written_system(self, group: int) -> str:
-        """The system prompt of a group: instructions, and then its schema, where answers have one."""
+        """The system prompt of a group: instructions, and the schema of answers if there is one."""
         schema = f" Answer in JSON that follows this schema: {json_schema(group)}" if self._preset.json_schema else ""
         tokens = self._shared_tokens - (self._tokenizer.count(schema) if schema else 0)
         words = self._seed.wording("system", str(group))

@@ -1,4 +1,4 @@
-"""Text of an exact number of tokens, made from small grammars."""
+"""Text with an exact number of tokens, generated from small grammars."""
 
 from workloads.text.writer import MARKS, MIN_PASSAGE_TOKENS, Style, Writer, first_mark, writer
 

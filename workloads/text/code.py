@@ -1,4 +1,4 @@
-"""Source code from a small grammar: what an editor sends for completion looks like this to a tokenizer."""
+"""Source code from a small grammar, similar to completion requests for a tokenizer."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ _TYPES = ("int", "str", "float", "bytes", "bool", "list[str]", "dict[str, int]",
 
 
 def code_units(rng: Rng) -> Iterator[str]:
-    """Yield lines without end, each with the line break before it: functions of a few statements."""
+    """Yield endless functions of a few statements, line by line, each line with the line break before it."""
     yield "\nimport json\nfrom pathlib import Path\n"
     while True:
         yield from _function(rng)

@@ -1,7 +1,7 @@
-"""English from a small grammar, in units that a tokenizer cannot merge.
+"""English from a small grammar, in units that tokenizers do not merge.
 
-A unit begins with a space and ends in a letter or a full stop. Every tokenizer in use, byte-level, SentencePiece or
-word pieces, begins a new token at such a space, so that the tokens of a text are the sum over its units.
+A unit begins with a space and ends with a letter or a full stop. All common tokenizers (byte-level, SentencePiece, word
+pieces) start a new token at such a space, so the tokens of a text are the sum over its units.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ _TAILS = (
 
 
 def prose_units(rng: Rng) -> Iterator[str]:
-    """Yield units without end: a request first, then sentences of context."""
+    """Yield endless units: a request, then sentences of context."""
     yield f" {rng.choice(_OPENERS)}"
     yield " how"
     yield from _clause(rng, opens=False)

@@ -1,10 +1,9 @@
-"""Passages of an exact number of tokens that can be set one behind the other.
+"""Passages with an exact number of tokens, which can be concatenated.
 
-A passage begins with a space and two words that are its own, so that two passages part at their first token, also
-where a template cuts the space off (at their second, where thousands of them follow the same text). Its tokens are
-counted unit by unit from a table of costs, not by encoding it: a passage of 10,000 tokens costs five milliseconds. Who
-builds a prompt of passages counts it once as a whole (:mod:`workloads.prompts`) and trims its end where a tokenizer
-merged after all.
+A passage begins with a space and two words of its own. So two passages differ at their first token, even if a template
+strips the space (at their second, if thousands of passages follow the same text). Tokens are counted per unit from a
+table of costs instead of encoding the passage: 10,000 tokens take five milliseconds. A prompt made of passages is
+counted once as a whole (:mod:`workloads.prompts`) and trimmed at its end if the tokenizer merged across units.
 """
 
 import functools
@@ -19,23 +18,23 @@ from workloads.tokenizer import Tokenizer
 
 Style = Literal["prose", "code"]
 MIN_PASSAGE_TOKENS = 2
-"""Below this a passage cannot be told from another."""
+"""Shorter passages are not distinct."""
 
 MARKS = 1 << 40
-"""Marks are counted up from a random one below this, so that two plans part early too."""
+"""Marks count up from a random number below this, so that the texts of two plans differ early."""
 
 _UNITS: dict[Style, Callable[[Rng], Iterator[str]]] = {"prose": prose_units, "code": code_units}
 _CONTEXT_CHARS = 6
-"""How far back a line break can merge: ``):`` and its line break are one token in some vocabularies."""
+"""How far back a line break can merge; in some vocabularies ``):`` and a line break are one token."""
 _FILLER: dict[Style, str] = {"prose": "", "code": "\n    #"}
-"""What stands before the single words that fill up the last tokens."""
+"""Text before the single words that fill up the last tokens."""
 _BEFORE = "a"
 _SPACE_MARKS = "Ġ▁"
-"""How byte-level vocabularies and SentencePiece write the space before a word."""
+"""The space before a word in byte-level vocabularies and in SentencePiece."""
 
 
 class Writer:
-    """Writes for one tokenizer; :func:`writer` keeps one for each."""
+    """Writes passages for one tokenizer; :func:`writer` caches writers."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -44,14 +43,14 @@ class Writer:
         self._openers = _openers(tokenizer, self.words)
 
     def passage(self, tokens: int, rng: Rng, mark: int = 0, style: Style = "prose") -> str:
-        """Text of ``tokens`` tokens behind other text.
+        """Write a passage of ``tokens`` tokens, to follow other text.
 
         Args:
             tokens: at least 1.
-            rng: draws the words.
-            mark: different for every passage that may follow the same text in one plan; rng must be made from the
+            rng: for the words.
+            mark: unique among the passages of a plan that may follow the same text; ``rng`` must be derived from the
                 plan's seed and the mark.
-            style: what the text looks like.
+            style: prose or code.
         """
         parts = self.head(mark, rng)[:tokens]
         left = tokens - len(parts)
@@ -71,15 +70,15 @@ class Writer:
         return "".join([*parts, *(rng.choice(self.words) for _ in range(left))])
 
     def head(self, mark: int, rng: Rng) -> list[str]:
-        """Two words for a passage's mark, and one more that the seed alone decides."""
+        """Two words that encode the mark, and one that depends on the seed only."""
         opener = self._openers[mark % len(self._openers)]
         second = self.words[(mark // len(self._openers) + mark * 7) % len(self.words)]
         return [opener, second, rng.choice(self.words)]
 
     def more(self, text: str, tokens: int, rng: Rng) -> str:
-        """``text`` with so many tokens more at its end, or fewer where ``tokens`` is negative.
+        """Lengthen ``text`` by ``tokens`` tokens at its end, or shorten it if ``tokens`` is negative.
 
-        What is taken away is whole words; what is then missing is filled up with single-token words.
+        Shortening removes whole words and then fills up with single-token words.
         """
         if tokens < 0:
             shorter = text
@@ -91,7 +90,7 @@ class Writer:
         return text + "".join(rng.choice(self.words) for _ in range(tokens))
 
     def _cost(self, tail: str, unit: str) -> int:
-        """Tokens that ``unit`` adds behind a text that ends in ``tail``."""
+        """Tokens that ``unit`` adds to a text ending in ``tail``."""
         key = (tail, unit)
         cost = self._costs.get(key)
         if cost is None:
@@ -101,29 +100,29 @@ class Writer:
 
 
 def first_mark(seed: Seed) -> int:
-    """Where a plan's marks begin."""
+    """The first mark of a plan."""
     return seed.wording("marks").below(MARKS)
 
 
 @functools.lru_cache(maxsize=4)
 def writer(tokenizer: Tokenizer) -> Writer:
-    """The writer of a tokenizer, with the costs that it has learnt."""
+    """The cached writer of a tokenizer, with its table of costs."""
     return Writer(tokenizer)
 
 
 def _single_token_words(tokenizer: Tokenizer) -> tuple[str, ...]:
-    """Lower-case words that are one token behind a space, in the order of the vocabulary, the space included."""
-    found = (token.lstrip(_SPACE_MARKS) for token, _ in sorted(tokenizer.vocabulary.items(), key=lambda item: item[1]))
-    candidates = dict.fromkeys(f" {word}" for word in found if _is_word(word))
+    """Lower-case words that are one token with a space before them, in the order of the vocabulary."""
+    words = (token.lstrip(_SPACE_MARKS) for token, _ in sorted(tokenizer.vocabulary.items(), key=lambda item: item[1]))
+    candidates = dict.fromkeys(f" {word}" for word in words if _is_word(word))
     base = tokenizer.count(_BEFORE)
     exact = tuple(word for word in candidates if tokenizer.count(_BEFORE + word) - base == 1)
     if not exact:
-        raise WorkloadError("this tokenizer has no single-token words: no prompt of an exact length can be made")
+        raise WorkloadError("this tokenizer has no single-token words, so prompts of exact length cannot be written")
     return exact
 
 
 def _openers(tokenizer: Tokenizer, words: tuple[str, ...]) -> tuple[str, ...]:
-    """Those that are one token at the beginning of a text and of a line too, where their space is gone."""
+    """Words that are one token without their space, too, at the beginning of a text and of a line."""
     line = tokenizer.count("\n")
     bare = (word for word in words if tokenizer.count(word[1:]) == 1)
     return tuple(word for word in bare if tokenizer.count(f"\n{word[1:]}") == line + 1) or words

@@ -1,4 +1,4 @@
-"""``csv``: any table of requests, its columns named by a map."""
+"""``csv``: any table of requests, with a map of column names."""
 
 from collections.abc import Iterator, Mapping
 
@@ -12,20 +12,20 @@ from workloads.traces.row import TraceRow
 from workloads.traces.table import Header, table
 
 FIELDS = ("at_s", "input_tokens", "output_tokens", "session", "think_s")
-"""What a column can be."""
+"""Fields that a column can hold."""
 _NEEDED = ("input_tokens", "output_tokens")
 
 
 class Csv(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A table with a header; lengths must be there, times, sessions and think times may."""
+    """A table with a header; lengths are required, times, sessions and think times are optional."""
 
     path: str
     """The CSV file, plain or gzip."""
     columns: dict[str, str] = {}
-    """Its name for each of ours: ``{at_s = "arrival_time", input_tokens = "prompt", …}``; ours is looked for where
-    none is given."""
+    """The file's name for each field: ``{at_s = "arrival_time", input_tokens = "prompt", …}``; fields that are left out
+    keep their own name."""
     time_unit_s: float = 1.0
-    """Seconds in one unit of ``at_s`` and ``think_s`` where they are numbers; ``at_s`` may be time stamps too."""
+    """Seconds per unit of numeric ``at_s`` and ``think_s``; ``at_s`` may also be time stamps."""
 
     def __post_init__(self) -> None:
         for name in self.columns:
@@ -35,9 +35,9 @@ class Csv(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"time_unit_s must be above 0 and at most 86400, not {self.time_unit_s}")
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
-        """See :class:`workloads.traces.row.Trace`."""
-        del seed  # nothing is left open
-        clock, fields, found = Clock(), list[str](), False
+        """The requests, as :class:`workloads.traces.row.Trace` defines them."""
+        del seed  # the trace leaves nothing to chance
+        clock, fields, has_rows = Clock(), list[str](), False
 
         def choose(header: Header) -> list[str]:
             fields[:] = [name for name in FIELDS if name in (*self.columns, *_NEEDED, *header)]
@@ -49,20 +49,20 @@ class Csv(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             except ValueError as cause:
                 raise bad(self.path, row, str(cause)) from None
             if request is not None:
-                found = True
+                has_rows = True
                 yield request
-        if not found:
-            raise bad(self.path, None, "holds no row with output tokens")
+        if not has_rows:
+            raise bad(self.path, None, "has no row with output tokens")
 
     def notes(self) -> list[str]:
-        """What is left out."""
-        return ["csv: lengths and times as recorded; rows with 0 output tokens are left out as failed"]
+        """What is left out of the trace."""
+        return ["csv: lengths and times as recorded; rows with 0 output tokens count as failed and are left out"]
 
     def _row(self, fields: Mapping[str, str], clock: Clock) -> TraceRow | None:
-        """A request, or None where it failed.
+        """A request, or None if it failed.
 
         Raises:
-            ValueError: a field is no number, out of range, or a time before the row above.
+            ValueError: a field is not a number or out of range, or the time is before that of the previous row.
         """
         named = {name: self.columns.get(name, name) for name in fields}
         output_tokens = tokens(fields["output_tokens"], named["output_tokens"], 0)

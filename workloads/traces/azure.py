@@ -1,8 +1,8 @@
 """``azure``: the Azure LLM inference traces of 2023 and 2024 (Microsoft, CC-BY-4.0).
 
 Patel et al., "Splitwise", ISCA 2024; Stojkovic et al., "DynamoLLM", HPCA 2025. A week of 2024 has 27 million rows, so
-a block of rows is read column by column, in about a microsecond a row. A block in which any row does not fit that is
-read again by :meth:`_Reader._strict`, which knows every form and says what is wrong.
+a block of rows is parsed column by column, in about a microsecond per row. If a row does not fit this path, the block
+is parsed again by :meth:`_Reader._strict`, which accepts every valid form and reports errors.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from workloads.traces.table import missing_column
 
 _COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _PLAIN = b"0123456789-: .,+\r\n"
-"""A block with any other byte is read strictly: ``int`` and ``float`` alone would take ``1_000`` and ``1e3``."""
+"""A block with any other byte takes the strict path, because ``int`` and ``float`` accept ``1_000`` and ``1e3``."""
 _MINUTE_CHARS = len("2024-05-10 00:00:")
 _ZONE = b"+00:00"
 
@@ -30,24 +30,24 @@ class Azure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The CSV file, plain or gzip."""
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
-        """See :class:`workloads.traces.row.Trace`."""
-        del seed  # nothing is left open
+        """The requests, as :class:`workloads.traces.row.Trace` defines them."""
+        del seed  # the trace leaves nothing to chance
         reader = _Reader(self.path)
         for row, block in blocks(self.path):
             yield from reader.read(row, block)
         if not reader.found:
-            raise bad(self.path, None, "holds no row with generated tokens below its header")
+            raise bad(self.path, None, "has no row with generated tokens below its header")
 
     def notes(self) -> list[str]:
-        """What is left out."""
+        """What is left out of the trace."""
         return [
-            "azure: arrivals and lengths as recorded; the trace names no sessions, every request is on its own",
-            "azure: rows with 0 generated tokens are left out as failed",
+            "azure: arrivals and lengths as recorded; the trace has no sessions, so each request is one",
+            "azure: rows with 0 generated tokens count as failed and are left out",
         ]
 
 
 class _Reader:
-    """Reads block after block of one file."""
+    """Parses one file block by block."""
 
     def __init__(self, path: str) -> None:
         self.found = False
@@ -57,7 +57,7 @@ class _Reader:
         self._stamps = _Stamps()
 
     def read(self, row: int, block: bytes) -> Iterator[TraceRow]:
-        """Requests of a block that begins with row ``row``."""
+        """Requests in a block whose first row is ``row``."""
         check_text(self._path, row, block)
         if not self.found:
             lines = block.split(b"\n")
@@ -67,39 +67,39 @@ class _Reader:
                 head += 1
             row, block = row + head, b"\n".join(lines[head:])
         try:
-            yield from self._quick(block)
+            yield from self._fast(block)
         except _Unusual:
             yield from self._strict(row, block.split(b"\n"))
 
-    def _quick(self, block: bytes) -> Iterator[TraceRow]:
-        """All requests of a block at once, column by column.
+    def _fast(self, block: bytes) -> Iterator[TraceRow]:
+        """Parse a block column by column.
 
         Raises:
-            _Unusual: not every row is written as the first one was, or one is wrong.
+            _Unusual: a row is written differently from the first row, or is invalid.
         """
         fields = block.rstrip().replace(b"\n", b",").split(b",")
         try:
             inputs, outputs = list(map(int, fields[1::3])), list(map(int, fields[2::3]))
-            times_s = self._stamps.quick_s(fields[::3])
+            times_s = self._stamps.fast_s(fields[::3])
         except ValueError:
             raise _Unusual from None
         if 0 in outputs:
             times_s, inputs = list(compress(times_s, outputs)), list(compress(inputs, outputs))
             outputs = list(filter(None, outputs))
-        sound = (
+        is_valid = (
             len(fields) % 3 == 0
             and not block.translate(None, _PLAIN)
             and min(inputs + outputs, default=1) >= 1
             and max(inputs + outputs, default=1) <= MAX_TOKENS
             and [self._last_s, *times_s] == sorted([self._last_s, *times_s])
         )
-        if not sound:
+        if not is_valid:
             raise _Unusual
         self._last_s = times_s[-1] if times_s else self._last_s
         return map(TraceRow, times_s, inputs, outputs)
 
     def _strict(self, first: int, lines: list[bytes]) -> Iterator[TraceRow]:
-        """Requests of lines that begin with row ``first``, in any form; BadTrace says what is wrong with a line."""
+        """Parse lines one by one, the first being row ``first``; raises BadTrace for an invalid line."""
         for row, line in enumerate(lines, first):
             fields = line.decode().strip().split(",")
             try:
@@ -134,16 +134,16 @@ class _Reader:
             if name not in header:
                 raise ValueError(missing_column(name, header))
         if header != list(_COLUMNS):
-            raise ValueError(f"has columns besides {', '.join(_COLUMNS)}, or in another order; read it as csv")
+            raise ValueError(f"has other columns than {', '.join(_COLUMNS)}, or another order; use the format csv")
         self._has_header = True
 
 
 class _Unusual(Exception):
-    """A block that has to be read row by row."""
+    """A block that needs the strict path."""
 
 
 class _Stamps:
-    """Time stamps as seconds from the first row's."""
+    """Converts time stamps to seconds from the first row."""
 
     def __init__(self) -> None:
         self._first_ns = 0
@@ -152,19 +152,19 @@ class _Stamps:
         self._minute_ns = 0
 
     def begin(self, first_ns: int, stamp: bytes) -> None:
-        """Count from ``first_ns``, and expect the zone of that row's ``stamp``, if it has one, on the others too."""
+        """Set the origin, and the time zone that the fast path expects, from the first row."""
         self._first_ns = first_ns
         self._zone = _ZONE if stamp.endswith(_ZONE) else b""
 
     def strict_s(self, time_ns: int) -> float:
-        """Seconds from the first row of a time that has been parsed."""
+        """Seconds from the first row for a parsed time."""
         return (time_ns - self._first_ns) / 1e9
 
-    def quick_s(self, stamps: list[bytes]) -> list[float]:
+    def fast_s(self, stamps: list[bytes]) -> list[float]:
         """Seconds from the first row.
 
         Raises:
-            ValueError: a stamp is not written as the first one was.
+            ValueError: a stamp is written differently from the first one.
         """
         zone, end, minute, minute_ns = self._zone, -len(self._zone) or None, self._minute, self._minute_ns
         times_s: list[float] = []

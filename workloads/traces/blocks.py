@@ -1,16 +1,16 @@
-"""Names of prompt blocks in traces whose own names hold within one session only."""
+"""Globally unique block hashes for traces whose hashes are unique within one session only."""
 
 from hashlib import blake2b
 
-_NAMES = 2**63
-"""Names stay non-negative and below this."""
+_LIMIT = 2**63
+"""Hashes are non-negative and below this."""
 
 
-class BlockNames:
-    """Names for the blocks of one session that no other session has.
+class BlockHashes:
+    """Block hashes of one session, distinct from those of other sessions.
 
-    A session's names begin at a 64-bit hash (BLAKE2b) of its own name and count on from there. With a thousand
-    sessions of a hundred thousand blocks, the odds that any two ranges touch are one in a hundred million.
+    They count up from a 64-bit hash (BLAKE2b) of the session's name. With a thousand sessions of a hundred thousand
+    blocks, the probability that two ranges overlap is one in a hundred million.
     """
 
     def __init__(self, *session: str) -> None:
@@ -18,10 +18,10 @@ class BlockNames:
         self._base = int.from_bytes(digest, "big")
 
     def __getitem__(self, number: int) -> int:
-        """The name of the session's block ``number``."""
-        return (self._base + number) % _NAMES
+        """Hash of the session's block ``number``."""
+        return (self._base + number) % _LIMIT
 
 
 def blocks_of(input_tokens: int, block_tokens: int) -> int:
-    """How many blocks a prompt has, the last one perhaps partial."""
+    """Number of blocks of a prompt; the last one may be partial."""
     return -(-input_tokens // block_tokens)

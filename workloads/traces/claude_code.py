@@ -1,7 +1,7 @@
 """``claude-code``: recorded sessions of a coding agent, one JSON file each.
 
 The WEKA sessions of Claude Code in callanjfox/kv-cache-tester (Apache-2.0): lengths, 64-token blocks, and the client's
-delay before each request, a tool that ran or a human who read. A session's times count from its own beginning.
+delay before each request (a tool that ran or a human who read). Times are relative to the start of the session.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from workloads.rng import Seed
-from workloads.traces.blocks import BlockNames, blocks_of
+from workloads.traces.blocks import BlockHashes, blocks_of
 from workloads.traces.checks import BlockTokens, InputTokens, OutputTokens, Seconds
 from workloads.traces.reading import bad, decoded, whole
 from workloads.traces.row import TraceRow
@@ -42,7 +42,7 @@ class _NotStreamed(_Request, frozen=True, tag_field="type", tag="n"):
 
 
 class _SubAgent(msgspec.Struct, frozen=True, tag_field="type", tag="subagent"):
-    """Requests that another agent sent while the session waited; their hash ids are of a session of their own."""
+    """Requests that a sub-agent sent while the session waited; their hash ids belong to another session."""
 
 
 _SESSIONS = msgspec.json.Decoder(_Session)
@@ -58,30 +58,30 @@ class ClaudeCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The folder, or a file ``*.json`` or ``*.json.gz``."""
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
-        """See :class:`workloads.traces.row.Trace`."""
-        del seed  # nothing is left open
-        found, files = False, dict[str, Path]()
+        """The requests, as :class:`workloads.traces.row.Trace` defines them."""
+        del seed  # the trace leaves nothing to chance
+        has_rows, files = False, dict[str, Path]()
         for file in session_files(self.path):
             for row in _rows(file, files):
-                found = True
+                has_rows = True
                 yield row
-        if not found:
-            raise bad(self.path, None, "holds no requests")
+        if not has_rows:
+            raise bad(self.path, None, "has no requests")
 
     def notes(self) -> list[str]:
-        """What is left out and what is added."""
+        """What is left out of the trace and what is added."""
         return [
-            "claude-code: lengths, prefix blocks and think times as recorded; a session's own clock begins with it",
-            "claude-code: requests of sub-agents are left out; an answer given up at 0 tokens is asked for with 1",
-            "claude-code: a prompt's last, partial block has no name in the trace and is shared with no other",
+            "claude-code: lengths, prefix blocks and think times as recorded; sessions have no common clock",
+            "claude-code: requests of sub-agents are left out; an answer abandoned at 0 tokens is requested with 1",
+            "claude-code: a prompt's last, partial block has no hash in the trace and is not shared",
         ]
 
 
 def session_files(path: str) -> list[Path]:
-    """The JSON files in a folder by name, or the one file that ``path`` is.
+    """The JSON files in a folder, sorted by name, or the single file at ``path``.
 
     Raises:
-        BadTrace: the folder has none, or there is neither.
+        BadTrace: the folder has no such file, or nothing is at ``path``.
     """
     place = Path(path)
     if place.is_file():
@@ -90,29 +90,30 @@ def session_files(path: str) -> list[Path]:
         raise bad(path, None, "does not exist; give a folder of session files, or one of them")
     files = sorted(file for file in place.iterdir() if file.name.endswith(_SUFFIXES))
     if not files:
-        raise bad(path, None, f"holds no session files ({', '.join(f'*{suffix}' for suffix in _SUFFIXES)})")
+        raise bad(path, None, f"has no session files ({', '.join(f'*{suffix}' for suffix in _SUFFIXES)})")
     return files
 
 
 def _rows(file: Path, files: dict[str, Path]) -> Iterator[TraceRow]:
-    """Requests of one session; ``files`` says which file each session so far was in."""
+    """Requests of one session; ``files`` maps each session read so far to its file."""
     session = decoded(file, None, whole(file), _SESSIONS)
     name = session.id or file.name.partition(".")[0]
     if files.setdefault(name, file) != file:
-        raise bad(file, None, f"holds the session {name!r} of {files[name].name} again; take one of them away")
-    names = BlockNames("" if session.hash_id_scope == "global" else name)
-    last_blocks = BlockNames(name, "last blocks")
+        raise bad(file, None, f"repeats the session {name!r} of {files[name].name}; remove one of the files")
+    hashes = BlockHashes("" if session.hash_id_scope == "global" else name)
+    last_blocks = BlockHashes(name, "last blocks")
     first = True
     for number, raw in enumerate(session.requests, 1):
         request = decoded(file, f"request {number}", raw, _REQUESTS)
         if isinstance(request, _SubAgent):
             continue
-        blocks = [names[hash_id] for hash_id in request.hash_ids]
-        wanted = blocks_of(request.input_tokens, session.block_size)
-        if blocks and len(blocks) not in (wanted, request.input_tokens // session.block_size):
-            what = f"names {len(blocks)} blocks, but {request.input_tokens} tokens are {wanted} of {session.block_size}"
-            raise bad(file, f"request {number}", f"{what}; its block_size is not that of its hash_ids")
-        if blocks and len(blocks) < wanted:
+        blocks = [hashes[hash_id] for hash_id in request.hash_ids]
+        expected = blocks_of(request.input_tokens, session.block_size)
+        if blocks and len(blocks) not in (expected, request.input_tokens // session.block_size):
+            size = f"{request.input_tokens} tokens make {expected} blocks of {session.block_size}"
+            what = f"has {len(blocks)} hash_ids, but {size}"
+            raise bad(file, f"request {number}", f"{what}; its block_size does not match its hash_ids")
+        if blocks and len(blocks) < expected:
             blocks.append(last_blocks[number])
         yield TraceRow(
             None,

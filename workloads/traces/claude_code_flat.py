@@ -1,12 +1,12 @@
-"""``claude-code-flat``: the same sessions as one table, in which each request says how much of a prefix it shares."""
+"""``claude-code-flat``: the same sessions as one table with the length of each request's shared prefix."""
 
 from collections.abc import Iterator
 
 import msgspec
 
 from workloads.rng import Seed
-from workloads.traces.blocks import BlockNames, blocks_of
-from workloads.traces.checks import amount, shown, tokens
+from workloads.traces.blocks import BlockHashes, blocks_of
+from workloads.traces.checks import amount, quoted, tokens
 from workloads.traces.reading import bad
 from workloads.traces.row import TraceRow
 from workloads.traces.table import table
@@ -18,57 +18,57 @@ class ClaudeCodeFlat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rows of trace_id, req_index, input_tokens, output_tokens, prefix_hit_blocks, think_time_s; others are ignored."""
 
     path: str
-    """The CSV file, plain or gzip; rows of one session stand together."""
+    """The CSV file, plain or gzip; rows of one session must be adjacent."""
     block_tokens: int = 64
-    """Tokens of one of ``prefix_hit_blocks``."""
+    """Tokens per block of ``prefix_hit_blocks``."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.block_tokens <= 1_000_000:
             raise ValueError(f"block_tokens must be from 1 to 1000000, not {self.block_tokens}")
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
-        """See :class:`workloads.traces.row.Trace`."""
-        del seed  # nothing is left open
+        """The requests, as :class:`workloads.traces.row.Trace` defines them."""
+        del seed  # the trace leaves nothing to chance
         session: _Session | None = None
         seen = set[str]()
         for row, (name, *fields) in table(self.path, lambda _: _COLUMNS):
             try:
                 if session is None or session.name != name:
                     session = _Session(name, self.block_tokens, seen)
-                found = session.turn(*fields)
+                request = session.turn(*fields)
             except ValueError as cause:
                 raise bad(self.path, row, str(cause)) from None
-            yield found
+            yield request
 
     def notes(self) -> list[str]:
-        """How prefixes are made and what is added."""
+        """How prefixes are reconstructed and what is added."""
         return [
-            "claude-code-flat: lengths and think times as recorded; a session's own clock begins with it",
+            "claude-code-flat: lengths and think times as recorded; sessions have no common clock",
             f"claude-code-flat: prefix_hit_blocks are shared with an earlier request, {self.block_tokens} tokens each",
-            "claude-code-flat: an answer given up at 0 tokens is asked for with 1",
+            "claude-code-flat: an answer abandoned at 0 tokens is requested with 1",
         ]
 
 
 class _Session:
-    """The prompts of one session so far, as far as later ones can share them."""
+    """The prompts of one session that later ones can share."""
 
     def __init__(self, name: str, block_tokens: int, seen: set[str]) -> None:
         if name in seen:
-            raise ValueError(f"trace_id {shown(name)} comes again after others; sort by trace_id and req_index")
+            raise ValueError(f"trace_id {quoted(name)} is not in adjacent rows; sort by trace_id and req_index")
         seen.add(name)
         self.name = name
         self._block_tokens = block_tokens
-        self._names = BlockNames(name)
+        self._hashes = BlockHashes(name)
         self._named = 0
         self._index: int | None = None
         self._last: tuple[int, ...] = ()
         self._longest: tuple[int, ...] = ()
 
     def turn(self, index: str, inputs: str, outputs: str, hits: str, think: str) -> TraceRow:
-        """The next request, from its fields.
+        """Parse the next request.
 
         Raises:
-            ValueError: a field is no number or out of range, or does not fit the requests before it.
+            ValueError: a field is not a number, out of range, or inconsistent with the previous requests.
         """
         first, last_index = self._index is None, self._index
         self._index = tokens(index, "req_index", 0)
@@ -89,7 +89,7 @@ class _Session:
             )
         fresh = range(self._named, self._named + count - hits)
         self._named = fresh.stop
-        self._last = shared[:hits] + tuple(map(self._names.__getitem__, fresh))
+        self._last = shared[:hits] + tuple(map(self._hashes.__getitem__, fresh))
         if count >= len(self._longest):
             self._longest = self._last
         return self._last

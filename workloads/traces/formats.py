@@ -1,4 +1,4 @@
-"""Traces by the name of their format, and the format of a file by its looks."""
+"""Trace formats by name, and detection of a file's format."""
 
 import re
 from collections.abc import Mapping
@@ -44,20 +44,20 @@ class _Format(msgspec.Struct, frozen=True):
 
 
 _FORMATS = {
-    "azure": _Format(Azure, "Azure LLM inference 2023, 2024: CSV of TIMESTAMP, ContextTokens, GeneratedTokens"),
-    "burstgpt": _Format(BurstGpt, "BurstGPT: CSV of Timestamp, Request tokens, Response tokens, perhaps Session ID"),
+    "azure": _Format(Azure, "Azure LLM inference 2023 and 2024: CSV of TIMESTAMP, ContextTokens, GeneratedTokens"),
+    "burstgpt": _Format(BurstGpt, "BurstGPT: CSV of Timestamp, Request tokens, Response tokens, optionally Session ID"),
     "mooncake": _Format(Mooncake, "Mooncake and Bailian: JSON lines of timestamp, lengths and hash_ids of blocks"),
     "claude-code": _Format(ClaudeCode, "Claude Code sessions: a folder of JSON files with hash_ids of blocks"),
-    "claude-code-flat": _Format(ClaudeCodeFlat, "the same as one CSV with prefix_hit_blocks"),
-    "servegen": _Format(ServeGen, "ServeGen: a folder of client tables, from which requests are drawn"),
+    "claude-code-flat": _Format(ClaudeCodeFlat, "Claude Code sessions as one CSV with prefix_hit_blocks"),
+    "servegen": _Format(ServeGen, "ServeGen: a folder of client tables from which requests are drawn"),
     "sharegpt": _Format(ShareGpt, "ShareGPT: one JSON array of conversations with their text"),
-    "openai-jsonl": _Format(OpenAiJsonl, "OpenAI request bodies or Batch API lines, one a line, with their text"),
+    "openai-jsonl": _Format(OpenAiJsonl, "OpenAI request bodies or Batch API lines, with their text"),
     "questions": _Format(Questions, "prompt sets: JSON lines with turns, prompt or question"),
-    "csv": _Format(Csv, "any CSV with lengths, its columns named by the option columns"),
+    "csv": _Format(Csv, "any CSV with lengths; the option columns maps its column names"),
 }
 TRACE_FORMATS = {name: form.description for name, form in _FORMATS.items()}
-"""Names of the formats, each with what it is."""
-_LOOKED_AT_BYTES = 2**18
+"""Description of each format, by name."""
+_HEAD_BYTES = 2**18
 _KEY = re.compile(rb'"([A-Za-z_][A-Za-z_ ]*)"\s*:')
 _JSON_FORMATS = (
     ("claude-code", {"requests", "block_size"}),
@@ -71,7 +71,7 @@ _JSON_FORMATS = (
     ("questions", {"prompt"}),
     ("questions", {"question"}),
 )
-"""Keys that an object must have, the more telling ones first."""
+"""Keys that the first object must have, more specific sets first."""
 _CSV_FORMATS = (
     ("azure", {"TIMESTAMP", "ContextTokens", "GeneratedTokens"}),
     ("burstgpt", {"Timestamp", "Request tokens", "Response tokens"}),
@@ -81,11 +81,10 @@ _CSV_FORMATS = (
 
 
 def trace_format(name: str, options: Mapping[str, Any]) -> Trace:
-    """Make a trace from the name of its format and its options, ``path`` among them. Nothing is read yet.
+    """Make a trace from its format and options, which include ``path``, without reading it.
 
     Raises:
-        BadOption: there is no format of that name, or an option is unknown (the nearest is named), of the wrong type or
-            out of range.
+        BadOption: no format has that name, or an option is unknown, of the wrong type or out of range.
     """
     if name not in _FORMATS:
         raise BadOption(f"unknown trace format '{name}'; {nearest(name, _FORMATS)}")
@@ -93,15 +92,15 @@ def trace_format(name: str, options: Mapping[str, Any]) -> Trace:
 
 
 def detect(path: str) -> str:
-    """Name of the format that a file or folder looks like.
+    """Detect the format of a file or folder.
 
     Raises:
-        BadTrace: it looks like none of them, or cannot be read.
+        BadTrace: no format matches, or the file cannot be read.
     """
-    found = _folder_format(Path(path)) if Path(path).is_dir() else _file_format(path)
-    if found is None:
-        raise bad(path, None, f"looks like no known trace; say its format: {', '.join(sorted(_FORMATS))}")
-    return found
+    name = _folder_format(Path(path)) if Path(path).is_dir() else _file_format(path)
+    if name is None:
+        raise bad(path, None, f"is not in a known trace format; give its format: {', '.join(sorted(_FORMATS))}")
+    return name
 
 
 def _folder_format(folder: Path) -> str | None:
@@ -114,7 +113,7 @@ def _folder_format(folder: Path) -> str | None:
 
 def _file_format(path: str) -> str | None:
     with opened(path) as file:
-        head = file.read(_LOOKED_AT_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
+        head = file.read(_HEAD_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
     if not head:
         raise bad(path, None, "is empty")
     line = head.partition(b"\n")[0].strip()
@@ -128,7 +127,7 @@ def _file_format(path: str) -> str | None:
 
 
 def _keys(line: bytes, head: bytes) -> set[str]:
-    """Keys of the first line's object; where it runs on over lines or is very long, of all that was read of it."""
+    """Keys of the first line's object, or of everything read so far if the object spans lines."""
     try:
         return set(msgspec.json.decode(line, type=dict[str, msgspec.Raw]))
     except msgspec.DecodeError:

@@ -1,4 +1,4 @@
-"""Rows of a trace, gathered into sessions."""
+"""Group the rows of a trace into sessions."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 from workloads.traces.row import TraceRow
 
 IDLE_S = 1800.0
-"""A session whose next row has not come after this long in the trace's time is taken to have ended."""
+"""Seconds of trace time without a row after which a session counts as ended."""
 
 
 def sessions_of(rows: Iterable[TraceRow]) -> Iterator[list[TraceRow]]:
     """Yield the rows of each session, sessions in the order of their first row.
 
-    Rows of different sessions may alternate where the trace has a clock; without one the rows of a session must stand
-    together. In memory are the sessions that are open, and those that began after the oldest of them.
+    Rows of different sessions may alternate if the trace has times; otherwise the rows of a session must be adjacent.
+    Memory holds the open sessions and those that began after the oldest of them.
     """
     waiting: deque[list[TraceRow]] = deque()
     open_sessions: dict[str, list[TraceRow]] = {}
@@ -31,14 +31,14 @@ def sessions_of(rows: Iterable[TraceRow]) -> Iterator[list[TraceRow]]:
 
 
 def _close(open_sessions: dict[str, list[TraceRow]], row: TraceRow) -> None:
-    """Forget the sessions that can get no more rows."""
+    """Close the sessions that can get no more rows."""
     if not open_sessions:
         return
     if row.at_s is None:
         for name in [name for name in open_sessions if name != row.session]:
             del open_sessions[name]
         return
-    while open_sessions:  # in the order of their last row, as one with a new row is put behind the others
+    while open_sessions:  # sorted by last row, because a session with a new row moves to the end
         name, rows = next(iter(open_sessions.items()))
         last_s = rows[-1].at_s
         if last_s is None or row.at_s - last_s <= IDLE_S:

@@ -1,8 +1,8 @@
-"""``mooncake``: JSON lines with names of prefix blocks: Mooncake's traces, and Bailian's in nearly the same form.
+"""``mooncake``: JSON lines with block hashes, from Mooncake and, in nearly the same form, Bailian.
 
 Qin et al., "Mooncake", FAST 2025 (Apache-2.0): milliseconds, blocks of 512 tokens. Wang et al., "KVCache Cache in the
-Wild", ATC 2025 (Qwen-Bailian, Apache-2.0): seconds, blocks of 16 tokens, and chats: read with ``block_tokens = 16`` and
-``time_unit_s = 1``. Equal names mean equal prefixes, in all files of one publisher.
+Wild", ATC 2025 (Qwen-Bailian, Apache-2.0): seconds, blocks of 16 tokens, and chats; set ``block_tokens = 16`` and
+``time_unit_s = 1``. Equal hashes mean equal prefixes across all files of one publisher.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from workloads.traces.row import TraceRow
 from workloads.traces.ticks import TooManyRows, spread
 
 _ROOT = -1
-"""Bailian's parent of a chat's first turn."""
+"""``parent_chat_id`` of a chat's first turn in Bailian's traces."""
 
 
 _USUAL_BLOCKS = (16, 32, 64, 128, 256, 512, 1024)
@@ -39,11 +39,11 @@ class Mooncake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: str
     """The file of JSON lines, plain or gzip."""
     block_tokens: int = 512
-    """Tokens that one of ``hash_ids`` stands for."""
+    """Tokens per block of ``hash_ids``."""
     time_unit_s: float = 0.001
-    """Seconds in one unit of ``timestamp``."""
+    """Seconds per unit of ``timestamp``."""
     ticks: Literal["spread", "burst"] = "spread"
-    """Where the clock ticks coarsely: ``spread`` arrivals over their tick, or keep them a ``burst`` at its start."""
+    """With a coarse clock, ``spread`` the arrivals of a tick over it, or send them as a ``burst`` at its start."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.block_tokens <= 1_000_000:
@@ -52,7 +52,7 @@ class Mooncake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"time_unit_s must be above 0 and at most 86400, not {self.time_unit_s}")
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
-        """See :class:`workloads.traces.row.Trace`."""
+        """The requests, as :class:`workloads.traces.row.Trace` defines them."""
         timed = self._timed()
         if self.ticks == "spread":
             timed = spread(timed, seed.draws("mooncake", "ticks"))
@@ -71,19 +71,19 @@ class Mooncake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         except TooManyRows as cause:
             raise bad(self.path, None, f"{cause}; set ticks = 'burst' to send them at once") from None
         if first_s is None:
-            raise bad(self.path, None, "holds no row with output tokens")
+            raise bad(self.path, None, "has no row with output tokens")
 
     def notes(self) -> list[str]:
-        """What is spread, left out, and what names a block."""
-        ticks = "spread uniformly over it, in the order of the file" if self.ticks == "spread" else "kept a burst"
+        """Block size, treatment of coarse clocks, and what is left out of the trace."""
+        ticks = "spread uniformly over it, in the order of the file" if self.ticks == "spread" else "sent as a burst"
         return [
             f"mooncake: lengths and prefix blocks of {self.block_tokens} tokens as recorded",
-            f"mooncake: where the first rows show a coarse clock, the arrivals of a tick are {ticks}",
-            "mooncake: rows with 0 output tokens are left out as failed",
+            f"mooncake: if the first rows show a coarse clock, the arrivals of a tick are {ticks}",
+            "mooncake: rows with 0 output tokens count as failed and are left out",
         ]
 
     def _timed(self) -> Iterator[tuple[float, tuple[_Line, str | None]]]:
-        """Time in seconds, row and session, as the file has them."""
+        """Time in seconds, row and session, in the order of the file."""
         clock, roots = Clock(), dict[int | str, str]()
         for row, line in records(self.path, msgspec.json.Decoder(_Line)):
             session = _session(line, roots)
@@ -96,22 +96,22 @@ class Mooncake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise bad(self.path, row, str(cause)) from None
 
     def _check_blocks(self, row: int, line: _Line) -> None:
-        named, wanted = len(line.hash_ids), blocks_of(line.input_length, self.block_tokens)
-        if not named or named == wanted:
+        count, expected = len(line.hash_ids), blocks_of(line.input_length, self.block_tokens)
+        if not count or count == expected:
             return
-        least = blocks_of(line.input_length, named)
-        most = (line.input_length - 1) // (named - 1) if named > 1 else None
+        least = blocks_of(line.input_length, count)
+        most = (line.input_length - 1) // (count - 1) if count > 1 else None
         fitting = next((size for size in _USUAL_BLOCKS if least <= size and (most is None or size <= most)), least)
         raise bad(
             self.path,
             row,
-            f"names {named} blocks, but {line.input_length} input tokens are {wanted} of {self.block_tokens}; "
-            f"set block_tokens to the trace's own (this row fits {fitting})",
+            f"has {count} hash_ids, but {line.input_length} tokens make {expected} blocks of {self.block_tokens}; "
+            f"set block_tokens to the trace's block size (this row fits {fitting})",
         )
 
 
 def _session(line: _Line, roots: dict[int | str, str]) -> str | None:
-    """Name of the chat that a row belongs to: its first turn's id. A parent that the file lacks begins one too."""
+    """Name of a row's chat: the id of its first turn, or of a parent that is not in the file."""
     if line.chat_id is None:
         return None
     parent = _ROOT if line.parent_chat_id is None else line.parent_chat_id

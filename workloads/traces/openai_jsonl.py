@@ -1,4 +1,4 @@
-"""``openai-jsonl``: request bodies of the OpenAI API, one a line, bare or in the envelopes of the Batch API."""
+"""``openai-jsonl``: request bodies of the OpenAI API, one per line, bare or in Batch API envelopes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from workloads.rng import Seed
-from workloads.traces.checks import MAX_TOKENS, Clock, WantedTokens, shown
+from workloads.traces.checks import MAX_TOKENS, Clock, RequestedTokens, quoted
 from workloads.traces.reading import bad, records
 from workloads.traces.row import TraceRow
 from workloads.types import Message
@@ -25,8 +25,8 @@ class _Message(msgspec.Struct, frozen=True):
 class _Body(msgspec.Struct, frozen=True):
     messages: list[_Message] | None = None
     prompt: str | list[Any] | None = None
-    max_tokens: WantedTokens | None = None
-    max_completion_tokens: WantedTokens | None = None
+    max_tokens: RequestedTokens | None = None
+    max_completion_tokens: RequestedTokens | None = None
     at_s: float | None = None
     timestamp: float | str | None = None
     session: str | int | None = None
@@ -37,36 +37,36 @@ class _Line(_Body, frozen=True):
 
 
 class OpenAiJsonl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Lines of ``{"messages": […], "max_tokens": …}`` or ``{"prompt": …}``, perhaps as the ``body`` of an envelope.
+    """Lines of ``{"messages": […], "max_tokens": …}`` or ``{"prompt": …}``, optionally as the ``body`` of an envelope.
 
-    Beside the body or in it may stand ``at_s`` or ``timestamp`` (seconds, or a time stamp) and ``session``.
+    The body or its envelope may have ``at_s`` or ``timestamp`` (seconds, or a time stamp) and ``session``.
     """
 
     path: str
     """The file of JSON lines, plain or gzip."""
     output_tokens: int = 256
-    """Length of the answer where a body names neither ``max_completion_tokens`` nor ``max_tokens``."""
+    """Requested length of the answer if a body has neither ``max_completion_tokens`` nor ``max_tokens``."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.output_tokens <= MAX_TOKENS:
             raise ValueError(f"output_tokens must be from 1 to {MAX_TOKENS}, not {self.output_tokens}")
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
-        """See :class:`workloads.traces.row.Trace`."""
-        del seed  # nothing is left open
+        """The requests, as :class:`workloads.traces.row.Trace` defines them."""
+        del seed  # the trace leaves nothing to chance
         arrivals = _Arrivals()
         for row, line in records(self.path, msgspec.json.Decoder(_Line)):
             try:
-                found = self._row(line, line.body or line, arrivals)
+                request = self._row(line, line.body or line, arrivals)
             except ValueError as cause:
                 raise bad(self.path, row, str(cause)) from None
-            yield found
+            yield request
 
     def notes(self) -> list[str]:
         """What is not replayed."""
         return [
             "openai-jsonl: messages and prompts as recorded; tools and sampling options are not sent",
-            f"openai-jsonl: where a body names no max_tokens, {self.output_tokens} are asked for",
+            f"openai-jsonl: a body without max_tokens requests {self.output_tokens} tokens",
         ]
 
     def _row(self, line: _Line, body: _Body, arrivals: "_Arrivals") -> TraceRow:
@@ -86,19 +86,21 @@ class OpenAiJsonl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Arrivals:
-    """Times of the rows, of all or of none."""
+    """Times of the rows; either all rows have one or none has."""
 
     def __init__(self) -> None:
         self._clock = Clock()
         self._timed: bool | None = None
 
     def next_s(self, *places: _Body) -> float | None:
-        """Offset of the next row, from the first of ``places`` that names a time."""
+        """Offset of the next row, from the first of ``places`` that has a time."""
         times = (time for place in places for time in (place.at_s, place.timestamp))
         time = next((time for time in times if time is not None), None)
         self._timed = time is not None if self._timed is None else self._timed
         if self._timed != (time is not None):
-            raise ValueError("has no time where others do" if self._timed else "has a time where others have none")
+            raise ValueError(
+                "has no time, but earlier rows do" if self._timed else "has a time, but earlier rows do not"
+            )
         if time is None:
             return None
         return self._clock.stamp_offset_s(time) if isinstance(time, str) else self._clock.offset_s(time)
@@ -109,19 +111,19 @@ def _messages(messages: list[_Message]) -> tuple[Message, ...]:
 
 
 def _text(content: str | list[_Part] | None) -> str:
-    """A message's text; empty where an assistant only called tools."""
+    """A message's text; empty if an assistant only called tools."""
     if content is None or isinstance(content, str):
         return content or ""
     for part in content:
         if part.type != "text" or part.text is None:
-            raise ValueError(f"a message has a part of type {shown(part.type)}; only text can be replayed")
+            raise ValueError(f"a message has a part of type {quoted(part.type)}; only text can be replayed")
     return "".join(part.text or "" for part in content)
 
 
 def _prompt(prompt: str | list[Any] | None) -> str | None:
-    """The prompt as one text; the API also takes lists of texts or of token ids."""
+    """The prompt as one text; the API also accepts lists of texts or of token ids."""
     if isinstance(prompt, list):
         if len(prompt) != 1 or not isinstance(prompt[0], str):
-            raise ValueError("its prompt is a list; only one text is one request")
+            raise ValueError("its prompt is a list; only a list of one text can be replayed")
         return prompt[0]
     return prompt

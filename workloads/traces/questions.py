@@ -1,6 +1,6 @@
-"""``questions``: prompt sets, one question a line, without times or lengths.
+"""``questions``: prompt sets, one question per line, without times or lengths.
 
-Known by the field that holds the text: ``turns`` (MT-Bench, Spec-Bench), ``prompt`` (Arena-Hard, HumanEval),
+Detected by the field that holds the text: ``turns`` (MT-Bench, Spec-Bench), ``prompt`` (Arena-Hard, HumanEval),
 ``question`` (GSM8K).
 """
 
@@ -17,30 +17,30 @@ from workloads.traces.row import TraceRow
 from workloads.types import Message
 
 TEXT_FIELDS = ("turns", "prompt", "question", "instruction", "text")
-"""Fields that are taken for the text if none is named, the first one that a line has."""
+"""Default fields for the text; the first one that a line has is used."""
 _CODE_FIELDS = ("entry_point", "canonical_solution")
-"""A line with one of these wants its text continued, not answered."""
+"""Fields of code to be completed instead of a question to be answered."""
 
 
 class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """JSON lines with a text, or a list of texts that follow one another, in one field."""
+    """JSON lines with a text, or a list of successive texts, in one field."""
 
     path: str
     """The file of JSON lines, plain or gzip."""
     field: str | None = None
-    """Name of the field that holds the text; found by itself if not given."""
+    """Name of the field that holds the text; detected by default."""
     output_tokens: int = 256
-    """Length of every answer."""
+    """Requested length of every answer."""
     form: Literal["auto", "chat", "completion"] = "auto"
-    """As what a text is sent; ``auto`` completes code, which HumanEval marks by ``entry_point``, and chats else."""
+    """API for the texts; ``auto`` completes code, which HumanEval marks with ``entry_point``, and chats otherwise."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.output_tokens <= MAX_TOKENS:
             raise ValueError(f"output_tokens must be from 1 to {MAX_TOKENS}, not {self.output_tokens}")
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
-        """See :class:`workloads.traces.row.Trace`."""
-        del seed  # nothing is left open
+        """The requests, as :class:`workloads.traces.row.Trace` defines them."""
+        del seed  # the trace leaves nothing to chance
         for row, line in records(self.path, msgspec.json.Decoder(dict[str, Any])):
             try:
                 texts = self._texts(line)
@@ -52,10 +52,10 @@ class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 yield from self._chat(row, texts)
 
     def notes(self) -> list[str]:
-        """What is missing between turns, and whose length an answer has."""
+        """How answers are handled, which the file does not have."""
         return [
             f"questions: recorded questions, answers of {self.output_tokens} tokens",
-            "questions: the file has no answers, so between a question's turns an assistant's message stands empty",
+            "questions: the file has no answers, so the assistant's messages between turns are empty",
         ]
 
     def _texts(self, line: Mapping[str, Any]) -> list[str]:
@@ -73,7 +73,7 @@ class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         session = str(row) if len(texts) > 1 else None
         chat: list[Message] = []
         for text in texts:
-            # Chat templates want the roles to take turns: the answer that nobody recorded keeps its place.
+            # Chat templates need alternating roles, so an empty message takes the place of the missing answer.
             chat += [Message("assistant", "")] if chat else []
             chat.append(Message("user", text))
             yield TraceRow(None, None, self.output_tokens, session, messages=tuple(chat))

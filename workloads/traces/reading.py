@@ -1,7 +1,7 @@
-"""Trace files in bounded memory: plain or gzip, whole lines with an editor's row numbers, every fault one line.
+"""Read trace files in bounded memory: plain or gzip, by lines with row numbers as in an editor.
 
-A plain file is as large as its owner sees. A packed one is not: 10 MB may unpack to 10 GB, so unpacking stops where it
-yields far more than real traces do (most are below 20 times, prompts with a long common beginning may reach 100).
+A gzip file of 10 MB can decompress to 10 GB, so decompression stops at a ratio far above that of real traces (mostly
+below 20; prompts with a long shared prefix can reach 100).
 """
 
 import gzip
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Place = int | str | None
-"""Where in a file: a row number from 1, a place in words, or the whole."""
+"""Position in a file: a row number from 1, a description, or None for the whole file."""
 MAX_LINE_BYTES = 16 * 2**20
-"""A longer line is no request: most often it is a file of another format read as lines."""
+"""A longer line is not a request; usually the file has another format."""
 MAX_WHOLE_BYTES = 128 * 2**20
-"""Of a file that has to be read in one piece, such as the JSON of one session."""
+"""Limit for files that are read in one piece, such as the JSON of one session."""
 MAX_UNPACKED_RATIO = 100
-"""Bytes that one byte of gzip may unpack to, above what any file may."""
+"""Largest compression ratio of a gzip file that exceeds the limit for all files."""
 MAX_UNPACKED_VARIABLE = "BAKEOFF_MAX_UNPACKED_MIB"
-"""Environment variable with the MiB up to which a gzip file may unpack, whatever its own size."""
+"""Environment variable: MiB that any gzip file may decompress to."""
 _MAX_UNPACKED_MIB = 1
-"""The first block: a bomb is refused before one of its rows is read."""
+"""One block, so that a gzip bomb is refused before its first row is read."""
 _BLOCK_BYTES = 2**20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -40,33 +40,33 @@ _DAMAGED_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
 def bad(path: str | Path, place: Place, what: str) -> BadTrace:
-    """The error of a file and of a place in it, as one line.
+    """A one-line error about a file.
 
     Args:
         path: the file.
-        place: number of the row, from 1 as in an editor; a place in words; None for the file as a whole.
-        what: what is wrong, and what to do where that is not plain.
+        place: row number from 1, a description, or None for the whole file.
+        what: the problem, and what to do about it.
     """
     at = f", row {place}" if isinstance(place, int) else f", {place}" if place else ""
     return BadTrace(" ".join(f"{path}{at}: {what}".splitlines()))
 
 
 class _Unpacked(io.RawIOBase):
-    """The bytes that a gzip file unpacks to.
+    """The decompressed bytes of a gzip file.
 
     Args:
-        path: named in errors.
-        file: the packed bytes.
+        path: for error messages.
+        file: the compressed bytes.
 
     Raises:
-        BadTrace: on reading, where they are too many for what they were unpacked from.
+        BadTrace: on reading, if the compression ratio is too large.
     """
 
     def __init__(self, path: str | Path, file: io.BufferedReader) -> None:
         self._path = path
         self._file = file
         self._gzip = gzip.GzipFile(fileobj=file)
-        self._any_bytes = _max_unpacked_mib() * 2**20
+        self._free_bytes = _max_unpacked_mib() * 2**20
         self._unpacked_bytes = 0
 
     def readable(self) -> bool:
@@ -75,9 +75,9 @@ class _Unpacked(io.RawIOBase):
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
         count = self._gzip.readinto(memoryview(buffer)[:_BLOCK_BYTES])
         self._unpacked_bytes += count
-        if self._unpacked_bytes >= max(self._any_bytes, MAX_UNPACKED_RATIO * self._file.tell()):
-            fix = f"if you trust it, unpack it first (gunzip) or set {MAX_UNPACKED_VARIABLE}"
-            raise bad(self._path, None, f"unpacks to more than {MAX_UNPACKED_RATIO} times its size; {fix}")
+        if self._unpacked_bytes >= max(self._free_bytes, MAX_UNPACKED_RATIO * self._file.tell()):
+            fix = f"if you trust it, decompress it first (gunzip) or set {MAX_UNPACKED_VARIABLE}"
+            raise bad(self._path, None, f"decompresses to more than {MAX_UNPACKED_RATIO} times its size; {fix}")
         return count
 
 
@@ -90,20 +90,20 @@ def _max_unpacked_mib() -> int:
 
 @contextmanager
 def opened(path: str | Path) -> Generator[io.BufferedIOBase]:
-    """The bytes of a file, unpacked where they are gzip.
+    """Open a file for reading, decompressing gzip.
 
     Raises:
-        BadTrace: there is no such file, it is a folder, it cannot be read, or its gzip data is damaged or
-            unpacks to too much.
+        BadTrace: the file does not exist, is a folder, cannot be read, or its gzip data is damaged or decompresses to
+            too much.
     """
     if Path(path).is_dir():
-        raise bad(path, None, "is a folder; this format wants one file")
+        raise bad(path, None, "is a folder; this format needs a file")
     try:
         with Path(path).open("rb") as file:
             packed = file.read(2) == _GZIP_MAGIC
             file.seek(0)
             if Path(path).suffix == ".gz" and not packed:
-                raise bad(path, None, "ends in .gz but is not gzip data; fetch it again, or rename it")
+                raise bad(path, None, "ends in .gz but is not gzip; fetch it again or rename it")
             yield io.BufferedReader(_Unpacked(path, file), _BLOCK_BYTES) if packed else file
     except FileNotFoundError:
         raise bad(path, None, "does not exist; give the path of the trace's file") from None
@@ -114,11 +114,11 @@ def opened(path: str | Path) -> Generator[io.BufferedIOBase]:
 
 
 def _damage(cause: Exception) -> str:
-    return f"its gzip data is cut off or damaged ({cause}); fetch the file again"
+    return f"its gzip data is truncated or damaged ({cause}); fetch the file again"
 
 
 def blocks(path: str) -> Iterator[tuple[int, bytes]]:
-    """Whole lines, about a mebibyte of them at a time, with the number of the first; blank blocks are left out.
+    """Yield whole lines in blocks of about 1 MiB, with the number of the first; blank blocks are left out.
 
     Raises:
         BadTrace: as :func:`opened`; the file is empty, or a line is longer than ``MAX_LINE_BYTES``.
@@ -137,8 +137,12 @@ def blocks(path: str) -> Iterator[tuple[int, bytes]]:
             last = block.rfind(b"\n", 0, -1)
             if len(block) - last - 1 > MAX_LINE_BYTES:
                 number = row + block.count(b"\n", 0, last + 1)
-                raise bad(path, number, f"is longer than {MAX_LINE_BYTES // 2**20} MiB: no file of one request a line")
-            if not block.isspace():  # else megabytes of line ends would be looked at one by one
+                raise bad(
+                    path,
+                    number,
+                    f"is longer than {MAX_LINE_BYTES // 2**20} MiB; the file must have one request per line",
+                )
+            if not block.isspace():  # otherwise megabytes of line ends would be processed one by one
                 yield row, block.removeprefix(_BYTE_ORDER_MARK) if row == 1 else block
             row += block.count(b"\n")
             if not block.endswith(b"\n"):
@@ -148,11 +152,11 @@ def blocks(path: str) -> Iterator[tuple[int, bytes]]:
 
 
 def check_text(path: str, row: int, block: bytes) -> None:
-    """Raises BadTrace where a block that begins with ``row`` is not UTF-8 text, with the row of the first bad byte."""
+    """Raise BadTrace, with the row of the first bad byte, unless a block that begins with ``row`` is UTF-8 text."""
     nul = block.find(b"\0")
     if nul >= 0:
         number = row + block.count(b"\n", 0, nul)
-        raise bad(path, number, "holds a NUL byte: not a text file, or one in UTF-16; save it as UTF-8")
+        raise bad(path, number, "has a NUL byte; save it as text in UTF-8")
     if block.isascii():
         return
     try:
@@ -163,24 +167,24 @@ def check_text(path: str, row: int, block: bytes) -> None:
 
 
 def lines(path: str) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not blank, without their ends, each with its row number.
+    """Yield lines that are not blank, without line ends, each with its row number.
 
     Raises:
         BadTrace: as :func:`blocks`; a line is not UTF-8 text, or all are blank.
     """
-    found = False
+    has_rows = False
     for first, block in blocks(path):
         check_text(path, first, block)
         for row, line in enumerate(block.split(b"\n"), first):
             if stripped := line.strip():
-                found = True
+                has_rows = True
                 yield row, stripped
-    if not found:
-        raise bad(path, None, "holds no rows")
+    if not has_rows:
+        raise bad(path, None, "has no rows")
 
 
 def records(path: str, decoder: msgspec.json.Decoder[T]) -> Iterator[tuple[int, T]]:
-    """The objects of a file of JSON lines, each with its row number.
+    """Yield the objects of a file of JSON lines, each with its row number.
 
     Raises:
         BadTrace: as :func:`lines`; a line is not JSON, lacks a field, or has one of the wrong type or out of range.
@@ -190,7 +194,7 @@ def records(path: str, decoder: msgspec.json.Decoder[T]) -> Iterator[tuple[int, 
 
 
 def decoded(path: str | Path, place: Place, data: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:
-    """One JSON value of the decoder's type.
+    """Decode one JSON value.
 
     Raises:
         BadTrace: it is not JSON, lacks a field, or has one of the wrong type or out of range.
@@ -202,11 +206,11 @@ def decoded(path: str | Path, place: Place, data: bytes | msgspec.Raw, decoder: 
     except (msgspec.DecodeError, UnicodeDecodeError) as cause:
         raise bad(path, place, f"is not valid JSON: {cause}") from None
     except RecursionError:
-        raise bad(path, place, "is not a request: its JSON is nested too deeply") from None
+        raise bad(path, place, "is not a request; its JSON is nested too deeply") from None
 
 
 def whole(path: str | Path) -> bytes:
-    """All bytes of a file of at most ``MAX_WHOLE_BYTES``, unpacked where they are gzip.
+    """All bytes of a file of at most ``MAX_WHOLE_BYTES``, decompressing gzip.
 
     Raises:
         BadTrace: as :func:`opened`; the file is empty or larger.
@@ -216,5 +220,9 @@ def whole(path: str | Path) -> bytes:
     if not data.strip():
         raise bad(path, None, "is empty")
     if len(data) > MAX_WHOLE_BYTES:
-        raise bad(path, None, f"is larger than {MAX_WHOLE_BYTES // 2**20} MiB: no file of one session or client")
+        raise bad(
+            path,
+            None,
+            f"is larger than {MAX_WHOLE_BYTES // 2**20} MiB, too large for the file of one session or client",
+        )
     return data.removeprefix(_BYTE_ORDER_MARK)

@@ -1,4 +1,4 @@
-"""``trace``: sessions as somebody's trace has them, in text that fits its lengths and shares the prefixes it shares."""
+"""``trace``: replays a trace with text that matches its lengths and shared prefixes."""
 
 import functools
 import itertools
@@ -26,29 +26,28 @@ _CACHED_BLOCKS = 8192
 class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Replays a trace.
 
-    Where rows name their blocks, equal names become equal text, so that a prefix cache hits what it would have hit.
-    Where they hold real text it is sent as it is. All other prompts are synthetic text of the recorded length, and no
-    two of different sessions begin alike.
+    Rows with block hashes get equal text for equal hashes, so a prefix cache hits as it would have in the recording.
+    Real text is sent unchanged. All other prompts are synthetic text of the recorded length, and prompts of different
+    sessions share no prefix.
     """
 
     path: str
     """The trace's file or folder."""
     format: str | None = None
-    """Its format; the default is what its first lines look like."""
+    """Format of the trace; detected by default."""
     format_options: dict[str, Any] = {}
-    """The format's own."""
+    """Options of the format."""
     scale: float = 1.0
-    """Every length is multiplied by this before rounding; real text stays as it is."""
+    """Factor on every length, before rounding; real text is not scaled."""
     max_input_tokens: int | None = None
-    """Requests with a longer prompt, after scaling, are left out."""
+    """Longest prompt, in tokens after scaling; longer requests are left out."""
     max_rows: int | None = None
-    """Only the first rows of the trace."""
+    """Number of rows to replay, from the beginning; all by default."""
     api: Api = "completions"
-    """``completions``: the recorded length is all of the prompt; ``chat``: the template is counted in. Real text is
-    sent as it was recorded."""
+    """``completions`` or ``chat``; with ``chat``, the recorded length includes the template. Real text is sent as
+    recorded."""
     reach_s: float | None = None
-    """Turns behind the first one that comes after more seconds of pauses than this are left out: a load of that length
-    cannot reach them."""
+    """Length of the load, in seconds. A session ends with the first turn that its pauses alone put beyond it."""
 
     def __post_init__(self) -> None:
         check_scale(self.scale)
@@ -58,7 +57,7 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"max_rows must be at least 1, not {self.max_rows}")
 
     def own_rate_per_s(self) -> float | None:
-        """Sessions per second over the whole trace, which is read for it; None where it has no clock."""
+        """Sessions per second over the whole trace, which is read for this; None without times."""
         count, first_s, last_s = 0, 0.0, 0.0
         for start_s in self.starts(Seed.of("")):
             first_s = first_s if count else start_s
@@ -66,12 +65,12 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (count - 1) / (last_s - first_s) if last_s > first_s else None
 
     def within(self, reach_s: float) -> Self:
-        """The same without most of the turns that a load of that many seconds cannot reach."""
+        """The same replay without most turns beyond the end of a load of ``reach_s`` seconds."""
         return msgspec.structs.replace(self, reach_s=reach_s)
 
     @property
     def has_words(self) -> bool:
-        """Whether the trace's first row brings its own text, whose length is not known before it is counted."""
+        """Whether the trace's first row has real text, whose tokens must be counted."""
         row = next(iter(self.rows(Seed.of(""))), None)
         return row is not None and (bool(row.messages) or row.prompt is not None)
 
@@ -79,33 +78,33 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The reader.
 
         Raises:
-            BadTrace: the format cannot be told.
+            BadTrace: the format cannot be detected.
             BadOption: an option of the format is wrong.
         """
         name = self.format or detect(self.path)
         return trace_format(name, {"path": self.path, **self.format_options})
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
-        """The rows that are replayed."""
+        """The rows to replay."""
         return itertools.islice(self.trace().rows(seed), self.max_rows)
 
     def sessions(self, tokenizer: Tokenizer, seed: Seed) -> Iterator[Session]:
         """See :class:`~workloads.types.Workload`; ends with the trace."""
-        scribe = _Scribe(self, tokenizer, seed)
+        writer_ = _PromptWriter(self, tokenizer, seed)
         for number, rows in enumerate(self._grouped(seed)):
-            turns = tuple(scribe.turns(number, rows))
+            turns = tuple(writer_.turns(number, rows))
             if turns:
                 yield Session(rows[0].session or f"trace-{number}", turns, rows[0].at_s)
 
     def outlines(self, seed: Seed) -> Iterator[SessionOutline]:
-        """The sessions without words; not of a trace that is made of words."""
+        """Outlines of the sessions; raises NoTokenizer for a trace of real text."""
         for number, rows in enumerate(self._grouped(seed)):
             turns = tuple(self._outlined(number, rows))
             if turns:
                 yield SessionOutline(rows[0].session or f"trace-{number}", rows[0].at_s, turns)
 
     def starts(self, seed: Seed) -> Iterator[float]:
-        """When requests came that are no later turns of a session, as far as the trace has a clock."""
+        """Session starts in seconds; empty without times."""
         seen: set[str] = set()
         for row in self.rows(seed):
             if row.at_s is None or row.session in seen:
@@ -115,7 +114,7 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             yield row.at_s
 
     def _grouped(self, seed: Seed) -> Iterator[list[TraceRow]]:
-        """The rows of each session, as far as a load can reach them and one more: its user thinks until the end."""
+        """The rows of each session within the load, and one more, which keeps the user thinking until the end."""
         for rows in sessions_of(self.rows(seed)):
             pauses_s = (think_s(row, last) for last, row in itertools.pairwise(rows))
             reached = itertools.takewhile(
@@ -124,32 +123,32 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             yield rows[: 2 + sum(1 for _ in reached)]
 
     def _outlined(self, number: int, rows: list[TraceRow]) -> Iterator[TurnOutline]:
-        """A turn's prompt is its blocks, or the last one's prompt and answer and what is new."""
+        """Outline turns: a prompt is its blocks, or the previous prompt and answer plus new text."""
         segments: list[Segment] = []
         last: TraceRow | None = None
         for k, row in enumerate(rows):
             if row.input_tokens is None:
-                raise NoTokenizer("the trace has words and no lengths; give the folder of a tokenizer")
-            wanted, output = scaled(row.input_tokens, self.scale), scaled(row.output_tokens, self.scale)
-            held = sum(tokens for _, tokens in segments)
+                raise NoTokenizer("the trace has text but no lengths; give a tokenizer's folder")
+            tokens, output = scaled(row.input_tokens, self.scale), scaled(row.output_tokens, self.scale)
+            held = sum(count for _, count in segments)
             if row.blocks:
                 size = scaled(row.block_tokens, self.scale)
                 segments = [(str(name), size) for name in row.blocks[: row.input_tokens // row.block_tokens]]
-            elif held >= wanted:
+            elif held >= tokens:
                 segments = []
-            segments.append((f"new {number}.{k}", max(1, wanted - sum(tokens for _, tokens in segments))))
-            if self.max_input_tokens is None or wanted <= self.max_input_tokens:
-                yield TurnOutline(wanted, output, think_s(row, last) if last else 0.0, tuple(segments))
+            segments.append((f"new {number}.{k}", max(1, tokens - sum(count for _, count in segments))))
+            if self.max_input_tokens is None or tokens <= self.max_input_tokens:
+                yield TurnOutline(tokens, output, think_s(row, last) if last else 0.0, tuple(segments))
             segments.append((f"answer {number}.{k}", output))
             last = row
 
     def notes(self) -> list[str]:
-        """What the trace says of itself, and the scale."""
+        """The trace's own notes, and the scale."""
         factor = "" if self.scale == 1 else f"; every length × {self.scale:g}"
         return [f"trace {self.path}{factor}", *self.trace().notes()]
 
 
-class _Scribe:
+class _PromptWriter:
     """Writes the prompts of one plan."""
 
     def __init__(self, replay: Replay, tokenizer: Tokenizer, seed: Seed) -> None:
@@ -177,7 +176,7 @@ class _Scribe:
                 yield turn
 
     def _real(self, row: TraceRow, pause_s: float) -> Turn:
-        """Text as it was recorded, counted."""
+        """A turn with recorded text, whose tokens are counted."""
         output = row.output_tokens
         if output is None:
             output = max(1, self._tokenizer.count(row.answer)) if row.answer else 1
@@ -187,7 +186,7 @@ class _Scribe:
     def _of_length(
         self, number: int, k: int, row: TraceRow, pause_s: float, conversation: Conversation | None
     ) -> tuple[Conversation, Turn]:
-        """A prompt that goes on where the session's last one ended, unless the recorded one is shorter than that."""
+        """A prompt that extends the session's conversation, or starts a new one if the recorded prompt is shorter."""
         wanted, output = self._scaled(row.input_tokens), self._scaled(row.output_tokens)
         rng = self._seed.wording("trace", str(number), str(k))
         if conversation is None or conversation.tokens >= wanted:
@@ -197,7 +196,7 @@ class _Scribe:
         return conversation, turn
 
     def _of_blocks(self, row: TraceRow, pause_s: float) -> Turn:
-        """A prompt of named blocks; what the model puts before every text takes its room from the first."""
+        """A prompt of hashed blocks; tokens that the model puts before every text shorten the first block."""
         size = self._scaled(row.block_tokens)
         whole, rest = divmod(row.input_tokens or 0, row.block_tokens)
         wanted = whole * size + (self._scaled(rest) if rest else 0)
@@ -227,7 +226,7 @@ def scaled(tokens: int | None, scale: float) -> int:
 
 
 def think_s(row: TraceRow, last: TraceRow) -> float:
-    """As recorded, or the time between the arrivals where the trace does not say when answers ended."""
+    """The recorded pause, or the time between arrivals if the end of answers is unknown."""
     if row.think_s is not None:
         return row.think_s
     if row.at_s is None or last.at_s is None:

@@ -1,4 +1,4 @@
-"""The one schema that every trace is read into."""
+"""The common schema of all traces."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -13,18 +13,17 @@ class TraceRow(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One recorded request.
 
     Attributes:
-        at_s: arrival, in seconds from the trace's first request; None where the trace says only what followed what
-            inside a session.
-        input_tokens: of the whole prompt; None where only its text is known.
-        output_tokens: of the answer; None where only its text is known.
-        session: rows of one name are turns of one conversation, in this order; None for a request on its own.
-        think_s: seconds between the end of the session's last answer and this request; None where unknown.
-        blocks: names of the prompt's consecutive blocks of ``block_tokens`` tokens, the last one perhaps partial: two
-            requests whose first k names are equal share their first k blocks. Empty where unknown.
-        block_tokens: tokens of a block; 0 where there are no blocks.
-        messages: the prompt's real text as a chat, or none.
-        prompt: the prompt's real text as a completion, or None.
-        answer: the recorded answer's text, from which its length is counted where ``output_tokens`` is None.
+        at_s: arrival, in seconds from the trace's first request; None if only the order within sessions is known.
+        input_tokens: tokens of the whole prompt; None if only its text is known.
+        output_tokens: tokens of the answer; None if only its text is known.
+        session: name of the conversation whose turns the rows are, in order; None for a single request.
+        think_s: seconds between the end of the session's previous answer and this request; None if unknown.
+        blocks: hashes of the prompt's consecutive blocks of ``block_tokens`` tokens, the last of which may be partial.
+            Requests with k equal leading hashes share their first k blocks. Empty if unknown.
+        block_tokens: tokens per block; 0 without blocks.
+        messages: real text of the prompt as a chat, or empty.
+        prompt: real text of the prompt as a completion, or None.
+        answer: text of the recorded answer; its length is counted if ``output_tokens`` is None.
     """
 
     at_s: float | None
@@ -40,19 +39,19 @@ class TraceRow(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Trace(Protocol):
-    """A trace that can be read again and again. Implementations are frozen structs whose fields are the options."""
+    """A trace that can be read repeatedly. Implementations are frozen structs whose fields are the options."""
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
-        """Yield the rows in the order of the file, holding no more of it than sessions that are still open.
+        """Yield the rows in the order of the file, in bounded memory.
 
         Args:
-            seed: for what a trace leaves open, such as where inside a clock tick a request came.
+            seed: for what the trace leaves open, such as the position of a request within a clock tick.
 
         Raises:
-            BadTrace: a row cannot be read; the message names file and row.
+            BadTrace: a row is invalid; the message names file and row.
         """
         ...
 
     def notes(self) -> list[str]:
-        """What a reader of the result must know: what was rounded, spread or left out."""
+        """Remarks for readers of a result: what was rounded, spread or left out."""
         ...

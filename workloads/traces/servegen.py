@@ -1,8 +1,8 @@
-"""``servegen``: requests made from ServeGen's client tables (Alibaba Cloud Model Studio, Apache-2.0).
+"""``servegen``: requests drawn from ServeGen's client tables (Alibaba Cloud Model Studio, Apache-2.0).
 
 Xiang et al., "ServeGen: Workload Characterization and Generation of Large Language Model Serving in Production", NSDI
-2026. The tables say how each client's requests come, window by window, and how long they are; rows are drawn from them
-by seed. Clients keep their own streams of draws, so that leaving some out changes nothing for the others.
+2026. The tables give each client's arrival process, window by window, and length distributions; rows are drawn from
+them. Each client has its own stream of random draws, so leaving out some clients does not affect the others.
 """
 
 import heapq
@@ -25,11 +25,11 @@ class ServeGen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: str
     """The folder."""
     start_s: float = 0.0
-    """Where in the recording to begin; 43200 is noon of its first day."""
+    """Start within the recording, in seconds; 43200 is noon of its first day."""
     duration_s: float | None = None
-    """How much of it, in seconds; all that follows if not given."""
+    """Length of the extract, in seconds; by default up to the end."""
     clients: int | None = None
-    """Only so many clients, those with the most requests in that time; all if not given."""
+    """Number of clients, those with the most requests in the extract; all by default."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.start_s < math.inf:
@@ -40,7 +40,7 @@ class ServeGen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"clients must be at least 1, not {self.clients}")
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
-        """See :class:`workloads.traces.row.Trace`."""
+        """The requests, as :class:`workloads.traces.row.Trace` defines them."""
         everyone = self._active()
         chosen = everyone[: self.clients]
         tables = [LengthTables(active.client) for active in chosen]
@@ -51,34 +51,36 @@ class ServeGen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for time_s, i in heapq.merge(*arrivals):
             first_s = time_s if first_s is None else first_s
             own = tables[i] or pool
-            assert own is not None  # there is a pool where a client has no table
+            assert own is not None  # a pool exists if a client has no table
             inputs, outputs = own.at(time_s) if isinstance(own, LengthTables) else own.at(time_s, draws[i])
             yield TraceRow(time_s - first_s, inputs.sample(draws[i]), outputs.sample(draws[i]))
         if first_s is None:
-            raise bad(self.path, None, "has so few requests in that time that this seed makes none; ask for more of it")
+            raise bad(
+                self.path, None, "has so few requests in that time that this seed draws none; use a longer extract"
+            )
 
     def notes(self) -> list[str]:
-        """That requests are generated, and how."""
+        """How requests are generated."""
         return [
-            "servegen: requests drawn by seed from recorded client tables",
-            "servegen: a client's gaps have its window's fitted family and shape, and its recorded rate",
-            "servegen: input and output lengths are drawn apart, by the client's nearest table, else by another's",
+            "servegen: requests drawn from recorded client tables",
+            "servegen: a client's gaps have the fitted family and shape of the window, and the recorded rate",
+            "servegen: input and output lengths are independent, from the client's nearest table or another client",
         ]
 
     def _active(self) -> list["_Active"]:
-        """Clients that send anything in the time that was asked for, those with the most requests first."""
+        """Clients with requests in the extract, those with the most requests first."""
         end_s = math.inf if self.duration_s is None else self.start_s + self.duration_s
-        found, recorded_s = list[_Active](), 0.0
+        active, recorded_s = list[_Active](), 0.0
         for client in clients(self.path):
             table = windows(client)
             recorded_s = max(recorded_s, table[-1].end_s)
             cut = [cut for window in table if (cut := window.between(self.start_s, end_s)) and cut.rate_per_s]
             if cut:
-                found.append(_Active(client, cut))
-        if not found:
+                active.append(_Active(client, cut))
+        if not active:
             what = f"has no requests from {self.start_s:g} s on for {end_s - self.start_s:g} s; it was recorded for"
             raise bad(self.path, None, f"{what} {recorded_s:g} s; change start_s or duration_s")
-        return sorted(found, key=lambda active: -active.requests)
+        return sorted(active, key=lambda one: -one.requests)
 
     def _arrivals(self, i: int, active: "_Active", seed: Seed) -> Iterator[tuple[float, int]]:
         rng = seed.draws("servegen", active.client.name, "arrivals")
@@ -91,19 +93,19 @@ class _Active(msgspec.Struct, frozen=True):
 
     @property
     def requests(self) -> float:
-        """How many to expect."""
+        """Expected number of requests."""
         return math.fsum(window.rate_per_s * (window.end_s - window.start_s) for window in self.windows)
 
 
 class _Pool:
-    """The lengths of all clients that have any, each in proportion to its requests."""
+    """Lengths of all clients that have any, weighted by their requests."""
 
     def __init__(self, everyone: list[_Active]) -> None:
         both = [(LengthTables(active.client), active.requests) for active in everyone]
         self._tables = [tables for tables, _ in both if tables]
         self._cumulative = list(accumulate(requests for tables, requests in both if tables))
         if not self._tables:
-            raise bad(everyone[0].client.dataset, None, "holds no lengths, nor does any other client's file")
+            raise bad(everyone[0].client.dataset, None, "has no lengths, nor has any other client's file")
 
     def at(self, time_s: float, rng: Rng) -> tuple[Lengths, Lengths]:
         """Input and output lengths of a client drawn at random."""
@@ -112,10 +114,10 @@ class _Pool:
 
 
 def renewal(windows: list[Window], rng: Rng) -> Iterator[float]:
-    """Arrivals in seconds from the beginning of the recording, in windows that rise and have a rate above 0.
+    """Arrivals in seconds from the beginning of the recording.
 
-    A gap that a window's end cuts goes on in the next one, at that one's pace: were it drawn anew, windows with few
-    requests would not get their rate.
+    ``windows`` must be ascending and have rates above 0. A gap that crosses the end of a window continues at the rate
+    of the next. Drawing a new gap instead would give windows with few requests a wrong rate.
     """
     left: float | None = None
     for window in windows:

@@ -1,4 +1,4 @@
-"""ServeGen's files: per client, a table of arrival windows and one of length distributions."""
+"""ServeGen's files: for each client, a table of arrival windows and a table of length distributions."""
 
 import math
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from workloads.rng import Rng
-from workloads.traces.checks import amount, number, shown, tokens
+from workloads.traces.checks import amount, number, quoted, tokens
 from workloads.traces.reading import bad, decoded, lines, whole
 
 _TRACE = re.compile(r"chunk-(.+)-trace\.csv(\.gz)?")
@@ -20,14 +20,14 @@ _PROBABILITY_SLACK = 0.01
 
 
 class Window(msgspec.Struct, frozen=True):
-    """A stretch of time in which a client's requests come as a renewal process.
+    """A time window in which a client's requests are a renewal process.
 
     Attributes:
-        start_s: from the beginning of the recording.
-        end_s: the next window's start.
-        rate_per_s: requests per second; 0 where the client is silent.
-        family: of the gaps' distribution, ``Gamma`` or ``Weibull``; empty for exponential gaps.
-        shape: of that distribution. Its scale follows from the rate.
+        start_s: start, in seconds from the beginning of the recording.
+        end_s: start of the next window.
+        rate_per_s: requests per second; may be 0.
+        family: distribution of the gaps, ``Gamma`` or ``Weibull``; empty for exponential gaps.
+        shape: of that distribution; the rate determines its scale.
     """
 
     start_s: float
@@ -37,7 +37,7 @@ class Window(msgspec.Struct, frozen=True):
     shape: float
 
     def between(self, start_s: float, end_s: float) -> "Window | None":
-        """The part of it from ``start_s`` to ``end_s``, if there is any."""
+        """The part of the window between ``start_s`` and ``end_s``; None if empty."""
         cut = msgspec.structs.replace(self, start_s=max(start_s, self.start_s), end_s=min(end_s, self.end_s))
         return cut if cut.start_s < cut.end_s else None
 
@@ -50,19 +50,18 @@ class Window(msgspec.Struct, frozen=True):
         return rng.exponential(1.0)
 
     def first_gap(self, rng: Rng) -> float:
-        """The rest of the gap that one finds at a random moment, in units of the mean gap.
+        """Residual gap at a random moment, in units of the mean gap.
 
-        Long gaps are found more often, in proportion to their length: such a gap is again Gamma, of a shape one
-        larger, or the power of a Gamma draw for Weibull; the moment is uniform within it. Began every client with a
-        whole gap instead, bursty ones would send ``(CV² − 1) / 2`` requests too many.
+        It is a uniform fraction of a length-biased gap: Gamma with a shape one larger, or for Weibull the power of a
+        Gamma draw. Starting with a full gap instead would give bursty clients ``(CV² − 1) / 2`` requests too many.
         """
         if self.family == "Gamma":
-            found = rng.gamma(self.shape + 1) / self.shape
+            biased = rng.gamma(self.shape + 1) / self.shape
         elif self.family == "Weibull":
-            found = rng.gamma(1 + 1 / self.shape) ** (1 / self.shape) / math.gamma(1 + 1 / self.shape)
+            biased = rng.gamma(1 + 1 / self.shape) ** (1 / self.shape) / math.gamma(1 + 1 / self.shape)
         else:
             return rng.exponential(1.0)
-        return rng.uniform() * found
+        return rng.uniform() * biased
 
 
 class Lengths(msgspec.Struct, frozen=True):
@@ -82,7 +81,7 @@ class Client(msgspec.Struct, frozen=True):
     """One client's files.
 
     Attributes:
-        name: what stands between ``chunk-`` and ``-trace``.
+        name: text between ``chunk-`` and ``-trace`` in the file name.
         trace: the table of windows.
         dataset: the length distributions.
     """
@@ -93,34 +92,34 @@ class Client(msgspec.Struct, frozen=True):
 
 
 def clients(path: str) -> list[Client]:
-    """The clients in a folder, by name.
+    """The clients in a folder, sorted by name.
 
     Raises:
-        BadTrace: there is no such folder, it has no client, or a client lacks its length distributions.
+        BadTrace: the folder does not exist or has no client, or a client has no length distributions.
     """
     folder = Path(path)
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise bad(path, None, f"{what}; give a folder of chunk-*-trace.csv and chunk-*-dataset.json")
-    found = dict[str, Client]()
+    by_name = dict[str, Client]()
     for trace in sorted(folder.iterdir()):
         if match := _TRACE.fullmatch(trace.name):
             name = match[1]
             both = [folder / f"chunk-{name}-dataset.json{suffix}" for suffix in ("", ".gz")]
             dataset = next((file for file in both if file.exists()), None)
             if dataset is None:
-                raise bad(trace, None, f"has no lengths beside it; fetch {both[0].name} too")
-            found.setdefault(name, Client(name, trace, dataset))
-    if not found:
-        raise bad(path, None, "holds no client (chunk-*-trace.csv)")
-    return [found[name] for name in sorted(found)]
+                raise bad(trace, None, f"has no length distributions beside it; fetch {both[0].name} too")
+            by_name.setdefault(name, Client(name, trace, dataset))
+    if not by_name:
+        raise bad(path, None, "has no client (chunk-*-trace.csv)")
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def windows(client: Client) -> list[Window]:
-    """A client's windows, in their order.
+    """A client's windows, in order.
 
     Raises:
-        BadTrace: a row has not six fields, one of them cannot be right, or a window does not begin after the last.
+        BadTrace: a row does not have six valid fields, or a window does not begin after the previous one.
     """
     rows = list[tuple[float, float, str, float]]()
     for row, line in lines(str(client.trace)):
@@ -134,24 +133,24 @@ def windows(client: Client) -> list[Window]:
 
 
 def _window(line: str, last_s: float) -> tuple[float, float, str, float]:
-    """Start, rate, family and shape of a row that follows a window from ``last_s``."""
+    """Parse start, rate, family and shape of a row after a window that starts at ``last_s``."""
     fields = line.split(",")
     if len(fields) != 6:
         raise ValueError(f"has {len(fields)} fields, not start, rate, CV, family, shape, scale")
     start_s, rate_per_s = amount(fields[0], "start"), amount(fields[1], "rate")
     if start_s <= last_s:
-        raise ValueError("does not begin after the window above; sort the file by its first column")
-    return start_s, rate_per_s, *_law(fields[3].strip(), fields[4], rate_per_s)
+        raise ValueError("does not begin after the previous window; sort the file by its first column")
+    return start_s, rate_per_s, *_distribution(fields[3].strip(), fields[4], rate_per_s)
 
 
-def _law(family: str, shape: str, rate_per_s: float) -> tuple[str, float]:
+def _distribution(family: str, shape: str, rate_per_s: float) -> tuple[str, float]:
     if rate_per_s == 0 or not family:
         return "", 1.0
     if family not in ("Gamma", "Weibull"):
-        raise ValueError(f"family {shown(family)} is neither Gamma nor Weibull nor empty")
+        raise ValueError(f"family {quoted(family)} must be Gamma, Weibull or empty")
     value = number(shape, "shape")
     if not _LEAST_SHAPE <= value <= _MOST_SHAPE:
-        raise ValueError(f"shape must be from {_LEAST_SHAPE} to {_MOST_SHAPE:g}, not {shown(shape)}")
+        raise ValueError(f"shape must be from {_LEAST_SHAPE} to {_MOST_SHAPE:g}, not {quoted(shape)}")
     return family, value
 
 
@@ -169,7 +168,7 @@ _DATASET = msgspec.json.Decoder(dict[str, _Texts])
 
 
 class LengthTables:
-    """A client's length distributions over time; one window of them is held at once."""
+    """A client's length distributions over time, with one window in memory."""
 
     def __init__(self, client: Client) -> None:
         self._file = client.dataset
@@ -178,11 +177,11 @@ class LengthTables:
         self._now: tuple[int, Lengths, Lengths] | None = None
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
+        """Whether there is any distribution."""
         return bool(self._keys)
 
     def at(self, time_s: float) -> tuple[Lengths, Lengths]:
-        """Input and output lengths of the window at a time, else of the nearest before, else of the first after."""
+        """Input and output lengths of the window at ``time_s``, or of the nearest before, or of the first after."""
         i = max(0, bisect_right(self._starts_s, time_s) - 1)
         if self._now is None or self._now[0] != i:
             texts = self._read()[self._keys[i]]
@@ -197,7 +196,7 @@ class LengthTables:
             try:
                 start_s = amount(key, "window")
             except ValueError as cause:
-                raise bad(self._file, f"window {shown(key)}", str(cause)) from None
+                raise bad(self._file, f"window {quoted(key)}", str(cause)) from None
             if not text.empty():
                 yield start_s, key
 
@@ -209,20 +208,20 @@ class LengthTables:
 
 
 def _lengths(text: str, least: int) -> Lengths:
-    """Read ``{tokens: probability, …}``; 0 tokens, where ``least`` allows them, are failures and left out."""
+    """Parse ``{tokens: probability, …}``. Entries of 0 tokens, if ``least`` allows them, are failures and left out."""
     body = text.strip()
     if not (body.startswith("{") and body.endswith("}")):
-        raise ValueError(f"{shown(text)} is not a table {{tokens: probability}}")
+        raise ValueError(f"{quoted(text)} is not a table {{tokens: probability}}")
     pairs = list[tuple[int, float]]()
     for item in body[1:-1].split(","):
         value, colon, share = item.partition(":")
         if not colon:
-            raise ValueError(f"{shown(item)} is not tokens: probability")
+            raise ValueError(f"{quoted(item)} is not tokens: probability")
         pairs.append((tokens(value, "tokens", least), amount(share, "probability")))
     total = math.fsum(share for _, share in pairs)
     if abs(total - 1) > _PROBABILITY_SLACK:
         raise ValueError(f"the probabilities add up to {total:g}, not 1")
-    kept = [(value, share) for value, share in pairs if value and share]
-    if not kept:
+    positive = [(value, share) for value, share in pairs if value and share]
+    if not positive:
         raise ValueError("no answer is longer than 0 tokens")
-    return Lengths(tuple(value for value, _ in kept), tuple(accumulate(share for _, share in kept)))
+    return Lengths(tuple(value for value, _ in positive), tuple(accumulate(share for _, share in positive)))

@@ -1,4 +1,4 @@
-"""``sharegpt``: conversations with their real text, one JSON array of any size, read as it streams in."""
+"""``sharegpt``: conversations with real text in one JSON array of any size, parsed as a stream."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +7,7 @@ import ijson
 import msgspec
 
 from workloads.rng import Seed
-from workloads.traces.checks import shown
+from workloads.traces.checks import quoted
 from workloads.traces.reading import bad, opened
 from workloads.traces.row import TraceRow
 from workloads.types import Message
@@ -24,13 +24,13 @@ _ROLES = {
 }
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _Part(msgspec.Struct, frozen=True):
     speaker: str = msgspec.field(name="from")
     value: str
 
 
 class _Conversation(msgspec.Struct, frozen=True):
-    conversations: list[_Said]
+    conversations: list[_Part]
     id: str | int | None = None
 
 
@@ -41,30 +41,30 @@ class ShareGpt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The JSON file, plain or gzip."""
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
-        """See :class:`workloads.traces.row.Trace`."""
-        del seed  # nothing is left open
-        found = False
+        """The requests, as :class:`workloads.traces.row.Trace` defines them."""
+        del seed  # the trace leaves nothing to chance
+        has_rows = False
         for number, item in self._items():
             place = f"conversation {number}"
             try:
                 conversation = msgspec.convert(item, _Conversation)
                 for row in _turns(conversation, number):
-                    found = True
+                    has_rows = True
                     yield row
             except (msgspec.ValidationError, _UnknownSpeaker) as cause:
                 raise bad(self.path, place, str(cause)) from None
-        if not found:
-            raise bad(self.path, None, "holds no question with an answer; it must be a JSON array of conversations")
+        if not has_rows:
+            raise bad(self.path, None, "has no question with an answer; it must be a JSON array of conversations")
 
     def notes(self) -> list[str]:
         """What is left out."""
         return [
-            "sharegpt: recorded questions, each with the recorded chat before it; the file names no times",
+            "sharegpt: recorded questions, each with the recorded chat before it; the file has no times",
             "sharegpt: questions without an answer, and answers before the first question, are left out",
         ]
 
     def _items(self) -> Iterator[tuple[int, Any]]:
-        """The array's items, from 1."""
+        """The array's items, numbered from 1."""
         number = 0
         with opened(self.path) as file:
             try:
@@ -81,20 +81,20 @@ class _UnknownSpeaker(Exception):
 
 
 def _turns(conversation: _Conversation, number: int) -> Iterator[TraceRow]:
-    """One row for each question that has an answer."""
+    """One row per question that has an answer."""
     name = f"{number}" if conversation.id is None else f"{number}:{conversation.id}"
     chat: list[Message] = []
-    said = [Message(_role(part.speaker), part.value) for part in conversation.conversations if part.value.strip()]
-    for i, message in enumerate(said):
+    messages = [Message(_role(part.speaker), part.value) for part in conversation.conversations if part.value.strip()]
+    for i, message in enumerate(messages):
         if message.role == "assistant" and not any(before.role == "user" for before in chat):
             continue
         chat.append(message)
-        answer = said[i + 1] if i + 1 < len(said) else None
+        answer = messages[i + 1] if i + 1 < len(messages) else None
         if message.role == "user" and answer is not None and answer.role == "assistant":
             yield TraceRow(None, None, None, name, messages=tuple(chat), answer=answer.content)
 
 
 def _role(speaker: str) -> str:
     if speaker not in _ROLES:
-        raise _UnknownSpeaker(f"has a part from {shown(speaker)}; known: {', '.join(_ROLES)}")
+        raise _UnknownSpeaker(f"has a part from {quoted(speaker)}; known: {', '.join(_ROLES)}")
     return _ROLES[speaker]

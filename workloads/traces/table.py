@@ -1,32 +1,32 @@
-"""CSV files with a header, cut to the columns that are asked for."""
+"""CSV files with a header, reduced to selected columns."""
 
 import csv
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 
 from workloads.options import nearest
-from workloads.traces.checks import shown
+from workloads.traces.checks import quoted
 from workloads.traces.reading import bad, blocks, check_text
 
 Header = list[str]
 
 
 def table(path: str, choose: Callable[[Header], Sequence[str]]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield each row's number and its fields in the chosen columns.
+    """Yield the number of each row and its fields in the selected columns.
 
-    Quoted fields may run over several lines: a row has the number of its first.
+    Quoted fields may span lines; a row's number is that of its first line.
 
     Args:
         path: the file, plain or gzip.
-        choose: names the wanted columns, at least two, when it is shown the header.
+        choose: selects at least two columns, given the header.
 
     Raises:
-        BadTrace: as :func:`workloads.traces.reading.blocks`; the header lacks a chosen column, a row has another number
-            of fields than the header, its quotes do not match, or there is no row.
+        BadTrace: as :func:`workloads.traces.reading.blocks`; the header lacks a selected column, a row has more or
+            fewer fields than the header, quotes are unbalanced, or there is no row.
     """
     reader = csv.reader(_text_lines(path), strict=True)
     pick: Callable[[list[str]], tuple[str, ...]] | None = None
-    width, found, row = 0, False, 1
+    width, has_rows, row = 0, False, 1
     try:
         for fields in reader:
             if not "".join(fields).strip() and len(fields) < 2:
@@ -36,30 +36,30 @@ def table(path: str, choose: Callable[[Header], Sequence[str]]) -> Iterator[tupl
             elif len(fields) != width:
                 raise bad(path, row, f"has {_fields(len(fields))}, the header {width}")
             else:
-                found = True
+                has_rows = True
                 yield row, pick(fields)
             row = reader.line_num + 1
     except csv.Error as cause:
         raise bad(path, row, f"is not valid CSV: {cause}") from None
-    if not found:
-        raise bad(path, None, "holds no rows below its header" if pick else "holds no rows")
+    if not has_rows:
+        raise bad(path, None, "has no rows below its header" if pick else "has no rows")
 
 
 def missing_column(name: str, header: Header) -> str:
-    """The message for a header that lacks a column, with the nearest that it has."""
-    return f"the header has no column {shown(name)}; {nearest(name, header)}"
+    """Message for a missing column, with the nearest name in the header."""
+    return f"the header has no column {quoted(name)}; {nearest(name, header)}"
 
 
 def _columns(
     path: str, row: int, fields: Header, choose: Callable[[Header], Sequence[str]]
 ) -> Callable[[list[str]], tuple[str, ...]]:
     header = [name.strip() for name in fields]
-    wanted = choose(header)
-    for name in wanted:
+    columns = choose(header)
+    for name in columns:
         if header.count(name) != 1:
-            twice = f"the header has {header.count(name)} columns {shown(name)}; rename all but one"
+            twice = f"the header has {header.count(name)} columns {quoted(name)}; rename all but one"
             raise bad(path, row, twice if name in header else missing_column(name, header))
-    return itemgetter(*map(header.index, wanted))
+    return itemgetter(*map(header.index, columns))
 
 
 def _fields(count: int) -> str:
@@ -69,5 +69,5 @@ def _fields(count: int) -> str:
 def _text_lines(path: str) -> Iterator[str]:
     for first, block in blocks(path):
         check_text(path, first, block)
-        # str.splitlines would also break at form feeds and other separators, and editors would count otherwise.
+        # str.splitlines would also split at form feeds and other separators, unlike the row numbers of editors.
         yield from block.decode().removesuffix("\n").split("\n")

@@ -1,7 +1,7 @@
-"""Clocks that tick coarsely: arrivals of one tick spread inside it.
+"""Coarse clocks: spread the arrivals of one tick over it.
 
-The conversation trace of Mooncake has a stamp every 3 seconds, give or take 3 ms, with up to 28 requests each. Sent as
-they stand they would be bursts that nobody made.
+The conversation trace of Mooncake has a stamp every 3 seconds, ± 3 ms, with up to 28 requests each. Sent
+unchanged, they would be artificial bursts.
 """
 
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from workloads.rng import Rng
 
 T = TypeVar("T")
 _PEEKED_ROWS, _PEEKED_STAMPS = 256, 4
-"""So many rows tell whether a clock ticks, if they have so many stamps."""
+"""Rows and distinct stamps needed to detect a tick."""
 MAX_ROWS_A_TICK = 100_000
-"""Rows of one tick are held until its end is known."""
+"""Limit on the rows of one tick, which are in memory at once."""
 _LEAST_ROWS = 8
 _ROWS_A_STAMP = 2
 _JITTER = 0.01
@@ -26,10 +26,10 @@ class TooManyRows(Exception):
 
 
 def tick_s(times_s: list[float]) -> float | None:
-    """The tick of a clock, from some of its rising stamps; None where it runs smoothly.
+    """The tick of a coarse clock, from ascending stamps; None for a fine clock.
 
-    A clock ticks when there are at least 8 stamps, two or more to each distinct one, and every gap between distinct
-    ones lies within 1 % of a multiple of the smallest, which is the tick.
+    A clock is coarse if there are at least 8 stamps, at least two per distinct stamp on average, and every gap between
+    distinct stamps is within 1 % of a multiple of the smallest gap, which is the tick.
     """
     distinct = sorted(set(times_s))
     if len(times_s) < max(_LEAST_ROWS, _ROWS_A_STAMP * len(distinct)) or len(distinct) < 2:
@@ -40,9 +40,9 @@ def tick_s(times_s: list[float]) -> float | None:
 
 
 def spread(rows: Iterator[tuple[float, T]], rng: Rng) -> Iterator[tuple[float, T]]:
-    """Rows with times in seconds that do not fall, those of each tick spread uniformly over it in their order.
+    """Spread the rows of each tick uniformly over it, in their order; times are in seconds and not decreasing.
 
-    Nothing is changed where the first rows, 256 or more until four stamps are among them, show no tick.
+    Rows are unchanged if the first 256, or more until there are four distinct stamps, show no tick.
 
     Raises:
         TooManyRows: more than ``MAX_ROWS_A_TICK`` rows have one time.
@@ -62,7 +62,7 @@ def spread(rows: Iterator[tuple[float, T]], rng: Rng) -> Iterator[tuple[float, T
     for _, group in groupby(chain(head, rows), key=itemgetter(0)):
         current = list(islice(group, MAX_ROWS_A_TICK + 1))
         if len(current) > MAX_ROWS_A_TICK:
-            raise TooManyRows(f"more than {MAX_ROWS_A_TICK} rows come {current[0][0]:g} s from its start")
+            raise TooManyRows(f"more than {MAX_ROWS_A_TICK} rows are at {current[0][0]:g} s")
         yield from _spread_one(waiting, current[0][0], tick, rng)
         waiting = current
     yield from _spread_one(waiting, float("inf"), tick, rng)

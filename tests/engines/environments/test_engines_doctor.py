@@ -71,7 +71,7 @@ def test_one_whose_recipe_has_moved_on_runs_and_says_so(monkeypatch: pytest.Monk
     recipe(monkeypatch, "tiny-cpu", ("tiny-engine-cpu==3.1",))
     found = of(Tiny, BARE, monkeypatch)
     assert (found.state, found.version) == (State.READY, "3.0")
-    assert found.notes == ["made for other versions than today's; renew it with: bakeoff engines install tiny-cpu"]
+    assert found.notes == ["outdated; renew it with: bakeoff engines install tiny-cpu"]
 
 
 def test_one_for_gpus_on_a_machine_without_is_sent_to_its_other_kind(monkeypatch: pytest.MonkeyPatch) -> None:

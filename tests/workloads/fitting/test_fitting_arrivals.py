@@ -79,10 +79,10 @@ def test_gaps_that_a_clock_took_for_zero_do_not_break_the_likelihood():
 @pytest.mark.parametrize(
     ("starts_s", "at_once", "process", "words"),
     [
-        (None, False, "poisson", "does not say how sessions follow"),
+        (None, False, "poisson", "has no start times"),
         (None, True, "at-once", "start at once"),
-        (starts_of("gamma", 2.0, {"burstiness": 0.2}, 49), False, "poisson", "49 starts tell a rate and no more"),
-        (starts_of("constant", 4.0, {}, 500), False, "constant", "all alike"),
+        (starts_of("gamma", 2.0, {"burstiness": 0.2}, 49), False, "poisson", "49 starts determine only a rate"),
+        (starts_of("constant", 4.0, {}, 500), False, "constant", "all equal"),
     ],
 )
 def test_what_is_taken_where_there_is_nothing_to_compare(

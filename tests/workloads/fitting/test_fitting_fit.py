@@ -12,9 +12,9 @@ from workloads.errors import BadTrace
 from workloads.fitting import Distance, Figure, Fit, Goodness, fit, preset_toml, redrawn
 from workloads.fitting.goodness import goodness
 from workloads.fitting.observed import observe
-from workloads.portrait import portrait
 from workloads.presets import NaturalArrival, PresetTraffic, Shared
 from workloads.presets.preset import preset_from
+from workloads.profile import profile_workload
 from workloads.rng import Rng
 from workloads.traces.row import TraceRow
 
@@ -84,9 +84,9 @@ def test_sessions(growing: Fit):
 def test_traffic_of_the_preset_meets_its_anchors_and_survives_the_file(growing: Fit):
     preset = preset_from(preset_toml(growing.preset), "written")
     assert preset == growing.preset
-    drawn = portrait("made", PresetTraffic("made", preset), SEED, sessions=1_500, arrivals=20_000)
+    profile = profile_workload("made", PresetTraffic("made", preset), SEED, sessions=1_500, arrivals=20_000)
     assert {anchor.metric for anchor in preset.anchors} >= {"rate_per_s", "gap_cv", "input_mean", "turns_mean"}
-    assert [anchor.metric for anchor in preset.anchors if not drawn.met(anchor)] == []
+    assert [anchor.metric for anchor in profile.anchors if not anchor.met] == []
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_what_single_draws_differ_by_is_no_complaint():
     ).complaints
     assert complaints == (
         "KS of input is 0.200 (at most 0.100)",
-        "gap_cv is 1.3 and 1 in the trace (+30%, within 26% would do)",
+        "gap_cv is 1.3, in the trace 1 (+30%, tolerance 26%)",
     )
 
 
@@ -154,10 +154,10 @@ def test_sessions_without_a_clock_and_without_names():
     found = fitted(Rows(unclocked))
     assert found.sessions == 1_500
     assert found.preset.arrival == NaturalArrival("poisson")
-    assert "does not say how sessions follow one another" in found.preset.summary
+    assert "has no start times" in found.preset.summary
     nameless = fitted(Rows(msgspec.structs.replace(row, session=None) for row in GROWING.found))
     assert nameless.sessions == nameless.requests
-    assert any("as its sessions are unknown" in note for note in nameless.notes)
+    assert any("because its sessions are unknown" in note for note in nameless.notes)
     assert any("prefix_bound" in complaint for complaint in nameless.goodness.complaints)
 
 
@@ -170,17 +170,17 @@ def test_what_a_preset_cannot_keep_is_said():
         return sorted(found, key=lambda row: row.at_s or 0.0)
 
     notes = "; ".join(fitted(Rows(rows())).notes)
-    assert "50% of later prompts are no longer than the last one" in notes
-    assert "50% of later prompts leave out a part of the answer before them" in notes
+    assert "50% of later prompts are no longer than the previous one" in notes
+    assert "50% of later prompts leave out part of the previous answer" in notes
     assert "from request to request" in notes
     whole_seconds = [msgspec.structs.replace(row, at_s=float(int(row.at_s or 0))) for row in SINGLE.found[:2_000]]
     found = fitted(Rows(whole_seconds))
-    assert "its clock ticks every 1 s" in found.preset.summary
+    assert "clock has a resolution of 1 s" in found.preset.summary
     assert of(found.goodness, "gaps_s").is_within
 
 
 def test_contexts_that_are_compacted_in_the_trace_are_in_the_preset(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(redrawn, "_TRIED_REQUESTS", 5_000)
+    monkeypatch.setattr(redrawn, "_CANDIDATE_REQUESTS", 5_000)
     rng, rows = Rng("compacted"), list[TraceRow]()
     for number in range(60):
         held = 1_000 + rng.below(500)
@@ -208,7 +208,7 @@ def test_all_at_once():
         ([TraceRow(float(i), 10, 10) for i in range(49)], "has 49 requests; a fit needs at least 50"),
         ([TraceRow(float(i), None, None, prompt="why?") for i in range(80)], "request 1 of the trace has no lengths"),
         ([*SINGLE.found[:60], TraceRow(1e4, 10, None)], "request 61 of the trace has no lengths"),
-        ([*SINGLE.found[:60], TraceRow(0.0, 10, 10)], "the times of the trace are no arrivals"),
+        ([*SINGLE.found[:60], TraceRow(0.0, 10, 10)], "the times of the trace are not valid arrivals"),
     ],
 )
 def test_what_cannot_be_fitted(rows: list[TraceRow], words: str):

@@ -117,5 +117,5 @@ def test_any_text_can_be_a_summary(text: str):
 
 def test_what_toml_has_no_form_for_is_refused():
     preset = Preset("", "", NaturalArrival("diurnal", 1.0, {"swing": None}), Fixed(8.0), Fixed(8.0))
-    with pytest.raises(ValueError, match="TOML has no form for None"):
+    with pytest.raises(ValueError, match="TOML cannot express None"):
         preset_toml(preset)

@@ -20,7 +20,7 @@ BURST_8 = (
 FLAT = "trace_id,req_index,input_tokens,output_tokens,prefix_hit_blocks,think_time_s\ns1,0,130,5,0,0.0\n"
 CSV = "at_s,input_tokens,output_tokens,session,think_s\n1,100,10,a,\n"
 CHAT = '{"messages": [{"role": "user", "content": "Hello"}]}\n'
-BACK = "its time is before that of the row above; sort the file by its time column"
+BACK = "its time is before that of the previous row; sort the file by its time column"
 WHOLE = "must be a whole number from"
 
 
@@ -46,14 +46,14 @@ WRONG_ROWS = [
     ("azure", AZURE + "2023-11-16 18:17:03,5,8\n", 3, BACK),
     ("azure", AZURE + "2023-11-15 18:17:05,5,8\n", 3, BACK),
     ("azure", AZURE + "2023-11-16 18:17:05,5,8\n\n2023-11-16 18:17:04,5,8\n", 5, BACK),
-    ("azure", AZURE + "2023-11-16 18:17:61,5,8\n", 3, "'2023-11-16 18:17:61' is no time of day"),
-    ("azure", AZURE + "2023-11-16 24:00:00,5,8\n", 3, "'2023-11-16 24:00:00' is no time of day"),
-    ("azure", AZURE + "2023-11-31 18:17:04,5,8\n", 3, "'2023-11-31 18:17:04' has a date that the calendar lacks"),
-    ("azure", AZURE + "inf,5,8\n", 3, "'inf' is no time stamp such as 2024-05-10 00:00:00.009930+00:00"),
-    ("azure", AZURE + "1700158624,5,8\n", 3, "'1700158624' is no time stamp such as 2024-05-10 00:00"),
+    ("azure", AZURE + "2023-11-16 18:17:61,5,8\n", 3, "'2023-11-16 18:17:61' is not a time of day"),
+    ("azure", AZURE + "2023-11-16 24:00:00,5,8\n", 3, "'2023-11-16 24:00:00' is not a time of day"),
+    ("azure", AZURE + "2023-11-31 18:17:04,5,8\n", 3, "'2023-11-31 18:17:04' has a date that does not exist"),
+    ("azure", AZURE + "inf,5,8\n", 3, "'inf' is not a time stamp such as 2024-05-10 00:00:00.009930+00:00"),
+    ("azure", AZURE + "1700158624,5,8\n", 3, "'1700158624' is not a time stamp such as 2024-05-10 00:00"),
     ("azure", "2023-11-16 18:17:03,4808,10\n", 1, "the header has no column 'TIMESTAMP'; known: 2023-11-16 18:1"),
     ("azure", AZURE.replace("ContextT", "Contextt"), 1, "no column 'ContextTokens'; did you mean 'Contexttokens'?"),
-    ("azure", AZURE.replace("TIMESTAMP", "TIMESTAMP,NumImages"), 1, "in another order; read it as csv"),
+    ("azure", AZURE.replace("TIMESTAMP", "TIMESTAMP,NumImages"), 1, "or another order; use the format csv"),
     ("burstgpt", BURST_6 + "4,GPT-4,472,18,490,API log\n", 3, BACK),
     ("burstgpt", BURST_6 + "-6,GPT-4,472,18,490,API log\n", 3, "Timestamp must be from 0 to 1e+11, not '"),
     ("burstgpt", BURST_6 + "nan,GPT-4,472,18,490,API log\n", 3, "Timestamp must be a number, not 'nan'"),
@@ -87,31 +87,31 @@ WRONG_ROWS = [
     ("claude-code-flat", FLAT + "s1,1,130,5,4,1\n", 3, "prefix_hit_blocks is 4, but this prompt can share 3 blocks"),
     ("claude-code-flat", FLAT + "s2,0,130,5,1,1\n", 3, "prefix_hit_blocks is 1, but this prompt can share 0 blocks"),
     ("claude-code-flat", FLAT + "s1,0,130,5,0,1\n", 3, "req_index 0 follows 0; sort by trace_id and req_index"),
-    ("claude-code-flat", FLAT + "s2,0,130,5,0,1\ns1,1,130,5,0,1\n", 4, "trace_id 's1' comes again after others; sort"),
+    ("claude-code-flat", FLAT + "s2,0,130,5,0,1\ns1,1,130,5,0,1\n", 4, "trace_id 's1' is not in adjacent rows; sort"),
     ("claude-code-flat", FLAT.replace("req_index", "index"), 1, "no column 'req_index'; did you mean 'index'?"),
     ("openai-jsonl", CHAT + "{}\n", 2, "its body must hold either messages or a prompt"),
     ("openai-jsonl", CHAT + '{"messages": [], "prompt": "a"}\n', 2, "its prompt is empty"),
     ("openai-jsonl", '{"prompt": ""}\n', 1, "its prompt is empty"),
-    ("openai-jsonl", '{"prompt": [1, 2]}\n', 1, "its prompt is a list; only one text is one request"),
+    ("openai-jsonl", '{"prompt": [1, 2]}\n', 1, "its prompt is a list; only a list of one text can be replayed"),
     ("openai-jsonl", '{"prompt": "a", "max_tokens": 0}\n', 1, "Expected `int` >= 1 - at `$.max_tokens`"),
     ("openai-jsonl", '{"messages": [{"content": "a"}]}\n', 1, "missing required field `role` - at `$.messages[0]`"),
     ("openai-jsonl", CHAT.replace('"Hello"', '[{"type": "image_url"}]'), 1, "a part of type 'image_url'; only text"),
-    ("openai-jsonl", CHAT + '{"prompt": "a", "at_s": 1}\n', 2, "has a time where others have none"),
-    ("openai-jsonl", '{"prompt": "a", "at_s": 1}\n' + CHAT, 2, "has no time where others do"),
+    ("openai-jsonl", CHAT + '{"prompt": "a", "at_s": 1}\n', 2, "has a time, but earlier rows do not"),
+    ("openai-jsonl", '{"prompt": "a", "at_s": 1}\n' + CHAT, 2, "has no time, but earlier rows do"),
     ("openai-jsonl", '{"prompt": "a", "at_s": 2}\n{"prompt": "a", "at_s": 1}\n', 2, BACK),
-    ("openai-jsonl", '{"prompt": "a", "timestamp": "soon"}\n', 1, "'soon' is no time stamp such as 2024-05-10 00:"),
+    ("openai-jsonl", '{"prompt": "a", "timestamp": "soon"}\n', 1, "'soon' is not a time stamp such as 2024-05-10 00:"),
     ("openai-jsonl", '{"prompt": "a", "at_s": 2}\n{"prompt": "a", "timestamp": "2024-05-10 00:00"}\n', 2, (
-        "its time is a time stamp where the first row has a number"
+        "its time is a time stamp, but the first row has a number"
     )),
     ("openai-jsonl", '{"prompt": "a", "timestamp": "2024-05-10 00:00"}\n{"prompt": "a", "at_s": 2}\n', 2, (
-        "its time is a number where the first row has a time stamp"
+        "its time is a number, but the first row has a time stamp"
     )),
     ("questions", '{"prompt": "a"}\n{"answer": "b"}\n', 2, "has none of the fields turns, prompt, question"),
     ("questions", '{"turns": []}\n', 1, "field 'turns' must be a text or a list of texts, none of them empty"),
     ("questions", '{"question": [[{"role": "user"}]]}\n', 1, "field 'question' must be a text or a list of texts"),
     ("questions", '{"prompt": ""}\n', 1, "field 'prompt' must be a text or a list of texts, none of them empty"),
     ("csv", CSV + "0.5,100,10,a,\n", 3, BACK),
-    ("csv", CSV + "soon,100,10,a,\n", 3, "'soon' is no time stamp such as"),
+    ("csv", CSV + "soon,100,10,a,\n", 3, "'soon' is not a time stamp such as"),
     ("csv", CSV + "nan,100,10,a,\n", 3, "its time is nan s, not between 0 and 1e+11; check its column and unit"),
     ("csv", CSV + "-2,100,10,a,\n", 3, "its time is -2 s, not between 0 and 1e+11; check its column and unit"),
     ("csv", CSV + "2,100,10,a,inf\n", 3, "think_s must be a number, not 'inf'"),
@@ -150,11 +150,12 @@ def request(**changes: object) -> list[dict[str, Any]]:
         (session(requests=request(type="x")), ", request 2: Invalid value 'x' - at `$.type`"),
         (session(requests=request(hash_ids=[-1])), ", request 2: Expected `int` >= 0 - at `$.hash_ids[0]`"),
         (session(requests=request(hash_ids=[1, 2])), (
-            ", request 2: names 2 blocks, but 200 tokens are 4 of 64; its block_size is not that of its hash_ids"
+            ", request 2: has 2 hash_ids, but 200 tokens make 4 blocks of 64; "
+            "its block_size does not match its hash_ids"
         )),
         (session(block_size=0), ": Expected `int` >= 1 - at `$.block_size`"),
         (session(requests=7), ": Expected `array`, got `int` - at `$.requests`"),
-        (session(requests=[]), ": holds no requests"),
+        (session(requests=[]), ": has no requests"),
         ("[]", ": Expected `object`, got `array`"),
     ],
 )  # fmt: skip
@@ -172,8 +173,8 @@ def test_a_wrong_session_of_claude_code_is_refused_by_its_request(content: str, 
         ('[{"conversations": [{"from": "robot", "value": "a"}]}]', (
             ", conversation 1: has a part from 'robot'; known: human, user, gpt, chatgpt, bard, bing, assistant, system"
         )),
-        ('[{"conversations": []}]', ": holds no question with an answer; it must be a JSON array of conversations"),
-        ('{"conversations": []}', ": holds no question with an answer; it must be a JSON array of conversations"),
+        ('[{"conversations": []}]', ": has no question with an answer; it must be a JSON array of conversations"),
+        ('{"conversations": []}', ": has no question with an answer; it must be a JSON array of conversations"),
         ('[{"conversations": []},', ", conversation 2: is not valid JSON: parse error: premature EOF"),
     ],
 )  # fmt: skip
@@ -190,8 +191,8 @@ def test_blocks_that_cannot_be_the_prompts_say_which_option_to_set(
 ) -> None:
     row = mooncake(input_length=input_length, hash_ids=list(range(blocks)))
     said = refusal("mooncake", write(tmp_path / "trace", mooncake() + row))
-    assert said.startswith(f", row 2: names {blocks} blocks, but {input_length} input tokens are ")
-    assert said.endswith(f"of 512; set block_tokens to the trace's own (this row fits {fits})")
+    assert said.startswith(f", row 2: has {blocks} hash_ids, but {input_length} tokens make ")
+    assert said.endswith(f"of 512; set block_tokens to the trace's block size (this row fits {fits})")
     fitting = read("mooncake", write(tmp_path / "alone", row), block_tokens=fits)
     assert fitting[0].blocks == tuple(range(blocks))
 
@@ -199,12 +200,12 @@ def test_blocks_that_cannot_be_the_prompts_say_which_option_to_set(
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("azure", AZURE.replace(",10", ",0"), ": holds no row with generated tokens below its header"),
-        ("azure", AZURE.splitlines()[0], ": holds no row with generated tokens below its header"),
-        ("burstgpt", BURST_6.replace(",18,", ",0,"), ": holds no row with response tokens"),
-        ("burstgpt", BURST_6.splitlines()[0], ": holds no rows below its header"),
-        ("mooncake", mooncake(output_length=0), ": holds no row with output tokens"),
-        ("csv", CSV.replace(",10,", ",0,"), ": holds no row with output tokens"),
+        ("azure", AZURE.replace(",10", ",0"), ": has no row with generated tokens below its header"),
+        ("azure", AZURE.splitlines()[0], ": has no row with generated tokens below its header"),
+        ("burstgpt", BURST_6.replace(",18,", ",0,"), ": has no row with response tokens"),
+        ("burstgpt", BURST_6.splitlines()[0], ": has no rows below its header"),
+        ("mooncake", mooncake(output_length=0), ": has no row with output tokens"),
+        ("csv", CSV.replace(",10,", ",0,"), ": has no row with output tokens"),
     ],
 )
 def test_a_trace_of_failures_only_is_refused(name: str, content: str, said: str, tmp_path: Path) -> None:

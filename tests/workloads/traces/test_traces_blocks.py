@@ -127,9 +127,7 @@ def test_spread_arrivals_stay_in_their_tick_and_fill_it_evenly() -> None:
 def test_a_tick_without_end_is_refused_with_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ticks, "MAX_ROWS_A_TICK", 20)
     path = write(tmp_path / "trace.jsonl", ticking([0] * 8 + [3000] * 8 + [6000] * 21))
-    assert refusal("mooncake", path) == (
-        ": more than 20 rows come 6 s from its start; set ticks = 'burst' to send them at once"
-    )
+    assert refusal("mooncake", path) == (": more than 20 rows are at 6 s; set ticks = 'burst' to send them at once")
     assert len(read("mooncake", path, ticks="burst")) == 37
 
 
@@ -183,11 +181,9 @@ def test_claude_code_sessions_without_blocks_are_read(tmp_path: Path) -> None:
 def test_a_claude_code_session_in_two_files_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "a.json", session("s1"))
     write(tmp_path / "b.json.gz", session("s1"))
-    assert (
-        refusal("claude-code", tmp_path) == "/b.json.gz: holds the session 's1' of a.json again; take one of them away"
-    )
+    assert refusal("claude-code", tmp_path) == "/b.json.gz: repeats the session 's1' of a.json; remove one of the files"
 
 
 def test_a_folder_without_sessions_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "readme.md", "nothing")
-    assert refusal("claude-code", tmp_path) == ": holds no session files (*.json, *.json.gz)"
+    assert refusal("claude-code", tmp_path) == ": has no session files (*.json, *.json.gz)"

@@ -108,13 +108,13 @@ def test_a_file_that_looks_like_nothing_known_lists_the_formats(content: str, tm
     with pytest.raises(BadTrace) as caught:
         detect(str(path))
     known = ", ".join(sorted(TRACE_FORMATS))
-    assert str(caught.value) == f"{path}: looks like no known trace; say its format: {known}"
+    assert str(caught.value) == f"{path}: is not in a known trace format; give its format: {known}"
 
 
 def test_what_cannot_be_read_cannot_be_known(tmp_path: Path) -> None:
     with pytest.raises(BadTrace, match="absent: does not exist"):
         detect(str(tmp_path / "absent"))
-    with pytest.raises(BadTrace, match="looks like no known trace"):
+    with pytest.raises(BadTrace, match="is not in a known trace format"):
         detect(str(tmp_path))
     with pytest.raises(BadTrace, match="is empty"):
         detect(str(write(tmp_path / "empty", "")))

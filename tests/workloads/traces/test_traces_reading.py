@@ -50,7 +50,7 @@ def test_a_missing_file_is_one_line(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name in SAMPLES if name != "claude-code"])
 def test_a_folder_in_place_of_a_file_is_one_line(name: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    assert refusal(name, tmp_path / "folder") == ": is a folder; this format wants one file"
+    assert refusal(name, tmp_path / "folder") == ": is a folder; this format needs a file"
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -58,7 +58,7 @@ def test_a_file_without_anything_is_one_line(name: str, tmp_path: Path) -> None:
     said = refusal(name, write(tmp_path / "empty", ""))
     assert said == ": is empty" or "is not valid JSON" in said
     blank = refusal(name, write(tmp_path / "blank", "\n \n"))
-    assert blank.startswith((": is empty", ": holds no ")) or "is not valid JSON" in blank
+    assert blank.startswith((": is empty", ": has no ")) or "is not valid JSON" in blank
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -67,7 +67,7 @@ def test_gzip_that_is_cut_off_is_one_line(name: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.gz"
     path.write_bytes(packed[:-12])
     said = refusal(name, path)
-    assert "gzip data is cut off or damaged" in said
+    assert "gzip data is truncated or damaged" in said
     assert "fetch the file again" in said
 
 
@@ -77,14 +77,14 @@ def test_gzip_with_a_flipped_byte_is_one_line(name: str, tmp_path: Path) -> None
     packed[-6] ^= 0xFF  # in the checksum
     path = tmp_path / "trace.gz"
     path.write_bytes(packed)
-    assert "gzip data is cut off or damaged (CRC check failed" in refusal(name, path)
+    assert "gzip data is truncated or damaged (CRC check failed" in refusal(name, path)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_name_that_says_gzip_over_plain_text_is_one_line(name: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.csv.gz"
     path.write_text(SAMPLES[name])
-    assert refusal(name, path) == ": ends in .gz but is not gzip data; fetch it again, or rename it"
+    assert refusal(name, path) == ": ends in .gz but is not gzip; fetch it again or rename it"
 
 
 @pytest.mark.parametrize("byte", [b"\0", b"\xff"])
@@ -92,7 +92,7 @@ def test_a_name_that_says_gzip_over_plain_text_is_one_line(name: str, tmp_path: 
 def test_bytes_that_are_no_text_name_their_row(name: str, byte: bytes, tmp_path: Path) -> None:
     first, second, *rest = SAMPLES[name].encode().split(b"\n")
     said = refusal(name, write(tmp_path / "trace", b"\n".join([first, second[:5] + byte + second[5:], *rest])))
-    what = "holds a NUL byte" if byte == b"\0" else "is not UTF-8 (byte 0xff)"
+    what = "has a NUL byte" if byte == b"\0" else "is not UTF-8 (byte 0xff)"
     assert said.startswith(f", row 2: {what}")
     assert "save" in said
 
@@ -108,7 +108,7 @@ def test_a_document_that_is_no_json_is_one_line(name: str, place: str, byte: byt
 
 def test_a_file_in_utf_16_says_how_to_save_it(tmp_path: Path) -> None:
     said = refusal("azure", write(tmp_path / "trace.csv", SAMPLES["azure"].encode("utf-16-le")))
-    assert said == ", row 1: holds a NUL byte: not a text file, or one in UTF-16; save it as UTF-8"
+    assert said == ", row 1: has a NUL byte; save it as text in UTF-8"
 
 
 def test_a_line_of_megabytes_is_refused_before_it_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_a_line_of_megabytes_is_refused_before_it_is_held(tmp_path: Path, monkey
     monkeypatch.setattr(reading, "_BLOCK_BYTES", 1000)
     path = write(tmp_path / "trace", "short\n" * 3 + "x" * 3999 + "\nshort\n" + "y" * 9000)
     found = []
-    with pytest.raises(BadTrace, match=r"row 6: is longer than 0 MiB: no file of one request a line$"):
+    with pytest.raises(BadTrace, match=r"row 6: is longer than 0 MiB; the file must have one request per line$"):
         found += [row for row, _ in lines(str(path))]
     monkeypatch.setattr(reading, "MAX_LINE_BYTES", 9000)
     assert [row for row, _ in lines(str(path))] == [1, 2, 3, 4, 5, 6]
@@ -125,7 +125,7 @@ def test_a_line_of_megabytes_is_refused_before_it_is_held(tmp_path: Path, monkey
 def test_a_document_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "one.json", SAMPLES["claude-code"])
     monkeypatch.setattr(reading, "MAX_WHOLE_BYTES", 100)
-    with pytest.raises(BadTrace, match=r"one\.json: is larger than 0 MiB: no file of one session or client$"):
+    with pytest.raises(BadTrace, match=r"one\.json: is larger than 0 MiB, too large for the file of one session"):
         whole(path)
 
 
@@ -153,13 +153,13 @@ def test_a_damaged_archive_names_the_row_up_to_which_it_was_read(
     path.write_bytes(packed[: len(packed) // 2])
     said = refusal("mooncake", path)
     row = int(said.split()[2].removesuffix(":"))
-    assert said.startswith(f", row {row}: from about here its gzip data is cut off or damaged")
+    assert said.startswith(f", row {row}: from about here its gzip data is truncated or damaged")
     assert 3000 < row < 6000
 
 
 def test_json_that_nests_without_end_is_one_line(tmp_path: Path) -> None:
     said = refusal("questions", write(tmp_path / "trace", '{"prompt": "fine"}\n{"a": ' + "[" * 200_000 + "\n"))
-    assert said == ", row 2: is not a request: its JSON is nested too deeply"
+    assert said == ", row 2: is not a request; its JSON is nested too deeply"
 
 
 def test_a_message_stays_one_line_whatever_the_name_of_the_file() -> None:
@@ -211,7 +211,7 @@ def test_a_gzip_bomb_is_refused_in_one_line_before_its_rows_are_read(
     beginning = "[" if name == "sharegpt" else SAMPLES[name]
     said = refusal(name, bomb(tmp_path / "trace.json.gz", beginning, FILLINGS[name]))
     assert said == (
-        ": unpacks to more than 100 times its size; if you trust it, unpack it first (gunzip) or set "
+        ": decompresses to more than 100 times its size; if you trust it, decompress it first (gunzip) or set "
         "BAKEOFF_MAX_UNPACKED_MIB"
     )
     assert unpacked[0] <= 2 * 2**20
@@ -221,7 +221,7 @@ def test_a_bomb_takes_constant_memory(tmp_path: Path) -> None:
     path = bomb(tmp_path / "trace.gz", "", b"x", 10 * 10**9)  # one line of ten gigabytes
     tracemalloc.start()
     try:
-        assert "unpacks to more than 100 times" in refusal("mooncake", path)
+        assert "decompresses to more than 100 times" in refusal("mooncake", path)
         assert tracemalloc.get_traced_memory()[1] < 40 * 2**20
     finally:
         tracemalloc.stop()
@@ -231,7 +231,7 @@ def test_who_trusts_a_file_may_raise_the_limit(tmp_path: Path, monkeypatch: pyte
     rows = FILLINGS["questions"] * (3 * 2**19 // len(FILLINGS["questions"]))
     path = tmp_path / "trace.gz"
     path.write_bytes(gzip.compress(rows))
-    assert "unpacks to more than 100 times" in refusal("questions", path)
+    assert "decompresses to more than 100 times" in refusal("questions", path)
     monkeypatch.setenv("BAKEOFF_MAX_UNPACKED_MIB", "2")
     assert sum(1 for _ in lines(str(path))) == rows.count(b"\n")
     monkeypatch.setenv("BAKEOFF_MAX_UNPACKED_MIB", "ten")

@@ -112,10 +112,10 @@ def test_lengths_come_from_the_window_else_the_nearest_else_another_client(tmp_p
     ("trace", "file_and_said"),
     [
         ("0,1,1,Gamma,1\n", "trace.csv, row 1: has 5 fields, not start, rate, CV, family, shape, scale"),
-        ("0,1,1,Gamma,1,1\n0,1,1,Gamma,1,1\n", "trace.csv, row 2: does not begin after the window above; sort"),
+        ("0,1,1,Gamma,1,1\n0,1,1,Gamma,1,1\n", "trace.csv, row 2: does not begin after the previous window; sort"),
         ("0,nan,1,Gamma,1,1\n", "trace.csv, row 1: rate must be a number, not 'nan'"),
         ("0,-1,1,Gamma,1,1\n", "trace.csv, row 1: rate must be from 0 to 1e+11, not '-1'"),
-        ("0,1,1,Pareto,1,1\n", "trace.csv, row 1: family 'Pareto' is neither Gamma nor Weibull nor empty"),
+        ("0,1,1,Pareto,1,1\n", "trace.csv, row 1: family 'Pareto' must be Gamma, Weibull or empty"),
         ("0,1,1,Weibull,0.001,1\n", "trace.csv, row 1: shape must be from 0.01 to 1e+06, not '0.001'"),
         ("", "trace.csv: is empty"),
     ],
@@ -135,7 +135,7 @@ def test_a_wrong_window_is_refused_by_its_row(trace: str, file_and_said: str, tm
         ('"input_tokens": "{5}", "output_tokens": "{5: 1.0}"', ", window 0: '5' is not tokens: probability"),
         ('"input_tokens": "5: 1", "output_tokens": "{5: 1.0}"', ", window 0: '5: 1' is not a table {tokens: probabil"),
         ('"input_tokens": "{5: 1}", "output_tokens": "{0: 1.0}"', ", window 0: no answer is longer than 0 tokens"),
-        ('"input_tokens": "{}", "output_tokens": "{}"', ": holds no lengths, nor does any other client's file"),
+        ('"input_tokens": "{}", "output_tokens": "{}"', ": has no lengths, nor has any other client's file"),
     ],
 )
 def test_a_wrong_length_table_is_refused_by_its_window(tables: str, said: str, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_wrong_length_table_is_refused_by_its_window(tables: str, said: str, t
     ("text", "said"),
     [
         ('{"am": {"input_tokens": "{}", "output_tokens": "{}"}}', ", window 'am': window must be a number, not 'am'"),
-        ("{}", ": holds no lengths, nor does any other client's file"),
+        ("{}", ": has no lengths, nor has any other client's file"),
         ("[]", ": Expected `object`, got `array`"),
         ("", ": is empty"),
     ],
@@ -163,11 +163,11 @@ def test_a_folder_that_is_none_or_lacks_a_file_is_refused(tmp_path: Path) -> Non
     assert refusal("servegen", tmp_path / "absent").startswith(": does not exist; give a folder of chunk-*-trace.csv")
     assert refusal("servegen", write(tmp_path / "file", "x")).startswith(": is a file; give a folder of chunk-*")
     (tmp_path / "empty").mkdir()
-    assert refusal("servegen", tmp_path / "empty") == ": holds no client (chunk-*-trace.csv)"
+    assert refusal("servegen", tmp_path / "empty") == ": has no client (chunk-*-trace.csv)"
     folder = write_servegen(tmp_path / "half", window_rows(1.0), {"0": TABLE})
     (folder / "chunk-1-dataset.json").unlink()
     assert refusal("servegen", folder) == (
-        "/chunk-1-trace.csv: has no lengths beside it; fetch chunk-1-dataset.json too"
+        "/chunk-1-trace.csv: has no length distributions beside it; fetch chunk-1-dataset.json too"
     )
 
 
@@ -176,4 +176,4 @@ def test_a_time_without_requests_is_refused(tmp_path: Path) -> None:
     assert refusal("servegen", folder, start_s=700.0) == (
         ": has no requests from 700 s on for inf s; it was recorded for 1200 s; change start_s or duration_s"
     )
-    assert "makes none" in refusal("servegen", folder, duration_s=1e-9)
+    assert "draws none" in refusal("servegen", folder, duration_s=1e-9)

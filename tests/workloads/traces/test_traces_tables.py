@@ -54,7 +54,7 @@ def test_azure_rows_do_not_depend_on_the_blocks_they_are_read_in(
     rows[1500] = rows[1499]  # at its time again, which is no step back
     rows[1700] = rows[1500]
     said = refusal("azure", write(path, AZURE + "\n".join(rows)))
-    assert said == ", row 1702: its time is before that of the row above; sort the file by its time column"
+    assert said == ", row 1702: its time is before that of the previous row; sort the file by its time column"
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -122,7 +122,7 @@ def test_burstgpt_of_eight_columns_has_sessions_whose_think_time_counts_from_the
 def test_burstgpt_forgets_the_session_that_has_been_quiet_longest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(burstgpt, "_KEPT_SESSIONS", 2)
+    monkeypatch.setattr(burstgpt, "_MAX_SESSIONS", 2)
     rows = [f"{i},{name},0,GPT-4,9,4,13,Conversation log" for i, name in enumerate("abacab")]
     found = read("burstgpt", write(tmp_path / "trace.csv", BURST_8 + "\n".join(rows)))
     assert [row.think_s for row in found] == [None, None, 2.0, None, 2.0, None]

@@ -1,22 +1,22 @@
-"""Workloads and portraits for the tests of ``bakeoff workloads``."""
+"""Workloads and profiles for the tests of ``bakeoff workloads show``."""
 
 from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from harness.portraits import Subject
+from harness.traffic.profile import ShownProfile
 from workloads import Seed, Session, Tokenizer
 from workloads.outline import SessionOutline, TurnOutline
-from workloads.portrait import Portrait, portrait
 from workloads.presets import Anchor
+from workloads.profile import WorkloadProfile, check_anchor, profile_workload
 
 
 class Scripted(msgspec.Struct, frozen=True):
-    """Sends the sessions that it is given, without words.
+    """Outlines a fixed list of sessions.
 
     Attributes:
-        script: start, and of each turn its pause, prompt and answer, the prompts of one session growing.
-        figures: of its own.
+        script: start of each session, and pause, prompt and answer of each turn; a session's prompts must grow.
+        figures: extra figures.
     """
 
     script: tuple[tuple[float | None, tuple[tuple[float, int, int], ...]], ...]
@@ -24,11 +24,9 @@ class Scripted(msgspec.Struct, frozen=True):
     name: str = "scripted"
 
     def sessions(self, tokenizer: Tokenizer, seed: Seed) -> Iterator[Session]:
-        """Never asked for."""
         raise NotImplementedError
 
     def outlines(self, seed: Seed) -> Iterator[SessionOutline]:
-        """The script."""
         for number, (start_s, turns) in enumerate(self.script):
             yield SessionOutline(str(number), start_s, tuple(self._turns(number, turns)))
 
@@ -39,41 +37,46 @@ class Scripted(msgspec.Struct, frozen=True):
             yield TurnOutline(input_tokens, output_tokens, think_s, segments)
 
     def extra_figures(self, seed: Seed) -> dict[str, float]:
-        """The given ones."""
         return dict(self.figures)
 
     def notes(self) -> list[str]:
-        """One."""
         return [f"{self.name}: scripted"]
 
 
 def singles(count: int, gap_s: float | None = 1.0, *, input_tokens: int = 100, output_tokens: int = 10) -> Scripted:
-    """Sessions of one request, evenly spaced, at once (a gap of 0) or without times."""
+    """Sessions of one request: evenly spaced, at once (a gap of 0), or without start times (a gap of None)."""
     starts = [None if gap_s is None else i * gap_s for i in range(count)]
     return Scripted(tuple((start_s, ((0.0, input_tokens + i, output_tokens),)) for i, start_s in enumerate(starts)))
 
 
 def dialogues(count: int, pause_s: float = 2.0) -> Scripted:
-    """Sessions of two or three requests that begin as their last one did."""
+    """Sessions of two or three requests, each of which extends the prompt before."""
     turns = ((0.0, 100, 20), (pause_s, 200, 20), (3 * pause_s, 400, 20))
     return Scripted(tuple((4.0 * i, turns[: 2 + i % 2]) for i in range(count)))
 
 
-def drawn(workload: Scripted, name: str = "scripted", anchors: tuple[Anchor, ...] = ()) -> Portrait:
-    """Its portrait."""
-    return msgspec.structs.replace(portrait(name, workload, Seed.of("1")), anchors=anchors)
+def profiled(workload: Scripted, name: str = "scripted") -> WorkloadProfile:
+    """The workload's profile."""
+    return profile_workload(name, workload, Seed.of("1"))
 
 
-def subject(
+def shown_profile(
     workload: Scripted,
     name: str = "scripted",
     *,
     anchors: tuple[Anchor, ...] = (),
-    judged: bool = True,
-    given: tuple[str, ...] = (),
+    rescaled: bool = False,
+    option_texts: tuple[str, ...] = (),
     tokenizer: str | None = None,
-) -> Subject:
-    """What would be shown of it."""
-    return Subject(
-        drawn(workload, name, anchors), name, seed=1, sessions=2000, given=given, judged=judged, tokenizer=tokenizer
+) -> ShownProfile:
+    """The workload's profile as ``bakeoff workloads show`` has it."""
+    profile = profiled(workload, name)
+    checked = tuple(check_anchor(anchor, profile.figures, rescaled=rescaled) for anchor in anchors)
+    return ShownProfile(
+        **msgspec.structs.asdict(msgspec.structs.replace(profile, anchors=checked, rescaled=rescaled)),
+        target=name,
+        seed=1,
+        max_sessions=2000,
+        option_texts=option_texts,
+        tokenizer=tokenizer,
     )

@@ -1,4 +1,4 @@
-"""The page and the screen of a drawn workload: complete, offline, quiet, and hostile text stays text."""
+"""A workload profile in the terminal and as a page: complete, offline, no console noise, safe with hostile text."""
 
 import base64
 import hashlib
@@ -12,9 +12,10 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 from rich.console import Console
 
-from harness.portraits import Subject, print_portrait, render_page, write_page
+from harness.traffic.profile import ShownProfile, print_profile, render_page, write_page
+from harness.traffic.profile.figures import arrival_lines, prefix_lines, session_lines
 from results.errors import NotWritable
-from tests.harness.portrait_scenes import Scripted, dialogues, singles, subject
+from tests.harness.profile_scenes import Scripted, dialogues, shown_profile, singles
 from tests.results.hostile import XSS
 from workloads.presets import Anchor
 
@@ -50,18 +51,18 @@ class Outline(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def shown() -> Subject:
-    return subject(dialogues(300), anchors=ANCHORS, given=("scale=1",), tokenizer="/models/tiny")
+def profile() -> ShownProfile:
+    return shown_profile(dialogues(300), anchors=ANCHORS, option_texts=("scale=1",), tokenizer="/models/tiny")
 
 
 @pytest.fixture(scope="module")
-def page(shown: Subject) -> str:
-    return render_page(shown)
+def page(profile: ShownProfile) -> str:
+    return render_page(profile)
 
 
-def printed(shown: Subject, width: int = 100) -> str:
+def printed(profile: ShownProfile, width: int = 100) -> str:
     out = io.StringIO()
-    print_portrait(shown, Console(width=width, force_terminal=width != 100, color_system=None, file=out))
+    print_profile(profile, Console(width=width, force_terminal=width != 100, color_system=None, file=out))
     return out.getvalue()
 
 
@@ -71,15 +72,15 @@ class TestPage:
         assert sections == ["arrivals", "lengths", "sessions", "prefixes", "anchors", "reproduce"]
 
     def test_all_at_once_and_single_requests_leave_out_what_there_is_not(self) -> None:
-        outline = Outline(render_page(subject(singles(60, 0.0))))
+        outline = Outline(render_page(shown_profile(singles(60, 0.0))))
         assert [one["id"] for one in outline.of("section")] == ["arrivals", "lengths", "prefixes", "reproduce"]
-        assert "– all sessions wait when the load begins" in outline.text
-        assert "– no prompt begins as an earlier one does" in outline.text
+        assert "– all sessions are waiting when the load begins" in outline.text
+        assert "– No two prompts share a prefix" in outline.text
         assert {one["class"] for one in outline.of("svg")} == {"chart columns e0"}
 
     def test_anchors_say_their_mark_in_words(self, page: str) -> None:
-        rows = re.findall(r'<td class="(met|missed|not-judged)">(.*?)</td>', page)
-        assert rows == [("met", "✓ met"), ("missed", "✗ missed"), ("not-judged", "– not judged")]
+        rows = re.findall(r'<td class="(met|missed|not-checked)">(.*?)</td>', page)
+        assert rows == [("met", "✓ met"), ("missed", "✗ missed"), ("not-checked", "– not checked")]
 
     def test_only_its_own_style_and_script_may_run_and_nothing_is_fetched(self, page: str) -> None:
         outline = Outline(page)
@@ -103,61 +104,71 @@ class TestPage:
         wanted = "bakeoff workloads show scripted --option scale=1 --seed 1 --sessions 2000 --tokenizer /models/tiny"
         assert wanted in Outline(page).text
 
-    def test_it_appears_whole_or_not_at_all(self, shown: Subject, page: str, tmp_path: Path) -> None:
-        write_page(shown, tmp_path / "page.html")
+    def test_it_appears_whole_or_not_at_all(self, profile: ShownProfile, page: str, tmp_path: Path) -> None:
+        write_page(profile, tmp_path / "page.html")
         assert (tmp_path / "page.html").read_text(encoding="utf-8") == page
         assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
         with pytest.raises(NotWritable):
-            write_page(shown, tmp_path / "missing" / "page.html")
+            write_page(profile, tmp_path / "missing" / "page.html")
 
     def test_hostile_texts_are_only_text(self) -> None:
         joined = " ".join(XSS)
         hostile = Scripted(dialogues(5).script, {joined: 1.0}, joined)
         anchors = (Anchor(joined, 0, 1, joined),)
-        html = render_page(subject(hostile, joined, anchors=anchors, given=(joined,), tokenizer=joined))
+        html = render_page(shown_profile(hostile, joined, anchors=anchors, option_texts=(joined,), tokenizer=joined))
         outline = Outline(html)
         assert {tag for tag, _ in outline.elements} & {"iframe", "img", "math", "a", "b", "form", "object"} == set()
         assert len(outline.of("script")) == 1
         assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202e]", html)
 
 
-class TestScreen:
-    def test_everything_fits_into_a_pipe(self, shown: Subject) -> None:
-        text = printed(shown)
+class TestTerminal:
+    def test_everything_fits_into_a_pipe(self, profile: ShownProfile) -> None:
+        text = printed(profile)
         assert max(map(len, text.splitlines())) <= 100
-        for words in ("Arrivals", "Lengths", "Sessions", "Prefix cache", "Anchors  1 of 3 met", "✓", "✗"):
-            assert words in text
         assert "…" not in text
+        for title in ("Arrivals", "Sessions", "Prefix cache", "Anchors"):
+            assert f"\n{title}\n" in text
 
     @pytest.mark.parametrize("width", [80, 90, 120, 240])
-    def test_and_into_any_terminal(self, shown: Subject, width: int) -> None:
-        text = printed(shown, width)
+    def test_and_into_any_terminal(self, profile: ShownProfile, width: int) -> None:
+        text = printed(profile, width)
         assert max(map(len, text.splitlines())) <= width
         assert "…" not in text
 
-    @pytest.mark.parametrize("tokens", [1, 12_345, 1_234_567])
-    def test_no_length_is_cut_off(self, tokens: int) -> None:
-        text = printed(subject(singles(40, input_tokens=tokens, output_tokens=tokens)))
+    def test_every_quantity_has_its_count_mean_and_quantiles(self, profile: ShownProfile) -> None:
+        """300 sessions of 2 or 3 requests with prompts of 100, 200 and 400 tokens, pauses of 2 and 6 s."""
+        rows = [re.split(r"\s{2,}", line.strip()) for line in printed(profile).splitlines()]
+        assert ["quantity", "count", "mean", "p50", "p90", "p99", "max"] in rows
+        assert ["prompt tokens", "750", "200", "200", "400", "400", "400"] in rows
+        assert ["answer tokens", "750", "20", "20", "20", "20", "20"] in rows
+        assert ["requests per session", "300", "2.5", "2.5", "3", "3", "3"] in rows
+        assert ["pause", "450", "3.33 s", "2.00 s", "6.00 s", "6.00 s", "6.00 s"] in rows
+
+    def test_every_figure_of_the_page_is_printed(self, profile: ShownProfile) -> None:
+        text = printed(profile)
+        for line in (*arrival_lines(profile), *session_lines(profile), *prefix_lines(profile)):
+            assert re.search(rf"^{re.escape(line.title)} +{re.escape(line.text)}", text, re.MULTILINE)
+
+    def test_anchors_that_are_not_met_are_listed(self, profile: ShownProfile) -> None:
+        text = printed(profile)
+        assert "1 of 3 met" in text
+        assert re.search(r"^output_p50 +20  missed; expected 1 – 2 \(somebody else's\)", text, re.MULTILINE)
+        assert re.search(r"^day_swing +–  not in the sample; expected 3 – 5", text, re.MULTILINE)
+        assert "input_p50" not in text
+
+    def test_long_lengths_are_not_cut_off(self) -> None:
+        text = printed(shown_profile(singles(40, input_tokens=1_234_567, output_tokens=1_234_567)), 80)
         assert "…" not in text
-        row = next(line for line in text.splitlines() if line.startswith("answer ")).split()
-        assert row[1:] == ([f"{tokens:,}"] * 12 if tokens < 10**6 else ["1.2M"] * 12)
+        assert re.search(r"^answer tokens +40( +1,234,567){5}$", text, re.MULTILINE)
 
-    def test_columns_show_when_sessions_come(self) -> None:
-        """A silence in the middle third of the time is a hole in the middle third of the plot."""
-        starts = [i * 0.1 for i in range(1000)] + [200 + i * 0.1 for i in range(1000)]
-        script = tuple((start_s, ((0.0, 100, 10),)) for start_s in starts)
-        base = next(line for line in printed(subject(Scripted(script))).splitlines() if "│█" in line).partition("│")[2]
-        plot = base[:48]
-        assert plot[:15] == "█" * 15
-        assert plot[17:31] == " " * 14
-        assert plot[33:47] == "█" * 14
-
-    def test_hostile_texts_move_no_cursor(self) -> None:
+    def test_hostile_text_cannot_move_the_cursor(self) -> None:
         name = "a\x1b[2Jb[bold]c\u202e"
         anchors = (Anchor("[red]metric", 0, 1, "[blink]source"),)
-        text = printed(subject(Scripted(singles(20).script, {"x\x1b[1A[bold]": 1.0}, name), name, anchors=anchors))
-        for words in ("a [2Jb[bold]c", "x [1A[bold]", "[red]metric", "[blink]source"):
-            assert words in text
+        workload = Scripted(singles(20).script, {"x\x1b[1A[bold]": 1.0}, name)
+        text = printed(shown_profile(workload, name, anchors=anchors))
+        for fragment in ("a [2Jb[bold]c", "x [1A[bold]", "[red]metric", "[blink]source"):
+            assert fragment in text
         assert "\x1b" not in text
 
 
@@ -177,9 +188,9 @@ def browser() -> Iterator[Browser]:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 420])
 def test_quiet_offline_and_never_wider_than_the_window(
-    browser: Browser, shown: Subject, tmp_path: Path, theme: str, width: int
+    browser: Browser, profile: ShownProfile, tmp_path: Path, theme: str, width: int
 ) -> None:
-    write_page(shown, tmp_path / "page.html")
+    write_page(profile, tmp_path / "page.html")
     context = browser.new_context(viewport={"width": width, "height": 900})
     page, noise, fetched = context.new_page(), list[str](), list[str]()
     page.on("console", lambda message: noise.append(message.text))

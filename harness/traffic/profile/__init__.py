@@ -1,0 +1,7 @@
+"""Workload profiles: what a workload would send, as a table in the terminal, one offline page, or JSON."""
+
+from harness.traffic.profile.page import render_page, write_page
+from harness.traffic.profile.selection import ShownProfile
+from harness.traffic.profile.terminal import print_profile
+
+__all__ = ["ShownProfile", "print_profile", "render_page", "write_page"]

@@ -1,0 +1,314 @@
+"""Workload profile: arrivals, lengths, sessions and cacheable share of a workload, before anything is sent.
+
+Figures carry the names that presets' anchors use; units are seconds, tokens and fractions of 1.
+"""
+
+import heapq
+import itertools
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from workloads.dispersion import FEWEST_WINDOWS, WINDOWS_S, ArrivalCounts, ArrivalStatistics
+from workloads.errors import WorkloadError
+from workloads.histogram import Histogram, integer_histogram, seconds_histogram
+from workloads.outline import SessionOutline, TurnOutline, outlines, segment_blocks
+from workloads.prefixes import LruCache
+from workloads.presets.preset import Anchor
+from workloads.presets.traffic import PresetTraffic
+from workloads.rng import Seed
+from workloads.tokenizer import Tokenizer
+from workloads.types import SupportsFigures, SupportsStarts, Workload
+
+SESSIONS, ARRIVALS = 2000, 200_000
+"""Default number of sessions and of session starts in a sample."""
+_DECODE_TOKENS_PER_S = 50.0
+"""Assumed engine speed, which decides when a session's next turn arrives."""
+_OPENING_SESSIONS = 2000
+_SLOTS = 8
+"""Concurrent sessions where the workload gives no start times."""
+_MAX_BLOCKS, _LARGEST_BLOCK_TOKENS = 300_000, 512
+_CURVE_POINTS = 12
+_PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
+
+
+class CachePoint(msgspec.Struct, frozen=True):
+    """Hit rate of a prefix cache of one size."""
+
+    capacity_tokens: int
+    hit_share: float
+    """Fraction of all prompt tokens."""
+
+
+class HitCurve(msgspec.Struct, frozen=True):
+    """Hit rate against the size of a prefix cache.
+
+    Attributes:
+        block_tokens: block size of the simulated caches.
+        sample_share: fraction of the sample's prompt tokens that was simulated, from its beginning.
+        points: smallest cache first.
+    """
+
+    block_tokens: int
+    sample_share: float
+    points: tuple[CachePoint, ...]
+
+
+class CheckedAnchor(Anchor, frozen=True):
+    """An anchor beside the sample's figure.
+
+    Attributes:
+        value: the figure; None if the sample does not have it.
+        met: whether the figure lies in the anchor's range; None if there is no figure or lengths were scaled or cut.
+    """
+
+    value: float | None
+    met: bool | None
+
+
+class WorkloadProfile(msgspec.Struct, frozen=True):
+    """Everything that ``bakeoff workloads show`` reports about a sample of a workload.
+
+    Attributes:
+        name: of the workload.
+        notes: the workload's own remarks on scale, source and synthetic parts.
+        sessions: number of sessions in the sample.
+        requests: number of requests in the sample.
+        figures: every number by its name; a figure that cannot be computed is missing.
+        absent: why an arrival figure is missing, by its name.
+        arrivals: session starts over time; empty if all sessions start at once or have no start time.
+        opening: session starts of the sample's first sessions; one bin if all start at once, empty without times.
+        input_tokens: prompt tokens per request.
+        output_tokens: requested output tokens per request.
+        turns: requests per session.
+        think_s: pause before each request except a session's first, in seconds.
+        prefix_cache: simulated hit rates.
+        anchors: the preset's anchors, checked.
+        rescaled: whether the preset's lengths were scaled or cut, so that its anchors do not apply.
+    """
+
+    name: str
+    notes: tuple[str, ...]
+    sessions: int
+    requests: int
+    figures: dict[str, float]
+    absent: dict[str, str]
+    arrivals: ArrivalCounts
+    opening: ArrivalCounts
+    input_tokens: Histogram
+    output_tokens: Histogram
+    turns: Histogram
+    think_s: Histogram
+    prefix_cache: HitCurve
+    anchors: tuple[CheckedAnchor, ...]
+    rescaled: bool
+
+    @property
+    def no_arrivals_reason(self) -> str:
+        """Why there are no arrival figures; empty if there are some."""
+        if self.arrivals.counts:
+            return ""
+        if self.opening.counts:
+            return "all sessions are waiting when the load begins, so there are no arrivals"
+        return "this workload has no start times: the load's arrival process sets them"
+
+
+def profile_workload(
+    name: str,
+    workload: Workload,
+    seed: Seed,
+    *,
+    tokenizer: Tokenizer | None = None,
+    sessions: int = SESSIONS,
+    arrivals: int = ARRIVALS,
+) -> WorkloadProfile:
+    """Draw a sample of a workload and profile it.
+
+    Args:
+        name: what to call it.
+        workload: prompts are written only if it cannot outline them; starts beyond ``sessions`` are drawn only if it
+            can draw them alone (:class:`~workloads.types.SupportsStarts`).
+        seed: of the sample.
+        tokenizer: required if prompts must be written.
+        sessions: number of sessions to draw.
+        arrivals: number of session starts to draw.
+
+    Raises:
+        NoTokenizer: prompts must be written and ``tokenizer`` is None.
+        WorkloadError: there is no session, or sessions are not in the order of their start.
+    """
+    sample = [session for session in itertools.islice(outlines(workload, seed, tokenizer), sessions) if session.turns]
+    if not sample:
+        raise WorkloadError(f"{name} has no session; check its options, such as max_input_tokens")
+    starts_s = [session.start_s for session in sample if session.start_s is not None]
+    has_starts = isinstance(workload, SupportsStarts)
+    timing = _timing(itertools.islice(workload.starts(seed), arrivals) if has_starts else starts_s)
+    turns = [turn for session in sample for turn in session.turns]
+    order = list(arrival_order(sample))
+    figures = {
+        **_arrival_figures(timing),
+        **_length_figures("input", [turn.input_tokens for turn in turns]),
+        **_length_figures("output", [turn.output_tokens for turn in turns]),
+        **_session_figures(sample),
+        **_prefix_figures(order, _unlimited_cache_hits(order)),
+        **(workload.extra_figures(seed) if isinstance(workload, SupportsFigures) else {}),
+    }
+    preset = workload if isinstance(workload, PresetTraffic) else None
+    rescaled = preset is not None and (preset.scale != 1 or preset.max_input_tokens is not None)
+    profile = WorkloadProfile(
+        name=name,
+        notes=tuple(workload.notes()),
+        sessions=len(sample),
+        requests=len(turns),
+        figures=figures,
+        absent={},
+        arrivals=timing.counts_over_time() if timing.span_s > 0 else ArrivalCounts(0, ()),
+        opening=_timing(starts_s[:_OPENING_SESSIONS]).counts_over_time(),
+        input_tokens=integer_histogram([turn.input_tokens for turn in turns]),
+        output_tokens=integer_histogram([turn.output_tokens for turn in turns]),
+        turns=integer_histogram([len(session.turns) for session in sample]),
+        think_s=seconds_histogram([turn.think_s for session in sample for turn in session.turns[1:]]),
+        prefix_cache=_hit_curve(order),
+        anchors=tuple(check_anchor(anchor, figures, rescaled=rescaled) for anchor in preset.preset.anchors)
+        if preset
+        else (),
+        rescaled=rescaled,
+    )
+    return msgspec.structs.replace(profile, absent=_absent(figures, profile.no_arrivals_reason))
+
+
+def check_anchor(anchor: Anchor, figures: Mapping[str, float], *, rescaled: bool = False) -> CheckedAnchor:
+    """Compare an anchor with a sample's figures."""
+    value = figures.get(anchor.metric)
+    met = None if value is None or rescaled else anchor.low <= value <= anchor.high
+    return CheckedAnchor(anchor.metric, anchor.low, anchor.high, anchor.source, value, met)
+
+
+def arrival_order(sessions: Sequence[SessionOutline]) -> Iterator[TurnOutline]:
+    """All turns in the order in which an engine that decodes 50 tokens per second would receive them.
+
+    Sessions without start times run in eight slots, one after another in each.
+    """
+    slot_ends_s = [0.0] * _SLOTS
+    arrivals: list[tuple[float, int, TurnOutline]] = []
+    for session in sessions:
+        now_s = heapq.heappop(slot_ends_s) if session.start_s is None else session.start_s
+        for turn in session.turns:
+            now_s += turn.think_s
+            arrivals.append((now_s, len(arrivals), turn))
+            now_s += turn.output_tokens / _DECODE_TOKENS_PER_S
+        if session.start_s is None:
+            heapq.heappush(slot_ends_s, now_s)
+    arrivals.sort(key=lambda arrival: arrival[:2])
+    return (turn for _, _, turn in arrivals)
+
+
+def _timing(offsets_s: Iterable[float]) -> ArrivalStatistics:
+    timing = ArrivalStatistics()
+    try:
+        timing.add_all(offsets_s)
+        _ = timing.span_s  # processes, and so checks, the offsets that are still buffered
+    except ValueError as cause:
+        raise WorkloadError(f"sessions must be in the order of their start: {cause}") from cause
+    return timing
+
+
+def _arrival_figures(timing: ArrivalStatistics) -> dict[str, float]:
+    if timing.span_s <= 0:
+        return {}
+    figures = {
+        "rate_per_s": timing.rate_per_s,
+        "gap_cv": timing.gap_cv,
+        "longest_gap_s": timing.longest_gap_s,
+        **{f"dispersion_{window_s}s": timing.dispersion(window_s) for window_s in WINDOWS_S},
+        "peak_to_mean_60s": timing.peak_to_mean(60),
+    }
+    return {name: value for name, value in figures.items() if value is not None}
+
+
+def _absent(figures: Mapping[str, float], no_arrivals_reason: str) -> dict[str, str]:
+    windows = {f"dispersion_{window_s}s": window_s for window_s in WINDOWS_S} | {"peak_to_mean_60s": 60}
+    reasons = {name: f"fewer than {FEWEST_WINDOWS} windows of {window_s} s" for name, window_s in windows.items()}
+    reasons |= dict.fromkeys(("rate_per_s", "gap_cv", "longest_gap_s"), "too few arrivals")
+    return {name: no_arrivals_reason or reason for name, reason in reasons.items() if name not in figures}
+
+
+def _length_figures(name: str, tokens: Sequence[int]) -> dict[str, float]:
+    quantiles = np.percentile(tokens, _PERCENTILES).tolist()
+    named = {f"{name}_p{percent}": value for percent, value in zip(_PERCENTILES, quantiles, strict=True)}
+    return {f"{name}_mean": statistics.fmean(tokens), f"{name}_min": min(tokens), **named, f"{name}_max": max(tokens)}
+
+
+def _session_figures(sessions: Sequence[SessionOutline]) -> dict[str, float]:
+    turns = [turn for session in sessions for turn in session.turns]
+    thinks_s = [turn.think_s for session in sessions for turn in session.turns[1:]]
+    figures = {
+        "turns_mean": len(turns) / len(sessions),
+        "single_turn_share": sum(len(session.turns) == 1 for session in sessions) / len(sessions),
+        "input_per_output": sum(t.input_tokens for t in turns) / max(1, sum(t.output_tokens for t in turns)),
+    }
+    if thinks_s:
+        figures |= {"think_p50_s": statistics.median(thinks_s), "think_mean_s": statistics.fmean(thinks_s)}
+    return figures
+
+
+def _prefix_figures(order: Sequence[TurnOutline], hits: Sequence[int]) -> dict[str, float]:
+    prompt_tokens = sum(turn.input_tokens for turn in order)
+    new_tokens = [turn.input_tokens - hit for turn, hit in zip(order, hits, strict=True)]
+    return {
+        "prompt_tokens": float(prompt_tokens),
+        "prefix_bound": sum(hits) / max(1, prompt_tokens),
+        "new_tokens_p50": float(np.percentile(new_tokens, 50)),
+        "new_tokens_p95": float(np.percentile(new_tokens, 95)),
+    }
+
+
+def _unlimited_cache_hits(order: Sequence[TurnOutline]) -> list[int]:
+    """Leading tokens of each prompt that an earlier prompt began with, in whole segments."""
+    known: set[int] = set()
+    hits: list[int] = []
+    for turn in order:
+        chain, hit, leading = 0, 0, True
+        for segment in turn.segments:
+            chain = hash((chain, segment))
+            leading = leading and chain in known
+            hit += segment[1] if leading else 0
+            known.add(chain)
+        # An engine always computes the last token of a prompt, to get its logits.
+        hits.append(min(hit, turn.input_tokens - 1))
+    return hits
+
+
+def _hit_curve(order: Sequence[TurnOutline]) -> HitCurve:
+    total_tokens = sum(turn.input_tokens for turn in order)
+    block_tokens = _block_tokens(total_tokens)
+    prefix_sums = itertools.accumulate(turn.input_tokens for turn in order)
+    limit = _MAX_BLOCKS * block_tokens
+    simulated = [turn for turn, tokens in zip(order, prefix_sums, strict=True) if tokens <= limit]
+    share = sum(turn.input_tokens for turn in simulated) / total_tokens
+    return HitCurve(block_tokens, share, tuple(_cache_points(simulated, block_tokens)))
+
+
+def _block_tokens(total_tokens: int) -> int:
+    """Smallest block size of 16, 32, …, 512 that keeps the simulation small."""
+    size = 16
+    while total_tokens // size > _MAX_BLOCKS and size < _LARGEST_BLOCK_TOKENS:
+        size *= 2
+    return size
+
+
+def _cache_points(order: Sequence[TurnOutline], block_tokens: int) -> Iterator[CachePoint]:
+    """Hit rates of LRU caches, from the size of the longest prompt to the size of all distinct blocks."""
+    prompts = [list(segment_blocks(turn.segments, block_tokens)) for turn in order]
+    distinct = len({block for blocks in prompts for block in blocks}) * block_tokens
+    total = sum(turn.input_tokens for turn in order)
+    largest = max((turn.input_tokens for turn in order), default=0)
+    if not distinct or largest < block_tokens:
+        return
+    for capacity in np.geomspace(min(largest, distinct), distinct * 1.01, _CURVE_POINTS).tolist():
+        cache = LruCache(round(capacity), block_tokens)
+        for blocks in prompts:
+            cache.add(blocks)
+        yield CachePoint(round(capacity), cache.hit_tokens / total)
