@@ -11,10 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from harness.experiment import Experiment
 from results.records import TrialPlan, TrialRecord, Verdict
-from results.report.findings import sentences
-from results.report.format import plain
 from results.report.search_lines import attempt_text
 from results.search import Attempt, SearchRecord
+from results.text.findings import sentences
+from results.text.format import plain
 
 _START_S = 6.0
 """First guess of a start, until one was seen."""

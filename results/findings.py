@@ -1,6 +1,6 @@
 """What was found out about a trial beside its metrics: typed codes with parameters, stored with the run.
 
-Code decides on :class:`FindingCode`; :mod:`results.report.findings` is the one place that makes sentences of them.
+Code decides on :class:`FindingCode`; :mod:`results.text.findings` is the one place that makes sentences of them.
 """
 
 from collections.abc import Iterable

@@ -17,11 +17,11 @@ from results.metrics import CATALOGUE
 from results.quality import QualitySummary
 from results.records import Verdict
 from results.reliability import Offence
-from results.report.findings import sentence
-from results.report.format import effect_text
 from results.sides import SideOfRun
 from results.statistics import Comparison, Judgement
 from results.terms import Terms
+from results.text.findings import sentence
+from results.text.format import effect_text
 
 LEAST_RUNS = 2
 

@@ -17,6 +17,7 @@ from results.metrics import Absence
 from results.records import EngineFailure, Load, TrialRecord, Verdict
 from results.reliability import offence_of
 from results.run import Run, Trial, load
+from results.text.findings import sentence
 
 AnyTrial = Trial | StoredTrial
 AnyRun = Run | StoredRun
@@ -206,8 +207,6 @@ def _with_run(side: SideOfRun) -> str:
 
 
 def _why_not(run: AnyRun, finished: Sequence[AnyTrial]) -> str:
-    from results.report.findings import sentence  # noqa: PLC0415  (the report's format imports this module's)
-
     found = (finding for trial in finished for finding in trial.record.invalidating)
     why = next(map(sentence, found), run.manifest.failure)
     return f": {why}" if why else "; none of them ended"

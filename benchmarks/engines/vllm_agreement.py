@@ -35,8 +35,8 @@ from harness.run import create_run, run_experiment
 from results.client_error import widest_s
 from results.metrics import latency, under_load
 from results.records import Outcome
-from results.report.findings import sentences
 from results.run import Trial
+from results.text.findings import sentences
 from results.views import VIEWS, Log
 from workloads import Random, Seed, Tokenizer
 

@@ -37,7 +37,7 @@ def views(run: str, *, as_: As = None, json: Json = False) -> int:
     from rich.console import Console
 
     from harness.cli.reading import print_json, read
-    from results.views.terminal import WIDTH, print_tool, print_views
+    from results.report.view_tables import WIDTH, print_tool, print_views
 
     found = read(run)
     console = Console() if sys.stdout.isatty() else Console(width=WIDTH)

@@ -14,12 +14,12 @@ from results.metrics import CATALOGUE, HEADLINE
 from results.report.charts.scales import Axis
 from results.report.charts.strips import ratio_axis, ratio_strip
 from results.report.compare_table import SIGNS, smallest_text, tally, title
-from results.report.format import effect_text
 from results.report.gate import doubt_texts, regression_texts
 from results.run import load
 from results.sides import SideOfRun, side_of
 from results.statistics import Comparison, Judgement
 from results.terms import Terms
+from results.text.format import effect_text
 
 _CLASSES = {
     Judgement.BETTER: "better",

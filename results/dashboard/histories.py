@@ -11,9 +11,9 @@ from results.history import history_of
 from results.index import Index
 from results.metrics import CATALOGUE, HEADLINE
 from results.report.charts.history import Level, history_chart
-from results.report.format import moment_text
 from results.report.history_table import change_texts, commits, history_notes, outcome_text, title
 from results.series import Change, Drift, Series, is_worse
+from results.text.format import moment_text
 
 NEWEST = 500
 """Runs that are looked at."""

@@ -6,8 +6,8 @@ from rich.text import Text
 
 from results.calibration import Calibration, GridCell
 from results.client_error import error_s
-from results.report.format import ABSENT, listed, moment_text, place_text, plain, share_text
 from results.report.terminal_table import terminal_table
+from results.text.format import ABSENT, listed, moment_text, place_text, plain, share_text
 
 _ERRORS = {"TTFT p50": "ttft_p50_s", "p99": "ttft_p99_s", "ITL p99": "itl_p99_s"}
 _COLUMNS = ("streams", "gap ms", *_ERRORS, "lag", "chunks/s", "of asked", "µs/chunk", "")

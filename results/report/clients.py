@@ -4,8 +4,8 @@ import msgspec
 
 from results.metrics import Unit
 from results.records import ClientRecord
-from results.report.format import ABSENT, error_text, listed, value_text
 from results.run import Cell, Run
+from results.text.format import ABSENT, error_text, listed, value_text
 
 WITH_ERROR = ("ttft_p50_s", "itl_p50_s")
 """Columns beside which the client's own error is printed."""

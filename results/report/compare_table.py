@@ -9,12 +9,12 @@ from rich.text import Text
 from results.comparing import Compared
 from results.metrics import CATALOGUE
 from results.quality import QualitySummary
-from results.report.format import ABSENT, effect_text, listed, plain
 from results.report.quality import agrees
 from results.report.tallies import tally_text
 from results.report.terminal_table import terminal_table
 from results.statistics import Comparison, Judgement
 from results.statistics.comparison import change_text, scale_of
+from results.text.format import ABSENT, effect_text, listed, plain
 
 _STYLES = {
     Judgement.BETTER: "bold green",

@@ -7,9 +7,9 @@ from rich.text import Text
 
 from results.floor import FloorCell
 from results.metrics import CATALOGUE, HEADLINE
-from results.report.format import plain
 from results.report.terminal_table import terminal_table
 from results.statistics.comparison import change_text, scale_of
+from results.text.format import plain
 
 
 def print_floors(cells: Sequence[FloorCell], console: Console) -> None:

@@ -1,6 +1,6 @@
 """Numbered footnotes: one mark per distinct reason, in the order in which the reader meets them."""
 
-from results.report.format import listed, plain
+from results.text.format import listed, plain
 
 
 class Footnotes:

@@ -3,8 +3,8 @@
 from statistics import median
 
 from results.metrics import Unit
-from results.report.format import ABSENT, value_text
 from results.run import Run
+from results.text.format import ABSENT, value_text
 
 
 def foreign_load_text(run: Run) -> str:

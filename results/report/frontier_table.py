@@ -7,9 +7,9 @@ from rich.text import Text
 
 from results.frontier import FrontierPoint
 from results.metrics import Unit
-from results.report.format import ABSENT, bounds_text, plain, scale_for
 from results.report.terminal_table import terminal_table
 from results.statistics.interval import Interval
+from results.text.format import ABSENT, bounds_text, plain, scale_for
 
 
 def print_frontier(points: Sequence[FrontierPoint], console: Console) -> None:

@@ -7,9 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from results.metrics import CATALOGUE
-from results.report.format import ABSENT, plain, value_text
 from results.report.terminal_table import terminal_table
 from results.series import Change, Doubt, Drift, Outcome, Series, outcome_of
+from results.text.format import ABSENT, plain, value_text
 
 _DIGITS = 9  # of a commit: enough for git in any checkout
 _MOST_NAMED = 5

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from results.levels import Level, levels_of
 from results.metrics import CATALOGUE
-from results.report.format import ABSENT, interval_text, plain
-from results.report.levels import Level, levels_of
 from results.report.quality import agrees_of
 from results.run import Cell, Run
+from results.text.format import ABSENT, interval_text, plain
 
 _ESCAPED = str.maketrans({"|": "\\|", "<": "&lt;", ">": "&gt;", "\n": " "})
 

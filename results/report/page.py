@@ -4,13 +4,12 @@ from typing import Any
 
 import msgspec
 
+from results.levels import engines_of
 from results.metrics.basis import family_of
 from results.records import RunStatus
 from results.report import clients
 from results.report.charts.scatter import MOST_DOTS
 from results.report.foreign_load import foreign_load_text
-from results.report.format import listed, machine_text, moment_text
-from results.report.levels import engines_of
 from results.report.sections import (
     answers,
     background,
@@ -29,6 +28,7 @@ from results.report.sections import (
 from results.report.verdict import VerdictLine, verdict
 from results.run import Run
 from results.server_view import SEEN, Seen
+from results.text.format import listed, machine_text, moment_text
 
 _STATUS = {
     RunStatus.COMPLETE: "Every planned trial ended.",

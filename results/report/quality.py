@@ -5,8 +5,8 @@ import math
 import msgspec
 
 from results.quality import EARLY, LARGE_REGRET, QualitySummary
-from results.report.format import ABSENT, listed
 from results.run import Cell, Run
+from results.text.format import ABSENT, listed
 
 
 class Agrees(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """A run as tables for the terminal: readable at 100 columns, in a pipe and without colour.
 
-Every text that an engine, a model or a user chose passes :func:`~results.report.format.plain` first, so that it
+Every text that an engine, a model or a user chose passes :func:`~results.text.format.plain` first, so that it
 cannot move the cursor, and travels as ``rich.text.Text``, so that it cannot be read as markup.
 """
 
@@ -11,13 +11,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from results.levels import levels_of
 from results.metrics import CATALOGUE, Unit
 from results.records import RunStatus, TrialPlan, TrialRecord, Verdict
 from results.report.clients import WITH_ERROR, clients_text, error_of, uncalibrated_text
-from results.report.findings import sentence, sentences
 from results.report.footnotes import Footnotes
 from results.report.foreign_load import foreign_load_text
-from results.report.format import (
+from results.report.quality import agrees_of, quality_warnings, unchecked_text
+from results.report.search_lines import print_search
+from results.report.terminal_table import terminal_table
+from results.report.verdict import verdict
+from results.run import Cell, Run
+from results.text.findings import sentence, sentences
+from results.text.format import (
     ABSENT,
     interval_parts,
     listed,
@@ -27,12 +33,6 @@ from results.report.format import (
     share_text,
     value_text,
 )
-from results.report.levels import levels_of
-from results.report.quality import agrees_of, quality_warnings, unchecked_text
-from results.report.search_lines import print_search
-from results.report.terminal_table import terminal_table
-from results.report.verdict import verdict
-from results.run import Cell, Run
 
 WIDTH = 100
 """Columns that the summary needs; a pipe is given them."""

@@ -10,17 +10,17 @@ import msgspec
 
 from results.comparing import Compared, compare_sides
 from results.errors import NoEvidence
+from results.levels import Level, levels_of
 from results.metrics import CATALOGUE, Better, Metric
 from results.primary import primary_load, primary_metric
 from results.records import RunStatus
-from results.report.format import ratio_text
-from results.report.levels import Level, levels_of
 from results.report.search_lines import search_sentence
 from results.report.tallies import tally_text
 from results.run import Run
 from results.sides import side_of
 from results.statistics import Judgement
 from results.terms import Terms
+from results.text.format import ratio_text
 
 _ALPHA = 0.05
 _STATE = {

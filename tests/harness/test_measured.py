@@ -15,7 +15,7 @@ from results.errors import NoEvidence, NotComparable, RunNotFound
 from results.findings import FindingCode, invalid
 from results.floor import FLOOR_FILE
 from results.metrics import CATALOGUE
-from results.report.format import value_text
+from results.text.format import value_text
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 from tests.results.floors import with_floor
 

@@ -21,9 +21,9 @@ from results.findings import Finding, FindingCode
 from results.metrics import Absence, Value, absent
 from results.objectives import Miss, objectives
 from results.records import Load, Outcome, RequestRecord, TrialPlan, TrialRecord, Verdict
-from results.report.findings import sentence
 from results.search import Attempt, Ended, EngineSearch, Over, SearchRecord
 from results.statistics.bisection import Bisection
+from results.text.findings import sentence
 from results.units import NS_PER_S
 from tests.results.handmade import request, trial
 from tests.results.some_findings import remark, void

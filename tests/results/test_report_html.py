@@ -15,8 +15,8 @@ import results
 from results.metrics import CATALOGUE
 from results.records import RunStatus
 from results.report import render_html, write_html
-from results.report.findings import sentence
-from results.report.format import error_text
+from results.text.findings import sentence
+from results.text.format import error_text
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
 from tests.results.hostile import XSS
 
@@ -82,7 +82,7 @@ def test_every_engine_at_every_load_with_its_trials(demo: results.Run, page: str
 
 
 def test_summary_numbers_are_the_cells_numbers(demo: results.Run, outline: Outline) -> None:
-    from results.report.format import interval_parts  # noqa: PLC0415
+    from results.text.format import interval_parts  # noqa: PLC0415
 
     for cell in demo.cells:
         for name in ("ttft_p50_s", "output_tokens_per_s", "peak_host_bytes"):

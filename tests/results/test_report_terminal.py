@@ -14,9 +14,9 @@ from results.comparing import Compared
 from results.metrics import CATALOGUE
 from results.records import SCHEMA_VERSION, ClientError, RunStatus
 from results.report import print_calibration, print_comparison, print_summary
-from results.report.format import error_text
 from results.statistics import Judgement, compare_runs
 from results.terms import Terms
+from results.text.format import error_text
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
 from tests.results.hostile import TERMINAL
 

@@ -13,11 +13,11 @@ from results.metrics import Value
 from results.objectives import Miss
 from results.records import SCHEMA_VERSION
 from results.report import print_search, print_summary
-from results.report.findings import sentence
 from results.report.search_lines import attempt_text, search_lines, search_sentence
 from results.report.verdict import verdict
 from results.search import Attempt, Ended, EngineSearch, Over, SearchRecord
 from results.store import RunFolder
+from results.text.findings import sentence
 from tests.results.builders import build_run
 from tests.results.hostile import TERMINAL
 from tests.results.some_findings import void

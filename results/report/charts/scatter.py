@@ -14,7 +14,7 @@ from results.report.charts.axes import heading, tick_text, x_axis_at, y_axis
 from results.report.charts.labels import Box, Labels, around
 from results.report.charts.scales import LOG_FROM, Axis, Scale, fitted_axis
 from results.report.charts.svg import chart, engine_class, label, line, mark, num, polyline, tag
-from results.report.format import short_text, value_text
+from results.text.format import short_text, value_text
 
 WIDTH, HEIGHT = 540, 290
 MOST_DOTS = 300

@@ -21,8 +21,8 @@ from results.report.charts.scales import Axis
 from results.report.charts.svg import chart, label, line, num, tag
 from results.report.charts.throttling import draw_throttling, throttling_of
 from results.report.charts.tracks import MOST_POINTS, Track, draw_track, tracks_of
-from results.report.format import duration_text, value_text
 from results.run import Trial
+from results.text.format import duration_text, value_text
 from results.units import NS_PER_S
 
 WIDTH = 1100

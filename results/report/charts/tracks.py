@@ -13,7 +13,7 @@ from results.records import TelemetryRecord
 from results.report.charts.paths import joined, stairs
 from results.report.charts.scales import Axis
 from results.report.charts.svg import label, line, tag
-from results.report.format import value_text
+from results.text.format import value_text
 from results.units import NS_PER_S
 
 HEIGHT, STEP = 34.0, 52.0

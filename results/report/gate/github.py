@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from results.gate import GateVerdict, Outcome
 from results.report.compare_table import SIGNS, smallest_text, tally, title
-from results.report.format import effect_text, plain
 from results.report.gate.regressions import doubt_texts, regression_texts
 from results.report.markdown import escaped, table
+from results.text.format import effect_text, plain
 
 _MARKS = {Outcome.NO_REGRESSION: "✅", Outcome.REGRESSION: "❌", Outcome.CANNOT_TELL: "❔"}
 _KINDS = {Outcome.NO_REGRESSION: "notice", Outcome.REGRESSION: "error", Outcome.CANNOT_TELL: "warning"}

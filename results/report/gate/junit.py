@@ -5,9 +5,9 @@ from xml.etree import ElementTree as ET  # written only, nothing is parsed
 from results.gate import GateVerdict, Outcome, Regression, RegressionKind
 from results.metrics import CATALOGUE
 from results.report.compare_table import title
-from results.report.format import effect_text, plain
 from results.report.gate.regressions import regression_text
 from results.statistics import Judgement
+from results.text.format import effect_text, plain
 
 
 def junit_xml(verdict: GateVerdict) -> bytes:

@@ -15,7 +15,7 @@ _OFFENCES = {
 
 
 def regression_text(verdict: GateVerdict, regression: Regression) -> str:
-    """One line, of a doubt as well. It names engines: :func:`~results.report.format.plain` it."""
+    """One line, of a doubt as well. It names engines: :func:`~results.text.format.plain` it."""
     compared, kind, level = verdict.compared, regression.kind, regression.level
     if kind in _OFFENCES:
         tally = next(t for t in compared.tallies if (t.offence, t.level) == (_OFFENCES[kind], level))

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 import msgspec
 
+from results.levels import engines_of, levels_of
 from results.quality import EARLY, Difference, QualitySample
 from results.report.charts.svg import engine_class
-from results.report.format import ABSENT, plain
-from results.report.levels import engines_of, levels_of
 from results.report.quality import agrees_of, nats, quality_warnings, unchecked_text
 from results.run import Run, Trial
+from results.text.format import ABSENT, plain
 
 PLACES = ((0, EARLY), (EARLY, 32), (32, 128), (128, None))
 """Where first divergences are counted: from, and up to but without."""

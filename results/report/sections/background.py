@@ -5,14 +5,14 @@ from typing import Any
 
 import msgspec
 
+from results.levels import engines_of, levels_of
 from results.metrics import CATALOGUE, Metric, Unit
 from results.metrics.basis import BASES, family_of
 from results.metrics.catalogue import QUANTILES
 from results.report.charts.svg import engine_class
-from results.report.format import ABSENT, interval_text, value_text
-from results.report.levels import engines_of, levels_of
 from results.report.quality import agrees_of
 from results.run import Cell, Run
+from results.text.format import ABSENT, interval_text, value_text
 
 
 class EngineCard(msgspec.Struct, frozen=True):

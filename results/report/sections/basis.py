@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import msgspec
 
+from results.levels import engines_of, levels_of
 from results.metrics.basis import BASES, observation_counts
 from results.report.charts.svg import engine_class
-from results.report.format import ABSENT, duration_text
-from results.report.levels import engines_of, levels_of
 from results.report.sections.background import definitions
 from results.run import Cell, Run, Trial
+from results.text.format import ABSENT, duration_text
 
 
 class Column(msgspec.Struct, frozen=True):

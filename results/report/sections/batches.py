@@ -7,9 +7,9 @@ import msgspec
 import numpy as np
 from markupsafe import Markup
 
+from results.levels import engines_of, levels_of
 from results.metrics.latency import arrivals
 from results.report.charts.scatter import Cloud, Frame, middles, scatter, spread
-from results.report.levels import engines_of, levels_of
 from results.run import Cell, Run, Trial
 from results.server_view.readings import SOURCE, is_number
 from results.units import NS_PER_S

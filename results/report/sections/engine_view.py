@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import msgspec
 from markupsafe import Markup
 
+from results.levels import Level, engines_of, levels_of
 from results.metrics import Unit
 from results.report.charts.stacks import Group, Segment, Stack, stacks
 from results.report.charts.svg import engine_class
 from results.report.footnotes import Footnotes
-from results.report.format import ABSENT, value_text
-from results.report.levels import Level, engines_of, levels_of
 from results.run import Cell, Run
 from results.server_view import PARTS, SEEN
+from results.text.format import ABSENT, value_text
 
 _COLUMNS = (
     ("running, most", "server_running_peak"),

@@ -3,6 +3,7 @@
 import msgspec
 from markupsafe import Markup
 
+from results.levels import engines_of, levels_of
 from results.metrics import CATALOGUE, Unit, under_load
 from results.metrics.memory import peak_gpu_bytes
 from results.metrics.trial import observations_by_request
@@ -10,14 +11,13 @@ from results.records import Verdict
 from results.report.charts.svg import engine_class
 from results.report.charts.timeline import Bar, Limits, timeline
 from results.report.charts.tracks import MOST_POINTS
-from results.report.findings import sentence
-from results.report.format import ABSENT, duration_text, interval_text, value_text
-from results.report.levels import engines_of, levels_of
 from results.report.quality import agrees
 from results.report.sections.waterfalls import Waterfalls, waterfalls
 from results.report.verdict import primary_level
 from results.run import Run, Trial
 from results.statistics.within import own_interval
+from results.text.findings import sentence
+from results.text.format import ABSENT, duration_text, interval_text, value_text
 
 MOST_BARS = 400
 BAR_BUDGET = 4_800

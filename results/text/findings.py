@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from results.findings import Finding, FindingCode, Parameter
 from results.metrics import CATALOGUE, Unit
 from results.objectives import Miss
-from results.report.format import share_text, value_text
+from results.text.format import share_text, value_text
 
 SENTENCES: dict[FindingCode, str] = {
     FindingCode.ENGINE_DIED: "the engine died: {detail}; read the end of its log",
@@ -114,7 +114,7 @@ _LATENCIES = {"ttft": "TTFT", "chunk_gap": "the gap between chunks"}
 
 
 def sentence(finding: Finding) -> str:
-    """One line of plain English, without a full stop. It may quote engines: :func:`~results.report.format.plain` it."""
+    """One line of plain English, without a full stop. It may quote engines: :func:`~results.text.format.plain` it."""
     texts = {name: _text(name, value) for name, value in finding.parameters.items()}
     return SENTENCES[finding.code].format_map(texts)
 

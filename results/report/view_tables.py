@@ -7,12 +7,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from results.levels import levels_of
 from results.metrics import CATALOGUE
 from results.records import Verdict
-from results.report.format import ABSENT, plain, value_text
-from results.report.levels import levels_of
 from results.report.terminal_table import terminal_table
 from results.run import Cell, Run
+from results.text.format import ABSENT, plain, value_text
 from results.views import VIEWS, Tool
 from results.views.side_by_side import COLUMNS, Seen, look, not_in_the_log, ours, theirs
 
