@@ -15,7 +15,7 @@ from results.errors import NoEvidence, NotComparable
 from results.floor import FloorCell, stored_floors
 from results.metrics import Absence
 from results.records import EngineFailure, Load, TrialRecord, Verdict
-from results.reliability import offence_of
+from results.reliability import failure_mode_of
 from results.run import Run, Trial, load
 from results.text.findings import sentence
 
@@ -24,7 +24,7 @@ AnyRun = Run | StoredRun
 """Read from a folder, or from a file."""
 
 
-class SideOfRun(msgspec.Struct, frozen=True):
+class Side(msgspec.Struct, frozen=True):
     """One side of a comparison.
 
     Attributes:
@@ -89,7 +89,7 @@ def _is_valid_at(trial: AnyTrial, level: str) -> bool:
     return trial.record.verdict is Verdict.VALID and trial.record.load.label == level
 
 
-def select(text: str, engine: str | None = None, title: str | None = None) -> SideOfRun:
+def select(text: str, engine: str | None = None, title: str | None = None) -> Side:
     """Read ``RUN`` or ``RUN@ENGINE``.
 
     ``RUN`` is a folder, a file of :mod:`results.benchmark_json`, or ``FILE/RUN_ID`` where that holds several runs.
@@ -111,7 +111,7 @@ def select(text: str, engine: str | None = None, title: str | None = None) -> Si
     return side_of(run, wanted) if wanted else only_side(run, engine)
 
 
-def only_side(run: AnyRun, engine: str | None = None) -> SideOfRun:
+def only_side(run: AnyRun, engine: str | None = None) -> Side:
     """The only engine of a run, or the one that is meant.
 
     Args:
@@ -131,7 +131,7 @@ def only_side(run: AnyRun, engine: str | None = None) -> SideOfRun:
     return side_of(run, engines[0])
 
 
-def side_of(run: AnyRun, engine: str) -> SideOfRun:
+def side_of(run: AnyRun, engine: str) -> Side:
     """One engine of a run.
 
     Raises:
@@ -144,14 +144,14 @@ def side_of(run: AnyRun, engine: str) -> SideOfRun:
     sessions: dict[str, list[AnyTrial]] = {}
     for trial in sorted(finished, key=lambda trial: trial.record.adopted_from is None):
         sessions.setdefault(trial.record.adopted_from or run.manifest.run_id, []).append(trial)
-    side = SideOfRun(engine, [run], sessions)
-    says_something = any(t.record.verdict is Verdict.VALID or offence_of(t.record) for t in finished)
+    side = Side(engine, [run], sessions)
+    says_something = any(t.record.verdict is Verdict.VALID or failure_mode_of(t.record) for t in finished)
     if not says_something and not side.failures:
         raise NoEvidence(f"{run.path} has no valid trial of {engine}{_why_not(run, finished)}")
     return side
 
 
-def together(sides: Sequence[SideOfRun]) -> SideOfRun:
+def together(sides: Sequence[Side]) -> Side:
     """Several runs of one engine as one side.
 
     Args:
@@ -194,14 +194,14 @@ def root_of(run: AnyRun) -> Path:
     return place if place.is_dir() else place.parent
 
 
-def labels(a: SideOfRun, b: SideOfRun) -> tuple[str, str]:
+def labels(a: Side, b: Side) -> tuple[str, str]:
     """Headings of two sides: the engines where they differ, else the engines with their runs."""
     if a.engine != b.engine:
         return a.engine, b.engine
     return _with_run(a), _with_run(b)
 
 
-def _with_run(side: SideOfRun) -> str:
+def _with_run(side: Side) -> str:
     more = f" and {len(side.runs) - 1} before it" if len(side.runs) > 1 else ""
     return f"{side.engine} ({side.run.path.name}{more})"
 

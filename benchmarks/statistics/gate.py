@@ -25,7 +25,7 @@ from results.floor import FloorCell
 from results.gate import Outcome, judge
 from results.metrics import CATALOGUE, HEADLINE, Better, Value, absent
 from results.records import SCHEMA_VERSION, Load, Manifest, RunStatus, Slo, TrialPlan, TrialRecord, Verdict, Window
-from results.sides import SideOfRun, side_of, together
+from results.sides import Side, side_of, together
 from results.work import Work
 
 ALPHA, TRIALS, REQUESTS = 0.01, 8, 1_000
@@ -95,7 +95,7 @@ def run(rng: np.random.Generator, world: World, number: int, engines: str) -> St
     return StoredRun("", manifest, [trial(rng, world, plan, log) for plan, log in zip(in_time, logs, strict=True)])
 
 
-def sides(rng: np.random.Generator, world: World, baseline: str) -> tuple[SideOfRun, SideOfRun]:
+def sides(rng: np.random.Generator, world: World, baseline: str) -> tuple[Side, Side]:
     """The two sides of one gate."""
     if baseline == "now":
         both = run(rng, world, 0, "ab")

@@ -10,7 +10,7 @@ import msgspec
 
 from engines.secrets import masked
 from harness.child import child_process, read_line, send, tail
-from results.quality import Likeness
+from results.quality import TokenMatch
 
 _PACKAGES = ("torch", "safetensors", "gguf")
 """What it needs of the extra ``engine``; looked for, not imported."""
@@ -25,7 +25,7 @@ class Line(msgspec.Struct, frozen=True):
     logprobs: list[float] | None = None
 
 
-class Score(Likeness, frozen=True, kw_only=True):
+class Score(TokenMatch, frozen=True, kw_only=True):
     """What it writes."""
 
     id: str

@@ -22,13 +22,13 @@ from results.records import RequestRecord, Window
 from results.statistics.distributions import t_tails
 
 GROWTH = 4.0
-LEAST_BACKLOG = 20.0
+MIN_BACKLOG = 20.0
 SAMPLES = 21
 """Readings of the requests in flight, at equal distances over the window, its ends included."""
 _END_SAMPLES = 3
-_LEAST_BATCHES, _MOST_BATCHES = 6, 10
-_MOST_P = 1e-3
-_LEAST_CHANGE = 0.2
+_MIN_BATCHES, _MAX_BATCHES = 6, 10
+_MAX_P = 1e-3
+_MIN_CHANGE = 0.2
 
 
 class Growth(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class Growth(msgspec.Struct, frozen=True):
     @property
     def is_saturation(self) -> bool:
         """Whether it is more than an engine shows that carries the load."""
-        return self.last - self.first > GROWTH * math.sqrt(max(self.first, LEAST_BACKLOG))
+        return self.last - self.first > GROWTH * math.sqrt(max(self.first, MIN_BACKLOG))
 
 
 def growth(in_flight: Sequence[float]) -> Growth:
@@ -66,8 +66,8 @@ def throughput_change(requests: Sequence[RequestRecord], window: Window, turnove
         window: of the trial.
         turnover_s: mean time from one request of a slot to its next.
     """
-    batches = min(_MOST_BATCHES, int(window.length_s / turnover_s)) if turnover_s > 0 else _MOST_BATCHES
-    if window.length_s <= 0 or batches < _LEAST_BATCHES:
+    batches = min(_MAX_BATCHES, int(window.length_s / turnover_s)) if turnover_s > 0 else _MAX_BATCHES
+    if window.length_s <= 0 or batches < _MIN_BATCHES:
         return None
     edges = np.linspace(window.start_ns, window.end_ns, batches + 1)
     times = np.array([t for r in requests for t in r.chunk_ns], dtype=np.float64)
@@ -82,4 +82,4 @@ def throughput_change(requests: Sequence[RequestRecord], window: Window, turnove
     residual = tokens - mean - slope * x
     error = math.sqrt(float((residual * residual).sum()) / (batches - 2) / float((x * x).sum()))
     p_value = t_tails(slope / error, batches - 2) if error else 0.0
-    return change if abs(change) >= _LEAST_CHANGE and p_value <= _MOST_P else None
+    return change if abs(change) >= _MIN_CHANGE and p_value <= _MAX_P else None

@@ -8,7 +8,8 @@ from rich.text import Text
 from results.floor import FloorCell
 from results.metrics import CATALOGUE, HEADLINE
 from results.report.terminal_table import terminal_table
-from results.statistics.comparison import change_text, scale_of
+from results.statistics.comparison import scale_of
+from results.text.comparison import change_text
 from results.text.format import plain
 
 

@@ -12,13 +12,13 @@ from results.series import Change, Doubt, Drift, Outcome, Series, outcome_of
 from results.text.format import ABSENT, plain, value_text
 
 _DIGITS = 9  # of a commit: enough for git in any checkout
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 _DOUBTS = {
     Doubt.TOO_FEW: "has too few runs for a step",
     Doubt.NO_VALUE: "has no value in the newest run",
     Doubt.ZERO: "is 0 in the newest run",
-    Doubt.APART: "is far on the bad side in the newest run: more runs show whether it stays there",
+    Doubt.OUTLIER: "is far on the bad side in the newest run: more runs show whether it stays there",
 }
 _OUTCOMES = {
     Outcome.NOT_WORSE: "No series ends with a step for the worse.",
@@ -113,5 +113,5 @@ def _cells(series: Series, where: tuple[str, str], texts: tuple[str, str], *, is
 
 
 def _runs(series: Series) -> str:
-    named = ", ".join(point.run for point in series.zeros[-_MOST_NAMED:])
-    return plain(f"{len(series.zeros)} runs, at last {named}" if len(series.zeros) > _MOST_NAMED else named)
+    named = ", ".join(point.run for point in series.zeros[-_MAX_NAMED:])
+    return plain(f"{len(series.zeros)} runs, at last {named}" if len(series.zeros) > _MAX_NAMED else named)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from results.levels import Level, levels_of
 from results.metrics import CATALOGUE
-from results.report.quality import agrees_of
+from results.report.quality import match_of
 from results.run import Cell, Run
 from results.text.format import ABSENT, interval_text, plain
 
@@ -37,7 +37,7 @@ def _rows(level: Level, columns: Sequence[str]) -> Iterator[list[str]]:
     for number, cell in enumerate(level.cells):
         load = "" if number else escaped(level.title)
         values = [_value(cell, name) for name in columns]
-        yield [load, escaped(cell.engine), f"{cell.valid}/{cell.planned}", *values, _agrees(cell)]
+        yield [load, escaped(cell.engine), f"{cell.valid}/{cell.planned}", *values, _token_match(cell)]
 
 
 def _value(cell: Cell, name: str) -> str:
@@ -47,6 +47,6 @@ def _value(cell: Cell, name: str) -> str:
     return interval_text(CATALOGUE[name], cell.intervals.get(name))
 
 
-def _agrees(cell: Cell) -> str:
-    shown = agrees_of(cell)
+def _token_match(cell: Cell) -> str:
+    shown = match_of(cell)
     return f"{shown.text} {shown.answers}".rstrip()

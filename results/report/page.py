@@ -8,7 +8,7 @@ from results.levels import engines_of
 from results.metrics.basis import family_of
 from results.records import RunStatus
 from results.report import clients
-from results.report.charts.scatter import MOST_DOTS
+from results.report.charts.scatter import MAX_DOTS
 from results.report.foreign_load import foreign_load_text
 from results.report.sections import (
     answers,
@@ -27,7 +27,7 @@ from results.report.sections import (
 )
 from results.report.verdict import VerdictLine, verdict
 from results.run import Run
-from results.server_view import SEEN, Seen
+from results.server_view import ENGINE_FIGURES, EngineFigure
 from results.text.format import listed, machine_text, moment_text
 
 _STATUS = {
@@ -99,7 +99,7 @@ class Page(msgspec.Struct, frozen=True):
     clients: list[clients.ClientRow]
     definitions: list[background.Definition]
     basis: basis.BasisTable
-    seen: list[Seen]
+    engine_figures: list[EngineFigure]
     configuration: str
     reproduction: list[str]
     island: dict[str, Any]
@@ -128,7 +128,7 @@ def page_of(run: Run) -> Page:
         time_panels=over_time.time_panels(run),
         length_panels=lengths.length_panels(run),
         batch_figures=batches.batch_figures(run),
-        most_dots=MOST_DOTS,
+        most_dots=MAX_DOTS,
         batch_needs=batches.NEEDS,
         engine_view=engine_view.engine_view(run),
         views=views.views_section(run),
@@ -146,7 +146,7 @@ def page_of(run: Run) -> Page:
         clients=clients.client_rows(run),
         definitions=background.definitions(),
         basis=basis.basis_table(run),
-        seen=list(SEEN.values()),
+        engine_figures=list(ENGINE_FIGURES.values()),
         configuration=background.configuration(run),
         reproduction=background.reproduction(run),
         island=_island(run, drawn),

@@ -17,7 +17,7 @@ from results.records import RunStatus, TrialPlan, TrialRecord, Verdict
 from results.report.clients import WITH_ERROR, clients_text, error_of, uncalibrated_text
 from results.report.footnotes import Footnotes
 from results.report.foreign_load import foreign_load_text
-from results.report.quality import agrees_of, quality_warnings, unchecked_text
+from results.report.quality import match_of, quality_warnings, unchecked_text
 from results.report.search_lines import print_search
 from results.report.terminal_table import terminal_table
 from results.report.verdict import verdict
@@ -160,7 +160,7 @@ def _row(
     yield Text.assemble(plain(cell.engine), "\n", (f"{cell.valid} of {cell.planned}", "dim"))
     for name in columns:
         if name == "failures":
-            yield _failures(cell) + (_agrees(cell, notes) if with_answers else Text(f"\n{ABSENT}", "dim"))
+            yield _failures(cell) + (_token_match(cell, notes) if with_answers else Text(f"\n{ABSENT}", "dim"))
             continue
         interval = cell.intervals.get(name)
         if interval is None:
@@ -183,9 +183,9 @@ def _failures(cell: Cell) -> Text:
     return Text(f"{failed}/{planned}" if planned else ABSENT, style="red" if failed else "")
 
 
-def _agrees(cell: Cell, notes: Footnotes) -> Text:
+def _token_match(cell: Cell, notes: Footnotes) -> Text:
     """Three further lines: what agrees with the reference, of how many answers, and the mark of a footnote."""
-    shown = agrees_of(cell)
+    shown = match_of(cell)
     if shown.why:
         return Text(f"\n{shown.text} {notes.mark('match', shown.why)}", "dim")
     mark = f"\n{notes.mark('match', shown.note)}" if shown.note else ""

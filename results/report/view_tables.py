@@ -14,7 +14,7 @@ from results.report.terminal_table import terminal_table
 from results.run import Cell, Run
 from results.text.format import ABSENT, plain, value_text
 from results.views import VIEWS, Tool
-from results.views.side_by_side import COLUMNS, Seen, look, not_in_the_log, ours, theirs
+from results.views.side_by_side import COLUMNS, ViewedTrial, not_in_the_log, ours, theirs, view_trials
 
 WIDTH = 110
 """Columns that the tables want where there is no terminal."""
@@ -22,7 +22,7 @@ WIDTH = 110
 
 def print_views(run: Run, console: Console) -> None:
     """Print all tools side by side, one table for each engine and load, then why they differ."""
-    seen = look(run)
+    seen = view_trials(run)
     for level in levels_of(run):
         for cell in level.cells:
             console.print(_side_by_side(cell, level.title, seen))
@@ -37,7 +37,7 @@ def print_views(run: Run, console: Console) -> None:
 
 def print_tool(run: Run, name: str, console: Console) -> None:
     """Print one tool's figures for every finished trial, under its own names, then its definitions."""
-    tool, seen = VIEWS[name], look(run)
+    tool, seen = VIEWS[name], view_trials(run)
     for level in levels_of(run):
         for cell in level.cells:
             members = [one for one in seen if cell.holds(one.trial)]
@@ -45,12 +45,12 @@ def print_tool(run: Run, name: str, console: Console) -> None:
                 console.print(_in_full(name, f"{cell.engine}, {level.title}", members))
                 console.print()
     console.print(_definitions(tool))
-    for title, habit in msgspec.structs.asdict(tool.habits).items():
-        console.print(Text(f"{title}: {habit}"))
+    for title, convention in msgspec.structs.asdict(tool.conventions).items():
+        console.print(Text(f"{title}: {convention}"))
     _print_cannot([name], seen, console)
 
 
-def _side_by_side(cell: Cell, level: str, seen: Sequence[Seen]) -> Table:
+def _side_by_side(cell: Cell, level: str, seen: Sequence[ViewedTrial]) -> Table:
     table = _table(f"{plain(cell.engine)}, {plain(level)}")
     table.add_column("as")
     for column in COLUMNS:
@@ -66,7 +66,7 @@ def _texts(centres: Sequence[float | None]) -> list[str]:
     return [value_text(CATALOGUE[column.metric].unit, value) for column, value in pairs]
 
 
-def _in_full(name: str, title: str, members: Sequence[Seen]) -> Table:
+def _in_full(name: str, title: str, members: Sequence[ViewedTrial]) -> Table:
     table = _table(plain(title))
     table.add_column("figure")
     for one in members:
@@ -96,7 +96,7 @@ def _definitions(tool: Tool) -> Table:
     return table
 
 
-def _print_cannot(names: Sequence[str], seen: Sequence[Seen], console: Console) -> None:
+def _print_cannot(names: Sequence[str], seen: Sequence[ViewedTrial], console: Console) -> None:
     """What the log does not hold, each line once, with the tools that would have looked at it."""
     missed = not_in_the_log(names, seen)
     if missed:

@@ -59,7 +59,7 @@ def test_each_trial_that_misses_is_named_with_what_it_had(tmp_path: Path) -> Non
 def test_what_was_not_seen_is_not_kept(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"main c=4 repeat 1: ttft_p99<9s: .*662"):
         run(tmp_path).assert_slo("ttft_p99<9s")
-    with pytest.raises(NotComparable, match="'ttft' is no objective"):
+    with pytest.raises(NotComparable, match="'ttft' is not an objective"):
         run(tmp_path / "2").assert_slo("ttft")
 
 
@@ -73,7 +73,7 @@ def test_an_equal_run_passes_and_a_slower_one_fails_with_the_gates_sentence(tmp_
     first, *rest = str(raised.value).splitlines()
     assert first.startswith("regression: output at c=8: main (b) has 0.8")
     assert any(line.startswith("  ITL p50 at c=8: ") for line in rest)
-    assert rest[-2].startswith("  1 trial of main (a) is INVALID, and no metric counts it")
+    assert rest[-2].startswith("  1 trial of main (a) is INVALID and excluded from every metric")
     worse.assert_no_regression(made.path, primary="peak_host_bytes", metrics=["peak_host_bytes"])
 
 

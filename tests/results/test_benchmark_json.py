@@ -192,7 +192,9 @@ def test_the_verdicts_of_that_test_differ(pairs: dict[str, tuple[Path, Path]]) -
     failing = judge(base, select(str(pairs["failing"][1])))
     assert any(line.startswith("failures at c=8: main (failing) has 8.3 pp") for line in regression_texts(failing))
     (note,) = failing.notes
-    assert note.startswith("1 trial of main (baseline) is INVALID, and no metric counts it: gpu0 lowered its clocks")
+    assert note.startswith(
+        "1 trial of main (baseline) is INVALID and excluded from every metric: gpu0 lowered its clocks"
+    )
     main, branch = (select(f"{pairs['engines'][1]}@{engine}") for engine in ("main", "branch"))
     assert judge(main, branch).regressions[-1] == Regression(RegressionKind.ANSWERS, "c=8")
     assert judge(main, branch).compared.primary.evidence.method is Method.PAIRED

@@ -6,7 +6,7 @@ import numpy as np
 
 import results
 from results.records import Load, Outcome, TelemetryRecord
-from results.report.charts.scatter import MOST_DOTS, Cloud, Frame, Middle, middles, scatter, spread
+from results.report.charts.scatter import MAX_DOTS, Cloud, Frame, Middle, middles, scatter, spread
 from results.report.sections.batches import batch_figures, in_flight_at, running_at
 from results.report.sections.lengths import length_panels
 from results.run import Trial
@@ -71,7 +71,7 @@ def test_dots_are_thinned_and_the_middles_are_not() -> None:
     dots = [(float(i % 50), 0.01) for i in range(1_000)]
     svg = scatter(FRAME, [Cloud("e", 0, dots, [Middle(3, 0.01, 0.01, 0.01, 1_000)])])
     (drawn,) = re.findall(r'<path d="([^"]+)" class="dots e0"', svg)
-    assert drawn.count("h0") == 250 <= MOST_DOTS
+    assert drawn.count("h0") == 250 <= MAX_DOTS
     assert "of 1,000 requests" in svg.replace("tokens", "requests")
 
 

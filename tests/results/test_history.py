@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from results.dashboard.histories import history_page
+from results.dashboard.history_page import history_page
 from results.errors import NoEvidence, NotComparable, RunNotFound
 from results.history import history, history_of
 from results.index import RunFacts
@@ -79,7 +79,9 @@ def test_what_is_no_history(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(NotComparable, match="unknown metric 'z'"):
         history(runs, metrics=("z",))
     run_of(tmp_path, 0)
-    with pytest.raises(NoEvidence, match="the longest series has 1 runs; a step needs 3 before it and as many after"):
+    with pytest.raises(
+        NoEvidence, match="the longest series has 1 runs; detecting a step needs 3 runs before and 3 after it"
+    ):
         history(tmp_path)
     run_of(tmp_path, 1, name="other")
     with pytest.raises(NotComparable, match="several experiments; give --name: demo, other"):
@@ -163,7 +165,7 @@ def test_a_newest_run_far_on_the_bad_side_is_a_doubt_until_more_follow() -> None
 def test_the_more_series_the_further_off_a_newest_run_must_be() -> None:
     """A hundredth over all series: chance sets no newest run apart every other night because there are many."""
     values = [*quiet(40), 20 * 1.028]
-    for many, doubt in ((1, Doubt.APART), (5, None)):
+    for many, doubt in ((1, Doubt.OUTLIER), (5, None)):
         names = ["itl_p50_s", "itl_p90_s", "itl_p95_s", "itl_p99_s", "ttft_p50_s"][:many]
         series = seen([night(i, dict.fromkeys(names, value)) for i, value in enumerate(values)], *names)
         assert [one.doubt for one in series] == [doubt] * many

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 import results
-from results.comparing import compare_sides
+from results.comparison import compare_sides
 from results.errors import RunUnreadable
 from results.quality import (
     EARLY,
@@ -25,7 +25,7 @@ from results.quality import (
 from results.records import SCHEMA_VERSION
 from results.report import print_comparison, print_summary, render_html
 from results.report.markdown import markdown_table
-from results.report.quality import agrees, nats, quality_warnings, share, unchecked_text
+from results.report.quality import differing_answers_text, match_text, nats, quality_warnings, share, unchecked_text
 from results.report.sections.answers import answers_view
 from results.sides import select
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, build_run
@@ -93,17 +93,17 @@ def test_nothing_compared_is_no_summary() -> None:
 def test_answers_differ_where_rounding_does_not_explain_it(sample: QualitySample, differs: bool) -> None:
     summary = pooled([sample])
     assert summary is not None
-    assert (summary.differs is not None) is differs
+    assert summary.differs is differs
     if summary.differs:
         assert summary.mean_regret > MAX_MEAN_REGRET or summary.agreement < MIN_AGREEMENT
-        assert summary.differs.startswith("answers differ from the reference: ")
+        assert differing_answers_text(summary).startswith("differ from the reference: ")
 
 
 def test_an_early_costly_token_is_told_and_a_late_or_cheap_one_is_not() -> None:
     early, late, cheap = (answer(200, 1, *what) for what in ((LARGE_REGRET, 7), (LARGE_REGRET, 8), (0.49, 0)))
-    shown = agrees(pooled([early, late, cheap]), "")
-    assert "1 of 3 answers took one of their first 8 tokens at a regret of 0.5 nats or more" in shown.note
-    assert agrees(pooled([late, cheap]), "").note == ""
+    shown = match_text(pooled([early, late, cheap]), "")
+    assert "1 of 3 answers have a regret of 0.5 nats or more within their first 8 tokens" in shown.note
+    assert match_text(pooled([late, cheap]), "").note == ""
 
 
 def test_only_what_always_agrees_is_100_percent() -> None:
@@ -165,13 +165,13 @@ def test_a_comparison_names_both_sides(tmp_path: Path) -> None:
 def test_answers_that_differ_are_warned_of_everywhere(tmp_path: Path) -> None:
     run = only_run(tmp_path, regret=9.0)
     warning = (
-        "other, c=1: answers differ from the reference: 97.2 % of 216 tokens agree, mean regret 0.25 nats; "
+        "other, c=1: answers differ from the reference: 97.2 % of 216 tokens match, mean regret 0.25 nats; "
         "check weights, quantisation and chat template"
     )
     assert quality_warnings(run) == [warning]
     text = printed(run, width=300)
     assert f"Warnings:\n  {warning}\n" in text
-    assert "(1) match: 3 of 9 answers took one of their first 8 tokens at a regret of 0.5 nats or more" in text
+    assert "(1) match: 3 of 9 answers have a regret of 0.5 nats or more within their first 8 tokens" in text
     assert f"<strong>WARNING</strong> {warning}" in render_html(run)
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 import results
 from results.calibration import Calibration, GridCell
-from results.comparing import Compared
+from results.comparison import EngineComparison
 from results.metrics import CATALOGUE
 from results.records import SCHEMA_VERSION, ClientError, RunStatus
 from results.report import print_calibration, print_comparison, print_summary
@@ -107,14 +107,15 @@ def test_comparison_names_direction_word_and_reason() -> None:
     assert [one.judgement for one in (primary, *others)] == list(Judgement)
     out = io.StringIO()
     print_comparison(
-        Compared("main", "branch\x1b[2J", primary, [primary, *others], {}, Terms()), Console(file=out, width=140)
+        EngineComparison("main", "branch\x1b[2J", primary, [primary, *others], {}, Terms()),
+        Console(file=out, width=140),
     )
     text = out.getvalue()
     assert "branch [2J against main" in text
     for words in ("● output (higher is better)", "5.000× [5.000, 5.000]", "▲ better", "▼ worse", "= same", "? unclear"):
         assert words in text
     assert "needs 2 runs of each side, there are 3 and 0" in text
-    assert "1 better, 1 worse, 1 same, 1 unclear; at 99% for the primary metric" in text
+    assert "1 better, 1 worse, 1 same, 1 unclear; confidence 99% for the primary metric" in text
 
 
 def test_the_clients_error_stands_below_ttft_and_itl(demo: results.Run) -> None:

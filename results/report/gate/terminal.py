@@ -1,4 +1,4 @@
-"""The verdict on a terminal: the table, then the outcome and its reasons."""
+"""A gate's verdict on a terminal: the table, then the outcome and its reasons."""
 
 from rich.console import Console
 from rich.text import Text
@@ -12,7 +12,7 @@ _STYLES = {Outcome.NO_REGRESSION: "bold green", Outcome.REGRESSION: "bold red", 
 
 
 def print_gate(verdict: GateVerdict, console: Console) -> None:
-    """Print it. The outcome stands last, where a reader of a log looks, and in words beside its colour."""
+    """Print a verdict. The outcome comes last, where readers of CI logs look, and does not rely on colour."""
     print_comparison(verdict.compared, console)
     for note in verdict.notes:
         console.print(Text(f"note: {plain(note)}", "yellow"))

@@ -8,7 +8,7 @@ import msgspec
 from results.levels import engines_of, levels_of
 from results.quality import EARLY, Difference, QualitySample
 from results.report.charts.svg import engine_class
-from results.report.quality import agrees_of, nats, quality_warnings, unchecked_text
+from results.report.quality import match_of, nats, quality_warnings, unchecked_text
 from results.run import Run, Trial
 from results.text.format import ABSENT, plain
 
@@ -23,7 +23,7 @@ class AnswerRow(msgspec.Struct, frozen=True):
     level: str
     engine: str
     colour: str
-    agrees: str
+    token_match: str
     differs: bool
     answers: str
     tokens: str
@@ -78,13 +78,13 @@ def _rows(run: Run, colours: dict[str, str]) -> list[AnswerRow]:
     rows: list[AnswerRow] = []
     for level in levels_of(run):
         for cell in level.cells:
-            shown, summary = agrees_of(cell), cell.quality
+            shown, summary = match_of(cell), cell.quality
             samples = _samples(run.trials_of(cell))
             row = AnswerRow(
                 level=level.title,
                 engine=cell.engine,
                 colour=colours[cell.engine],
-                agrees=shown.text,
+                token_match=shown.text,
                 differs=shown.differs,
                 answers=f"{summary.answers:,}" if summary else ABSENT,
                 tokens=f"{summary.tokens:,}" if summary else ABSENT,

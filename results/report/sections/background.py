@@ -10,7 +10,7 @@ from results.metrics import CATALOGUE, Metric, Unit
 from results.metrics.basis import BASES, family_of
 from results.metrics.catalogue import QUANTILES
 from results.report.charts.svg import engine_class
-from results.report.quality import agrees_of
+from results.report.quality import match_of
 from results.run import Cell, Run
 from results.text.format import ABSENT, interval_text, value_text
 
@@ -62,7 +62,7 @@ class MetricTable(msgspec.Struct, frozen=True):
     level: str
     engines: list[str]
     rows: list[tuple[str, Metric, list[Entry]]]
-    agrees: list[str]
+    token_match: list[str]
 
 
 def engine_cards(run: Run) -> list[EngineCard]:
@@ -80,7 +80,7 @@ def metric_tables(run: Run) -> list[MetricTable]:
                 (family_of(metric.name), metric, [_entry(cell, metric) for cell in level.cells])
                 for metric in CATALOGUE.values()
             ],
-            [_agrees(cell) for cell in level.cells],
+            [_token_match(cell) for cell in level.cells],
         )
         for level in levels_of(run)
     ]
@@ -195,6 +195,6 @@ def _entry(cell: Cell, metric: Metric) -> Entry:
     return Entry(interval_text(metric, interval), known=True)
 
 
-def _agrees(cell: Cell) -> str:
-    shown = agrees_of(cell)
+def _token_match(cell: Cell) -> str:
+    shown = match_of(cell)
     return f"{shown.text} {shown.why or f'{shown.answers} answers'}"

@@ -11,7 +11,7 @@ from results.report.charts.stacks import Group, Segment, Stack, stacks
 from results.report.charts.svg import engine_class
 from results.report.footnotes import Footnotes
 from results.run import Cell, Run
-from results.server_view import PARTS, SEEN
+from results.server_view import ENGINE_FIGURES, PARTS
 from results.text.format import ABSENT, value_text
 
 _COLUMNS = (
@@ -121,5 +121,5 @@ def _text(cell: Cell, name: str, title: str, notes: Footnotes) -> str:
         reason = cell.server.why or cell.server.reasons[name]
         subject = cell.engine if cell.server.why else f"{title} of {cell.engine}"
         return f"{ABSENT} {notes.mark(subject, reason)}"
-    unit, value = SEEN[name].unit, interval.centre
+    unit, value = ENGINE_FIGURES[name].unit, interval.centre
     return f"{value:.3g}" if unit is Unit.COUNT else value_text(unit, value)

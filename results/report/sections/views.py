@@ -12,7 +12,7 @@ from results.report.verdict import primary_level
 from results.run import Cell, Run
 from results.text.format import listed, value_text
 from results.views import VIEWS, Tool
-from results.views.side_by_side import COLUMNS, Seen, look, not_in_the_log, ours, theirs
+from results.views.side_by_side import COLUMNS, ViewedTrial, not_in_the_log, ours, theirs, view_trials
 
 _SAME = 0.005
 """Relative difference below which two numbers are called the same."""
@@ -72,7 +72,7 @@ class Views(msgspec.Struct, frozen=True):
 
 def views_section(run: Run) -> Views:
     """Look at a run as each tool would."""
-    levels, seen = levels_of(run), look(run)
+    levels, seen = levels_of(run), view_trials(run)
     return Views(
         columns=[column.title for column in COLUMNS],
         panels=[_panel(run, level, f"level{i}", seen, primary_level(levels)) for i, level in enumerate(levels)],
@@ -81,16 +81,16 @@ def views_section(run: Run) -> Views:
     )
 
 
-def _panel(run: Run, level: Level, key: str, seen: Sequence[Seen], primary: Level | None) -> ViewPanel:
+def _panel(run: Run, level: Level, key: str, seen: Sequence[ViewedTrial], primary: Level | None) -> ViewPanel:
     engines = [_engine(run, cell, seen) for cell in level.cells if cell.valid]
     return ViewPanel(key, level.title, level is primary, engines)
 
 
-def _engine(run: Run, cell: Cell, seen: Sequence[Seen]) -> EngineViews:
+def _engine(run: Run, cell: Cell, seen: Sequence[ViewedTrial]) -> EngineViews:
     own = ours(cell)
     rows: list[ToolRow] = []
     for name, centres in theirs(cell, seen).items():
-        anchors = [_anchor(name, column.concept.name) for column in COLUMNS]
+        anchors = [_anchor(name, column.family.name) for column in COLUMNS]
         pairs = zip(centres, own, anchors, strict=True)
         numbers = [
             Number(text, _apart(centre, mine), anchor if anchor in _ANCHORS else "")
@@ -121,18 +121,18 @@ def _apart(centre: float | None, mine: float | None) -> str:
 
 
 def _meanings(tool: Tool) -> list[Meaning]:
-    """A tool's definitions; the first one of each concept is what its numbers link to."""
+    """A tool's definitions; the first one of each family is what its numbers link to."""
     found: list[Meaning] = []
     for definition in tool.definitions:
-        anchor = _anchor(tool.name, definition.concept.name)
+        anchor = _anchor(tool.name, definition.family.name)
         taken = any(one.anchor == anchor for one in found)
         title = "" if found else f"{tool.title} {tool.version}"
         found.append(Meaning("" if taken else anchor, title, definition.name, definition.formula, definition.why))
     return found
 
 
-def _anchor(tool: str, concept: str) -> str:
-    return f"view-{tool}-{concept.lower()}"
+def _anchor(tool: str, family: str) -> str:
+    return f"view-{tool}-{family.lower()}"
 
 
 _ANCHORS = {meaning.anchor for tool in VIEWS.values() for meaning in _meanings(tool)}

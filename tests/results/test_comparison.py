@@ -7,13 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from results.comparing import compare_sides
+from results.comparison import compare_sides
 from results.errors import NoEvidence, NotComparable
 from results.metrics import HEADLINE, absent
 from results.sides import labels, select, together
 from results.statistics import Judgement
 from results.statistics.two_sample import Method
 from results.terms import Terms
+from results.text.comparison import reason_text
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 
 ONE = Sheet(engines={"only": FAST}, loads=LOADS[:2], requests=8, invalid=())
@@ -103,18 +104,18 @@ def test_terms_that_cannot_be(terms: dict[str, object], message: str) -> None:
 @pytest.mark.parametrize(
     ("file", "changes", "message"),
     [
-        ("manifest.json", {"environment": {"cpu": "other"}}, r"with different cpu \(Xeon 8468 and other\)"),
-        ("manifest.json", {"slo": {"ttft_s": 1.0}}, r"with different slo.ttft_s \(0.2 and 1.0\)"),
+        ("manifest.json", {"environment": {"cpu": "other"}}, r"in cpu \(Xeon 8468 and other\)"),
+        ("manifest.json", {"slo": {"ttft_s": 1.0}}, r"in slo.ttft_s \(0.2 and 1.0\)"),
         (
             "manifest.json",
             {"experiment": {"trial": {"duration_s": 60.0}}},
-            r"with different trial.duration_s \(unset and 60.0\)",
+            r"in trial.duration_s \(unset and 60.0\)",
         ),
-        ("trials/r1-e0-1/trial.json", {"workload_sha256": "f"}, "at c=1 the two were sent different traffic"),
+        ("trials/r1-e0-1/trial.json", {"workload_sha256": "f"}, "at c=1 the two sides were sent different traffic"),
         (
             "trials/r1-e0-1/trial.json",
             {"engine_description": {"label": "only", "adapter": "x", "model_sha256": "f"}},
-            "the two served different weights",
+            "the two sides served different weights",
         ),
     ],
 )
@@ -151,7 +152,7 @@ def test_sides_of_different_sessions_inside_one_run_are_different_runs(tmp_path:
     path = build_run(tmp_path, replace(RESUMED, adopted=dict.fromkeys(of_a, "yesterday")))
     found = compare_sides(select(f"{path}@a"), select(f"{path}@b")).primary
     assert found.judgement is Judgement.UNCLEAR
-    assert found.why.startswith("the noise between runs is not known")
+    assert reason_text(found).startswith("the noise between runs is unknown")
 
 
 def test_a_baseline_of_several_runs_shows_the_noise_between_them(tmp_path: Path) -> None:
@@ -186,4 +187,4 @@ def test_a_percentile_that_a_trial_lacks_is_not_compared(tmp_path: Path) -> None
         a, msgspec.structs.replace(b, sessions={session: lacking}), Terms(metrics=("ttft_p90_s",), primary="ttft_p90_s")
     ).primary
     assert (found.judgement, found.ratio) == (Judgement.UNCLEAR, None)
-    assert found.why == f"absent in 1 of 6 trials of B: {few.reason}"
+    assert reason_text(found) == f"absent in 1 of 6 trials of B: {few.reason}"

@@ -32,7 +32,7 @@ _DATA_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
-class Doors(msgspec.Struct, frozen=True):
+class AccessPolicy(msgspec.Struct, frozen=True):
     """What is let in.
 
     Attributes:
@@ -46,8 +46,10 @@ class Doors(msgspec.Struct, frozen=True):
     token: str | None = None
 
 
-def doors_for(host: str, *, network: bool = False, names: tuple[str, ...] = (), token: str | None = None) -> Doors:
-    """The doors of an address.
+def access_policy(
+    host: str, *, network: bool = False, names: tuple[str, ...] = (), token: str | None = None
+) -> AccessPolicy:
+    """The access of an address.
 
     Args:
         host: address or name to listen on.
@@ -59,46 +61,46 @@ def doors_for(host: str, *, network: bool = False, names: tuple[str, ...] = (), 
         NotServed: the address is no loopback one, and nobody said that it may be.
     """
     if _is_loopback(host):
-        return Doors(host, _LOOPBACK | {_as_host(host)} | {name.lower() for name in names}, token)
+        return AccessPolicy(host, _LOOPBACK | {_as_host(host)} | {name.lower() for name in names}, token)
     if not network:
         raise NotServed(
             f"{host} can be reached from other machines; add --network if that is wanted, and keep the token"
         )
     own = {_as_host(host), socket.gethostname().lower(), *(name.lower() for name in names)}
-    return Doors(host, _LOOPBACK | own, token or secrets.token_urlsafe(24))
+    return AccessPolicy(host, _LOOPBACK | own, token or secrets.token_urlsafe(24))
 
 
-def guard(doors: Doors) -> Middleware:
+def guard(access: AccessPolicy) -> Middleware:
     """The middleware that stands before every route."""
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-        refused = _refusal(request, doors)
-        bare = _without_token(request) if doors.token is not None and refused is None else None
+        refused = _refusal(request, access)
+        bare = _without_token(request) if access.token is not None and refused is None else None
         try:
             response = refused or bare or await handler(request)
         except web.HTTPException as error:
             _dress(error)
             raise
         _dress(response)
-        if bare is not None and doors.token is not None:
+        if bare is not None and access.token is not None:
             # Lax, so that a link in a chat opens; scripts of other sites are turned away by Sec-Fetch-Site.
-            response.set_cookie(COOKIE, doors.token, httponly=True, samesite="Lax", secure=_is_tls(request))
+            response.set_cookie(COOKIE, access.token, httponly=True, samesite="Lax", secure=_is_tls(request))
         return response
 
     return guarded
 
 
-def _refusal(request: web.Request, doors: Doors) -> web.Response | None:
+def _refusal(request: web.Request, access: AccessPolicy) -> web.Response | None:
     host = request.headers.get("Host", "")
-    if _name_of(host) not in doors.names:
+    if _name_of(host) not in access.names:
         return _say(403, f"403: this dashboard does not answer for the host {host!r}; see --name")
     origin = request.headers.get("Origin")
     if origin is not None and origin not in {f"http://{host}", f"https://{host}"}:
         return _say(403, "403: another site's page may not ask this dashboard")
     if not _is_meant(request):
         return _say(403, "403: another site's page may not ask this dashboard; open its address yourself")
-    if doors.token is not None and not _shows(request, doors.token):
+    if access.token is not None and not _shows(request, access.token):
         return _say(401, "401: show the token: open the address that the dashboard printed, with its ?token=")
     return None
 
