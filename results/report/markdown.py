@@ -12,11 +12,11 @@ _ESCAPED = str.maketrans({"|": "\\|", "<": "&lt;", ">": "&gt;", "\n": " "})
 
 
 def markdown_table(run: Run, columns: Sequence[str] | None = None) -> str:
-    """One row per load and engine, centre and 95 % interval; what is absent is a dash, never 0.
+    """One row per load and engine: centre and 95 % interval; absent values are a dash, never 0.
 
     Args:
-        run: as ``results.load`` gives it.
-        columns: names of the catalogue; the default is the summary table's.
+        run: a loaded run.
+        columns: names in the catalogue; by default those of the summary table.
     """
     columns = run.headline if columns is None else columns
     titles = ["load", "engine", "valid", *(CATALOGUE[name].title for name in columns), "token match"]
@@ -24,12 +24,12 @@ def markdown_table(run: Run, columns: Sequence[str] | None = None) -> str:
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; its cells must be :func:`escaped` already."""
+    """Format a table; cells must already be :func:`escaped`."""
     return "".join(f"| {' | '.join(row)} |\n" for row in (titles, ["---"] * len(titles), *rows))
 
 
 def escaped(text: str) -> str:
-    """A text of others on one line, which ends no cell and opens no tag."""
+    """Escape untrusted text for a table cell: one line, no cell end, no tag."""
     return plain(text).translate(_ESCAPED)
 
 

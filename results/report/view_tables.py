@@ -1,4 +1,4 @@
-"""Views on a terminal: all tools side by side, or one of them in full, each with why it differs from ours."""
+"""Figures of other tools as tables: all tools side by side, or one tool in full, with why they differ from ours."""
 
 from collections.abc import Sequence
 
@@ -17,11 +17,11 @@ from results.views import VIEWS, Tool
 from results.views.side_by_side import COLUMNS, ViewedTrial, not_in_the_log, ours, theirs, view_trials
 
 WIDTH = 110
-"""Columns that the tables want where there is no terminal."""
+"""Width of the tables if the output is not a terminal."""
 
 
 def print_views(run: Run, console: Console) -> None:
-    """Print all tools side by side, one table for each engine and load, then why they differ."""
+    """Print all tools side by side, one table per engine and load, then why they differ."""
     seen = view_trials(run)
     for level in levels_of(run):
         for cell in level.cells:
@@ -40,7 +40,7 @@ def print_tool(run: Run, name: str, console: Console) -> None:
     tool, seen = VIEWS[name], view_trials(run)
     for level in levels_of(run):
         for cell in level.cells:
-            members = [one for one in seen if cell.holds(one.trial)]
+            members = [viewed for viewed in seen if cell.holds(viewed.trial)]
             if members:
                 console.print(_in_full(name, f"{cell.engine}, {level.title}", members))
                 console.print()
@@ -69,18 +69,18 @@ def _texts(centres: Sequence[float | None]) -> list[str]:
 def _in_full(name: str, title: str, members: Sequence[ViewedTrial]) -> Table:
     table = _table(plain(title))
     table.add_column("figure")
-    for one in members:
-        mark = "" if one.trial.record.verdict is Verdict.VALID else " INVALID"
-        table.add_column(f"repeat {one.trial.record.repeat}{mark}", justify="right")
+    for viewed in members:
+        mark = "" if viewed.trial.record.verdict is Verdict.VALID else " INVALID"
+        table.add_column(f"repeat {viewed.trial.record.repeat}{mark}", justify="right")
     for figure in members[0].views[name].figures:
-        cells = [one.views[name].figures.get(figure) for one in members]
+        cells = [viewed.views[name].figures.get(figure) for viewed in members]
         numbers = [None if cell is None else cell.value.value for cell in cells]
         table.add_row(figure, *(ABSENT if number is None else _number(number) for number in numbers))
     return table
 
 
 def _number(value: float) -> str:
-    """Two decimals, as most tools print; none for a count, more where two would leave nothing."""
+    """Two decimals, as most tools print; none for a count, more for small values."""
     if value == int(value):
         return f"{value:,.0f}"
     return f"{value:,.2f}" if abs(value) >= 1 else f"{value:.4g}"
@@ -97,7 +97,7 @@ def _definitions(tool: Tool) -> Table:
 
 
 def _print_cannot(names: Sequence[str], seen: Sequence[ViewedTrial], console: Console) -> None:
-    """What the log does not hold, each line once, with the tools that would have looked at it."""
+    """Print what the log does not contain, with the tools that need it."""
     missed = not_in_the_log(names, seen)
     if missed:
         console.print(Text("\nNot in the log:", "bold"))

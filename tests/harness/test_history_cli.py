@@ -21,9 +21,9 @@ def code(monkeypatch: pytest.MonkeyPatch, values: Sequence[float], *more: str) -
 
 def test_the_exit_code_is_that_of_the_newest_step(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     assert code(monkeypatch, [*STILL, *STILL]) == 0
-    assert "No series ends with a step for the worse." in capsys.readouterr().out
+    assert "No series ends with a degradation." in capsys.readouterr().out
     assert code(monkeypatch, [*STILL, *SLOWER]) == 1
-    assert "Worse: the newest step is for the worse in ITL p50 of only at c=4." in capsys.readouterr().out
+    assert "Worse: the newest step is a degradation in ITL p50 of only at c=4." in capsys.readouterr().out
     assert code(monkeypatch, [*SLOWER, *STILL]) == 0
     assert code(monkeypatch, [*STILL, *STILL, 24.0]) == 2, "one run is no level yet"
 

@@ -93,7 +93,7 @@ def test_one_stored_run_says_nothing_of_other_days(tmp_path: Path) -> None:
     made = run(tmp_path, run_id="b", **slower(1.2))
     (tmp_path / FLOOR_FILE).unlink()
     days = [build_run(tmp_path, replace(ONE, run_id=f"a{day}", seed=day, invalid=())) for day in range(3)]
-    with pytest.raises(AssertionError, match=r"cannot tell: .*; 2 more runs of the baseline, or bakeoff floor"):
+    with pytest.raises(AssertionError, match=r"cannot tell: .*; add 2 more runs of the baseline, or run bakeoff floor"):
         made.assert_no_regression(days[0])
     with pytest.raises(AssertionError, match=r"regression: ITL p50 at c=8: main \(b\) .* main \(a2 and 2 before it\)"):
         made.assert_no_regression(days, primary="itl_p50_s", metrics=["itl_p50_s"])

@@ -111,6 +111,6 @@ def test_a_run_without_lengths_or_tokens_says_so(tmp_path) -> None:
 
     sheet = Sheet(engines={"slow": SLOW}, repeats=1, requests=6, tokens=1, invalid=(0, 1, 2, 3))
     page = render_html(results.load(build_run(tmp_path, sheet)))
-    assert "No valid trial has a request whose prompt’s length is known." in page
+    assert "No valid trial has a request with a known prompt length." in page
     assert "No answer of a valid trial has a second chunk, so there is no ITL." in page
     assert "TTFT of slow: no valid trial has an observation" in page

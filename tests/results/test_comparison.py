@@ -172,7 +172,7 @@ def test_a_baseline_of_several_runs_shows_the_noise_between_them(tmp_path: Path)
     assert found.ratio is not None
     assert found.ratio.centre == pytest.approx(1, abs=0.05)
     assert labels(baseline, candidate)[0] == "only (d9 and 9 before it)"
-    with pytest.raises(NotComparable, match="a side is one engine, not other and only"):
+    with pytest.raises(NotComparable, match="a side must be one engine, not other and only"):
         together([candidate, msgspec.structs.replace(runs[0], engine="other")])
 
 

@@ -25,7 +25,7 @@ def table() -> str:
     ]
     for one in definitions():
         names = ", ".join(f"`{name}`" for name in one.names)
-        counted = f"{one.one} | {one.span}"
+        counted = f"{one.observation} | {one.span}"
         lines.append(f"| {one.title} | {one.unit} | {one.better} | {one.definition} | {counted} | {names} |")
     return "\n".join(lines) + "\n"
 

@@ -218,17 +218,17 @@ def test_a_run_without_answers_says_why_once(tmp_path: Path) -> None:
 def test_the_section_shows_where_answers_part_and_the_costliest_token(tmp_path: Path) -> None:
     run = only_run(tmp_path, regret=0.02)
     seen = answers_view(run)
-    assert seen.places == ["before 8", "8–31", "32–127", "128 on"]
-    assert [(row.engine, row.never, row.places) for row in seen.rows] == [
+    assert seen.ranges == ["before 8", "8–31", "32–127", "from 128"]
+    assert [(row.engine, row.never, row.divergences) for row in seen.rows] == [
         ("reference", "9", ["0", "0", "0", "0"]),
         ("other", "3", ["3", "3", "0", "0"]),
     ]
     (worst,) = seen.worst
     assert worst.engine == "other"
-    assert worst.place == "c=1, repeat 1, session s3 (request 3), token 6 of 24"
-    assert (worst.said, worst.expected) == ("“The ship sails at dawn.” (11)", "“\\n” (12)")
+    assert worst.location == "c=1, repeat 1, session s3 (request 3), token 6 of 24"
+    assert (worst.actual, worst.expected) == ("“The ship sails at dawn.” (11)", "“\\n” (12)")
     page = render_html(run)
-    assert "said <code>“The ship sails at dawn.” (11)</code> where the reference says <code>“\\n” (12)</code>" in page
+    assert "<code>“The ship sails at dawn.” (11)</code> instead of <code>“\\n” (12)</code>" in page
 
 
 def test_the_bounds_in_the_definitions_are_the_codes_bounds() -> None:

@@ -25,7 +25,7 @@ def test_the_budgets_are_the_codes() -> None:
         f"{waterfalls.CHUNK_BUDGET:,} chunk times",
         f"{waterfalls.TEXT_BUDGET:,} characters of answers",
         f"{MAX_DOTS} dots for each engine",
-        f"of at least {batches.NEEDS} tokens",
+        f"of at least {batches.MIN_TOKENS} tokens",
     ):
         assert said in text, said
 

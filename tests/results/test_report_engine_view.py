@@ -86,8 +86,8 @@ def test_the_engines_figures_stand_beside_the_clients(demo: results.Run):
     assert all(text.startswith("– (") for text in quiet.figures)
     assert quiet.pairs[0][1].endswith("ms")
     assert "transformers: the engine's metrics were not read" in " | ".join(seen.notes)
-    assert seen.notes[-1] == "No engine here tells: prefix hits, drafts accepted."
-    assert [title for _, title in seen.columns] == ["running, most", "waiting, most", "KV cache, most", "preemptions"]
+    assert seen.notes[-1] == "No engine here reports: prefix hits, drafts accepted."
+    assert [title for _, title in seen.columns] == ["running, max", "waiting, max", "KV cache, max", "preemptions"]
 
 
 def test_what_the_engine_does_over_time_stands_below_the_timeline(page: str):
@@ -103,7 +103,7 @@ def test_every_figure_is_defined_on_the_page(page: str):
 
 def test_a_run_of_engines_that_tell_nothing_says_so(silent: results.Run):
     seen = section(render_html(silent))
-    assert "No engine’s own metrics were read in this run." in seen
+    assert "No engine metrics were read in this run." in seen
     assert "<svg" not in seen
     assert engine_lines(silent) == []
 
@@ -116,7 +116,7 @@ def test_the_terminal_names_what_stands_out_and_no_more(demo: results.Run):
     assert not any("transformers" in line for line in lines)
     printed = io.StringIO()
     print_summary(demo, Console(file=printed, width=100))
-    assert "Where the time went, as the engines saw it:" in printed.getvalue()
+    assert "Where the time went, by the engines' own metrics:" in printed.getvalue()
 
 
 def test_frames_and_summary_hold_the_view(demo: results.Run):

@@ -55,7 +55,7 @@ def test_a_pipe_gets_no_line_wider_than_the_table(demo: results.Run) -> None:
 
 def test_invalid_trials_warnings_and_notes_are_listed(demo: results.Run) -> None:
     text = printed(demo, width=160)
-    assert "INVALID trials, left out of every number above:\n  transformers, c=1, repeat 1: gpu0 lowered" in text
+    assert "INVALID trials, excluded from every number above:\n  transformers, c=1, repeat 1: gpu0 lowered" in text
     assert "Warnings:\n  reference, c=8, repeat 1: 2 of 24 planned prompts" in text
     assert "Declared:\n  workload scaled to 1/10" in text
 
