@@ -219,7 +219,7 @@ def test_one_of_several_runs(tmp_path: Path) -> None:
         NotImportable, match=r"does not name one run; it holds .*b.json/one \(test_one\), .*\(test_two\)"
     ):
         select(str(file))
-    with pytest.raises(NotImportable, match="which run is meant"):
+    with pytest.raises(NotImportable, match="does not name one run"):
         select(f"{file}/three")
 
 
