@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from harness.errors import BadExperiment, HarnessError
     from harness.experiment.config import Experiment
     from results import ResultsError, Run
-    from results.comparing import Compared
+    from results.comparison import EngineComparison
     from results.gate import GateVerdict
     from workloads import Message, Seed, Session, Tokenizer, Turn, Workload, WorkloadError, prompt_reader
 
@@ -148,7 +148,7 @@ def compare(
     primary: str | None = None,
     alpha: float = 0.01,
     band: float | str | Iterable[str] | None = None,
-) -> "Compared":
+) -> "EngineComparison":
     """Compare side B with side A, level by level; options are those of ``bakeoff compare``.
 
     Args:
@@ -162,7 +162,7 @@ def compare(
     Raises:
         ResultsError: a side cannot be read, or the two measure different things.
     """
-    from results.comparing import compare_sides
+    from results.comparison import compare_sides
     from results.sides import select
     from results.terms import agreed
 

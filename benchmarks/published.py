@@ -13,8 +13,8 @@ import msgspec
 
 import results
 from results.report import write_html
-from results.report.format import machine_text, moment_text
 from results.report.markdown import markdown_table
+from results.text.format import machine_text, moment_text
 
 _REQUEST_COLUMNS = [
     "trial", "engine", "load", "repeat", "index", "outcome", "planned_ns", "sent_ns", "wanted_input_tokens",

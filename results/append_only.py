@@ -1,4 +1,4 @@
-"""A file that only grows, and that a crash can tear only at its end: what both kinds of log are written through."""
+"""Append-only file, base of both log formats; a crash can leave only its last record incomplete."""
 
 import contextlib
 import os
@@ -11,12 +11,12 @@ from results.errors import NotWritable
 
 
 class AppendOnlyFile:
-    """An open file; what is written is in the kernel when :meth:`write` returns.
+    """An open file; data is in the kernel when :meth:`write` returns.
 
     Args:
-        path: the file; made when it is missing.
-        whole_bytes: says how long the file is, up to the end of its last whole record. What a crash left after that is
-            cut off: the next record would be glued to it and both be lost.
+        path: the file; created if missing.
+        whole_bytes: maps (file descriptor, file size) to the end of the last complete record. Bytes after it, left by
+            a crash, are truncated, since the next record would be appended to them and both would be lost.
 
     Raises:
         NotWritable: the file cannot be opened or written.
@@ -34,10 +34,10 @@ class AppendOnlyFile:
             raise NotWritable(f"cannot write {path}: {error.strerror}; choose a folder you own with --out") from error
 
     def write(self, data: bytes) -> None:
-        """Append all of ``data``, or nothing: what a full disk took of it is cut off again."""
+        """Append all of ``data`` or nothing: a partial write to a full disk is truncated again."""
         written = 0
         try:
-            while written < len(data):  # a full disk or a signal may cut a write short
+            while written < len(data):  # a full disk or a signal can cause a short write
                 written += os.write(self._handle, data[written:])
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -45,7 +45,7 @@ class AppendOnlyFile:
             raise NotWritable(f"cannot write {self._path}: {error.strerror}; earlier records are safe") from error
 
     def flush(self) -> None:
-        """Write what waits; nothing does here."""
+        """Write buffered records; this base class has no buffer."""
 
     def sync(self) -> None:
         """Make what was written durable."""
@@ -56,7 +56,7 @@ class AppendOnlyFile:
             raise NotWritable(f"cannot write {self._path}: {error.strerror}; the last records may be lost") from error
 
     def close(self) -> None:
-        """Flush, sync and close, whatever fails on the way; closing twice is harmless."""
+        """Flush, sync and close; the file is closed even if flushing fails. Idempotent."""
         if self._handle < 0:
             return
         try:

@@ -1,9 +1,9 @@
-"""The one place that replaces a file.
+"""Atomic replacement of a file; the only module that replaces files.
 
-Guarantee: after :func:`write_atomic` returns, the path holds all of the new bytes; if anything fails before, it
-holds all of the old ones. Pattern: a temporary file in the same folder, fsync, rename, fsync of the folder.
-A new file has the mode that the umask leaves, a replaced one keeps its own.
-Accepted cost: two fsyncs (about 12 ms on a virtual disk), so it is for manifests and reports, not for logs.
+Guarantee: once :func:`write_atomic` returns, the path holds the new bytes; after any earlier failure it holds the old
+ones. Method: write a temporary file in the same folder, fsync, rename, fsync the folder.
+A new file gets its mode from the umask, a replaced one keeps its mode.
+Cost: two fsyncs (about 12 ms on a virtual disk), so use it for manifests and reports, not for logs.
 """
 
 import contextlib
@@ -17,14 +17,14 @@ from results.errors import NotWritable
 
 
 def write_atomic(path: Path, data: bytes | Iterable[bytes]) -> None:
-    """Replace ``path`` by ``data``, whole or in pieces.
+    """Replace the file at ``path`` with ``data``, given as bytes or as an iterable of chunks.
 
     Raises:
         NotWritable: the folder is missing, read-only or full.
     """
     name = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        # Not tempfile: it makes files that only their owner may read, whatever the umask says.
+        # Not tempfile: its files are readable by their owner only, whatever the umask.
         handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise NotWritable(f"cannot write {path}: {error.strerror}; choose a folder you own with --out") from error

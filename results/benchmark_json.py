@@ -1,14 +1,13 @@
-"""Runs as the file that pytest-benchmark's ``--benchmark-json`` writes, and back.
+"""Write runs in the format of pytest-benchmark's ``--benchmark-json``, and read them back.
 
-Readers of such files take each number for seconds, of which less is better: ``pytest-benchmark compare`` prints "time
-in ms", marks the lowest green and the highest red, and calls ``1 / mean`` operations per second. So ``benchmarks``
-holds what is seconds in truth. A latency is written as it is. A rate is written as ``1 / rate``, seconds per token or
-per request, of which less is better too, and the column "OPS" is then the rate. Memory and failures are no times, and
-are left out of ``benchmarks``. Values as they are, with unit and direction, stand in each ``extra_info``. A round is a
-valid trial, one value a repeat, never a request.
+Readers of such files assume that each number is in seconds and that lower is better: ``pytest-benchmark compare``
+prints "time in ms", marks the lowest green, and calls ``1 / mean`` operations per second. So ``benchmarks`` holds only
+times: a latency as it is, and a rate as ``1 / rate``, seconds per token or per request, so that the column "OPS" is the
+rate. Memory and failures are not times and are left out. Each ``extra_info`` has the original values with unit and
+direction. A round is a valid trial, with one value per repeat, never a request.
 
-The member ``bakeoff``, which others pass over, holds each finished trial whole but for its log: record, every metric,
-and the answers' likeness to the reference. A comparison looks at nothing else, so such a file can stand for its runs.
+The member ``bakeoff``, which other readers ignore, holds every finished trial without its log: record, all metrics, and
+the token match. Comparisons need nothing else, so such a file can replace its runs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ from results.run_log import Manifest
 from results.work import Work
 
 FORMAT = "5.3.1"
-"""The version of pytest-benchmark whose format this is."""
+"""Version of pytest-benchmark whose format is written."""
 _RATES = (Unit.TOKENS_PER_SECOND, Unit.PER_SECOND)
 _WRITTEN = [CATALOGUE[name] for name in HEADLINE if CATALOGUE[name].unit in {Unit.SECONDS, *_RATES}]
 
@@ -39,8 +38,8 @@ class StoredTrial(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         record: verdict, counts, engine.
         metrics: one value per name of the catalogue.
-        quality: its answers beside a reference's; None where that was not looked at.
-        work: what its measured requests came to.
+        quality: token match of its answers; None if they were not compared.
+        work: work of its measured requests.
     """
 
     record: TrialRecord
@@ -53,10 +52,10 @@ class StoredRun(msgspec.Struct, frozen=True):
     """A run without its logs.
 
     Attributes:
-        title: what it is called in the file: of the experiment, or of the test that made it.
-        manifest: its plan and machine.
-        finished: its trials, in the order of the plan.
-        file: where it was read from; empty inside the file.
+        title: name of the experiment, or of the test that made the run.
+        manifest: plan and machine.
+        finished: finished trials, in plan order.
+        file: path of the file it was read from; empty within the file.
     """
 
     title: str
@@ -86,22 +85,22 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """What is looked at before the rest, whatever the rest looks like."""
+    """Versions, decoded before the rest."""
 
     bakeoff: _Version | None = None
 
 
 def benchmark_json(runs: Mapping[str, Run]) -> bytes:
-    """The file.
+    """Encode runs as a file.
 
     Args:
         runs: by title, which begins the full name of its benchmarks; ``pytest-benchmark compare --between`` lines up
             equal full names of several files, so a title should not change from run to run.
 
     Raises:
-        NotExportable: there is no valid trial.
+        NotExportable: no run has a valid trial.
     """
-    benchmarks = [one for title, run in runs.items() for one in _benchmarks(title, run)]
+    benchmarks = [benchmark for title, run in runs.items() for benchmark in _benchmarks(title, run)]
     if not benchmarks:
         paths = ", ".join(str(run.path) for run in runs.values())
         raise NotExportable(f"{paths or 'nothing'} has no valid trial to export; see: bakeoff report RUN")
@@ -118,10 +117,10 @@ def benchmark_json(runs: Mapping[str, Run]) -> bytes:
 
 
 def read_benchmark_json(path: Path) -> list[StoredRun]:
-    """The runs in a file that :func:`benchmark_json` has written.
+    """Read the runs in a file written by :func:`benchmark_json`.
 
     Raises:
-        NotImportable: it cannot be read, is damaged or of another schema, or pytest-benchmark itself has written it.
+        NotImportable: the file cannot be read, is damaged, has another schema, or was written by pytest-benchmark.
     """
     try:
         data = path.read_bytes()
@@ -129,59 +128,59 @@ def read_benchmark_json(path: Path) -> list[StoredRun]:
     except OSError as error:
         raise NotImportable(f"{path} cannot be read: {error.strerror}") from error
     except msgspec.MsgspecError as error:
-        raise NotImportable(f"{path} is no file of pytest-benchmark ({error})") from error
+        raise NotImportable(f"{path} is not a pytest-benchmark file ({error})") from error
     if head is None:
         raise NotImportable(f"{path} holds no trials; write it with bakeoff export RUN --as pytest-benchmark --out DIR")
     if problem := schema_problem(head.schema_version):
         raise NotImportable(f"{path} {problem}")
     if head.definitions != DEFINITIONS:
         raise NotImportable(
-            f"{path} holds values of metric definitions {head.definitions}, and these are {DEFINITIONS}; "
-            "export its run again with this bakeoff"
+            f"{path} has values of metric definitions version {head.definitions}, not {DEFINITIONS}; "
+            "export its run again with this version of Bakeoff"
         )
     try:
-        found = msgspec.json.decode(data, type=_File).bakeoff.runs
+        runs = msgspec.json.decode(data, type=_File).bakeoff.runs
     except msgspec.MsgspecError as error:
         raise NotImportable(f"{path} is damaged ({error}); export its run again") from error
-    return [msgspec.structs.replace(run, file=str(path), finished=[*map(_complete, run.finished)]) for run in found]
+    return [msgspec.structs.replace(run, file=str(path), finished=[*map(_complete, run.finished)]) for run in runs]
 
 
 def stored_run(path: Path, title: str | None = None) -> StoredRun:
-    """One run of a file.
+    """Read one run of a file.
 
     Args:
-        path: of the file, or ``FILE/RUN_ID`` where it holds several runs.
-        title: which run is meant where it holds several and the path names none.
+        path: path of the file, or ``FILE/RUN_ID`` if it holds several runs.
+        title: title of the run, if the file holds several and the path names none.
 
     Raises:
-        NotImportable: as :func:`read_benchmark_json`; or it has no such run, or several and none is meant.
+        NotImportable: as for :func:`read_benchmark_json`; or the run is missing or ambiguous.
     """
-    file, wanted = (path, None) if path.is_file() else (path.parent, path.name)
+    file, run_id = (path, None) if path.is_file() else (path.parent, path.name)
     runs = read_benchmark_json(file)
-    chosen = runs if wanted is None else [run for run in runs if run.manifest.run_id == wanted]
+    chosen = runs if run_id is None else [run for run in runs if run.manifest.run_id == run_id]
     if len(chosen) > 1:
         chosen = [run for run in chosen if run.title == title]
     if len(chosen) != 1:
         known = ", ".join(f"{run.path} ({run.title})" for run in runs)
-        raise NotImportable(f"{path} does not say which run is meant; it holds {known or 'none'}")
+        raise NotImportable(f"{path} does not name one run; it holds {known or 'none'}")
     return chosen[0]
 
 
 def stored(title: str, run: Run, file: str = "") -> StoredRun:
-    """A run without its logs.
+    """Strip a run of its logs.
 
     Args:
-        title: what it is called.
-        run: with them.
-        file: where it can be read from.
+        title: title of the run.
+        run: the run with its logs.
+        file: where the run can be read from.
     """
     finished = [StoredTrial(t.record, t.metrics, t.quality, t.work) for t in run.finished]
     return StoredRun(title, run.manifest, finished, file)
 
 
 def _complete(trial: StoredTrial) -> StoredTrial:
-    """With every name of the catalogue, also those that its version did not know."""
-    unknown = absent("the file was written without it")
+    """Add the metrics that the version that wrote the file did not know."""
+    unknown = absent("the file does not contain it")
     return msgspec.structs.replace(trial, metrics={name: trial.metrics.get(name, unknown) for name in CATALOGUE})
 
 
@@ -211,7 +210,7 @@ def _benchmark(title: str, cell: Cell, metric: Metric, values: Mapping[int, floa
 
 
 def _extra(run: Run, cell: Cell, metric: Metric, values: Mapping[int, float]) -> dict[str, Any]:
-    """The values as they are, and what they are of."""
+    """Original values, with unit, direction and origin."""
     record = run.valid_trials_of(cell)[0].record
     engine = record.engine_description
     return {
@@ -231,7 +230,7 @@ def _extra(run: Run, cell: Cell, metric: Metric, values: Mapping[int, float]) ->
 
 
 def _stats(data: Sequence[float]) -> dict[str, Any]:
-    """By pytest-benchmark's names. Its quartiles are Hazen's; a fence lies 1.5 IQR beyond them (Tukey 1977)."""
+    """Statistics under pytest-benchmark's names: Hazen's quartiles, and fences at 1.5 IQR (Tukey 1977)."""
     x = np.asarray(data)
     mean, stddev = float(x.mean()), float(x.std(ddof=1)) if len(x) > 1 else 0.0
     q1, median, q3 = (float(q) for q in np.quantile(x, (0.25, 0.5, 0.75), method="hazen"))
@@ -261,7 +260,7 @@ def _machine(manifest: Manifest) -> dict[str, Any]:
 
 
 def _commit(manifest: Manifest) -> dict[str, Any]:
-    """Of the code under test; its times are not known."""
+    """Commit of the code under test; its times are unknown."""
     source = manifest.source
     return {
         "id": source.commit.removesuffix("+") if source else "unversioned",

@@ -1,4 +1,4 @@
-"""A machine's calibration: how wrong the measuring client is on it, over a grid of loads; one file per user."""
+"""Calibration of a machine: the load generator's own error over a grid of loads, stored in one file per user."""
 
 from pathlib import Path
 from typing import Any
@@ -10,19 +10,19 @@ from results.errors import NotCalibrated, NotWritable, RunUnreadable
 from results.records import ClientError, schema_problem
 
 SATURATED_BELOW = 0.98
-"""A client that reached a smaller share of the chunks per second asked for did not keep up, or its server did not."""
+"""Below this fraction of the requested chunks per second, the client or its mock server was saturated."""
 
 
 class GridCell(msgspec.Struct, frozen=True, omit_defaults=True):
     """One load of the grid.
 
     Attributes:
-        streams: kept in flight.
-        gap_s: between two chunks of a stream.
-        asked_chunks_per_s: over all streams, when nothing is ever late; answers have a first token to wait for, so
-            this is less than streams over gap.
-        cpu_per_chunk_s: CPU time of the client for each chunk that it read, requests and framing included.
-        error: the median of the repeats.
+        streams: concurrent streams.
+        gap_s: time between two chunks of a stream.
+        asked_chunks_per_s: requested rate over all streams; less than streams over gap, because each answer also
+            waits for its first token.
+        cpu_per_chunk_s: CPU time of the client per chunk received, including requests and framing.
+        error: median over the repeats.
     """
 
     streams: int
@@ -33,7 +33,7 @@ class GridCell(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def saturated(self) -> bool:
-        """Whether the load could not be kept up."""
+        """Whether the client or the mock server fell behind."""
         return self.error.chunks_per_s < SATURATED_BELOW * self.asked_chunks_per_s
 
 
@@ -42,15 +42,15 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         schema_version: of the file.
-        created_utc: when it ended, ISO 8601.
-        bakeoff_version: of the client.
-        host: name of the machine.
-        environment: what it is, as in a run's manifest.
-        workers: processes of the client.
-        cores: one for each worker that was pinned; empty for none.
+        created_utc: end of the calibration, ISO 8601.
+        bakeoff_version: version of the client.
+        host: host name.
+        environment: the machine, as in a run's manifest.
+        workers: client processes.
+        cores: core of each pinned worker; empty if none is pinned.
         transport: ``http`` or ``aiohttp``.
-        repeats: calibrations behind each cell.
-        cells: in the order in which they were measured.
+        repeats: measurements behind each cell.
+        cells: in measuring order.
     """
 
     schema_version: int
@@ -66,33 +66,33 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def write_calibration(path: Path, calibration: Calibration) -> None:
-    """Replace the stored calibration; its folder is made.
+    """Replace the stored calibration, creating its folder.
 
     Raises:
-        NotWritable: the folder cannot be made or written.
+        NotWritable: the folder cannot be created or written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise NotWritable(
-            f"cannot make {path.parent}: {error.strerror}; set XDG_DATA_HOME to a folder you own"
+            f"cannot create {path.parent}: {error.strerror}; set XDG_DATA_HOME to a folder you own"
         ) from error
     write_atomic(path, msgspec.json.format(msgspec.json.encode(calibration), indent=2) + b"\n")
 
 
 def read_calibration(path: Path) -> Calibration:
-    """The stored calibration.
+    """Read the stored calibration.
 
     Raises:
-        NotCalibrated: there is none.
-        RunUnreadable: it is damaged, or of another schema.
+        NotCalibrated: no calibration is stored.
+        RunUnreadable: the file is damaged or has another schema version.
     """
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Calibration)
+        calibration = msgspec.json.decode(path.read_bytes(), type=Calibration)
     except FileNotFoundError as error:
         raise NotCalibrated("this machine has not been calibrated; run: bakeoff calibrate") from error
     except (msgspec.MsgspecError, OSError) as error:
         raise RunUnreadable(f"{path} cannot be read ({error}); run bakeoff calibrate again") from error
-    if problem := schema_problem(found.schema_version):
+    if problem := schema_problem(calibration.schema_version):
         raise RunUnreadable(f"{path} {problem}")
-    return found
+    return calibration

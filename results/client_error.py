@@ -1,6 +1,6 @@
-"""What the measuring client's own error means for results: the ± of each latency metric.
+"""The load generator's own error: the ± of each latency metric.
 
-The error is measured by the harness against a server of known truth (``bakeoff calibrate``); here it is only read.
+The harness measures it against a mock server with known timing (``bakeoff calibrate``); this module only reads it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,11 +12,11 @@ from results.records import ClientError, TrialRecord
 
 
 class Measured(Protocol):
-    """A trial with its metrics: :class:`results.run.Trial`."""
+    """A trial with its metrics, such as :class:`results.run.Trial`."""
 
     @property
     def record(self) -> TrialRecord:
-        """Holds the client's error."""
+        """The trial's record, which has the client's error."""
         ...
 
     @property
@@ -26,7 +26,7 @@ class Measured(Protocol):
 
 
 def largest(errors: Sequence[ClientError]) -> ClientError | None:
-    """The worst of each field and metric; None of none."""
+    """Return the worst value of each field and metric; None for no errors."""
     if not errors:
         return None
     by_metric: dict[str, float] = {}
@@ -43,7 +43,7 @@ def largest(errors: Sequence[ClientError]) -> ClientError | None:
 
 
 def error_s(metric: str, error: ClientError | None) -> float | None:
-    """The ± of one metric in seconds; None where it is not known, or the metric is no latency.
+    """Return the ± of one metric in seconds; None if unknown, or if the metric is not a latency.
 
     Args:
         metric: name in the catalogue.
@@ -53,7 +53,7 @@ def error_s(metric: str, error: ClientError | None) -> float | None:
 
 
 def widest_s(latency: str, error: ClientError) -> float | None:
-    """The largest ± over the percentiles of one latency; None where none is known.
+    """Return the largest ± over the percentiles of one latency; None if none is known.
 
     Args:
         latency: such as ``ttft`` or ``chunk_gap``.
@@ -64,11 +64,11 @@ def widest_s(latency: str, error: ClientError) -> float | None:
 
 
 def largest_error_s(metric: str, trials: Iterable[Measured]) -> float:
-    """The largest ± of a metric over trials; 0 where none is known.
+    """Return the largest ± of a metric over trials; 0 if none is known.
 
     Args:
         metric: name in the catalogue.
-        trials: of one cell, or of both sides of a comparison: a client is late and never early, so the errors of the
-            sides point the same way, and the larger of them bounds their difference.
+        trials: of one cell, or of both sides of a comparison. The client is only ever late, so both sides err in the
+            same direction and the larger error bounds the error of their difference.
     """
     return max((error_s(metric, trial.record.client_error) or 0.0 for trial in trials), default=0.0)

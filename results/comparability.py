@@ -1,6 +1,6 @@
-"""What must be equal before two runs are compared, and a digest of it by which runs of one kind are found.
+"""Conditions that must be equal for two runs to be compared, and a digest to find comparable runs.
 
-GPUs are told by model, memory and driver: two of one model are alike, whatever their serial numbers are.
+GPUs count as equal if model, memory and driver are; serial numbers do not matter.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ _CLIENT = ("transport", "workers", "ray")
 
 
 def conditions(manifest: Manifest) -> dict[str, Any]:
-    """By name all that a run shares with runs that it may be compared with; settings left at their default are out.
+    """Return every condition by name; settings left at their default are omitted.
 
-    Traffic and weights belong to trials: :class:`Series` has them.
+    Traffic and weights belong to trials: see :class:`Series`.
     """
     machine, experiment = manifest.environment, manifest.experiment
     memory_bytes = machine.get("memory_bytes")
@@ -29,7 +29,7 @@ def conditions(manifest: Manifest) -> dict[str, Any]:
     return {
         "cpu": machine.get("cpu"),
         "cores": machine.get("cores"),
-        "memory_gib": round(memory_bytes / _GIB) if memory_bytes else None,  # the kernel's own share of it varies
+        "memory_gib": round(memory_bytes / _GIB) if memory_bytes else None,  # what the kernel reserves varies
         "gpus": [{name: gpu.get(name) for name in _GPU} for gpu in machine.get("gpus") or []] or None,
         **{f"trial.{name}": value for name, value in _table(experiment, "trial").items()},
         **{f"client.{name}": client[name] for name in _CLIENT if name in client},
@@ -40,12 +40,12 @@ def conditions(manifest: Manifest) -> dict[str, Any]:
 
 
 def digest(manifest: Manifest) -> str:
-    """SHA-256 of the conditions, in hexadecimal."""
+    """Return the SHA-256 of the conditions, in hexadecimal."""
     return hashlib.sha256(msgspec.json.encode(conditions(manifest), order="sorted")).hexdigest()
 
 
 def difference(manifests: Iterable[Manifest]) -> str | None:
-    """The first condition that is not equal in all of them, with two of its values; None where all are."""
+    """Return the first condition that differs, with two of its values; None if all are equal."""
     first, *others = map(conditions, manifests)
     for other in others:
         for name in dict.fromkeys((*first, *other)):
@@ -56,15 +56,15 @@ def difference(manifests: Iterable[Manifest]) -> str | None:
 
 
 class Series(msgspec.Struct, frozen=True, array_like=True):
-    """What trials have in common whose figures may differ by noise alone.
+    """Key of trials whose figures differ by noise alone.
 
     Attributes:
-        adapter: of the engine; the label is the user's own.
+        adapter: of the engine; its label is the user's choice and does not count.
         level: label of the load.
-        workload: name.
-        traffic_sha256: over what was sent.
-        weights_sha256: of the model; empty where the engine does not say.
-        conditions_sha256: of the run, see :func:`digest`.
+        workload: name of the workload.
+        traffic_sha256: digest of the requests sent.
+        weights_sha256: digest of the model weights; empty if the engine does not report it.
+        conditions_sha256: digest of the run's conditions, see :func:`digest`.
     """
 
     adapter: str
@@ -76,7 +76,7 @@ class Series(msgspec.Struct, frozen=True, array_like=True):
 
 
 def series_of(manifest: Manifest, record: TrialRecord) -> Series:
-    """The series that a trial belongs to."""
+    """Return the series of a trial."""
     described = record.engine_description
     return Series(
         described.adapter if described else "",

@@ -3,22 +3,23 @@
 ::
 
     ResultsError
-    ├── RunNotFound       the user's mistake: no run folder at that path
-    ├── RunUnreadable     a run is damaged beyond a torn last line, of another schema, or leads elsewhere
+    ├── RunNotFound       the path is not a run folder
+    ├── RunUnreadable     a run is damaged beyond an incomplete last line, has another schema, or links outside itself
     ├── NotWritable       the results folder cannot be written
-    ├── NotComparable     two runs differ in what must be equal before they may be compared
+    ├── NotComparable     runs differ in a condition that must be equal, or a comparison is misconfigured
     ├── NoEvidence        a side of a comparison has no valid trial, or too few
-    ├── NotImportable     another tool's result file is damaged, or holds too little to make a run of it
-    ├── NotCalibrated     the client's error on this machine was asked for before it was measured
-    ├── NotServed         the dashboard cannot listen there, or may not
-    └── NotReachable      a run that lies in a store cannot be fetched
+    ├── NotExportable     a run has nothing to write in another tool's format
+    ├── NotImportable     another tool's result file is damaged or incomplete
+    ├── NotCalibrated     no calibration of this machine is stored
+    ├── NotServed         the dashboard cannot, or must not, listen on that address
+    └── NotReachable      a run in a remote store cannot be fetched
 
-Each message is one line that says what to do next.
+Each message is one line that tells the user what to do.
 """
 
 
 class ResultsError(Exception):
-    """Root of every error that this package raises on purpose."""
+    """Base class of every error that this package raises deliberately."""
 
 
 class RunNotFound(ResultsError):
@@ -34,7 +35,7 @@ class NotWritable(ResultsError):
 
 
 class NotComparable(ResultsError):
-    """The runs differ in workload, model or machine."""
+    """The runs differ in workload, model or machine, or the comparison is misconfigured."""
 
 
 class NoEvidence(ResultsError):
@@ -42,20 +43,20 @@ class NoEvidence(ResultsError):
 
 
 class NotExportable(ResultsError):
-    """A run has nothing for another tool's result file."""
+    """A run has nothing to write in another tool's format."""
 
 
 class NotImportable(ResultsError):
-    """Another tool's result file cannot become a run."""
+    """Another tool's result file cannot be turned into a run."""
 
 
 class NotCalibrated(ResultsError):
-    """No calibration is stored."""
+    """No calibration of this machine is stored."""
 
 
 class NotServed(ResultsError):
-    """The dashboard cannot listen at that address, or may not."""
+    """The dashboard cannot, or must not, listen on that address."""
 
 
 class NotReachable(ResultsError):
-    """A run that lies in a store cannot be fetched."""
+    """A run in a remote store cannot be fetched."""

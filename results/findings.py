@@ -1,6 +1,6 @@
-"""What was found out about a trial beside its metrics: typed codes with parameters, stored with the run.
+"""Findings about a trial: typed codes with parameters, stored with the run.
 
-Code decides on :class:`FindingCode`; :mod:`results.report.findings` is the one place that makes sentences of them.
+Code decides on :class:`FindingCode`; only :mod:`results.text.findings` words them.
 """
 
 from collections.abc import Iterable
@@ -9,46 +9,46 @@ from enum import StrEnum
 import msgspec
 
 Parameter = str | int | float
-"""Numbers are in the unit that the parameter's name ends in."""
+"""Numbers are in the unit given by the suffix of the parameter's name."""
 
 
 class Severity(StrEnum):
-    """What a finding does to its trial."""
+    """Effect of a finding on its trial."""
 
     INVALID = "invalid"
     """The trial supports no metric."""
     WARNING = "warning"
-    """The trial may be VALID; its reader must know this."""
+    """The trial may be VALID, with a caveat."""
 
 
 class Cause(StrEnum):
-    """Who is answerable for a finding."""
+    """What caused a finding."""
 
     ENGINE = "engine"
-    """Evidence against the engine: under this load it died, failed or fell behind."""
+    """Evidence against the engine: it died, failed or fell behind under this load."""
     CLIENT = "client"
     """The load generator was too slow or too imprecise."""
     MACHINE = "machine"
     """Something else on the machine disturbed the trial."""
     EXPERIMENT = "experiment"
-    """The experiment asks for what a trial of its length or kind cannot show."""
+    """The experiment asks for something that its trials cannot measure."""
     HARNESS = "harness"
     """A bug of Bakeoff."""
 
 
 class FindingCode(StrEnum):
-    """Every finding there is."""
+    """All findings."""
 
-    # INVALID, most damning first
+    # INVALID, most severe first
     ENGINE_DIED = "engine_died"
     ENGINE_RESTARTED = "engine_restarted"
     ENGINE_STOPPED = "engine_stopped"
     REQUESTS_LOST = "requests_lost"
     FAILED_REQUESTS = "failed_requests"
     SATURATED = "saturated"
-    """Open loop: the engine completed less work than was offered, beyond its own noise."""
+    """Open loop: the engine completed less work than was offered, beyond its noise."""
     NOT_STEADY = "not_steady"
-    """Any other trend across the window."""
+    """Another trend across the window."""
     WINDOW_TOO_SHORT = "window_too_short"
     CLIENT_LATE = "client_late"
     """Requests were sent after their planned time."""
@@ -57,11 +57,11 @@ class FindingCode(StrEnum):
     CLIENT_STALLED = "client_stalled"
     """A worker's event loop was late."""
     CLIENT_ERROR = "client_error"
-    """A latency is no larger than a few times the client's own error."""
+    """A latency is at most a few times the client's own error."""
     CACHE_NOT_COLD = "cache_not_cold"
     THROTTLED = "throttled"
     FOREIGN_LOAD = "foreign_load"
-    """Other processes took a large share of the machine's cores."""
+    """Other processes used a large fraction of the machine's cores."""
 
     # Warnings
     OUTPUT_LENGTH = "output_length"
@@ -76,16 +76,16 @@ class FindingCode(StrEnum):
     COUNTERS_DISAGREE = "counters_disagree"
     PLAN_ENDED_EARLY = "plan_ended_early"
     TURN_MIX = "turn_mix"
-    """Multi-turn sessions: the mix of turns inside the window is not that of the workload."""
+    """Multi-turn sessions: the mix of turns in the window differs from the workload's."""
     SOME_FOREIGN_LOAD = "some_foreign_load"
     POWER_CAPPED = "power_capped"
     """A GPU was at its power limit for most of the window."""
     IMPORTED = "imported"
-    """Another tool measured it, and stored neither its client's error nor telemetry."""
+    """Measured by another tool, which stored neither its client's error nor telemetry."""
 
     @property
     def cause(self) -> Cause:
-        """Who is answerable."""
+        """What causes it."""
         return _CAUSES[self]
 
 
@@ -132,15 +132,15 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def invalid(code: FindingCode, **parameters: Parameter) -> Finding:
-    """A finding that voids its trial."""
+    """Make a finding that invalidates its trial."""
     return Finding(code, Severity.INVALID, parameters)
 
 
 def warning(code: FindingCode, **parameters: Parameter) -> Finding:
-    """A finding that its trial's reader must know."""
+    """Make a finding that does not invalidate its trial."""
     return Finding(code, Severity.WARNING, parameters)
 
 
 def is_against_engine(findings: Iterable[Finding]) -> bool:
-    """Whether a trial is INVALID for a reason that its engine caused: evidence against it, not missing evidence."""
+    """Whether the engine caused a trial to be INVALID: evidence against it, not missing evidence."""
     return any(f.severity is Severity.INVALID and f.code.cause is Cause.ENGINE for f in findings)

@@ -1,7 +1,7 @@
-"""The noise floor of a machine: how much runs of one thing differ there at most, from hour to hour.
+"""Noise floor of a machine: an upper bound on how much identical runs differ there from hour to hour.
 
-It is measured by runs of one engine at one commit, each with starts of its own and at least an hour apart (A/A runs),
-and stored beside them. A gate whose baseline is one or two runs has no other measure of what a day is worth.
+It is measured by A/A runs (one engine at one commit, freshly started each time, at least an hour apart) and stored next
+to them. A gate with a baseline of one or two runs has no other estimate of the noise between runs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from results.atomic import write_atomic
 from results.comparability import Series
 from results.errors import NoEvidence, RunUnreadable
 from results.metrics import CATALOGUE
-from results.statistics.between_runs import LEAST_FLOOR_RUNS, NoiseFloor, run_means, upper_bound
+from results.statistics.between_runs import MIN_FLOOR_RUNS, NoiseFloor, run_means, upper_bound
 from results.statistics.comparison import scale_of
 from results.statistics.two_sample import Scale
 
@@ -27,10 +27,10 @@ class FloorCell(msgspec.Struct, frozen=True):
     """The floor of one series.
 
     Attributes:
-        series: what it holds for.
-        runs: ids of the runs that it rests on, oldest first.
-        trials: of each run, their harmonic mean.
-        bounds: metric → 99 % upper bound of the standard deviation of run means, on the metric's scale.
+        series: the series it applies to.
+        runs: ids of the runs it was computed from, oldest first.
+        trials: trials per run, harmonic mean.
+        bounds: metric → 99 % upper bound on the standard deviation of run means, on the metric's scale.
     """
 
     series: Series
@@ -39,7 +39,7 @@ class FloorCell(msgspec.Struct, frozen=True):
     bounds: dict[str, float]
 
     def of(self, metric: str) -> NoiseFloor | None:
-        """The floor of one metric; None where it was not measured."""
+        """Noise floor of one metric; None if it was not measured."""
         bound = self.bounds.get(metric)
         return None if bound is None else NoiseFloor(bound, self.trials)
 
@@ -54,10 +54,10 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 def stored_floors(root: Path) -> list[FloorCell]:
-    """The floors stored in a folder of runs; none where there are none.
+    """Read the noise floors stored in a folder of runs; empty if none are stored.
 
     Raises:
-        RunUnreadable: the file is damaged, or of another version.
+        RunUnreadable: the file is damaged or has another version.
     """
     path = root / FLOOR_FILE
     if not path.is_file():
@@ -73,10 +73,10 @@ def stored_floors(root: Path) -> list[FloorCell]:
 
 
 def store_floors(root: Path, cells: Sequence[FloorCell]) -> Path:
-    """Store floors in a folder of runs, in place of those of the same series.
+    """Store noise floors in a folder of runs, replacing those of the same series.
 
     Raises:
-        RunUnreadable: as :func:`stored_floors`.
+        RunUnreadable: as for :func:`stored_floors`.
         NotWritable: the folder cannot be written.
     """
     new = {cell.series for cell in cells}
@@ -90,14 +90,14 @@ def floor_cell(series: Series, runs: Mapping[str, Sequence[Mapping[str, float | 
     """The floor of one series.
 
     Args:
-        series: what the runs share.
-        runs: by id, oldest first, the metrics of each of its valid trials; None where a trial lacks one.
+        series: the series.
+        runs: run id → metrics of each of its valid trials, oldest first; None for a metric that a trial lacks.
     """
     bounds: dict[str, float] = {}
     for name, metric in CATALOGUE.items():
         values = [[trial[name] for trial in trials] for trials in runs.values()]
         known = [[value for value in of_run if value is not None] for of_run in values]
-        if any(len(few) < len(of_run) for few, of_run in zip(known, values, strict=True)):
+        if any(len(present) < len(of_run) for present, of_run in zip(known, values, strict=True)):
             continue
         scale = scale_of(metric)
         if scale is Scale.DIFFERENCE or all(value > 0 for of_run in known for value in of_run):
@@ -107,13 +107,13 @@ def floor_cell(series: Series, runs: Mapping[str, Sequence[Mapping[str, float | 
 
 
 def apart(created_utc: Mapping[str, str]) -> list[str]:
-    """The runs that began at least an hour after the one before, oldest first.
+    """Select runs that started at least an hour apart, oldest first.
 
     Args:
-        created_utc: by id of the run, ISO 8601.
+        created_utc: run id → start, ISO 8601.
 
     Raises:
-        NoEvidence: they are too few for a floor.
+        NoEvidence: there are too few for a noise floor.
     """
     chosen: list[str] = []
     last: datetime | None = None
@@ -122,15 +122,15 @@ def apart(created_utc: Mapping[str, str]) -> list[str]:
         if last is None or (moment - last).total_seconds() >= _APART_S:
             chosen.append(run)
             last = moment
-    if len(chosen) < LEAST_FLOOR_RUNS:
+    if len(chosen) < MIN_FLOOR_RUNS:
         raise NoEvidence(
-            f"a floor needs {LEAST_FLOOR_RUNS} runs at least an hour apart, there are {len(chosen)}; "
+            f"a noise floor needs {MIN_FLOOR_RUNS} runs at least an hour apart, there are {len(chosen)}; "
             "repeat the experiment at other hours"
         )
     return chosen
 
 
 def _moment(iso: str) -> datetime:
-    """Runs of other tools do not name their time zone."""
+    """Parse a start time; runs imported from other tools have no time zone."""
     moment = datetime.fromisoformat(iso)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -1,9 +1,9 @@
-"""Append-only binary records that survive ``kill -9``: for logs that hold raw bytes.
+"""Append-only log of binary records that survives ``kill -9``.
 
-A frame is four bytes of length (big-endian) and that many bytes of msgpack; JSON would escape every quote of an
-engine's own JSON, at 27 times the CPU. As in :mod:`results.jsonl`, a crash can tear only the last frame: the reader
-leaves it out and says how many bytes that were. A frame longer than :data:`MAX_FRAME_BYTES` is neither written nor
-read: a log from elsewhere must not make its reader allocate what four bytes can ask for.
+A frame is a four-byte big-endian length followed by that many bytes of msgpack; JSON would escape every quote in the
+engine's own JSON, at 27 times the CPU. As in :mod:`results.jsonl`, a crash can leave only the last frame incomplete:
+the reader skips it and reports its size. Frames longer than :data:`MAX_FRAME_BYTES` are neither written nor read, so
+that a foreign log cannot make its reader allocate 4 GiB.
 """
 
 import os
@@ -18,15 +18,15 @@ from results.errors import NotWritable, RunUnreadable
 
 R = TypeVar("R", bound=msgspec.Struct)
 MAX_FRAME_BYTES = 256 * 2**20
-"""Some hundred times the longest answer with all its events."""
+"""About a hundred times the longest answer with all its events."""
 _LENGTH_BYTES = 4
 
 
 class FrameAppender(AppendOnlyFile):
     """Appends records to one file.
 
-    Records are safe from a crash of this process when :meth:`flush` returns, and from a power cut after :meth:`close`.
-    A torn last frame that a crash left is cut off first.
+    Records survive a crash of this process once :meth:`flush` returns, and a power loss once :meth:`close` returns. An
+    incomplete last frame left by a crash is truncated first.
 
     Raises:
         NotWritable: the file cannot be opened or written.
@@ -38,10 +38,10 @@ class FrameAppender(AppendOnlyFile):
         self._waiting: list[bytes] = []
 
     def append(self, record: msgspec.Struct) -> None:
-        """Encode one record; it is written at the next :meth:`flush`.
+        """Encode a record and buffer it until the next :meth:`flush`.
 
         Raises:
-            NotWritable: it is longer than :data:`MAX_FRAME_BYTES`.
+            NotWritable: the record is longer than :data:`MAX_FRAME_BYTES`.
         """
         frame = self._encode(record)
         if len(frame) > MAX_FRAME_BYTES:
@@ -50,17 +50,17 @@ class FrameAppender(AppendOnlyFile):
         self._waiting.append(frame)
 
     def flush(self) -> None:
-        """Write what was appended; what could not be written waits for the next time."""
+        """Write the buffered records; if that fails they stay buffered."""
         if self._waiting:
             self.write(b"".join(self._waiting))
             self._waiting.clear()
 
 
 class FrameLog(Generic[R]):
-    """The records of one file, read one at a time; a missing file is an empty log.
+    """Iterates over the records of a file; a missing file is an empty log.
 
     Attributes:
-        path: of the file.
+        path: path of the file.
     """
 
     def __init__(self, path: Path, record: type[R]) -> None:
@@ -69,7 +69,7 @@ class FrameLog(Generic[R]):
 
     @property
     def torn_bytes(self) -> int:
-        """Size of a torn last frame, which is left out; 0 in a clean log. Only the lengths of frames are read."""
+        """Size of an incomplete last frame, which is skipped; 0 in a clean log. Reads only the frame lengths."""
         if not self.path.exists():
             return 0
         with self.path.open("rb") as file:
@@ -77,21 +77,21 @@ class FrameLog(Generic[R]):
             return end - _whole_bytes(file.fileno(), end)
 
     def __iter__(self) -> Iterator[R]:
-        """Read from the start.
+        """Iterate from the start.
 
         Raises:
-            RunUnreadable: a frame is not a record, or longer than :data:`MAX_FRAME_BYTES`.
+            RunUnreadable: a frame is damaged or longer than :data:`MAX_FRAME_BYTES`.
         """
         return (record for record, _ in self.after(0))
 
     def after(self, start: int) -> Iterator[tuple[R, int]]:
-        """Read from a byte on: each record, and the byte at which the next one begins.
+        """Iterate from a byte offset: each record with the offset of the next one.
 
         Args:
-            start: 0, or what an earlier call gave with a record.
+            start: 0, or an offset that an earlier call yielded.
 
         Raises:
-            RunUnreadable: as when it is read from the start.
+            RunUnreadable: as for :meth:`__iter__`.
         """
         if not self.path.exists():
             return
@@ -103,7 +103,9 @@ class FrameLog(Generic[R]):
                 if at + length > end:
                     return
                 if length > MAX_FRAME_BYTES:
-                    raise RunUnreadable(f"{self.path}: the frame at byte {at} claims {_size(length)}; no log of ours")
+                    raise RunUnreadable(
+                        f"{self.path}: the frame at byte {at} claims {_size(length)}; this is not a Bakeoff log"
+                    )
                 start = at + length
                 try:
                     yield self._decode(file.read(length)), start
@@ -118,7 +120,7 @@ def _size(length: int) -> str:
 
 
 def _whole_bytes(handle: int, end: int) -> int:
-    """End of the last whole frame of a file of ``end`` bytes."""
+    """End of the last complete frame in a file of ``end`` bytes."""
     whole = 0
     while whole + _LENGTH_BYTES <= end:
         after = whole + _LENGTH_BYTES + int.from_bytes(os.pread(handle, _LENGTH_BYTES, whole), "big")

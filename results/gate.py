@@ -1,33 +1,34 @@
-"""May this change be merged? One of three outcomes of a comparison, and the sentence that says why.
+"""The gate: whether a change may be merged, as one of three outcomes with a reason.
 
-What the trials themselves were comes first: an engine that died, failed requests or fell behind where the baseline's
-did not (:mod:`results.reliability`), or that did other work (:mod:`results.work`), is worse whatever the times of the
-rest are. Then the primary metric decides: a regression is an interval that leaves 1 out on the bad
-side; no regression one that shows that B is worse by no more than the band. Everything between is neither, and is said
-to be so. A guardrail that is worse (Holm) and answers that differ from the reference's fail the gate too.
+Trials come first: an engine that died, failed requests or fell behind where the baseline did not
+(:mod:`results.reliability`), or that did different work (:mod:`results.work`), is worse whatever its times. Then the
+primary metric decides: it is a regression if the interval excludes 1 in the bad direction, and no regression if the
+interval shows that B is worse by at most the band. Anything between is undecided and reported as such. A guardrail that
+is worse (Holm) and answers that differ from the reference fail the gate too.
 """
 
 from enum import StrEnum
 
 import msgspec
 
-from results.comparing import Compared, compare_sides
+from results.comparison import EngineComparison, compare_sides
 from results.errors import NoEvidence
 from results.metrics import CATALOGUE
 from results.quality import QualitySummary
 from results.records import Verdict
-from results.reliability import Offence
-from results.report.findings import sentence
-from results.report.format import effect_text
-from results.sides import SideOfRun
+from results.reliability import FailureMode
+from results.sides import Side
 from results.statistics import Comparison, Judgement
 from results.terms import Terms
+from results.text.comparison import why_text
+from results.text.findings import sentence
+from results.text.format import effect_text
 
-LEAST_RUNS = 2
+MIN_RUNS = 2
 
 
 class Outcome(StrEnum):
-    """What the gate says."""
+    """Outcome of a gate."""
 
     NO_REGRESSION = "no regression"
     REGRESSION = "regression"
@@ -35,41 +36,41 @@ class Outcome(StrEnum):
 
 
 class RegressionKind(StrEnum):
-    """What is worse or in doubt, beside the primary metric."""
+    """What is worse or undecided, besides the primary metric."""
 
     NOT_STARTED = "not_started"
     """The engine did not start, or died between trials."""
     DIED = "died"
-    """It died in trials."""
+    """The engine died in trials."""
     FAILED_TRIALS = "failed_trials"
-    """Trials of it failed too many requests."""
+    """Too many requests failed in some trials."""
     SATURATED = "saturated"
-    """It fell behind its arrivals."""
+    """The engine fell behind its arrivals."""
     WORK = "work"
-    """It did other work than the baseline."""
+    """The engine did different work than the baseline."""
     ANSWERS = "answers"
-    """Answers differ from the reference's, and the baseline's do not."""
+    """Answers differ from the reference, and the baseline's do not."""
     METRIC = "metric"
-    """A guardrail: worse, or, of a doubt, absent on the candidate's side alone."""
+    """A guardrail is worse; as a doubt, only the candidate lacks it."""
 
 
 _KINDS = {
-    Offence.NOT_STARTED: RegressionKind.NOT_STARTED,
-    Offence.DIED: RegressionKind.DIED,
-    Offence.FAILED: RegressionKind.FAILED_TRIALS,
-    Offence.SATURATED: RegressionKind.SATURATED,
+    FailureMode.NOT_STARTED: RegressionKind.NOT_STARTED,
+    FailureMode.DIED: RegressionKind.DIED,
+    FailureMode.FAILED: RegressionKind.FAILED_TRIALS,
+    FailureMode.SATURATED: RegressionKind.SATURATED,
 }
 
 
 class Regression(msgspec.Struct, frozen=True):
-    """One thing that fails the gate, or keeps it from passing, beside the primary metric.
+    """A regression or a doubt besides the primary metric.
 
-    Its numbers stand in the comparison: in ``tallies``, ``work``, ``answers`` and ``comparisons``.
+    Its numbers are in the comparison's ``tallies``, ``work``, ``answers`` and ``comparisons``.
 
     Attributes:
-        kind: which.
-        level: label of the load; None of starts, which belong to no load.
-        metric: name in the catalogue; None where it is none.
+        kind: what is worse or undecided.
+        level: label of the load; None for starts, which belong to no load.
+        metric: name in the catalogue; None unless the kind is a metric.
     """
 
     kind: RegressionKind
@@ -78,15 +79,15 @@ class Regression(msgspec.Struct, frozen=True):
 
 
 class GateVerdict(msgspec.Struct, frozen=True):
-    """The outcome and what it rests on.
+    """Outcome of a gate with its evidence.
 
     Attributes:
-        outcome: the word.
-        sentence: of the primary metric, or of what kept it from being compared.
-        regressions: what failed the gate beside it; those of no metric first.
-        doubts: what kept it from passing.
-        notes: what a reader must know: trials that did not count.
-        compared: all comparisons.
+        outcome: the outcome.
+        sentence: result of the primary metric, or why it could not be compared.
+        regressions: other reasons to fail; metrics come last.
+        doubts: other reasons not to pass.
+        notes: caveats, such as trials that do not count.
+        compared: the comparison.
     """
 
     outcome: Outcome
@@ -94,15 +95,15 @@ class GateVerdict(msgspec.Struct, frozen=True):
     regressions: list[Regression]
     doubts: list[Regression]
     notes: list[str]
-    compared: Compared
+    compared: EngineComparison
 
 
-def judge(a: SideOfRun, b: SideOfRun, terms: Terms | None = None) -> GateVerdict:
-    """Whether B is worse than A.
+def judge(a: Side, b: Side, terms: Terms | None = None) -> GateVerdict:
+    """Decide whether B is worse than A.
 
     Raises:
-        NoEvidence: a side has too few valid trials, and those that are not valid say nothing against B.
-        NotComparable: as :func:`~results.comparing.compare_sides`.
+        NoEvidence: a side has too few valid trials, and the INVALID ones are no evidence against B.
+        NotComparable: as for :func:`~results.comparison.compare_sides`.
     """
     compared = compare_sides(a, b, terms)
     regressions = [
@@ -110,62 +111,77 @@ def judge(a: SideOfRun, b: SideOfRun, terms: Terms | None = None) -> GateVerdict
         *(Regression(RegressionKind.ANSWERS, at) for at, sides in compared.answers.items() if _answers_differ(*sides)),
         *(_of_metric(guard) for guard in compared.guardrails if guard.judgement is Judgement.WORSE),
     ]
-    doubts = [*_of_trials(compared, Judgement.UNCLEAR), *_unseen(a, b, compared)]
+    doubts = [*_of_trials(compared, Judgement.UNCLEAR), *_missing_in_b(a, b, compared)]
     few = _too_few(a, b, compared)
     if few and not regressions and not doubts:
         raise NoEvidence(few)
-    outcome, sentence = _outcome(compared, few, fails_beside=bool(regressions), is_in_doubt=bool(doubts))
+    outcome, sentence = _outcome(compared, few, has_regressions=bool(regressions), has_doubts=bool(doubts))
     notes = [*_left_out(a, compared.a), *_left_out(b, compared.b)]
     return GateVerdict(outcome, sentence, regressions, doubts, notes, compared)
 
 
-def _too_few(a: SideOfRun, b: SideOfRun, compared: Compared) -> str | None:
+def _too_few(a: Side, b: Side, compared: EngineComparison) -> str | None:
     level = compared.primary.level
     for side, name in ((a, compared.a), (b, compared.b)):
-        if len(side.at(level)) < LEAST_RUNS:
-            return f"{name} has {len(side.at(level))} valid trials at {level}, a gate needs {LEAST_RUNS}"
+        if len(side.at(level)) < MIN_RUNS:
+            return f"{name} has {len(side.at(level))} valid trials at {level}, a gate needs {MIN_RUNS}; repeat the run"
     return None
 
 
-def _outcome(compared: Compared, few: str | None, *, fails_beside: bool, is_in_doubt: bool) -> tuple[Outcome, str]:
+def _outcome(
+    compared: EngineComparison, few: str | None, *, has_regressions: bool, has_doubts: bool
+) -> tuple[Outcome, str]:
     primary = compared.primary
     shown = few or effect_clause(compared, primary)
     if primary.judgement is Judgement.WORSE:
         return Outcome.REGRESSION, shown
-    if fails_beside:
-        return Outcome.REGRESSION, f"not of the primary metric ({shown}), but of what stands beside it"
-    if is_in_doubt:
-        return Outcome.CANNOT_TELL, f"not for the primary metric ({shown}), but for what stands beside it"
+    if has_regressions:
+        return Outcome.REGRESSION, f"not in the primary metric ({shown}), but as listed below"
+    if has_doubts:
+        return Outcome.CANNOT_TELL, f"not because of the primary metric ({shown}), but as listed below"
     if primary.no_worse(CATALOGUE[primary.metric]):
         return Outcome.NO_REGRESSION, shown
-    return Outcome.CANNOT_TELL, shown if primary.why in shown else f"{shown}; {primary.why}"
+    names_reason = few is None and not _has_interval(primary)
+    return Outcome.CANNOT_TELL, shown if names_reason else f"{shown}; {why_text(compared, primary)}"
 
 
-def effect_clause(compared: Compared, comparison: Comparison) -> str:
+def effect_clause(compared: EngineComparison, comparison: Comparison) -> str:
     """``TTFT p50 at c=8: branch has 1.20× [1.18, 1.22] that of main (99 % interval)``."""
     metric, level = CATALOGUE[comparison.metric], f"{100 * (1 - compared.terms.alpha):.3g} % interval"
-    effect = comparison.ratio or comparison.difference
-    if effect is None or effect.low is None:
-        return f"{metric.title} at {comparison.level}: {comparison.why}"
-    relation = "that of" if comparison.ratio else "beside"
+    if not _has_interval(comparison):
+        return f"{metric.title} at {comparison.level}: {why_text(compared, comparison)}"
+    relation = "that of" if comparison.ratio else "relative to"
     shown = f"{effect_text(comparison)} {relation} {compared.a}"
     return f"{metric.title} at {comparison.level}: {compared.b} has {shown} ({level})"
+
+
+def _has_interval(comparison: Comparison) -> bool:
+    effect = comparison.ratio or comparison.difference
+    return effect is not None and effect.low is not None
 
 
 def _of_metric(comparison: Comparison) -> Regression:
     return Regression(RegressionKind.METRIC, comparison.level, comparison.metric)
 
 
-def _of_trials(compared: Compared, word: Judgement) -> list[Regression]:
-    """What trials and their work say, where that is the word for it."""
+def _of_trials(compared: EngineComparison, judgement: Judgement) -> list[Regression]:
+    """Failure modes and work with this judgement."""
     return [
-        *(Regression(_KINDS[tally.offence], tally.level) for tally in compared.tallies if tally.judgement is word),
-        *(Regression(RegressionKind.WORK, work.level) for work in compared.work.values() if work.judgement is word),
+        *(
+            Regression(_KINDS[tally.failure_mode], tally.level)
+            for tally in compared.tallies
+            if tally.judgement is judgement
+        ),
+        *(
+            Regression(RegressionKind.WORK, work.level)
+            for work in compared.work.values()
+            if work.judgement is judgement
+        ),
     ]
 
 
-def _unseen(a: SideOfRun, b: SideOfRun, compared: Compared) -> list[Regression]:
-    """Guardrails that B's trials alone lack: a metric that was asked for and cannot be looked at is no pass."""
+def _missing_in_b(a: Side, b: Side, compared: EngineComparison) -> list[Regression]:
+    """Guardrails that only B's trials lack: a requested metric that cannot be checked does not pass."""
     doubts: list[Regression] = []
     for guard in compared.guardrails:
         if guard.evidence is not None or guard.judgement is not Judgement.UNCLEAR:
@@ -179,14 +195,14 @@ def _unseen(a: SideOfRun, b: SideOfRun, compared: Compared) -> list[Regression]:
 
 
 def _answers_differ(a: QualitySummary | None, b: QualitySummary | None) -> bool:
-    """Not where A's differ as well: then it is not B that made it so."""
-    return b is not None and b.differs is not None and (a is None or a.differs is None)
+    """Whether B's answers differ and A's do not; if both do, B is not the cause."""
+    return b is not None and b.differs and (a is None or not a.differs)
 
 
-def _left_out(side: SideOfRun, name: str) -> list[str]:
+def _left_out(side: Side, name: str) -> list[str]:
     invalid = [trial for trial in side.trials if trial.record.verdict is Verdict.INVALID]
     if not invalid:
         return []
     reason = next(sentence(finding) for trial in invalid for finding in trial.record.invalidating)
-    few, verb = ("1 trial", "is") if len(invalid) == 1 else (f"{len(invalid)} trials", "are")
-    return [f"{few} of {name} {verb} INVALID, and no metric counts {'it' if verb == 'is' else 'them'}: {reason}"]
+    trials = f"1 trial of {name} is" if len(invalid) == 1 else f"{len(invalid)} trials of {name} are"
+    return [f"{trials} INVALID and excluded from every metric: {reason}"]

@@ -1,7 +1,7 @@
-"""Many runs of one experiment, oldest first: how each metric went, and between which commits it changed.
+"""The history of an experiment: how each metric developed over its runs, and between which commits it changed.
 
-A run is one point, the geometric mean of its valid trials. Points belong together where everything is equal that must
-be: experiment, engine, load, traffic, weights and machine; another machine begins another series.
+Each run is one point: the geometric mean of its valid trials. A series joins points that share experiment, engine,
+load, traffic, weights and machine; a new machine starts a new series.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from results.metrics import CATALOGUE, HEADLINE
 from results.records import RunStatus
 from results.series import Change, Doubt, Drift, Point, Series, age, is_worse
 from results.statistics.change_points import ChangePoint, Course, Stretch, course
-from results.statistics.segments import LEAST_POINTS
+from results.statistics.segments import MIN_POINTS
 
 _ALPHA = 0.01
-"""Share of nights on which chance alone sets any newest run apart, over all series together (Bonferroni)."""
+"""Probability that chance alone flags the newest run as an outlier, over all series together (Bonferroni)."""
 
 
 def history(
@@ -30,7 +30,7 @@ def history(
     metrics: Sequence[str] = HEADLINE,
     newest: int | None = None,
 ) -> list[Series]:
-    """The series of all complete runs below a folder.
+    """Build the series of all complete runs below a folder.
 
     Args:
         root: folder of run folders.
@@ -38,12 +38,12 @@ def history(
         engine: label; None for all.
         branch: only runs of this branch of the code under test.
         metrics: names in the catalogue.
-        newest: how many runs are looked at; None for all.
+        newest: number of most recent runs to use; None for all.
 
     Raises:
-        NotComparable: several experiments and none is named, or a metric is unknown.
-        RunNotFound: there is no such run.
-        NoEvidence: no series has enough runs for a step.
+        NotComparable: the folder holds several experiments and none is named, or a metric is unknown.
+        RunNotFound: no complete run matches.
+        NoEvidence: no series has enough runs to detect a step.
     """
     with Index(root) as index:
         index.refresh()
@@ -59,7 +59,7 @@ def history_of(
     metrics: Sequence[str] = HEADLINE,
     newest: int | None = None,
 ) -> list[Series]:
-    """The same of the runs that an index knows."""
+    """Like :func:`history`, over the runs of an index."""
     unknown = [metric for metric in metrics if metric not in CATALOGUE]
     if unknown:
         raise NotComparable(f"unknown metric '{unknown[0]}'; known: {', '.join(CATALOGUE)}")
@@ -73,12 +73,15 @@ def history_of(
         series
         for cells in groups.values()
         for metric in metrics
-        if metric != "failures"  # counted, and mostly 0: no level that could step
+        if metric != "failures"  # a count, mostly 0: it has no level that could step
         and (series := _series(metric, cells)) is not None
     ]
     if all(series.course is None for series in every):
-        most = max((len(series.points) for series in every), default=0)
-        raise NoEvidence(f"the longest series has {most} runs; a step needs {LEAST_POINTS} before it and as many after")
+        longest = max((len(series.points) for series in every), default=0)
+        raise NoEvidence(
+            f"the longest series has {longest} runs; detecting a step needs {MIN_POINTS} runs before and {MIN_POINTS} "
+            "after it"
+        )
     return _with_doubts(every, runs[-1])
 
 
@@ -88,8 +91,8 @@ def _runs(index: Index, name: str | None, branch: str | None, newest: int | None
         raise NotComparable(f"{index.root} holds runs of several experiments; give --name: {', '.join(names)}")
     chosen = index.runs(Query(name=name, branch=branch, status=RunStatus.COMPLETE, limit=newest))
     if not chosen:
-        wanted = " ".join(filter(None, (f"of '{name}'" if name else "", f"on branch '{branch}'" if branch else "")))
-        raise RunNotFound(f"there is no complete run {wanted} in {index.root}".replace("  ", " "))
+        filters = " ".join(filter(None, (f"of '{name}'" if name else "", f"on branch '{branch}'" if branch else "")))
+        raise RunNotFound(f"there is no complete run {filters} in {index.root}".replace("  ", " "))
     return chosen[::-1]
 
 
@@ -99,15 +102,15 @@ def _key(cell: CellFacts) -> tuple[str, ...]:
 
 
 def _series(metric: str, cells: Sequence[tuple[RunFacts, CellFacts]]) -> Series | None:
-    """None where no run has a value."""
+    """One series; None if no run has a value."""
     every = [point for run, cell in cells if (point := _point(run, cell, metric)) is not None]
     if not every:
         return None
     points, zeros = [point for point in every if point.value > 0], [point for point in every if point.value <= 0]
     cell = cells[0][1]
-    known = course([point.value for point in points]) if len(points) >= 2 * LEAST_POINTS else None
+    known = course([point.value for point in points]) if len(points) >= 2 * MIN_POINTS else None
     changes = [_change(points, step, metric) for step in known.steps] if known else []
-    fallen = _fallen(every, metric, known)
+    fall = _fall_to_zero(every, metric, known)
     return Series(
         engine=cell.engine,
         level=cell.level,
@@ -116,7 +119,7 @@ def _series(metric: str, cells: Sequence[tuple[RunFacts, CellFacts]]) -> Series 
         points=points,
         zeros=zeros,
         course=known,
-        changes=[*changes, fallen] if fallen else changes,
+        changes=[*changes, fall] if fall else changes,
         drifts=[_drift(points, stretch, metric) for stretch in known.stretches if stretch.is_drift] if known else [],
     )
 
@@ -136,10 +139,10 @@ def _drift(points: Sequence[Point], stretch: Stretch, metric: str) -> Drift:
     return Drift(points[stretch.first], points[stretch.last], stretch, is_worse(metric, stretch.start, stretch.end))
 
 
-def _fallen(every: Sequence[Point], metric: str, known: Course | None) -> Change | None:
-    """The fall to a level of 0 at which the series ends; None where it does not, or where 0 is no bad value."""
+def _fall_to_zero(every: Sequence[Point], metric: str, known: Course | None) -> Change | None:
+    """The final drop to a level of 0; None if the series does not end there or if 0 is a good value."""
     positive = next((i for i in reversed(range(len(every))) if every[i].value > 0), None)
-    if positive is None or known is None or len(every) - positive <= LEAST_POINTS or is_worse(metric, 0, 1):
+    if positive is None or known is None or len(every) - positive <= MIN_POINTS or is_worse(metric, 0, 1):
         return None
     before = known.stretches[-1]
     step = ChangePoint(before.last + 1, before.end, 0.0, 0.0)
@@ -147,9 +150,9 @@ def _fallen(every: Sequence[Point], metric: str, known: Course | None) -> Change
 
 
 def _with_doubts(every: Sequence[Series], newest: RunFacts) -> list[Series]:
-    """The series, knowing which of them the newest run continues, and which of these cannot tell how it is.
+    """Mark the series that the newest run continues, and why some of them cannot judge it.
 
-    Where machine, traffic or weights changed, the series before that has ended.
+    A change of machine, traffic or weights ends a series.
     """
     latest: dict[tuple[str, str, str], tuple[str, str]] = {}
     for series in every:
@@ -161,23 +164,23 @@ def _with_doubts(every: Sequence[Series], newest: RunFacts) -> list[Series]:
         and age(series.last) == latest[series.engine, series.level, series.metric]
         for series in every
     ]
-    most_p = _ALPHA / max(1, sum(current))
+    max_p = _ALPHA / max(1, sum(current))
     return [
-        msgspec.structs.replace(series, is_current=True, doubt=_doubt(series, newest.id, most_p))
+        msgspec.structs.replace(series, is_current=True, doubt=_doubt(series, newest.id, max_p))
         if is_current
         else series
         for series, is_current in zip(every, current, strict=True)
     ]
 
 
-def _doubt(series: Series, newest: str, most_p: float) -> Doubt | None:
+def _doubt(series: Series, newest: str, max_p: float) -> Doubt | None:
     if series.course is None:
-        has_always_been_0 = not series.points and len(series.zeros) >= 2 * LEAST_POINTS
+        has_always_been_0 = not series.points and len(series.zeros) >= 2 * MIN_POINTS
         return None if has_always_been_0 else Doubt.TOO_FEW
     if series.last.run != newest:
         return Doubt.NO_VALUE
     if series.zeros and series.last == series.zeros[-1]:
         return Doubt.ZERO
     expected = series.course.newest_expected
-    is_apart = series.course.newest_p < most_p and is_worse(series.metric, expected, series.last.value)
-    return Doubt.APART if is_apart else None
+    is_outlier = series.course.newest_p < max_p and is_worse(series.metric, expected, series.last.value)
+    return Doubt.OUTLIER if is_outlier else None

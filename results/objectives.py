@@ -1,7 +1,7 @@
-"""Objectives in one line of text: ``ttft_p99<500ms,itl_p99<30ms,attainment>=0.99``.
+"""Service-level objectives written as text: ``ttft_p99<500ms,itl_p99<30ms,attainment>=0.99``.
 
-Each bounds one metric of the catalogue. The name may leave the unit out that the catalogue's name ends in, and the
-bound may carry one of its own; without, it is in the metric's unit.
+Each bounds one metric of the catalogue. The name may omit the unit suffix of the metric's name. A bound without a unit
+is in the metric's unit.
 """
 
 import math
@@ -17,7 +17,7 @@ from results.metrics import CATALOGUE, Better, Metric, Unit, Value
 
 
 class Relation(StrEnum):
-    """Which side of the bound is asked for."""
+    """Direction of the bound."""
 
     BELOW = "<"
     AT_MOST = "<="
@@ -25,7 +25,7 @@ class Relation(StrEnum):
     AT_LEAST = ">="
 
 
-_HOLDS: dict[Relation, Callable[[float, float], bool]] = {
+_COMPARE: dict[Relation, Callable[[float, float], bool]] = {
     Relation.BELOW: operator.lt,
     Relation.AT_MOST: operator.le,
     Relation.ABOVE: operator.gt,
@@ -39,19 +39,20 @@ _UNITS: dict[Unit, dict[str, float]] = {
     Unit.PER_SECOND: {"/s": 1.0},
     Unit.TOKENS_PER_SECOND: {"tok/s": 1.0},
 }
-_BY_SHARE = {Unit.SECONDS, Unit.BYTES, Unit.JOULES, Unit.PER_SECOND, Unit.TOKENS_PER_SECOND}
+_PROPORTIONAL = {Unit.SECONDS, Unit.BYTES, Unit.JOULES, Unit.PER_SECOND, Unit.TOKENS_PER_SECOND}
+"""Units of metrics whose noise is proportional to their value."""
 _FORM = re.compile(r"\s*(?P<name>\w+)\s*(?P<relation><=|>=|<|>)\s*(?P<number>[-+.\deE]*\d\.?)\s*(?P<unit>\S*)\s*")
 _SUFFIXES = ("", "_s", "_per_s", "_bytes", "_j")
 _EXAMPLE = "write it like ttft_p99<500ms"
 
 
 class Miss(msgspec.Struct, frozen=True):
-    """An objective that a trial does not meet.
+    """An objective that a trial violates.
 
     Attributes:
-        objective: as it was written.
+        objective: as written.
         metric: name in the catalogue.
-        value: of the trial; absent where nothing was seen of it.
+        value: of the trial; absent if it was not observed.
     """
 
     objective: str
@@ -60,13 +61,13 @@ class Miss(msgspec.Struct, frozen=True):
 
 
 class Objective(msgspec.Struct, frozen=True):
-    """One bound.
+    """One objective.
 
     Attributes:
         metric: name in the catalogue.
-        relation: which side of the bound is asked for.
+        relation: direction of the bound.
         bound: in the metric's unit.
-        text: as it was written.
+        text: as written.
     """
 
     metric: str
@@ -75,49 +76,49 @@ class Objective(msgspec.Struct, frozen=True):
     text: str
 
     def holds(self, value: float) -> bool:
-        """Whether a value of the metric meets it."""
-        return _HOLDS[self.relation](value, self.bound)
+        """Whether a value meets the objective."""
+        return _COMPARE[self.relation](value, self.bound)
 
     def margin(self, value: float) -> float | None:
-        """How far a value of the metric is on the good side: log of bound over value, negative on the bad one.
+        """Log distance of a value from the bound: positive if met, negative if violated.
 
-        None for a metric whose noise is no share of its value, as of counts and shares, and where there is no log.
+        None for counts and shares, whose noise is not proportional to their value, and if a logarithm does not exist.
         """
-        if CATALOGUE[self.metric].unit not in _BY_SHARE or value <= 0 or self.bound <= 0:
+        if CATALOGUE[self.metric].unit not in _PROPORTIONAL or value <= 0 or self.bound <= 0:
             return None
         upper = self.relation in {Relation.BELOW, Relation.AT_MOST}
         return math.log(self.bound / value) * (1 if upper else -1)
 
     def missed(self, metrics: Mapping[str, Value]) -> Miss | None:
-        """What a trial has instead; None where it meets the objective.
+        """The violation by a trial; None if it meets the objective.
 
         Args:
-            metrics: of one trial, by name. An absent value meets nothing: what was not seen was not kept.
+            metrics: of one trial, by name. An absent value violates every objective.
         """
-        found = metrics[self.metric]
-        met = found.value is not None and self.holds(found.value)
-        return None if met else Miss(self.text, self.metric, found)
+        measured = metrics[self.metric]
+        met = measured.value is not None and self.holds(measured.value)
+        return None if met else Miss(self.text, self.metric, measured)
 
 
 def objectives(text: str) -> list[Objective]:
-    """Read objectives, separated by commas.
+    """Parse objectives separated by commas.
 
     Raises:
-        NotComparable: one is not of the form, names no metric, has a unit of another kind, or bounds a metric on the
-            side where it is good.
+        NotComparable: an objective is malformed, names an unknown metric or unit, or bounds a metric in the direction
+            of improvement.
     """
     return [_objective(part) for part in text.split(",")]
 
 
-def missed(wanted: Sequence[Objective], metrics: Mapping[str, Value]) -> list[Miss]:
-    """The objectives that a trial does not meet."""
-    return [miss for objective in wanted if (miss := objective.missed(metrics)) is not None]
+def missed(required: Sequence[Objective], metrics: Mapping[str, Value]) -> list[Miss]:
+    """Return the objectives that a trial violates."""
+    return [miss for objective in required if (miss := objective.missed(metrics)) is not None]
 
 
-def least_margin(wanted: Sequence[Objective], metrics: Mapping[str, Value]) -> float | None:
-    """The margin of the objective that is kept least; None unless every one has a margin."""
-    values = [(one, metrics[one.metric].value) for one in wanted]
-    margins = [None if value is None else one.margin(value) for one, value in values]
+def least_margin(required: Sequence[Objective], metrics: Mapping[str, Value]) -> float | None:
+    """Return the smallest margin over the objectives; None unless each has one."""
+    values = [(objective, metrics[objective.metric].value) for objective in required]
+    margins = [None if value is None else objective.margin(value) for objective, value in values]
     known = [margin for margin in margins if margin is not None]
     return min(known) if known and len(known) == len(margins) else None
 
@@ -125,34 +126,36 @@ def least_margin(wanted: Sequence[Objective], metrics: Mapping[str, Value]) -> f
 def _objective(text: str) -> Objective:
     form = _FORM.fullmatch(text)
     if form is None:
-        raise NotComparable(f"'{text.strip()}' is no objective; {_EXAMPLE}")
+        raise NotComparable(f"'{text.strip()}' is not an objective; {_EXAMPLE}")
     metric = metric_named(form["name"])
     relation = Relation(form["relation"])
     try:
         bound = float(form["number"]) * _factor(form["unit"], metric)
     except ValueError as error:
-        raise NotComparable(f"'{form['number']}' in '{text.strip()}' is no number; {_EXAMPLE}") from error
+        raise NotComparable(f"'{form['number']}' in '{text.strip()}' is not a number; {_EXAMPLE}") from error
     upper = relation in {Relation.BELOW, Relation.AT_MOST}
     if upper != (metric.better is Better.LOWER):
-        raise NotComparable(f"'{text.strip()}' bounds {metric.name} on its good side: {metric.better.value} is better")
+        raise NotComparable(
+            f"'{text.strip()}' bounds {metric.name} in the wrong direction: {metric.better.value} is better"
+        )
     return Objective(metric.name, relation, bound, text.strip())
 
 
 def metric_named(name: str) -> Metric:
-    """The metric of that name, whose unit may be left out: ``ttft_p99`` is ``ttft_p99_s``.
+    """Look up a metric by name; the unit suffix may be omitted: ``ttft_p99`` is ``ttft_p99_s``.
 
     Raises:
-        NotComparable: there is none.
+        NotComparable: the metric is unknown.
     """
-    found = next((CATALOGUE[name + suffix] for suffix in _SUFFIXES if name + suffix in CATALOGUE), None)
-    if found is None:
+    metric = next((CATALOGUE[name + suffix] for suffix in _SUFFIXES if name + suffix in CATALOGUE), None)
+    if metric is None:
         raise NotComparable(f"unknown metric '{name}'; known: {', '.join(CATALOGUE)}")
-    return found
+    return metric
 
 
 def _factor(unit: str, metric: Metric) -> float:
     known = _UNITS.get(metric.unit, {})
     if unit and unit not in known:
         allowed = f"use {', '.join(known)}" if known else "it has no unit"
-        raise NotComparable(f"'{unit}' is no unit of {metric.name}; {allowed}")
+        raise NotComparable(f"'{unit}' is not a unit of {metric.name}; {allowed}")
     return known[unit] if unit else 1.0

@@ -1,7 +1,7 @@
-"""The one metric at the one load that a verdict speaks of, named before anybody looks: the rest are guardrails.
+"""The primary metric and load of a verdict, fixed before any data is seen; all other metrics are guardrails.
 
-Output tokens per second at the highest closed-loop level; or, when every level is open loop (where the schedule and not
-the engine sets the rate), the median TTFT at the last one.
+Output tokens per second at the highest closed-loop level. If every level is open loop, where the schedule sets the
+rate, the median TTFT at the last level.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from results.records import Load
 
 
 def primary_load(loads: Iterable[Load]) -> Load | None:
-    """The load, of those given; None of none."""
+    """Choose the primary load; None if there are no loads."""
     known = list(loads)
     closed = [load for load in known if load.concurrency is not None]
     if closed:
@@ -19,5 +19,5 @@ def primary_load(loads: Iterable[Load]) -> Load | None:
 
 
 def primary_metric(load: Load) -> str:
-    """Its name in the catalogue, at that load."""
+    """Return the name of the primary metric at a load."""
     return "ttft_p50_s" if load.concurrency is None else "output_tokens_per_s"

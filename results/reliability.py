@@ -1,15 +1,15 @@
-"""What INVALID trials say of an engine: that it died, failed requests or fell behind its arrivals.
+"""Evidence from INVALID trials: how often each engine died, failed requests or fell behind its arrivals.
 
-Such trials have no figures to compare, and a regression that is large enough to void them must not be safer than a
-small one. So they are counted, of all trials that ended at one load:
+INVALID trials have no figures to compare, yet a regression large enough to invalidate trials must not pass more easily
+than a small one. So they are counted, per load level, among all trials that ended:
 
-- **died**, restarted, or not started: worse where B did and A did not; both: as for failures.
-- **failed requests**, more than a trial may have: two trials more than A are worse, one more is unclear.
-- **saturated**: worse by Fisher's exact test (1935) of trials, held for all loads at once (Holm); unclear where B has
-  more and the test does not tell.
+- **died**, restarted or not started: worse if B did and A did not; if both did, counted like failed requests.
+- **failed requests** above a trial's limit: two more trials than A are worse, one more is unclear.
+- **saturated**: worse by Fisher's exact test (1935) over trials, corrected over all loads (Holm); unclear if B has more
+  and the test is not significant.
 
-Where the sides have unequally many trials, A's count is scaled to B's. Trials that are INVALID because of the client,
-the machine or the experiment say nothing of the engine.
+If the sides have different numbers of trials, A's count is scaled to B's. Trials that are INVALID because of the
+client, the machine or the experiment are no evidence about the engine.
 """
 
 import math
@@ -27,53 +27,53 @@ from results.statistics.multiplicity import holm
 _MANY_MORE, _ONE_MORE = 2.0, 1e-9
 
 
-class Offence(StrEnum):
-    """What an engine did, most damning first."""
+class FailureMode(StrEnum):
+    """How an engine failed a trial, most severe first."""
 
     NOT_STARTED = "not_started"
-    """It did not start, or died between trials."""
+    """Did not start, or died between trials."""
     DIED = "died"
     FAILED = "failed"
-    """Too many of its requests failed."""
+    """Too many requests failed."""
     SATURATED = "saturated"
-    """It fell behind its arrivals."""
+    """Fell behind its arrivals."""
 
 
 _KINDS = {
-    FindingCode.ENGINE_DIED: Offence.DIED,
-    FindingCode.ENGINE_RESTARTED: Offence.DIED,
-    FindingCode.SATURATED: Offence.SATURATED,
+    FindingCode.ENGINE_DIED: FailureMode.DIED,
+    FindingCode.ENGINE_RESTARTED: FailureMode.DIED,
+    FindingCode.SATURATED: FailureMode.SATURATED,
 }
-"""Every other finding that voids a trial and that the engine caused is one of failed requests."""
+"""Any other invalidating finding caused by the engine counts as failed requests."""
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """How often both sides did a thing.
+    """How often each side failed in one way.
 
     Attributes:
-        level: label of the load; None of starts, which belong to no load.
-        offence: what was done.
-        a: how often by A, and of how many trials.
-        b: the same of B.
-        judgement: ``worse``, ``unclear``, or ``same`` where B did it no more often.
-        p_value: of Fisher's test, where that decides.
+        level: label of the load; None for starts, which belong to no load.
+        failure_mode: the kind of failure.
+        a: A's failures and trials.
+        b: B's failures and trials.
+        judgement: ``worse``, ``unclear``, or ``same`` if B failed no more often.
+        p_value: of Fisher's test, where it decides.
     """
 
     level: str | None
-    offence: Offence
+    failure_mode: FailureMode
     a: tuple[int, int]
     b: tuple[int, int]
     judgement: Judgement
     p_value: float | None = None
 
 
-def offence_of(record: TrialRecord) -> Offence | None:
-    """What the engine did to void a trial; None where it is VALID, or void for another's fault."""
+def failure_mode_of(record: TrialRecord) -> FailureMode | None:
+    """How the engine failed a trial; None if the trial is VALID, or INVALID for another cause."""
     if record.verdict is Verdict.VALID:
         return None
-    codes = [found.code for found in record.invalidating if found.code.cause is Cause.ENGINE]
-    kinds = {_KINDS.get(code, Offence.FAILED) for code in codes}
-    return next((offence for offence in Offence if offence in kinds), None)
+    codes = [finding.code for finding in record.invalidating if finding.code.cause is Cause.ENGINE]
+    kinds = {_KINDS.get(code, FailureMode.FAILED) for code in codes}
+    return next((failure_mode for failure_mode in FailureMode if failure_mode in kinds), None)
 
 
 def tallies(
@@ -85,21 +85,25 @@ def tallies(
     failures_a: Sequence[EngineFailure] = (),
     failures_b: Sequence[EngineFailure] = (),
 ) -> list[Tally]:
-    """Everything that either side did.
+    """Count the failures of both sides.
 
     Args:
         a: records of the baseline's finished trials.
-        b: of the candidate's.
-        levels: labels of the loads that are looked at.
-        alpha: level of Fisher's test.
-        failures_a: starts of the baseline that failed; those inside a trial are told by the trial.
-        failures_b: of the candidate.
+        b: records of the candidate's.
+        levels: labels of the loads to count.
+        alpha: significance level of Fisher's test.
+        failures_a: failed starts of the baseline; those within a trial are also in its record.
+        failures_b: failed starts of the candidate.
     """
-    found = [_starts(a, b, failures_a, failures_b)]
+    counted = [_starts(a, b, failures_a, failures_b)]
     for level in levels:
         of_a, of_b = ([record for record in side if record.load.label == level] for side in (a, b))
-        found += [_tally(level, offence, of_a, of_b) for offence in Offence if offence is not Offence.NOT_STARTED]
-    return _by_fisher([tally for tally in found if tally.a[0] or tally.b[0]], alpha)
+        counted += [
+            _tally(level, failure_mode, of_a, of_b)
+            for failure_mode in FailureMode
+            if failure_mode is not FailureMode.NOT_STARTED
+        ]
+    return _by_fisher([tally for tally in counted if tally.a[0] or tally.b[0]], alpha)
 
 
 def _starts(
@@ -110,14 +114,14 @@ def _starts(
 ) -> Tally:
     counts: list[tuple[int, int]] = []
     for records, failures in ((a, failures_a), (b, failures_b)):
-        in_trials = sum(offence_of(record) is Offence.DIED for record in records)
+        in_trials = sum(failure_mode_of(record) is FailureMode.DIED for record in records)
         counts.append((max(0, len(failures) - in_trials), max(len(records), len(failures))))
-    return Tally(None, Offence.NOT_STARTED, *counts, judgement=_more(*counts, is_death=True))
+    return Tally(None, FailureMode.NOT_STARTED, *counts, judgement=_more(*counts, is_death=True))
 
 
-def _tally(level: str, offence: Offence, a: Sequence[TrialRecord], b: Sequence[TrialRecord]) -> Tally:
-    counts = [(sum(offence_of(record) is offence for record in side), len(side)) for side in (a, b)]
-    return Tally(level, offence, *counts, judgement=_more(*counts, is_death=offence is Offence.DIED))
+def _tally(level: str, failure_mode: FailureMode, a: Sequence[TrialRecord], b: Sequence[TrialRecord]) -> Tally:
+    counts = [(sum(failure_mode_of(record) is failure_mode for record in side), len(side)) for side in (a, b)]
+    return Tally(level, failure_mode, *counts, judgement=_more(*counts, is_death=failure_mode is FailureMode.DIED))
 
 
 def _more(a: tuple[int, int], b: tuple[int, int], *, is_death: bool) -> Judgement:
@@ -127,29 +131,31 @@ def _more(a: tuple[int, int], b: tuple[int, int], *, is_death: bool) -> Judgemen
     return Judgement.UNCLEAR if more >= _ONE_MORE else Judgement.SAME
 
 
-def _by_fisher(found: Sequence[Tally], alpha: float) -> list[Tally]:
-    """The same, with loads saturated judged by Fisher's test."""
-    p_values = {tally.level or "": fisher(tally.a, tally.b) for tally in found if tally.offence is Offence.SATURATED}
+def _by_fisher(counted: Sequence[Tally], alpha: float) -> list[Tally]:
+    """The tallies, with saturation judged by Fisher's test."""
+    p_values = {
+        tally.level or "": fisher(tally.a, tally.b) for tally in counted if tally.failure_mode is FailureMode.SATURATED
+    }
     adjusted = holm(p_values)
     judged: list[Tally] = []
-    for tally in found:
-        if tally.offence is not Offence.SATURATED:
+    for tally in counted:
+        if tally.failure_mode is not FailureMode.SATURATED:
             judged.append(tally)
             continue
         p_value = adjusted[tally.level or ""]
-        word = tally.judgement
-        if word is not Judgement.SAME:
-            word = Judgement.WORSE if p_value <= alpha else Judgement.UNCLEAR
-        judged.append(msgspec.structs.replace(tally, judgement=word, p_value=p_value))
+        judgement = tally.judgement
+        if judgement is not Judgement.SAME:
+            judgement = Judgement.WORSE if p_value <= alpha else Judgement.UNCLEAR
+        judged.append(msgspec.structs.replace(tally, judgement=judgement, p_value=p_value))
     return judged
 
 
 def fisher(a: tuple[int, int], b: tuple[int, int]) -> float:
-    """Fisher's exact test, one-sided: of so many or more on B's side if chance alone had placed them.
+    """Fisher's exact test, one-sided: probability of at least B's count if failures fell on trials at random.
 
     Args:
-        a: how many of how many trials of A.
-        b: of B.
+        a: A's failures and trials.
+        b: B's failures and trials.
     """
     (hit_a, all_a), (hit_b, all_b) = a, b
     hits = hit_a + hit_b

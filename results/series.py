@@ -1,4 +1,4 @@
-"""What a history says: series of points with their steps and drifts, and how the newest run stands in each."""
+"""Series of a history: points with their steps and drifts, and the verdict on the newest run of each."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -10,36 +10,36 @@ from results.statistics.change_points import ChangePoint, Course, Stretch
 
 
 class Outcome(StrEnum):
-    """What the newest runs say of a series, or of all."""
+    """Verdict on the newest run, for one series or for all."""
 
     NOT_WORSE = "not worse"
     WORSE = "worse"
-    """The newest step is on the metric's bad side."""
+    """The newest step is a degradation."""
     CANNOT_TELL = "cannot tell"
 
 
 class Doubt(StrEnum):
-    """Why a series cannot tell how its newest run is."""
+    """Why a series gives no verdict on its newest run."""
 
     TOO_FEW = "too few"
-    """Fewer points than two levels need."""
+    """Too few points for two levels."""
     NO_VALUE = "no value"
-    """The newest run planned this engine and load, and has no valid trial with this metric."""
+    """The newest run planned this engine and load but has no valid trial with this metric."""
     ZERO = "zero"
-    """The newest value is 0, which is no level yet."""
-    APART = "apart"
-    """The newest value lies far on the bad side: a run that went wrong, or the first of a new level."""
+    """The newest value is 0, which is not yet a level."""
+    OUTLIER = "outlier"
+    """The newest value is far on the bad side: a failed run, or the first of a new level."""
 
 
 class Point(msgspec.Struct, frozen=True):
     """One run in a series.
 
     Attributes:
-        run: its id.
+        run: id of the run.
         created_utc: ISO 8601.
-        commit: of the code under test; None where the run does not know it.
+        commit: of the code under test; None if not recorded.
         value: in the metric's unit.
-        trials: valid ones that it rests on.
+        trials: number of valid trials behind the value.
     """
 
     run: str
@@ -50,13 +50,13 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A step, and where to look for it.
+    """A step, and the commits between which its cause lies.
 
     Attributes:
-        last_before: the last run of the old level.
-        first_after: the first of the new one: what changed is after the one commit and up to the other.
-        step: its levels. A fall to 0 is one without a test: its ``p_value`` is 0.
-        is_worse: whether the new level is on the metric's bad side.
+        last_before: last run at the old level.
+        first_after: first run at the new level; the cause is after the commit of ``last_before``, up to its own.
+        step: the levels. A fall to 0 is not tested: its ``p_value`` is 0.
+        is_worse: whether the new level is a degradation.
     """
 
     last_before: Point
@@ -66,13 +66,13 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Drift(msgspec.Struct, frozen=True):
-    """A metric that moved a little with each run: no single commit is to blame.
+    """A gradual change over many runs, with no single commit to blame.
 
     Attributes:
-        first: the run in which it began.
-        last: the last one of it.
-        stretch: its fitted values.
-        is_worse: whether it went to the metric's bad side.
+        first: first run of the drift.
+        last: last run of the drift.
+        stretch: the fitted values.
+        is_worse: whether it is a degradation.
     """
 
     first: Point
@@ -82,7 +82,7 @@ class Drift(msgspec.Struct, frozen=True):
 
     @property
     def ratio(self) -> float:
-        """Value at its end over that at its beginning."""
+        """Fitted value at the end over that at the start."""
         return self.stretch.end / self.stretch.start
 
 
@@ -93,14 +93,14 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
         engine: label.
         level: label of the load.
         metric: name in the catalogue.
-        machine: in a few words.
-        points: values above 0, oldest first; indices of ``course`` count these.
-        zeros: points at 0 or below, which have no ratio to others and are left out.
-        course: levels and steps of the points; None where they are too few.
-        changes: steps among them.
-        drifts: likewise.
-        is_current: whether the newest run continues it.
-        doubt: why it does not say how the newest run is; None where it does, and where it is not current.
+        machine: processor, cores and GPUs.
+        points: values above 0, oldest first; ``course`` indexes these.
+        zeros: points at or below 0, excluded because they have no ratio to others.
+        course: levels and steps; None if there are too few points.
+        changes: the steps.
+        drifts: the drifts.
+        is_current: whether the newest run belongs to this series.
+        doubt: why there is no verdict on the newest run; None if there is one or the series has ended.
     """
 
     engine: str
@@ -117,28 +117,28 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def outcome(self) -> Outcome:
-        """Of its newest step; a series that has ended has nothing against the newest run."""
+        """Verdict from the newest step; a series that has ended says nothing about the newest run."""
         if self.is_current and self.changes and self.changes[-1].is_worse:
             return Outcome.WORSE
         return Outcome.CANNOT_TELL if self.doubt else Outcome.NOT_WORSE
 
     @property
     def last(self) -> Point:
-        """Its newest point, a 0 included."""
+        """The newest point, zeros included."""
         return max([*self.points[-1:], *self.zeros[-1:]], key=age)
 
 
 def outcome_of(series: Sequence[Series]) -> Outcome:
-    """Of all series: worse where one is; cannot tell where one cannot, or where none is current."""
+    """Combine all series: worse if any is, else cannot tell if any cannot or none is current."""
     outcomes = {entry.outcome for entry in series if entry.is_current} or {Outcome.CANNOT_TELL}
     return next(each for each in (Outcome.WORSE, Outcome.CANNOT_TELL, Outcome.NOT_WORSE) if each in outcomes)
 
 
 def is_worse(metric: str, before: float, after: float) -> bool:
-    """Whether ``after`` lies on the metric's bad side of ``before``."""
+    """Whether going from ``before`` to ``after`` is a degradation of the metric."""
     return (after > before) == (CATALOGUE[metric].better is Better.LOWER)
 
 
 def age(point: Point) -> tuple[str, str]:
-    """For sorting, oldest first; as the index sorts runs."""
+    """Sort key, oldest first; the index sorts runs the same way."""
     return point.created_utc, point.run

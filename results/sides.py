@@ -1,7 +1,7 @@
-"""The sides of a comparison: one engine's trials, of one run or of several.
+"""A side of a comparison: one engine's trials from one or several runs.
 
-A run is its folder, or what :mod:`results.benchmark_json` has kept of it: the same verdict follows from both. Trials
-that were measured in one run belong to one session; those that a run has taken over from an earlier one belong to that.
+A run is read from its folder or from a file of :mod:`results.benchmark_json`, with the same verdict. Trials measured in
+one run form a session; reused trials belong to the session of the run that measured them.
 """
 
 import math
@@ -15,23 +15,24 @@ from results.errors import NoEvidence, NotComparable
 from results.floor import FloorCell, stored_floors
 from results.metrics import Absence
 from results.records import Load, TrialRecord, Verdict
-from results.reliability import offence_of
+from results.reliability import failure_mode_of
 from results.run import Run, Trial, load
 from results.run_log import EngineFailure
+from results.text.findings import sentence
 
 AnyTrial = Trial | StoredTrial
 AnyRun = Run | StoredRun
-"""Read from a folder, or from a file."""
+"""A run read from a folder or from a file."""
 
 
-class SideOfRun(msgspec.Struct, frozen=True):
+class Side(msgspec.Struct, frozen=True):
     """One side of a comparison.
 
     Attributes:
         engine: label of the engine.
-        runs: where it comes from, oldest first.
-        sessions: its finished trials, by the id of the run in which they were measured, oldest first.
-        floors: what is known of the noise of the machine; None for what is stored beside the newest run.
+        runs: the runs, oldest first.
+        sessions: id of the run that measured them → finished trials, oldest first.
+        floors: noise floors of the machine; None to read those stored next to the newest run.
     """
 
     engine: str
@@ -41,38 +42,38 @@ class SideOfRun(msgspec.Struct, frozen=True):
 
     @property
     def run(self) -> AnyRun:
-        """The newest."""
+        """The newest run."""
         return self.runs[-1]
 
     @property
     def trials(self) -> list[AnyTrial]:
-        """Finished trials, INVALID ones among them."""
+        """Finished trials, including INVALID ones."""
         return [trial for session in self.sessions.values() for trial in session]
 
     @property
     def records(self) -> list[TrialRecord]:
-        """Of the finished trials."""
+        """Records of the finished trials."""
         return [trial.record for trial in self.trials]
 
     @property
     def failures(self) -> list[EngineFailure]:
-        """Starts of the engine that failed."""
+        """Failed starts of the engine."""
         return [
             failure for run in self.runs for failure in run.manifest.engine_failures if failure.engine == self.engine
         ]
 
     @property
     def loads(self) -> list[Load]:
-        """Load levels that were planned."""
+        """Planned load levels."""
         plans = (plan for run in self.runs for plan in run.manifest.trials if plan.engine == self.engine)
         return list({plan.load.label: plan.load for plan in plans}.values())
 
     def at(self, level: str) -> list[AnyTrial]:
-        """The valid trials at one load level."""
+        """Valid trials at one load level."""
         return [trial for session in self.valid_sessions(level).values() for trial in session]
 
     def known_floors(self) -> Sequence[FloorCell]:
-        """The noise floors; read only where they are needed.
+        """Noise floors; read from disk only when needed.
 
         Raises:
             RunUnreadable: the file is damaged.
@@ -80,47 +81,47 @@ class SideOfRun(msgspec.Struct, frozen=True):
         return stored_floors(root_of(self.run)) if self.floors is None else self.floors
 
     def valid_sessions(self, level: str) -> dict[str, list[AnyTrial]]:
-        """The valid trials at one load level by session; sessions without one are left out."""
-        found = {name: [t for t in trials if _is_valid_at(t, level)] for name, trials in self.sessions.items()}
-        return {name: trials for name, trials in found.items() if trials}
+        """Valid trials at one load level by session; sessions without any are omitted."""
+        valid = {name: [t for t in trials if _is_valid_at(t, level)] for name, trials in self.sessions.items()}
+        return {name: trials for name, trials in valid.items() if trials}
 
 
 def _is_valid_at(trial: AnyTrial, level: str) -> bool:
     return trial.record.verdict is Verdict.VALID and trial.record.load.label == level
 
 
-def select(text: str, engine: str | None = None, title: str | None = None) -> SideOfRun:
-    """Read ``RUN`` or ``RUN@ENGINE``.
+def select(text: str, engine: str | None = None, title: str | None = None) -> Side:
+    """Read the side named by ``RUN`` or ``RUN@ENGINE``.
 
-    ``RUN`` is a folder, a file of :mod:`results.benchmark_json`, or ``FILE/RUN_ID`` where that holds several runs.
+    ``RUN`` is a folder, a file of :mod:`results.benchmark_json`, or ``FILE/RUN_ID`` if the file holds several runs.
 
     Args:
-        text: what is meant.
-        engine: which, where the text names none and the run has it.
-        title: of the run, where the text names a file with several.
+        text: ``RUN`` or ``RUN@ENGINE``.
+        engine: default engine, used if the run has it.
+        title: title of the run, for a file that holds several.
 
     Raises:
-        RunNotFound, RunUnreadable: as :func:`results.load`.
-        NotImportable: as :func:`~results.benchmark_json.stored_run`.
-        NotComparable, NoEvidence: as :func:`only_side` and :func:`side_of`.
+        RunNotFound, RunUnreadable: as for :func:`results.load`.
+        NotImportable: as for :func:`~results.benchmark_json.stored_run`.
+        NotComparable, NoEvidence: as for :func:`only_side` and :func:`side_of`.
     """
-    place, _, wanted = text.partition("@")
-    path = Path(place)
+    location, _, named_engine = text.partition("@")
+    path = Path(location)
     is_file = path.is_file() or path.parent.is_file()
-    run = stored_run(path, title) if is_file else load(place)
-    return side_of(run, wanted) if wanted else only_side(run, engine)
+    run = stored_run(path, title) if is_file else load(location)
+    return side_of(run, named_engine) if named_engine else only_side(run, engine)
 
 
-def only_side(run: AnyRun, engine: str | None = None) -> SideOfRun:
-    """The only engine of a run, or the one that is meant.
+def only_side(run: AnyRun, engine: str | None = None) -> Side:
+    """Return the side of ``engine``, or of the run's only engine.
 
     Args:
-        run: which run.
-        engine: which engine; one that the run does not have is not meant.
+        run: the run.
+        engine: label; ignored if the run does not have it.
 
     Raises:
-        NotComparable: the run has several engines and none is meant.
-        NoEvidence: as :func:`side_of`.
+        NotComparable: the run has several engines and ``engine`` is none of them.
+        NoEvidence: as for :func:`side_of`.
     """
     engines = _engines(run)
     if engine in engines:
@@ -131,12 +132,12 @@ def only_side(run: AnyRun, engine: str | None = None) -> SideOfRun:
     return side_of(run, engines[0])
 
 
-def side_of(run: AnyRun, engine: str) -> SideOfRun:
-    """One engine of a run.
+def side_of(run: AnyRun, engine: str) -> Side:
+    """Return the side of one engine of a run.
 
     Raises:
-        NotComparable: the run has no such engine.
-        NoEvidence: it has no valid trial of it, and none that says anything against the engine.
+        NotComparable: the run does not have the engine.
+        NoEvidence: the engine has no valid trial, and no trial that is evidence against it.
     """
     if engine not in _engines(run):
         raise NotComparable(f"{run.path} has no engine '{engine}'; it has {', '.join(_engines(run))}")
@@ -144,73 +145,71 @@ def side_of(run: AnyRun, engine: str) -> SideOfRun:
     sessions: dict[str, list[AnyTrial]] = {}
     for trial in sorted(finished, key=lambda trial: trial.record.adopted_from is None):
         sessions.setdefault(trial.record.adopted_from or run.manifest.run_id, []).append(trial)
-    side = SideOfRun(engine, [run], sessions)
-    says_something = any(t.record.verdict is Verdict.VALID or offence_of(t.record) for t in finished)
-    if not says_something and not side.failures:
+    side = Side(engine, [run], sessions)
+    has_evidence = any(t.record.verdict is Verdict.VALID or failure_mode_of(t.record) for t in finished)
+    if not has_evidence and not side.failures:
         raise NoEvidence(f"{run.path} has no valid trial of {engine}{_why_not(run, finished)}")
     return side
 
 
-def together(sides: Sequence[SideOfRun]) -> SideOfRun:
-    """Several runs of one engine as one side.
+def together(sides: Sequence[Side]) -> Side:
+    """Combine several runs of one engine into one side.
 
     Args:
         sides: at least one.
 
     Raises:
-        NotComparable: they are of several engines.
+        NotComparable: they are of different engines.
     """
     first, *others = sorted(sides, key=lambda side: side.run.manifest.created_utc)
     sessions = dict(first.sessions)
     for other in others:
         if other.engine != first.engine:
-            raise NotComparable(f"a side is one engine, not {first.engine} and {other.engine}")
+            raise NotComparable(f"a side must be one engine, not {first.engine} and {other.engine}")
         sessions |= {name: trials for name, trials in other.sessions.items() if name not in sessions}
     return msgspec.structs.replace(first, runs=[side.run for side in (first, *others)], sessions=sessions)
 
 
 def compared_value(trial: AnyTrial, metric: str) -> float | None:
-    """A metric of a trial as it is compared; None where the trial lacks it.
+    """Return a trial's value of a metric for comparison; None if the trial lacks it.
 
-    Failures are a share of the requests. A percentile that lies among failures is worse than any number: infinity.
+    Failures are a fraction of the requests. A percentile among failures is infinity: worse than any number.
     """
-    found = trial.metrics[metric]
-    if found.absence is Absence.AMONG_FAILURES:
+    measured = trial.metrics[metric]
+    if measured.absence is Absence.AMONG_FAILURES:
         return math.inf
-    value = found.value
+    value = measured.value
     return value if value is None or metric != "failures" else value / max(1, measured_requests(trial))
 
 
 def measured_requests(trial: AnyTrial) -> int:
-    """How many requests its metrics count; those planned where its log is not known."""
+    """Number of requests that a trial's metrics count; the planned ones if its log is unknown."""
     return trial.work.requests or trial.record.planned_requests
 
 
 def root_of(run: AnyRun) -> Path:
-    """The folder of the runs among which a run lies, or in which its file does."""
+    """Return the folder of runs that contains a run or its file."""
     if not isinstance(run, StoredRun):
         return run.path.parent
-    place = Path(run.file)
-    return place if place.is_dir() else place.parent
+    path = Path(run.file)
+    return path if path.is_dir() else path.parent
 
 
-def labels(a: SideOfRun, b: SideOfRun) -> tuple[str, str]:
-    """Headings of two sides: the engines where they differ, else the engines with their runs."""
+def labels(a: Side, b: Side) -> tuple[str, str]:
+    """Return headings of two sides: the engines, with their runs if the engines are the same."""
     if a.engine != b.engine:
         return a.engine, b.engine
     return _with_run(a), _with_run(b)
 
 
-def _with_run(side: SideOfRun) -> str:
+def _with_run(side: Side) -> str:
     more = f" and {len(side.runs) - 1} before it" if len(side.runs) > 1 else ""
     return f"{side.engine} ({side.run.path.name}{more})"
 
 
 def _why_not(run: AnyRun, finished: Sequence[AnyTrial]) -> str:
-    from results.report.findings import sentence  # noqa: PLC0415  (the report's format imports this module's)
-
-    found = (finding for trial in finished for finding in trial.record.invalidating)
-    why = next(map(sentence, found), run.manifest.failure)
+    findings = (finding for trial in finished for finding in trial.record.invalidating)
+    why = next(map(sentence, findings), run.manifest.failure)
     return f": {why}" if why else "; none of them ended"
 
 

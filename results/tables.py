@@ -1,7 +1,7 @@
-"""A run's frames as files that other programs read: CSV, Parquet and JSON.
+"""Export a run's frames as CSV, Parquet or JSON.
 
-CSV is opened by spreadsheets, which take a text that begins with ``= + - @`` for a formula; such a cell gets a quote
-mark before it (OWASP, "CSV injection"). Numbers stay numbers, times stay in the units that their columns name.
+Spreadsheets treat CSV text that starts with ``= + - @`` as a formula; such cells are prefixed with a quote mark (OWASP,
+"CSV injection"). Numbers stay numbers, and times stay in the units of their column names.
 """
 
 import csv
@@ -20,7 +20,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 class Table(StrEnum):
-    """What there is of a run."""
+    """Frames of a run."""
 
     SUMMARY = "summary"
     TRIALS = "trials"
@@ -30,7 +30,7 @@ class Table(StrEnum):
 
 
 class Format(StrEnum):
-    """How it is written."""
+    """File formats."""
 
     CSV = "csv"
     PARQUET = "parquet"
@@ -38,15 +38,15 @@ class Format(StrEnum):
 
 
 def table(run: Run, which: Table, how: Format) -> bytes:
-    """One of a run's frames as a file.
+    """Encode one of a run's frames.
 
     Args:
-        run: as ``results.load`` gives it.
-        which: rows and columns are those of the frame of that name.
-        how: JSON is a list of records.
+        run: a loaded run.
+        which: the frame.
+        how: the file format; JSON is a list of records.
 
     Raises:
-        NotExportable: the run has no row of it, or Parquet is not installed.
+        NotExportable: the frame is empty, or pyarrow is not installed.
     """
     frame: pd.DataFrame = getattr(run, which.value)
     if frame.empty:
@@ -58,7 +58,7 @@ def _csv(frame: "pd.DataFrame") -> bytes:
     safe = frame.rename(columns=_defused)
     for name in _texts(safe):
         safe[name] = safe[name].map(_defused)
-    # every text in quotes: a carriage return in one would else begin a new row
+    # quote all text: a bare carriage return would start a new row
     return safe.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC).encode("utf-8", errors="replace")
 
 
@@ -68,7 +68,7 @@ def _json(frame: "pd.DataFrame") -> bytes:
 
 
 def _parquet(frame: "pd.DataFrame") -> bytes:
-    # a Parquet column has one type: telemetry's hold numbers beside words
+    # a Parquet column has one type, but telemetry columns mix numbers and text
     typed = frame.astype(dict.fromkeys(_texts(frame), "string"))
     target = io.BytesIO()
     try:
@@ -79,7 +79,7 @@ def _parquet(frame: "pd.DataFrame") -> bytes:
 
 
 def _texts(frame: "pd.DataFrame") -> list[str]:
-    """Columns that may hold text."""
+    """Names of the columns that can hold text."""
     return [str(name) for name, kind in frame.dtypes.items() if kind.kind not in "biufc"]
 
 

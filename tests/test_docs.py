@@ -27,8 +27,8 @@ from harness.experiment.config import (
 )
 from results.metrics import CATALOGUE
 from results.records import Cache, Load, Slo
-from results.report.format import interval_text
 from results.statistics.interval import log_t_interval
+from results.text.format import interval_text
 from workloads import ARRIVALS, workload_names
 
 ROOT = Path(__file__).parents[1]

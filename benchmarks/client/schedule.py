@@ -25,8 +25,8 @@ from harness.verdict.judge import Evidence, judge
 from results.findings import FindingCode
 from results.metrics import latency
 from results.records import Load, RequestRecord, Window
-from results.report.findings import sentences
 from results.store import TrialFolder
+from results.text.findings import sentences
 from workloads import PlannedSession, Poisson, Session, Turn
 
 RATES = {50: 40.0, 200: 20.0, 1000: 10.0}

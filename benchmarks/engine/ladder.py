@@ -22,9 +22,9 @@ import results
 from benchmarks.bars import Bars
 from benchmarks.experiments import measured
 from results.metrics import CATALOGUE
-from results.report.format import interval_text, ratio_text
 from results.run import Cell, Run, by_repeat
 from results.statistics import Interval, compare_runs
+from results.text.format import interval_text, ratio_text
 
 EXPERIMENT = Path(__file__).with_suffix(".toml")
 RATE, SHOWN = "output_tokens_per_s", ("output_tokens_per_s", "ttft_p50_s", "itl_p50_s", "itl_p99_s")

@@ -27,7 +27,7 @@ from benchmarks.engines.life_cycle import MARK, marked
 from results.findings import FindingCode
 from results.frames import FrameLog
 from results.records import Phase, StreamRecord, Verdict
-from results.report.findings import sentence
+from results.text.findings import sentence
 from tests.engines.quill import ROOT, install, model
 
 SLACK_S = 2.0

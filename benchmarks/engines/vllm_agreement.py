@@ -5,7 +5,7 @@ nothing else. One server is started by the adapter. First the harness puts a cha
 ``/metrics`` is read right before and after, and the means of what was added to its histograms of TTFT and ITL are
 compared with the means of ours, by whose client's error they may differ on top. Then ``vllm bench serve`` and the
 harness take turns with the very same requests, prompts of random words, on an empty cache: by how much they differ is
-the median over the rounds, ours as vLLM's tool defines its figures. ``--quick`` is a look at whether it works.
+the median over the rounds, ours as vLLM's tool defines its figures. ``--quick`` is a view at whether it works.
 """
 
 import argparse
@@ -35,8 +35,8 @@ from harness.experiment.config import experiment_from
 from results.client_error import widest_s
 from results.metrics import latency, under_load
 from results.records import Outcome
-from results.report.findings import sentences
 from results.run import Trial
+from results.text.findings import sentences
 from results.views import VIEWS, Log
 from workloads import Random, Seed, Tokenizer
 
@@ -204,7 +204,7 @@ async def against_bench(bench: Bench, rounds: int, requests: int, bars: Bars) ->
 
 def as_bench(trial: Trial) -> dict[str, float]:
     """Our record of a load, as vLLM's tool would have printed it."""
-    figures = VIEWS["vllm"].look(Log.of(trial)).figures
+    figures = VIEWS["vllm"].view(Log.of(trial)).figures
     found = {name: figures[printed].value.value or 0.0 for name, printed in FIGURES.items()}
     return {**found, "tokens": figures["Total generated tokens"].value.value or 0.0}
 

@@ -26,7 +26,7 @@ from results.gate import Outcome, judge
 from results.metrics import CATALOGUE, HEADLINE, Better, Value, absent
 from results.records import Load, RunStatus, Slo, TrialPlan, TrialRecord, Verdict, Window
 from results.run_log import Manifest
-from results.sides import SideOfRun, side_of, together
+from results.sides import Side, side_of, together
 from results.work import Work
 
 ALPHA, TRIALS, REQUESTS = 0.01, 8, 1_000
@@ -96,7 +96,7 @@ def run(rng: np.random.Generator, world: World, number: int, engines: str) -> St
     return StoredRun("", manifest, [trial(rng, world, plan, log) for plan, log in zip(in_time, logs, strict=True)])
 
 
-def sides(rng: np.random.Generator, world: World, baseline: str) -> tuple[SideOfRun, SideOfRun]:
+def sides(rng: np.random.Generator, world: World, baseline: str) -> tuple[Side, Side]:
     """The two sides of one gate."""
     if baseline == "now":
         both = run(rng, world, 0, "ab")

@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.bars import Bars
 from results.metrics import CATALOGUE
 from results.statistics import ALPHA, BAND, Judgement, compare_runs, guardrails, log_t_interval
-from results.statistics.sequential import looks_of, nominal_levels
+from results.statistics.sequential import analysis_schedule, nominal_levels
 
 METRIC = CATALOGUE["itl_p50_s"]
 NARROW = 0.001
@@ -116,7 +116,7 @@ def many_metrics(bars: Bars, reports: int, metrics: int = 60) -> None:
 
 def sequential(bars: Bars, count: int) -> None:
     """The same, with looks on the way; each comparison ends at the first look that is clear."""
-    looks = looks_of(8)
+    looks = analysis_schedule(8)
     levels = nominal_levels(ALPHA, looks)
     print(f"looks after {looks} repeats, at " + ", ".join(f"{level:.4f}" for level in levels))
     for seed, (effect, band, wanted) in enumerate(((0.0, NARROW, ALARMS), (0.05, BAND, {Judgement.WORSE})), start=80):

@@ -25,7 +25,7 @@ from harness.truth import Schedule, truth_process
 from harness.truth.record import stream_records
 from results.records import Load as Level
 from results.records import RequestRecord
-from results.views import VIEWS, Concept, Figure, Log
+from results.views import VIEWS, Figure, Log, MetricFamily
 
 CONCURRENCY, REQUESTS, TOKENS = 4, 24, 32
 MAX_APART_PCT = 1.0
@@ -33,8 +33,8 @@ _NOISE = ("std", "min", "max")
 """Statistics of the tools' own error rather than of the server: compared by the tools' own stamps only."""
 
 
-_RATES = (Concept.REQUEST_RATE, Concept.OUTPUT_RATE)
-_UNSTAMPED = {"vllm": (Concept.DURATION, *_RATES), "aiperf": _RATES}
+_RATES = (MetricFamily.REQUEST_RATE, MetricFamily.OUTPUT_RATE)
+_UNSTAMPED = {"vllm": (MetricFamily.DURATION, *_RATES), "aiperf": _RATES}
 """What rests on the beginning and end of a whole run, which these tools' files do not say."""
 
 
@@ -89,7 +89,7 @@ async def run(name: str, case: str, model: Path, folder: Path) -> Outcome:
 def figures_of(tool: str, requests: list[RequestRecord]) -> dict[str, Figure]:
     """The figures that our view gives for ``requests``."""
     start_ns = min(request.planned_ns for request in requests)
-    return VIEWS[tool].look(Log(requests, start_ns, Level(concurrency=CONCURRENCY))).figures
+    return VIEWS[tool].view(Log(requests, start_ns, Level(concurrency=CONCURRENCY))).figures
 
 
 def differences(outcome: Outcome) -> dict[str, tuple[float, float, float]]:
@@ -98,7 +98,7 @@ def differences(outcome: Outcome) -> dict[str, tuple[float, float, float]]:
     compared = {
         name: ours[name].value.value or 0.0
         for name in outcome.printed
-        if ours[name].stat not in _NOISE and ours[name].concept is not Concept.OTHER
+        if ours[name].stat not in _NOISE and ours[name].family is not MetricFamily.OTHER
     }
     return {name: (said := outcome.printed[name], value, _apart_pct(said, value)) for name, value in compared.items()}
 
@@ -110,7 +110,7 @@ def own_stamps(outcome: Outcome) -> dict[str, float]:
     return {
         name: _apart_pct(said, ours[name].value.value or 0.0)
         for name, said in outcome.printed.items()
-        if ours[name].concept not in unstamped
+        if ours[name].family not in unstamped
     }
 
 

@@ -18,7 +18,7 @@ def doctor(*, json: Json = False) -> int:
 
     from harness.cli.reading import print_json
     from harness.host.doctor import State, examine_machine
-    from results.report.format import plain
+    from results.text.format import plain
 
     checks = examine_machine()
     if json:

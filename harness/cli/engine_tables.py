@@ -17,8 +17,8 @@ from engines.errors import UnknownEngine
 from engines.machine import Machine
 from engines.registry import adapter_class, is_server_engine, known_adapters
 from engines.spec import Cannot
-from results.report.format import ABSENT, plain, plain_block
 from results.report.terminal_table import terminal_table
+from results.text.format import ABSENT, plain, plain_block
 
 _HERE = {
     State.READY: ("yes", "green"),

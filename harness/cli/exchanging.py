@@ -37,7 +37,7 @@ def views(run: str, *, as_: As = None, json: Json = False) -> int:
     from rich.console import Console
 
     from harness.cli.reading import print_json, read
-    from results.views.terminal import WIDTH, print_tool, print_views
+    from results.report.view_tables import WIDTH, print_tool, print_views
 
     found = read(run)
     console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
@@ -94,7 +94,7 @@ def _summary(run: "Run", name: str | None) -> dict[str, Any]:
     import msgspec
 
     from results.views import VIEWS
-    from results.views.side_by_side import look
+    from results.views.side_by_side import view_trials
 
     tools = [tool for tool in VIEWS.values() if name in {None, tool.name}]
     return {
@@ -103,7 +103,7 @@ def _summary(run: "Run", name: str | None) -> dict[str, Any]:
             tool.name: {
                 "title": tool.title,
                 "version": tool.version,
-                "habits": msgspec.to_builtins(tool.habits),
+                "conventions": msgspec.to_builtins(tool.conventions),
                 "definitions": msgspec.to_builtins(tool.definitions),
             }
             for tool in tools
@@ -117,6 +117,6 @@ def _summary(run: "Run", name: str | None) -> dict[str, Any]:
                 "verdict": seen.trial.record.verdict.value,
                 "views": {tool.name: msgspec.to_builtins(seen.views[tool.name]) for tool in tools},
             }
-            for seen in look(run)
+            for seen in view_trials(run)
         ],
     }

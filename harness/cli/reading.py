@@ -68,7 +68,7 @@ def compare(
     json
         Print the comparisons as JSON on stdout.
     """
-    from results.comparing import compare_sides
+    from results.comparison import compare_sides
     from results.report import print_comparison
     from results.sides import select
     from results.terms import agreed

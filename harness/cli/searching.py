@@ -122,8 +122,8 @@ def _tell(run: "Run", *, json: bool) -> None:
 
 
 def _exit_code(run: "Run") -> int:
-    from results.report.format import plain
     from results.report.search_lines import search_lines
+    from results.text.format import plain
 
     if run.search is None or not run.search.engines:
         sys.stderr.write(f"bakeoff: {plain(run.manifest.failure or 'nothing was searched')}\n")

@@ -49,13 +49,13 @@ def dashboard(
     import os
 
     from harness.errors import BadExperiment
-    from results.dashboard import doors_for, serve
+    from results.dashboard import access_policy, serve
 
     token = os.environ.get(token_env) if token_env else None
     if token_env and not token:
         raise BadExperiment(f"the environment variable {token_env} is not set; export the token in it")
-    doors = doors_for(host, network=network, names=tuple(name or ()), token=token)
-    asyncio.run(serve(runs, doors, port, ready=_announce, rebuild=rebuild))
+    access = access_policy(host, network=network, names=tuple(name or ()), token=token)
+    asyncio.run(serve(runs, access, port, ready=_announce, rebuild=rebuild))
     return EXIT_OK
 
 

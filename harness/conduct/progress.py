@@ -10,11 +10,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from harness.experiment.config import Experiment
 from results.records import TrialRecord, Verdict
-from results.report.findings import sentences
-from results.report.format import plain
 from results.report.search_lines import attempt_text
 from results.run_log import EngineStarted, EngineStarting, Event, LevelJudged, RunLog, TrialFinished, TrialPlanned
 from results.search import Over
+from results.text.findings import sentences
+from results.text.format import plain
 from results.units import NS_PER_S
 
 _START_S = 6.0

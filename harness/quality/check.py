@@ -11,7 +11,7 @@ from harness.experiment.config import Experiment
 from harness.quality.answers import Candidate, prepared
 from harness.quality.scorer import Line, Score, Scores, not_installed, scored
 from harness.traffic.planner import Traffic, TrafficPlanner
-from results.quality import Difference, Likeness, QualityRecord, QualitySample, pooled
+from results.quality import Difference, QualityRecord, QualitySample, TokenMatch, pooled
 from results.records import Outcome, Phase, RequestRecord, TrialRecord
 from results.store import RunFolder, TrialFolder
 from workloads import Tokenizer, Turn
@@ -169,7 +169,7 @@ def _scored(sample: QualitySample, score: Score | None, failure: str | None, tok
     if score is None or score.error:
         why = score.error if score else failure
         return msgspec.structs.replace(sample, why=why or "the reference did not score it")
-    values = {name: getattr(score, name) for name in Likeness.__struct_fields__}
+    values = {name: getattr(score, name) for name in TokenMatch.__struct_fields__}
     return msgspec.structs.replace(
         sample, **values | {name: _with_text(values[name], tokenizer) for name in ("first", "worst")}
     )

@@ -10,7 +10,7 @@ import msgspec
 
 from engines.secrets import masked
 from harness.host.child import child_process, read_line, send, tail
-from results.quality import Likeness
+from results.quality import TokenMatch
 
 _PACKAGES = ("torch", "safetensors", "gguf")
 """Packages of the extra ``engine`` that it needs; checked without importing them."""
@@ -25,7 +25,7 @@ class Line(msgspec.Struct, frozen=True):
     logprobs: list[float] | None = None
 
 
-class Score(Likeness, frozen=True, kw_only=True):
+class Score(TokenMatch, frozen=True, kw_only=True):
     """Output of the scorer for one answer."""
 
     id: str

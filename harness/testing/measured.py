@@ -11,11 +11,11 @@ from results.baseline import baseline_of
 from results.gate import GateVerdict, Outcome, judge
 from results.objectives import missed, objectives
 from results.records import Verdict
-from results.report.findings import miss_sentence
 from results.report.gate import doubt_texts, regression_texts
 from results.sides import only_side, side_of
 from results.statistics import ALPHA
 from results.terms import agreed
+from results.text.findings import miss_sentence
 
 NO_BASELINE = "none"
 """The baseline of whoever has none yet."""

@@ -225,14 +225,14 @@ def client_faults(evidence: Evidence) -> list[Finding]:
 def _restarted(telemetry: Sequence[TelemetryRecord]) -> Iterator[Finding]:
     fell = fall(telemetry)
     if fell is not None and not fell.several:
-        yield invalid(FindingCode.ENGINE_RESTARTED, counter=fell.name, before=fell.height, after=fell.floor)
+        yield invalid(FindingCode.ENGINE_RESTARTED, counter=fell.name, before=fell.before, after=fell.after)
 
 
 def _of_counters(evidence: Evidence) -> Iterator[Finding]:
     """What the engine's own counters say against themselves, or against the client's count."""
     fell = fall(evidence.telemetry)
     if fell is not None and fell.several:
-        yield warning(FindingCode.SEVERAL_SERVERS, counter=fell.name, before=fell.height, after=fell.floor)
+        yield warning(FindingCode.SEVERAL_SERVERS, counter=fell.name, before=fell.before, after=fell.after)
     elif disagreement := tokens_disagree(evidence.telemetry, evidence.requests):
         yield disagreement
 
@@ -244,7 +244,7 @@ def _hits(evidence: Evidence, load: Sequence[RequestRecord]) -> tuple[int, int] 
     """
     if tokens := prompt_tokens(load):
         return tokens
-    hit = readings(evidence.telemetry).moved("prefix_hits_tokens_total").value
+    hit = readings(evidence.telemetry).increase("prefix_hits_tokens_total").value
     if hit is None:
         return None
     return round(hit), sum(request.prompt_tokens or request.wanted_input_tokens or 0 for request in load)

@@ -14,13 +14,13 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from results.dashboard import prometheus
+from results.dashboard.access import AccessPolicy, guard
 from results.dashboard.addresses import report_at
-from results.dashboard.comparing import compare_html
-from results.dashboard.doors import Doors, guard
-from results.dashboard.histories import history_page
-from results.dashboard.listing import list_page, query_of
+from results.dashboard.compare_page import compare_html
+from results.dashboard.history_page import history_page
 from results.dashboard.live import Live
-from results.dashboard.rendering import message_html, report_html, served
+from results.dashboard.pages import message_html, report_html, served
+from results.dashboard.run_list import list_page, query_of
 from results.dashboard.watcher import SCAN_S, Watcher
 from results.errors import NotExportable, NotServed, ResultsError
 from results.index import Index, RunFacts
@@ -30,19 +30,19 @@ from results.tables import Format, Table, table
 
 WATCHER = web.AppKey("watcher", Watcher)
 _TYPES = {Format.CSV: "text/csv", Format.PARQUET: "application/vnd.apache.parquet", Format.JSON: "application/json"}
-_MOST_LISTED = 10_000
+_MAX_LISTED = 10_000
 routes = web.RouteTableDef()
 
 
-def make_app(index: Index, doors: Doors, *, scan_s: float = SCAN_S) -> web.Application:
+def make_app(index: Index, access: AccessPolicy, *, scan_s: float = SCAN_S) -> web.Application:
     """The application.
 
     Args:
         index: of the folder of runs; it is closed with the application.
-        doors: who is let in.
+        access: who is let in.
         scan_s: an answer's view of the folder is at most about so old, in seconds.
     """
-    app = web.Application(middlewares=[guard(doors), _told])
+    app = web.Application(middlewares=[guard(access), _told])
     app.add_routes(routes)
 
     async def watched(app: web.Application) -> AsyncIterator[None]:
@@ -55,12 +55,14 @@ def make_app(index: Index, doors: Doors, *, scan_s: float = SCAN_S) -> web.Appli
     return app
 
 
-async def serve(root: Path, doors: Doors, port: int, *, ready: Callable[[str], None], rebuild: bool = False) -> None:
+async def serve(
+    root: Path, access: AccessPolicy, port: int, *, ready: Callable[[str], None], rebuild: bool = False
+) -> None:
     """Listen until SIGINT or SIGTERM.
 
     Args:
         root: folder of runs.
-        doors: who is let in, and the address.
+        access: who is let in, and the address.
         port: 0 for a free one.
         ready: is told the address to open, with the token where one is needed.
         rebuild: make the index anew.
@@ -72,24 +74,26 @@ async def serve(root: Path, doors: Doors, port: int, *, ready: Callable[[str], N
     index = Index(root)
     if rebuild:
         index.forget()
-    runner = web.AppRunner(make_app(index, doors), access_log=None)
+    runner = web.AppRunner(make_app(index, access), access_log=None)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, doors.host, port)
+        site = web.TCPSite(runner, access.host, port)
         try:
             await site.start()
         except OSError as error:
-            raise NotServed(f"cannot listen on {doors.host}:{port}: {error.strerror}; choose another --port") from error
-        ready(_address(runner, doors))
+            raise NotServed(
+                f"cannot listen on {access.host}:{port}: {error.strerror}; choose another --port"
+            ) from error
+        ready(_address(runner, access))
         await _stopped()
     finally:
         await runner.cleanup()
 
 
-def _address(runner: web.AppRunner, doors: Doors) -> str:
+def _address(runner: web.AppRunner, access: AccessPolicy) -> str:
     port = runner.addresses[0][1]
-    host = f"[{doors.host}]" if ":" in doors.host else doors.host
-    return f"http://{host}:{port}/" + (f"?token={quote(doors.token)}" if doors.token else "")
+    host = f"[{access.host}]" if ":" in access.host else access.host
+    return f"http://{host}:{port}/" + (f"?token={quote(access.token)}" if access.token else "")
 
 
 async def _stopped() -> None:
@@ -184,7 +188,7 @@ async def history(request: web.Request) -> web.Response:
 async def api_runs(request: web.Request) -> web.Response:
     """The list for programs, with the same filters."""
     index = await _fresh(request)
-    query = query_of(request.query, limit=_MOST_LISTED)
+    query = query_of(request.query, limit=_MAX_LISTED)
     return _json([] if query is None else await asyncio.to_thread(index.runs, query))
 
 

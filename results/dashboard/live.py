@@ -16,9 +16,9 @@ import msgspec
 
 from results.jsonl import read_after
 from results.records import RunStatus, TelemetryRecord, TrialPlan
-from results.report.findings import sentences
 from results.run_log import Event, RunLog
 from results.store import RunFolder, TrialFolder
+from results.text.findings import sentences
 from results.units import NS_PER_S
 
 _RECENT = 200

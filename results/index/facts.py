@@ -9,11 +9,11 @@ from results.comparability import digest
 from results.metrics import CATALOGUE
 from results.primary import primary_load, primary_metric
 from results.records import RunStatus, Verdict
-from results.report.format import machine_text
 from results.report.verdict import VerdictLine, verdict
 from results.run import Run, Trial, by_repeat
 from results.run_log import Manifest, Source
 from results.store import RunFolder
+from results.text.format import machine_text
 
 
 class Spread(msgspec.Struct, frozen=True, array_like=True):

@@ -1,4 +1,4 @@
-"""What each metric rests on: what one observation of it is, where it is counted, and how many a trial has."""
+"""Observations behind each metric: what one observation is, over which span, and how many a trial has."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -12,21 +12,21 @@ from results.records import RequestRecord, TelemetryRecord, Window
 
 
 class Span(StrEnum):
-    """Which part of a trial is looked at."""
+    """Part of a trial over which observations are counted."""
 
     WINDOW = "window"
     TRIAL = "whole trial"
 
 
 class Basis(msgspec.Struct, frozen=True):
-    """What a family of metrics rests on.
+    """Observations behind a metric family.
 
     Attributes:
-        one: what one observation is.
-        span: where observations are counted.
+        observation: what one observation is.
+        span: part of the trial over which observations are counted.
     """
 
-    one: str
+    observation: str
     span: Span
 
 
@@ -58,18 +58,18 @@ BASES: dict[str, Basis] = {
     "energy_above_idle_per_output_token_j": _ENERGY,
     "energy_per_request_j": _ENERGY,
 }
-"""By family: the percentiles of one latency are one family, every other metric is its own."""
+"""By metric family: the percentiles of one latency form a family, every other metric is its own."""
 
 
 def family_of(metric: str) -> str:
-    """The family of a metric: ``ttft_p50_s`` → ``ttft``, ``attainment`` → ``attainment``."""
+    """Return the family of a metric: ``ttft_p50_s`` → ``ttft``, ``attainment`` → ``attainment``."""
     return _FAMILIES[metric]
 
 
 def observation_counts(
     requests: Sequence[RequestRecord], telemetry: Sequence[TelemetryRecord], window: Window
 ) -> dict[str, int]:
-    """How many observations one trial has of each family of :data:`BASES`.
+    """Count a trial's observations of each family of :data:`BASES`.
 
     Args:
         requests: decoded, warm-up included.

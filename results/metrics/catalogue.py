@@ -1,4 +1,4 @@
-"""Every metric by name: title, unit, direction and definition. Tables, reports and comparisons all read this."""
+"""Catalogue of metrics: name, title, unit, direction and definition, shared by tables, reports and comparisons."""
 
 from collections.abc import Container
 from enum import StrEnum
@@ -6,12 +6,11 @@ from enum import StrEnum
 import msgspec
 
 DEFINITIONS = 2
-"""Version of the definitions: values stored under another one mean another thing, and are not compared. Raise it
-whenever a definition changes."""
+"""Version of the definitions; values of different versions are not compared. Raise it whenever a definition changes."""
 
 
 class Unit(StrEnum):
-    """Units of stored and computed values; formatting happens at the edge."""
+    """Units of stored and computed values; :mod:`results.text.format` scales them for display."""
 
     SECONDS = "s"
     PER_SECOND = "/s"
@@ -23,20 +22,20 @@ class Unit(StrEnum):
 
 
 class Better(StrEnum):
-    """Which way is an improvement."""
+    """Direction of improvement."""
 
     LOWER = "lower"
     HIGHER = "higher"
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """One metric's identity.
+    """Identity of one metric.
 
     Attributes:
         name: key in frames and JSON; ends in its unit where it has one.
         title: column heading.
         unit: of the value.
-        better: which way is an improvement.
+        better: direction of improvement.
         definition: one sentence; the symbols are those of docs/definitions.md.
     """
 
@@ -122,14 +121,14 @@ HEADLINE = (
     "failures",
     "peak_host_bytes",
 )
-"""The columns of the summary table of a run without a GPU, and the metrics that are compared."""
+"""Columns of the summary table of a run without a GPU, and the metrics compared by default."""
 
 
 def headline(known: Container[str]) -> tuple[str, ...]:
-    """The columns of a summary table: memory is that of the GPUs where an engine was seen to have some.
+    """Return the columns of a summary table; memory is GPU memory if any engine used it.
 
     Args:
-        known: metrics that any cell of the table has.
+        known: names of metrics that any cell of the table has.
     """
     memory = "peak_gpu_bytes" if "peak_gpu_bytes" in known else "peak_host_bytes"
     return tuple(memory if name == "peak_host_bytes" else name for name in HEADLINE)

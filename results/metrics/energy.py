@@ -1,8 +1,8 @@
-"""Energy of the GPUs over a window, from NVML's energy counter.
+"""GPU energy over a window, from NVML's energy counter.
 
-The counter steps about every 100 ms (seen on an H200), so a window of :data:`MIN_WINDOW_S` bounds the edge error by
-0.7 %. The counter is cross-checked against the integral of the power readings; further apart than
-:data:`MAX_DISAGREEMENT` both are doubted and no number is given. Host power is not measured.
+The counter is updated about every 100 ms (observed on an H200), so a window of :data:`MIN_WINDOW_S` bounds the edge
+error by 0.7 %. The counter is checked against the integral of the power samples; if they differ by more than
+:data:`MAX_DISAGREEMENT`, no number is given. Host power is not measured.
 """
 
 from collections.abc import Sequence
@@ -23,25 +23,25 @@ MAX_STANDSTILL_S = 2.0
 
 
 class Energy(msgspec.Struct, frozen=True):
-    """Joules over the window: all of it, and what is left after the idle draw is taken away."""
+    """Joules over the window: in total, and minus the idle draw."""
 
     total_j: Value
     above_idle_j: Value
 
 
 def energy(telemetry: Sequence[TelemetryRecord], window: Window, idle: Window | None = None) -> Energy:
-    """Energy of all GPUs over ``window``.
+    """Compute the energy of all GPUs over ``window``.
 
     Args:
         telemetry: samples with ``energy_j`` (counter) and ``power_w`` of sources named ``gpu…``.
         window: the steady window.
-        idle: a window before the load in which nothing ran; without it ``above_idle_j`` is absent.
+        idle: an idle window before the load; without it ``above_idle_j`` is absent.
     """
     total = _total_j(telemetry, window, MIN_WINDOW_S)
     if total.value is None:
         return Energy(total, total)
     if idle is None:
-        return Energy(total, absent("no idle baseline was taken"))
+        return Energy(total, absent("no idle baseline was measured"))
     baseline = _total_j(telemetry, idle, MIN_IDLE_S)
     if baseline.value is None:
         return Energy(total, absent(f"no idle baseline: {baseline.reason}"))
@@ -72,24 +72,24 @@ def _total_j(telemetry: Sequence[TelemetryRecord], window: Window, min_length_s:
 
 
 def _device_j(records: Sequence[TelemetryRecord], window: Window) -> Value:
-    """One device: the counter's difference between the edges of the window, checked against the power readings."""
+    """Energy of one GPU: counter difference between the window's edges, checked against the power samples."""
     counter = series(records, "energy_j")
     used = moved(records, "energy_j", window)
     if counter is None or used.value is None:
         return used
     stuck_s = _longest_standstill_s(*counter, window)
     if stuck_s > MAX_STANDSTILL_S or used.value <= 0:
-        return absent(f"the energy counter stood still for {stuck_s:.1f} s or was reset")
+        return absent(f"the energy counter did not change for {stuck_s:.1f} s or was reset")
     power = series(records, "power_w")
     if power is not None:
         integral = _integral(*power, window)
         if abs(integral - used.value) > MAX_DISAGREEMENT * used.value:
-            return absent(f"the counter says {used.value:.0f} J, integrated power {integral:.0f} J: unreliable")
+            return absent(f"unreliable: the counter shows {used.value:.0f} J, integrated power {integral:.0f} J")
     return used
 
 
 def _longest_standstill_s(times: np.ndarray, joules: np.ndarray, window: Window) -> float:
-    """The longest time inside the window over which every reading was the same."""
+    """The longest time within the window without a change of the counter."""
     inside = (times >= window.start_ns) & (times <= window.end_ns)
     t, values = times[inside], joules[inside]
     changes = np.flatnonzero(np.diff(values)) + 1
@@ -98,7 +98,7 @@ def _longest_standstill_s(times: np.ndarray, joules: np.ndarray, window: Window)
 
 
 def _integral(times: np.ndarray, watts: np.ndarray, window: Window) -> float:
-    """Trapezoid of power over the window, with the edges interpolated."""
+    """Trapezoidal integral of power over the window, with interpolated edges."""
     inside = (times > window.start_ns) & (times < window.end_ns)
     edges = np.array([window.start_ns, window.end_ns])
     at_edges = np.interp(edges, times, watts)

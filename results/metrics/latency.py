@@ -1,9 +1,9 @@
-"""Latencies of one request, exactly as the definitions say. All in seconds; absent is None.
+"""Latencies of one request, as defined in docs/definitions.md, in seconds; None if absent.
 
 For a request planned at p and sent at s, whose token-bearing chunks arrived at a_1…a_k carrying n_1…n_k tokens:
 TTFT = a_1 - p; chunk gap = a_i - a_(i-1); ITL = that gap / n_i, counted n_i times; TPOT = (a_k - a_1) / (N - n_1);
-E2E = a_k - p. Chunks of one read share its stamp and count as one chunk: how an engine or a proxy packs events into
-segments is no pause between tokens.
+E2E = a_k - p. Chunks of one read share a timestamp and count as one chunk: how an engine or proxy packs events into
+segments is not a pause between tokens.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,25 +19,25 @@ def ttft_s(request: RequestRecord) -> float | None:
 
 
 def ttft_from_send_s(request: RequestRecord) -> float | None:
-    """Time to first token, from the first byte sent: what the client's own waiting is left out of."""
+    """Time to first token from the first byte sent, which excludes the client's own delay."""
     if not request.chunk_ns or request.sent_ns is None:
         return None
     return (request.chunk_ns[0] - request.sent_ns) / NS_PER_S
 
 
 def e2e_s(request: RequestRecord) -> float | None:
-    """End to end: planned start to last token, not to the usage chunk or the end of the stream."""
+    """End-to-end latency: planned start to last token, not to the usage chunk or the end of the stream."""
     return (request.chunk_ns[-1] - request.planned_ns) / NS_PER_S if request.chunk_ns else None
 
 
 def normalized_latency_s(request: RequestRecord) -> float | None:
-    """End to end over the tokens of the answer (Yu et al., Orca, OSDI 2022)."""
+    """End-to-end latency per output token (Yu et al., Orca, OSDI 2022)."""
     whole_s, tokens = e2e_s(request), request.total_chunk_tokens
     return whole_s / tokens if whole_s is not None and tokens else None
 
 
 def tpot_s(request: RequestRecord) -> float | None:
-    """Time per output token after the first chunk; None when no token came after its read."""
+    """Time per output token after the first chunk; None if no token arrived after its read."""
     if not request.chunk_ns:
         return None
     first_ns = request.chunk_ns[0]
@@ -48,9 +48,9 @@ def tpot_s(request: RequestRecord) -> float | None:
 
 
 def send_lag_s(request: RequestRecord) -> float | None:
-    """How late the client sent: the first byte's time minus the planned one, or minus the end of a cap's wait.
+    """Delay of the send by the client: first byte minus planned time, or minus the end of a wait for ``max_in_flight``.
 
-    The time in which a connection was opened for it is left out: that is the distance of the server.
+    The time to open a connection is excluded: it is due to the distance of the server.
     """
     if request.sent_ns is None:
         return None
@@ -59,24 +59,24 @@ def send_lag_s(request: RequestRecord) -> float | None:
 
 
 def dial_s(request: RequestRecord) -> float:
-    """How long the request waited for a connection of its own; 0 where one was ready."""
+    """Time to open a connection for the request; 0 if one was reused."""
     if request.dial_start_ns is None or request.dial_end_ns is None:
         return 0.0
     return (request.dial_end_ns - request.dial_start_ns) / NS_PER_S
 
 
 def chunk_gaps_s(requests: Iterable[RequestRecord], window: Window | None = None) -> list[float]:
-    """Gaps between consecutive token-bearing chunks that end inside ``window``."""
+    """Gaps between consecutive token-bearing chunks that end within ``window``."""
     return [gap for gap, _ in _gaps(requests, window)]
 
 
 def itl_s(requests: Iterable[RequestRecord], window: Window | None = None) -> list[float]:
-    """Inter-token latencies: each gap that ends inside ``window``, spread over the tokens it delivered."""
+    """Inter-token latencies: each gap that ends within ``window``, divided over the tokens it delivered."""
     return [gap / tokens for gap, tokens in _gaps(requests, window) for _ in range(tokens)]
 
 
 def arrivals(request: RequestRecord) -> list[tuple[int, int]]:
-    """Stamp and tokens of each chunk, those of one read taken together."""
+    """Timestamp and tokens of each chunk, with the chunks of one read merged."""
     merged: dict[int, int] = {}
     for t_ns, tokens in zip(request.chunk_ns, request.chunk_tokens, strict=True):
         merged[t_ns] = merged.get(t_ns, 0) + tokens

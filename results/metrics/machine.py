@@ -1,4 +1,4 @@
-"""What of the machine a trial did not have: cores that foreign processes used, and GPUs that were held back."""
+"""Disturbances of a trial: CPU time used by foreign processes, and GPUs with reduced clocks."""
 
 from collections.abc import Sequence
 
@@ -10,19 +10,19 @@ from results.records import TelemetryRecord, Window
 
 POWER_CAP, SLOWDOWN = 0x04, 0x08
 HEAT_OR_BRAKE = 0x20 | 0x40 | 0x80
-"""Bits of NVML's clock event reasons (nvml.h): the power limit; any slowdown by hardware; heat, as driver or hardware
-see it, and the power brake."""
+"""Bits of NVML's clock event reasons (nvml.h): power limit; hardware slowdown; thermal slowdown by driver or hardware,
+and power brake."""
 _HEAT_OR_BRAKE_S = ("heat_driver_s", "heat_hardware_s", "power_brake_s")
 
 
 class HeldBack(msgspec.Struct, frozen=True):
-    """How long one GPU did not run at the clocks that it could have.
+    """How long one GPU ran at reduced clocks.
 
     Attributes:
-        gpu: source of its samples.
-        heat_or_brake_s: seconds inside the window, or the share of samples of which the mask says so times its length,
-            whichever is larger; 0 where neither says so.
-        power_capped_share: of the window at the power limit, or slowed down by hardware.
+        gpu: telemetry source of its samples.
+        heat_or_brake_s: seconds of thermal slowdown or power brake within the window: from counters or from the
+            fraction of samples with those bits, whichever is larger.
+        power_capped_share: fraction of the window at the power limit or slowed down by hardware.
     """
 
     gpu: str
@@ -31,9 +31,9 @@ class HeldBack(msgspec.Struct, frozen=True):
 
 
 def foreign_cpu_share(telemetry: Sequence[TelemetryRecord], window: Window) -> Value:
-    """Share of the time of all cores, over the window, that neither engine nor harness used: 1 − (unused + own) / all.
+    """Fraction of all cores' time in the window used by other processes: 1 − (unused + own) / all.
 
-    Both counters are cumulative, so the share holds for the window as a whole however short a foreign process lived.
+    Both counters are cumulative, so even short-lived foreign processes count.
     """
     records = [record for record in telemetry if record.source == "cpu"]
     cores = next((cores for record in records if isinstance(cores := record.values.get("cores"), int)), None)
@@ -43,14 +43,14 @@ def foreign_cpu_share(telemetry: Sequence[TelemetryRecord], window: Window) -> V
     if unused.value is None or own.value is None:
         return own if own.value is None else unused
     if not cores:
-        return absent("no number of cores")
+        return absent("the number of cores is unknown")
     return Value(max(0.0, 1 - (unused.value + own.value) / (cores * window.length_s)))
 
 
 def held_back(telemetry: Sequence[TelemetryRecord], window: Window) -> list[HeldBack]:
-    """Each GPU that was sampled inside the window.
+    """Return each sampled GPU's time at reduced clocks.
 
-    Where the driver has counters of the time, they see what happens between two samples of the mask.
+    The driver's counters, where available, also cover the time between two samples of the mask.
     """
     gpus = sorted({record.source for record in telemetry if record.source.startswith("gpu")})
     return [_held_back(gpu, [record for record in telemetry if record.source == gpu], window) for gpu in gpus]

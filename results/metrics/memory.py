@@ -1,4 +1,4 @@
-"""Peak memory of the engine: of its process tree on the host, and of the GPUs."""
+"""Peak memory of the engine: its process tree on the host, and the GPUs."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,10 +7,10 @@ from results.records import TelemetryRecord
 
 
 def peak_host_bytes(telemetry: Sequence[TelemetryRecord]) -> Value:
-    """Largest resident set of the engine's process tree, less what several processes share.
+    """Peak resident set of the engine's process tree, counting shared pages once.
 
-    A resident set counts a shared page once for each process. How much that is (RSS − PSS) is read once after the load,
-    since it costs too much to be sampled; without that reading only an engine of one process has a number.
+    RSS counts a shared page once per process. The excess (RSS − PSS) is read once after the load, because it is too
+    expensive to sample; without that reading only a single-process engine has a number.
     """
     samples = [record for record in telemetry if record.source == "engine"]
     peak = max(_numbers(samples, "rss_bytes"), default=None)
@@ -23,11 +23,11 @@ def peak_host_bytes(telemetry: Sequence[TelemetryRecord]) -> Value:
     if max(_numbers(samples, "processes"), default=1) <= 1:
         return Value(peak)
     reason = next((record.reasons["pss_bytes"] for record in after if "pss_bytes" in record.reasons), "it was not read")
-    return absent(f"what the engine's processes share is not known: {reason}")
+    return absent(f"the memory shared between the engine's processes is unknown: {reason}")
 
 
 def peak_gpu_bytes(telemetry: Sequence[TelemetryRecord]) -> Value:
-    """Largest sum over GPUs of the memory in use at one instant (driver reserve included)."""
+    """Peak of the memory in use summed over GPUs at one instant (driver reserve included)."""
     per_instant: dict[int, float] = {}
     for record in telemetry:
         used = record.values.get("memory_used_bytes")

@@ -1,4 +1,4 @@
-"""Percentiles that are only given when the data can bear them.
+"""Percentiles, given only if there are enough observations.
 
 A tail percentile q needs the smallest n at which, were the true share below it only q, at most one observation
 beyond it would be seen with probability at most 1 - 0.99 (MLPerf LoadGen's early-stopping rule with c = 0.99 and
@@ -20,10 +20,9 @@ _CONFIDENCE = 0.99
 
 @cache
 def required_count(q: float) -> int:
-    """Observations that percentile ``q`` (0 < q < 1) needs.
+    """Number of observations that percentile ``q`` (0 < q < 1) needs.
 
-    The condition is q^n + n (1-q) q^(n-1) <= 1 - c, which falls with n, so the smallest n is found by doubling and
-    bisection.
+    The left side of q^n + n (1-q) q^(n-1) <= 1 - c falls with n, so the smallest n is found by doubling and bisection.
     """
     if q <= 0.5:
         return MIN_MEDIAN
@@ -50,10 +49,10 @@ def percentile(values: Sequence[float], q: float, failures: int = 0) -> Value:
     Args:
         values: observations in the metric's unit: one per request, or one per token for ITL.
         q: 0 < q < 1.
-        failures: requests that ended without one.
+        failures: requests that failed before having one.
 
     Returns:
-        the percentile; or absent as ``too_few`` with the count that is missing, or as ``among_failures``.
+        the percentile, or absent as ``too_few`` or ``among_failures``.
     """
     need, count = required_count(q), len(values) + failures
     name = f"p{q * 100:g}"

@@ -1,4 +1,4 @@
-"""Prompt tokens that an engine took from its prefix cache, as its answers say."""
+"""Prompt tokens served from the prefix cache, as reported in the engine's answers."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,17 +7,17 @@ from results.records import RequestRecord
 
 
 class PromptTokens(NamedTuple):
-    """Of some requests together."""
+    """Prompt tokens over several requests."""
 
     cached: int
     total: int
 
 
 def prompt_tokens(requests: Sequence[RequestRecord]) -> PromptTokens | None:
-    """Tokens of the prompts that were answered; None where the engine does not say what it found in its cache.
+    """Count the prompt tokens of the answered requests; None if the engine does not report cached tokens.
 
-    Some engines (vLLM) leave the number out where it is 0, so it counts as 0 once any answer has it. A prompt that the
-    engine did not count has the length that was meant.
+    Some engines (vLLM) omit the number if it is 0, so it counts as 0 if any answer has it. A prompt that the engine did
+    not count has its planned length.
 
     Args:
         requests: without warm-up.

@@ -1,4 +1,4 @@
-"""One value of one source of telemetry over time, and how far a cumulative counter moved over a window."""
+"""Time series of one telemetry value, and the increase of a counter over a window."""
 
 from collections.abc import Sequence
 
@@ -8,15 +8,15 @@ from results.metrics.values import Value, absent
 from results.records import TelemetryRecord, Window
 
 Series = tuple[np.ndarray, np.ndarray]
-"""Monotonic nanoseconds, and the values read then."""
+"""Timestamps in monotonic nanoseconds, and values."""
 
 
 def series(records: Sequence[TelemetryRecord], name: str) -> Series | None:
-    """The readings that have this value; None where fewer than two do.
+    """Extract the samples that have a value; None if fewer than two do.
 
     Args:
         records: of one source.
-        name: of the value.
+        name: name of the value.
     """
     pairs = [(record.t_ns, value) for record in records if isinstance(value := record.values.get(name), int | float)]
     if len(pairs) < 2:
@@ -25,12 +25,12 @@ def series(records: Sequence[TelemetryRecord], name: str) -> Series | None:
 
 
 def moved(records: Sequence[TelemetryRecord], name: str, window: Window) -> Value:
-    """Difference of a counter between the window's edges, each interpolated between the readings around it.
+    """Increase of a counter over a window, interpolated at both edges.
 
     Args:
         records: of one source.
-        name: of the counter.
-        window: absent where the readings do not reach over both of its edges.
+        name: name of the counter.
+        window: the window; the result is absent unless the samples cover both edges.
     """
     readings = series(records, name)
     if readings is None:

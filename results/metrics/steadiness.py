@@ -1,13 +1,13 @@
-"""Whether a load was steady over its window: an open loop's backlog, a closed loop's throughput.
+"""Steadiness of a load over its window: backlog of an open loop, throughput trend of a closed loop.
 
-**Saturated.** Under a rate that an engine can carry, the requests in flight N(t) are stationary: the difference of two
-far readings has a standard deviation of about √(2 N̄) for many servers, and of about 6 for one server at a utilisation
+**Saturated.** At a rate the engine can sustain, the requests in flight N(t) are stationary: the difference of two
+distant samples has a standard deviation of about √(2 N̄) for many servers, and about 6 for one server at a utilisation
 of 0.8, whose N is geometric with mean 4. A backlog that grew by more than :data:`GROWTH` √max(N̄, 20) from the window's
 first tenth to its last is beyond both (simulated in ``benchmarks/truth/known_answers.py``).
 
 **Trend.** Student's t of the slope of the tokens that arrived in up to ten batches of the window (batch means: Law and
-Kelton, Simulation Modeling and Analysis, ch. 9). A batch is as long as a turnover of a slot: batches share no requests;
-a slope counts when it is sure and large.
+Kelton, Simulation Modeling and Analysis, ch. 9). A batch lasts one turnover of a slot, so batches share no requests; a
+slope counts if it is both significant and large.
 """
 
 import math
@@ -22,36 +22,36 @@ from results.records import RequestRecord, Window
 from results.statistics.distributions import t_tails
 
 GROWTH = 4.0
-LEAST_BACKLOG = 20.0
+MIN_BACKLOG = 20.0
 SAMPLES = 21
-"""Readings of the requests in flight, at equal distances over the window, its ends included."""
+"""Samples of the requests in flight, equally spaced over the window including its ends."""
 _END_SAMPLES = 3
-_LEAST_BATCHES, _MOST_BATCHES = 6, 10
-_MOST_P = 1e-3
-_LEAST_CHANGE = 0.2
+_MIN_BATCHES, _MAX_BATCHES = 6, 10
+_MAX_P = 1e-3
+_MIN_CHANGE = 0.2
 
 
 class Growth(msgspec.Struct, frozen=True):
-    """Requests in flight in the first and in the last tenth of a window."""
+    """Requests in flight in the first and last tenth of a window."""
 
     first: float
     last: float
 
     @property
     def is_saturation(self) -> bool:
-        """Whether it is more than an engine shows that carries the load."""
-        return self.last - self.first > GROWTH * math.sqrt(max(self.first, LEAST_BACKLOG))
+        """Whether the growth exceeds that of an engine that sustains the load."""
+        return self.last - self.first > GROWTH * math.sqrt(max(self.first, MIN_BACKLOG))
 
 
 def growth(in_flight: Sequence[float]) -> Growth:
-    """From readings of the requests in flight; none of fewer than two."""
+    """Compute the growth from samples of the requests in flight; 0 for fewer than two."""
     if len(in_flight) < 2:
         return Growth(0.0, 0.0)
     return Growth(statistics.fmean(in_flight[:_END_SAMPLES]), statistics.fmean(in_flight[-_END_SAMPLES:]))
 
 
 def in_flight(requests: Sequence[RequestRecord], window: Window) -> list[int]:
-    """Requests that were planned and had not ended, at :data:`SAMPLES` instants of the window."""
+    """Requests in flight (planned and not ended) at :data:`SAMPLES` instants of the window."""
     planned, ended = sorted(r.planned_ns for r in requests), sorted(r.ended_ns for r in requests)
     length_ns = window.end_ns - window.start_ns
     instants = [window.start_ns + length_ns * number // (SAMPLES - 1) for number in range(SAMPLES)]
@@ -59,15 +59,15 @@ def in_flight(requests: Sequence[RequestRecord], window: Window) -> list[int]:
 
 
 def throughput_change(requests: Sequence[RequestRecord], window: Window, turnover_s: float) -> float | None:
-    """By which share of its mean the token rate rose over the window, or fell; None where there is no sure trend.
+    """Change of the token rate over the window relative to its mean; None without a significant trend.
 
     Args:
         requests: all under load.
         window: of the trial.
         turnover_s: mean time from one request of a slot to its next.
     """
-    batches = min(_MOST_BATCHES, int(window.length_s / turnover_s)) if turnover_s > 0 else _MOST_BATCHES
-    if window.length_s <= 0 or batches < _LEAST_BATCHES:
+    batches = min(_MAX_BATCHES, int(window.length_s / turnover_s)) if turnover_s > 0 else _MAX_BATCHES
+    if window.length_s <= 0 or batches < _MIN_BATCHES:
         return None
     edges = np.linspace(window.start_ns, window.end_ns, batches + 1)
     times = np.array([t for r in requests for t in r.chunk_ns], dtype=np.float64)
@@ -82,4 +82,4 @@ def throughput_change(requests: Sequence[RequestRecord], window: Window, turnove
     residual = tokens - mean - slope * x
     error = math.sqrt(float((residual * residual).sum()) / (batches - 2) / float((x * x).sum()))
     p_value = t_tails(slope / error, batches - 2) if error else 0.0
-    return change if abs(change) >= _LEAST_CHANGE and p_value <= _MOST_P else None
+    return change if abs(change) >= _MIN_CHANGE and p_value <= _MAX_P else None

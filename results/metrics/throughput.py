@@ -1,7 +1,7 @@
-"""Rates over the window, and goodput against an SLO.
+"""Rates over the window, and goodput under an SLO.
 
-Requests are counted by the share of [planned, ended] that lies inside the window, tokens by their arrival. Both are
-unbiased for a steady load whatever the service times: over a long load every request contributes one in all.
+Requests count by the fraction of [planned, ended] within the window, tokens by their arrival. Both are unbiased for a
+steady load whatever the service times: over a long load every request contributes exactly one.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _EMPTY = "the window is empty"
 
 
 def output_tokens_per_s(requests: Sequence[RequestRecord], window: Window) -> Value:
-    """Tokens whose chunk arrived inside the window, over its length; failed requests' tokens count, they were felt.
+    """Tokens that arrived within the window, over its length; tokens of failed requests count too.
 
     Args:
         requests: all under load, those planned outside the window included.
@@ -25,7 +25,7 @@ def output_tokens_per_s(requests: Sequence[RequestRecord], window: Window) -> Va
 
 
 def prompt_tokens_per_s(requests: Sequence[RequestRecord], window: Window) -> Value:
-    """Prompt tokens of successful requests, each times its share inside the window, over the window's length."""
+    """Prompt tokens of successful requests, weighted by their fraction within the window, over its length."""
     shares = [(request, share) for request in requests if (share := share_inside(request, window)) > 0]
     if any(request.prompt_tokens is None for request, _ in shares):
         return absent("the engine did not report its prompt tokens")
@@ -33,9 +33,9 @@ def prompt_tokens_per_s(requests: Sequence[RequestRecord], window: Window) -> Va
 
 
 def uncached_prompt_tokens_per_s(requests: Sequence[RequestRecord], window: Window) -> Value:
-    """The same without the tokens that came from the prefix cache: what the engine had to compute."""
+    """Like :func:`prompt_tokens_per_s`, without tokens from the prefix cache: what the engine had to compute."""
     if prompt_tokens(requests) is None:
-        return absent("no answer says how much of its prompt came from the prefix cache")
+        return absent("no answer reports cached prompt tokens")
     shares = [(request, share) for request in requests if (share := share_inside(request, window)) > 0]
     if any(request.prompt_tokens is None for request, _ in shares):
         return absent("the engine did not report its prompt tokens")
@@ -44,12 +44,12 @@ def uncached_prompt_tokens_per_s(requests: Sequence[RequestRecord], window: Wind
 
 
 def requests_per_s(requests: Sequence[RequestRecord], window: Window) -> Value:
-    """Successful requests, each as its share inside the window, over the window's length."""
+    """Successful requests, weighted by their fraction within the window, over its length."""
     return _per_second(requests_inside(requests, window), window)
 
 
 def meets(request: RequestRecord, slo: Slo) -> bool:
-    """Whether a request ended well and met every bound that is set. The TPOT of a one-token answer meets its bound."""
+    """Whether a request succeeded and met every bound of the SLO; a one-token answer meets any TPOT bound."""
     if request.outcome is not Outcome.OK:
         return False
     pairs = (
@@ -61,14 +61,14 @@ def meets(request: RequestRecord, slo: Slo) -> bool:
 
 
 def goodput_per_s(requests: Sequence[RequestRecord], window: Window, slo: Slo) -> Value:
-    """Requests planned inside the window that met the SLO, per second of it."""
+    """Requests planned within the window that met the SLO, over its length."""
     if slo == Slo():
         return absent("the experiment sets no SLO")
     return _per_second(sum(meets(request, slo) for request in planned_inside(requests, window)), window)
 
 
 def attainment(requests: Sequence[RequestRecord], window: Window, slo: Slo) -> Value:
-    """Share of the requests planned inside the window that met the SLO; failures are misses."""
+    """Fraction of the requests planned within the window that met the SLO; failures violate it."""
     if slo == Slo():
         return absent("the experiment sets no SLO")
     planned = planned_inside(requests, window)
@@ -78,7 +78,7 @@ def attainment(requests: Sequence[RequestRecord], window: Window, slo: Slo) -> V
 
 
 def tokens_inside(requests: Sequence[RequestRecord], window: Window) -> int:
-    """Tokens whose chunk arrived inside the window."""
+    """Number of tokens that arrived within the window."""
     return sum(
         n for request in requests for t_ns, n in zip(request.chunk_ns, request.chunk_tokens, strict=True)
         if window.holds(t_ns)
@@ -86,12 +86,12 @@ def tokens_inside(requests: Sequence[RequestRecord], window: Window) -> int:
 
 
 def requests_inside(requests: Sequence[RequestRecord], window: Window) -> float:
-    """Successful requests, each as its share inside the window."""
+    """Successful requests, weighted by their fraction within the window."""
     return sum(share_inside(request, window) for request in requests)
 
 
 def share_inside(request: RequestRecord, window: Window) -> float:
-    """Share of a successful request's time from its plan to its last token that lies inside the window, 0 to 1."""
+    """Fraction of a successful request's time from plan to last token within the window, 0 to 1."""
     if request.outcome is not Outcome.OK or not request.chunk_ns:
         return 0.0
     start_ns, end_ns = request.planned_ns, request.chunk_ns[-1]
@@ -101,7 +101,7 @@ def share_inside(request: RequestRecord, window: Window) -> float:
 
 
 def planned_inside(requests: Sequence[RequestRecord], window: Window) -> list[RequestRecord]:
-    """Requests that the plan wanted sent inside the window."""
+    """Requests planned within the window."""
     return [request for request in requests if window.holds(request.planned_ns)]
 
 

@@ -16,23 +16,23 @@ from results.records import Outcome, Phase, RequestRecord, Slo, TelemetryRecord,
 
 
 def under_load(requests: Sequence[RequestRecord]) -> list[RequestRecord]:
-    """The requests of ramp, window and tail: all but those that filled a cache before."""
+    """The requests of ramp, window and tail, without warm-up."""
     return [request for request in requests if request.phase is not Phase.WARMUP]
 
 
 def trial_metrics(
     trial: TrialRecord, requests: Sequence[RequestRecord], telemetry: Sequence[TelemetryRecord], slo: Slo
 ) -> dict[str, Value]:
-    """Fold a trial's log into the values of :data:`~results.metrics.catalogue.CATALOGUE`.
+    """Compute the values of :data:`~results.metrics.catalogue.CATALOGUE` for a trial.
 
     Args:
-        trial: the trial's record.
-        requests: its decoded requests; warm-up ones are left out here.
-        telemetry: its samples.
-        slo: the experiment's objective.
+        trial: record of the trial.
+        requests: decoded requests; warm-up is excluded here.
+        telemetry: samples of the trial.
+        slo: SLO of the experiment.
 
     Returns:
-        one value for each name of the catalogue; of a saturated trial rates only.
+        one value per name of the catalogue; for a saturated trial only rates are present.
     """
     load, window = under_load(requests), trial.window
     values = _of_requests(load, window, slo)
@@ -46,7 +46,7 @@ def trial_metrics(
 
 
 def whole_load_metrics(trial: TrialRecord, requests: Sequence[RequestRecord], slo: Slo) -> dict[str, Value]:
-    """The metrics of requests over the whole load, ramp and tail included: what other tools and engines count."""
+    """Compute request metrics over the whole load, including ramp and tail, as other tools and engines do."""
     load = under_load(requests)
     end_ns = max((request.ended_ns for request in load), default=trial.issue_start_ns) + 1
     return _of_requests(load, Window(trial.issue_start_ns, end_ns, WindowKind.MAKESPAN), slo)
@@ -70,11 +70,11 @@ def _of_requests(load: Sequence[RequestRecord], window: Window, slo: Slo) -> dic
 
 
 class Observations(msgspec.Struct, frozen=True):
-    """What one latency's percentiles are taken of.
+    """Observations of one latency.
 
     Attributes:
         values_s: in seconds.
-        failures: requests that ended without one, later than all of them.
+        failures: failed requests, which count as later than any value.
     """
 
     values_s: list[float]
@@ -82,7 +82,7 @@ class Observations(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """Successes and failures."""
+        """Number of observations, failures included."""
         return len(self.values_s) + self.failures
 
 
@@ -93,17 +93,17 @@ _OF_REQUESTS: dict[str, Callable[[RequestRecord], float | None]] = {
     "e2e": latency.e2e_s,
     "normalized_latency": latency.normalized_latency_s,
 }
-"""A failed request is later than every success in each of these."""
+"""Latencies per request; a failed request counts as later than every success."""
 _OF_GAPS: dict[str, Callable[[Sequence[RequestRecord], Window], list[float]]] = {
     "itl": latency.itl_s,
     "chunk_gap": latency.chunk_gaps_s,
 }
-"""Of every token that was delivered inside the window, whatever became of its request."""
+"""Latencies per token delivered within the window, whatever the outcome of its request."""
 _ORDER = ("ttft", "ttft_from_send", "itl", "chunk_gap", "tpot", "e2e", "normalized_latency", "send_lag")
 
 
 def latency_observations(load: Sequence[RequestRecord], window: Window) -> dict[str, Observations]:
-    """What each latency's percentiles are taken of.
+    """Collect the observations of each latency.
 
     Args:
         load: all requests under load.
@@ -119,7 +119,7 @@ def latency_observations(load: Sequence[RequestRecord], window: Window) -> dict[
 
 
 def observations_by_request(name: str, load: Sequence[RequestRecord], window: Window) -> list[list[float]]:
-    """One latency's observations for each request, in the order of their plan; a failure is later than any number."""
+    """Return one latency's observations per request, in planned order; a failure is infinite."""
     in_order = sorted(load, key=lambda request: request.planned_ns)
     if name in _OF_GAPS:
         return [_OF_GAPS[name]([request], window) for request in in_order]
@@ -131,7 +131,7 @@ def observations_by_request(name: str, load: Sequence[RequestRecord], window: Wi
 
 
 def has_failed(request: RequestRecord) -> bool:
-    """Whether a request failed; one that the client itself gave up neither failed nor succeeded."""
+    """Whether a request failed; a request cancelled by the client neither failed nor succeeded."""
     return request.outcome not in {Outcome.OK, Outcome.CANCELLED}
 
 
@@ -154,7 +154,7 @@ def _tokens_per_chunk(inside: Sequence[RequestRecord]) -> Value:
 
 
 def _idle_window(trial: TrialRecord, requests: Sequence[RequestRecord]) -> Window | None:
-    """From the start of the trial, whose engine is ready by then, to the first request, warm-up included."""
+    """From the start of the trial, when the engine is ready, to the first request, warm-up included."""
     idle = Window(trial.started_ns, min([trial.issue_start_ns, *(request.planned_ns for request in requests)]))
     return idle if idle.length_s > 0 else None
 

@@ -1,4 +1,4 @@
-"""A metric's value: a number, or the reason why there is none."""
+"""Value of a metric: a number, or the reason why there is none."""
 
 import math
 from enum import StrEnum
@@ -7,14 +7,14 @@ import msgspec
 
 
 class Absence(StrEnum):
-    """Why a value is absent, for code to decide on; the clause beside it is for readers."""
+    """Code for why a value is absent; :attr:`Value.reason` is the text for readers."""
 
     TOO_FEW = "too_few"
     """Fewer observations than the percentile needs."""
     AMONG_FAILURES = "among_failures"
-    """The percentile lies among failed requests: worse than any number."""
+    """The percentile falls among failed requests: worse than any number."""
     SATURATED = "saturated"
-    """The engine fell behind, so latencies only tell how long the load was on."""
+    """The engine fell behind, so latencies only reflect the length of the load."""
     UNKNOWN = "unknown"
     """Nothing was observed, or the engine does not report it."""
 
@@ -25,7 +25,7 @@ class Value(msgspec.Struct, frozen=True):
     Attributes:
         value: finite number in the unit of the metric's definition.
         reason: why the value is absent, as a short clause.
-        absence: the same as a code; None where there is a number.
+        absence: the same as a code; None if there is a number.
     """
 
     value: float | None = None
@@ -40,5 +40,5 @@ class Value(msgspec.Struct, frozen=True):
 
 
 def absent(reason: str, absence: Absence = Absence.UNKNOWN) -> Value:
-    """No number, and why."""
+    """Make an absent value."""
     return Value(None, reason, absence)

@@ -1,4 +1,4 @@
-"""A calibration as a table: how well this machine's client knows a latency, at each load of the grid."""
+"""A calibration as a table: the load generator's own error at each load of the grid."""
 
 from rich.console import Console
 from rich.table import Table
@@ -6,8 +6,8 @@ from rich.text import Text
 
 from results.calibration import Calibration, GridCell
 from results.client_error import error_s
-from results.report.format import ABSENT, listed, moment_text, place_text, plain, share_text
 from results.report.terminal_table import terminal_table
+from results.text.format import ABSENT, listed, moment_text, place_text, plain, share_text
 
 _ERRORS = {"TTFT p50": "ttft_p50_s", "p99": "ttft_p99_s", "ITL p99": "itl_p99_s"}
 _COLUMNS = ("streams", "gap ms", *_ERRORS, "lag", "chunks/s", "of asked", "µs/chunk", "")
@@ -17,8 +17,8 @@ def print_calibration(calibration: Calibration, console: Console) -> None:
     """Print a calibration.
 
     Args:
-        calibration: as measured, or as read back.
-        console: where to; 80 columns are enough.
+        calibration: the calibration.
+        console: the console, at least 80 columns wide.
     """
     where = place_text(calibration.environment, calibration.host)
     workers = f"{calibration.workers} client worker{'' if calibration.workers == 1 else 's'}"
@@ -35,8 +35,8 @@ def print_calibration(calibration: Calibration, console: Console) -> None:
     console.print(_table(calibration))
     console.print(
         Text(
-            "TTFT, ITL: ± in ms, how far this percentile may lie from the true one. lag: by how many ms 99 % of the "
-            "sends were late at most. µs/chunk: CPU time of the client.",
+            "TTFT, ITL: ± in ms, the largest error of this percentile. lag: p99 of the send lag in ms. "
+            "of asked: chunks/s reached of those requested. µs/chunk: CPU time of the client.",
             "dim",
         )
     )
@@ -70,5 +70,5 @@ def _row(cell: GridCell) -> tuple[str, ...]:
 
 
 def _ms(seconds: float | None) -> str:
-    """One unit all the way down, so that a column can be read as one."""
+    """Milliseconds throughout, so that columns are easy to scan."""
     return ABSENT if seconds is None else f"{seconds * 1e3:.2f}"

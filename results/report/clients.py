@@ -1,18 +1,18 @@
-"""The measuring client itself: its error beside each latency, and its workers where a run has more than one."""
+"""The load generator: its own error for each latency, and its workers if there are several."""
 
 import msgspec
 
 from results.metrics import Unit
 from results.records import ClientRecord
-from results.report.format import ABSENT, error_text, listed, value_text
 from results.run import Cell, Run
+from results.text.format import ABSENT, error_text, listed, value_text
 
 WITH_ERROR = ("ttft_p50_s", "itl_p50_s")
-"""Columns beside which the client's own error is printed."""
+"""Metrics printed with the client's own error."""
 
 
 class ErrorText(msgspec.Struct, frozen=True):
-    """``± 0.31 ms``, or ``± –`` with the reason; the reason is empty where there is a number."""
+    """``± 0.31 ms``, or ``± –`` with the reason; the reason is empty if there is a number."""
 
     text: str
     why: str
@@ -30,16 +30,16 @@ class ClientRow(msgspec.Struct, frozen=True):
 
 
 def error_of(cell: Cell, metric: str) -> ErrorText:
-    """The client's own error of a latency metric in one cell."""
+    """Return the client's own error of a latency metric in one cell."""
     error_s = cell.error_s(metric)
     if error_s is not None:
         return ErrorText(error_text(error_s), "")
-    reason = f"not calibrated: {cell.uncalibrated}" if cell.client_error is None else "each answer was one chunk"
+    reason = f"not calibrated: {cell.uncalibrated}" if cell.client_error is None else "every answer is a single chunk"
     return ErrorText(f"± {ABSENT}", reason)
 
 
 def uncalibrated_text(run: Run) -> str:
-    """Why no cell of a run has a client error; empty when one has."""
+    """Why no cell of a run has a client error; empty if any has."""
     if any(cell.client_error for cell in run.cells):
         return ""
     reasons = dict.fromkeys(cell.uncalibrated or "it was not measured" for cell in run.cells)
@@ -47,7 +47,7 @@ def uncalibrated_text(run: Run) -> str:
 
 
 def client_rows(run: Run) -> list[ClientRow]:
-    """One row per worker; none where there is only one."""
+    """One row per worker; empty if there is only one."""
     workers = _workers(run)
     return [_row(i, records) for i, records in enumerate(workers, start=1)] if len(workers) > 1 else []
 
@@ -69,7 +69,7 @@ def clients_text(run: Run) -> str:
 
 
 def _workers(run: Run) -> list[list[ClientRecord]]:
-    """The records of each worker: a trial lists them in one order, and a low concurrency leaves the last ones out."""
+    """Records of each worker. Trials list workers in a fixed order; at low concurrency the last ones are absent."""
     most = max((len(trial.record.clients) for trial in run.finished), default=0)
     return [[trial.record.clients[i] for trial in run.finished if i < len(trial.record.clients)] for i in range(most)]
 

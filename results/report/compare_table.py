@@ -1,4 +1,4 @@
-"""A comparison as a table: what B does against A, one line per load level and metric, in a word and an interval."""
+"""A comparison as a table: one line per load level and metric, with ratio, interval and judgement."""
 
 from itertools import groupby
 
@@ -6,15 +6,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from results.comparing import Compared
+from results.comparison import EngineComparison
 from results.metrics import CATALOGUE
 from results.quality import QualitySummary
-from results.report.format import ABSENT, effect_text, listed, plain
-from results.report.quality import agrees
+from results.report.quality import match_text
 from results.report.tallies import tally_text
 from results.report.terminal_table import terminal_table
 from results.statistics import Comparison, Judgement
-from results.statistics.comparison import change_text, scale_of
+from results.statistics.comparison import scale_of
+from results.text.comparison import change_text, why_text, work_text
+from results.text.format import ABSENT, effect_text, listed, plain
 
 _STYLES = {
     Judgement.BETTER: "bold green",
@@ -23,91 +24,91 @@ _STYLES = {
     Judgement.UNCLEAR: "yellow",
 }
 SIGNS = {Judgement.BETTER: "▲", Judgement.WORSE: "▼", Judgement.SAME: "=", Judgement.UNCLEAR: "?"}
-"""A mark beside each word."""
+"""Symbol of each judgement."""
 
 
-def print_comparison(compared: Compared, console: Console) -> None:
+def print_comparison(compared: EngineComparison, console: Console) -> None:
     """Print a comparison, level by level.
 
     Args:
-        compared: what was found.
-        console: where to. The word stands beside its colour, so a pipe loses nothing.
+        compared: the comparison.
+        console: the console. Judgements are written out next to their colour, so plain output loses nothing.
     """
     a, b = plain(compared.a), plain(compared.b)
-    console.print(Text(f"{b} against {a}: ratio above 1 means that {b} has more of it", "bold"))
+    console.print(Text(f"{b} against {a}: a ratio above 1 means that {b} has the higher value", "bold"))
     console.print(_table(compared))
     for line in trial_lines(compared):
         console.print(Text(plain(line), "yellow"))
     console.print(Text(tally(compared), "dim"))
 
 
-def trial_lines(compared: Compared) -> list[str]:
-    """What the trials themselves say of the sides, before any metric: offences of the engines, and unequal work."""
+def trial_lines(compared: EngineComparison) -> list[str]:
+    """One line for each way in which an engine failed trials, and for each load with unequal work."""
     a, b = compared.a, compared.b
-    offences = [
-        f"{SIGNS[one.judgement]} {tally_text(one, a, b)}"
-        for one in compared.tallies
-        if one.judgement is not Judgement.SAME
+    failures = [
+        f"{SIGNS[each.judgement]} {tally_text(each, a, b)}"
+        for each in compared.tallies
+        if each.judgement is not Judgement.SAME
     ]
     unequal = [
         f"{SIGNS[Judgement.UNCLEAR if work.judgement is Judgement.SAME else work.judgement]} "
-        f"work at {work.level}, of {b} beside {a}: {work.why}"
+        f"work at {work.level}, {b} compared with {a}: {work_text(work)}"
         for work in compared.work.values()
         if not work.is_equal
     ]
-    return [*offences, *unequal]
+    return [*failures, *unequal]
 
 
-def tally(compared: Compared) -> str:
-    """How many of each word there are, and what the words hold for."""
-    words = [one.judgement for one in compared.comparisons]
-    counts = ", ".join(f"{words.count(word)} {word.value}" for word in Judgement if word in words)
+def tally(compared: EngineComparison) -> str:
+    """Count of each judgement, and their confidence level."""
+    judgements = [comparison.judgement for comparison in compared.comparisons]
+    counts = ", ".join(f"{judgements.count(each)} {each.value}" for each in Judgement if each in judgements)
     level = f"{100 * (1 - compared.terms.alpha):.3g}%"
-    return f"{counts}; at {level} for the primary metric (●), and at {level} for all others together (Holm)"
+    return f"{counts}; confidence {level} for the primary metric (●), and {level} for all others together (Holm)"
 
 
 def title(comparison: Comparison) -> str:
-    """The metric, and which way is better."""
+    """The metric, and which direction is better."""
     metric = CATALOGUE[comparison.metric]
     return f"{metric.title} ({metric.better.value} is better)"
 
 
 def smallest_text(comparison: Comparison) -> str:
-    """``±3.1%``: the smallest change that runs like these show in 9 of 10 cases."""
+    """``±3.1%``: the smallest detectable change, with power 0.9."""
     if comparison.evidence is None:
         return ABSENT
     return f"±{change_text(comparison.evidence.smallest_effect, scale_of(CATALOGUE[comparison.metric]))}"
 
 
-def _table(compared: Compared) -> Table:
+def _table(compared: EngineComparison) -> Table:
     table = terminal_table("metric")
     table.add_column(Text("ratio B/A [interval]"), justify="right", no_wrap=True)
     table.add_column("judgement", no_wrap=True)
-    table.add_column("would show", justify="right", no_wrap=True)
+    table.add_column("detectable", justify="right", no_wrap=True)
     table.add_column("why", overflow="fold")
     for level, members in groupby(compared.comparisons, key=lambda comparison: comparison.level):
         table.add_row(Text(plain(level), "bold"))
         for comparison in members:
-            table.add_row(*_row(comparison, is_primary=comparison is compared.primary))
+            table.add_row(*_row(compared, comparison))
         table.add_row(*_agreement(*compared.answers.get(level, (None, None))))
         table.add_section()
     return table
 
 
-def _row(comparison: Comparison, *, is_primary: bool) -> tuple[Text, Text, Text, Text, Text]:
-    word = comparison.judgement
+def _row(compared: EngineComparison, comparison: Comparison) -> tuple[Text, Text, Text, Text, Text]:
+    judgement = comparison.judgement
     return (
-        Text(f"{'● ' if is_primary else ''}{title(comparison)}"),
+        Text(f"{'● ' if comparison is compared.primary else ''}{title(comparison)}"),
         Text(effect_text(comparison)),
-        Text(f"{SIGNS[word]} {word.value}", _STYLES[word]),
+        Text(f"{SIGNS[judgement]} {judgement.value}", _STYLES[judgement]),
         Text(smallest_text(comparison)),
-        Text(plain(comparison.why), "dim"),
+        Text(plain(why_text(compared, comparison)), "dim"),
     )
 
 
 def _agreement(a: QualitySummary | None, b: QualitySummary | None) -> tuple[Text, Text, Text, Text, Text]:
-    """What agrees with the reference on each side; a side that differs by more than rounding is marked."""
-    sides = [agrees(summary, "not compared") for summary in (a, b)]
+    """Token match of each side; a side that differs by more than rounding explains is marked."""
+    sides = [match_text(summary, "not compared") for summary in (a, b)]
     shares = Text(" → ").join(Text(side.text, "bold red" if side.differs else "") for side in sides)
     differing = [name for name, side in zip("AB", sides, strict=True) if side.differs]
     marked = (

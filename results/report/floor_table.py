@@ -1,4 +1,4 @@
-"""A noise floor as a table: by how much runs of one thing may differ, metric by metric."""
+"""Noise floors as a table: by how much identical runs differ, per metric."""
 
 from collections.abc import Sequence
 
@@ -7,13 +7,14 @@ from rich.text import Text
 
 from results.floor import FloorCell
 from results.metrics import CATALOGUE, HEADLINE
-from results.report.format import plain
 from results.report.terminal_table import terminal_table
-from results.statistics.comparison import change_text, scale_of
+from results.statistics.comparison import scale_of
+from results.text.comparison import change_text
+from results.text.format import plain
 
 
 def print_floors(cells: Sequence[FloorCell], console: Console) -> None:
-    """Print the floors of the headline's metrics, level by level."""
+    """Print the noise floors of the headline metrics, level by level."""
     table = terminal_table("metric")
     table.add_column("runs differ by up to (standard deviation, 99 %)", justify="right")
     for cell in cells:

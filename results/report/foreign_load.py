@@ -1,14 +1,14 @@
-"""How much of the machine others used while trials were measured, in one line."""
+"""CPU time used by other processes during the trials, in one line."""
 
 from statistics import median
 
 from results.metrics import Unit
-from results.report.format import ABSENT, value_text
 from results.run import Run
+from results.text.format import ABSENT, value_text
 
 
 def foreign_load_text(run: Run) -> str:
-    """``median 0.6 %, at most 3.1 % of the cores``, or why it is not known; empty where nothing was sampled."""
+    """``median 0.6 %, at most 3.1 % of the cores``, or why it is unknown; empty if nothing was sampled."""
     sampled = [trial.metrics["foreign_cpu_share"] for trial in run.finished if trial.telemetry]
     shares = [value.value for value in sampled if value.value is not None]
     if not shares:

@@ -1,4 +1,4 @@
-"""Throughput against interactivity as a table."""
+"""The Pareto frontier as a table."""
 
 from collections.abc import Sequence
 
@@ -7,22 +7,22 @@ from rich.text import Text
 
 from results.frontier import FrontierPoint
 from results.metrics import Unit
-from results.report.format import ABSENT, bounds_text, plain, scale_for
 from results.report.terminal_table import terminal_table
 from results.statistics.interval import Interval
+from results.text.format import ABSENT, bounds_text, plain, scale_for
 
 
 def print_frontier(points: Sequence[FrontierPoint], console: Console) -> None:
-    """Print each engine's frontier; a dot marks what no other engine beats in both figures.
+    """Print each engine's frontier; a dot marks points on the joint frontier.
 
     Args:
-        points: as :func:`results.frontier.frontier` gives them; those that are on no frontier are left out.
-        console: where to.
+        points: from :func:`results.frontier.frontier`; those not on their engine's frontier are skipped.
+        console: the console.
     """
     table = terminal_table("engine", "load")
-    for heading in ("for each user", "all users", "per GPU"):
+    for heading in ("per user", "all users", "per GPU"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.caption = "output tokens/s, for each user 1 / TPOT p50; ● beaten by no other point in both"
+    table.caption = "output tokens/s; per user: 1 / TPOT p50; ● on the Pareto frontier of all engines"
     table.caption_justify = "left"
     workloads = {point.workload for point in points}
     for point in points:

@@ -1,4 +1,4 @@
-"""A history as tables: a line for each step, with the commits between which it lies, and one for each drift."""
+"""A history as tables: one line per step, with the commits between which it lies, and one per drift."""
 
 from collections.abc import Sequence
 
@@ -7,32 +7,32 @@ from rich.table import Table
 from rich.text import Text
 
 from results.metrics import CATALOGUE
-from results.report.format import ABSENT, plain, value_text
 from results.report.terminal_table import terminal_table
 from results.series import Change, Doubt, Drift, Outcome, Series, outcome_of
+from results.text.format import ABSENT, plain, value_text
 
-_DIGITS = 9  # of a commit: enough for git in any checkout
-_MOST_NAMED = 5
+_DIGITS = 9  # of a commit hash: unambiguous in practice
+_MAX_NAMED = 5
 
 _DOUBTS = {
-    Doubt.TOO_FEW: "has too few runs for a step",
+    Doubt.TOO_FEW: "has too few runs to detect a step",
     Doubt.NO_VALUE: "has no value in the newest run",
     Doubt.ZERO: "is 0 in the newest run",
-    Doubt.APART: "is far on the bad side in the newest run: more runs show whether it stays there",
+    Doubt.OUTLIER: "is much worse in the newest run: more runs will show whether it stays",
 }
 _OUTCOMES = {
-    Outcome.NOT_WORSE: "No series ends with a step for the worse.",
-    Outcome.WORSE: "Worse: the newest step is for the worse in",
+    Outcome.NOT_WORSE: "No series ends with a degradation.",
+    Outcome.WORSE: "Worse: the newest step is a degradation in",
     Outcome.CANNOT_TELL: "Cannot tell.",
 }
 
 
 def print_history(series: Sequence[Series], console: Console) -> None:
-    """Print steps and drifts, newest first, then what no test could use, and the outcome.
+    """Print steps and drifts, newest first, then excluded values and the outcome.
 
     Args:
         series: of one experiment.
-        console: where to.
+        console: the console.
     """
     steps = [(entry, change) for entry in series for change in entry.changes]
     if steps:
@@ -50,13 +50,13 @@ def print_history(series: Sequence[Series], console: Console) -> None:
 
 
 def history_notes(series: Sequence[Series]) -> list[str]:
-    """A line for each series that has zeros, and for each that cannot tell."""
-    zeros = [f"{title(entry)}: 0 or less in {_runs(entry)}, left out" for entry in series if entry.zeros]
+    """One line for each series with zeros, and for each without a verdict."""
+    zeros = [f"{title(entry)}: 0 or less in {_runs(entry)}, excluded" for entry in series if entry.zeros]
     return zeros + [f"{title(entry)} {_DOUBTS[entry.doubt]}" for entry in series if entry.doubt]
 
 
 def outcome_text(series: Sequence[Series]) -> str:
-    """One sentence, which names the series that are worse."""
+    """The outcome in one sentence, naming the series that are worse."""
     outcome = outcome_of(series)
     worse = ", ".join(title(entry) for entry in series if entry.outcome is Outcome.WORSE)
     return f"{_OUTCOMES[outcome]} {worse}." if outcome is Outcome.WORSE else _OUTCOMES[outcome]
@@ -68,7 +68,7 @@ def title(series: Series) -> str:
 
 
 def commits(change: Change) -> str:
-    """``3f9a1c2e5..8c01aa97f``: after the one, up to the other; as git takes it."""
+    """``3f9a1c2e5..8c01aa97f``: a git range that contains the cause."""
     ends = (change.last_before.commit, change.first_after.commit)
     return ABSENT if None in ends else plain("..".join(str(end).rstrip("+")[:_DIGITS] for end in ends))
 
@@ -113,5 +113,5 @@ def _cells(series: Series, where: tuple[str, str], texts: tuple[str, str], *, is
 
 
 def _runs(series: Series) -> str:
-    named = ", ".join(point.run for point in series.zeros[-_MOST_NAMED:])
-    return plain(f"{len(series.zeros)} runs, at last {named}" if len(series.zeros) > _MOST_NAMED else named)
+    named = ", ".join(point.run for point in series.zeros[-_MAX_NAMED:])
+    return plain(f"{len(series.zeros)} runs, most recently {named}" if len(series.zeros) > _MAX_NAMED else named)

@@ -2,21 +2,21 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from results.levels import Level, levels_of
 from results.metrics import CATALOGUE
-from results.report.format import ABSENT, interval_text, plain
-from results.report.levels import Level, levels_of
-from results.report.quality import agrees_of
+from results.report.quality import match_of
 from results.run import Cell, Run
+from results.text.format import ABSENT, interval_text, plain
 
 _ESCAPED = str.maketrans({"|": "\\|", "<": "&lt;", ">": "&gt;", "\n": " "})
 
 
 def markdown_table(run: Run, columns: Sequence[str] | None = None) -> str:
-    """One row per load and engine, centre and 95 % interval; what is absent is a dash, never 0.
+    """One row per load and engine: centre and 95 % interval; absent values are a dash, never 0.
 
     Args:
-        run: as ``results.load`` gives it.
-        columns: names of the catalogue; the default is the summary table's.
+        run: a loaded run.
+        columns: names in the catalogue; by default those of the summary table.
     """
     columns = run.headline if columns is None else columns
     titles = ["load", "engine", "valid", *(CATALOGUE[name].title for name in columns), "token match"]
@@ -24,12 +24,12 @@ def markdown_table(run: Run, columns: Sequence[str] | None = None) -> str:
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; its cells must be :func:`escaped` already."""
+    """Format a table; cells must already be :func:`escaped`."""
     return "".join(f"| {' | '.join(row)} |\n" for row in (titles, ["---"] * len(titles), *rows))
 
 
 def escaped(text: str) -> str:
-    """A text of others on one line, which ends no cell and opens no tag."""
+    """Escape untrusted text for a table cell: one line, no cell end, no tag."""
     return plain(text).translate(_ESCAPED)
 
 
@@ -37,7 +37,7 @@ def _rows(level: Level, columns: Sequence[str]) -> Iterator[list[str]]:
     for number, cell in enumerate(level.cells):
         load = "" if number else escaped(level.title)
         values = [_value(cell, name) for name in columns]
-        yield [load, escaped(cell.engine), f"{cell.valid}/{cell.planned}", *values, _agrees(cell)]
+        yield [load, escaped(cell.engine), f"{cell.valid}/{cell.planned}", *values, _token_match(cell)]
 
 
 def _value(cell: Cell, name: str) -> str:
@@ -47,6 +47,6 @@ def _value(cell: Cell, name: str) -> str:
     return interval_text(CATALOGUE[name], cell.intervals.get(name))
 
 
-def _agrees(cell: Cell) -> str:
-    shown = agrees_of(cell)
+def _token_match(cell: Cell) -> str:
+    shown = match_of(cell)
     return f"{shown.text} {shown.answers}".rstrip()

@@ -16,7 +16,7 @@ import jinja2
 import msgspec
 from markupsafe import Markup
 
-from results.report.format import plain_block
+from results.text.format import plain_block
 
 SHELL = "results.report"
 """The package whose ``shell.html`` holds what every page begins with, and whose style and theme switch it shares."""

@@ -1,16 +1,15 @@
-"""What the page shows, section by section: one typed object that the template only lays out."""
+"""Content of the report page as one typed object; the template only lays it out."""
 
 from typing import Any
 
 import msgspec
 
+from results.levels import engines_of
 from results.metrics.basis import family_of
 from results.records import RunStatus
 from results.report import clients
-from results.report.charts.scatter import MOST_DOTS
+from results.report.charts.scatter import MAX_DOTS
 from results.report.foreign_load import foreign_load_text
-from results.report.format import listed, machine_text, moment_text
-from results.report.levels import engines_of
 from results.report.sections import (
     answers,
     background,
@@ -28,14 +27,15 @@ from results.report.sections import (
 )
 from results.report.verdict import VerdictLine, verdict
 from results.run import Run
-from results.server_view import SEEN, Seen
+from results.server_view import ENGINE_FIGURES, EngineFigure
+from results.text.format import listed, machine_text, moment_text
 
 _STATUS = {
     RunStatus.COMPLETE: "Every planned trial ended.",
-    RunStatus.RUNNING: "The run is still going on: what stands here may change.",
-    RunStatus.INTERRUPTED: "The run was stopped by hand: the trials that ended are whole, the others are missing.",
-    RunStatus.FAILED: "The run failed: the trials that ended are whole, the others are missing.",
-    RunStatus.INCOMPLETE: "The run's process is gone and it never said that it was done: some trials are missing.",
+    RunStatus.RUNNING: "The run is still running; this report may change.",
+    RunStatus.INTERRUPTED: "The run was interrupted; trials that ended are complete, the others are missing.",
+    RunStatus.FAILED: "The run failed; trials that ended are complete, the others are missing.",
+    RunStatus.INCOMPLETE: "The run's process disappeared before it finished; some trials are missing.",
 }
 
 CONTENTS = (
@@ -50,18 +50,18 @@ CONTENTS = (
     ("timelines", "Timelines"),
     ("trials", "Trials"),
     ("failures", "Failures"),
-    ("instrument", "Error of the instrument"),
+    ("instrument", "Client error"),
     ("engines", "Engines"),
     ("environment", "Environment"),
     ("definitions", "Definitions"),
     ("configuration", "Experiment"),
     ("reproduce", "Reproduce"),
 )
-"""The sections in their order: id and short name."""
+"""Id and short name of each section, in order."""
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Everything on the page, in its order."""
+    """Everything on the page, in order."""
 
     name: str
     status: str
@@ -81,8 +81,8 @@ class Page(msgspec.Struct, frozen=True):
     time_panels: list[over_time.TimePanel]
     length_panels: list[lengths.LengthPanel]
     batch_figures: list[batches.BatchFigure]
-    most_dots: int
-    batch_needs: int
+    max_dots: int
+    min_batch_tokens: int
     engine_view: engine_view.EngineView
     views: views.Views
     answers: answers.AnswersView
@@ -99,14 +99,14 @@ class Page(msgspec.Struct, frozen=True):
     clients: list[clients.ClientRow]
     definitions: list[background.Definition]
     basis: basis.BasisTable
-    seen: list[Seen]
+    engine_figures: list[EngineFigure]
     configuration: str
     reproduction: list[str]
     island: dict[str, Any]
 
 
 def page_of(run: Run) -> Page:
-    """Collect the page of a run."""
+    """Build the page of a run."""
     manifest = run.manifest
     drawn = trials.timelines(run)
     return Page(
@@ -128,8 +128,8 @@ def page_of(run: Run) -> Page:
         time_panels=over_time.time_panels(run),
         length_panels=lengths.length_panels(run),
         batch_figures=batches.batch_figures(run),
-        most_dots=MOST_DOTS,
-        batch_needs=batches.NEEDS,
+        max_dots=MAX_DOTS,
+        min_batch_tokens=batches.MIN_TOKENS,
         engine_view=engine_view.engine_view(run),
         views=views.views_section(run),
         answers=answers.answers_view(run),
@@ -146,7 +146,7 @@ def page_of(run: Run) -> Page:
         clients=clients.client_rows(run),
         definitions=background.definitions(),
         basis=basis.basis_table(run),
-        seen=list(SEEN.values()),
+        engine_figures=list(ENGINE_FIGURES.values()),
         configuration=background.configuration(run),
         reproduction=background.reproduction(run),
         island=_island(run, drawn),
@@ -154,9 +154,9 @@ def page_of(run: Run) -> Page:
 
 
 def _island(run: Run, drawn: list[trials.Timeline]) -> dict[str, Any]:
-    """What the script reads, and the cells for whoever wants the numbers out of the page."""
-    falls = {one.key: {"shown": one.waterfalls.shown, "note": one.waterfalls.note} for one in drawn}
-    return {"bars": {one.key: one.bars for one in drawn}, "waterfalls": falls, "cells": run.cells}
+    """Data for the script, and the cells as JSON for readers of the page's source."""
+    waterfalls = {item.key: {"shown": item.waterfalls.shown, "note": item.waterfalls.note} for item in drawn}
+    return {"bars": {item.key: item.bars for item in drawn}, "waterfalls": waterfalls, "cells": run.cells}
 
 
 def _banner(status: RunStatus) -> str:
@@ -172,7 +172,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("machine", machine_text(manifest)),
         ("commit", manifest.git_commit or "– (not in a git checkout)"),
         ("started", moment_text(manifest.created_utc)),
-        ("ended", moment_text(manifest.ended_utc) if manifest.ended_utc else "– (it never said so)"),
+        ("ended", moment_text(manifest.ended_utc) if manifest.ended_utc else "– (not recorded)"),
         ("foreign load", foreign_load_text(run) or "– (nothing was sampled)"),
         ("trials", f"{len(run.finished)} of {len(manifest.trials)} ended"),
         ("bakeoff", manifest.bakeoff_version),

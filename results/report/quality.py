@@ -1,23 +1,23 @@
-"""Whether engines said what the model says, as texts: the column ``token match`` of every table, and its warnings."""
+"""The ``token match`` column of every table, and warnings about answers that differ from the reference."""
 
 import math
 
 import msgspec
 
 from results.quality import EARLY, LARGE_REGRET, QualitySummary
-from results.report.format import ABSENT, listed
 from results.run import Cell, Run
+from results.text.format import ABSENT, listed
 
 
-class Agrees(msgspec.Struct, frozen=True):
-    """``99.2 %`` of the tokens, ``of 12`` answers.
+class MatchText(msgspec.Struct, frozen=True):
+    """Token match as text: ``99.2 %`` of the tokens, ``of 12`` answers.
 
     Attributes:
-        text: the share, or the mark of absence.
-        answers: how many were compared; empty where none was.
-        why: why there is no share; empty where there is one.
-        note: what a reader must know of it; empty where there is nothing.
-        differs: whether the answers differ by more than rounding does.
+        text: the fraction, or the mark of absence.
+        answers: number of answers compared; empty if none.
+        why: why there is no fraction; empty if there is one.
+        note: a caveat; empty if there is none.
+        differs: whether the answers differ by more than rounding explains.
     """
 
     text: str
@@ -27,32 +27,30 @@ class Agrees(msgspec.Struct, frozen=True):
     differs: bool = False
 
 
-def agrees_of(cell: Cell) -> Agrees:
-    """The column of one engine at one load."""
-    return agrees(cell.quality, cell.unchecked or "answers were not compared")
+def match_of(cell: Cell) -> MatchText:
+    """Token match of one engine at one load."""
+    return match_text(cell.quality, cell.unchecked or "answers were not compared")
 
 
-def agrees(summary: QualitySummary | None, why: str) -> Agrees:
-    """The column of any number of answers; ``why`` there are none."""
+def match_text(summary: QualitySummary | None, why: str) -> MatchText:
+    """Token match of a summary; ``why`` says why there is none."""
     if summary is None:
-        return Agrees(ABSENT, why=why)
-    return Agrees(
-        share(summary.agreement), f"of {summary.answers:,}", note=_note(summary), differs=summary.differs is not None
-    )
+        return MatchText(ABSENT, why=why)
+    return MatchText(share(summary.agreement), f"of {summary.answers:,}", note=_note(summary), differs=summary.differs)
 
 
 def share(agreement: float) -> str:
-    """``99.9 %``, cut and not rounded: only what agrees at every token is 100 %."""
+    """``99.9 %``, rounded down: only a match at every token is 100 %."""
     return "100 %" if agreement == 1 else f"{math.floor(1000 * agreement) / 10:.1f} %"
 
 
 def nats(regret: float) -> str:
-    """``0.0021``: two digits."""
+    """``0.0021``: two significant digits."""
     return f"{regret:.2g}" if regret else "0"
 
 
 def unchecked_text(run: Run) -> str:
-    """Why no answer of a run was compared; empty when one was."""
+    """Why no answer of a run was compared; empty if any was."""
     if any(cell.quality for cell in run.cells):
         return ""
     reasons = dict.fromkeys(cell.unchecked or "answers were not compared" for cell in run.cells)
@@ -60,9 +58,9 @@ def unchecked_text(run: Run) -> str:
 
 
 def quality_warnings(run: Run) -> list[str]:
-    """One line for each engine and load whose answers differ, and one for each way in which the reference failed."""
+    """One line for each engine and load whose answers differ, and one for each failure of the reference."""
     lines = [
-        f"{cell.engine}, {cell.load}: {cell.quality.differs}"
+        f"{cell.engine}, {cell.load}: answers {differing_answers_text(cell.quality)}"
         for cell in run.cells
         if cell.quality is not None and cell.quality.differs
     ]
@@ -73,10 +71,18 @@ def quality_warnings(run: Run) -> list[str]:
     return lines + [f"answers of {listed(trials)} were not all compared: {why}" for why, trials in failed.items()]
 
 
+def differing_answers_text(summary: QualitySummary) -> str:
+    """``differ from the reference: 81 % of 512 tokens match, …``."""
+    return (
+        f"differ from the reference: {100 * summary.agreement:.3g} % of {summary.tokens:,} tokens match, "
+        f"mean regret {summary.mean_regret:.2g} nats; check weights, quantisation and chat template"
+    )
+
+
 def _note(summary: QualitySummary) -> str:
     if not summary.early:
         return ""
     return (
-        f"{summary.early:,} of {summary.answers:,} answers took one of their first {EARLY} tokens at a regret of "
-        f"{LARGE_REGRET:g} nats or more"
+        f"{summary.early:,} of {summary.answers:,} answers have a regret of {LARGE_REGRET:g} nats or more within their "
+        f"first {EARLY} tokens"
     )

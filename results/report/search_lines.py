@@ -3,9 +3,9 @@
 from rich.console import Console
 from rich.text import Text
 
-from results.report.findings import miss_sentence, sentences
-from results.report.format import plain
 from results.search import Attempt, Ended, EngineSearch, Over, SearchConfig, SearchRecord, Skip
+from results.text.findings import miss_sentence, sentences
+from results.text.format import plain
 
 _TITLES = {Over.RATE: "Highest rate", Over.CONCURRENCY: "Highest concurrency"}
 

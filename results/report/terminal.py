@@ -1,7 +1,7 @@
-"""A run as tables for the terminal: readable at 100 columns, in a pipe and without colour.
+"""Summary of a run for the terminal, readable at 100 columns, in a pipe and without colour.
 
-Every text that an engine, a model or a user chose passes :func:`~results.report.format.plain` first, so that it
-cannot move the cursor, and travels as ``rich.text.Text``, so that it cannot be read as markup.
+Text from engines, models and users passes :func:`~results.text.format.plain`, so that it cannot control the terminal,
+and is printed as ``rich.text.Text``, so that it is not parsed as markup.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -11,13 +11,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from results.levels import levels_of
 from results.metrics import CATALOGUE, Unit
 from results.records import RunStatus, TrialPlan, TrialRecord, Verdict
 from results.report.clients import WITH_ERROR, clients_text, error_of, uncalibrated_text
-from results.report.findings import sentence, sentences
 from results.report.footnotes import Footnotes
 from results.report.foreign_load import foreign_load_text
-from results.report.format import (
+from results.report.quality import match_of, quality_warnings, unchecked_text
+from results.report.search_lines import print_search
+from results.report.terminal_table import terminal_table
+from results.report.verdict import verdict
+from results.run import Cell, Run
+from results.text.findings import sentence, sentences
+from results.text.format import (
     ABSENT,
     interval_parts,
     listed,
@@ -27,26 +33,20 @@ from results.report.format import (
     share_text,
     value_text,
 )
-from results.report.levels import levels_of
-from results.report.quality import agrees_of, quality_warnings, unchecked_text
-from results.report.search_lines import print_search
-from results.report.terminal_table import terminal_table
-from results.report.verdict import verdict
-from results.run import Cell, Run
 
 WIDTH = 100
-"""Columns that the summary needs; a pipe is given them."""
+"""Columns that the summary needs; output to a pipe has at least this width."""
 _SHORT = {
     "peak_host_bytes": "peak mem",
     "peak_gpu_bytes": "peak GPU\nmem",
     "output_tokens_per_s": "tokens out",
     "failures": "failed\nmatch",
 }
-"""Headings; the token match stands below failures: both tell whether the other figures are worth anything."""
-_WORTH_SAYING = 0.1
-"""Share of the mean E2E from which a part other than prefill and decode is named."""
+"""Headings; failures and token match share a column: both tell whether the other figures are meaningful."""
+_MIN_SHARE = 0.1
+"""Fraction of the mean E2E above which a part other than prefill and decode is reported."""
 _FULL = 0.95
-_PLACES = (
+_PARTS = (
     ("split_queue_s", "in the engine's queue"),
     ("split_other_s", "in the engine outside queue, prefill and decode"),
     ("split_outside_s", "between engine and client"),
@@ -54,11 +54,11 @@ _PLACES = (
 
 
 def print_summary(run: Run, console: Console) -> None:
-    """Print a run: verdict, one row per engine × load, what is missing and why.
+    """Print a run: verdict, one row per engine and load, and what is missing and why.
 
     Args:
-        run: as ``results.load`` gives it.
-        console: where to; a pipe is treated as :data:`WIDTH` columns wide.
+        run: a loaded run.
+        console: the console; a pipe gets at least :data:`WIDTH` columns.
     """
     with _wide_enough(console):
         _print_head(run, console)
@@ -73,16 +73,16 @@ def print_summary(run: Run, console: Console) -> None:
             console.print(_line(line, "dim"))
         if run.search is not None:
             print_search(run.search, console)
-        _print_list(console, "Where the time went, as the engines saw it:", engine_lines(run), "")
-        _print_list(console, "INVALID trials, left out of every number above:", _invalid(run), "red")
+        _print_list(console, "Where the time went, by the engines' own metrics:", engine_lines(run), "")
+        _print_list(console, "INVALID trials, excluded from every number above:", _invalid(run), "red")
         _print_list(console, "Never finished:", _unfinished(run), "yellow")
-        _print_list(console, "Torn by a crash:", _torn(run), "yellow")
+        _print_list(console, "Logs cut off by a crash:", _torn(run), "yellow")
         _print_list(console, "Warnings:", _warnings(run), "yellow")
         _print_list(console, "Declared:", run.declared, "")
 
 
 def engine_lines(run: Run) -> list[str]:
-    """The engines' own view, one line for each engine at a level where something stands out.
+    """The engines' own view: one line per level and engine with something notable.
 
     ``c=8, reference: 45 % of the mean E2E (328 of 723 ms) in the engine's queue; 12 preemptions``
     """
@@ -96,11 +96,11 @@ def engine_lines(run: Run) -> list[str]:
 
 def _time(cell: Cell) -> Iterator[str]:
     whole = _centre(cell, "client_e2e_mean_s")
-    for name, place in _PLACES:
+    for name, location in _PARTS:
         part = _centre(cell, name)
-        if whole and part and part > _WORTH_SAYING * whole:
+        if whole and part and part > _MIN_SHARE * whole:
             spent, total = value_text(Unit.SECONDS, part), value_text(Unit.SECONDS, whole)
-            yield f"{share_text(part, whole)} of the mean E2E ({spent} of {total}) {place}"
+            yield f"{share_text(part, whole)} of the mean E2E ({spent} of {total}) {location}"
 
 
 def _cache(cell: Cell) -> Iterator[str]:
@@ -160,7 +160,7 @@ def _row(
     yield Text.assemble(plain(cell.engine), "\n", (f"{cell.valid} of {cell.planned}", "dim"))
     for name in columns:
         if name == "failures":
-            yield _failures(cell) + (_agrees(cell, notes) if with_answers else Text(f"\n{ABSENT}", "dim"))
+            yield _failures(cell) + (_token_match(cell, notes) if with_answers else Text(f"\n{ABSENT}", "dim"))
             continue
         interval = cell.intervals.get(name)
         if interval is None:
@@ -173,7 +173,7 @@ def _row(
 
 
 def _error(cell: Cell, name: str, notes: Footnotes) -> str:
-    """A third line: the client's own error, or a mark for the reason why it is not known."""
+    """Third line of a figure: the client's own error, or a footnote mark for why it is unknown."""
     error = error_of(cell, name)
     return f"\n{error.text} {notes.mark('±', error.why) if error.why else ''}".rstrip()
 
@@ -183,9 +183,9 @@ def _failures(cell: Cell) -> Text:
     return Text(f"{failed}/{planned}" if planned else ABSENT, style="red" if failed else "")
 
 
-def _agrees(cell: Cell, notes: Footnotes) -> Text:
-    """Three further lines: what agrees with the reference, of how many answers, and the mark of a footnote."""
-    shown = agrees_of(cell)
+def _token_match(cell: Cell, notes: Footnotes) -> Text:
+    """Further lines below failures: token match, number of answers, and a footnote mark."""
+    shown = match_of(cell)
     if shown.why:
         return Text(f"\n{shown.text} {notes.mark('match', shown.why)}", "dim")
     mark = f"\n{notes.mark('match', shown.note)}" if shown.note else ""
@@ -194,14 +194,14 @@ def _agrees(cell: Cell, notes: Footnotes) -> Text:
 
 def _invalid(run: Run) -> list[str]:
     return [
-        f"{_place(trial.record)}: {sentences(trial.record.invalidating)}"
+        f"{_trial_text(trial.record)}: {sentences(trial.record.invalidating)}"
         for trial in run.finished
         if trial.record.verdict is Verdict.INVALID
     ]
 
 
 def _unfinished(run: Run) -> list[str]:
-    """One line per engine and load, with the repeats that are missing."""
+    """One line per engine and load with the missing repeats."""
     repeats: dict[tuple[str, str], list[str]] = {}
     for plan in run.unfinished:
         repeats.setdefault((plan.engine, plan.load.label), []).append(str(plan.repeat))
@@ -209,17 +209,19 @@ def _unfinished(run: Run) -> list[str]:
 
 
 def _torn(run: Run) -> list[str]:
-    return [f"{_place(plan)}: {line}" for plan in run.manifest.trials for line in run.torn.get(plan.id, [])]
+    return [f"{_trial_text(plan)}: {line}" for plan in run.manifest.trials for line in run.torn.get(plan.id, [])]
 
 
 def _warnings(run: Run) -> list[str]:
     of_trials = [
-        f"{_place(trial.record)}: {sentence(found)}" for trial in run.finished for found in trial.record.warnings
+        f"{_trial_text(trial.record)}: {sentence(warning)}"
+        for trial in run.finished
+        for warning in trial.record.warnings
     ]
     return of_trials + quality_warnings(run)
 
 
-def _place(trial: TrialRecord | TrialPlan) -> str:
+def _trial_text(trial: TrialRecord | TrialPlan) -> str:
     return f"{trial.engine}, {trial.load.label}, repeat {trial.repeat}"
 
 
@@ -236,7 +238,7 @@ def _line(text: str, style: str) -> Text:
 
 @contextmanager
 def _wide_enough(console: Console) -> Generator[None]:
-    """A pipe has no width of its own: give it the table's, and take it back afterwards."""
+    """Widen a pipe to the table's width while printing."""
     before = console.width
     if not console.is_terminal and before < WIDTH:
         console.width = WIDTH

@@ -1,14 +1,14 @@
-"""How tables on a terminal look."""
+"""Style of terminal tables."""
 
 from rich import box
 from rich.table import Table
 
 
 def terminal_table(*headings: str, gap: int = 1) -> Table:
-    """A table with a rule below its head alone, readable in a pipe and without colour.
+    """Make a table with a rule below its head, readable in a pipe and without colour.
 
     Args:
-        headings: of its first columns, which fold what is too long; callers add the others.
+        headings: headings of the first columns, which wrap long text; callers add the others.
         gap: characters between columns.
     """
     table = Table(box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, show_edge=False)

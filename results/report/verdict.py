@@ -1,30 +1,31 @@
-"""The one sentence that a run supports, made from its data.
+"""The verdict of a run in one sentence.
 
-The metric is fixed beforehand, by the rule of :mod:`results.primary`. The best engine is compared with the next best;
-where the interval holds 1, or the difference is within the client's own error, the sentence says so. As in a gate, an
-engine is not the best that died, failed requests or fell behind where the other did not, and requests compare only
-where both did the same work.
+The metric is fixed in advance by :mod:`results.primary`. The best engine is compared with the second best; if the
+interval contains 1, or the difference is within the client's own error, the sentence says so. As in a gate, an engine
+cannot win if it died, failed requests or fell behind where the other did not, and request times are compared only if
+both did the same work.
 """
 
 import msgspec
 
-from results.comparing import Compared, compare_sides
+from results.comparison import EngineComparison, compare_sides
 from results.errors import NoEvidence
+from results.levels import Level, levels_of
 from results.metrics import CATALOGUE, Better, Metric
 from results.primary import primary_load, primary_metric
 from results.records import RunStatus
-from results.report.format import ratio_text
-from results.report.levels import Level, levels_of
 from results.report.search_lines import search_sentence
 from results.report.tallies import tally_text
 from results.run import Run
 from results.sides import side_of
 from results.statistics import Judgement
 from results.terms import Terms
+from results.text.comparison import why_text
+from results.text.format import ratio_text
 
 _ALPHA = 0.05
 _STATE = {
-    RunStatus.RUNNING: "is still going on",
+    RunStatus.RUNNING: "is still running",
     RunStatus.INTERRUPTED: "was interrupted",
     RunStatus.FAILED: "failed",
     RunStatus.INCOMPLETE: "is incomplete",
@@ -39,7 +40,7 @@ class VerdictLine(msgspec.Struct, frozen=True):
 
 
 def verdict(run: Run) -> VerdictLine:
-    """The sentence for the top of a report."""
+    """Word the verdict for the top of a report."""
     engines_failed = run.status is RunStatus.FAILED and bool(run.manifest.engine_failures)
     if run.status is not RunStatus.COMPLETE and not engines_failed:
         done = f"{len(run.finished)} of {len(run.manifest.trials)} trials ended"
@@ -58,19 +59,19 @@ def verdict(run: Run) -> VerdictLine:
     engines = [cell.engine for cell in ranked]
     others = [cell.engine for cell in level.cells if cell.engine not in engines]
     if len(engines) == 1:
-        lines = [line for other in others if (line := _against(_beside(run, metric, engines[0], other)))]
+        lines = [line for other in others if (line := _failures(_compared(run, metric, engines[0], other)))]
         if lines:
             return max(lines, key=lambda line: line.decided)
     if len(engines) < 2:
         return VerdictLine(f"No verdict: fewer than two engines have a valid trial at {level.title}.", decided=False)
     best, next_best = engines[:2]
-    found = _beside(run, metric, next_best, best)
-    assert found is not None, "both have valid trials"
-    return _against(found) or _sentence(found, level, metric, best, next_best)
+    compared = _compared(run, metric, next_best, best)
+    assert compared is not None, "both have valid trials"
+    return _failures(compared) or _sentence(compared, level, metric, best, next_best)
 
 
-def _beside(run: Run, metric: Metric, a: str, b: str) -> Compared | None:
-    """B beside A, at the run's primary level; None where one of them never ran."""
+def _compared(run: Run, metric: Metric, a: str, b: str) -> EngineComparison | None:
+    """Compare B with A at the run's primary level; None if either never ran."""
     try:
         sides = side_of(run, a), side_of(run, b)
     except NoEvidence:
@@ -78,38 +79,38 @@ def _beside(run: Run, metric: Metric, a: str, b: str) -> Compared | None:
     return compare_sides(*sides, Terms(metrics=(), primary=metric.name, alpha=_ALPHA), check=False)
 
 
-def _against(found: Compared | None) -> VerdictLine | None:
-    """What B did that A did not; None where that is nothing."""
-    if found is None:
+def _failures(compared: EngineComparison | None) -> VerdictLine | None:
+    """The sentence if B failed where A did not, or may have; None otherwise."""
+    if compared is None:
         return None
     texts = {
-        word: [tally_text(one, found.a, found.b) for one in found.tallies if one.judgement is word]
-        for word in (Judgement.WORSE, Judgement.UNCLEAR)
+        judgement: [tally_text(t, compared.a, compared.b) for t in compared.tallies if t.judgement is judgement]
+        for judgement in (Judgement.WORSE, Judgement.UNCLEAR)
     }
     if worse := texts[Judgement.WORSE]:
-        return VerdictLine(f"{found.a} served the load where {found.b} failed: {'; '.join(worse)}.", decided=True)
+        return VerdictLine(f"{compared.a} served the load, {compared.b} failed: {'; '.join(worse)}.", decided=True)
     if doubts := texts[Judgement.UNCLEAR]:
         return VerdictLine(f"No verdict: {'; '.join(doubts)}.", decided=False)
     return None
 
 
 def primary_level(levels: list[Level]) -> Level | None:
-    """The level that the verdict speaks of."""
-    chief = primary_load(level.load for level in levels)
-    return next((level for level in levels if level.load == chief), None)
+    """The level that the verdict is about."""
+    load = primary_load(level.load for level in levels)
+    return next((level for level in levels if level.load == load), None)
 
 
-def _sentence(found: Compared, level: Level, metric: Metric, best: str, next_best: str) -> VerdictLine:
-    comparison = found.primary
+def _sentence(compared: EngineComparison, level: Level, metric: Metric, best: str, next_best: str) -> VerdictLine:
+    comparison = compared.primary
     ratio = comparison.ratio
-    what = "output tokens/s" if metric.name == "output_tokens_per_s" else metric.title
+    title = "output tokens/s" if metric.name == "output_tokens_per_s" else metric.title
     if ratio is None or ratio.low is None or ratio.high is None:
-        return VerdictLine(f"No verdict at {level.title}: {comparison.why}.", decided=False)
+        return VerdictLine(f"No verdict at {level.title}: {why_text(compared, comparison)}.", decided=False)
     evidence = f"{ratio_text(ratio)} (95 % interval, {ratio.n} runs a side)"
     if ratio.low <= 1 <= ratio.high or comparison.judgement is Judgement.UNCLEAR:
-        but = "" if ratio.low <= 1 <= ratio.high else f", but {comparison.why}"
-        sentence = f"At {level.title} the data cannot tell {best} from {next_best}: {what} ratio {evidence}{but}."
+        but = "" if ratio.low <= 1 <= ratio.high else f", but {why_text(compared, comparison)}"
+        sentence = f"At {level.title} the data cannot tell {best} from {next_best}: {title} ratio {evidence}{but}."
         return VerdictLine(sentence, decided=False)
     if metric.better is Better.HIGHER:
-        return VerdictLine(f"At {level.title}, {best} delivered {evidence} the {what} of {next_best}.", decided=True)
-    return VerdictLine(f"At {level.title}, {best} had {evidence} the {what} of {next_best}.", decided=True)
+        return VerdictLine(f"At {level.title}, {best} delivered {evidence} the {title} of {next_best}.", decided=True)
+    return VerdictLine(f"At {level.title}, {best} had {evidence} the {title} of {next_best}.", decided=True)

@@ -1,21 +1,21 @@
-"""The load as the engine saw it, beside the client's view: from the readings of the engine's own page during a trial.
+"""The engine's own view of the load, from its metrics page sampled during a trial, next to the client's view.
 
->>> from results.server_view import server_view, SEEN
+>>> from results.server_view import server_view, ENGINE_FIGURES
 """
 
-from results.server_view.catalogue import SEEN, Seen
+from results.server_view.catalogue import ENGINE_FIGURES, EngineFigure
 from results.server_view.checks import Fall, fall, tokens_disagree
 from results.server_view.readings import Readings, readings
 from results.server_view.split import PARTS, Part
 from results.server_view.view import ServerCell, server_cell, server_view
 
 __all__ = [
+    "ENGINE_FIGURES",
     "PARTS",
-    "SEEN",
+    "EngineFigure",
     "Fall",
     "Part",
     "Readings",
-    "Seen",
     "ServerCell",
     "fall",
     "readings",

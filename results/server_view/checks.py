@@ -1,4 +1,4 @@
-"""What the engine's own counters say against a trial: that it was restarted, that somebody else used it."""
+"""Checks of the engine's own counters: restarts, and traffic from other clients."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -10,49 +10,50 @@ from results.metrics.trial import under_load
 from results.records import Outcome, RequestRecord, TelemetryRecord
 from results.server_view.readings import is_number, readings
 
-TOKENS_APART = 0.01
-"""Share by which the engine's output tokens and the client's may differ."""
-_BACK = 0.5
-"""A counter that regains this share of its fall in one step, and more than it had, is another server's."""
+TOKEN_TOLERANCE = 0.01
+"""Relative difference allowed between the engine's and the client's output token counts."""
+_REBOUND = 0.5
+"""A counter that falls and then, in one step, regains this fraction of the fall and exceeds its old value: the page
+alternates between several servers."""
 
 
 class Fall(msgspec.Struct, frozen=True):
-    """A counter that fell, which none does.
+    """A decrease of a counter, which should never decrease.
 
     Attributes:
-        name: of the counter.
-        height: before.
-        floor: after.
-        several: whether it then stood as high again at once: the page is that of several servers in turn.
+        name: name of the counter.
+        before: value before the fall.
+        after: value after it.
+        several: whether it rebounded at once, so that several servers answer in turn.
     """
 
     name: str
-    height: float
-    floor: float
+    before: float
+    after: float
     several: bool
 
 
 def fall(telemetry: Sequence[TelemetryRecord]) -> Fall | None:
-    """The deepest fall of any counter between two readings of a trial; None where none fell."""
+    """Find the deepest fall of any counter between two samples of a trial; None if none fell."""
     good = readings(telemetry).good
     names = dict.fromkeys(name for record in good for name in record.values if name.endswith(("_total", "_count")))
-    falls = [found for name in names if (found := _deepest(name, _numbers(good, name)))]
-    return max(falls, key=lambda found: found.height - found.floor, default=None)
+    falls = [deepest for name in names if (deepest := _deepest(name, _numbers(good, name)))]
+    return max(falls, key=lambda each: each.before - each.after, default=None)
 
 
 def tokens_disagree(telemetry: Sequence[TelemetryRecord], requests: Sequence[RequestRecord]) -> Finding | None:
-    """A warning where the engine counted other output tokens than the client; None where they agree, or one is unknown.
+    """Warn if engine and client counted different output tokens; None if they agree or the engine's count is unknown.
 
-    Failed requests leave the question open: the engine may have gone on where the client stopped counting.
+    With failed requests the check does not apply: the engine may have generated tokens the client did not receive.
     """
     measured = under_load(requests)
-    told = readings(telemetry).moved("output_tokens_total").value
-    if told is None or not measured or any(request.outcome is not Outcome.OK for request in measured):
+    reported = readings(telemetry).increase("output_tokens_total").value
+    if reported is None or not measured or any(request.outcome is not Outcome.OK for request in measured):
         return None
     counted = sum(request.total_chunk_tokens for request in measured)
-    if abs(told - counted) <= TOKENS_APART * counted:
+    if abs(reported - counted) <= TOKEN_TOLERANCE * counted:
         return None
-    return warning(FindingCode.COUNTERS_DISAGREE, engine_tokens=round(told), client_tokens=counted)
+    return warning(FindingCode.COUNTERS_DISAGREE, engine_tokens=round(reported), client_tokens=counted)
 
 
 def _numbers(records: Sequence[TelemetryRecord], name: str) -> list[float]:
@@ -61,11 +62,13 @@ def _numbers(records: Sequence[TelemetryRecord], name: str) -> list[float]:
 
 def _deepest(name: str, numbers: Sequence[float]) -> Fall | None:
     steps = list(pairwise(numbers))
-    drops = [(i, height, floor) for i, (height, floor) in enumerate(steps) if floor < height]
+    drops = [(i, before, after) for i, (before, after) in enumerate(steps) if after < before]
     if not drops:
         return None
     several = any(
-        b >= height > a and b - a >= _BACK * (height - floor) for i, height, floor in drops for a, b in steps[i + 1 :]
+        b >= before > a and b - a >= _REBOUND * (before - after)
+        for i, before, after in drops
+        for a, b in steps[i + 1 :]
     )
-    _, height, floor = max(drops, key=lambda drop: drop[1] - drop[2])
-    return Fall(name, height, floor, several)
+    _, before, after = max(drops, key=lambda drop: drop[1] - drop[2])
+    return Fall(name, before, after, several)

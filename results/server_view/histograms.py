@@ -1,4 +1,4 @@
-"""A histogram's own numbers between the marks: its mean is exact, its quantiles as fine as its buckets are."""
+"""Means and quantiles of the engine's histograms over the measured load; quantiles are as fine as the buckets."""
 
 import msgspec
 
@@ -8,52 +8,52 @@ from results.server_view.readings import Readings
 
 
 class Quantile(msgspec.Struct, frozen=True):
-    """A quantile by interpolation, and the width of the bucket in which it lies: nothing finer is known of it."""
+    """An interpolated quantile and the width of its bucket, which is the resolution."""
 
     value: Value
     width: Value
 
 
-def mean(found: Readings, name: str, requests: int) -> Value:
-    """The mean of a histogram's observations.
+def mean(samples: Readings, name: str, requests: int) -> Value:
+    """Compute the mean of a histogram's observations.
 
     Args:
-        found: the readings.
-        name: of the histogram.
-        requests: what an engine's sum is divided by that keeps no count of its own: the requests that were answered.
+        samples: samples of the engine's page.
+        name: name of the histogram.
+        requests: number of answered requests, the divisor for engines that report a sum without a count.
     """
-    total, count = found.moved(f"{name}_sum"), found.moved(f"{name}_count")
+    total, count = samples.increase(f"{name}_sum"), samples.increase(f"{name}_count")
     if total.value is None:
         return total
     number = requests if count.value is None else count.value
-    return Value(total.value / number) if number else absent("it observed nothing")
+    return Value(total.value / number) if number else absent("the histogram has no observations")
 
 
-def quantile(found: Readings, name: str, q: float) -> Quantile:
-    """A quantile of a histogram's observations by linear interpolation inside the bucket in which it lies."""
-    count = found.moved(f"{name}_count")
+def quantile(samples: Readings, name: str, q: float) -> Quantile:
+    """Estimate a quantile of a histogram by linear interpolation within its bucket."""
+    count = samples.increase(f"{name}_count")
     if count.value is None:
         return Quantile(count, count)
     need = required_count(q)
     if count.value < need:
         none = absent(f"p{q * 100:g} needs {need:,} observations, there are {count.value:,.0f}")
         return Quantile(none, none)
-    return _inside(_buckets(found, f"{name}_le_"), q * count.value)
+    return _interpolated(_buckets(samples, f"{name}_le_"), q * count.value)
 
 
-def _buckets(found: Readings, prefix: str) -> list[tuple[float, float]]:
-    """Upper bound and observations up to it, by rising bound."""
-    names = [name for name in (found.after.values if found.after else {}) if name.startswith(prefix)]
-    moved = [(float(name.removeprefix(prefix)), found.moved(name).value) for name in names]
-    return sorted((bound, number) for bound, number in moved if number is not None)
+def _buckets(samples: Readings, prefix: str) -> list[tuple[float, float]]:
+    """(upper bound, cumulative count) of each bucket, by rising bound."""
+    names = [name for name in (samples.after.values if samples.after else {}) if name.startswith(prefix)]
+    counts = [(float(name.removeprefix(prefix)), samples.increase(name).value) for name in names]
+    return sorted((bound, number) for bound, number in counts if number is not None)
 
 
-def _inside(buckets: list[tuple[float, float]], rank: float) -> Quantile:
+def _interpolated(buckets: list[tuple[float, float]], rank: float) -> Quantile:
     low, below = 0.0, 0.0
     for high, up_to in buckets:
         if up_to >= rank and up_to > below:
             share = (rank - below) / (up_to - below)
             return Quantile(Value(low + share * (high - low)), Value(high - low))
         low, below = high, up_to
-    none = absent(f"it lies beyond the last bucket, {low:g} s" if buckets else "its histogram has no buckets")
+    none = absent(f"it is above the last bucket, {low:g} s" if buckets else "the histogram has no buckets")
     return Quantile(none, none)

@@ -1,7 +1,8 @@
-"""The readings of one trial: how far counters moved between the two marks, and gauges inside the window.
+"""Samples of the engine's metrics page in one trial: counter increases over the load, gauges within the window.
 
-The harness reads the page twice a second, and whole just before the measured load and just after its last answer: what
-lies between those marks is the measured requests, all of them and, as far as nobody else asks, nothing but them.
+The harness samples the page twice a second, and marks two complete samples: one just before the measured load and one
+just after its last answer. Counter increases between the marks cover exactly the measured requests, provided that no
+other client uses the engine.
 """
 
 from collections.abc import Sequence
@@ -14,17 +15,17 @@ from results.records import TelemetryRecord, Window
 
 SOURCE = "server"
 BEFORE, AFTER = "before", "after"
-_UNKNOWN = "the engine does not tell it"
+_UNKNOWN = "the engine does not report it"
 
 
 class Readings(msgspec.Struct, frozen=True):
-    """What was read, in the order of time.
+    """The samples of one trial, by time.
 
     Attributes:
-        good: readings that have a frame.
-        before: the one before the measured load.
-        after: the one after its last answer.
-        why: why there are no differences; None where both marks are good.
+        good: samples that could be read.
+        before: the mark before the measured load.
+        after: the mark after its last answer.
+        why: why there are no increases; None if both marks could be read.
     """
 
     good: list[TelemetryRecord]
@@ -32,36 +33,36 @@ class Readings(msgspec.Struct, frozen=True):
     after: TelemetryRecord | None
     why: str | None
 
-    def moved(self, name: str) -> Value:
-        """How far a counter moved. One that the engine shows only after its first use began at 0."""
+    def increase(self, name: str) -> Value:
+        """Increase of a counter between the marks; one that first appears during the load starts at 0."""
         if self.before is None or self.after is None:
             return absent(self.why or "")
         then, now = self.before.values.get(name, 0.0), self.after.values.get(name)
         if name not in self.after.values:
             return absent(_UNKNOWN)
         if not is_number(then) or not is_number(now):
-            return absent("the engine shows no number for it")
+            return absent("the engine reports no number for it")
         if now < then:
-            return absent(f"it fell from {then:g} to {now:g}: the engine was restarted")
+            return absent(f"the counter fell from {then:g} to {now:g}: the engine was restarted")
         return Value(float(now - then))
 
     def levels(self, name: str, window: Window) -> tuple[list[float], str]:
-        """What a gauge stood at inside the window; where there is nothing, why."""
+        """Values of a gauge within the window, and why there are none."""
         if not self.good:
             return [], self.why or _UNKNOWN
         if not any(name in record.values for record in self.good):
             return [], _UNKNOWN
         inside = [record.values.get(name) for record in self.good if window.holds(record.t_ns)]
-        return [level for level in inside if is_number(level)], "no reading fell into the steady window"
+        return [level for level in inside if is_number(level)], "no sample falls into the steady window"
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether a sample's value is one."""
+    """Whether a sampled value is a number."""
     return isinstance(value, int | float)
 
 
 def readings(telemetry: Sequence[TelemetryRecord]) -> Readings:
-    """The readings of the engine's page among a trial's samples."""
+    """Select the samples of the engine's page from a trial's telemetry."""
     records = sorted((record for record in telemetry if record.source == SOURCE), key=lambda record: record.t_ns)
     good = [record for record in records if record.values.get("scrape_s") is not None]
     before, after = (_marked(good, mark) for mark in (BEFORE, AFTER))
@@ -74,9 +75,9 @@ def _marked(records: Sequence[TelemetryRecord], mark: str) -> TelemetryRecord | 
 
 def _why(records: Sequence[TelemetryRecord], before: TelemetryRecord | None) -> str:
     if not records:
-        return "the engine tells nothing that is read"
+        return "the engine's metrics were not read"
     failed = [reason for record in records if (reason := record.reasons.get("scrape_s"))]
     if failed:
-        return f"its page could not be read: {failed[-1]}"
-    missing = "before the load" if before is None else "after it: the trial was cut off"
-    return f"its page was not read {missing}"
+        return f"its metrics page could not be read: {failed[-1]}"
+    missing = "before the load" if before is None else "after the load: the trial was cut off"
+    return f"its metrics page was not read {missing}"

@@ -1,4 +1,4 @@
-"""The engine's view beside the client's, of a trial and of a cell: pure functions over the samples and the requests."""
+"""Fold the engine's samples and the client's requests into the figures of a trial and of a cell."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from results.metrics.trial import under_load
 from results.metrics.values import Value, absent
 from results.records import Outcome, RequestRecord, TelemetryRecord, Window
 from results.server_view import histograms
-from results.server_view.catalogue import GAUGES, HISTOGRAMS, QUANTILES, SEEN, WITH_QUANTILES
+from results.server_view.catalogue import ENGINE_FIGURES, GAUGES, HISTOGRAMS, QUANTILES, WITH_QUANTILES
 from results.server_view.readings import Readings, readings
 from results.server_view.split import split
 from results.statistics.interval import Interval, interval_of
@@ -18,12 +18,12 @@ from results.units import NS_PER_S
 
 
 class ServerCell(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the engine told.
+    """The engine's figures of one cell.
 
     Attributes:
-        intervals: name → 95 % interval over the valid trials; where it told nothing, of the client's side alone.
-        reasons: why the others have no entry; empty where the engine told nothing.
-        why: why it told nothing; None where it told something.
+        intervals: name → 95 % interval over the valid trials; only the client's figures if the engine reports nothing.
+        reasons: why other figures are missing; empty if the engine reports nothing.
+        why: why the engine reports nothing; None if it reports something.
     """
 
     intervals: dict[str, Interval] = {}
@@ -34,31 +34,31 @@ class ServerCell(msgspec.Struct, frozen=True, omit_defaults=True):
 def server_view(
     telemetry: Sequence[TelemetryRecord], requests: Sequence[RequestRecord], window: Window
 ) -> dict[str, Value]:
-    """Fold the readings of a trial into the values of :data:`~results.server_view.catalogue.SEEN`.
+    """Compute the values of :data:`~results.server_view.catalogue.ENGINE_FIGURES` for a trial.
 
     Args:
-        telemetry: the trial's samples.
-        requests: its decoded requests; warm-up ones are left out, as the marks leave them out.
-        window: the steady window, for gauges; all else is taken over all measured requests.
+        telemetry: samples of the trial.
+        requests: decoded requests; warm-up is excluded, as it is by the marks.
+        window: the steady window, for gauges; everything else covers all measured requests.
 
     Returns:
-        one value for each name of the catalogue.
+        one value per name of the catalogue.
     """
-    found = readings(telemetry)
+    samples = readings(telemetry)
     done = [request for request in under_load(requests) if request.outcome is Outcome.OK and request.chunk_ns]
-    values = {**_gauges(found, window), **_counted(found)}
-    means = {f"server_{name}_mean_s": histograms.mean(found, f"{name}_s", len(done)) for name in HISTOGRAMS}
+    values = {**_gauges(samples, window), **_counters(samples)}
+    means = {f"server_{name}_mean_s": histograms.mean(samples, f"{name}_s", len(done)) for name in HISTOGRAMS}
     client = _client(done)
-    return {**values, **means, **_quantiles(found), **client, **split({**means, **client})}
+    return {**values, **means, **_quantiles(samples), **client, **split({**means, **client})}
 
 
 def server_cell(trials: Sequence[Mapping[str, Value]]) -> ServerCell:
-    """Fold the values of a cell's valid trials."""
+    """Combine the values of a cell's valid trials."""
     if not trials:
         return ServerCell(why="no valid trial")
     intervals: dict[str, Interval] = {}
     reasons: dict[str, str] = {}
-    for name, seen in SEEN.items():
+    for name, seen in ENGINE_FIGURES.items():
         values = [trial[name] for trial in trials]
         interval = interval_of(seen.unit, [value.value for value in values if value.value is not None])
         if interval is not None:
@@ -70,27 +70,29 @@ def server_cell(trials: Sequence[Mapping[str, Value]]) -> ServerCell:
     return ServerCell(intervals, why=reasons["server_e2e_mean_s"])
 
 
-def _gauges(found: Readings, window: Window) -> dict[str, Value]:
+def _gauges(samples: Readings, window: Window) -> dict[str, Value]:
     values: dict[str, Value] = {}
     for name, *_ in GAUGES:
-        levels, why = found.levels(name, window)
+        levels, why = samples.levels(name, window)
         values[f"server_{name}_mean"] = Value(statistics.fmean(levels)) if levels else absent(why)
         values[f"server_{name}_peak"] = Value(max(levels)) if levels else absent(why)
     return values
 
 
-def _counted(found: Readings) -> dict[str, Value]:
-    moved = found.moved
+def _counters(samples: Readings) -> dict[str, Value]:
+    increase = samples.increase
     return {
-        "server_preemptions": moved("preemptions_total"),
+        "server_preemptions": increase("preemptions_total"),
         "server_prefix_hit_share": _share(
-            moved("prefix_hits_tokens_total"), moved("prefix_queries_tokens_total"), "nothing was looked for"
+            increase("prefix_hits_tokens_total"),
+            increase("prefix_queries_tokens_total"),
+            "no prompt token was looked up",
         ),
         "server_acceptance_share": _share(
-            moved("accepted_tokens_total"), moved("drafted_tokens_total"), "nothing was drafted"
+            increase("accepted_tokens_total"), increase("drafted_tokens_total"), "no token was drafted"
         ),
-        "server_prompt_tokens": moved("prompt_tokens_total"),
-        "server_output_tokens": moved("output_tokens_total"),
+        "server_prompt_tokens": increase("prompt_tokens_total"),
+        "server_output_tokens": increase("output_tokens_total"),
     }
 
 
@@ -100,18 +102,18 @@ def _share(part: Value, whole: Value, empty: str) -> Value:
     return Value(part.value / whole.value) if whole.value else absent(empty)
 
 
-def _quantiles(found: Readings) -> dict[str, Value]:
+def _quantiles(samples: Readings) -> dict[str, Value]:
     values: dict[str, Value] = {}
     for name in WITH_QUANTILES:
         for label, q in QUANTILES:
-            drawn = histograms.quantile(found, f"{name}_s", q)
-            values[f"server_{name}_{label}_s"] = drawn.value
-            values[f"server_{name}_{label}_width_s"] = drawn.width
+            estimate = histograms.quantile(samples, f"{name}_s", q)
+            values[f"server_{name}_{label}_s"] = estimate.value
+            values[f"server_{name}_{label}_width_s"] = estimate.width
     return values
 
 
 def _client(done: Sequence[RequestRecord]) -> dict[str, Value]:
-    """What the client saw of the same requests, from the instant at which it sent them."""
+    """The client's means over the same requests, measured from send."""
     ttfts = [ttft for request in done if (ttft := ttft_from_send_s(request)) is not None]
     e2es = [(request.chunk_ns[-1] - request.sent_ns) / NS_PER_S for request in done if request.sent_ns is not None]
     later = sum(request.total_chunk_tokens - request.chunk_tokens[0] for request in done)

@@ -13,7 +13,7 @@ unless an F test says that B's trials do vary more; then they are Satterthwaite'
 is small by chance, beside an excess that is chance too, would raise them: 2.5 % of false alarms at a level of 1 % with
 three runs of A. With one run of B all of this asks whether B could have been one more run of A.
 
-Fewer than :data:`LEAST_RUNS` of A do not show v. A noise floor then stands for it: an upper bound of √v from runs of
+Fewer than :data:`MIN_RUNS` of A do not show v. A noise floor then stands for it: an upper bound of √v from runs of
 the same thing at other times (:func:`upper_bound`). Without one nothing can be said.
 """
 
@@ -26,9 +26,9 @@ import numpy as np
 from results.statistics.distributions import chi_square_quantile, f_tail
 from results.statistics.two_sample import Contrast, Method, Scale, on_scale
 
-LEAST_RUNS = 3
+MIN_RUNS = 3
 """Of the baseline, to show how runs differ."""
-LEAST_FLOOR_RUNS = 5
+MIN_FLOOR_RUNS = 5
 """Of the same thing, for a floor."""
 _MORE_NOISE = 0.01
 """B's trials vary more than A's where chance does so in so small a share of cases."""
@@ -52,7 +52,7 @@ def upper_bound(means: Sequence[float], confidence: float = 0.99) -> float:
     """The standard deviation of run means is below this with the given confidence: s √((n − 1) / χ²).
 
     Args:
-        means: of runs of the same thing, on the metric's scale; at least :data:`LEAST_FLOOR_RUNS`.
+        means: of runs of the same thing, on the metric's scale; at least :data:`MIN_FLOOR_RUNS`.
         confidence: one-sided, 0 < c < 1.
     """
     degrees = len(means) - 1
@@ -70,7 +70,7 @@ def between_runs(
     *,
     scale: Scale = Scale.RATIO,
     floor: NoiseFloor | None = None,
-    least_error: float = 0.0,
+    min_error: float = 0.0,
 ) -> Contrast | None:
     """B against A, of other runs.
 
@@ -79,7 +79,7 @@ def between_runs(
         b: the same of the candidate.
         scale: how values are compared.
         floor: for a baseline of too few runs.
-        least_error: the standard error is no smaller.
+        min_error: the standard error is no smaller.
 
     Returns:
         None where nothing is known of the noise between runs.
@@ -87,7 +87,7 @@ def between_runs(
     means_a, means_b = run_means(a, scale), run_means(b, scale)
     k, m = len(means_a), len(means_b)
     within_a, within_b = _within(a, scale), _within(b, scale)
-    if k >= LEAST_RUNS:
+    if k >= MIN_RUNS:
         degrees, method = float(k + m - 2), Method.BETWEEN_RUNS
         variance = (_squares(means_a) + _squares(means_b)) / degrees
         part_of_a = within_a.variance / within_a.trials
@@ -100,7 +100,7 @@ def between_runs(
     excess = max(0.0, within_b.variance / within_b.trials - part_of_a) / m
     if excess and (method is Method.NOISE_FLOOR or _vary_more(within_b, within_a)):
         degrees = (of_runs + excess) ** 2 / (of_runs**2 / degrees + excess**2 / within_b.degrees)
-    error = max(math.sqrt(of_runs + excess), least_error)
+    error = max(math.sqrt(of_runs + excess), min_error)
     return Contrast(float(means_b.mean() - means_a.mean()), error, degrees, method, (k, m), scale)
 
 

@@ -20,13 +20,13 @@ import msgspec
 import numpy as np
 
 from results.statistics.distributions import t_tails
-from results.statistics.segments import LEAST_POINTS, Fit, Floats, Segment, divided
+from results.statistics.segments import MIN_POINTS, Fit, Floats, Segment, divided
 
-_MOST_P = 3e-5
+_MAX_P = 3e-5
 _FURTHEST = 3.0  # times the noise, from the neighbours' median
 _NEIGHBOURS = 3  # to either side
 _MAD_TO_SIGMA = 1.4826
-_LEAST_NOISE = 1e-6  # of a value: what is printed with six digits has no less
+_MIN_NOISE = 1e-6  # of a value: what is printed with six digits has no less
 
 
 class ChangePoint(msgspec.Struct, frozen=True):
@@ -97,14 +97,14 @@ def change_points(values: Sequence[float]) -> list[ChangePoint]:
     Args:
         values: one number a run, above 0, oldest first.
     """
-    return course(values).steps if len(values) >= 2 * LEAST_POINTS else []
+    return course(values).steps if len(values) >= 2 * MIN_POINTS else []
 
 
 def course(values: Sequence[float]) -> Course:
     """The levels, drifts and steps of a series.
 
     Args:
-        values: at least twice :data:`LEAST_POINTS`, above 0, oldest first.
+        values: at least twice :data:`MIN_POINTS`, above 0, oldest first.
     """
     raw = np.log(np.asarray(values, dtype=np.float64))
     noise = _noise(raw)
@@ -115,7 +115,7 @@ def course(values: Sequence[float]) -> Course:
     expected, newest_p = model.newest(segments[-1], float(raw[-1]))
     return Course(
         [model.stretch(segment) for segment in segments],
-        [step for pair in itertools.pairwise(segments) if (step := model.step(*pair)).p_value <= _MOST_P],
+        [step for pair in itertools.pairwise(segments) if (step := model.step(*pair)).p_value <= _MAX_P],
         autocorrelation,
         math.exp(expected),
         newest_p,
@@ -143,13 +143,13 @@ class _Model:
         while True:
             slopes = [(self._slope_p(segment), i) for i, segment in enumerate(segments) if segment.is_line]
             weakest, i = max(slopes, default=(0.0, 0))
-            if weakest > _MOST_P:
+            if weakest > _MAX_P:
                 segments[i] = Segment(segments[i].first, segments[i].end)
                 continue
             pairs = enumerate(itertools.pairwise(segments))
             steps = [(self.step(a, b).p_value, i) for i, (a, b) in pairs if not (a.is_line or b.is_line)]
             weakest, i = max(steps, default=(0.0, 0))
-            if weakest <= _MOST_P:
+            if weakest <= _MAX_P:
                 return segments
             segments[i : i + 2] = [Segment(segments[i].first, segments[i + 1].end)]
 
@@ -194,7 +194,7 @@ class _Model:
 def _noise(logs: Floats) -> float:
     differences = np.diff(logs)
     spread = float(np.median(np.abs(differences - np.median(differences))))
-    return max(_MAD_TO_SIGMA * spread / math.sqrt(2), _LEAST_NOISE)
+    return max(_MAD_TO_SIGMA * spread / math.sqrt(2), _MIN_NOISE)
 
 
 def _without_outliers(logs: Floats, noise: float) -> Floats:

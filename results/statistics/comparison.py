@@ -1,4 +1,4 @@
-"""What a comparison says: an effect with its interval, one of four words, and what the word rests on."""
+"""Result of a comparison: the effect with its interval, one of four judgements, and the evidence for it."""
 
 from enum import StrEnum
 
@@ -11,13 +11,13 @@ from results.statistics.power import runs_needed, smallest_effect
 from results.statistics.two_sample import Contrast, Method, Scale
 
 ALPHA = 0.01
-"""Default share of false alarms."""
+"""Default false-alarm rate."""
 BAND, SHARE_BAND, FAILURE_BAND = 0.03, 0.005, 0.0
-"""How much of a change nobody minds by default: of a ratio, of a share, and of the share of failed requests."""
+"""Default equivalence bands: of a ratio, of a share, and of the share of failed requests."""
 
 
 class Judgement(StrEnum):
-    """What the interval says of B."""
+    """Judgement of B against A."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -27,33 +27,34 @@ class Judgement(StrEnum):
 
 
 class Criteria(msgspec.Struct, frozen=True):
-    """By what one metric is judged.
+    """Criteria for judging one metric.
 
     Attributes:
-        alpha: share of false alarms; the interval has the level 1 − alpha.
-        band: half-width of the equivalence band, as a share: of A's value, or added to it where shares are compared. At
-            0 nothing but a significant change counts, and without one B is no worse.
-        error: of the instrument, in the metric's unit: a difference of the centres within it is none.
-        least_error: the standard error is no smaller, on the metric's scale: counts have steps of one in N.
+        alpha: false-alarm rate; the interval has confidence 1 − alpha.
+        band: half-width of the equivalence band: a fraction of A's value, or an absolute difference of shares. With 0
+            only significance counts: B is no worse unless it is significantly worse.
+        error: the client's own error, in the metric's unit; a smaller difference of the centres does not count.
+        min_error: lower bound of the standard error, on the metric's scale: counts have steps of 1/N.
     """
 
     alpha: float = ALPHA
     band: float = BAND
     error: float = 0.0
-    least_error: float = 0.0
+    min_error: float = 0.0
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """What a word rests on.
+    """Evidence for a judgement.
 
     Attributes:
-        method: where the interval comes from.
-        p_value: of no difference; two-sided, of failures to the side to which they lie.
-        permutation_p: the same without assuming a distribution; see :mod:`results.statistics.permutation`.
-        smallest_effect: the change, as a share, that runs like these show in 9 of 10 cases.
-        runs_needed: runs of each side that would show a change as large as the band; None where there are too many.
-        alpha: level of the test.
-        band: half-width of the equivalence band, as a share.
+        method: how the interval was computed.
+        p_value: for no difference; two-sided, but one-sided for failures.
+        permutation_p: p value of the permutation test; see :mod:`results.statistics.permutation`.
+        smallest_effect: smallest detectable change, as a fraction, with power 0.9.
+        runs_needed: runs per side needed to detect a change as large as the band; None if too many.
+        alpha: significance level.
+        band: half-width of the equivalence band.
+        runs: number of runs of A and of B; for pairs the number of pairs, twice.
     """
 
     method: Method
@@ -63,31 +64,66 @@ class Evidence(msgspec.Struct, frozen=True):
     runs_needed: int | None
     alpha: float
     band: float
+    runs: tuple[int, int] = (0, 0)
+
+
+class Reason(StrEnum):
+    """What decided a judgement; :mod:`results.text.comparison` words it. Keys of ``parameters`` in parentheses."""
+
+    INTERVAL = "interval"
+    """The interval against the band and against no change."""
+    CLIENT_ERROR = "client_error"
+    """The difference is within the client's own error (``difference``, ``error``)."""
+    OUTLIER = "outlier"
+    """The permutation test does not confirm the t test."""
+    MULTIPLICITY = "multiplicity"
+    """Not significant once corrected over all guardrails (``metrics``, ``p_value``)."""
+    TOO_FEW_RUNS = "too_few_runs"
+    """(``runs_a``, ``runs_b``)"""
+    TOO_FEW_PAIRS = "too_few_pairs"
+    """Too few repeats with both sides in one session (``needed_pairs``)."""
+    UNKNOWN_NOISE = "unknown_noise"
+    """The noise between runs is unknown (``missing_runs``)."""
+    ZEROS = "zeros"
+    """Some values are 0 (``count_a``, ``runs_a``, ``count_b``, ``runs_b``; ``p_value`` if the ranks differ)."""
+    AMONG_FAILURES = "among_failures"
+    """Some percentiles lie among failed requests (as for zeros)."""
+    NO_FAILURES = "no_failures"
+    """No request failed on either side."""
+    ABSENT = "absent"
+    """Some trials lack the metric (``side``, ``absent_trials``, ``trials``, ``detail``)."""
+    UNEQUAL_WORK = "unequal_work"
+    """The sides did different work, so request times cannot be compared."""
+
+
+Parameters = dict[str, str | int | float]
 
 
 class Comparison(msgspec.Struct, frozen=True):
     """One metric at one load level.
 
     Attributes:
-        metric: its name.
-        level: the load level's label.
-        ratio: B over A with its interval; None where shares are compared.
-        judgement: the word.
-        why: what the word rests on, or what is missing.
-        evidence: None where there are too few runs.
-        difference: B minus A with its interval, of metrics that are shares of requests.
+        metric: name in the catalogue.
+        level: label of the load level.
+        ratio: B over A with its interval; None if shares are compared.
+        judgement: the judgement.
+        reason: what decided it, or what is missing.
+        parameters: of the reason, see :class:`Reason`.
+        evidence: None if there are too few runs.
+        difference: B minus A with its interval, for metrics that are shares of requests.
     """
 
     metric: str
     level: str
     ratio: Interval | None
     judgement: Judgement
-    why: str
+    reason: Reason
+    parameters: Parameters = {}
     evidence: Evidence | None = None
     difference: Interval | None = None
 
     def no_worse(self, metric: Metric) -> bool:
-        """Whether B is certainly not worse than A by more than the band; with a band of 0, whether it is not worse."""
+        """Whether B is shown to be worse than A by at most the band; with a band of 0, whether it is not worse."""
         effect = self.ratio or self.difference
         if self.evidence is None:
             return self.judgement in {Judgement.BETTER, Judgement.SAME}
@@ -102,26 +138,16 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 def scale_of(metric: Metric) -> Scale:
-    """How a metric is compared: shares of requests by their difference, everything else as a ratio."""
+    """Return how a metric is compared: shares of requests by difference, everything else as a ratio."""
     is_share = metric.unit is Unit.SHARE or metric.name == "failures"
     return Scale.DIFFERENCE if is_share else Scale.RATIO
 
 
 def default_band(metric: Metric) -> float:
-    """The half-width of its band where nobody names one."""
+    """Return the default half-width of a metric's equivalence band."""
     if metric.name == "failures":
         return FAILURE_BAND
     return SHARE_BAND if scale_of(metric) is Scale.DIFFERENCE else BAND
-
-
-def band_text(band: float, scale: Scale) -> str:
-    """``3%`` of a ratio, ``0.5 pp`` of a difference of shares."""
-    return f"{100 * band:.3g}%" if scale is Scale.RATIO else f"{100 * band:.3g} pp"
-
-
-def change_text(change: float, scale: Scale) -> str:
-    """``2.9%`` of a ratio, ``0.29 pp`` of a difference of shares."""
-    return f"{change:.1%}" if scale is Scale.RATIO else f"{100 * change:.2g} pp"
 
 
 def of_effect(
@@ -129,95 +155,78 @@ def of_effect(
     level: str,
     effect: Interval | None,
     judgement: Judgement,
-    why: str,
+    reason: Reason,
     *,
+    parameters: Parameters | None = None,
     evidence: Evidence | None = None,
 ) -> Comparison:
-    """A comparison whose effect stands where its scale puts it."""
-    if scale_of(metric) is Scale.DIFFERENCE:
-        return Comparison(metric.name, level, None, judgement, why, evidence, effect)
-    return Comparison(metric.name, level, effect, judgement, why, evidence)
+    """Make a comparison, with the effect as a ratio or a difference according to the metric's scale."""
+    is_ratio = scale_of(metric) is Scale.RATIO
+    return Comparison(
+        metric.name,
+        level,
+        effect if is_ratio else None,
+        judgement,
+        reason,
+        parameters or {},
+        evidence,
+        None if is_ratio else effect,
+    )
 
 
 def judged(
     metric: Metric,
     level: str,
-    found: Contrast,
-    divisions: PermutationTest,
+    effect: Contrast,
+    permutation: PermutationTest,
     criteria: Criteria,
     *,
     centre: float = 0.0,
     p_value: float | None = None,
 ) -> Comparison:
-    """The word for a contrast.
+    """Judge a contrast.
 
     Args:
-        metric: says which way is better.
+        metric: says which direction is better.
         level: label of the load level.
-        found: B against A.
-        divisions: the same without assuming a distribution.
-        criteria: what was agreed.
-        centre: mean of A, in the metric's unit, where the instrument has an error.
-        p_value: in place of the contrast's.
+        effect: B against A.
+        permutation: the permutation test of the same data.
+        criteria: criteria of the judgement.
+        centre: mean of A in the metric's unit, used if the client has an error.
+        p_value: replaces the contrast's.
     """
-    p_value = found.p_value if p_value is None else p_value
-    effect = found.interval(1 - criteria.alpha)
-    needed = runs_needed(found, criteria.alpha, criteria.band) if criteria.band else None
-    smallest = smallest_effect(found, criteria.alpha)
-    evidence = Evidence(found.method, p_value, divisions.p_value, smallest, needed, criteria.alpha, criteria.band)
-    word, why = _word(metric, effect, found, evidence)
-    if word in {Judgement.BETTER, Judgement.WORSE}:
-        difference = abs(effect.centre - 1) * centre if found.scale is Scale.RATIO else 0.0
-        if 0 < difference <= criteria.error:
-            shown, known = _quantity(metric, difference), _quantity(metric, criteria.error)
-            word, why = Judgement.UNCLEAR, f"the difference of {shown} is within the client's own error of ± {known}"
-        elif not divisions.agrees(criteria.alpha):
-            why = f"the t test sees a difference and the permutation test does not (p {divisions.p_value:.3f})"
-            word, why = Judgement.UNCLEAR, f"{why}; a run may be an outlier"
-    return of_effect(metric, level, effect, word, why, evidence=evidence)
-
-
-def _word(metric: Metric, effect: Interval, found: Contrast, evidence: Evidence) -> tuple[Judgement, str]:
-    assert effect.low is not None
-    assert effect.high is not None
-    band, same = evidence.band, 1.0 if found.scale is Scale.RATIO else 0.0
-    confidence = f"{100 * (1 - evidence.alpha):.3g}%"
-    runs = _runs(found)
-    if effect.low >= same - band and effect.high <= same + band:
-        return Judgement.SAME, f"the whole {confidence} interval of {runs} lies within ±{band_text(band, found.scale)}"
-    if evidence.p_value > evidence.alpha:
-        return Judgement.UNCLEAR, _too_little(f"the {confidence} interval holds {same:g}", evidence, found)
-    improved = (effect.centre > same) == (metric.better is Better.HIGHER)
-    why = f"the {confidence} interval of {runs} leaves {same:g} out"
-    return Judgement.BETTER if improved else Judgement.WORSE, why
-
-
-def _runs(found: Contrast) -> str:
-    if found.method is Method.PAIRED:
-        return f"{found.n[0]} pairs"
-    runs = f"{found.n[0]} and {found.n[1]} runs"
-    if found.method is Method.WELCH:
-        return runs
-    return f"{runs} made at different times" + (
-        ", under the machine's noise floor," if found.method is Method.NOISE_FLOOR else ""
+    p_value = effect.p_value if p_value is None else p_value
+    interval = effect.interval(1 - criteria.alpha)
+    evidence = Evidence(
+        effect.method,
+        p_value,
+        permutation.p_value,
+        smallest_effect(effect, criteria.alpha),
+        runs_needed(effect, criteria.alpha, criteria.band) if criteria.band else None,
+        criteria.alpha,
+        criteria.band,
+        effect.n,
     )
+    judgement = _judgement(metric, interval, effect, evidence)
+    reason = Reason.INTERVAL
+    parameters: Parameters = {}
+    if judgement in {Judgement.BETTER, Judgement.WORSE}:
+        difference = abs(interval.centre - 1) * centre if effect.scale is Scale.RATIO else 0.0
+        if 0 < difference <= criteria.error:
+            judgement, reason = Judgement.UNCLEAR, Reason.CLIENT_ERROR
+            parameters = {"difference": difference, "error": criteria.error}
+        elif not permutation.agrees(criteria.alpha):
+            judgement, reason = Judgement.UNCLEAR, Reason.OUTLIER
+    return of_effect(metric, level, interval, judgement, reason, parameters=parameters, evidence=evidence)
 
 
-def _too_little(holds: str, evidence: Evidence, found: Contrast) -> str:
-    seen = f"{holds}; a change of {change_text(evidence.smallest_effect, found.scale)} would have shown"
-    if evidence.band == 0:
-        return seen
-    band = band_text(evidence.band, found.scale)
-    if evidence.runs_needed is None:
-        return f"{seen}; the noise is too large for ±{band}"
-    if found.method in {Method.BETWEEN_RUNS, Method.NOISE_FLOOR}:
-        return f"{seen}; about {evidence.runs_needed} runs of each side, made at different times, would show {band}"
-    if evidence.runs_needed <= max(found.n):
-        return seen
-    return f"{seen}; about {evidence.runs_needed - max(found.n)} more runs of each side would show {band}"
-
-
-def _quantity(metric: Metric, value: float) -> str:
-    if metric.unit is not Unit.SECONDS:
-        return f"{value:.3g} {metric.unit.value}".rstrip()
-    return f"{value * 1e3:.2g} ms" if value < 0.1 else f"{value * 1e3:,.0f} ms"
+def _judgement(metric: Metric, interval: Interval, effect: Contrast, evidence: Evidence) -> Judgement:
+    assert interval.low is not None
+    assert interval.high is not None
+    no_change = 1.0 if effect.scale is Scale.RATIO else 0.0
+    if interval.low >= no_change - evidence.band and interval.high <= no_change + evidence.band:
+        return Judgement.SAME
+    if evidence.p_value > evidence.alpha:
+        return Judgement.UNCLEAR
+    improved = (interval.centre > no_change) == (metric.better is Better.HIGHER)
+    return Judgement.BETTER if improved else Judgement.WORSE

@@ -17,7 +17,7 @@ import numpy as np
 
 from results.statistics.two_sample import Contrast, Method, on_scale
 
-_MOST_DIVISIONS = 200_000
+_MAX_DIVISIONS = 200_000
 _DRAWS = 20_000
 _ROUNDING = 1e-12
 
@@ -90,7 +90,7 @@ def _flipped(differences: np.ndarray) -> PermutationTest:
 def _divisions(n_a: int, n_b: int) -> np.ndarray:
     """[divisions, runs], 1 where a run is on side A; all of them, or a fixed sample with the real one in it."""
     total = n_a + n_b
-    if math.comb(total, n_a) <= _MOST_DIVISIONS:
+    if math.comb(total, n_a) <= _MAX_DIVISIONS:
         chosen = np.array(list(itertools.combinations(range(total), n_a)))
     else:
         rng = np.random.default_rng(0)
@@ -104,7 +104,7 @@ def _divisions(n_a: int, n_b: int) -> np.ndarray:
 @functools.lru_cache(maxsize=32)
 def _signs(n: int) -> np.ndarray:
     """[choices, pairs] of 1 and -1; all of them, or a fixed sample with the real one in it."""
-    if 2**n <= _MOST_DIVISIONS:
+    if 2**n <= _MAX_DIVISIONS:
         return np.array(list(itertools.product((1.0, -1.0), repeat=n)))
     drawn = np.random.default_rng(0).choice((1.0, -1.0), size=(_DRAWS - 1, n))
     return np.vstack([np.ones(n), drawn])

@@ -11,7 +11,7 @@ from results.statistics.distributions import noncentral_t_tail, t_quantile
 from results.statistics.two_sample import Contrast, Method, Scale
 
 POWER = 0.9
-MOST_RUNS = 100
+MAX_RUNS = 100
 """Of a side; who needs more has to look for the noise instead."""
 
 
@@ -30,13 +30,13 @@ def runs_needed(found: Contrast, alpha: float, effect: float) -> int | None:
         effect: above 0, such as 0.03.
 
     Returns:
-        None where it is more than :data:`MOST_RUNS`.
+        None where it is more than :data:`MAX_RUNS`.
     """
     here = 2 / (1 / found.n[0] + 1 / found.n[1])
     wanted = math.log1p(effect) if found.scale is Scale.RATIO else effect
     spread = found.standard_error * math.sqrt(here)  # what one run of each side is uncertain by
     per_run = 1.0 if found.method is Method.PAIRED else 2.0  # degrees of freedom
-    for runs in range(2, MOST_RUNS + 1):
+    for runs in range(2, MAX_RUNS + 1):
         if _errors_needed(per_run * (runs - 1), alpha) * spread / math.sqrt(runs) <= wanted:
             return runs
     return None

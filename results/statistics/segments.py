@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-LEAST_POINTS = 3
+MIN_POINTS = 3
 """Of a segment: fewer are no level."""
-_LEAST_LINE_POINTS = 12  # fewer cannot be told from a step
+_MIN_LINE_POINTS = 12  # fewer cannot be told from a step
 _PRICE = 14.0  # squares of the noise that a segment must save: 3.7 standard errors
 _SLOPE_PRICE = 10.0  # less: a slope, unlike a step, has no place that was searched for
 _GRID: Floats = np.array([*np.arange(10) / 10, 0.95])
@@ -93,7 +93,7 @@ def divided(values: Floats, step_noise: float) -> tuple[list[Segment], float]:
     raised by twice that: in short series the safe error is to take a step for noise.
 
     Args:
-        values: at least :data:`LEAST_POINTS`.
+        values: at least :data:`MIN_POINTS`.
         step_noise: standard deviation of differences of neighbours, over √2.
     """
     deviations = step_noise * np.sqrt(1 + _GRID)  # of w: differences of neighbours have variance 2 v / (1 + rho)
@@ -119,11 +119,11 @@ def _cheapest(scaled: Floats) -> tuple[Floats, NDArray[np.int64], NDArray[np.boo
     totals[:, 0] = 0.0
     sums, each = _Sums(scaled), np.arange(rows)
     price = (_PRICE - np.log(1 - _GRID**2))[:, None]
-    for end in range(LEAST_POINTS, count + 1):
+    for end in range(MIN_POINTS, count + 1):
         level, line = sums.squares(end)
         line += _SLOPE_PRICE
-        line[:, max(0, end - _LEAST_LINE_POINTS + 1) :] = np.inf
-        options = totals[:, : end - LEAST_POINTS + 1] + np.minimum(level, line) + price
+        line[:, max(0, end - _MIN_LINE_POINTS + 1) :] = np.inf
+        options = totals[:, : end - MIN_POINTS + 1] + np.minimum(level, line) + price
         origin = np.argmin(options, axis=1)
         totals[:, end], origins[:, end] = options[each, origin], origin
         lines[:, end] = line[each, origin] < level[each, origin]
@@ -154,8 +154,8 @@ class _Sums:
 
     def squares(self, end: int) -> tuple[Floats, Floats]:
         """Of a level and of a line, from each possible first point (column)."""
-        count = end - LEAST_POINTS + 1
-        lengths = slice(end - 1, LEAST_POINTS - 2, -1)
+        count = end - MIN_POINTS + 1
+        lengths = slice(end - 1, MIN_POINTS - 2, -1)
         z, zz, tz = (sums[:, end : end + 1] - sums[:, 1 : count + 1] for sums in self._sums)
         ax = self._ax[:, :count] + self._ones * z
         bx = self._ones * (tz - np.arange(count) * z) + self._rho * z

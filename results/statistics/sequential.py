@@ -17,7 +17,7 @@ _GRID = 1001
 _POWER_OF_TIME = 3
 
 
-def looks_of(repeats: int, least: int = 3) -> list[int]:
+def analysis_schedule(repeats: int, least: int = 3) -> list[int]:
     """After how many repeats to look: at half of them, and after each second one from there, the last included.
 
     Args:

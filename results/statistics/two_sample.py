@@ -27,7 +27,7 @@ from results.statistics.interval import Interval
 
 _SHARED_NOISE = 0.02
 """Pairs speak where sums vary more than differences by what chance does in so small a share of cases."""
-LEAST_PAIRS = 3
+MIN_PAIRS = 3
 
 
 class Method(StrEnum):
@@ -102,7 +102,7 @@ def contrast(
     interleaved: bool,
     only_pairs: bool = False,
     scale: Scale = Scale.RATIO,
-    least_error: float = 0.0,
+    min_error: float = 0.0,
 ) -> Contrast | None:
     """B against A.
 
@@ -112,7 +112,7 @@ def contrast(
         interleaved: whether equal repeats were measured one beside the other.
         only_pairs: whether nothing but pairs may speak: the repeats belong to sessions with noises of their own.
         scale: how values are compared.
-        least_error: the standard error is no smaller, however alike the values are.
+        min_error: the standard error is no smaller, however alike the values are.
 
     Returns:
         None where a side has fewer than two trials, or too few pairs that alone may speak: no noise is known.
@@ -120,15 +120,15 @@ def contrast(
     if min(len(a), len(b)) < 2:
         return None
     pairs = sorted(a.keys() & b.keys()) if interleaved else []
-    if only_pairs and len(pairs) < LEAST_PAIRS:
+    if only_pairs and len(pairs) < MIN_PAIRS:
         return None
     found = None
-    if len(pairs) >= LEAST_PAIRS:
+    if len(pairs) >= MIN_PAIRS:
         of_a, of_b = (on_scale([side[repeat] for repeat in pairs], scale) for side in (a, b))
         if only_pairs or _share_noise(of_a, of_b):
             found = _paired(of_b - of_a)
     found = found or _welch(*(on_scale(list(side.values()), scale) for side in (a, b)))
-    return msgspec.structs.replace(found, standard_error=max(found.standard_error, least_error), scale=scale)
+    return msgspec.structs.replace(found, standard_error=max(found.standard_error, min_error), scale=scale)
 
 
 def _share_noise(of_a: np.ndarray, of_b: np.ndarray) -> bool:

@@ -7,7 +7,7 @@
 
 from results.run import Trial
 from results.views import aiperf, genai_bench, guidellm, inference_perf, mlperf, sglang, vllm
-from results.views.base import Concept, Definition, Figure, Habits, Log, Tool, View
+from results.views.base import Conventions, Definition, Figure, Log, MetricFamily, Tool, View
 
 VIEWS: dict[str, Tool] = {
     tool.name: tool
@@ -21,7 +21,7 @@ VIEWS: dict[str, Tool] = {
 def views(trial: Trial) -> dict[str, View]:
     """What each tool would have printed for ``trial``."""
     log = Log.of(trial)
-    return {name: tool.look(log) for name, tool in VIEWS.items()}
+    return {name: tool.view(log) for name, tool in VIEWS.items()}
 
 
-__all__ = ["VIEWS", "Concept", "Definition", "Figure", "Habits", "Log", "Tool", "View", "views"]
+__all__ = ["VIEWS", "Conventions", "Definition", "Figure", "Log", "MetricFamily", "Tool", "View", "views"]

@@ -11,11 +11,11 @@ import msgspec
 
 from results.records import RequestRecord
 from results.views.base import (
-    Concept,
+    Conventions,
     Definition,
     Figure,
-    Habits,
     Log,
+    MetricFamily,
     Tool,
     View,
     seconds_between,
@@ -83,7 +83,7 @@ def duration_s(good: Sequence[Call]) -> float:
     return max(start + call.latency_s for start, call in zip(starts, good, strict=True)) - min(starts)
 
 
-def look(log: Log) -> View:
+def view(log: Log) -> View:
     """The figures, under the names of its table and the columns of it."""
     good = calls(log)
     phase_s = until_closed_s(log)
@@ -91,22 +91,22 @@ def look(log: Log) -> View:
     tokens = [float(call.output_tokens) for call in good]
     speeds = [call.output_tokens / call.latency_s for call in good if call.latency_s > 0]
     figures = {
-        **_rows("Time to First Token (ms)", Concept.TTFT, "ms", [call.ttft_s for call in good], 1e3),
-        **_rows("Time to Second Token (ms)", Concept.OTHER, "ms", [c.gaps_s[0] for c in good if c.gaps_s], 1e3),
-        **_rows("Request Latency (ms)", Concept.E2E, "ms", [call.latency_s for call in good], 1e3),
-        **_rows("Inter Token Latency (ms)", Concept.ITL, "ms", itls, 1e3),
-        **_rows("inter_chunk_latency (ms)", Concept.OTHER, "ms", [gap for c in good for gap in c.gaps_s], 1e3),
+        **_rows("Time to First Token (ms)", MetricFamily.TTFT, "ms", [call.ttft_s for call in good], 1e3),
+        **_rows("Time to Second Token (ms)", MetricFamily.OTHER, "ms", [c.gaps_s[0] for c in good if c.gaps_s], 1e3),
+        **_rows("Request Latency (ms)", MetricFamily.E2E, "ms", [call.latency_s for call in good], 1e3),
+        **_rows("Inter Token Latency (ms)", MetricFamily.ITL, "ms", itls, 1e3),
+        **_rows("inter_chunk_latency (ms)", MetricFamily.OTHER, "ms", [gap for c in good for gap in c.gaps_s], 1e3),
         **_rows(
-            "Output Token Throughput Per User (tokens/sec/user)", Concept.OTHER, "tok/s",
+            "Output Token Throughput Per User (tokens/sec/user)", MetricFamily.OTHER, "tok/s",
             [1 / itl for itl in itls if itl > 0],
         ),
-        **_rows("E2E Output Token Throughput (tokens/sec/user)", Concept.OTHER, "tok/s", speeds),
-        **_rows("Output Sequence Length (tokens)", Concept.OTHER, "", tokens),
-        "Output Token Throughput (tokens/sec)": single(Concept.OUTPUT_RATE, "tok/s", rate(sum(tokens), phase_s)),
-        "Request Throughput (requests/sec)": single(Concept.REQUEST_RATE, "/s", rate(len(good), phase_s)),
-        "Request Count (requests)": single(Concept.COUNT, "", len(good)),
-        "error_request_count": single(Concept.COUNT, "", len(log.requests) - len(good)),
-        "benchmark_duration (sec)": single(Concept.DURATION, "s", duration_s(good)),
+        **_rows("E2E Output Token Throughput (tokens/sec/user)", MetricFamily.OTHER, "tok/s", speeds),
+        **_rows("Output Sequence Length (tokens)", MetricFamily.OTHER, "", tokens),
+        "Output Token Throughput (tokens/sec)": single(MetricFamily.OUTPUT_RATE, "tok/s", rate(sum(tokens), phase_s)),
+        "Request Throughput (requests/sec)": single(MetricFamily.REQUEST_RATE, "/s", rate(len(good), phase_s)),
+        "Request Count (requests)": single(MetricFamily.COUNT, "", len(good)),
+        "error_request_count": single(MetricFamily.COUNT, "", len(log.requests) - len(good)),
+        "benchmark_duration (sec)": single(MetricFamily.DURATION, "s", duration_s(good)),
     }  # fmt: skip
     return View("aiperf", figures, (*unstamped(log.requests), OWN_TOKENIZER))
 
@@ -117,15 +117,17 @@ def _call(request: RequestRecord) -> Call:
     return Call(request, arrivals, request.total_chunk_tokens)
 
 
-def _rows(name: str, concept: Concept, unit: str, values: Sequence[float], factor: float = 1.0) -> dict[str, Figure]:
-    return spread(concept, unit, values, {stat: f"{name} {column}" for stat, column in STATS.items()}, factor)
+def _rows(
+    name: str, family: MetricFamily, unit: str, values: Sequence[float], factor: float = 1.0
+) -> dict[str, Figure]:
+    return spread(family, unit, values, {stat: f"{name} {column}" for stat, column in STATS.items()}, factor)
 
 
 TOOL = Tool(
     name="aiperf",
     title="AIPerf",
     version=VERSION,
-    habits=Habits(
+    conventions=Conventions(
         percentiles="numpy's linear",
         std="n",
         duration="first send to last content, of valid requests; for rates the whole phase, to the last answer closed",
@@ -133,29 +135,29 @@ TOOL = Tool(
     ),
     definitions=(
         Definition(
-            Concept.TTFT, "Time to First Token", "a₁ − s",
+            MetricFamily.TTFT, "Time to First Token", "a₁ − s",
             "from the send, not the plan; the wait for its own workers is a metric of its own",
         ),
         Definition(
-            Concept.ITL, "Inter Token Latency", "(a_k − a₁) / (N − 1), one value per request",
+            MetricFamily.ITL, "Inter Token Latency", "(a_k − a₁) / (N − 1), one value per request",
             "a mean per request: its percentiles show no single long gap; what others call TPOT",
         ),
         Definition(
-            Concept.E2E, "Request Latency", "a_k − s",
+            MetricFamily.E2E, "Request Latency", "a_k − s",
             "from the send, not the plan",
         ),
         Definition(
-            Concept.OTHER, "Inter Chunk Latency (JSON only)", "aᵢ − aᵢ₋₁, pooled over all requests",
+            MetricFamily.OTHER, "Inter Chunk Latency (JSON only)", "aᵢ − aᵢ₋₁, pooled over all requests",
             "what ours calls chunk gap, over the whole run",
         ),
         Definition(
-            Concept.OUTPUT_RATE, "Output Token Throughput", "Σ N / length of the phase",
+            MetricFamily.OUTPUT_RATE, "Output Token Throughput", "Σ N / length of the phase",
             "N by its own tokenizer; over the whole run with ramp and drain, of valid requests only",
         ),
         Definition(
-            Concept.REQUEST_RATE, "Request Throughput", "valid requests / length of the phase",
+            MetricFamily.REQUEST_RATE, "Request Throughput", "valid requests / length of the phase",
             "over the whole run with ramp and drain; ours over the steady window",
         ),
     ),
-    look=look,
+    view=view,
 )  # fmt: skip

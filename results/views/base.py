@@ -12,7 +12,7 @@ from results.run import Trial
 from results.units import NS_PER_S
 
 
-class Concept(StrEnum):
+class MetricFamily(StrEnum):
     """What a figure is about, whatever its tool calls it: the rows by which tools are laid side by side."""
 
     TTFT = "TTFT"
@@ -30,13 +30,13 @@ class Figure(msgspec.Struct, frozen=True):
     """One number of a tool.
 
     Attributes:
-        concept: what it is about.
+        family: what it is about.
         stat: ``mean``, ``p50``, ``p99``, ``std``… of a distribution, else empty.
         unit: of ``value``, as the tool prints it: ``ms``, ``s``, ``ns``, ``tok/s``, ``/s`` or empty.
         value: the number, or why the tool would have none.
     """
 
-    concept: Concept
+    family: MetricFamily
     stat: str
     unit: str
     value: Value
@@ -51,19 +51,19 @@ class Definition(msgspec.Struct, frozen=True):
     """One line of docs/views.md: what a tool means by a metric, in the symbols of docs/definitions.md.
 
     Attributes:
-        concept: what it is about.
+        family: what it is about.
         name: what the tool calls it.
         formula: how the tool computes it.
         why: why the number differs from ours.
     """
 
-    concept: Concept
+    family: MetricFamily
     name: str
     formula: str
     why: str
 
 
-class Habits(msgspec.Struct, frozen=True):
+class Conventions(msgspec.Struct, frozen=True):
     """What a tool does to all of its metrics.
 
     Attributes:
@@ -120,17 +120,17 @@ class Tool(msgspec.Struct, frozen=True):
         name: key in :data:`results.views.VIEWS` and on the command line.
         title: as its makers write it.
         version: whose source was read.
-        habits: what holds for all its metrics.
+        conventions: what holds for all its metrics.
         definitions: its metrics.
-        look: makes its figures, and says what it could not know.
+        view: makes its figures, and says what it could not know.
     """
 
     name: str
     title: str
     version: str
-    habits: Habits
+    conventions: Conventions
     definitions: tuple[Definition, ...]
-    look: Callable[[Log], View]
+    view: Callable[[Log], View]
 
 
 IN_SECONDS = {"s": 1.0, "ms": 1e-3, "ns": 1e-9}

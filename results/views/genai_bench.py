@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from results.records import Outcome, RequestRecord
 from results.views.base import (
-    Concept,
+    Conventions,
     Definition,
     Figure,
-    Habits,
     Log,
+    MetricFamily,
     Tool,
     View,
     engine_tokens,
@@ -36,7 +36,7 @@ OWN_CLOCK = (
 )
 
 
-def look(log: Log) -> View:
+def view(log: Log) -> View:
     """The figures, under the names of its result file, in seconds."""
     good = [request for request in log.requests if _success(request)]
     ttfts = [seconds_between(sent_ns(request), text_chunk_ns(request)[0]) for request in good]
@@ -49,14 +49,14 @@ def look(log: Log) -> View:
     length_s = until_closed_s(log)
     output = sum(engine_tokens(request) for request in good)
     figures = {
-        "num_completed_requests": single(Concept.COUNT, "", len(good)),
-        "num_error_requests": single(Concept.COUNT, "", len(log.requests) - len(good)),
-        "run_duration": single(Concept.DURATION, "s", length_s),
-        "requests_per_second": single(Concept.REQUEST_RATE, "/s", rate(len(good), length_s)),
-        "mean_output_throughput_tokens_per_s": single(Concept.OUTPUT_RATE, "tok/s", rate(output, length_s)),
-        **_stats("ttft", Concept.TTFT, ttfts),
-        **_stats("tpot", Concept.TPOT, tpots),
-        **_stats("e2e_latency", Concept.E2E, latencies),
+        "num_completed_requests": single(MetricFamily.COUNT, "", len(good)),
+        "num_error_requests": single(MetricFamily.COUNT, "", len(log.requests) - len(good)),
+        "run_duration": single(MetricFamily.DURATION, "s", length_s),
+        "requests_per_second": single(MetricFamily.REQUEST_RATE, "/s", rate(len(good), length_s)),
+        "mean_output_throughput_tokens_per_s": single(MetricFamily.OUTPUT_RATE, "tok/s", rate(output, length_s)),
+        **_stats("ttft", MetricFamily.TTFT, ttfts),
+        **_stats("tpot", MetricFamily.TPOT, tpots),
+        **_stats("e2e_latency", MetricFamily.E2E, latencies),
     }
     return View("genai-bench", figures, (*unstamped(log.requests), OWN_CLOCK))
 
@@ -70,39 +70,39 @@ def _end_ns(request: RequestRecord) -> int:
     return last_event_ns(request) if request.usage_ns is None else request.usage_ns
 
 
-def _stats(name: str, concept: Concept, values_s: Sequence[float]) -> dict[str, Figure]:
+def _stats(name: str, family: MetricFamily, values_s: Sequence[float]) -> dict[str, Figure]:
     names = {stat: f"{name} {'stddev' if stat == 'std' else stat}" for stat in STATS}
-    return spread(concept, "s", values_s, names)
+    return spread(family, "s", values_s, names)
 
 
 TOOL = Tool(
     name="genai-bench",
     title="genai-bench",
     version=VERSION,
-    habits=Habits(
+    conventions=Conventions(
         percentiles="numpy's linear",
         std="n",
         duration="start to stop of its load generator",
         failures="left out; a stream without finish reason counts as success",
     ),
     definitions=(
-        Definition(Concept.TTFT, "ttft", "a₁ − s", "from the send, not the plan"),
+        Definition(MetricFamily.TTFT, "ttft", "a₁ − s", "from the send, not the plan"),
         Definition(
-            Concept.TPOT, "tpot", "(u − a₁) / (N − 1)",
+            MetricFamily.TPOT, "tpot", "(u − a₁) / (N − 1)",
             "ends at the usage chunk, not at the last token; takes one token for the first chunk",
         ),
         Definition(
-            Concept.E2E, "e2e_latency", "u − s",
+            MetricFamily.E2E, "e2e_latency", "u − s",
             "from the send, not the plan; to the usage chunk, not to the last token",
         ),
         Definition(
-            Concept.OUTPUT_RATE, "mean_output_throughput", "Σ N / run_duration",
+            MetricFamily.OUTPUT_RATE, "mean_output_throughput", "Σ N / run_duration",
             "over the whole run with ramp, drain and its own start and stop, of successful requests only",
         ),
         Definition(
-            Concept.REQUEST_RATE, "requests_per_second", "successful requests / run_duration",
+            MetricFamily.REQUEST_RATE, "requests_per_second", "successful requests / run_duration",
             "over the whole run with ramp, drain and its own start and stop",
         ),
     ),
-    look=look,
+    view=view,
 )  # fmt: skip

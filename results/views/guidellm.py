@@ -10,11 +10,11 @@ import msgspec
 from results.metrics import Value, absent
 from results.records import Outcome, RequestRecord
 from results.views.base import (
-    Concept,
+    Conventions,
     Definition,
     Figure,
-    Habits,
     Log,
+    MetricFamily,
     Tool,
     View,
     last_event_ns,
@@ -103,7 +103,7 @@ def window(made: Sequence[Call]) -> tuple[float, float]:
     return min(call.start_s for call in made), max(call.end_s for call in made)
 
 
-def look(log: Log) -> View:
+def view(log: Log) -> View:
     """The figures, under the headings of its tables."""
     made = calls(log)
     if not made:
@@ -112,18 +112,18 @@ def look(log: Log) -> View:
     ends = window(made)
     tokens = [event for call in made for event in call.token_events]
     figures = {
-        "Requests Comp": single(Concept.COUNT, "", len(good)),
-        "Requests Err": single(Concept.COUNT, "", len(made) - len(good)),
-        "Dur Sec": single(Concept.DURATION, "s", ends[1] - ends[0]),
-        "Output Tokens Comp": single(Concept.COUNT, "", sum(call.output_tokens or 0 for call in good)),
-        **_columns("Request Latency Sec", Concept.E2E, "s", plain(call.latency_s for call in good)),
-        **_columns("TTFT ms", Concept.TTFT, "ms", plain(call.ttft_ms for call in good)),
-        **_columns("ITL ms", Concept.ITL, "ms", itl_summary(good)),
-        **_columns("TPOT ms", Concept.TPOT, "ms", tpot_summary(good)),
-        "Requests Per Sec Mean": _mean(Concept.REQUEST_RATE, "/s", rates([(c.end_s, 1.0) for c in made], ends)),
-        "Output Tokens Per Sec Mean": _mean(Concept.OUTPUT_RATE, "tok/s", rates(tokens, ends)),
+        "Requests Comp": single(MetricFamily.COUNT, "", len(good)),
+        "Requests Err": single(MetricFamily.COUNT, "", len(made) - len(good)),
+        "Dur Sec": single(MetricFamily.DURATION, "s", ends[1] - ends[0]),
+        "Output Tokens Comp": single(MetricFamily.COUNT, "", sum(call.output_tokens or 0 for call in good)),
+        **_columns("Request Latency Sec", MetricFamily.E2E, "s", plain(call.latency_s for call in good)),
+        **_columns("TTFT ms", MetricFamily.TTFT, "ms", plain(call.ttft_ms for call in good)),
+        **_columns("ITL ms", MetricFamily.ITL, "ms", itl_summary(good)),
+        **_columns("TPOT ms", MetricFamily.TPOT, "ms", tpot_summary(good)),
+        "Requests Per Sec Mean": _mean(MetricFamily.REQUEST_RATE, "/s", rates([(c.end_s, 1.0) for c in made], ends)),
+        "Output Tokens Per Sec Mean": _mean(MetricFamily.OUTPUT_RATE, "tok/s", rates(tokens, ends)),
         "Requests Concurrency Mean": _mean(
-            Concept.OTHER, "", in_flight([(call.start_s, call.end_s, 1.0) for call in made], ends)
+            MetricFamily.OTHER, "", in_flight([(call.start_s, call.end_s, 1.0) for call in made], ends)
         ),
     }
     return View("guidellm", figures, unstamped(log.requests))
@@ -156,23 +156,23 @@ def _call(request: RequestRecord) -> Call:
     )
 
 
-def _columns(name: str, concept: Concept, unit: str, found: Summary) -> dict[str, Figure]:
+def _columns(name: str, family: MetricFamily, unit: str, found: Summary) -> dict[str, Figure]:
     values = {"mean": found.mean, "std": found.std_dev, **found.percentiles}
     return {
-        f"{name} {column}": Figure(concept, stat, unit, Value(values[stat]) if found.count else absent(NOTHING))
+        f"{name} {column}": Figure(family, stat, unit, Value(values[stat]) if found.count else absent(NOTHING))
         for stat, column in STATS.items()
     }
 
 
-def _mean(concept: Concept, unit: str, found: Summary) -> Figure:
-    return single(concept, unit, found.mean if found.count else None)
+def _mean(family: MetricFamily, unit: str, found: Summary) -> Figure:
+    return single(family, unit, found.mean if found.count else None)
 
 
 TOOL = Tool(
     name="guidellm",
     title="GuideLLM",
     version=VERSION,
-    habits=Habits(
+    conventions=Conventions(
         percentiles="inverse of the empirical distribution; ITL and TPOT weighted by tokens",
         std="n (weighted)",
         duration="first send to end of the last request, failed ones too",
@@ -180,29 +180,29 @@ TOOL = Tool(
     ),
     definitions=(
         Definition(
-            Concept.TTFT, "TTFT", "a₁ − s",
+            MetricFamily.TTFT, "TTFT", "a₁ − s",
             "from the send, not the plan; waiting for its own workers is a delay of its own, in open loop only",
         ),
         Definition(
-            Concept.ITL, "ITL", "(a_k − a₁) / (N − 1), one value per request, weighted by N − 1",
+            MetricFamily.ITL, "ITL", "(a_k − a₁) / (N − 1), one value per request, weighted by N − 1",
             "a mean per request: its percentiles show no single long gap; what others call TPOT",
         ),
         Definition(
-            Concept.TPOT, "TPOT", "(a_k − s) / N, weighted by N",
+            MetricFamily.TPOT, "TPOT", "(a_k − s) / N, weighted by N",
             "includes the time to the first token, so it grows when answers get shorter",
         ),
         Definition(
-            Concept.E2E, "Request Latency", "e − s",
+            MetricFamily.E2E, "Request Latency", "e − s",
             "from the send, not the plan; to the last event, usage and [DONE] included, not to the last token",
         ),
         Definition(
-            Concept.OUTPUT_RATE, "Output Tokens Per Sec", "Σ N / duration",
+            MetricFamily.OUTPUT_RATE, "Output Tokens Per Sec", "Σ N / duration",
             "over the whole run with ramp and drain; tokens of failed requests count in both",
         ),
         Definition(
-            Concept.REQUEST_RATE, "Requests Per Sec", "requests / duration",
+            MetricFamily.REQUEST_RATE, "Requests Per Sec", "requests / duration",
             "failed requests count too; over the whole run with ramp and drain",
         ),
     ),
-    look=look,
+    view=view,
 )  # fmt: skip

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from results.records import RequestRecord
 from results.views.base import (
-    Concept,
+    Conventions,
     Definition,
     Figure,
-    Habits,
     Log,
+    MetricFamily,
     Tool,
     View,
     gaps_s,
@@ -29,7 +29,7 @@ OWN_TOKENIZER = "it counts tokens with its own tokenizer, chunk by chunk; taken 
 OWN_WORK = "its requests end after it has tokenized the answer, a time that the log does not know"
 
 
-def look(log: Log) -> View:
+def view(log: Log) -> View:
     """The figures, under the names of its summary file, in seconds."""
     good = [request for request in log.requests if whole(request)]
     stamped = [(request, _token_ns(request)) for request in good]
@@ -40,17 +40,17 @@ def look(log: Log) -> View:
     gaps = [gap for _, stamps in streamed for gap in gaps_s(stamps)]
     latencies = [seconds_between(sent_ns(request), request.ended_ns) for request in good]
     figures = {
-        "successes.count": single(Concept.COUNT, "", len(good)),
-        "failures.count": single(Concept.COUNT, "", len(log.requests) - len(good)),
-        "benchmark_time_seconds": single(Concept.DURATION, "s", length_s),
-        "requests_per_sec": single(Concept.REQUEST_RATE, "/s", rate(len(good), length_s)),
-        "output_tokens_per_sec": single(Concept.OUTPUT_RATE, "tok/s", rate(output, length_s)),
-        **_stats("time_to_first_token", Concept.TTFT, [seconds_between(sent_ns(r), at[0]) for r, at in streamed]),
-        **_stats("inter_token_latency", Concept.ITL, gaps),
-        **_stats("time_per_output_token", Concept.TPOT, tpots),
-        **_stats("request_latency", Concept.E2E, latencies),
+        "successes.count": single(MetricFamily.COUNT, "", len(good)),
+        "failures.count": single(MetricFamily.COUNT, "", len(log.requests) - len(good)),
+        "benchmark_time_seconds": single(MetricFamily.DURATION, "s", length_s),
+        "requests_per_sec": single(MetricFamily.REQUEST_RATE, "/s", rate(len(good), length_s)),
+        "output_tokens_per_sec": single(MetricFamily.OUTPUT_RATE, "tok/s", rate(output, length_s)),
+        **_stats("time_to_first_token", MetricFamily.TTFT, [seconds_between(sent_ns(r), at[0]) for r, at in streamed]),
+        **_stats("inter_token_latency", MetricFamily.ITL, gaps),
+        **_stats("time_per_output_token", MetricFamily.TPOT, tpots),
+        **_stats("request_latency", MetricFamily.E2E, latencies),
         **_stats(
-            "normalized_time_per_output_token", Concept.OTHER,
+            "normalized_time_per_output_token", MetricFamily.OTHER,
             [s / r.total_chunk_tokens if r.total_chunk_tokens else 0.0 for r, s in zip(good, latencies, strict=True)],
         ),
     }  # fmt: skip
@@ -70,16 +70,16 @@ def _duration_s(log: Log) -> float:
     return seconds_between(min(map(sent_ns, log.requests)), max(request.ended_ns for request in log.requests))
 
 
-def _stats(name: str, concept: Concept, values_s: Sequence[float]) -> dict[str, Figure]:
+def _stats(name: str, family: MetricFamily, values_s: Sequence[float]) -> dict[str, Figure]:
     names = {stat: f"{name} {'median' if stat == 'p50' else stat}" for stat in STATS}
-    return spread(concept, "s", values_s, names)
+    return spread(family, "s", values_s, names)
 
 
 TOOL = Tool(
     name="inference-perf",
     title="inference-perf",
     version=VERSION,
-    habits=Habits(
+    conventions=Conventions(
         percentiles="numpy's linear",
         std="none",
         duration="first send to end of the last request, failed ones too",
@@ -87,29 +87,29 @@ TOOL = Tool(
     ),
     definitions=(
         Definition(
-            Concept.TTFT, "time_to_first_token", "a₁ − s",
+            MetricFamily.TTFT, "time_to_first_token", "a₁ − s",
             "from the send, not the plan; left out for answers of one token; reasoning is no content to it",
         ),
         Definition(
-            Concept.ITL, "inter_token_latency", "aᵢ − aᵢ₋₁ once and 0 for every further token of chunk i, pooled",
+            MetricFamily.ITL, "inter_token_latency", "aᵢ − aᵢ₋₁ once and 0 for every further token of chunk i, pooled",
             "with 3 tokens per chunk its median is 0; ours spreads the gap over the tokens it delivered",
         ),
         Definition(
-            Concept.TPOT, "time_per_output_token", "(a_k − a₁) / (N − 1)",
+            MetricFamily.TPOT, "time_per_output_token", "(a_k − a₁) / (N − 1)",
             "takes one token for the first chunk; ours takes away as many as it carried",
         ),
         Definition(
-            Concept.E2E, "request_latency", "end of the stream − s, after tokenizing the answer",
+            MetricFamily.E2E, "request_latency", "end of the stream − s, after tokenizing the answer",
             "from the send, not the plan; to the end of the stream and of its own work, not to the last token",
         ),
         Definition(
-            Concept.OUTPUT_RATE, "output_tokens_per_sec", "Σ N / duration",
+            MetricFamily.OUTPUT_RATE, "output_tokens_per_sec", "Σ N / duration",
             "N by its own tokenizer; over the whole run with ramp and drain, of successful requests only",
         ),
         Definition(
-            Concept.REQUEST_RATE, "requests_per_sec", "successful requests / duration",
+            MetricFamily.REQUEST_RATE, "requests_per_sec", "successful requests / duration",
             "over the whole run with ramp and drain; ours over the steady window",
         ),
     ),
-    look=look,
+    view=view,
 )  # fmt: skip

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from results.metrics import Value, absent
 from results.records import Outcome, RequestRecord
 from results.views.base import (
-    Concept,
+    Conventions,
     Definition,
     Figure,
-    Habits,
     Log,
+    MetricFamily,
     Tool,
     View,
     engine_tokens,
@@ -33,7 +33,7 @@ CLOSED_LOOP = (
 UNANSWERED = "LoadGen waits for every query and knows no failure: failed requests are left out here"
 
 
-def look(log: Log) -> View:
+def view(log: Log) -> View:
     """The figures, under the names of its summary, in nanoseconds."""
     good = [request for request in log.requests if request.outcome is Outcome.OK and request.chunk_ns]
     ttfts = [float(request.chunk_ns[0] - request.planned_ns) for request in good]
@@ -46,11 +46,11 @@ def look(log: Log) -> View:
     length_s = _until_last_issued_s(log, good)
     tokens = sum(engine_tokens(request) for request in good)
     figures = {
-        "Completed samples per second": single(Concept.REQUEST_RATE, "/s", rate(len(good) - 1, length_s)),
-        "Completed tokens per second": single(Concept.OUTPUT_RATE, "tok/s", rate(tokens, length_s)),
-        **_nanoseconds("latency (ns)", Concept.E2E, latencies),
-        **_nanoseconds("First Token latency (ns)", Concept.TTFT, ttfts),
-        **_nanoseconds("Time to Output Token (ns)", Concept.TPOT, tpots),
+        "Completed samples per second": single(MetricFamily.REQUEST_RATE, "/s", rate(len(good) - 1, length_s)),
+        "Completed tokens per second": single(MetricFamily.OUTPUT_RATE, "tok/s", rate(tokens, length_s)),
+        **_nanoseconds("latency (ns)", MetricFamily.E2E, latencies),
+        **_nanoseconds("First Token latency (ns)", MetricFamily.TTFT, ttfts),
+        **_nanoseconds("Time to Output Token (ns)", MetricFamily.TPOT, tpots),
     }
     closed = (CLOSED_LOOP,) if log.load.concurrency is not None else ()
     failed = (UNANSWERED,) if len(good) < len(log.requests) else ()
@@ -64,13 +64,13 @@ def _until_last_issued_s(log: Log, good: Sequence[RequestRecord]) -> float:
     return seconds_between(log.start_ns, last_event_ns(max(good, key=sent_ns)))
 
 
-def _nanoseconds(name: str, concept: Concept, values: Sequence[float]) -> dict[str, Figure]:
+def _nanoseconds(name: str, family: MetricFamily, values: Sequence[float]) -> dict[str, Figure]:
     found: Mapping[str, float] = {}
     if values:
         found = {"mean": mean(values), **{stat: rank_of(values, q) for stat, q in QUANTILES.items()}}
     return {
         f"Mean {name}" if stat == "mean" else f"{float(stat[1:]):.2f} percentile {name}": Figure(
-            concept, stat, "ns", Value(found[stat]) if found else absent(NOTHING)
+            family, stat, "ns", Value(found[stat]) if found else absent(NOTHING)
         )
         for stat in ("mean", *QUANTILES)
     }
@@ -80,7 +80,7 @@ TOOL = Tool(
     name="mlperf",
     title="MLPerf LoadGen (Server)",
     version=VERSION,
-    habits=Habits(
+    conventions=Conventions(
         percentiles="the value at position floor(n q) of the sorted sample",
         std="none",
         duration="start to the completion of the query issued last",
@@ -88,25 +88,25 @@ TOOL = Tool(
     ),
     definitions=(
         Definition(
-            Concept.TTFT, "First Token latency", "a₁ − p",
+            MetricFamily.TTFT, "First Token latency", "a₁ − p",
             "the same, but for its percentiles; printed whatever the sample's size, with a test beside it",
         ),
         Definition(
-            Concept.TPOT, "Time to Output Token", "(e − a₁) / (N − 1)",
+            MetricFamily.TPOT, "Time to Output Token", "(e − a₁) / (N − 1)",
             "to the completion, not to the last token; takes one token for the first chunk",
         ),
         Definition(
-            Concept.E2E, "latency", "e − p",
+            MetricFamily.E2E, "latency", "e − p",
             "to the completion, not to the last token",
         ),
         Definition(
-            Concept.OUTPUT_RATE, "Completed tokens per second", "Σ N / duration",
+            MetricFamily.OUTPUT_RATE, "Completed tokens per second", "Σ N / duration",
             "from the start to the completion of the query issued last; ours over the steady window",
         ),
         Definition(
-            Concept.REQUEST_RATE, "Completed samples per second", "(queries − 1) / duration",
+            MetricFamily.REQUEST_RATE, "Completed samples per second", "(queries − 1) / duration",
             "one query less, since the last one opens an interval; ours over the steady window",
         ),
     ),
-    look=look,
+    view=view,
 )  # fmt: skip

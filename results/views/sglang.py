@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from results.records import Outcome, RequestRecord
 from results.views.base import (
-    Concept,
+    Conventions,
     Definition,
-    Habits,
     Log,
+    MetricFamily,
     Tool,
     View,
     engine_tokens,
@@ -28,7 +28,7 @@ from results.views.statistics import milliseconds, rate, single
 VERSION = "0.5.23"
 
 
-def look(log: Log) -> View:
+def view(log: Log) -> View:
     """The figures, under the names that the tool prints."""
     good = [request for request in log.requests if _success(request)]
     length_s = until_closed_s(log)
@@ -40,16 +40,16 @@ def look(log: Log) -> View:
         if _tokens(request) > 1
     ]
     figures = {
-        "Successful requests": single(Concept.COUNT, "", len(good)),
-        "Benchmark duration (s)": single(Concept.DURATION, "s", length_s),
-        "Total generated tokens": single(Concept.COUNT, "", output),
-        "Request throughput (req/s)": single(Concept.REQUEST_RATE, "/s", rate(len(good), length_s)),
-        "Output token throughput (tok/s)": single(Concept.OUTPUT_RATE, "tok/s", rate(output, length_s)),
-        "Concurrency": single(Concept.OTHER, "", rate(sum(latencies), length_s)),
-        **milliseconds("E2E Latency", Concept.E2E, latencies),
-        **milliseconds("TTFT", Concept.TTFT, [_ttft_s(request) for request in good]),
-        **milliseconds("TPOT", Concept.TPOT, tpots),
-        **milliseconds("ITL", Concept.ITL, [gap for request in good for gap in gaps_s(text_chunk_ns(request))]),
+        "Successful requests": single(MetricFamily.COUNT, "", len(good)),
+        "Benchmark duration (s)": single(MetricFamily.DURATION, "s", length_s),
+        "Total generated tokens": single(MetricFamily.COUNT, "", output),
+        "Request throughput (req/s)": single(MetricFamily.REQUEST_RATE, "/s", rate(len(good), length_s)),
+        "Output token throughput (tok/s)": single(MetricFamily.OUTPUT_RATE, "tok/s", rate(output, length_s)),
+        "Concurrency": single(MetricFamily.OTHER, "", rate(sum(latencies), length_s)),
+        **milliseconds("E2E Latency", MetricFamily.E2E, latencies),
+        **milliseconds("TTFT", MetricFamily.TTFT, [_ttft_s(request) for request in good]),
+        **milliseconds("TPOT", MetricFamily.TPOT, tpots),
+        **milliseconds("ITL", MetricFamily.ITL, [gap for request in good for gap in gaps_s(text_chunk_ns(request))]),
     }
     return View("sglang", figures, (*unstamped(log.requests), *_counts_unknown(good)))
 
@@ -80,7 +80,7 @@ TOOL = Tool(
     name="sglang",
     title="SGLang bench_serving",
     version=VERSION,
-    habits=Habits(
+    conventions=Conventions(
         percentiles="numpy's linear",
         std="n",
         duration="first request made to last answer closed, ramp and drain included",
@@ -88,29 +88,29 @@ TOOL = Tool(
     ),
     definitions=(
         Definition(
-            Concept.TTFT, "TTFT", "a₁ − s",
+            MetricFamily.TTFT, "TTFT", "a₁ − s",
             "from the send, not the plan; an answer without any text counts as 0",
         ),
         Definition(
-            Concept.ITL, "ITL", "aᵢ − aᵢ₋₁, pooled over all requests",
+            MetricFamily.ITL, "ITL", "aᵢ − aᵢ₋₁, pooled over all requests",
             "a gap is one value however many tokens it delivered",
         ),
         Definition(
-            Concept.TPOT, "TPOT", "(e − a₁) / (requested − 1)",
+            MetricFamily.TPOT, "TPOT", "(e − a₁) / (requested − 1)",
             "divides by the length that was requested, not delivered; ends at the last event; one token for chunk 1",
         ),
         Definition(
-            Concept.E2E, "E2E Latency", "e − s",
+            MetricFamily.E2E, "E2E Latency", "e − s",
             "from the send, not the plan; to the last event, usage and [DONE] included, not to the last token",
         ),
         Definition(
-            Concept.OUTPUT_RATE, "Output token throughput", "Σ requested / duration",
+            MetricFamily.OUTPUT_RATE, "Output token throughput", "Σ requested / duration",
             "counts the tokens requested, delivered or not; over the whole run with ramp and drain",
         ),
         Definition(
-            Concept.REQUEST_RATE, "Request throughput", "successful requests / duration",
+            MetricFamily.REQUEST_RATE, "Request throughput", "successful requests / duration",
             "over the whole run with ramp and drain; ours over the steady window",
         ),
     ),
-    look=look,
+    view=view,
 )  # fmt: skip

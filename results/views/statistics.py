@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from results.metrics import Value, absent
-from results.views.base import Concept, Figure
+from results.views.base import Figure, MetricFamily
 
 NOTHING = "no request that the tool would have counted"
 
@@ -42,40 +42,40 @@ def stat_of(values: Sequence[float], stat: str) -> float:
 
 
 def spread(
-    concept: Concept, unit: str, values: Sequence[float], names: Mapping[str, str], factor: float = 1.0
+    family: MetricFamily, unit: str, values: Sequence[float], names: Mapping[str, str], factor: float = 1.0
 ) -> dict[str, Figure]:
     """Figures of one distribution with numpy's statistics.
 
     Args:
-        concept: what it is about.
+        family: what it is about.
         unit: of the figures.
         values: observations.
         names: statistic → what the tool calls it.
         factor: from the unit of ``values`` to ``unit``.
     """
     return {
-        name: Figure(concept, stat, unit, Value(stat_of(values, stat) * factor) if values else absent(NOTHING))
+        name: Figure(family, stat, unit, Value(stat_of(values, stat) * factor) if values else absent(NOTHING))
         for stat, name in names.items()
     }
 
 
-def milliseconds(name: str, concept: Concept, values_s: Sequence[float]) -> dict[str, Figure]:
+def milliseconds(name: str, family: MetricFamily, values_s: Sequence[float]) -> dict[str, Figure]:
     """A latency as vLLM bench and SGLang print it, from ``Mean TTFT (ms)`` to ``P99 TTFT (ms)``.
 
     vLLM prints mean, median and the percentiles asked for, and stores the standard deviation.
 
     Args:
         name: the tool's for the latency.
-        concept: what it is about.
+        family: what it is about.
         values_s: observations, in seconds.
     """
     words = {"mean": "Mean", "p50": "Median", "std": "Std", "p90": "P90", "p95": "P95", "p99": "P99"}
-    return spread(concept, "ms", values_s, {stat: f"{word} {name} (ms)" for stat, word in words.items()}, 1e3)
+    return spread(family, "ms", values_s, {stat: f"{word} {name} (ms)" for stat, word in words.items()}, 1e3)
 
 
-def single(concept: Concept, unit: str, value: float | None, reason: str = NOTHING) -> Figure:
+def single(family: MetricFamily, unit: str, value: float | None, reason: str = NOTHING) -> Figure:
     """A figure that is no distribution; absent with ``reason`` when there is no value."""
-    return Figure(concept, "", unit, absent(reason) if value is None else Value(float(value)))
+    return Figure(family, "", unit, absent(reason) if value is None else Value(float(value)))
 
 
 def rate(count: float, duration_s: float) -> float | None:

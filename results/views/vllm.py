@@ -10,10 +10,10 @@ import msgspec
 
 from results.records import RequestRecord
 from results.views.base import (
-    Concept,
+    Conventions,
     Definition,
-    Habits,
     Log,
+    MetricFamily,
     Tool,
     View,
     engine_tokens,
@@ -27,7 +27,7 @@ from results.views.statistics import milliseconds, rate, single
 
 VERSION = "0.32.0"
 USAGE_UNSEEN = (
-    "usage came in a chunk that had choices, where vLLM bench does not look: it counts output tokens with its own "
+    "usage came in a chunk that had choices, where vLLM bench does not view: it counts output tokens with its own "
     "tokenizer then; taken here as the engine counted them"
 )
 
@@ -77,7 +77,7 @@ def peaks(made: Sequence[Call]) -> tuple[float, int]:
     return float(max(chunks)), max(requests)
 
 
-def look(log: Log) -> View:
+def view(log: Log) -> View:
     """The figures, under the names that the tool prints."""
     made = calls(log)
     good = [call for call in made if call.success]
@@ -86,20 +86,20 @@ def look(log: Log) -> View:
     prompt = sum(call.record.prompt_tokens or call.record.wanted_input_tokens or 0 for call in good)
     busiest, fullest = peaks(made)
     figures = {
-        "Successful requests": single(Concept.COUNT, "", len(good)),
-        "Failed requests": single(Concept.COUNT, "", len(made) - len(good)),
-        "Benchmark duration (s)": single(Concept.DURATION, "s", length_s),
-        "Total input tokens": single(Concept.COUNT, "", prompt),
-        "Total generated tokens": single(Concept.COUNT, "", output),
-        "Request throughput (req/s)": single(Concept.REQUEST_RATE, "/s", rate(len(good), length_s)),
-        "Output token throughput (tok/s)": single(Concept.OUTPUT_RATE, "tok/s", rate(output, length_s)),
-        "Peak output token throughput (tok/s)": single(Concept.OTHER, "tok/s", busiest),
-        "Peak concurrent requests": single(Concept.OTHER, "", fullest),
-        "Total token throughput (tok/s)": single(Concept.OTHER, "tok/s", rate(prompt + output, length_s)),
-        **milliseconds("TTFT", Concept.TTFT, [call.ttft_s for call in good]),
-        **milliseconds("TPOT", Concept.TPOT, tpots_s(good)),
-        **milliseconds("ITL", Concept.ITL, [gap for call in good for gap in call.itl_s]),
-        **milliseconds("E2EL", Concept.E2E, [call.latency_s for call in good]),
+        "Successful requests": single(MetricFamily.COUNT, "", len(good)),
+        "Failed requests": single(MetricFamily.COUNT, "", len(made) - len(good)),
+        "Benchmark duration (s)": single(MetricFamily.DURATION, "s", length_s),
+        "Total input tokens": single(MetricFamily.COUNT, "", prompt),
+        "Total generated tokens": single(MetricFamily.COUNT, "", output),
+        "Request throughput (req/s)": single(MetricFamily.REQUEST_RATE, "/s", rate(len(good), length_s)),
+        "Output token throughput (tok/s)": single(MetricFamily.OUTPUT_RATE, "tok/s", rate(output, length_s)),
+        "Peak output token throughput (tok/s)": single(MetricFamily.OTHER, "tok/s", busiest),
+        "Peak concurrent requests": single(MetricFamily.OTHER, "", fullest),
+        "Total token throughput (tok/s)": single(MetricFamily.OTHER, "tok/s", rate(prompt + output, length_s)),
+        **milliseconds("TTFT", MetricFamily.TTFT, [call.ttft_s for call in good]),
+        **milliseconds("TPOT", MetricFamily.TPOT, tpots_s(good)),
+        **milliseconds("ITL", MetricFamily.ITL, [gap for call in good for gap in call.itl_s]),
+        **milliseconds("E2EL", MetricFamily.E2E, [call.latency_s for call in good]),
     }
     unseen = any(call.record.usage_in_choice for call in good)
     return View("vllm", figures, (USAGE_UNSEEN,) if unseen else ())
@@ -130,7 +130,7 @@ TOOL = Tool(
     name="vllm",
     title="vLLM bench serve",
     version=VERSION,
-    habits=Habits(
+    conventions=Conventions(
         percentiles="numpy's linear",
         std="n",
         duration="first request made to last answer closed, ramp and drain included",
@@ -138,29 +138,29 @@ TOOL = Tool(
     ),
     definitions=(
         Definition(
-            Concept.TTFT, "TTFT", "c₁ − s",
+            MetricFamily.TTFT, "TTFT", "c₁ − s",
             "from the send, not the plan; a role-only chunk counts as the first token (in chat 0.33 waits for content)",
         ),
         Definition(
-            Concept.ITL, "ITL", "cᵢ − cᵢ₋₁, pooled over all requests",
+            MetricFamily.ITL, "ITL", "cᵢ − cᵢ₋₁, pooled over all requests",
             "a gap is one value however many tokens it delivered; an empty finish chunk adds a false gap near 0",
         ),
         Definition(
-            Concept.TPOT, "TPOT", "(c_m − c₁) / (N − 1)",
+            MetricFamily.TPOT, "TPOT", "(c_m − c₁) / (N − 1)",
             "takes one token for the first chunk; ours takes away as many as it carried",
         ),
         Definition(
-            Concept.E2E, "E2EL", "c_m − s",
+            MetricFamily.E2E, "E2EL", "c_m − s",
             "from the send, not the plan; to the last chunk with choices, an empty finish chunk included",
         ),
         Definition(
-            Concept.OUTPUT_RATE, "Output token throughput", "Σ N / duration",
+            MetricFamily.OUTPUT_RATE, "Output token throughput", "Σ N / duration",
             "over the whole run with ramp and drain, of successful requests only; ours over the steady window",
         ),
         Definition(
-            Concept.REQUEST_RATE, "Request throughput", "successful requests / duration",
+            MetricFamily.REQUEST_RATE, "Request throughput", "successful requests / duration",
             "over the whole run with ramp and drain; ours over the steady window",
         ),
     ),
-    look=look,
+    view=view,
 )  # fmt: skip

@@ -21,10 +21,10 @@ from results.findings import Finding, FindingCode
 from results.metrics import Absence, Value, absent
 from results.objectives import Miss, objectives
 from results.records import Load, Outcome, RequestRecord, TrialPlan, TrialRecord, Verdict
-from results.report.findings import sentence
 from results.report.search_lines import skip_text
 from results.run_log import EngineLost, RunLogWriter, TrialFinished, TrialPlanned
 from results.search import Attempt, Ended, EngineSearch, Over
+from results.text.findings import sentence
 from results.units import NS_PER_S
 from tests.results.handmade import request, trial
 from tests.results.some_findings import remark, void

@@ -21,9 +21,9 @@ def code(monkeypatch: pytest.MonkeyPatch, values: Sequence[float], *more: str) -
 
 def test_the_exit_code_is_that_of_the_newest_step(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     assert code(monkeypatch, [*STILL, *STILL]) == 0
-    assert "No series ends with a step for the worse." in capsys.readouterr().out
+    assert "No series ends with a degradation." in capsys.readouterr().out
     assert code(monkeypatch, [*STILL, *SLOWER]) == 1
-    assert "Worse: the newest step is for the worse in ITL p50 of only at c=4." in capsys.readouterr().out
+    assert "Worse: the newest step is a degradation in ITL p50 of only at c=4." in capsys.readouterr().out
     assert code(monkeypatch, [*SLOWER, *STILL]) == 0
     assert code(monkeypatch, [*STILL, *STILL, 24.0]) == 2, "one run is no level yet"
 
@@ -35,7 +35,7 @@ def test_a_step_that_is_older_than_the_runs_asked_for_no_longer_counts(monkeypat
 
 def test_too_few_runs_are_2_and_mistakes_3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys) -> None:
     assert code(monkeypatch, STILL[:5]) == 2
-    assert "the longest series has 5 runs; a step needs 3 before it and as many after" in capsys.readouterr().err
+    assert "the longest series has 5 runs; detecting a step needs 3 runs before" in capsys.readouterr().err
     assert code(monkeypatch, STILL, "--metrik", "itl_p50_s") == 3
     assert code(monkeypatch, STILL, "--metric", "itl") == 3
     monkeypatch.undo()

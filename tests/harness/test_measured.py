@@ -15,7 +15,7 @@ from results.errors import NoEvidence, NotComparable, RunNotFound
 from results.findings import FindingCode, invalid
 from results.floor import FLOOR_FILE
 from results.metrics import CATALOGUE
-from results.report.format import value_text
+from results.text.format import value_text
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 from tests.results.floors import with_floor
 
@@ -59,7 +59,7 @@ def test_each_trial_that_misses_is_named_with_what_it_had(tmp_path: Path) -> Non
 def test_what_was_not_seen_is_not_kept(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"main c=4 repeat 1: ttft_p99<9s: .*662"):
         run(tmp_path).assert_slo("ttft_p99<9s")
-    with pytest.raises(NotComparable, match="'ttft' is no objective"):
+    with pytest.raises(NotComparable, match="'ttft' is not an objective"):
         run(tmp_path / "2").assert_slo("ttft")
 
 
@@ -73,7 +73,7 @@ def test_an_equal_run_passes_and_a_slower_one_fails_with_the_gates_sentence(tmp_
     first, *rest = str(raised.value).splitlines()
     assert first.startswith("regression: output at c=8: main (b) has 0.8")
     assert any(line.startswith("  ITL p50 at c=8: ") for line in rest)
-    assert rest[-2].startswith("  1 trial of main (a) is INVALID, and no metric counts it")
+    assert rest[-2].startswith("  1 trial of main (a) is INVALID and excluded from every metric")
     worse.assert_no_regression(made.path, primary="peak_host_bytes", metrics=["peak_host_bytes"])
 
 
@@ -93,7 +93,7 @@ def test_one_stored_run_says_nothing_of_other_days(tmp_path: Path) -> None:
     made = run(tmp_path, run_id="b", **slower(1.2))
     (tmp_path / FLOOR_FILE).unlink()
     days = [build_run(tmp_path, replace(ONE, run_id=f"a{day}", seed=day, invalid=())) for day in range(3)]
-    with pytest.raises(AssertionError, match=r"cannot tell: .*; 2 more runs of the baseline, or bakeoff floor"):
+    with pytest.raises(AssertionError, match=r"cannot tell: .*; add 2 more runs of the baseline, or run bakeoff floor"):
         made.assert_no_regression(days[0])
     with pytest.raises(AssertionError, match=r"regression: ITL p50 at c=8: main \(b\) .* main \(a2 and 2 before it\)"):
         made.assert_no_regression(days, primary="itl_p50_s", metrics=["itl_p50_s"])

@@ -164,7 +164,7 @@ def test_an_engine_that_says_what_the_model_says_agrees_at_every_token(tmp_path:
     assert record.summary is not None
     assert (record.summary.agreement, record.summary.mean_regret) == (1.0, 0.0)
     assert (record.summary.answers, record.summary.tokens) == (REQUESTS, REQUESTS * TOKENS)
-    assert record.summary.differs is None
+    assert not record.summary.differs
 
 
 def test_an_engine_that_flips_a_token_is_found_out(tmp_path: Path, model: Path) -> None:
@@ -195,8 +195,7 @@ def test_an_engine_with_other_weights_is_called_out(tmp_path: Path, model: Path)
     assert record is not None
     assert record.summary is not None
     assert record.summary.early == REQUESTS
-    assert record.summary.differs is not None
-    assert "answers differ from the reference" in record.summary.differs
+    assert record.summary.differs
 
 
 def test_text_is_read_by_the_tokenizer_where_no_ids_come(tmp_path: Path, model: Path) -> None:

@@ -74,4 +74,5 @@ def test_an_engine_whose_counters_fall_was_restarted(tmp_path: Path, monkeypatch
 def test_a_page_that_is_not_there_costs_the_trial_nothing(tmp_path: Path, monkeypatch):
     trial = measured(tmp_path, monkeypatch, lambda _: (404, "no"))
     assert trial.record.verdict is Verdict.VALID
-    assert trial.server["server_e2e_mean_s"].reason == "its page could not be read: HTTP 404 Not Found at /metrics"
+    reason = trial.server["server_e2e_mean_s"].reason
+    assert reason == "its metrics page could not be read: HTTP 404 Not Found at /metrics"

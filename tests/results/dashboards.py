@@ -9,7 +9,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from results.dashboard import Doors, doors_for, make_app
+from results.dashboard import AccessPolicy, access_policy, make_app
 from results.dashboard.app import WATCHER
 from results.index import Index
 
@@ -48,13 +48,13 @@ class Served:
 
 
 @contextlib.contextmanager
-def dashboard(root: Path, doors: Doors | None = None, scan_s: float = 0.0) -> Iterator[Served]:
+def dashboard(root: Path, access: AccessPolicy | None = None, scan_s: float = 0.0) -> Iterator[Served]:
     """Serve a folder of runs."""
     started: list[Served] = []
     ready, stop = threading.Event(), asyncio.Event()
 
     async def serve() -> None:
-        app = make_app(Index(root), doors or doors_for("127.0.0.1"), scan_s=scan_s)
+        app = make_app(Index(root), access or access_policy("127.0.0.1"), scan_s=scan_s)
         runner = web.AppRunner(app)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -3,7 +3,7 @@
 from string import Formatter
 
 from results.findings import Finding, FindingCode, Parameter, Severity
-from results.report.findings import SENTENCES
+from results.text.findings import SENTENCES
 
 _TEXTS = {"detail", "counter", "outcome", "error", "latency", "gpu", "cache", "example", "tool"}
 

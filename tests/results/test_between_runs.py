@@ -9,6 +9,7 @@ from results.metrics import CATALOGUE
 from results.statistics import Judgement, compare_sessions
 from results.statistics.between_runs import NoiseFloor, between_runs, upper_bound
 from results.statistics.two_sample import Method, Scale
+from results.text.comparison import reason_text
 
 TTFT, ATTAINMENT = CATALOGUE["ttft_p50_s"], CATALOGUE["attainment"]
 
@@ -72,16 +73,15 @@ def test_one_stored_run_cannot_be_told_from_another_day() -> None:
     found = compare_sessions(TTFT, "c=8", a, b)
     assert (found.judgement, found.evidence) == (Judgement.UNCLEAR, None)
     assert (
-        found.why
-        == "the noise between runs is not known; 2 more runs of the baseline, or bakeoff floor, would settle it"
+        reason_text(found) == "the noise between runs is unknown; add 2 more runs of the baseline, or run bakeoff floor"
     )
     assert found.ratio is not None
     assert (found.ratio.centre, found.ratio.low) == (pytest.approx(1.1, rel=1e-3), None)
-    assert "1 more run of the baseline" in compare_sessions(TTFT, "c=8", a * 2, b).why
+    assert "1 more run of the baseline" in reason_text(compare_sessions(TTFT, "c=8", a * 2, b))
     floored = compare_sessions(TTFT, "c=8", a, b, floor=NoiseFloor(0.01, 3))
     assert floored.judgement is Judgement.WORSE
-    assert floored.why == (
-        "the 99% interval of 1 and 1 runs made at different times, under the machine's noise floor, leaves 1 out"
+    assert reason_text(floored) == (
+        "the 99% interval of 1 and 1 runs made at different times, under the machine's noise floor, excludes 1"
     )
 
 
@@ -90,12 +90,12 @@ def test_what_differs_no_more_than_runs_do_is_unclear_and_says_how_many_would_te
     found = compare_sessions(TTFT, "c=8", a, [[1.05, 1.05]])
     assert found.judgement is Judgement.UNCLEAR
     assert found.evidence is not None
-    assert found.why.endswith(
-        f"about {found.evidence.runs_needed} runs of each side, made at different times, would show 3%"
+    assert reason_text(found).endswith(
+        f"about {found.evidence.runs_needed} runs of each side, made at different times, would detect 3%"
     )
     assert compare_sessions(TTFT, "c=8", a, [[1.5, 1.5]]).judgement is Judgement.WORSE
     assert compare_sessions(TTFT, "c=8", a, [[0.6, 0.6]]).judgement is Judgement.BETTER
-    assert compare_sessions(TTFT, "c=8", a, []).why == "needs 2 runs of each side, there are 8 and 0"
+    assert reason_text(compare_sessions(TTFT, "c=8", a, [])) == "needs 2 runs of each side, there are 8 and 0"
 
 
 def test_shares_of_different_runs() -> None:

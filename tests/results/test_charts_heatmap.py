@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import results
+from results.levels import levels_of
 from results.records import Load
 from results.report.charts.heatmap import BINS, SHADES, SLICES, Heat, counted, heatmap, shades_of, shared_axis
 from results.report.charts.scales import Axis
-from results.report.levels import levels_of
 from results.report.sections.basis import basis_table
 from results.report.sections.over_time import first_tokens, later_tokens, time_panels
 from results.run import Trial

@@ -6,7 +6,7 @@ import numpy as np
 
 import results
 from results.records import Load, Outcome, TelemetryRecord
-from results.report.charts.scatter import MOST_DOTS, Cloud, Frame, Middle, middles, scatter, spread
+from results.report.charts.scatter import MAX_DOTS, Cloud, Frame, Middle, middles, scatter, spread
 from results.report.sections.batches import batch_figures, in_flight_at, running_at
 from results.report.sections.lengths import length_panels
 from results.run import Trial
@@ -71,7 +71,7 @@ def test_dots_are_thinned_and_the_middles_are_not() -> None:
     dots = [(float(i % 50), 0.01) for i in range(1_000)]
     svg = scatter(FRAME, [Cloud("e", 0, dots, [Middle(3, 0.01, 0.01, 0.01, 1_000)])])
     (drawn,) = re.findall(r'<path d="([^"]+)" class="dots e0"', svg)
-    assert drawn.count("h0") == 250 <= MOST_DOTS
+    assert drawn.count("h0") == 250 <= MAX_DOTS
     assert "of 1,000 requests" in svg.replace("tokens", "requests")
 
 
@@ -111,6 +111,6 @@ def test_a_run_without_lengths_or_tokens_says_so(tmp_path) -> None:
 
     sheet = Sheet(engines={"slow": SLOW}, repeats=1, requests=6, tokens=1, invalid=(0, 1, 2, 3))
     page = render_html(results.load(build_run(tmp_path, sheet)))
-    assert "No valid trial has a request whose prompt’s length is known." in page
+    assert "No valid trial has a request with a known prompt length." in page
     assert "No answer of a valid trial has a second chunk, so there is no ITL." in page
     assert "TTFT of slow: no valid trial has an observation" in page

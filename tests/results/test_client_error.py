@@ -8,11 +8,12 @@ import pytest
 
 import results
 from results.client_error import error_s, largest, largest_error_s, widest_s
-from results.comparing import compare_sides
+from results.comparison import compare_sides
 from results.records import ClientError, Load
 from results.report.verdict import verdict
 from results.sides import select
 from results.statistics import Judgement
+from results.text.comparison import reason_text
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 
 ERROR = ClientError(10, 500.0, send_lag_s=0.002, cpu_s=1.0, by_metric={"ttft_p50_s": 0.003, "itl_p99_s": 0.001})
@@ -84,7 +85,7 @@ def test_engines_that_differ_by_less_than_the_error_are_not_told_apart(
     for name in ("ttft_p50_s", "itl_p50_s", "tpot_p50_s"):
         word = Judgement.WORSE if told_apart else Judgement.UNCLEAR
         assert compared[name].judgement is word, compared[name]
-        assert ("within the client's own error of ± " in compared[name].why) is not told_apart
+        assert ("within the client's own error of ± " in reason_text(compared[name])) is not told_apart
     found = verdict(run)
     assert found.decided is told_apart
     assert ("but the difference of 0." in found.sentence) is not told_apart

@@ -10,9 +10,11 @@ import pytest
 
 from results.metrics import CATALOGUE, Metric
 from results.statistics import Comparison, Evidence, Interval, Judgement, compare_runs, compare_sessions, guardrails
+from results.statistics.comparison import Reason
 from results.statistics.permutation import permutation_test
 from results.statistics.power import runs_needed, smallest_effect
 from results.statistics.two_sample import Method, contrast
+from results.text.comparison import reason_text
 from tests.results.runs import runs, sides
 
 TTFT = CATALOGUE["ttft_p50_s"]
@@ -52,7 +54,7 @@ def test_same_means_the_whole_interval_lies_in_the_band() -> None:
     b = {repeat: value * (1.01 + repeat / 10_000) for repeat, value in a.items()}
     same = compare_runs(TTFT, "c=1", a, b, interleaved=True)
     assert same.judgement is Judgement.SAME
-    assert same.why == "the whole 99% interval of 3 pairs lies within ±3%"
+    assert reason_text(same) == "the whole 99% interval of 3 pairs is within ±3%"
     assert compare_runs(TTFT, "c=1", a, b, interleaved=True, band=0.005).judgement is Judgement.WORSE
 
 
@@ -62,16 +64,16 @@ def test_what_is_too_little_says_what_would_show_and_how_many_runs_are_missing()
     assert wide.evidence is not None
     assert wide.evidence.runs_needed is not None
     missing = wide.evidence.runs_needed - 3
-    assert f"about {missing} more runs of each side would show 3%" in wide.why
-    assert f"a change of {wide.evidence.smallest_effect:.1%} would have shown" in wide.why
+    assert f"about {missing} more runs of each side would detect 3%" in reason_text(wide)
+    assert f"these runs can detect a change of {wide.evidence.smallest_effect:.1%}" in reason_text(wide)
     noisy = compare_runs(TTFT, "c=1", runs(1.0, 2.0), runs(0.7, 1.4), interleaved=False)
-    assert noisy.why.endswith("the noise is too large for ±3%")
+    assert reason_text(noisy).endswith("the noise is too large for ±3%")
 
 
 def test_too_few_runs_have_no_verdict() -> None:
     single = compare_runs(TTFT, "c=1", runs(1.0, 3.0), {1: 4.0}, interleaved=True)
     assert single.judgement is Judgement.UNCLEAR
-    assert single.why == "needs 2 runs of each side, there are 2 and 1"
+    assert reason_text(single) == "needs 2 runs of each side, there are 2 and 1"
     assert single.ratio == Interval(2.0, None, None, 1, "the noise from run to run is not known")
     turned = compare_runs(TTFT, "c=1", {1: 2.0}, runs(1.0, 3.0, 5.0), interleaved=True)
     assert turned.ratio == Interval(1.5, None, None, 1, "the noise from run to run is not known")
@@ -107,7 +109,7 @@ def test_a_zero_or_a_percentile_among_failures_on_the_bad_side_is_worse(
     found = compare_runs(metric, "c=1", a, b, interleaved=True, alpha=0.05)
     assert found.judgement is word
     assert found.ratio is None
-    assert found.why.startswith("among failures in " if metric is P99 else "0 of it in ")
+    assert reason_text(found).startswith("among failures in " if metric is P99 else "0 in ")
     assert found.no_worse(metric) is (word is Judgement.BETTER)
     assert compare_sessions(metric, "c=1", [list(a.values())], [list(b.values())], alpha=0.05).judgement is word
 
@@ -122,14 +124,14 @@ def test_shares_are_compared_by_their_misses() -> None:
     assert (found.judgement, found.ratio) == (Judgement.WORSE, None)
     assert found.difference is not None
     assert found.difference.centre == pytest.approx(-0.024)
-    assert found.why == "the 99% interval of 8 and 8 runs leaves 0 out"
+    assert reason_text(found) == "the 99% interval of 8 and 8 runs excludes 0"
     assert not found.no_worse(ATTAINMENT)
     wide = compare_runs(ATTAINMENT, "c=8", a, b, interleaved=True, band=0.05)
     assert (wide.judgement, wide.no_worse(ATTAINMENT)) == (Judgement.SAME, True)
-    assert wide.why.endswith("lies within ±5 pp")
-    coarse = compare_runs(ATTAINMENT, "c=8", a, b, interleaved=True, least_error=0.02)
+    assert reason_text(wide).endswith("is within ±5 pp")
+    coarse = compare_runs(ATTAINMENT, "c=8", a, b, interleaved=True, min_error=0.02)
     assert coarse.judgement is Judgement.UNCLEAR, "fifty requests a trial have steps of 2 points"
-    assert "a change of 9.7 pp would have shown" in coarse.why
+    assert "these runs can detect a change of 9.7 pp" in reason_text(coarse)
 
 
 def test_one_trial_that_fails_is_no_regression_and_all_that_fail_are() -> None:
@@ -146,14 +148,14 @@ def test_one_trial_that_fails_is_no_regression_and_all_that_fail_are() -> None:
     back = compare_runs(FAILURES, "c=8", runs(*[0.002, 0.003] * 4), none, interleaved=True)
     assert back.judgement is Judgement.BETTER
     quiet = compare_runs(FAILURES, "c=8", none, none, interleaved=True)
-    assert (quiet.judgement, quiet.why) == (Judgement.SAME, "no request failed")
+    assert (quiet.judgement, reason_text(quiet)) == (Judgement.SAME, "no request failed")
 
 
 def test_a_band_of_zero_lets_no_significant_change_pass_and_any_other() -> None:
     a, b = EIGHT
     even = compare_runs(TTFT, "c=8", a, b, interleaved=False, band=0.0)
     assert (even.judgement, even.no_worse(TTFT)) == (Judgement.UNCLEAR, True)
-    assert even.why.endswith("would have shown")
+    assert reason_text(even).endswith("these runs can detect a change of 1.2%")
     slower = compare_runs(TTFT, "c=8", a, {run: value * 1.02 for run, value in b.items()}, interleaved=False, band=0.0)
     assert (slower.judgement, slower.no_worse(TTFT)) == (Judgement.WORSE, False)
 
@@ -167,7 +169,7 @@ def test_no_worse_looks_at_the_end_of_the_interval_on_the_bad_side(
 ) -> None:
     """With a band of 3 %: a latency may be 3 % up, a throughput 3 % down, for certain."""
     evidence = compare_runs(TTFT, "c=1", *EIGHT, interleaved=False).evidence
-    found = Comparison("m", "c=1", Interval(1.0, low, high, 8), Judgement.UNCLEAR, "", evidence)
+    found = Comparison("m", "c=1", Interval(1.0, low, high, 8), Judgement.UNCLEAR, Reason.INTERVAL, evidence=evidence)
     assert (found.no_worse(TTFT), found.no_worse(OUTPUT)) == (fast, full)
 
 
@@ -184,12 +186,12 @@ def test_a_comparison_says_what_it_compared_and_on_what_it_rests() -> None:
     assert (found.metric, found.level, found.ratio) == ("ttft_p50_s", "c=8", contrasted.interval(0.98))
     assert found.evidence == Evidence(
         Method.WELCH, contrasted.p_value, permutation_test(*EIGHT, contrasted).p_value,
-        smallest_effect(contrasted, 0.02), runs_needed(contrasted, 0.02, 0.01), 0.02, 0.01,
+        smallest_effect(contrasted, 0.02), runs_needed(contrasted, 0.02, 0.01), 0.02, 0.01, (8, 8),
     )  # fmt: skip
-    assert found.why == "the whole 98% interval of 8 and 8 runs lies within ±1%"
+    assert reason_text(found) == "the whole 98% interval of 8 and 8 runs is within ±1%"
     few = compare_runs(OUTPUT, "c=4", runs(1.0), runs(1.0), interleaved=False)
     assert (few.metric, few.level, few.judgement) == ("output_tokens_per_s", "c=4", Judgement.UNCLEAR)
-    assert few.why == "needs 2 runs of each side, there are 1 and 1"
+    assert reason_text(few) == "needs 2 runs of each side, there are 1 and 1"
     assert few.evidence is None
 
 
@@ -199,7 +201,9 @@ def test_the_words_are_those_of_the_json() -> None:
 
 def test_each_side_is_counted() -> None:
     a, b = runs(1.0, 1.01, 0.99), runs(2.0, 2.02)
-    assert compare_runs(TTFT, "c=1", a, b, interleaved=False).why == "the 99% interval of 3 and 2 runs leaves 1 out"
+    assert (
+        reason_text(compare_runs(TTFT, "c=1", a, b, interleaved=False)) == "the 99% interval of 3 and 2 runs excludes 1"
+    )
 
 
 def test_as_many_runs_as_there_are_would_have_shown_it() -> None:
@@ -208,7 +212,7 @@ def test_as_many_runs_as_there_are_would_have_shown_it() -> None:
     found = compare_runs(TTFT, "c=1", a, {run: value * 1.015 for run, value in a.items()}, interleaved=False)
     assert found.evidence is not None
     assert (found.judgement, found.evidence.runs_needed) == (Judgement.UNCLEAR, 8)
-    assert found.why == "the 99% interval holds 1; a change of 2.9% would have shown"
+    assert reason_text(found) == "the 99% interval contains 1; these runs can detect a change of 2.9%"
 
 
 @pytest.mark.parametrize(
@@ -225,7 +229,10 @@ def test_quantities_are_told_in_their_unit(metric: Metric, a: float, error: floa
     """10 % apart, and repeatable to a thousandth of that."""
     side = {run: a * (1 + run / 1e4) for run in (-1, 0, 1)}
     other = {run: value * 1.1 for run, value in side.items()}
-    assert compare_runs(metric, "c=1", side, other, interleaved=True, error=error).why == f"the difference of {told}"
+    assert (
+        reason_text(compare_runs(metric, "c=1", side, other, interleaved=True, error=error))
+        == f"the difference of {told}"
+    )
 
 
 def test_a_difference_within_the_instruments_error_is_none() -> None:
@@ -235,7 +242,7 @@ def test_a_difference_within_the_instruments_error_is_none() -> None:
 
     def found(b: dict[int, float], a: dict[int, float], error: float) -> tuple[Judgement, str]:
         one = compare_runs(TTFT, "c=8", a, b, interleaved=True, band=0.01, error=error)
-        return one.judgement, one.why
+        return one.judgement, reason_text(one)
 
     assert found(b, a, 0.0002)[0] is Judgement.WORSE
     assert found(b, a, 0.0005) == (
@@ -255,7 +262,7 @@ def test_an_outlier_that_the_t_test_alone_believes_is_no_verdict() -> None:
     b[5] = a[5] * math.exp(-0.001)
     found = compare_runs(TTFT, "c=8", a, b, interleaved=True, band=0.001, alpha=0.02)
     assert found.judgement is Judgement.UNCLEAR
-    assert "the permutation test does not (p 0.062); a run may be an outlier" in found.why
+    assert "the permutation test does not (p 0.062); a run may be an outlier" in reason_text(found)
 
 
 def test_one_alarm_among_many_guardrails_is_chance() -> None:
@@ -267,6 +274,6 @@ def test_one_alarm_among_many_guardrails_is_chance() -> None:
     assert guardrails([alone]) == [alone]
     among = guardrails([*quiet, alone])[-1]
     assert among.judgement is Judgement.UNCLEAR
-    assert among.why.startswith("among 31 metrics one such interval is chance (Holm: p 0.")
+    assert reason_text(among).startswith("not significant after correction over 31 metrics (Holm: p 0.")
     clear = compare_runs(TTFT, "c=99", a, runs(2.0, 2.01, 1.99, 2.02), interleaved=False)
     assert guardrails([*quiet, clear])[-1] == clear

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import results
-from results.dashboard import doors_for
+from results.dashboard import access_policy
 from results.dashboard.prometheus import NAMES
 from results.errors import NotServed
 from results.records import RunStatus
@@ -135,7 +135,7 @@ def test_the_history_shows_steps_with_their_commits(served: Served) -> None:
     assert 'href="/compare?a=day-5%40reference&amp;b=day-6%40reference"' in text
     assert text.count("<svg") == 1
     assert "worse" in text
-    assert "needs 3 before it" in page(served, "/history?name=demo&branch=main&engine=none")
+    assert "needs 3 runs before" in page(served, "/history?name=demo&branch=main&engine=none")
     assert "there is no complete run" in page(served, "/history?name=other")
     assert "unknown metric" in page(served, "/history?name=demo&metric=zzz")
 
@@ -284,17 +284,17 @@ def test_what_is_not_there_is_told_as_a_page_or_a_line(served: Served) -> None:
 def test_beyond_loopback_only_when_asked_for_and_with_a_token() -> None:
     for host in ("0.0.0.0", "192.168.1.4", "::", "bench.example"):
         with pytest.raises(NotServed, match="can be reached from other machines; add --network"):
-            doors_for(host)
-        assert len(doors_for(host, network=True).token or "") >= 32
-    assert doors_for("0.0.0.0", network=True).token != doors_for("0.0.0.0", network=True).token
+            access_policy(host)
+        assert len(access_policy(host, network=True).token or "") >= 32
+    assert access_policy("0.0.0.0", network=True).token != access_policy("0.0.0.0", network=True).token
     for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost"):
-        assert doors_for(host).token is None
-        assert doors_for(host, token="mine").token == "mine", "where other users of this machine may not look"
+        assert access_policy(host).token is None
+        assert access_policy(host, token="mine").token == "mine", "where other users of this machine may not look"
 
 
 def test_the_token_opens_the_door_and_stays_in_a_cookie(root: Path) -> None:
-    doors = doors_for("0.0.0.0", network=True, names=("Bench.example",), token="päss word")
-    with dashboard(root, doors) as served:
+    access = access_policy("0.0.0.0", network=True, names=("Bench.example",), token="päss word")
+    with dashboard(root, access) as served:
         assert served.ask("/")[0] == 401
         assert served.ask("/", Host="bench.example:8321")[0] == 401
         assert served.ask("/", Host="other.example")[0] == 403

@@ -8,7 +8,7 @@ import pytest
 from results.metrics import CATALOGUE
 from results.metrics.percentiles import required_count
 from results.report.sections.background import definitions
-from results.server_view import SEEN
+from results.server_view import ENGINE_FIGURES
 from results.statistics import log_t_interval
 from results.statistics.distributions import t_quantile
 
@@ -25,7 +25,7 @@ def table() -> str:
     ]
     for one in definitions():
         names = ", ".join(f"`{name}`" for name in one.names)
-        counted = f"{one.one} | {one.span}"
+        counted = f"{one.observation} | {one.span}"
         lines.append(f"| {one.title} | {one.unit} | {one.better} | {one.definition} | {counted} | {names} |")
     return "\n".join(lines) + "\n"
 
@@ -41,7 +41,8 @@ def seen_table() -> str:
     """The figures of the engine's own view as Markdown."""
     lines = ["| figure | unit | definition | name |", "|---|---|---|---|"]
     lines += [
-        f"| {one.title} | {one.unit.value or 'count'} | {one.definition} | `{one.name}` |" for one in SEEN.values()
+        f"| {one.title} | {one.unit.value or 'count'} | {one.definition} | `{one.name}` |"
+        for one in ENGINE_FIGURES.values()
     ]
     return "\n".join(lines) + "\n"
 

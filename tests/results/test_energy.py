@@ -56,7 +56,7 @@ def test_a_short_window_is_refused() -> None:
 def test_counter_and_power_that_disagree_are_both_doubted() -> None:
     """Integrated 600 W against a counter of 700 W: 14 % apart."""
     reason = energy(samples(read_watts=600.0), WINDOW).total_j.reason
-    assert reason == "gpu0: the counter says 20953 J, integrated power 18000 J: unreliable"
+    assert reason == "gpu0: unreliable: the counter shows 20953 J, integrated power 18000 J"
 
 
 @pytest.mark.parametrize("with_power", [True, False])
@@ -65,7 +65,7 @@ def test_a_counter_that_stands_still_gives_no_energy(with_power: bool) -> None:
     stuck = [gpu(t, energy_j=5.0, **power) for t in range(50, 100)]
     reason = energy(stuck, WINDOW).total_j.reason
     assert reason is not None
-    assert "stood still" in reason
+    assert "did not change" in reason
 
 
 @pytest.mark.parametrize(("stuck_s", "believed"), [(2.0, True), (2.1, False)])
@@ -76,7 +76,7 @@ def test_a_counter_may_stand_still_for_two_seconds(stuck_s: float, believed: boo
     records = [gpu(float(t), energy_j=float(j)) for t, j in zip(seconds, joules, strict=True)]
     total = energy(records, WINDOW).total_j
     assert (total.value == pytest.approx(21_000)) if believed else total.value is None
-    assert total.reason == (None if believed else "gpu0: the energy counter stood still for 2.1 s or was reset")
+    assert total.reason == (None if believed else "gpu0: the energy counter did not change for 2.1 s or was reset")
 
 
 def test_a_counter_without_power_readings_is_believed() -> None:
@@ -108,7 +108,7 @@ def test_power_is_integrated_between_its_samples() -> None:
     counter = [gpu(t, energy_j=(t - 50) ** 2) for t in range(51, 100)]  # the integral of 2 (t − 50) W
     assert energy([*counter, *ends], WINDOW).total_j.value == pytest.approx(40**2 - 10**2)
     off = [gpu(t, energy_j=1.06 * (t - 50) ** 2) for t in range(51, 100)]
-    reason = "gpu0: the counter says 1590 J, integrated power 1500 J: unreliable"
+    reason = "gpu0: unreliable: the counter shows 1590 J, integrated power 1500 J"
     assert energy([*off, *ends], WINDOW).total_j.reason == reason
 
 
@@ -118,7 +118,7 @@ def test_samples_must_cover_the_window() -> None:
 
 
 def test_idle_baseline_is_absent_with_its_reason() -> None:
-    assert energy(samples(), WINDOW).above_idle_j.reason == "no idle baseline was taken"
+    assert energy(samples(), WINDOW).above_idle_j.reason == "no idle baseline was measured"
     short = energy(samples(), WINDOW, idle=Window(45 * S, 46 * S))
     assert short.total_j.value is not None
     assert short.above_idle_j.reason == "no idle baseline: energy needs a window of 5 s, this one has 1.0 s"
@@ -162,7 +162,7 @@ def test_without_that_reading_one_process_has_a_number_and_several_have_none() -
     denied = TelemetryRecord(3, "memory", {"pss_bytes": None, "rss_bytes": None}, {"pss_bytes": "not permitted"})
     several = TelemetryRecord(1, "engine", {"rss_bytes": 300, "processes": 3})
     assert peak_host_bytes([TelemetryRecord(1, "engine", {"rss_bytes": 300, "processes": 1}), denied]).value == 300
-    reason = "what the engine's processes share is not known: not permitted"
+    reason = "the memory shared between the engine's processes is unknown: not permitted"
     assert peak_host_bytes([several, denied]).reason == reason
     assert peak_host_bytes([several]).reason == reason.replace("not permitted", "it was not read")
 

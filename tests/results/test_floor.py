@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from results.aa_runs import floors_of
-from results.comparing import compare_sides
+from results.comparison import compare_sides
 from results.errors import NoEvidence, NotComparable, RunUnreadable
 from results.floor import FLOOR_FILE, store_floors, stored_floors
 from results.gate import Outcome, judge
 from results.run_log import Source
-from results.sides import SideOfRun, select
+from results.sides import Side, select
 from results.statistics.two_sample import Method
 from results.store import RunFolder
 from tests.harness.test_cli import in_process as bakeoff
@@ -37,7 +37,7 @@ def runs_fixture(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [aa_run(root, number) for number in range(6)]
 
 
-def sides(runs: list[Path]) -> list[SideOfRun]:
+def sides(runs: list[Path]) -> list[Side]:
     return [select(str(run)) for run in runs]
 
 
@@ -57,7 +57,7 @@ def test_the_bound_is_that_of_the_runs_means(runs: list[Path]) -> None:
 
 def test_runs_of_one_hour_are_one(tmp_path: Path, runs: list[Path]) -> None:
     close = [aa_run(tmp_path, number, hour=number // 2) for number in range(6)]
-    with pytest.raises(NoEvidence, match="a floor needs 5 runs at least an hour apart, there are 3; repeat"):
+    with pytest.raises(NoEvidence, match="a noise floor needs 5 runs at least an hour apart, there are 3; repeat"):
         floors_of(sides(close))
     with pytest.raises(NoEvidence, match="there are 4"):
         floors_of(sides(runs[:4]))
@@ -70,13 +70,13 @@ def test_runs_of_other_things_are_no_floor(tmp_path: Path, runs: list[Path]) -> 
     with pytest.raises(NotComparable, match=r"of different commits \(a, b\)"):
         floors_of(sides([tmp_path / "a" / "aa-0", tmp_path / "b" / "aa-1"]))
     slo = aa_run(tmp_path, 8, slo=msgspec.structs.replace(SHEET.slo, ttft_s=9.0))
-    with pytest.raises(NotComparable, match=r"different slo.ttft_s \(0.2 and 9.0\); a floor needs runs of one thing"):
+    with pytest.raises(NotComparable, match=r"differ in slo.ttft_s \(0.2 and 9.0\); a noise floor needs"):
         floors_of(sides([*runs, slo]))
     label = aa_run(tmp_path, 9, engines={"branch": FAST})
     with pytest.raises(NotComparable, match=r"different engines \(branch, main\)"):
         floors_of(sides([*runs, label]))
     elsewhere = [aa_run(tmp_path / "x", number, adopted=dict.fromkeys(range(3), "yesterday")) for number in range(5)]
-    with pytest.raises(NoEvidence, match="share no load at which each has a valid trial"):
+    with pytest.raises(NoEvidence, match="have no load level at which each has a valid trial"):
         floors_of(sides(elsewhere))
 
 

@@ -156,7 +156,7 @@ def test_a_run_that_holds_a_symbolic_link_is_refused(
 
 
 def test_an_address_of_this_machine_cannot_wash_links_into_files(foreign: Path) -> None:
-    with pytest.raises(NotReachable, match="is a path of this machine; give it without file://"):
+    with pytest.raises(NotReachable, match="is a local path; give it without file://"):
         results.load(f"file://{foreign}")
 
 

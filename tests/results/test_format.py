@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from results.metrics import CATALOGUE, Unit
-from results.report import format as fmt
 from results.statistics.interval import Interval
+from results.text import format as fmt
 
 TTFT = CATALOGUE["ttft_p50_s"]
 

@@ -19,9 +19,11 @@ from results.records import Outcome as RequestOutcome
 from results.records import RunStatus, Slo
 from results.report.gate import annotations, doubt_texts, gate_markdown, junit_xml, print_gate, regression_texts
 from results.run_log import EngineFailure, EngineFate
-from results.sides import SideOfRun, select, side_of
+from results.sides import Side, select, side_of
 from results.statistics import Judgement
+from results.statistics.comparison import Reason
 from results.terms import Terms
+from results.text.comparison import reason_text, why_text
 from tests.results.builders import FAST, LOADS, Sheet, Speed, Texts, build_run
 from tests.results.hostile import TERMINAL, XSS
 
@@ -32,13 +34,13 @@ def slower(speed: Speed, by: float) -> Speed:
     return replace(speed, ttft_s=speed.ttft_s * by, itl_s=speed.itl_s * by)
 
 
-def sides(root: Path, sheet: Sheet) -> tuple[SideOfRun, SideOfRun]:
+def sides(root: Path, sheet: Sheet) -> tuple[Side, Side]:
     path = build_run(root, sheet)
     a, b = (select(f"{path}@{engine}") for engine in sheet.engines)
     return a, b
 
 
-def first(side: SideOfRun, trials: int) -> SideOfRun:
+def first(side: Side, trials: int) -> Side:
     """The side as it was after so many of its trials."""
     return msgspec.structs.replace(side, sessions={name: some[:trials] for name, some in side.sessions.items()})
 
@@ -87,7 +89,7 @@ def test_a_guardrail_alone_fails_the_gate(tmp_path: Path) -> None:
     (line,) = regression_texts(found)
     assert line.startswith("peak memory at c=8: branch has 1.95×")
     assert line.endswith("; lower is better")
-    assert found.sentence.startswith("not of the primary metric (output at c=8: branch has 1.00")
+    assert found.sentence.startswith("not in the primary metric (output at c=8: branch has 1.00")
 
 
 def test_requests_that_fail_more_often(tmp_path: Path) -> None:
@@ -97,7 +99,7 @@ def test_requests_that_fail_more_often(tmp_path: Path) -> None:
     assert found.regressions == [Regression(RegressionKind.METRIC, "c=8", "failures")]
     (line,) = regression_texts(found)
     assert line.startswith("failures at c=8: branch has 8.3 pp [")
-    assert line.endswith("] beside main (99 % interval); lower is better")
+    assert line.endswith("] relative to main (99 % interval); lower is better")
 
 
 def test_answers_that_only_the_branch_gets_wrong(tmp_path: Path) -> None:
@@ -105,14 +107,14 @@ def test_answers_that_only_the_branch_gets_wrong(tmp_path: Path) -> None:
     found = judge(main, branch)
     assert found.outcome is Outcome.REGRESSION
     assert found.regressions[0] == Regression(RegressionKind.ANSWERS, "c=8")
-    assert regression_texts(found)[0].startswith("answers at c=8, of branch: answers differ from the reference")
+    assert regression_texts(found)[0].startswith("answers of branch at c=8 differ from the reference")
     assert RegressionKind.ANSWERS not in {worse.kind for worse in judge(branch, main).regressions}
 
 
 def test_trials_that_do_not_count_are_told_and_too_few_are_no_evidence(tmp_path: Path) -> None:
     found = gated(tmp_path / "1", invalid=(1, 2))
     (note,) = found.notes
-    assert note.startswith("2 trials of branch are INVALID, and no metric counts them: gpu0 lowered its clocks")
+    assert note.startswith("2 trials of branch are INVALID and excluded from every metric: gpu0 lowered its clocks")
     with pytest.raises(NoEvidence, match="branch has 1 valid trials at c=8, a gate needs 2"):
         gated(tmp_path / "2", repeats=2, invalid=(1,))
 
@@ -204,13 +206,15 @@ def test_half_the_answer_is_no_speed_up(tmp_path: Path) -> None:
     assert found.outcome is Outcome.REGRESSION
     assert found.regressions[0] == Regression(RegressionKind.WORK, "c=8")
     line = regression_texts(found)[0]
-    assert line.startswith("work at c=8: branch did other work than main: output delivered of what was")
+    assert line.startswith("work at c=8: branch did different work than main: output tokens delivered of those")
     assert "50.0% instead of 100.0%" in line
     by_name = {one.metric: one for one in found.compared.comparisons}
     for name in ("requests_per_s", "ttft_p50_s"):
         assert by_name[name].judgement is Judgement.UNCLEAR
-        assert by_name[name].why.startswith("unequal work, so requests do not compare: output delivered")
-    assert "unequal" not in by_name["itl_p50_s"].why, "a token's time is one whatever the answer's length"
+        assert why_text(found.compared, by_name[name]).startswith(
+            "the sides did different work, so request times cannot be compared: output tokens delivered"
+        )
+    assert by_name["itl_p50_s"].reason is not Reason.UNEQUAL_WORK, "a token's time is one whatever the answer's length"
     allowed = gated(tmp_path / "2", Terms(work_band=0.6), engines={"main": FAST, "branch": halved})
     assert RegressionKind.WORK not in {worse.kind for worse in allowed.regressions}
 
@@ -221,11 +225,11 @@ def test_an_slo_that_is_missed_is_a_regression(tmp_path: Path) -> None:
     found = gated(tmp_path, **sheet)
     words = {one.metric: one for one in found.compared.comparisons}
     assert words["goodput_per_s"].judgement is words["attainment"].judgement is Judgement.WORSE
-    assert words["goodput_per_s"].why == "0 of it in 0 of 6 runs of A and in 6 of 6 of B"
+    assert reason_text(words["goodput_per_s"]) == "0 in 0 of 6 runs of A and in 6 of 6 of B"
     assert words["attainment"].difference is not None
     alone = gated(tmp_path / "2", Terms(primary="goodput_per_s", metrics=("goodput_per_s",)), **sheet)
     assert alone.outcome is Outcome.REGRESSION
-    assert alone.sentence == "goodput at c=8: 0 of it in 0 of 6 runs of A and in 6 of 6 of B"
+    assert alone.sentence == "goodput at c=8: 0 in 0 of 6 runs of A and in 6 of 6 of B"
 
 
 def test_a_tail_among_failures_is_worse_than_any_number(tmp_path: Path) -> None:
@@ -233,7 +237,7 @@ def test_a_tail_among_failures_is_worse_than_any_number(tmp_path: Path) -> None:
     (session,) = a.sessions
     lost = absent("p99 lies among the 9 failed of 700 requests", Absence.AMONG_FAILURES)
 
-    def with_p99(side: SideOfRun, *values: Value) -> SideOfRun:
+    def with_p99(side: Side, *values: Value) -> Side:
         trials = [
             msgspec.structs.replace(trial, metrics=trial.metrics | {"ttft_p99_s": value})
             for trial, value in zip(side.sessions[session], values, strict=True)
@@ -259,7 +263,7 @@ def test_a_guardrail_that_only_the_branch_lacks_is_a_doubt(tmp_path: Path) -> No
     assert found.outcome is Outcome.CANNOT_TELL
     assert found.doubts == [Regression(RegressionKind.METRIC, "c=8", "ttft_p99_s")]
     assert doubt_texts(found) == [
-        "TTFT p99 at c=8, of branch: absent in 6 of 6 trials of B: p99 needs 662 observations, there are 16"
+        "TTFT p99 of branch at c=8: absent in 6 of 6 trials of B: p99 needs 662 observations, there are 16"
     ]
     assert judge(b, b, Terms(metrics=("ttft_p99_s",))).outcome is Outcome.NO_REGRESSION
 
@@ -272,7 +276,7 @@ def shown(verdict: GateVerdict) -> str:
 
 def test_the_terminal_says_it_last(tmp_path: Path) -> None:
     text = shown(gated(tmp_path, engines={"main": FAST, "branch": slower(FAST, 1.2)}, invalid=(0,)))
-    assert "note: 1 trial of main is INVALID, and no metric counts it" in text
+    assert "note: 1 trial of main is INVALID and excluded from every metric" in text
     last = text[text.index("REGRESSION: output at c=8") :].splitlines()
     assert all(line.startswith("  ▼ ") for line in last[1:] if line)
 

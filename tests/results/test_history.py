@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from results.dashboard.histories import history_page
+from results.dashboard.history_page import history_page
 from results.errors import NoEvidence, NotComparable, RunNotFound
 from results.history import history, history_of
 from results.index import RunFacts
@@ -59,7 +59,7 @@ def test_a_folder_of_runs(runs: Path) -> None:
     assert "000000004..000000005" in out.getvalue()
     assert "▼ worse" in out.getvalue()
     assert "2 steps and 0 drifts in 2 series of up to 10 runs; 0 series never changed" in out.getvalue()
-    assert "Worse: the newest step is for the worse in ITL p50 of only at c=1, output of only at c=1." in out.getvalue()
+    assert "Worse: the newest step is a degradation in ITL p50 of only at c=1, output of only at c=1." in out.getvalue()
 
 
 def test_only_runs_that_belong_together(runs: Path, tmp_path: Path) -> None:
@@ -80,7 +80,9 @@ def test_what_is_no_history(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(NotComparable, match="unknown metric 'z'"):
         history(runs, metrics=("z",))
     run_of(tmp_path, 0)
-    with pytest.raises(NoEvidence, match="the longest series has 1 runs; a step needs 3 before it and as many after"):
+    with pytest.raises(
+        NoEvidence, match="the longest series has 1 runs; detecting a step needs 3 runs before and 3 after it"
+    ):
         history(tmp_path)
     run_of(tmp_path, 1, name="other")
     with pytest.raises(NotComparable, match="several experiments; give --name: demo, other"):
@@ -114,7 +116,7 @@ def test_a_night_at_0_silences_no_series() -> None:
     (change,) = series.changes
     assert (change.last_before.run, change.first_after.run) == ("night-019", "night-020")
     assert outcome_of([series]) is Outcome.WORSE
-    assert "goodput of only at c=4: 0 or less in night-007, left out" in printed([series])
+    assert "goodput of only at c=4: 0 or less in night-007, excluded" in printed([series])
 
 
 def test_nights_at_0_at_the_end_are_a_doubt_and_then_a_fall() -> None:
@@ -157,14 +159,14 @@ def test_a_newest_run_far_on_the_bad_side_is_a_doubt_until_more_follow() -> None
     (series,) = seen(nights(TIME, [*old, 18.0]), TIME)
     assert series.doubt is None, "on the good side it can begin nothing that is worse"
     (series,) = seen(nights(TIME, [*old, 22.0]), TIME)
-    assert "is far on the bad side in the newest run" in printed([series])
+    assert "is much worse in the newest run" in printed([series])
     assert "Cannot tell." in printed([series])
 
 
 def test_the_more_series_the_further_off_a_newest_run_must_be() -> None:
     """A hundredth over all series: chance sets no newest run apart every other night because there are many."""
     values = [*quiet(40), 20 * 1.028]
-    for many, doubt in ((1, Doubt.APART), (5, None)):
+    for many, doubt in ((1, Doubt.OUTLIER), (5, None)):
         names = ["itl_p50_s", "itl_p90_s", "itl_p95_s", "itl_p99_s", "ttft_p50_s"][:many]
         series = seen([night(i, dict.fromkeys(names, value)) for i, value in enumerate(values)], *names)
         assert [one.doubt for one in series] == [doubt] * many
@@ -212,10 +214,10 @@ def test_the_page_has_drifts_zeros_and_the_outcome_too() -> None:
     (step,) = page.steps
     assert (step.run, step.commits, step.is_worse) == ("night-000", "drift up to night-059", True)
     assert step.compare == "/compare?a=night-000%40only&b=night-059%40only"
-    assert (page.outcome, page.notes) == ("No series ends with a step for the worse.", [])
+    assert (page.outcome, page.notes) == ("No series ends with a degradation.", [])
     (chart,) = page.charts
     assert "worse from run 1: 20." in chart.svg
     assert "drifting to 22." in chart.svg
     page = history_page(Nights(runs), {"metric": RATE})  # pyright: ignore[reportArgumentType]
-    assert page.notes == ["goodput of only at c=4: 0 or less in night-000, left out"]
+    assert page.notes == ["goodput of only at c=4: 0 or less in night-000, excluded"]
     assert (page.steps, len(page.charts)) == ([], 1)

@@ -60,15 +60,15 @@ def test_what_is_missed_comes_with_its_value() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("ttft_p99", "'ttft_p99' is no objective; write it like ttft_p99<500ms"),
-        ("", "'' is no objective"),
-        ("ttft_p99<500ms,", "'' is no objective"),
+        ("ttft_p99", "'ttft_p99' is not an objective; write it like ttft_p99<500ms"),
+        ("", "'' is not an objective"),
+        ("ttft_p99<500ms,", "'' is not an objective"),
         ("ttft_p98<1s", "unknown metric 'ttft_p98'"),
-        ("ttft_p99<500tok/s", "'tok/s' is no unit of ttft_p99_s; use s, ms, us, µs"),
-        ("failures<1s", "'s' is no unit of failures; it has no unit"),
-        ("ttft_p99>1s", "'ttft_p99>1s' bounds ttft_p99_s on its good side: lower is better"),
+        ("ttft_p99<500tok/s", "'tok/s' is not a unit of ttft_p99_s; use s, ms, us, µs"),
+        ("failures<1s", "'s' is not a unit of failures; it has no unit"),
+        ("ttft_p99>1s", "'ttft_p99>1s' bounds ttft_p99_s in the wrong direction: lower is better"),
         ("goodput<1", "higher is better"),
-        ("ttft_p99<1.2.3s", "'1.2.3' in 'ttft_p99<1.2.3s' is no number"),
+        ("ttft_p99<1.2.3s", "'1.2.3' in 'ttft_p99<1.2.3s' is not a number"),
     ],
 )
 def test_what_is_none_is_told_in_a_line(text: str, said: str) -> None:

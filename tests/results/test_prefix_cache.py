@@ -36,7 +36,7 @@ def test_what_was_computed_is_what_was_not_cached() -> None:
 
 def test_without_the_engines_counts_there_is_no_split() -> None:
     silent = [request(0, [10], prompt_tokens=100)]
-    reason = "no answer says how much of its prompt came from the prefix cache"
+    reason = "no answer reports cached prompt tokens"
     assert uncached_prompt_tokens_per_s(silent, SECOND).reason == reason
     uncounted = [request(0, [10], cached_tokens=4)]
     assert uncached_prompt_tokens_per_s(uncounted, SECOND).reason == "the engine did not report its prompt tokens"

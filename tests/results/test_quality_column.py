@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 import results
-from results.comparing import compare_sides
+from results.comparison import compare_sides
 from results.errors import RunUnreadable
 from results.quality import (
     EARLY,
@@ -25,7 +25,7 @@ from results.quality import (
 from results.records import SCHEMA_VERSION
 from results.report import print_comparison, print_summary, render_html
 from results.report.markdown import markdown_table
-from results.report.quality import agrees, nats, quality_warnings, share, unchecked_text
+from results.report.quality import differing_answers_text, match_text, nats, quality_warnings, share, unchecked_text
 from results.report.sections.answers import answers_view
 from results.sides import select
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, build_run
@@ -93,17 +93,17 @@ def test_nothing_compared_is_no_summary() -> None:
 def test_answers_differ_where_rounding_does_not_explain_it(sample: QualitySample, differs: bool) -> None:
     summary = pooled([sample])
     assert summary is not None
-    assert (summary.differs is not None) is differs
+    assert summary.differs is differs
     if summary.differs:
         assert summary.mean_regret > MAX_MEAN_REGRET or summary.agreement < MIN_AGREEMENT
-        assert summary.differs.startswith("answers differ from the reference: ")
+        assert differing_answers_text(summary).startswith("differ from the reference: ")
 
 
 def test_an_early_costly_token_is_told_and_a_late_or_cheap_one_is_not() -> None:
     early, late, cheap = (answer(200, 1, *what) for what in ((LARGE_REGRET, 7), (LARGE_REGRET, 8), (0.49, 0)))
-    shown = agrees(pooled([early, late, cheap]), "")
-    assert "1 of 3 answers took one of their first 8 tokens at a regret of 0.5 nats or more" in shown.note
-    assert agrees(pooled([late, cheap]), "").note == ""
+    shown = match_text(pooled([early, late, cheap]), "")
+    assert "1 of 3 answers have a regret of 0.5 nats or more within their first 8 tokens" in shown.note
+    assert match_text(pooled([late, cheap]), "").note == ""
 
 
 def test_only_what_always_agrees_is_100_percent() -> None:
@@ -165,13 +165,13 @@ def test_a_comparison_names_both_sides(tmp_path: Path) -> None:
 def test_answers_that_differ_are_warned_of_everywhere(tmp_path: Path) -> None:
     run = only_run(tmp_path, regret=9.0)
     warning = (
-        "other, c=1: answers differ from the reference: 97.2 % of 216 tokens agree, mean regret 0.25 nats; "
+        "other, c=1: answers differ from the reference: 97.2 % of 216 tokens match, mean regret 0.25 nats; "
         "check weights, quantisation and chat template"
     )
     assert quality_warnings(run) == [warning]
     text = printed(run, width=300)
     assert f"Warnings:\n  {warning}\n" in text
-    assert "(1) match: 3 of 9 answers took one of their first 8 tokens at a regret of 0.5 nats or more" in text
+    assert "(1) match: 3 of 9 answers have a regret of 0.5 nats or more within their first 8 tokens" in text
     assert f"<strong>WARNING</strong> {warning}" in render_html(run)
 
 
@@ -218,17 +218,17 @@ def test_a_run_without_answers_says_why_once(tmp_path: Path) -> None:
 def test_the_section_shows_where_answers_part_and_the_costliest_token(tmp_path: Path) -> None:
     run = only_run(tmp_path, regret=0.02)
     seen = answers_view(run)
-    assert seen.places == ["before 8", "8–31", "32–127", "128 on"]
-    assert [(row.engine, row.never, row.places) for row in seen.rows] == [
+    assert seen.ranges == ["before 8", "8–31", "32–127", "from 128"]
+    assert [(row.engine, row.never, row.divergences) for row in seen.rows] == [
         ("reference", "9", ["0", "0", "0", "0"]),
         ("other", "3", ["3", "3", "0", "0"]),
     ]
     (worst,) = seen.worst
     assert worst.engine == "other"
-    assert worst.place == "c=1, repeat 1, session s3 (request 3), token 6 of 24"
-    assert (worst.said, worst.expected) == ("“The ship sails at dawn.” (11)", "“\\n” (12)")
+    assert worst.location == "c=1, repeat 1, session s3 (request 3), token 6 of 24"
+    assert (worst.actual, worst.expected) == ("“The ship sails at dawn.” (11)", "“\\n” (12)")
     page = render_html(run)
-    assert "said <code>“The ship sails at dawn.” (11)</code> where the reference says <code>“\\n” (12)</code>" in page
+    assert "<code>“The ship sails at dawn.” (11)</code> instead of <code>“\\n” (12)</code>" in page
 
 
 def test_the_bounds_in_the_definitions_are_the_codes_bounds() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from results.findings import Finding, FindingCode, invalid, warning
 from results.records import Load, TrialRecord, Verdict
-from results.reliability import Offence, Tally, fisher, offence_of, tallies
+from results.reliability import FailureMode, Tally, failure_mode_of, fisher, tallies
 from results.report.tallies import tally_text
 from results.run_log import EngineFailure, EngineFate
 from results.statistics import Judgement
@@ -29,20 +29,22 @@ def side(count: int, *findings: Finding, of: int = 8) -> list[TrialRecord]:
 
 
 @pytest.mark.parametrize(
-    ("findings", "offence"),
+    ("findings", "failure_mode"),
     [
         ((), None),
-        ((DIED, FAILED), Offence.DIED),
-        ((RESTARTED,), Offence.DIED),
-        ((LATE, FAILED), Offence.FAILED),
-        ((SATURATED,), Offence.SATURATED),
+        ((DIED, FAILED), FailureMode.DIED),
+        ((RESTARTED,), FailureMode.DIED),
+        ((LATE, FAILED), FailureMode.FAILED),
+        ((SATURATED,), FailureMode.SATURATED),
         ((LATE,), None),
         ((invalid(FindingCode.NOT_STEADY),), None),
         ((warning(FindingCode.OUTPUT_LENGTH), LATE), None),
     ],
 )
-def test_the_most_damning_finding_of_the_engine_counts(findings: tuple[Finding, ...], offence: Offence | None) -> None:
-    assert offence_of(record(*findings)) is offence
+def test_the_most_damning_finding_of_the_engine_counts(
+    findings: tuple[Finding, ...], failure_mode: FailureMode | None
+) -> None:
+    assert failure_mode_of(record(*findings)) is failure_mode
 
 
 @pytest.mark.parametrize(
@@ -86,9 +88,9 @@ def test_starts_that_failed() -> None:
     """Deaths inside trials are told by the trials."""
     failure = EngineFailure("b", 1, EngineFate.DIED)
     (alone,) = tallies(side(0), [], [], alpha=0.01, failures_b=[failure])
-    assert (alone.offence, alone.level, alone.judgement) == (Offence.NOT_STARTED, None, Judgement.WORSE)
+    assert (alone.failure_mode, alone.level, alone.judgement) == (FailureMode.NOT_STARTED, None, Judgement.WORSE)
     (inside,) = tallies(side(0), side(1, DIED), ["c=8"], alpha=0.01, failures_b=[failure])
-    assert inside.offence is Offence.DIED
+    assert inside.failure_mode is FailureMode.DIED
     both = tallies(side(0), side(0), [], alpha=0.01, failures_a=[failure], failures_b=[failure])
     assert [tally.judgement for tally in both] == [Judgement.SAME]
 
@@ -101,9 +103,9 @@ def test_fishers_test_worked_by_hand() -> None:
 
 
 def test_a_tally_in_words() -> None:
-    tally = Tally("c=8", Offence.SATURATED, (0, 8), (6, 8), Judgement.WORSE, 0.0035)
+    tally = Tally("c=8", FailureMode.SATURATED, (0, 8), (6, 8), Judgement.WORSE, 0.0035)
     assert tally_text(tally, "main", "branch") == (
         "trials at c=8: branch fell behind its arrivals in 6 of 8, main in 0 of 8 (Fisher: p 0.0035)"
     )
-    starts = Tally(None, Offence.NOT_STARTED, (0, 8), (1, 8), Judgement.WORSE)
+    starts = Tally(None, FailureMode.NOT_STARTED, (0, 8), (1, 8), Judgement.WORSE)
     assert tally_text(starts, "a", "b") == "starts: b did not start or died between trials 1 time, a 0 times"

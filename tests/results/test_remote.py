@@ -61,7 +61,7 @@ def test_only_what_changed_is_fetched_again(store: fsspec.AbstractFileSystem, mo
     assert asked == ["/bucket/runs/one/quality.json"]
     assert (path / "quality.json").read_bytes() == changed
     assert not (path / gone.removeprefix("/bucket/runs/one/")).exists()
-    kept = [file for file in before if file.exists() and file.name != remote._KNOWN]
+    kept = [file for file in before if file.exists() and file.name != remote._FETCHED_FILE]
     assert all(file.read_bytes() == before[file] for file in kept)
 
 
@@ -91,7 +91,7 @@ def test_what_cannot_be_had_is_told_in_a_line(
 
 def test_no_file_of_a_store_leads_out_of_the_copy(store: fsspec.AbstractFileSystem, tmp_path: Path) -> None:
     store.store["/bucket/runs/one/../../../evil"] = store.store["/bucket/runs/one/run.jsonl"]
-    with pytest.raises(RunNotFound, match="which no run does"):
+    with pytest.raises(RunNotFound, match="so it is not a run folder"):
         results.load("memory://bucket/runs/one")
     assert not list(tmp_path.rglob("evil"))
 

@@ -49,7 +49,7 @@ def test_what_a_crash_tore_is_told(tmp_path: Path) -> None:
     html, out = render_html(torn), io.StringIO()
     print_summary(torn, Console(file=out, width=140))
     told = out.getvalue()
-    assert "Torn by a crash:\n  only, c=1, repeat 1: telemetry.jsonl ends in a torn record" in told
+    assert "Logs cut off by a crash:\n  only, c=1, repeat 1: telemetry.jsonl ends in a torn record" in told
     for lines in torn.torn.values():
         assert lines[0] in html
         assert lines[0] in told

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import results
-from results.report.charts.scatter import MOST_DOTS
+from results.report.charts.scatter import MAX_DOTS
 from results.report.page import CONTENTS
 from results.report.sections import batches, trials, waterfalls
 
@@ -24,8 +24,8 @@ def test_the_budgets_are_the_codes() -> None:
         f"{trials.POINT_BUDGET:,} points of telemetry lines",
         f"{waterfalls.CHUNK_BUDGET:,} chunk times",
         f"{waterfalls.TEXT_BUDGET:,} characters of answers",
-        f"{MOST_DOTS} dots for each engine",
-        f"of at least {batches.NEEDS} tokens",
+        f"{MAX_DOTS} dots for each engine",
+        f"of at least {batches.MIN_TOKENS} tokens",
     ):
         assert said in text, said
 

@@ -11,7 +11,7 @@ from results.report import print_summary, render_html
 from results.report.charts.stacks import Group, Segment, Stack, stacks
 from results.report.sections.engine_view import engine_view
 from results.report.terminal import engine_lines
-from results.server_view import SEEN
+from results.server_view import ENGINE_FIGURES
 from tests.results.builders import LOADS, SLOW, Sheet, build_run
 
 
@@ -85,9 +85,9 @@ def test_the_engines_figures_stand_beside_the_clients(demo: results.Run):
     assert float(engine.split()[0]) == pytest.approx(0.9 * float(client.split()[0]), rel=0.01)
     assert all(text.startswith("– (") for text in quiet.figures)
     assert quiet.pairs[0][1].endswith("ms")
-    assert "transformers: the engine tells nothing that is read" in " | ".join(seen.notes)
-    assert seen.notes[-1] == "No engine here tells: prefix hits, drafts accepted."
-    assert [title for _, title in seen.columns] == ["running, most", "waiting, most", "KV cache, most", "preemptions"]
+    assert "transformers: the engine's metrics were not read" in " | ".join(seen.notes)
+    assert seen.notes[-1] == "No engine here reports: prefix hits, drafts accepted."
+    assert [title for _, title in seen.columns] == ["running, max", "waiting, max", "KV cache, max", "preemptions"]
 
 
 def test_what_the_engine_does_over_time_stands_below_the_timeline(page: str):
@@ -97,13 +97,13 @@ def test_what_the_engine_does_over_time_stands_below_the_timeline(page: str):
 
 def test_every_figure_is_defined_on_the_page(page: str):
     definitions = page[page.index('id="definitions"') :]
-    for name in SEEN:
+    for name in ENGINE_FIGURES:
         assert f"<code>{name}</code>" in definitions
 
 
 def test_a_run_of_engines_that_tell_nothing_says_so(silent: results.Run):
     seen = section(render_html(silent))
-    assert "No engine’s own metrics were read in this run." in seen
+    assert "No engine metrics were read in this run." in seen
     assert "<svg" not in seen
     assert engine_lines(silent) == []
 
@@ -116,11 +116,11 @@ def test_the_terminal_names_what_stands_out_and_no_more(demo: results.Run):
     assert not any("transformers" in line for line in lines)
     printed = io.StringIO()
     print_summary(demo, Console(file=printed, width=100))
-    assert "Where the time went, as the engines saw it:" in printed.getvalue()
+    assert "Where the time went, by the engines' own metrics:" in printed.getvalue()
 
 
 def test_frames_and_summary_hold_the_view(demo: results.Run):
-    assert set(SEEN) <= set(demo.trials.columns)
+    assert set(ENGINE_FIGURES) <= set(demo.trials.columns)
     told = demo.trials[demo.trials.engine == "reference"]
     assert (told.server_output_tokens == 24 * 24).all()
     assert demo.trials[demo.trials.engine == "transformers"].server_output_tokens.isna().all()
@@ -129,5 +129,5 @@ def test_frames_and_summary_hold_the_view(demo: results.Run):
 def test_logs_of_before_there_was_such_a_view_are_read(silent: results.Run):
     (trial,) = silent.finished
     assert {value.reason for name, value in trial.server.items() if name.startswith("server_")} == {
-        "the engine tells nothing that is read"
+        "the engine's metrics were not read"
     }

@@ -9,7 +9,7 @@ import pytest
 from results.findings import Cause, Finding, FindingCode, Parameter, invalid, is_against_engine, warning
 from results.metrics import Value, absent
 from results.objectives import Miss
-from results.report.findings import SENTENCES, miss_sentence, sentence, sentences
+from results.text.findings import SENTENCES, miss_sentence, sentence, sentences
 from tests.results.some_findings import parameters_of, void
 
 ROOT = Path(__file__).parents[2]

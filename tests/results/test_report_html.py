@@ -15,8 +15,8 @@ import results
 from results.metrics import CATALOGUE
 from results.records import RunStatus
 from results.report import render_html, write_html
-from results.report.findings import sentence
-from results.report.format import error_text
+from results.text.findings import sentence
+from results.text.format import error_text
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
 from tests.results.hostile import XSS
 
@@ -82,7 +82,7 @@ def test_every_engine_at_every_load_with_its_trials(demo: results.Run, page: str
 
 
 def test_summary_numbers_are_the_cells_numbers(demo: results.Run, outline: Outline) -> None:
-    from results.report.format import interval_parts  # noqa: PLC0415
+    from results.text.format import interval_parts  # noqa: PLC0415
 
     for cell in demo.cells:
         for name in ("ttft_p50_s", "output_tokens_per_s", "peak_host_bytes"):
@@ -185,7 +185,7 @@ def test_a_cut_off_run_has_a_banner_and_no_verdict(tmp_path: Path, status: RunSt
     assert "No verdict" in text
     assert text.count("never ended") == 24 - finished
     assert "INCOMPLETE (incomplete)" not in text
-    assert ("– (it never said so)" in text) is (status is RunStatus.RUNNING)
+    assert ("– (not recorded)" in text) is (status is RunStatus.RUNNING)
 
 
 def test_a_trial_without_telemetry_or_requests_is_drawn_as_far_as_it_goes(tmp_path: Path) -> None:
@@ -231,9 +231,9 @@ def test_the_clients_error_stands_beside_each_ttft_and_itl(demo: results.Run, pa
     assert len(re.findall(r'<span class="bounds">± [\d.]+ ms</span>', page)) == 2 * len(demo.cells)
     for cell in demo.cells:
         assert error_text(cell.error_s("ttft_p50_s") or 0) in outline.text
-    instrument = outline.text[outline.text.index("Error of the instrument") : outline.text.index("Environment")]
+    instrument = outline.text[outline.text.index("Client error") : outline.text.index("Environment")]
     assert instrument.count("± ") == 2 * len(demo.cells)
-    assert "± is the client’s own error in that very figure" in outline.text
+    assert "± is the client’s own error in that figure" in outline.text
     assert "not calibrated" not in outline.text
 
 
@@ -241,8 +241,8 @@ def test_an_uncalibrated_run_says_why(tmp_path: Path) -> None:
     text = Outline(render_html(results.load(build_run(tmp_path, Sheet(error_s=None, loads=LOADS[:1]))))).text
     assert "± is missing: not calibrated: client.calibrate is off." in text
     assert "in this run not calibrated: client.calibrate is off." in text
-    assert "± –" in text[text.index("Error of the instrument") :]
-    assert "± –" not in text[: text.index("Error of the instrument")]
+    assert "± –" in text[text.index("Client error") :]
+    assert "± –" not in text[: text.index("Client error")]
 
 
 def test_bold_needs_a_difference_beyond_the_error(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_bold_needs_a_difference_beyond_the_error(tmp_path: Path) -> None:
 def test_the_clients_workers_are_listed_when_there_are_several(tmp_path: Path, outline: Outline) -> None:
     sheet = Sheet(loads=LOADS[:1], hosts=("near", "far"), requests=6)
     text = Outline(render_html(results.load(build_run(tmp_path, sheet)))).text
-    table = text[text.index("Workers of the client") : text.index("Definitions")]
+    table = text[text.index("Client workers") :].partition("Definitions")[0]
     for words in ("near", "the harness’s own", "far", "1.50 s ± 0.085 ms", "41.0 MiB"):
         assert words in table
-    assert "Workers of the client" not in outline.text
+    assert "Client workers" not in outline.text

@@ -10,13 +10,13 @@ from rich.console import Console
 
 import results
 from results.calibration import Calibration, GridCell
-from results.comparing import Compared
+from results.comparison import EngineComparison
 from results.metrics import CATALOGUE
 from results.records import SCHEMA_VERSION, ClientError, RunStatus
 from results.report import print_calibration, print_comparison, print_summary
-from results.report.format import error_text
 from results.statistics import Judgement, compare_runs
 from results.terms import Terms
+from results.text.format import error_text
 from tests.results.amending import amend_trial
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
 from tests.results.hostile import TERMINAL
@@ -56,7 +56,7 @@ def test_a_pipe_gets_no_line_wider_than_the_table(demo: results.Run) -> None:
 
 def test_invalid_trials_warnings_and_notes_are_listed(demo: results.Run) -> None:
     text = printed(demo, width=160)
-    assert "INVALID trials, left out of every number above:\n  transformers, c=1, repeat 1: gpu0 lowered" in text
+    assert "INVALID trials, excluded from every number above:\n  transformers, c=1, repeat 1: gpu0 lowered" in text
     assert "Warnings:\n  reference, c=8, repeat 1: 2 of 24 planned prompts" in text
     assert "Declared:\n  workload scaled to 1/10" in text
 
@@ -108,14 +108,15 @@ def test_comparison_names_direction_word_and_reason() -> None:
     assert [one.judgement for one in (primary, *others)] == list(Judgement)
     out = io.StringIO()
     print_comparison(
-        Compared("main", "branch\x1b[2J", primary, [primary, *others], {}, Terms()), Console(file=out, width=140)
+        EngineComparison("main", "branch\x1b[2J", primary, [primary, *others], {}, Terms()),
+        Console(file=out, width=140),
     )
     text = out.getvalue()
     assert "branch [2J against main" in text
     for words in ("● output (higher is better)", "5.000× [5.000, 5.000]", "▲ better", "▼ worse", "= same", "? unclear"):
         assert words in text
     assert "needs 2 runs of each side, there are 3 and 0" in text
-    assert "1 better, 1 worse, 1 same, 1 unclear; at 99% for the primary metric" in text
+    assert "1 better, 1 worse, 1 same, 1 unclear; confidence 99% for the primary metric" in text
 
 
 def test_the_clients_error_stands_below_ttft_and_itl(demo: results.Run) -> None:

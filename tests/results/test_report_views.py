@@ -35,19 +35,19 @@ def test_how_far_it_is_from_ours(demo: results.Run) -> None:
             ours = float(one.ours[2].text.split()[0])
             (guidellm,) = [row.numbers[2] for row in one.tools if row.title == "GuideLLM"]
             apart = float(guidellm.text.split()[0]) / ours - 1
-            assert guidellm.apart.startswith("+")
-            assert float(guidellm.apart[1:].split()[0]) == pytest.approx(100 * apart, abs=1)
+            assert guidellm.difference.startswith("+")
+            assert float(guidellm.difference[1:].split()[0]) == pytest.approx(100 * apart, abs=1)
 
 
 def test_every_number_links_to_what_its_tool_means(demo: results.Run) -> None:
     section = views_section(demo)
-    anchors = {meaning.anchor for meaning in section.meanings}
+    anchors = {meaning.anchor for meaning in section.definitions}
     for panel in section.panels:
         for one in panel.engines:
             for row in one.tools:
                 assert all(number.anchor in anchors or number.text == "–" for number in row.numbers), row.title
-    assert sum(bool(meaning.tool) for meaning in section.meanings) == len(VIEWS)
-    assert len(section.meanings) == sum(len(tool.definitions) for tool in VIEWS.values())
+    assert sum(bool(meaning.tool) for meaning in section.definitions) == len(VIEWS)
+    assert len(section.definitions) == sum(len(tool.definitions) for tool in VIEWS.values())
 
 
 def test_what_the_log_cannot_tell_is_said(demo: results.Run) -> None:

@@ -13,12 +13,12 @@ from results.metrics import Value
 from results.objectives import Miss
 from results.records import Load
 from results.report import print_search, print_summary
-from results.report.findings import sentence
 from results.report.search_lines import attempt_text, search_lines, search_sentence
 from results.report.verdict import verdict
 from results.run_log import LevelJudged
 from results.search import Attempt, Ended, EngineSearch, Over, SearchConfig, SearchRecord, Skip
 from results.store import RunFolder
+from results.text.findings import sentence
 from tests.results.amending import amend, append
 from tests.results.builders import build_run
 from tests.results.hostile import TERMINAL

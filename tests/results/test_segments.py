@@ -9,7 +9,7 @@ import pytest
 
 from results.statistics.segments import _GRID, Fit, Floats, Segment, _cheapest, _traced, divided
 
-PRICE, SLOPE_PRICE, LEAST, LEAST_LINE = 14, 10, 3, 12
+PRICE, SLOPE_PRICE, LEAST, MIN_LINE = 14, 10, 3, 12
 
 
 def waves(seed: int, count: int, autocorrelation: float) -> Floats:
@@ -53,7 +53,7 @@ def divisions(count: int) -> Iterator[list[Segment]]:
     for edges in ([0, *some, count] for some in itertools.chain.from_iterable(inner)):
         pairs = list(itertools.pairwise(edges))
         if all(end - first >= LEAST for first, end in pairs):
-            kinds = ([False, True] if end - first >= LEAST_LINE else [False] for first, end in pairs)
+            kinds = ([False, True] if end - first >= MIN_LINE else [False] for first, end in pairs)
             yield from (
                 [Segment(*pair, kind) for pair, kind in zip(pairs, some, strict=True)]
                 for some in itertools.product(*kinds)

@@ -6,16 +6,16 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from results.statistics.sequential import looks_of, nominal_levels
+from results.statistics.sequential import analysis_schedule, nominal_levels
 
 
 def test_looks_spend_alpha_and_no_more() -> None:
     """One look spends all; a Brownian motion that is held to the levels leaves its bounds with alpha in all."""
     assert nominal_levels(0.01, [8]) == pytest.approx([0.01])
-    looks = looks_of(8)
+    looks = analysis_schedule(8)
     assert looks == [4, 6, 8]
-    assert looks_of(3) == [3]
-    assert looks_of(5) == [3, 5]
+    assert analysis_schedule(3) == [3]
+    assert analysis_schedule(5) == [3, 5]
     levels = nominal_levels(0.05, looks)
     assert levels[0] == pytest.approx(0.05 / 8)
     steps = np.random.default_rng(6).normal(0, 1, (200_000, 8)).cumsum(axis=1)

@@ -4,7 +4,7 @@ import pytest
 
 from results.metrics import Value
 from results.records import Outcome, Phase, RequestRecord, TelemetryRecord, Window
-from results.server_view import PARTS, SEEN, server_view
+from results.server_view import ENGINE_FIGURES, PARTS, server_view
 from tests.results.handmade import request
 from tests.results.readings import S, failed, histogram, reading
 
@@ -17,7 +17,7 @@ TWO = [  # sent at 0 and 100 ms; TTFT from send 100 and 300 ms, E2E 500 and 1,50
 
 def view(telemetry: list[TelemetryRecord], requests: list[RequestRecord] | None = None) -> dict[str, Value]:
     found = server_view(telemetry, TWO if requests is None else requests, WINDOW)
-    assert list(found) == list(SEEN)
+    assert list(found) == list(ENGINE_FIGURES)
     return found
 
 
@@ -50,23 +50,23 @@ def test_shares_are_of_what_moved():
     after = {"prefix_queries_tokens_total": 3000, "prefix_hits_tokens_total": 1400}
     found = view(marks({**before, "drafted_tokens_total": 10}, {**after, "drafted_tokens_total": 10}))
     assert found["server_prefix_hit_share"].value == 0.25
-    assert found["server_acceptance_share"].reason == "the engine does not tell it"
+    assert found["server_acceptance_share"].reason == "the engine does not report it"
     idle = view(marks(before, before))
-    assert idle["server_prefix_hit_share"].reason == "nothing was looked for"
+    assert idle["server_prefix_hit_share"].reason == "no prompt token was looked up"
 
 
 def test_gauges_are_taken_inside_the_window_only():
     levels = [(1, 50), (2, 1), (4, 3), (6, 2), (8, 60)]
     found = view([reading(t_s, waiting=level, kv_usage_share=None) for t_s, level in levels])
     assert (found["server_waiting_mean"].value, found["server_waiting_peak"].value) == (2.0, 3.0)
-    assert found["server_running_peak"].reason == "the engine does not tell it"
-    assert found["server_kv_usage_share_peak"].reason == "no reading fell into the steady window"
+    assert found["server_running_peak"].reason == "the engine does not report it"
+    assert found["server_kv_usage_share_peak"].reason == "no sample falls into the steady window"
 
 
 def test_a_mean_is_that_of_the_observations_between_the_marks():
     found = view(marks(histogram("ttft", 30.0, 10), histogram("ttft", 30.8, 14)))
     assert found["server_ttft_mean_s"].value == pytest.approx(0.2)
-    assert found["server_itl_mean_s"].reason == "the engine does not tell it"
+    assert found["server_itl_mean_s"].reason == "the engine does not report it"
 
 
 def test_a_sum_without_a_count_is_divided_by_the_requests_that_the_client_saw_answered():
@@ -77,7 +77,7 @@ def test_a_sum_without_a_count_is_divided_by_the_requests_that_the_client_saw_an
 
 def test_nothing_observed_has_no_mean():
     same = histogram("ttft", 30.0, 10)
-    assert view(marks(same, same))["server_ttft_mean_s"].reason == "it observed nothing"
+    assert view(marks(same, same))["server_ttft_mean_s"].reason == "the histogram has no observations"
 
 
 def test_a_quantile_is_interpolated_in_its_bucket_and_says_how_wide_that_is():
@@ -92,8 +92,8 @@ def test_a_quantile_is_interpolated_in_its_bucket_and_says_how_wide_that_is():
 def test_a_quantile_beyond_the_last_bucket_is_not_guessed():
     after = histogram("itl", 90, 1000, le_0_1=400)
     found = view(marks({}, after))
-    assert found["server_itl_p50_s"].reason == "it lies beyond the last bucket, 0.1 s"
-    assert view(marks({}, histogram("itl", 90, 1000)))["server_itl_p50_s"].reason == "its histogram has no buckets"
+    assert found["server_itl_p50_s"].reason == "it is above the last bucket, 0.1 s"
+    assert view(marks({}, histogram("itl", 90, 1000)))["server_itl_p50_s"].reason == "the histogram has no buckets"
 
 
 def test_the_clients_figures_are_of_the_same_requests_from_send():
@@ -163,23 +163,29 @@ def test_an_engine_that_says_more_than_the_client_saw_counts_others_too():
 
 def test_an_engine_that_tells_nothing_has_no_split():
     found = view([])
-    assert {found[part.name].reason for part in PARTS} == {"the engine tells nothing that is read"}
+    assert {found[part.name].reason for part in PARTS} == {"the engine's metrics were not read"}
 
 
 @pytest.mark.parametrize(
     ("telemetry", "why"),
     [
-        ([], "the engine tells nothing that is read"),
-        ([failed(1, "HTTP 404 Not Found at /metrics")], "its page could not be read: HTTP 404 Not Found at /metrics"),
-        ([reading(1, output_tokens_total=1)], "its page was not read before the load"),
-        ([reading(1, "before", output_tokens_total=1)], "its page was not read after it: the trial was cut off"),
+        ([], "the engine's metrics were not read"),
+        (
+            [failed(1, "HTTP 404 Not Found at /metrics")],
+            "its metrics page could not be read: HTTP 404 Not Found at /metrics",
+        ),
+        ([reading(1, output_tokens_total=1)], "its metrics page was not read before the load"),
+        (
+            [reading(1, "before", output_tokens_total=1)],
+            "its metrics page was not read after the load: the trial was cut off",
+        ),
         (
             [reading(1, "before", output_tokens_total=1), failed(9, "TimeoutError: timed out at /metrics", "after")],
-            "its page could not be read: TimeoutError: timed out at /metrics",
+            "its metrics page could not be read: TimeoutError: timed out at /metrics",
         ),
         (marks({"output_tokens_total": 90}, {"output_tokens_total": 4}),
-         "it fell from 90 to 4: the engine was restarted"),
-        (marks({"output_tokens_total": 90}, {"running": 4}), "the engine does not tell it"),
+         "the counter fell from 90 to 4: the engine was restarted"),
+        (marks({"output_tokens_total": 90}, {"running": 4}), "the engine does not report it"),
     ],
 )  # fmt: skip
 def test_what_is_not_known_has_a_reason(telemetry: list[TelemetryRecord], why: str):
@@ -188,4 +194,4 @@ def test_what_is_not_known_has_a_reason(telemetry: list[TelemetryRecord], why: s
 
 def test_a_counter_that_is_no_number_is_none():
     found = view([reading(1, "before", output_tokens_total=1), reading(9, "after", output_tokens_total=None)])
-    assert found["server_output_tokens"].reason == "the engine shows no number for it"
+    assert found["server_output_tokens"].reason == "the engine reports no number for it"

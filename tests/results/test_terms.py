@@ -30,11 +30,11 @@ def test_bands_belong_to_metrics() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("wide", "'wide' is no band; write it like 5%, ttft_p99=10%, attainment=0.5pp or failures=0"),
-        ("ttft_p99=-1%", "is no band"),
-        ("5pp", "'5pp': pp are for shares such as attainment"),
-        ("ttft_p99=5pp", "the band of ttft_p99_s is written in %"),
-        ("attainment=5%", "the band of attainment is written in pp"),
+        ("wide", "'wide' is not a band; write it like 5%, ttft_p99=10%, attainment=0.5pp or failures=0"),
+        ("ttft_p99=-1%", "is not a band"),
+        ("5pp", "'5pp': pp is for shares such as attainment"),
+        ("ttft_p99=5pp", "give the band of ttft_p99_s in %"),
+        ("attainment=5%", "give the band of attainment in pp"),
         ("ttft=5%", "unknown metric 'ttft'"),
         ("100%", "band must lie between 0 and 1, not 1.0"),
     ],

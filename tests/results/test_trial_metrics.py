@@ -179,7 +179,7 @@ def test_idle_draw_is_measured_before_the_warm_up() -> None:
 @pytest.mark.parametrize(
     ("before_s", "why"),
     [
-        (0.0, "no idle baseline was taken"),
+        (0.0, "no idle baseline was measured"),
         (0.8, "no idle baseline: energy needs a window of 5 s, this one has 0.8 s"),
         (8.0, "no output token in the window"),
     ],

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import results
 from results.metrics import CATALOGUE
-from results.report.format import ABSENT, value_text
 from results.report.sections.trials import trial_rows
+from results.text.format import ABSENT, value_text
 from tests.results.builders import Sheet, build_run
 
 NAMES = {"ttft": "ttft_p50_s", "itl": "itl_p50_s"}

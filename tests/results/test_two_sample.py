@@ -79,7 +79,7 @@ def test_shares_are_subtracted() -> None:
     assert (100 * found.difference, 100 * found.standard_error) == pytest.approx((-2.1, math.sqrt(0.15 / 3)))
     interval = found.interval(0.95)
     assert interval.centre == found.difference
-    floored = contrast(a, b, interleaved=False, scale=Scale.DIFFERENCE, least_error=0.1)
+    floored = contrast(a, b, interleaved=False, scale=Scale.DIFFERENCE, min_error=0.1)
     assert floored is not None
     assert floored.standard_error == 0.1
 

@@ -51,9 +51,9 @@ PAIR = {"engines": {"a": FAST, "b": SLOW}, "loads": LOADS[2:3], "repeats": 4}
 def test_an_engine_that_failed_where_the_other_did_not_has_not_won(tmp_path: Path) -> None:
     """The same rules as a gate's: a died once, or failed requests in two trials more, or one."""
     died = sentence(tmp_path / "1", **PAIR, invalid=(0,), void=DIED)
-    assert died == "b served the load where a failed: trials at c=8: a died in 1 of 4, b in 0 of 4."
+    assert died == "b served the load, a failed: trials at c=8: a died in 1 of 4, b in 0 of 4."
     failed = sentence(tmp_path / "2", **PAIR, invalid=(0, 3), void=FAILING)
-    assert failed.startswith("b served the load where a failed: trials at c=8: a failed too many requests in 2 of 4")
+    assert failed.startswith("b served the load, a failed: trials at c=8: a failed too many requests in 2 of 4")
     doubt = sentence(tmp_path / "3", **PAIR, invalid=(0,), void=FAILING)
     assert doubt == "No verdict: trials at c=8: a failed too many requests in 1 of 4, b in 0 of 4."
     loser = sentence(tmp_path / "4", **PAIR, invalid=(1,), void=DIED)
@@ -62,12 +62,10 @@ def test_an_engine_that_failed_where_the_other_did_not_has_not_won(tmp_path: Pat
 
 def test_an_engine_without_a_valid_trial_has_lost_to_one_that_has_some(tmp_path: Path) -> None:
     all_of_b = sentence(tmp_path / "1", **PAIR, invalid=(1, 2, 5, 6), void=DIED)
-    assert all_of_b == "a served the load where b failed: trials at c=8: b died in 4 of 4, a in 0 of 4."
+    assert all_of_b == "a served the load, b failed: trials at c=8: b died in 4 of 4, a in 0 of 4."
     failures = (EngineFailure("b", 1, EngineFate.NOT_READY),)
     never = sentence(tmp_path / "2", **PAIR, invalid=(), finished=1, status=RunStatus.FAILED, engine_failures=failures)
-    assert never == (
-        "a served the load where b failed: starts: b did not start or died between trials 1 time, a 0 times."
-    )
+    assert never == ("a served the load, b failed: starts: b did not start or died between trials 1 time, a 0 times.")
 
 
 def test_requests_of_unequal_work_bear_no_verdict(tmp_path: Path) -> None:
@@ -75,7 +73,7 @@ def test_requests_of_unequal_work_bear_no_verdict(tmp_path: Path) -> None:
     halved = {"engines": {"a": FAST, "b": replace(SLOW, delivers=0.5)}, "repeats": 4, "invalid": ()}
     open_loop = sentence(tmp_path / "1", **halved, loads=[Load(rate_per_s=4.0, arrival="constant")])
     assert "the data cannot tell a from b" in open_loop
-    assert "but unequal work, so requests do not compare: output delivered of what was asked" in open_loop
+    assert "but the sides did different work, so request times cannot be compared: output tokens delivered" in open_loop
     assert sentence(tmp_path / "2", **halved, loads=LOADS[2:3]).startswith("At c=8, a delivered ")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from results.records import Load, Outcome, Phase, RequestRecord, StreamEnd
-from results.views import VIEWS, Concept, Log, View
+from results.views import VIEWS, Log, MetricFamily, View
 from tests.results.handmade import MS
 
 OPEN = Load(rate_per_s=1.0, arrival="poisson")
@@ -31,12 +31,12 @@ def answer(index: int = 0, at: float = 0, **changes: object) -> RequestRecord:
     return RequestRecord(**{**fields, **changes})
 
 
-def look(tool: str, *requests: RequestRecord, load: Load = OPEN) -> View:
-    return VIEWS[tool].look(Log(list(requests), 0, load))
+def view(tool: str, *requests: RequestRecord, load: Load = OPEN) -> View:
+    return VIEWS[tool].view(Log(list(requests), 0, load))
 
 
 def values(tool: str, *requests: RequestRecord) -> dict[str, float | None]:
-    return {name: figure.value.value for name, figure in look(tool, *requests).figures.items()}
+    return {name: figure.value.value for name, figure in view(tool, *requests).figures.items()}
 
 
 @pytest.mark.parametrize(
@@ -186,31 +186,31 @@ def test_sglang_counts_the_tokens_that_were_requested() -> None:
 @pytest.mark.parametrize("tool", VIEWS)
 @pytest.mark.parametrize("requests", [[], [answer(**REFUSED)]], ids=["no request", "none answered"])
 def test_without_an_answer_there_is_a_reason_and_no_zero_latency(tool: str, requests: Sequence[RequestRecord]) -> None:
-    for name, figure in look(tool, *requests).figures.items():
-        if figure.concept in {Concept.TTFT, Concept.ITL, Concept.TPOT}:
+    for name, figure in view(tool, *requests).figures.items():
+        if figure.family in {MetricFamily.TTFT, MetricFamily.ITL, MetricFamily.TPOT}:
             assert figure.value.reason, name
 
 
 def test_what_the_log_does_not_hold_is_said() -> None:
     imported = answer(last_event_ns=None, empty_chunk_ns=[])
     for name in VIEWS:
-        says = any("no times of chunks without tokens" in line for line in look(name, imported).cannot)
+        says = any("no times of chunks without tokens" in line for line in view(name, imported).cannot)
         assert says == (name != "vllm"), "an import of the tool's own file holds all that it stamped"
-        assert not any("no times of chunks without tokens" in line for line in look(name, answer()).cannot), name
-    assert any("own tokenizer" in line for line in look("aiperf", answer()).cannot)
-    assert any("own tokenizer" in line for line in look("vllm", answer(usage_in_choice=True)).cannot)
-    assert any("closed loop" in line for line in look("mlperf", answer(), load=Load(concurrency=2)).cannot)
-    assert any("no failure" in line for line in look("mlperf", answer(), answer(1, **REFUSED)).cannot)
-    assert any("asked for" in line for line in look("sglang", answer(wanted_output_tokens=None)).cannot)
+        assert not any("no times of chunks without tokens" in line for line in view(name, answer()).cannot), name
+    assert any("own tokenizer" in line for line in view("aiperf", answer()).cannot)
+    assert any("own tokenizer" in line for line in view("vllm", answer(usage_in_choice=True)).cannot)
+    assert any("closed loop" in line for line in view("mlperf", answer(), load=Load(concurrency=2)).cannot)
+    assert any("no failure" in line for line in view("mlperf", answer(), answer(1, **REFUSED)).cannot)
+    assert any("asked for" in line for line in view("sglang", answer(wanted_output_tokens=None)).cannot)
 
 
 @pytest.mark.parametrize("tool", VIEWS.values(), ids=lambda tool: tool.name)
 def test_every_tool_says_why_for_every_kind_of_figure_that_it_has(tool: object) -> None:
     assert isinstance(tool, type(VIEWS["vllm"]))
-    defined = {definition.concept for definition in tool.definitions}
-    shown = {figure.concept for figure in look(tool.name, answer()).figures.values()}
-    assert shown - defined <= {Concept.COUNT, Concept.DURATION, Concept.OTHER}
-    assert {Concept.TTFT, Concept.E2E, Concept.OUTPUT_RATE, Concept.REQUEST_RATE} <= defined & shown
+    defined = {definition.family for definition in tool.definitions}
+    shown = {figure.family for figure in view(tool.name, answer()).figures.values()}
+    assert shown - defined <= {MetricFamily.COUNT, MetricFamily.DURATION, MetricFamily.OTHER}
+    assert {MetricFamily.TTFT, MetricFamily.E2E, MetricFamily.OUTPUT_RATE, MetricFamily.REQUEST_RATE} <= defined & shown
     for definition in tool.definitions:
         assert definition.why
         assert "\n" not in definition.why

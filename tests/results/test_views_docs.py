@@ -19,17 +19,17 @@ def definitions() -> str:
     return "\n".join(lines) + "\n"
 
 
-def habits() -> str:
+def conventions() -> str:
     lines = ["| tool | percentiles | std divides by | duration | failed requests |", "|---|---|---|---|---|"]
     for tool in VIEWS.values():
-        one = tool.habits
+        one = tool.conventions
         lines.append(f"| {tool.title} | {one.percentiles} | {one.std} | {one.duration} | {one.failures} |")
     return "\n".join(lines) + "\n"
 
 
 def test_the_tables_are_the_codes() -> None:
     found = dict(BLOCK.findall(DOCUMENT.read_text(encoding="utf-8")))
-    for name, table in {"definitions": definitions(), "habits": habits()}.items():
+    for name, table in {"definitions": definitions(), "conventions": conventions()}.items():
         assert found[name] == table, f"put this between the two comments of docs/views.md:\n{table}"
 
 

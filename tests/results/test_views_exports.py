@@ -49,7 +49,7 @@ def test_vllm_says_what_the_view_says(run: Run, tmp_path: Path) -> None:
     files = exported(run, "vllm", tmp_path)
     for trial in run.finished:
         found = files[f"{trial.record.id}.json"]
-        figures = VIEWS["vllm"].look(Log.of(trial)).figures
+        figures = VIEWS["vllm"].view(Log.of(trial)).figures
         for name, tag in {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "E2EL": "e2el"}.items():
             assert found[f"mean_{tag}_ms"] == figures[f"Mean {name} (ms)"].value.value
             assert found[f"p99_{tag}_ms"] == figures[f"P99 {name} (ms)"].value.value
@@ -111,7 +111,7 @@ def test_guidellm_is_one_report_with_a_benchmark_for_each_trial(run: Run, tmp_pa
 def test_guidellm_says_what_the_view_says(run: Run, tmp_path: Path) -> None:
     (report,) = exported(run, "guidellm", tmp_path).values()
     for trial, benchmark in zip(run.finished, report["benchmarks"], strict=True):
-        figures = VIEWS["guidellm"].look(Log.of(trial)).figures
+        figures = VIEWS["guidellm"].view(Log.of(trial)).figures
         metrics = benchmark["metrics"]
         pairs = {
             "TTFT ms": "time_to_first_token_ms",

@@ -11,7 +11,7 @@ import pytest
 
 from harness.importing import NOTE, import_vllm
 from results import NotImportable, Run, load
-from results.comparing import compare_sides
+from results.comparison import compare_sides
 from results.findings import FindingCode, warning
 from results.records import Outcome, RequestRecord, RunStatus, TokenSource, Verdict
 from results.sides import select
@@ -91,7 +91,7 @@ def test_a_detailed_file_becomes_a_valid_run(tmp_path: Path) -> None:
 
 def test_its_own_view_says_what_the_file_says(tmp_path: Path) -> None:
     (trial,) = imported(tmp_path, result()).finished
-    view = VIEWS["vllm"].look(Log.of(trial))
+    view = VIEWS["vllm"].view(Log.of(trial))
     assert view.figures["Mean TTFT (ms)"].value.value == pytest.approx(100)
     assert view.figures["P99 E2EL (ms)"].value.value == pytest.approx(900)
     assert view.cannot == ()

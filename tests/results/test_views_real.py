@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from results.records import Load, RequestRecord
-from results.views import VIEWS, Concept, Figure, Log
+from results.views import VIEWS, Figure, Log, MetricFamily
 
 FOLDER = Path(__file__).parent / "views"
 NOISE = {"std", "min", "max"}
-RATES = {Concept.REQUEST_RATE, Concept.OUTPUT_RATE}
-UNSTAMPED = {"vllm": RATES | {Concept.DURATION}, "aiperf": RATES}
+RATES = {MetricFamily.REQUEST_RATE, MetricFamily.OUTPUT_RATE}
+UNSTAMPED = {"vllm": RATES | {MetricFamily.DURATION}, "aiperf": RATES}
 """What rests on the beginning and end of a whole run, which these tools' files do not say."""
 
 
@@ -32,7 +32,7 @@ def kept() -> list[Kept]:
 
 
 def figures(tool: str, requests: list[RequestRecord]) -> dict[str, Figure]:
-    return VIEWS[tool].look(Log(requests, 0, Load(concurrency=4))).figures
+    return VIEWS[tool].view(Log(requests, 0, Load(concurrency=4))).figures
 
 
 def test_every_tool_is_kept_in_every_case() -> None:
@@ -46,10 +46,11 @@ def test_the_servers_own_record_gives_what_the_tool_printed_within_one_per_cent(
     compared = {
         name: said
         for name, said in run.printed.items()
-        if found[name].concept is not Concept.OTHER and found[name].stat not in NOISE
+        if found[name].family is not MetricFamily.OTHER and found[name].stat not in NOISE
     }
-    assert {figure.concept for name, figure in found.items() if name in compared} >= {
-        Concept.TTFT, Concept.ITL, Concept.E2E, Concept.OUTPUT_RATE, Concept.REQUEST_RATE, Concept.DURATION,
+    assert {figure.family for name, figure in found.items() if name in compared} >= {
+        MetricFamily.TTFT, MetricFamily.ITL, MetricFamily.E2E, MetricFamily.OUTPUT_RATE,
+        MetricFamily.REQUEST_RATE, MetricFamily.DURATION,
     }  # fmt: skip
     assert {name: found[name].value.value for name in compared} == pytest.approx(compared, rel=0.01)
 
@@ -61,6 +62,6 @@ def test_the_tools_own_stamps_give_the_same_numbers(run: Kept) -> None:
     GuideLLM stamps to a quarter of a microsecond (seconds since 1970 as a float), which shows in its spread of 0.5 ms.
     """
     found = figures(run.tool, run.stamped)
-    compared = {n: said for n, said in run.printed.items() if found[n].concept not in UNSTAMPED.get(run.tool, set())}
+    compared = {n: said for n, said in run.printed.items() if found[n].family not in UNSTAMPED.get(run.tool, set())}
     assert len(compared) >= 15
     assert {name: found[name].value.value for name in compared} == pytest.approx(compared, rel=1e-4, abs=1e-6)

@@ -91,9 +91,9 @@ def test_answers_and_errors_are_cut_and_their_length_is_told(tmp_path: Path) -> 
     texts = Texts(answer="a" * 5_000, error="e" * 5_000)
     run = results.load(build_run(tmp_path, replace(ONE, engines={"only": SLOW}, texts=texts)))
     (found,) = falls(run)
-    assert {len(one.text) for one in found.shown if one.letters} == {waterfalls.MOST_TEXT}
+    assert {len(one.text) for one in found.shown if one.letters} == {waterfalls.MAX_TEXT}
     assert {one.letters for one in found.shown} == {0, 5_000}
-    assert {len(one.error) for one in found.shown if one.error} == {waterfalls.MOST_ERROR}
+    assert {len(one.error) for one in found.shown if one.error} == {waterfalls.MAX_ERROR}
 
 
 def test_the_slowest_are_measured_and_ended_ok(demo: results.Run) -> None:

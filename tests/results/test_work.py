@@ -7,6 +7,7 @@ import pytest
 
 from results.records import Outcome, RequestRecord
 from results.statistics import Judgement
+from results.text.comparison import difference_text, work_text
 from results.work import Work, compare_work, per_token, work_of
 from tests.results.handmade import request
 
@@ -24,7 +25,8 @@ def trials(*requests: RequestRecord, count: int = 4) -> list[Work]:
 
 
 def problems(a: Sequence[Work], b: Sequence[Work], band: float = 0.1) -> list[str]:
-    return compare_work("c=8", a, b, band=band, alpha=0.01).problems
+    differences = compare_work("c=8", a, b, band=band, alpha=0.01).differences
+    return [difference_text(difference) for difference in differences]
 
 
 def test_what_a_trial_came_to() -> None:
@@ -42,7 +44,7 @@ def test_what_a_trial_came_to() -> None:
 
 def test_equal_work_is_equal() -> None:
     same = compare_work("c=8", trials(*FULL), trials(*FULL, answer(10)), band=0.1, alpha=0.01)
-    assert (same.judgement, same.is_equal, same.why) == (Judgement.SAME, True, "")
+    assert (same.judgement, same.is_equal, work_text(same)) == (Judgement.SAME, True, "")
     assert problems(trials(*FULL), trials(*FULL[1:], answer(9))) == [], "93 % of the p10 is inside"
     assert compare_work("c=8", [], trials(*FULL), band=0.1, alpha=0.01).is_equal, "nothing to hold it against"
 
@@ -50,8 +52,8 @@ def test_equal_work_is_equal() -> None:
 @pytest.mark.parametrize(
     ("other", "told"),
     [
-        ([answer(5)] * 4, "output delivered of what was asked: 50.0% instead of 100.0%"),
-        ([answer(20)] * 4, "output delivered of what was asked: 200.0% instead of 100.0%"),
+        ([answer(5)] * 4, "output tokens delivered of those requested: 50.0% instead of 100.0%"),
+        ([answer(20)] * 4, "output tokens delivered of those requested: 200.0% instead of 100.0%"),
         ([*FULL[:3], answer(2), answer(18)], "output delivered, p10 of answers: 52.0% instead of 100.0%"),
         ([answer(10, finish="stop")] * 4, "answers that ended by 'stop': 100.0% instead of 0.0%"),
         ([*FULL, request(0, [], outcome=Outcome.TIMEOUT)], "requests answered: 80.0% instead of 100.0%"),
@@ -65,7 +67,7 @@ def test_what_is_outside_the_band(other: list[RequestRecord], told: str) -> None
 def test_lengths_that_nobody_asked_for_are_compared_as_they_are() -> None:
     a, b = trials(answer(40, None), answer(60, None)), trials(answer(30, None), answer(50, None))
     assert problems(a, b)[:2] == [
-        "output tokens a request: 40 instead of 50", "output tokens, p10 of answers: 32 instead of 42",
+        "output tokens per request: 40 instead of 50", "output tokens, p10 of answers: 32 instead of 42",
     ]  # fmt: skip
     assert problems(a, trials(answer(40, 50), answer(60, 50))) == [], "one side says what was asked: no quantiles"
 
@@ -82,8 +84,8 @@ def test_a_mix_that_differs_is_nobodys_fault() -> None:
     """In a closed loop the faster side came further in the plan, to longer requests; all got what they asked for."""
     a, b = trials(answer(10, 10)), trials(answer(10, 10), answer(30, 30))
     found = compare_work("c=8", a, b, band=0.1, alpha=0.01)
-    assert (found.judgement, found.problems, found.is_equal) == (Judgement.SAME, [], False)
-    assert found.why == "the requests measured ask for 20 output tokens each instead of 10"
+    assert (found.judgement, found.differences, found.is_equal) == (Judgement.SAME, [], False)
+    assert work_text(found) == "the requests ask for 20 output tokens each instead of 10"
 
 
 def test_what_means_the_same_however_long_answers_are() -> None:

@@ -16,11 +16,12 @@ from results.records import TrialPlan
 from results.run_log import RunLog, TrialPlanned
 from results.sides import side_of
 from results.statistics import Comparison
-from results.statistics.comparison import band_text, change_text, scale_of
-from results.statistics.power import MOST_RUNS
-from results.statistics.sequential import looks_of, nominal_levels
+from results.statistics.comparison import scale_of
+from results.statistics.power import MAX_RUNS
+from results.statistics.sequential import analysis_schedule, nominal_levels
 from results.store import RunFolder
 from results.terms import Terms
+from results.text.comparison import band_text, change_text
 
 TWIN = "-again"
 """Ends the label of the second of two equal engines."""
@@ -59,7 +60,7 @@ def noise(primary: Comparison) -> list[str]:
         return []
     metric = CATALOGUE[primary.metric]
     scale = scale_of(metric)
-    few = f"no {MOST_RUNS} runs" if evidence.runs_needed is None else f"about {evidence.runs_needed} runs"
+    few = f"no {MAX_RUNS} runs" if evidence.runs_needed is None else f"about {evidence.runs_needed} runs"
     shown = f"runs like these show a change of {change_text(evidence.smallest_effect, scale)} in {metric.title}"
     band = band_text(evidence.band, scale)
     return [f"the same engine twice, so this is the machine's noise: {shown}; {few} of each side show {band}"]
@@ -82,7 +83,7 @@ class InterimAnalyses:
     def __init__(self, run: RunFolder, a: str, b: str, repeats: int, terms: Terms) -> None:
         self._run = run
         self._labels = (a, b)
-        repeats_analysed = looks_of(repeats)
+        repeats_analysed = analysis_schedule(repeats)
         self._levels = dict(zip(repeats_analysed, nominal_levels(terms.alpha, repeats_analysed), strict=True))
         self._terms = terms
         self.verdict: GateVerdict | None = None

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from results.report.format import plain_block
+from results.text.format import plain_block
 from workloads import Random, Replay, workload_names
 from workloads.presets import built_in, preset_names
 from workloads.registry import ENTRY_POINTS, FileOptions, PresetOptions

@@ -10,7 +10,7 @@ from results.report.charts.axes import tick_text
 from results.report.charts.columns import Column, columns
 from results.report.charts.curve import Point, curve
 from results.report.charts.scales import Axis, Scale
-from results.report.format import duration_text, short_text, value_text
+from results.text.format import duration_text, short_text, value_text
 from workloads.dispersion import ArrivalCounts
 from workloads.histogram import Bin, Histogram
 from workloads.profile import WorkloadProfile

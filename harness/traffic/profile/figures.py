@@ -7,7 +7,7 @@ import numpy as np
 
 from harness.traffic.profile.selection import ShownProfile
 from results.metrics import Unit
-from results.report.format import ABSENT, duration_text, scale_for, short_text, value_text
+from results.text.format import ABSENT, duration_text, scale_for, short_text, value_text
 from workloads.dispersion import WINDOWS_S
 from workloads.histogram import SHORTEST_S
 from workloads.presets import Anchor

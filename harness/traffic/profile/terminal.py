@@ -19,8 +19,8 @@ from harness.traffic.profile.figures import (
     summary,
 )
 from harness.traffic.profile.selection import ShownProfile
-from results.report.format import duration_text, plain
 from results.report.terminal_table import terminal_table
+from results.text.format import duration_text, plain
 from workloads.histogram import Histogram
 from workloads.profile import CheckedAnchor
 

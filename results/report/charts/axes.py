@@ -7,7 +7,7 @@ from markupsafe import Markup
 from results.metrics import Unit
 from results.report.charts.scales import Axis
 from results.report.charts.svg import label, line, tag
-from results.report.format import scale_for
+from results.text.format import scale_for
 
 
 def tick_text(unit: Unit, value: float, axis: Axis) -> str:

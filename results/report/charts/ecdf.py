@@ -16,7 +16,7 @@ from results.report.charts.labels import Box, Labels, Spot
 from results.report.charts.paths import joined, stairs
 from results.report.charts.scales import Axis, fitted_axis
 from results.report.charts.svg import chart, engine_class, label, tag
-from results.report.format import value_text
+from results.text.format import value_text
 
 WIDTH, HEIGHT = 540, 270
 MAX_POINTS = 240

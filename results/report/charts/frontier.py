@@ -13,8 +13,8 @@ from results.report.charts.axes import rates, x_axis, y_axis
 from results.report.charts.labels import Box, Labels, around
 from results.report.charts.scales import Axis, fitted_axis
 from results.report.charts.svg import chart, engine_class, label, line, mark, polyline, tag
-from results.report.format import bounds_text, scale_for
 from results.statistics.interval import Interval
+from results.text.format import bounds_text, scale_for
 
 WIDTH, HEIGHT = 640, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 600, 44, 350

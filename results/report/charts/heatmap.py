@@ -14,7 +14,7 @@ from results.metrics import Unit
 from results.report.charts.axes import tick_text, x_axis
 from results.report.charts.scales import Axis
 from results.report.charts.svg import chart, engine_class, label, line, num, polyline, tag
-from results.report.format import value_text
+from results.text.format import value_text
 
 WIDTH, HEIGHT = 540, 206
 SLICES, BINS, SHADES = 72, 24, 5

@@ -9,7 +9,7 @@ from results.metrics import Metric
 from results.report.charts.axes import tick_text, y_axis
 from results.report.charts.scales import Axis
 from results.report.charts.svg import chart, label, line, tag
-from results.report.format import value_text
+from results.text.format import value_text
 
 WIDTH, HEIGHT = 560, 170
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 552, 8, 146

@@ -14,10 +14,10 @@ from results.report.charts.axes import heading, tick_text, x_axis_at, y_axis
 from results.report.charts.labels import Box, Labels, around
 from results.report.charts.scales import LOG_FROM, Axis, Scale, fitted_axis
 from results.report.charts.svg import chart, engine_class, label, line, mark, num, polyline, tag
-from results.report.format import short_text, value_text
+from results.text.format import short_text, value_text
 
 WIDTH, HEIGHT = 540, 290
-MOST_DOTS = 300
+MAX_DOTS = 300
 """Dots of one engine; of more observations every n-th is drawn."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 530, 34, 244
 _NAME_SIZE, _DODGE = 13.0, 5.0
@@ -121,7 +121,7 @@ def _values(clouds: Sequence[Cloud]) -> list[float]:
 
 
 def _dots(cloud: Cloud, x: Axis, y: Axis) -> Markup:
-    every = max(1, -(-len(cloud.dots) // MOST_DOTS))
+    every = max(1, -(-len(cloud.dots) // MAX_DOTS))
     drawn = "".join(f"M{num(x.at(at))} {num(y.at(value))}h0" for at, value in cloud.dots[::every])
     return tag("path", d=drawn, class_=f"dots {engine_class(cloud.position)}") if drawn else Markup("")
 

@@ -9,7 +9,7 @@ from results.metrics import Unit
 from results.report.charts.axes import tick_text
 from results.report.charts.scales import Axis, zero_axis
 from results.report.charts.svg import chart, engine_class, label, line, tag
-from results.report.format import share_text, value_text
+from results.text.format import share_text, value_text
 
 WIDTH = 1000
 _LEFT, _RIGHT, _TOP = 170, 920, 12

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from markupsafe import Markup, escape
 
 from results.report.charts.paths import joined
-from results.report.format import plain
+from results.text.format import plain
 
 
 def tag(name: str, *children: str, **attributes: str | float | None) -> Markup:

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from results.records import TelemetryRecord
 from results.report.charts.scales import Axis
 from results.report.charts.svg import label, line, num, tag
-from results.report.format import share_text
+from results.text.format import share_text
 
 REASONS = (
     (0x20, "GPU heat, driver", True),

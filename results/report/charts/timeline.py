@@ -20,9 +20,9 @@ from results.report.charts.axes import tick_text
 from results.report.charts.scales import Axis
 from results.report.charts.svg import chart, label, line, num, tag
 from results.report.charts.throttling import draw_throttling, throttling_of
-from results.report.charts.tracks import MOST_POINTS, Track, draw_track, tracks_of
-from results.report.format import duration_text, value_text
+from results.report.charts.tracks import MAX_POINTS, Track, draw_track, tracks_of
 from results.run import Trial
+from results.text.format import duration_text, value_text
 from results.units import NS_PER_S
 
 WIDTH = 1100
@@ -58,7 +58,7 @@ class Limits(msgspec.Struct, frozen=True):
     """How much is drawn: bars, and points of each line below them."""
 
     bars: int
-    points: int = MOST_POINTS
+    points: int = MAX_POINTS
 
 
 def timeline(title: str, trial: Trial, colour: str, limits: Limits) -> Drawn:

@@ -13,12 +13,12 @@ from results.records import TelemetryRecord
 from results.report.charts.paths import joined, stairs
 from results.report.charts.scales import Axis
 from results.report.charts.svg import label, line, tag
-from results.report.format import value_text
+from results.text.format import value_text
 from results.units import NS_PER_S
 
 HEIGHT, STEP = 34.0, 52.0
 """Of a line, and from one to the next."""
-MOST_POINTS = 240
+MAX_POINTS = 240
 Points = list[tuple[float, float]]
 
 
@@ -77,7 +77,7 @@ def _gpu_tracks(inside: Sequence[TelemetryRecord]) -> list[Track]:
     ]
 
 
-def draw_track(track: Track, x: Axis, top: float, colour: str, most: int = MOST_POINTS) -> Markup:
+def draw_track(track: Track, x: Axis, top: float, colour: str, most: int = MAX_POINTS) -> Markup:
     """Draw one track, from zero, with its title left and its telling value right.
 
     Args:

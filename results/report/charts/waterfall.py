@@ -14,7 +14,7 @@ from results.report.charts.axes import tick_text
 from results.report.charts.paths import dashes
 from results.report.charts.scales import Axis, zero_axis
 from results.report.charts.svg import chart, label, line, num, tag
-from results.report.format import value_text
+from results.text.format import value_text
 from results.units import NS_PER_S
 
 WIDTH = 1100

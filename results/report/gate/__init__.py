@@ -1,4 +1,4 @@
-"""A gate's verdict for whoever reads it: a terminal, a pull request, a CI server's test report, its annotations."""
+"""A gate's verdict as terminal output, Markdown for a pull request, GitHub annotations and JUnit XML."""
 
 from results.report.gate.github import annotations, gate_markdown
 from results.report.gate.junit import junit_xml

@@ -1,12 +1,13 @@
-"""The verdict on GitHub: as Markdown for a comment on a pull request, and as workflow commands, shown beside a job."""
+"""A gate's verdict for GitHub: Markdown for a pull-request comment, and workflow commands for annotations."""
 
 from collections.abc import Iterator
 
 from results.gate import GateVerdict, Outcome
 from results.report.compare_table import SIGNS, smallest_text, tally, title
-from results.report.format import effect_text, plain
 from results.report.gate.regressions import doubt_texts, regression_texts
 from results.report.markdown import escaped, table
+from results.text.comparison import why_text
+from results.text.format import effect_text, plain
 
 _MARKS = {Outcome.NO_REGRESSION: "✅", Outcome.REGRESSION: "❌", Outcome.CANNOT_TELL: "❔"}
 _KINDS = {Outcome.NO_REGRESSION: "notice", Outcome.REGRESSION: "error", Outcome.CANNOT_TELL: "warning"}
@@ -14,9 +15,9 @@ _ESCAPED = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 
 
 def gate_markdown(verdict: GateVerdict) -> str:
-    """The outcome, what failed, and all comparisons folded away.
+    """Outcome, regressions and doubts, with all comparisons in a collapsed table.
 
-    Texts of engines and runs are escaped: a label cannot close the table or open a tag.
+    Text from engines and runs is escaped: a label cannot end a table cell or open a tag.
     """
     compared = verdict.compared
     lines = [
@@ -29,7 +30,7 @@ def gate_markdown(verdict: GateVerdict) -> str:
         "",
         f"<details><summary>{escaped(compared.b)} against {escaped(compared.a)}, all metrics</summary>",
         "",
-        table(["load", "metric", "ratio B/A", "judgement", "would show", "why"], _rows(verdict)),
+        table(["load", "metric", "ratio B/A", "judgement", "detectable", "why"], _rows(verdict)),
         f"{tally(compared)}.",
         "",
         "</details>",
@@ -39,16 +40,21 @@ def gate_markdown(verdict: GateVerdict) -> str:
 
 
 def _rows(verdict: GateVerdict) -> Iterator[list[str]]:
-    for one in verdict.compared.comparisons:
-        primary = "● " if one is verdict.compared.primary else ""
-        word = f"{SIGNS[one.judgement]} {one.judgement.value}"
+    compared = verdict.compared
+    for comparison in compared.comparisons:
+        primary = "● " if comparison is compared.primary else ""
         yield [
-            escaped(one.level), primary + title(one), effect_text(one), word, smallest_text(one), escaped(one.why),
-        ]  # fmt: skip
+            escaped(comparison.level),
+            primary + title(comparison),
+            effect_text(comparison),
+            f"{SIGNS[comparison.judgement]} {comparison.judgement.value}",
+            smallest_text(comparison),
+            escaped(why_text(compared, comparison)),
+        ]
 
 
 def annotations(verdict: GateVerdict) -> str:
-    """One line for the outcome, and one for each thing that failed or is in doubt."""
+    """One line for the outcome, and one for each regression and doubt."""
     kind = _KINDS[verdict.outcome]
     lines = [f"::{kind} title=bakeoff gate%3A {verdict.outcome.value}::{_data(verdict.sentence)}"]
     lines += [f"::error title=bakeoff gate::{_data(line)}" for line in regression_texts(verdict)]

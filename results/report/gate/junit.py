@@ -1,33 +1,34 @@
-"""The verdict as JUnit XML, which every CI server shows as tests: one case for each metric at each load."""
+"""A gate's verdict as JUnit XML, which CI servers show as tests: one test case per metric and load."""
 
 from xml.etree import ElementTree as ET  # written only, nothing is parsed
 
 from results.gate import GateVerdict, Outcome, Regression, RegressionKind
 from results.metrics import CATALOGUE
 from results.report.compare_table import title
-from results.report.format import effect_text, plain
 from results.report.gate.regressions import regression_text
 from results.statistics import Judgement
+from results.text.comparison import why_text
+from results.text.format import effect_text, plain
 
 
 def junit_xml(verdict: GateVerdict) -> bytes:
-    """One test suite. A metric that is worse is a failure; a primary one that cannot be told is an error.
+    """Write one test suite. A metric that is worse is a failure; an undecided primary metric is an error.
 
-    What failed or is in doubt and is no metric's (trials, work, answers) is a case of its own, named after its kind.
+    A regression or doubt other than a metric (trials, work, answers) is a test case of its own, named after its kind.
     """
     compared = verdict.compared
     suite = ET.Element("testsuite", name="bakeoff gate")
-    for one in compared.comparisons:
-        case = _case(suite, one.level, title(one))
-        text = f"{effect_text(one)} {plain(one.why)}"
-        is_primary = one is compared.primary and verdict.outcome is Outcome.CANNOT_TELL
-        is_undecided = is_primary and not one.no_worse(CATALOGUE[one.metric])
-        if one.judgement is Judgement.WORSE:
+    for comparison in compared.comparisons:
+        case = _case(suite, comparison.level, title(comparison))
+        text = f"{effect_text(comparison)} {plain(why_text(compared, comparison))}"
+        is_primary = comparison is compared.primary and verdict.outcome is Outcome.CANNOT_TELL
+        is_undecided = is_primary and not comparison.no_worse(CATALOGUE[comparison.metric])
+        if comparison.judgement is Judgement.WORSE:
             ET.SubElement(case, "failure", message=text, type="regression")
         elif is_undecided:
             ET.SubElement(case, "error", message=text, type="cannot tell")
         else:
-            ET.SubElement(case, "system-out").text = f"{one.judgement.value}: {text}"
+            ET.SubElement(case, "system-out").text = f"{comparison.judgement.value}: {text}"
     for regression in verdict.regressions:
         if regression.kind is not RegressionKind.METRIC:
             case = _case_of(suite, regression)

@@ -1,44 +1,47 @@
-"""What fails a gate beside its primary metric, or keeps it from passing, in words."""
+"""Regressions and doubts of a gate as text."""
 
 from results.gate import GateVerdict, Regression, RegressionKind, effect_clause
 from results.metrics import CATALOGUE
-from results.reliability import Offence
+from results.reliability import FailureMode
+from results.report.quality import differing_answers_text
 from results.report.tallies import tally_text
 from results.statistics import Judgement
+from results.text.comparison import difference_text, why_text
 
-_OFFENCES = {
-    RegressionKind.NOT_STARTED: Offence.NOT_STARTED,
-    RegressionKind.DIED: Offence.DIED,
-    RegressionKind.FAILED_TRIALS: Offence.FAILED,
-    RegressionKind.SATURATED: Offence.SATURATED,
+_FAILURE_MODES = {
+    RegressionKind.NOT_STARTED: FailureMode.NOT_STARTED,
+    RegressionKind.DIED: FailureMode.DIED,
+    RegressionKind.FAILED_TRIALS: FailureMode.FAILED,
+    RegressionKind.SATURATED: FailureMode.SATURATED,
 }
 
 
 def regression_text(verdict: GateVerdict, regression: Regression) -> str:
-    """One line, of a doubt as well. It names engines: :func:`~results.report.format.plain` it."""
+    """One line for a regression or a doubt. It quotes engine labels: :func:`~results.text.format.plain` it."""
     compared, kind, level = verdict.compared, regression.kind, regression.level
-    if kind in _OFFENCES:
-        tally = next(t for t in compared.tallies if (t.offence, t.level) == (_OFFENCES[kind], level))
+    if kind in _FAILURE_MODES:
+        tally = next(t for t in compared.tallies if (t.failure_mode, t.level) == (_FAILURE_MODES[kind], level))
         return tally_text(tally, compared.a, compared.b)
-    assert level is not None, "only starts belong to no load"
+    assert level is not None, "only starts have no load"
     if kind is RegressionKind.WORK:
-        problems = "; ".join(compared.work[level].problems)
-        return f"work at {level}: {compared.b} did other work than {compared.a}: {problems}"
+        differences = "; ".join(map(difference_text, compared.work[level].differences))
+        return f"work at {level}: {compared.b} did different work than {compared.a}: {differences}"
     if kind is RegressionKind.ANSWERS:
         _, answers = compared.answers[level]
-        return f"answers at {level}, of {compared.b}: {answers.differs if answers else ''}"
+        assert answers is not None, "answers that differ were compared"
+        return f"answers of {compared.b} at {level} {differing_answers_text(answers)}"
     comparison = next(c for c in compared.guardrails if (c.level, c.metric) == (level, regression.metric))
     metric = CATALOGUE[comparison.metric]
     if comparison.judgement is not Judgement.WORSE:
-        return f"{metric.title} at {level}, of {compared.b}: {comparison.why}"
+        return f"{metric.title} of {compared.b} at {level}: {why_text(compared, comparison)}"
     return f"{effect_clause(compared, comparison)}; {metric.better.value} is better"
 
 
 def regression_texts(verdict: GateVerdict) -> list[str]:
-    """All that failed."""
+    """One line for each regression."""
     return [regression_text(verdict, regression) for regression in verdict.regressions]
 
 
 def doubt_texts(verdict: GateVerdict) -> list[str]:
-    """All that kept it from passing."""
+    """One line for each doubt."""
     return [regression_text(verdict, doubt) for doubt in verdict.doubts]

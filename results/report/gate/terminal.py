@@ -1,18 +1,18 @@
-"""The verdict on a terminal: the table, then the outcome and its reasons."""
+"""A gate's verdict on a terminal: the table, then the outcome and its reasons."""
 
 from rich.console import Console
 from rich.text import Text
 
 from results.gate import GateVerdict, Outcome
 from results.report.compare_table import print_comparison
-from results.report.format import plain
 from results.report.gate.regressions import doubt_texts, regression_texts
+from results.text.format import plain
 
 _STYLES = {Outcome.NO_REGRESSION: "bold green", Outcome.REGRESSION: "bold red", Outcome.CANNOT_TELL: "bold yellow"}
 
 
 def print_gate(verdict: GateVerdict, console: Console) -> None:
-    """Print it. The outcome stands last, where a reader of a log looks, and in words beside its colour."""
+    """Print a verdict. The outcome comes last, where readers of CI logs look, and does not rely on colour."""
     print_comparison(verdict.compared, console)
     for note in verdict.notes:
         console.print(Text(f"note: {plain(note)}", "yellow"))

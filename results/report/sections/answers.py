@@ -1,19 +1,19 @@
-"""What the engines said, beside what the same weights say in float32: where answers part, and at what cost."""
+"""Answers compared with a float32 reference: where they diverge, and at what regret."""
 
 from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
 
+from results.levels import engines_of, levels_of
 from results.quality import EARLY, Difference, QualitySample
 from results.report.charts.svg import engine_class
-from results.report.format import ABSENT, plain
-from results.report.levels import engines_of, levels_of
-from results.report.quality import agrees_of, nats, quality_warnings, unchecked_text
+from results.report.quality import match_of, nats, quality_warnings, unchecked_text
 from results.run import Run, Trial
+from results.text.format import ABSENT, plain
 
-PLACES = ((0, EARLY), (EARLY, 32), (32, 128), (128, None))
-"""Where first divergences are counted: from, and up to but without."""
+RANGES = ((0, EARLY), (EARLY, 32), (32, 128), (128, None))
+"""Ranges of token positions (half-open) in which first divergences are counted."""
 _MAX_CHARACTERS = 40
 
 
@@ -23,12 +23,12 @@ class AnswerRow(msgspec.Struct, frozen=True):
     level: str
     engine: str
     colour: str
-    agrees: str
+    token_match: str
     differs: bool
     answers: str
     tokens: str
     never: str
-    places: list[str]
+    divergences: list[str]
     mean_regret: str
     max_regret: str
     near_ties: str
@@ -37,12 +37,12 @@ class AnswerRow(msgspec.Struct, frozen=True):
 
 
 class Worst(msgspec.Struct, frozen=True):
-    """The costliest token of one engine, with the texts of what it said and of what the reference would have said."""
+    """The token with the highest regret of one engine, and the reference's token in its place."""
 
     engine: str
     colour: str
-    place: str
-    said: str
+    location: str
+    actual: str
     expected: str
     regret: str
 
@@ -51,7 +51,7 @@ class AnswersView(msgspec.Struct, frozen=True):
     """The section."""
 
     unchecked: str
-    places: list[str]
+    ranges: list[str]
     rows: list[AnswerRow]
     worst: list[Worst]
     warnings: list[str]
@@ -59,13 +59,13 @@ class AnswersView(msgspec.Struct, frozen=True):
 
 
 def answers_view(run: Run) -> AnswersView:
-    """Fold a run's comparisons with the reference."""
+    """Build the section from a run's comparisons with the reference."""
     engines = engines_of(run)
     colours = {engine: engine_class(i) for i, engine in enumerate(engines)}
     return AnswersView(
         unchecked=unchecked_text(run),
-        places=[
-            f"before {end}" if not start else f"{start}–{end - 1}" if end else f"{start} on" for start, end in PLACES
+        ranges=[
+            f"before {end}" if not start else f"{start}–{end - 1}" if end else f"from {start}" for start, end in RANGES
         ],
         rows=_rows(run, colours),
         worst=[worst for engine in engines if (worst := _worst(run, engine, colours[engine]))],
@@ -78,18 +78,18 @@ def _rows(run: Run, colours: dict[str, str]) -> list[AnswerRow]:
     rows: list[AnswerRow] = []
     for level in levels_of(run):
         for cell in level.cells:
-            shown, summary = agrees_of(cell), cell.quality
+            shown, summary = match_of(cell), cell.quality
             samples = _samples(run.trials_of(cell))
             row = AnswerRow(
                 level=level.title,
                 engine=cell.engine,
                 colour=colours[cell.engine],
-                agrees=shown.text,
+                token_match=shown.text,
                 differs=shown.differs,
                 answers=f"{summary.answers:,}" if summary else ABSENT,
                 tokens=f"{summary.tokens:,}" if summary else ABSENT,
                 never=f"{summary.identical:,}" if summary else ABSENT,
-                places=[f"{_parted(samples, *place):,}" if summary else ABSENT for place in PLACES],
+                divergences=[f"{_diverged(samples, *bounds):,}" if summary else ABSENT for bounds in RANGES],
                 mean_regret=nats(summary.mean_regret) if summary else ABSENT,
                 max_regret=nats(summary.max_regret) if summary else ABSENT,
                 near_ties=f"{summary.near_ties:,}" if summary else ABSENT,
@@ -104,9 +104,10 @@ def _samples(trials: Sequence[Trial]) -> list[QualitySample]:
     return [sample for trial in trials if trial.quality for sample in trial.quality.samples]
 
 
-def _parted(samples: Sequence[QualitySample], start: int, end: int | None) -> int:
-    first = [sample.first_divergence for sample in samples if sample.first_divergence is not None]
-    return sum(start <= place and (end is None or place < end) for place in first)
+def _diverged(samples: Sequence[QualitySample], start: int, end: int | None) -> int:
+    """Number of answers whose first divergence is in [start, end)."""
+    positions = [sample.first_divergence for sample in samples if sample.first_divergence is not None]
+    return sum(start <= position and (end is None or position < end) for position in positions)
 
 
 def _logprobs(mean: float | None, largest: float | None) -> str:
@@ -114,27 +115,27 @@ def _logprobs(mean: float | None, largest: float | None) -> str:
 
 
 def _worst(run: Run, engine: str, colour: str) -> Worst | None:
-    found = [
+    differences = [
         (difference, sample, trial)
         for trial in run.finished
         if trial.record.engine == engine
         for sample in _samples([trial])
         if (difference := sample.worst)
     ]
-    if not found:
+    if not differences:
         return None
-    difference, sample, trial = max(found, key=lambda one: one[0].regret)
+    difference, sample, trial = max(differences, key=lambda item: item[0].regret)
     return Worst(
         engine=engine,
         colour=colour,
-        place=_place(difference, sample, trial),
-        said=_quoted(difference.token_text, difference.token),
+        location=_location(difference, sample, trial),
+        actual=_quoted(difference.token_text, difference.token),
         expected=_quoted(difference.expected_text, difference.expected),
         regret=nats(difference.regret),
     )
 
 
-def _place(difference: Difference, sample: QualitySample, trial: Trial) -> str:
+def _location(difference: Difference, sample: QualitySample, trial: Trial) -> str:
     record = trial.record
     turn = f" turn {sample.turn + 1}" if sample.turn else ""
     return (
@@ -150,7 +151,7 @@ def _quoted(text: str, token: int) -> str:
 
 
 def _left_out(run: Run) -> list[str]:
-    """Answers that could not be compared, counted by engine and reason."""
+    """Count the answers that could not be compared, by engine and reason."""
     reasons = Counter(
         (trial.record.engine, sample.why) for trial in run.finished for sample in _samples([trial]) if sample.why
     )

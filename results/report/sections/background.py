@@ -1,22 +1,22 @@
-"""What stands behind the numbers: engines, machine, definitions, configuration, and how to do it again."""
+"""Background of the numbers: engines, machine, definitions, configuration and reproduction."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
+from results.levels import engines_of, levels_of
 from results.metrics import CATALOGUE, Metric, Unit
 from results.metrics.basis import BASES, family_of
 from results.metrics.catalogue import QUANTILES
 from results.report.charts.svg import engine_class
-from results.report.format import ABSENT, interval_text, value_text
-from results.report.levels import engines_of, levels_of
-from results.report.quality import agrees_of
+from results.report.quality import match_of
 from results.run import Cell, Run
+from results.text.format import ABSENT, interval_text, value_text
 
 
 class EngineCard(msgspec.Struct, frozen=True):
-    """One engine as it described itself; ``facts`` holds only what is known, the rest is named in ``unknown``."""
+    """One engine's description of itself; ``unknown`` names the facts it does not report."""
 
     label: str
     colour: str
@@ -26,17 +26,17 @@ class EngineCard(msgspec.Struct, frozen=True):
 
 
 class Definition(msgspec.Struct, frozen=True):
-    """One line of the definitions.
+    """One row of the definitions.
 
     Attributes:
-        key: the family's, for links.
+        key: metric family, for links.
         title: without the percentile.
         unit: of the value.
-        better: which way is an improvement.
-        definition: the formula in words.
+        better: direction of improvement.
+        definition: definition in one clause.
         names: keys in frames and JSON.
-        one: what one observation is.
-        span: where observations are counted.
+        observation: what one observation is.
+        span: part of the trial over which observations are counted.
     """
 
     key: str
@@ -45,33 +45,33 @@ class Definition(msgspec.Struct, frozen=True):
     better: str
     definition: str
     names: list[str]
-    one: str
+    observation: str
     span: str
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One value of the table; an absent one has its reason for text."""
+    """One value of the table; the text of an absent value is its reason."""
 
     text: str
     known: bool
 
 
 class MetricTable(msgspec.Struct, frozen=True):
-    """Every metric at one level: a row per metric, with its family, and one for the answers, a column per engine."""
+    """Every metric at one level: a row per metric and one for the token match, a column per engine."""
 
     level: str
     engines: list[str]
     rows: list[tuple[str, Metric, list[Entry]]]
-    agrees: list[str]
+    token_match: list[str]
 
 
 def engine_cards(run: Run) -> list[EngineCard]:
-    """One card per engine, from its first finished trial."""
+    """Build one card per engine, from its first finished trial."""
     return [_card(run, engine, i) for i, engine in enumerate(engines_of(run))]
 
 
 def metric_tables(run: Run) -> list[MetricTable]:
-    """All metrics of the catalogue, absent ones with their reason."""
+    """Build the tables of all metrics, absent ones with their reason."""
     return [
         MetricTable(
             level.title,
@@ -80,16 +80,16 @@ def metric_tables(run: Run) -> list[MetricTable]:
                 (family_of(metric.name), metric, [_entry(cell, metric) for cell in level.cells])
                 for metric in CATALOGUE.values()
             ],
-            [_agrees(cell) for cell in level.cells],
+            [_token_match(cell) for cell in level.cells],
         )
         for level in levels_of(run)
     ]
 
 
 def definitions() -> list[Definition]:
-    """Every metric that the page may show; the percentiles of one latency share a line."""
+    """Return the definition of every metric; the percentiles of one latency share a row."""
     latencies = [_latency([CATALOGUE[f"{key}_{label}_s"] for label, _ in QUANTILES]) for key in _latency_keys()]
-    named = {name for one in latencies for name in one.names}
+    named = {name for latency in latencies for name in latency.names}
     singles = [metric for metric in CATALOGUE.values() if metric.name not in named]
     return latencies + [_defined([metric], metric.title, metric.definition) for metric in singles]
 
@@ -159,7 +159,7 @@ def _defined(metrics: list[Metric], title: str, definition: str) -> Definition:
         better=metrics[0].better.value,
         definition=definition,
         names=[metric.name for metric in metrics],
-        one=BASES[key].one,
+        observation=BASES[key].observation,
         span=BASES[key].span.value,
     )
 
@@ -184,7 +184,7 @@ def _card(run: Run, engine: str, position: int) -> EngineCard:
         *flattened(first.details),
     ]
     facts = [(name, text) for name, text in known if text is not None]
-    variants = len({msgspec.json.encode((one.version, one.argv, one.model_sha256)) for one in described})
+    variants = len({msgspec.json.encode((each.version, each.argv, each.model_sha256)) for each in described})
     return EngineCard(engine, colour, facts, [name for name, text in known if text is None], variants)
 
 
@@ -195,6 +195,6 @@ def _entry(cell: Cell, metric: Metric) -> Entry:
     return Entry(interval_text(metric, interval), known=True)
 
 
-def _agrees(cell: Cell) -> str:
-    shown = agrees_of(cell)
+def _token_match(cell: Cell) -> str:
+    shown = match_of(cell)
     return f"{shown.text} {shown.why or f'{shown.answers} answers'}"

@@ -1,15 +1,15 @@
-"""What the numbers rest on: how many observations each engine has at each load, and how long it was looked at."""
+"""Numbers of observations behind each metric, and total window length, per engine and load."""
 
 from collections.abc import Sequence
 
 import msgspec
 
+from results.levels import engines_of, levels_of
 from results.metrics.basis import BASES, observation_counts
 from results.report.charts.svg import engine_class
-from results.report.format import ABSENT, duration_text
-from results.report.levels import engines_of, levels_of
 from results.report.sections.background import definitions
 from results.run import Cell, Run, Trial
+from results.text.format import ABSENT, duration_text
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -22,10 +22,10 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class BasisRow(msgspec.Struct, frozen=True):
-    """Metrics that rest on the same observations, as (family, title); one count for each column."""
+    """Metrics with the same observations, as (family, title); one count per column."""
 
     metrics: list[tuple[str, str]]
-    one: str
+    observation: str
     span: str
     counts: list[str]
 
@@ -38,12 +38,12 @@ class BasisTable(msgspec.Struct, frozen=True):
     rows: list[BasisRow]
 
     def row_of(self, family: str) -> str:
-        """The family whose name the row of ``family`` has."""
+        """The family that names the row of ``family``."""
         return next(row.metrics[0][0] for row in self.rows if family in dict(row.metrics))
 
 
 def basis_table(run: Run) -> BasisTable:
-    """Count what every metric rests on."""
+    """Count the observations behind every metric."""
     engines, levels = engines_of(run), levels_of(run)
     cells = [cell for level in levels for cell in level.cells]
     valid = [run.valid_trials_of(cell) for cell in cells]
@@ -64,18 +64,18 @@ def _column(cell: Cell, trials: Sequence[Trial], engines: Sequence[str]) -> Colu
 
 
 def _counts(trials: Sequence[Trial]) -> dict[str, int]:
-    found = [observation_counts(trial.requests, trial.telemetry, trial.window) for trial in trials]
-    return {name: sum(one[name] for one in found) for name in BASES}
+    counts = [observation_counts(trial.requests, trial.telemetry, trial.window) for trial in trials]
+    return {name: sum(of_trial[name] for of_trial in counts) for name in BASES}
 
 
 def _rows(counts: Sequence[dict[str, int]]) -> list[BasisRow]:
-    """A row for all families whose observations are the same ones, and as many everywhere."""
+    """One row for each group of families with the same observations and counts."""
     groups: dict[tuple[str, str, tuple[int, ...]], list[str]] = {}
     for name, basis in BASES.items():
-        key = (basis.one, basis.span.value, tuple(found[name] for found in counts))
+        key = (basis.observation, basis.span.value, tuple(of_cell[name] for of_cell in counts))
         groups.setdefault(key, []).append(name)
-    titles = {one.key: one.title for one in definitions()}
+    titles = {definition.key: definition.title for definition in definitions()}
     return [
-        BasisRow([(name, titles[name]) for name in names], one, span, [f"{count:,}" for count in row])
-        for (one, span, row), names in groups.items()
+        BasisRow([(name, titles[name]) for name in names], observation, span, [f"{count:,}" for count in row])
+        for (observation, span, row), names in groups.items()
     ]

@@ -1,4 +1,4 @@
-"""ITL against how many requests share the engine: as the client saw it, and as the engine tells it."""
+"""ITL against batch size: requests in flight as seen by the client, and running requests as reported by the engine."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -7,29 +7,30 @@ import msgspec
 import numpy as np
 from markupsafe import Markup
 
+from results.levels import engines_of, levels_of
 from results.metrics.latency import arrivals
 from results.report.charts.scatter import Cloud, Frame, middles, scatter, spread
-from results.report.levels import engines_of, levels_of
 from results.run import Cell, Run, Trial
 from results.server_view.readings import SOURCE, is_number
 from results.units import NS_PER_S
 
-NEEDS = 20
+MIN_TOKENS = 20
+"""Tokens that a median needs."""
 STALE_S = 1.0
-"""A reading of the engine's page tells its batch for this long."""
+"""A sample of the engine's batch size is used for this long."""
 _EXACT = 24
-"""Distinct sizes of a batch up to which each has its own median; beyond, they are grouped by the logarithm."""
+"""Up to this many distinct batch sizes each has its own median; beyond, they are grouped logarithmically."""
 
 
 class BatchFigure(msgspec.Struct, frozen=True):
-    """One workload; a chart for each way to know the batch."""
+    """Charts of one workload, one per source of the batch size."""
 
     workload: str
     charts: list[Markup]
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """A way to know how many requests share the engine at each instant: heading, unit, and the sizes (NaN: unknown)."""
+    """A source of batch sizes over time: heading, unit, and sizes at given times (NaN where unknown)."""
 
     head: str
     unit: str
@@ -37,7 +38,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 def batch_figures(run: Run) -> list[BatchFigure]:
-    """One per workload that has an observation: all its levels together, since they are what varies the batch."""
+    """One per workload with an observation, over all load levels, since the load varies the batch size."""
     levels, found = levels_of(run), list[BatchFigure]()
     for workload in dict.fromkeys(level.workload for level in levels):
         cells = [cell for level in levels if level.workload == workload for cell in level.cells]
@@ -47,7 +48,7 @@ def batch_figures(run: Run) -> list[BatchFigure]:
 
 
 def in_flight_at(trial: Trial, times_ns: np.ndarray) -> np.ndarray:
-    """Requests that were sent and had not ended at each instant, warm-up and failed ones included."""
+    """Requests in flight at each time, including warm-up and failed ones."""
     sent = [request for request in trial.requests if request.sent_ns is not None]
     begun = np.sort(np.array([request.sent_ns for request in sent], dtype=np.int64))
     ended = np.sort(np.array([request.ended_ns for request in sent], dtype=np.int64))
@@ -55,9 +56,9 @@ def in_flight_at(trial: Trial, times_ns: np.ndarray) -> np.ndarray:
 
 
 def running_at(trial: Trial, times_ns: np.ndarray) -> np.ndarray:
-    """The engine's own batch at each instant, by its last reading.
+    """The engine's batch size at each time, from its last sample.
 
-    NaN where that is older than :data:`STALE_S`, or 0: a token arrived, so it is out of date.
+    NaN if the sample is older than :data:`STALE_S` or is 0, which is out of date since a token arrived.
     """
     read = sorted(
         (record.t_ns, float(level))
@@ -73,8 +74,8 @@ def running_at(trial: Trial, times_ns: np.ndarray) -> np.ndarray:
 
 
 _BATCHES = (
-    Batch("as the client saw it", "requests in flight", in_flight_at),
-    Batch("as the engine tells it", "requests running in the engine", running_at),
+    Batch("as seen by the client", "requests in flight", in_flight_at),
+    Batch("as reported by the engine", "requests running in the engine", running_at),
 )
 
 
@@ -84,13 +85,13 @@ def _chart(run: Run, cells: Sequence[Cell], workload: str, batch: Batch) -> Mark
     sizes = np.concatenate([x for x, _ in seen])
     if not len(sizes):
         return Markup("")
-    clouds = [Cloud(engine, i, [], middles(*seen[i], _edges(sizes), NEEDS)) for i, engine in enumerate(engines)]
+    clouds = [Cloud(engine, i, [], middles(*seen[i], _edges(sizes), MIN_TOKENS)) for i, engine in enumerate(engines)]
     title = f"ITL against {batch.unit}, {workload}"
     return scatter(Frame(title, spread(sizes.tolist(), batch.unit), "↑ ITL", "tokens", batch.head), clouds)
 
 
 def _observed(run: Run, cells: Sequence[Cell], batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-    """Batch and ITL of every token after the first chunk of its answer, in and outside the window."""
+    """Batch size and ITL of every token after the first chunk of its answer, inside and outside the window."""
     sizes, values = [np.empty(0)], [np.empty(0)]
     for trial in (trial for cell in cells for trial in run.valid_trials_of(cell)):
         gaps = [

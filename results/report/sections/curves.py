@@ -6,11 +6,11 @@ import msgspec
 from markupsafe import Markup
 
 from results.frontier import has_point
+from results.levels import Level, engines_of, levels_of
 from results.metrics import latency, under_load
 from results.records import RequestRecord
 from results.report.charts.ecdf import Sample, ecdf
 from results.report.charts.frontier import Point, Series, frontier
-from results.report.levels import Level, engines_of, levels_of
 from results.report.verdict import primary_level
 from results.run import Run, Trial
 from results.statistics.interval import reciprocal

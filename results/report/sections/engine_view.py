@@ -1,23 +1,23 @@
-"""Where the time went, as the engine saw it: the split of the mean E2E, and its own figures beside the client's."""
+"""The engine's own view: split of the mean E2E, and the engine's figures next to the client's."""
 
 from collections.abc import Sequence
 
 import msgspec
 from markupsafe import Markup
 
+from results.levels import Level, engines_of, levels_of
 from results.metrics import Unit
 from results.report.charts.stacks import Group, Segment, Stack, stacks
 from results.report.charts.svg import engine_class
 from results.report.footnotes import Footnotes
-from results.report.format import ABSENT, value_text
-from results.report.levels import Level, engines_of, levels_of
 from results.run import Cell, Run
-from results.server_view import PARTS, SEEN
+from results.server_view import ENGINE_FIGURES, PARTS
+from results.text.format import ABSENT, value_text
 
 _COLUMNS = (
-    ("running, most", "server_running_peak"),
-    ("waiting, most", "server_waiting_peak"),
-    ("KV cache, most", "server_kv_usage_share_peak"),
+    ("running, max", "server_running_peak"),
+    ("waiting, max", "server_waiting_peak"),
+    ("KV cache, max", "server_kv_usage_share_peak"),
     ("preemptions", "server_preemptions"),
     ("prefix hits", "server_prefix_hit_share"),
     ("drafts accepted", "server_acceptance_share"),
@@ -29,7 +29,7 @@ _PAIRS = (
 
 
 class EngineRow(msgspec.Struct, frozen=True):
-    """One engine at one level; ``pairs`` hold what the engine says and what the client saw."""
+    """One engine at one level; ``pairs`` hold the engine's and the client's value."""
 
     level: str
     engine: str
@@ -42,15 +42,15 @@ class EngineView(msgspec.Struct, frozen=True):
     """The section.
 
     Attributes:
-        told: whether any engine told anything.
+        has_data: whether any engine reported anything.
         charts: one per workload.
-        columns: name and heading of the figures that any engine tells.
-        pairs: heading of the figures that both sides have, and the engine's and the client's name for it.
-        rows: engine by engine, level by level.
+        columns: name and heading of the figures that any engine reports.
+        pairs: heading, engine's name and client's name of the figures that both have.
+        rows: one per level and engine.
         notes: why figures are missing.
     """
 
-    told: bool
+    has_data: bool
     charts: list[Markup]
     columns: list[tuple[str, str]]
     pairs: list[tuple[str, str, str]]
@@ -59,20 +59,20 @@ class EngineView(msgspec.Struct, frozen=True):
 
 
 def engine_view(run: Run) -> EngineView:
-    """Fold a run into the section."""
+    """Build the section of a run."""
     levels, engines = levels_of(run), engines_of(run)
     cells = [(level.title, cell) for level in levels for cell in level.cells if cell.valid]
     columns = [(title, name) for title, name in _COLUMNS if any(name in cell.server.intervals for _, cell in cells)]
     notes = Footnotes()
     rows = [_row(level, cell, columns, engine_class(engines.index(cell.engine)), notes) for level, cell in cells]
-    untold = [title for title, name in _COLUMNS if (title, name) not in columns]
+    unreported = [title for title, name in _COLUMNS if (title, name) not in columns]
     return EngineView(
-        told=any(cell.server.why is None for _, cell in cells),
+        has_data=any(cell.server.why is None for _, cell in cells),
         charts=_charts(levels, engines),
         columns=[(name, title) for title, name in columns],
         pairs=list(_PAIRS),
         rows=rows,
-        notes=[*notes.lines(), *([f"No engine here tells: {', '.join(untold)}."] if untold else [])],
+        notes=[*notes.lines(), *([f"No engine here reports: {', '.join(unreported)}."] if unreported else [])],
     )
 
 
@@ -90,7 +90,7 @@ def _charts(levels: Sequence[Level], engines: Sequence[str]) -> list[Markup]:
 
 
 def _stack(cell: Cell, engines: Sequence[str]) -> Stack | None:
-    """The parts that are known; of an engine that tells nothing the whole, as one."""
+    """The known parts; for an engine that reports nothing, one unattributed part."""
     known = cell.server.intervals
     if "client_e2e_mean_s" not in known:
         return None
@@ -99,7 +99,7 @@ def _stack(cell: Cell, engines: Sequence[str]) -> Stack | None:
         for part in PARTS
         if part.name in known and known[part.name].centre > 0
     ]
-    whole = [Segment("rest", "not told apart", known["client_e2e_mean_s"].centre)]
+    whole = [Segment("rest", "unattributed", known["client_e2e_mean_s"].centre)]
     return Stack(cell.engine, engines.index(cell.engine), segments or whole)
 
 
@@ -121,5 +121,5 @@ def _text(cell: Cell, name: str, title: str, notes: Footnotes) -> str:
         reason = cell.server.why or cell.server.reasons[name]
         subject = cell.engine if cell.server.why else f"{title} of {cell.engine}"
         return f"{ABSENT} {notes.mark(subject, reason)}"
-    unit, value = SEEN[name].unit, interval.centre
+    unit, value = ENGINE_FIGURES[name].unit, interval.centre
     return f"{value:.3g}" if unit is Unit.COUNT else value_text(unit, value)

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from results.levels import engines_of, levels_of
 from results.metrics import under_load
 from results.records import Outcome, RequestRecord
 from results.report.charts.svg import engine_class
-from results.report.levels import engines_of, levels_of
 from results.run import Run, Trial
 
 OUTCOMES = tuple(Outcome)

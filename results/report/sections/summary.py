@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 from markupsafe import Markup
 
+from results.levels import Level, engines_of, levels_of
 from results.metrics import CATALOGUE, Better, Metric
 from results.metrics.basis import family_of
 from results.records import Verdict
@@ -12,11 +13,10 @@ from results.report.charts.scales import Axis
 from results.report.charts.strips import dot_strip, strip_axis
 from results.report.charts.svg import engine_class
 from results.report.clients import WITH_ERROR, ErrorText, error_of
-from results.report.format import ABSENT, interval_parts, share_text, value_text
-from results.report.levels import Level, engines_of, levels_of
-from results.report.quality import Agrees, agrees_of
+from results.report.quality import MatchText, match_of
 from results.run import Cell, Run, Trial
 from results.statistics.interval import Interval
+from results.text.format import ABSENT, interval_parts, share_text, value_text
 
 
 def columns_of(run: Run) -> list[Metric]:
@@ -57,7 +57,7 @@ class Row(msgspec.Struct, frozen=True):
     failures: str
     failed: bool
     failed_share: str
-    agrees: Agrees
+    token_match: MatchText
     figures: list[Figure]
 
 
@@ -87,7 +87,7 @@ def _rows(run: Run, level: Level, engines: Sequence[str]) -> list[Row]:
             failures=f"{cell.failures[0]:,}/{cell.failures[1]:,}" if cell.failures[1] else f"{ABSENT} none ended",
             failed=cell.failures[0] > 0,
             failed_share=share_text(*cell.failures) if cell.failures[0] else "",
-            agrees=agrees_of(cell),
+            token_match=match_of(cell),
             figures=[
                 _figure(
                     metric,

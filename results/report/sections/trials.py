@@ -3,23 +3,23 @@
 import msgspec
 from markupsafe import Markup
 
+from results.levels import engines_of, levels_of
 from results.metrics import CATALOGUE, Unit, under_load
 from results.metrics.memory import peak_gpu_bytes
 from results.metrics.trial import observations_by_request
 from results.records import Verdict
 from results.report.charts.svg import engine_class
 from results.report.charts.timeline import Bar, Limits, timeline
-from results.report.charts.tracks import MOST_POINTS
-from results.report.findings import sentence
-from results.report.format import ABSENT, duration_text, interval_text, value_text
-from results.report.levels import engines_of, levels_of
-from results.report.quality import agrees
+from results.report.charts.tracks import MAX_POINTS
+from results.report.quality import match_text
 from results.report.sections.waterfalls import Waterfalls, waterfalls
 from results.report.verdict import primary_level
 from results.run import Run, Trial
 from results.statistics.within import own_interval
+from results.text.findings import sentence
+from results.text.format import ABSENT, duration_text, interval_text, value_text
 
-MOST_BARS = 400
+MAX_BARS = 400
 BAR_BUDGET = 4_800
 POINT_BUDGET = 60_000
 """Bars, and points of the lines below them, over all timelines together: with them the page stays under 1 MB."""
@@ -41,7 +41,7 @@ class TrialRow(msgspec.Struct, frozen=True):
     requests: str
     ttft: str
     itl: str
-    agrees: str
+    token_match: str
     foreign_load: str
     remarks: list[str]
 
@@ -92,7 +92,7 @@ def trial_rows(run: Run) -> list[TrialRow]:
             requests="–",
             ttft=ABSENT,
             itl=ABSENT,
-            agrees="–",
+            token_match=ABSENT,
             foreign_load="–",
             remarks=["no end of it is in the log: it was not reached, or was cut off", *run.torn.get(plan.id, [])],
         )
@@ -105,8 +105,8 @@ def timelines(run: Run) -> list[Timeline]:
     """One chart per finished trial, in the order of the plan."""
     drawn = max(1, len(run.finished))
     limits = Limits(
-        bars=min(MOST_BARS, max(_FEWEST_BARS, BAR_BUDGET // drawn)),
-        points=min(MOST_POINTS, max(_FEWEST_POINTS, POINT_BUDGET // (drawn * _LINES))),
+        bars=min(MAX_BARS, max(_FEWEST_BARS, BAR_BUDGET // drawn)),
+        points=min(MAX_POINTS, max(_FEWEST_POINTS, POINT_BUDGET // (drawn * _LINES))),
     )
     level = primary_level(levels_of(run))
     at_level = [trial for trial in run.finished if level and trial.record.load == level.load]
@@ -136,7 +136,7 @@ def _row(trial: Trial, engines: list[str], torn: list[str]) -> TrialRow:
         requests=f"{record.planned_requests:,}",
         ttft=_own_median(trial, "ttft"),
         itl=_own_median(trial, "itl"),
-        agrees=_agrees(trial),
+        token_match=_token_match(trial),
         foreign_load=value_text(Unit.SHARE, trial.metrics["foreign_cpu_share"].value),
         remarks=[
             *map(sentence, record.invalidating),
@@ -156,8 +156,8 @@ def _own_median(trial: Trial, latency: str) -> str:
     return value_text(metric.unit, value) if found is None else interval_text(metric, found)
 
 
-def _agrees(trial: Trial) -> str:
-    shown = agrees(trial.quality.summary if trial.quality else None, "")
+def _token_match(trial: Trial) -> str:
+    shown = match_text(trial.quality.summary if trial.quality else None, "")
     return f"{shown.text} {shown.answers}".rstrip()
 
 

@@ -1,28 +1,28 @@
-"""What other tools would have printed for the same requests, beside ours, and why the numbers differ."""
+"""Figures that other tools would report for the same requests, next to ours, and why they differ."""
 
 from collections.abc import Sequence
 
 import msgspec
 
+from results.levels import Level, engines_of, levels_of
 from results.metrics import CATALOGUE
 from results.metrics.basis import family_of
 from results.report.charts.svg import engine_class
-from results.report.format import listed, value_text
-from results.report.levels import Level, engines_of, levels_of
 from results.report.verdict import primary_level
 from results.run import Cell, Run
+from results.text.format import listed, value_text
 from results.views import VIEWS, Tool
-from results.views.side_by_side import COLUMNS, Seen, look, not_in_the_log, ours, theirs
+from results.views.side_by_side import COLUMNS, ViewedTrial, not_in_the_log, ours, theirs, view_trials
 
 _SAME = 0.005
-"""Relative difference below which two numbers are called the same."""
+"""Relative difference below which two numbers count as equal."""
 
 
 class Number(msgspec.Struct, frozen=True):
-    """One number, how far it is from ours, and the anchor of its definition (empty where there is none)."""
+    """One number, its difference from ours, and the anchor of its definition (empty if it has none)."""
 
     text: str
-    apart: str
+    difference: str
     anchor: str
 
 
@@ -34,7 +34,7 @@ class ToolRow(msgspec.Struct, frozen=True):
 
 
 class EngineViews(msgspec.Struct, frozen=True):
-    """One engine: our numbers and every tool's."""
+    """Our numbers and every tool's for one engine."""
 
     engine: str
     colour: str
@@ -43,7 +43,7 @@ class EngineViews(msgspec.Struct, frozen=True):
 
 
 class ViewPanel(msgspec.Struct, frozen=True):
-    """One level; ``primary`` is that of the verdict."""
+    """One load level; ``primary`` marks that of the verdict."""
 
     key: str
     title: str
@@ -51,8 +51,8 @@ class ViewPanel(msgspec.Struct, frozen=True):
     engines: list[EngineViews]
 
 
-class Meaning(msgspec.Struct, frozen=True):
-    """What a tool means by one of its metrics; ``tool`` is empty but for its first one."""
+class ToolDefinition(msgspec.Struct, frozen=True):
+    """A tool's definition of one metric; ``tool`` is set on its first definition only."""
 
     anchor: str
     tool: str
@@ -66,34 +66,34 @@ class Views(msgspec.Struct, frozen=True):
 
     columns: list[str]
     panels: list[ViewPanel]
-    meanings: list[Meaning]
+    definitions: list[ToolDefinition]
     missing: list[str]
 
 
 def views_section(run: Run) -> Views:
-    """Look at a run as each tool would."""
-    levels, seen = levels_of(run), look(run)
+    """Build the section of a run."""
+    levels, seen = levels_of(run), view_trials(run)
     return Views(
         columns=[column.title for column in COLUMNS],
         panels=[_panel(run, level, f"level{i}", seen, primary_level(levels)) for i, level in enumerate(levels)],
-        meanings=[meaning for tool in VIEWS.values() for meaning in _meanings(tool)],
+        definitions=[definition for tool in VIEWS.values() for definition in _definitions(tool)],
         missing=[f"{listed(titles)}: {line}" for line, titles in not_in_the_log(list(VIEWS), seen).items()],
     )
 
 
-def _panel(run: Run, level: Level, key: str, seen: Sequence[Seen], primary: Level | None) -> ViewPanel:
+def _panel(run: Run, level: Level, key: str, seen: Sequence[ViewedTrial], primary: Level | None) -> ViewPanel:
     engines = [_engine(run, cell, seen) for cell in level.cells if cell.valid]
     return ViewPanel(key, level.title, level is primary, engines)
 
 
-def _engine(run: Run, cell: Cell, seen: Sequence[Seen]) -> EngineViews:
+def _engine(run: Run, cell: Cell, seen: Sequence[ViewedTrial]) -> EngineViews:
     own = ours(cell)
     rows: list[ToolRow] = []
     for name, centres in theirs(cell, seen).items():
-        anchors = [_anchor(name, column.concept.name) for column in COLUMNS]
+        anchors = [_anchor(name, column.family.name) for column in COLUMNS]
         pairs = zip(centres, own, anchors, strict=True)
         numbers = [
-            Number(text, _apart(centre, mine), anchor if anchor in _ANCHORS else "")
+            Number(text, _difference(centre, mine), anchor if anchor in _ANCHORS else "")
             for text, (centre, mine, anchor) in zip(_texts(centres), pairs, strict=True)
         ]
         rows.append(ToolRow(VIEWS[name].title, numbers))
@@ -109,30 +109,32 @@ def _texts(centres: Sequence[float | None]) -> list[str]:
     return [value_text(CATALOGUE[column.metric].unit, value) for column, value in pairs]
 
 
-def _apart(centre: float | None, mine: float | None) -> str:
-    """``+12 %``; empty where it is the same or one of the two is missing."""
+def _difference(centre: float | None, mine: float | None) -> str:
+    """``+12 %``, ``=`` if equal, or empty if either is missing."""
     if centre is None or not mine:
         return ""
-    apart = centre / mine - 1
-    if abs(apart) < _SAME:
+    difference = centre / mine - 1
+    if abs(difference) < _SAME:
         return "="
-    digits = f"{100 * abs(apart):.2g}" if abs(apart) < 0.1 else f"{100 * abs(apart):,.0f}"
-    return f"{'+' if apart > 0 else '−'}{digits} %"
+    digits = f"{100 * abs(difference):.2g}" if abs(difference) < 0.1 else f"{100 * abs(difference):,.0f}"
+    return f"{'+' if difference > 0 else '−'}{digits} %"
 
 
-def _meanings(tool: Tool) -> list[Meaning]:
-    """A tool's definitions; the first one of each concept is what its numbers link to."""
-    found: list[Meaning] = []
+def _definitions(tool: Tool) -> list[ToolDefinition]:
+    """A tool's definitions; numbers link to the first one of their metric family."""
+    definitions: list[ToolDefinition] = []
     for definition in tool.definitions:
-        anchor = _anchor(tool.name, definition.concept.name)
-        taken = any(one.anchor == anchor for one in found)
-        title = "" if found else f"{tool.title} {tool.version}"
-        found.append(Meaning("" if taken else anchor, title, definition.name, definition.formula, definition.why))
-    return found
+        anchor = _anchor(tool.name, definition.family.name)
+        used = any(each.anchor == anchor for each in definitions)
+        title = "" if definitions else f"{tool.title} {tool.version}"
+        definitions.append(
+            ToolDefinition("" if used else anchor, title, definition.name, definition.formula, definition.why)
+        )
+    return definitions
 
 
-def _anchor(tool: str, concept: str) -> str:
-    return f"view-{tool}-{concept.lower()}"
+def _anchor(tool: str, family: str) -> str:
+    return f"view-{tool}-{family.lower()}"
 
 
-_ANCHORS = {meaning.anchor for tool in VIEWS.values() for meaning in _meanings(tool)}
+_ANCHORS = {definition.anchor for tool in VIEWS.values() for definition in _definitions(tool)}

@@ -20,7 +20,7 @@ CHUNK_BUDGET = 48_000
 TEXT_BUDGET = 100_000
 STROKE_BUDGET = 12_000
 """Chunks, characters of answers, and strokes of the drawings, over the whole page."""
-MOST_TEXT, MOST_ERROR, MOST_FAILED = 600, 300, 20
+MAX_TEXT, MAX_ERROR, MAX_FAILED = 600, 300, 20
 """Characters of one answer and of one error; failed requests of a trial that are never left out."""
 _FEWEST_STROKES = 48
 _UNIT_NS = 10_000
@@ -68,7 +68,7 @@ def waterfalls(run: Run, colours: Sequence[str]) -> list[Waterfalls]:
     """
     count = max(1, len(run.finished))
     kept = [_kept(trial, CHUNK_BUDGET // count) for trial in run.finished]
-    letters = min(MOST_TEXT, TEXT_BUDGET // max(1, sum(len(requests) for requests in kept)))
+    letters = min(MAX_TEXT, TEXT_BUDGET // max(1, sum(len(requests) for requests in kept)))
     strokes = max(_FEWEST_STROKES, STROKE_BUDGET // (count * SLOWEST))
     return [
         Waterfalls(
@@ -105,7 +105,7 @@ def packed(times_ns: Sequence[int], start_ns: int) -> str:
 def _kept(trial: Trial, chunks: int) -> list[RequestRecord]:
     """Requests at even distances, with about ``chunks`` chunks; the slowest and some failed ones in any case."""
     share = min(1.0, chunks / max(1, sum(len(request.chunk_ns) for request in trial.requests)))
-    failed = [request.index for request in trial.requests if request.outcome is not Outcome.OK][:MOST_FAILED]
+    failed = [request.index for request in trial.requests if request.outcome is not Outcome.OK][:MAX_FAILED]
     always = {request.index for request in slowest_of(trial)} | set(failed)
     planned = sorted(trial.requests, key=lambda request: request.planned_ns)
     return [
@@ -129,7 +129,7 @@ def _shown(request: RequestRecord, letters: int) -> Shown:
         tokens=None if set(request.chunk_tokens) <= {1} else request.chunk_tokens,
         text=request.text[:letters],
         letters=len(request.text),
-        error=None if request.error is None else request.error[:MOST_ERROR],
+        error=None if request.error is None else request.error[:MAX_ERROR],
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from results.comparing import compare_sides
+from results.comparison import compare_sides
 from results.errors import NoEvidence, NotComparable
 from results.metrics import HEADLINE, absent
 from results.records import Slo
@@ -14,6 +14,7 @@ from results.sides import labels, select, together
 from results.statistics import Judgement
 from results.statistics.two_sample import Method
 from results.terms import Terms
+from results.text.comparison import reason_text
 from tests.results.amending import amend, amend_trial
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 
@@ -106,18 +107,18 @@ def test_terms_that_cannot_be(terms: dict[str, object], message: str) -> None:
 @pytest.mark.parametrize(
     ("trial", "changes", "message"),
     [
-        (None, {"environment": {"cpu": "other"}}, r"with different cpu \(Xeon 8468 and other\)"),
-        (None, {"slo": Slo(ttft_s=1.0)}, r"with different slo.ttft_s \(0.2 and 1.0\)"),
+        (None, {"environment": {"cpu": "other"}}, r"in cpu \(Xeon 8468 and other\)"),
+        (None, {"slo": Slo(ttft_s=1.0)}, r"in slo.ttft_s \(0.2 and 1.0\)"),
         (
             None,
             {"experiment": {"trial": {"duration_s": 60.0}}},
-            r"with different trial.duration_s \(unset and 60.0\)",
+            r"in trial.duration_s \(unset and 60.0\)",
         ),
-        ("r1-e0-1", {"workload_sha256": "f"}, "at c=1 the two were sent different traffic"),
+        ("r1-e0-1", {"workload_sha256": "f"}, "at c=1 the two sides were sent different traffic"),
         (
             "r1-e0-1",
             {"engine_description": {"label": "only", "adapter": "x", "model_sha256": "f"}},
-            "the two served different weights",
+            "the two sides served different weights",
         ),
     ],
 )
@@ -154,7 +155,7 @@ def test_sides_of_different_sessions_inside_one_run_are_different_runs(tmp_path:
     path = build_run(tmp_path, replace(RESUMED, adopted=dict.fromkeys(of_a, "yesterday")))
     found = compare_sides(select(f"{path}@a"), select(f"{path}@b")).primary
     assert found.judgement is Judgement.UNCLEAR
-    assert found.why.startswith("the noise between runs is not known")
+    assert reason_text(found).startswith("the noise between runs is unknown")
 
 
 def test_a_baseline_of_several_runs_shows_the_noise_between_them(tmp_path: Path) -> None:
@@ -174,7 +175,7 @@ def test_a_baseline_of_several_runs_shows_the_noise_between_them(tmp_path: Path)
     assert found.ratio is not None
     assert found.ratio.centre == pytest.approx(1, abs=0.05)
     assert labels(baseline, candidate)[0] == "only (d9 and 9 before it)"
-    with pytest.raises(NotComparable, match="a side is one engine, not other and only"):
+    with pytest.raises(NotComparable, match="a side must be one engine, not other and only"):
         together([candidate, msgspec.structs.replace(runs[0], engine="other")])
 
 
@@ -189,4 +190,4 @@ def test_a_percentile_that_a_trial_lacks_is_not_compared(tmp_path: Path) -> None
         a, msgspec.structs.replace(b, sessions={session: lacking}), Terms(metrics=("ttft_p90_s",), primary="ttft_p90_s")
     ).primary
     assert (found.judgement, found.ratio) == (Judgement.UNCLEAR, None)
-    assert found.why == f"absent in 1 of 6 trials of B: {few.reason}"
+    assert reason_text(found) == f"absent in 1 of 6 trials of B: {few.reason}"

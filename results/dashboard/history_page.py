@@ -11,13 +11,13 @@ from results.history import history_of
 from results.index import Index
 from results.metrics import CATALOGUE, HEADLINE
 from results.report.charts.history import Level, history_chart
-from results.report.format import moment_text
 from results.report.history_table import change_texts, commits, history_notes, outcome_text, title
 from results.series import Change, Drift, Series, is_worse
+from results.text.format import moment_text
 
 NEWEST = 500
 """Runs that are looked at."""
-_MOST_CHARTS = 24
+_MAX_CHARTS = 24
 
 
 class Chart(msgspec.Struct, frozen=True):
@@ -103,8 +103,8 @@ def history_page(index: Index, asked: Mapping[str, str]) -> HistoryPage:
         steps=[step for _, step in dated],
         outcome=outcome_text(series),
         notes=history_notes(series),
-        charts=[_chart(entry) for entry in drawn[:_MOST_CHARTS]],
-        more=max(0, len(drawn) - _MOST_CHARTS),
+        charts=[_chart(entry) for entry in drawn[:_MAX_CHARTS]],
+        more=max(0, len(drawn) - _MAX_CHARTS),
     )
 
 

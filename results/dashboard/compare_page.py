@@ -1,4 +1,4 @@
-"""Two sides beside each other: the gate's sentence, and every ratio with its interval on one axis."""
+"""The comparison page: the gate's verdict, and every ratio with its interval on one axis."""
 
 from itertools import groupby
 from pathlib import Path
@@ -6,20 +6,21 @@ from pathlib import Path
 import msgspec
 from markupsafe import Markup
 
-from results.comparing import Compared, compare_sides
-from results.dashboard.rendering import served
+from results.comparison import EngineComparison, compare_sides
+from results.dashboard.pages import served
 from results.errors import NoEvidence, ResultsError
 from results.gate import GateVerdict, judge
 from results.metrics import CATALOGUE, HEADLINE
 from results.report.charts.scales import Axis
 from results.report.charts.strips import ratio_axis, ratio_strip
 from results.report.compare_table import SIGNS, smallest_text, tally, title
-from results.report.format import effect_text
 from results.report.gate import doubt_texts, regression_texts
 from results.run import load
-from results.sides import SideOfRun, side_of
+from results.sides import Side, side_of
 from results.statistics import Comparison, Judgement
 from results.terms import Terms
+from results.text.comparison import why_text
+from results.text.format import effect_text
 
 _CLASSES = {
     Judgement.BETTER: "better",
@@ -36,36 +37,36 @@ class Row(msgspec.Struct, frozen=True):
     is_primary: bool
     ratio: str
     strip: Markup
-    word: str
+    judgement: str
     class_: str
-    would_show: str
+    detectable: str
     why: str
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A side that could be chosen: its value in the query, and what it is called."""
+    """An option for a side: value in the query string, and text."""
 
     value: str
     text: str
 
 
 class ComparePage(msgspec.Struct, frozen=True, kw_only=True):
-    """What the page shows.
+    """Content of the page.
 
     Attributes:
         name: title of the page.
-        choices: sides that the runs at hand have.
-        metrics: names that may be the primary one, and their titles.
-        a: the side chosen as the baseline.
-        b: as the candidate.
-        primary: the metric asked for; empty for the rule.
+        choices: sides available in the chosen runs.
+        metrics: names and titles of possible primary metrics.
+        a: side chosen as the baseline.
+        b: side chosen as the candidate.
+        primary: name of the primary metric; empty for the default.
         problem: why there is no comparison.
-        outcome: the gate's word; empty where too few trials are valid.
-        sentence: of the primary metric.
-        lines: regressions beside it.
-        notes: what a reader must know.
-        levels: heading and rows of each load.
-        tally: how many of each word, and what they hold for.
+        outcome: the gate's outcome; empty if too few trials are valid.
+        sentence: result of the primary metric.
+        lines: regressions and doubts.
+        notes: caveats.
+        levels: heading and rows of each load level.
+        tally: count of each judgement, and their confidence level.
     """
 
     name: str
@@ -84,19 +85,19 @@ class ComparePage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_html(root: Path, a: str, b: str, primary: str) -> str:
-    """The page.
+    """Render the page.
 
     Args:
         root: folder of the runs.
-        a: ``RUN@ENGINE``, or ``RUN``: then its first engine, or that which the other side has too.
-        b: likewise.
-        primary: name of the metric that decides; empty for the rule of :mod:`results.primary`.
+        a: ``RUN@ENGINE``, or ``RUN`` for the engine that the other side has too, else its first engine.
+        b: as ``a``.
+        primary: name of the primary metric; empty for the rule of :mod:`results.primary`.
     """
     return served("compare.html", compare_page(root, a, b, primary))
 
 
 def compare_page(root: Path, a: str, b: str, primary: str) -> ComparePage:
-    """What :func:`compare_html` shows."""
+    """Build the content of the page, with the arguments of :func:`compare_html`."""
     try:
         choices = _choices(root, a, b)
     except ResultsError as error:
@@ -119,30 +120,30 @@ def compare_page(root: Path, a: str, b: str, primary: str) -> ComparePage:
 
 def _choices(root: Path, a: str, b: str) -> list[str]:
     runs = dict.fromkeys(side.partition("@")[0] for side in (a, b))
-    found: list[str] = []
+    choices: list[str] = []
     for run in runs:
         plans = load(root / run).manifest.trials
-        found += [f"{run}@{engine}" for engine in dict.fromkeys(plan.engine for plan in plans)]
-    return found
+        choices += [f"{run}@{engine}" for engine in dict.fromkeys(plan.engine for plan in plans)]
+    return choices
 
 
 def _sides(a: str, b: str, choices: list[str]) -> tuple[str, str]:
-    """Both sides in full: an engine that was not named is the one that the other side has too, else the first left."""
-    pairs = [(x, y) for x in _meant(a, choices) for y in _meant(b, choices) if x != y]
+    """Complete both sides: an unnamed engine is the one that the other side has too, else the first one left."""
+    pairs = [(x, y) for x in _matching(a, choices) for y in _matching(b, choices) if x != y]
     same = (pair for pair in pairs if pair[0].partition("@")[2] == pair[1].partition("@")[2])
     return next(same, pairs[0] if pairs else (a, b))
 
 
-def _meant(side: str, choices: list[str]) -> list[str]:
-    return [one for one in choices if side == one or ("@" not in side and one.startswith(f"{side}@"))]
+def _matching(side: str, choices: list[str]) -> list[str]:
+    return [choice for choice in choices if side == choice or ("@" not in side and choice.startswith(f"{side}@"))]
 
 
-def _side(root: Path, side: str) -> SideOfRun:
+def _side(root: Path, side: str) -> Side:
     run, _, engine = side.partition("@")
     return side_of(load(root / run), engine)
 
 
-def _filled(page: ComparePage, a: SideOfRun, b: SideOfRun, terms: Terms) -> ComparePage:
+def _filled(page: ComparePage, a: Side, b: Side, terms: Terms) -> ComparePage:
     try:
         verdict = judge(a, b, terms)
     except NoEvidence as error:
@@ -159,24 +160,24 @@ def _with_outcome(page: ComparePage, verdict: GateVerdict) -> ComparePage:
     )
 
 
-def _with_rows(page: ComparePage, compared: Compared, notes: list[str]) -> ComparePage:
-    axis = ratio_axis((one.ratio for one in compared.comparisons), compared.terms.band)
+def _with_rows(page: ComparePage, compared: EngineComparison, notes: list[str]) -> ComparePage:
+    axis = ratio_axis((comparison.ratio for comparison in compared.comparisons), compared.terms.band)
     levels = [
-        (level, [_row(one, compared, axis) for one in members])
-        for level, members in groupby(compared.comparisons, key=lambda one: one.level)
+        (level, [_row(comparison, compared, axis) for comparison in members])
+        for level, members in groupby(compared.comparisons, key=lambda comparison: comparison.level)
     ]
     return msgspec.structs.replace(page, notes=notes, levels=levels, tally=tally(compared))
 
 
-def _row(one: Comparison, compared: Compared, axis: Axis) -> Row:
-    class_ = _CLASSES[one.judgement]
+def _row(comparison: Comparison, compared: EngineComparison, axis: Axis) -> Row:
+    class_ = _CLASSES[comparison.judgement]
     return Row(
-        title=title(one),
-        is_primary=one is compared.primary,
-        ratio=effect_text(one),
-        strip=ratio_strip(title(one), axis, one.ratio, compared.terms.band, class_),
-        word=f"{SIGNS[one.judgement]} {one.judgement.value}",
+        title=title(comparison),
+        is_primary=comparison is compared.primary,
+        ratio=effect_text(comparison),
+        strip=ratio_strip(title(comparison), axis, comparison.ratio, compared.terms.band, class_),
+        judgement=f"{SIGNS[comparison.judgement]} {comparison.judgement.value}",
         class_=class_,
-        would_show=smallest_text(one),
-        why=one.why,
+        detectable=smallest_text(comparison),
+        why=why_text(compared, comparison),
     )

@@ -1,4 +1,4 @@
-"""Views on a terminal: all tools side by side, or one of them in full, each with why it differs from ours."""
+"""Figures of other tools as tables: all tools side by side, or one tool in full, with why they differ from ours."""
 
 from collections.abc import Sequence
 
@@ -7,22 +7,22 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from results.levels import levels_of
 from results.metrics import CATALOGUE
 from results.records import Verdict
-from results.report.format import ABSENT, plain, value_text
-from results.report.levels import levels_of
 from results.report.terminal_table import terminal_table
 from results.run import Cell, Run
+from results.text.format import ABSENT, plain, value_text
 from results.views import VIEWS, Tool
-from results.views.side_by_side import COLUMNS, Seen, look, not_in_the_log, ours, theirs
+from results.views.side_by_side import COLUMNS, ViewedTrial, not_in_the_log, ours, theirs, view_trials
 
 WIDTH = 110
-"""Columns that the tables want where there is no terminal."""
+"""Width of the tables if the output is not a terminal."""
 
 
 def print_views(run: Run, console: Console) -> None:
-    """Print all tools side by side, one table for each engine and load, then why they differ."""
-    seen = look(run)
+    """Print all tools side by side, one table per engine and load, then why they differ."""
+    seen = view_trials(run)
     for level in levels_of(run):
         for cell in level.cells:
             console.print(_side_by_side(cell, level.title, seen))
@@ -37,20 +37,20 @@ def print_views(run: Run, console: Console) -> None:
 
 def print_tool(run: Run, name: str, console: Console) -> None:
     """Print one tool's figures for every finished trial, under its own names, then its definitions."""
-    tool, seen = VIEWS[name], look(run)
+    tool, seen = VIEWS[name], view_trials(run)
     for level in levels_of(run):
         for cell in level.cells:
-            members = [one for one in seen if cell.holds(one.trial)]
+            members = [viewed for viewed in seen if cell.holds(viewed.trial)]
             if members:
                 console.print(_in_full(name, f"{cell.engine}, {level.title}", members))
                 console.print()
     console.print(_definitions(tool))
-    for title, habit in msgspec.structs.asdict(tool.habits).items():
-        console.print(Text(f"{title}: {habit}"))
+    for title, convention in msgspec.structs.asdict(tool.conventions).items():
+        console.print(Text(f"{title}: {convention}"))
     _print_cannot([name], seen, console)
 
 
-def _side_by_side(cell: Cell, level: str, seen: Sequence[Seen]) -> Table:
+def _side_by_side(cell: Cell, level: str, seen: Sequence[ViewedTrial]) -> Table:
     table = _table(f"{plain(cell.engine)}, {plain(level)}")
     table.add_column("as")
     for column in COLUMNS:
@@ -66,21 +66,21 @@ def _texts(centres: Sequence[float | None]) -> list[str]:
     return [value_text(CATALOGUE[column.metric].unit, value) for column, value in pairs]
 
 
-def _in_full(name: str, title: str, members: Sequence[Seen]) -> Table:
+def _in_full(name: str, title: str, members: Sequence[ViewedTrial]) -> Table:
     table = _table(plain(title))
     table.add_column("figure")
-    for one in members:
-        mark = "" if one.trial.record.verdict is Verdict.VALID else " INVALID"
-        table.add_column(f"repeat {one.trial.record.repeat}{mark}", justify="right")
+    for viewed in members:
+        mark = "" if viewed.trial.record.verdict is Verdict.VALID else " INVALID"
+        table.add_column(f"repeat {viewed.trial.record.repeat}{mark}", justify="right")
     for figure in members[0].views[name].figures:
-        cells = [one.views[name].figures.get(figure) for one in members]
+        cells = [viewed.views[name].figures.get(figure) for viewed in members]
         numbers = [None if cell is None else cell.value.value for cell in cells]
         table.add_row(figure, *(ABSENT if number is None else _number(number) for number in numbers))
     return table
 
 
 def _number(value: float) -> str:
-    """Two decimals, as most tools print; none for a count, more where two would leave nothing."""
+    """Two decimals, as most tools print; none for a count, more for small values."""
     if value == int(value):
         return f"{value:,.0f}"
     return f"{value:,.2f}" if abs(value) >= 1 else f"{value:.4g}"
@@ -96,8 +96,8 @@ def _definitions(tool: Tool) -> Table:
     return table
 
 
-def _print_cannot(names: Sequence[str], seen: Sequence[Seen], console: Console) -> None:
-    """What the log does not hold, each line once, with the tools that would have looked at it."""
+def _print_cannot(names: Sequence[str], seen: Sequence[ViewedTrial], console: Console) -> None:
+    """Print what the log does not contain, with the tools that need it."""
     missed = not_in_the_log(names, seen)
     if missed:
         console.print(Text("\nNot in the log:", "bold"))

@@ -1,11 +1,11 @@
-"""Findings as sentences: what was seen, then what to do. The only place that words them."""
+"""Findings as sentences: what happened, then what to do. The only module that words them."""
 
 from collections.abc import Iterable
 
 from results.findings import Finding, FindingCode, Parameter
 from results.metrics import CATALOGUE, Unit
 from results.objectives import Miss
-from results.report.format import share_text, value_text
+from results.text.format import share_text, value_text
 
 SENTENCES: dict[FindingCode, str] = {
     FindingCode.ENGINE_DIED: "the engine died: {detail}; read the end of its log",
@@ -109,23 +109,23 @@ SENTENCES: dict[FindingCode, str] = {
     ),
     FindingCode.IMPORTED: "{tool} measured this trial; its client's error is unknown, and nothing was sampled",
 }
-"""A template for each code; its fields are the code's parameters, written as their names' endings ask."""
+"""Template of each code; parameters are formatted by the unit suffix of their names."""
 _LATENCIES = {"ttft": "TTFT", "chunk_gap": "the gap between chunks"}
 
 
 def sentence(finding: Finding) -> str:
-    """One line of plain English, without a full stop. It may quote engines: :func:`~results.report.format.plain` it."""
+    """One sentence without a full stop. It may quote engine output: :func:`~results.text.format.plain` it."""
     texts = {name: _text(name, value) for name, value in finding.parameters.items()}
     return SENTENCES[finding.code].format_map(texts)
 
 
 def sentences(findings: Iterable[Finding]) -> str:
-    """All of them in one line."""
+    """Several findings in one line."""
     return "; also: ".join(map(sentence, findings))
 
 
 def miss_sentence(miss: Miss) -> str:
-    """``ttft_p99<500ms: it was 550 ms``, or why nothing was seen of it."""
+    """``ttft_p99<500ms: it was 550 ms``, or why the value is absent."""
     if miss.value.value is None:
         return f"{miss.objective}: {miss.value.reason}"
     return f"{miss.objective}: it was {value_text(CATALOGUE[miss.metric].unit, miss.value.value)}"

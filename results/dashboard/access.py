@@ -1,9 +1,9 @@
-"""Who may ask the dashboard: the one module that lets a request in.
+"""Access control of the dashboard; the only module that admits requests.
 
-It guarantees: nothing but loopback is listened on unless somebody said so; whoever comes over the network shows a
-token; a request whose ``Host`` is none of ours is turned away (DNS rebinding), and so is one that another site's page
-makes (``Origin``, ``Sec-Fetch-Site``), but for a link that the user clicks; no page of ours stands in a frame or is
-kept in a cache; a token that came in an address is taken out of it.
+Guarantees: it listens on loopback only unless told otherwise; requests over the network must present a token; requests
+with a foreign ``Host`` (DNS rebinding) and requests made by other sites' pages (``Origin``, ``Sec-Fetch-Site``) are
+rejected, except for links that the user clicks; pages cannot be framed or cached; a token in an address is removed
+from it.
 """
 
 import hmac
@@ -32,13 +32,13 @@ _DATA_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
-class Doors(msgspec.Struct, frozen=True):
-    """What is let in.
+class AccessPolicy(msgspec.Struct, frozen=True):
+    """Which requests are admitted.
 
     Attributes:
-        host: address that is listened on.
-        names: values of ``Host`` that are ours, without the port, in lower case.
-        token: that every request must show; None for no token.
+        host: address to listen on.
+        names: accepted values of ``Host``, without port, in lower case.
+        token: token that every request must present; None for none.
     """
 
     host: str
@@ -46,68 +46,70 @@ class Doors(msgspec.Struct, frozen=True):
     token: str | None = None
 
 
-def doors_for(host: str, *, network: bool = False, names: tuple[str, ...] = (), token: str | None = None) -> Doors:
-    """The doors of an address.
+def access_policy(
+    host: str, *, network: bool = False, names: tuple[str, ...] = (), token: str | None = None
+) -> AccessPolicy:
+    """Build the access policy for an address.
 
     Args:
         host: address or name to listen on.
-        network: whether an address that other machines reach was asked for in so many words.
-        names: further values of ``Host`` that are ours: what a proxy or the DNS calls this machine.
-        token: that every request must show; the default is none on loopback and one drawn by lot beyond it.
+        network: whether listening on an address that other machines can reach was explicitly allowed.
+        names: further accepted values of ``Host``, such as the names that a proxy or the DNS uses for this machine.
+        token: token that every request must present; by default none on loopback and a random one otherwise.
 
     Raises:
-        NotServed: the address is no loopback one, and nobody said that it may be.
+        NotServed: the address is not loopback, and ``network`` is not set.
     """
     if _is_loopback(host):
-        return Doors(host, _LOOPBACK | {_as_host(host)} | {name.lower() for name in names}, token)
+        return AccessPolicy(host, _LOOPBACK | {_as_host(host)} | {name.lower() for name in names}, token)
     if not network:
         raise NotServed(
             f"{host} can be reached from other machines; add --network if that is wanted, and keep the token"
         )
     own = {_as_host(host), socket.gethostname().lower(), *(name.lower() for name in names)}
-    return Doors(host, _LOOPBACK | own, token or secrets.token_urlsafe(24))
+    return AccessPolicy(host, _LOOPBACK | own, token or secrets.token_urlsafe(24))
 
 
-def guard(doors: Doors) -> Middleware:
-    """The middleware that stands before every route."""
+def guard(access: AccessPolicy) -> Middleware:
+    """Build the middleware that checks every request."""
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-        refused = _refusal(request, doors)
-        bare = _without_token(request) if doors.token is not None and refused is None else None
+        refused = _refusal(request, access)
+        bare = _without_token(request) if access.token is not None and refused is None else None
         try:
             response = refused or bare or await handler(request)
         except web.HTTPException as error:
             _dress(error)
             raise
         _dress(response)
-        if bare is not None and doors.token is not None:
+        if bare is not None and access.token is not None:
             # Lax, so that a link in a chat opens; scripts of other sites are turned away by Sec-Fetch-Site.
-            response.set_cookie(COOKIE, doors.token, httponly=True, samesite="Lax", secure=_is_tls(request))
+            response.set_cookie(COOKIE, access.token, httponly=True, samesite="Lax", secure=_is_tls(request))
         return response
 
     return guarded
 
 
-def _refusal(request: web.Request, doors: Doors) -> web.Response | None:
+def _refusal(request: web.Request, access: AccessPolicy) -> web.Response | None:
     host = request.headers.get("Host", "")
-    if _name_of(host) not in doors.names:
+    if _name_of(host) not in access.names:
         return _say(403, f"403: this dashboard does not answer for the host {host!r}; see --name")
     origin = request.headers.get("Origin")
     if origin is not None and origin not in {f"http://{host}", f"https://{host}"}:
         return _say(403, "403: another site's page may not ask this dashboard")
     if not _is_meant(request):
         return _say(403, "403: another site's page may not ask this dashboard; open its address yourself")
-    if doors.token is not None and not _shows(request, doors.token):
+    if access.token is not None and not _shows(request, access.token):
         return _say(401, "401: show the token: open the address that the dashboard printed, with its ?token=")
     return None
 
 
 def _is_meant(request: web.Request) -> bool:
-    """Whether a page of ours asks, or a user: by typing the address or by clicking a link to it.
+    """Whether the request comes from one of our pages, or from the user typing the address or clicking a link.
 
-    Images, frames and prefetches of other sites (another port of this host is another site) would fold logs on the
-    machine that is measuring. Programs and old browsers do not say what asks.
+    Images, frames and prefetches of other sites (including other ports of this host) would make the measuring machine
+    process logs. Programs and old browsers do not send these headers.
     """
     headers = request.headers
     if headers.get("Sec-Fetch-Site", "none") in {"none", "same-origin"}:
@@ -117,9 +119,9 @@ def _is_meant(request: web.Request) -> bool:
 
 
 def _without_token(request: web.Request) -> web.Response | None:
-    """Sends a browser that shows the token in an address to the same address without it, for its history.
+    """Redirect a browser from an address with a token to the same address without it, to keep it out of its history.
 
-    None where the address has no token, or a program asks, which keeps no cookie.
+    None if the address has no token, or if the client is a program, which keeps no cookies.
     """
     if "token" not in request.query or "text/html" not in request.headers.get("Accept", ""):
         return None
@@ -129,7 +131,7 @@ def _without_token(request: web.Request) -> web.Response | None:
 
 
 def _is_tls(request: web.Request) -> bool:
-    """Whether a browser came over TLS. Anybody may send the proxy's header: it only makes a cookie stricter."""
+    """Whether the browser uses TLS. A forged proxy header only makes the cookie stricter."""
     return request.secure or request.headers.get("X-Forwarded-Proto", "").lower() == "https"
 
 
@@ -153,7 +155,7 @@ def _say(status: int, text: str) -> web.Response:
 
 
 def _name_of(host: str) -> str:
-    """``Host`` without its port; what is no host at all stays as it is, and is none of ours."""
+    """``Host`` without its port; anything malformed is returned unchanged and does not match."""
     name, _, port = host.rpartition(":")
     return (name if port.isdigit() and name else host).lower()
 

@@ -1,4 +1,4 @@
-"""A run's cells grouped by load level, so that the engines stand next to each other."""
+"""A run's cells grouped by load level, with the engines next to each other."""
 
 import msgspec
 
@@ -12,8 +12,8 @@ class Level(msgspec.Struct, frozen=True):
     Attributes:
         workload: its name.
         load: as planned.
-        title: heading: the load, after the workload's name where the run has more than one.
-        cells: one per engine, in the order of the plan.
+        title: heading: the load, preceded by the workload if the run has several.
+        cells: one per engine, in plan order.
     """
 
     workload: str
@@ -23,7 +23,7 @@ class Level(msgspec.Struct, frozen=True):
 
 
 def levels_of(run: Run) -> list[Level]:
-    """The levels in the order of the plan."""
+    """Return the levels in plan order."""
     loads = {(plan.workload, plan.load.label): plan.load for plan in run.manifest.trials}
     many = len({workload for workload, _ in loads}) > 1
     return [
@@ -38,5 +38,5 @@ def levels_of(run: Run) -> list[Level]:
 
 
 def engines_of(run: Run) -> list[str]:
-    """Engine labels in the order of the plan; their positions choose their colours."""
+    """Return the engine labels in plan order; an engine's position determines its colour."""
     return list(dict.fromkeys(plan.engine for plan in run.manifest.trials))

@@ -8,7 +8,7 @@ from results.dashboard.addresses import live_at, report_at, with_query
 from results.index import Index, Query, RunFacts
 from results.metrics import CATALOGUE
 from results.records import RunStatus
-from results.report.format import ABSENT, moment_text, value_text
+from results.text.format import ABSENT, moment_text, value_text
 
 PER_PAGE = 50
 _DIGITS = 9  # of a commit

@@ -1,9 +1,9 @@
-"""Compare two sides, after checking that they may be compared and that they did the same work.
+"""Compare two engines, after checking that conditions were equal and that both did the same work.
 
-One metric at one load is the primary one, named before anybody looks; all others are guardrails, whose words hold for
-all of them at once. How the sides were measured decides what their noise is. Trials of one run were interleaved, and
-are compared as such. Where a run has taken trials over from an earlier one, only repeats whose two trials belong to one
-session are. Sides of different runs carry the noise between runs (:mod:`results.statistics.between_runs`).
+One metric at one load is primary, fixed before any data is seen; all others are guardrails, whose judgements are
+corrected for multiplicity. How the sides were measured decides which noise applies. Trials of one run were interleaved
+and are compared as such. If a run reused trials of an earlier one, only repeats with both trials in one session are
+paired. Sides of different runs carry the noise between runs (:mod:`results.statistics.between_runs`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,32 +18,32 @@ from results.primary import primary_load, primary_metric
 from results.quality import QualitySummary, pooled
 from results.records import Load
 from results.reliability import Tally, tallies
-from results.sides import AnyTrial, SideOfRun, compared_value, labels, measured_requests
+from results.sides import AnyTrial, Side, compared_value, labels, measured_requests
 from results.statistics import Comparison, Judgement, compare_runs, compare_sessions, guardrails
-from results.statistics.between_runs import LEAST_RUNS, NoiseFloor
+from results.statistics.between_runs import MIN_RUNS, NoiseFloor
 from results.statistics.change_points import change_points
-from results.statistics.comparison import of_effect
-from results.statistics.two_sample import LEAST_PAIRS
+from results.statistics.comparison import Parameters, Reason, of_effect
+from results.statistics.two_sample import MIN_PAIRS
 from results.terms import Terms
 from results.work import WorkComparison, compare_work, per_token
 
 _COUNTS = frozenset({"requests_per_s", "goodput_per_s", "attainment"})
-"""Metrics that count requests on one side of an edge. All repeats send the same plan, so the one of N that lies on the
-edge is on it every time: a step of 1/N that no number of repeats averages."""
+"""Metrics that count requests on one side of a bound. All repeats send the same plan, so the same request lies at the
+bound each time: a step of 1/N that repeats do not average out."""
 
 
-class Compared(msgspec.Struct, frozen=True):
-    """B against A.
+class EngineComparison(msgspec.Struct, frozen=True):
+    """Two engines compared, B against A.
 
     Attributes:
         a: heading of the baseline.
         b: heading of the candidate.
-        primary: the comparison that the verdict speaks of.
-        comparisons: that one and the guardrails, level by level.
-        answers: how the answers of A and of B compare with the reference, by level; None where nobody looked.
-        terms: what was agreed.
-        work: whether the two did the same work, by level.
-        tallies: what INVALID trials and failed starts say of the engines.
+        primary: comparison of the primary metric.
+        comparisons: the primary comparison and the guardrails, level by level.
+        answers: level → token match of A's and of B's answers; None where no answer was compared with the reference.
+        terms: configuration of the comparison.
+        work: level → comparison of the work.
+        tallies: how often each engine failed trials or starts.
     """
 
     a: str
@@ -57,46 +57,50 @@ class Compared(msgspec.Struct, frozen=True):
 
     @property
     def guardrails(self) -> list[Comparison]:
-        """All but the primary one."""
-        return [one for one in self.comparisons if one is not self.primary]
+        """All comparisons but the primary one."""
+        return [comparison for comparison in self.comparisons if comparison is not self.primary]
 
 
-def compare_sides(a: SideOfRun, b: SideOfRun, terms: Terms | None = None, *, check: bool = True) -> Compared:
+def compare_sides(a: Side, b: Side, terms: Terms | None = None, *, check: bool = True) -> EngineComparison:
     """Compare B with A at every load level that was planned for both.
 
     Args:
         a: the baseline.
         b: the candidate.
-        terms: what was agreed.
-        check: whether all that must be equal has to be; engines of one run may serve a model in formats of their own.
+        terms: configuration of the comparison.
+        check: whether to require equal conditions, traffic and weights; engines of one run may serve a model in
+            different formats.
 
     Raises:
-        NotComparable: they were sent different bytes, served different weights or ran under different conditions.
+        NotComparable: traffic, weights or conditions differ.
     """
     terms = terms or Terms()
     shared = _shared(a, b)
     if check:
         _check(a, b, shared)
-    chief = primary_load(shared)
-    if chief is None:
-        raise NotComparable("the two have no load level in common")
+    main = primary_load(shared)
+    if main is None:
+        raise NotComparable("the two sides have no load level in common")
     pairs = {load.label: _pair(a, b, load.label, terms) for load in shared}
-    chosen = (chief.label, terms.primary or primary_metric(chief))
+    chosen = (main.label, terms.primary or primary_metric(main))
     rest = [
         (load.label, name)
         for load in shared
         for name in terms.names_at(load, _known(pairs[load.label]))
         if (load.label, name) != chosen
     ]
-    primary = _compared(pairs[chief.label], CATALOGUE[chosen[1]])
+    primary = _compared(pairs[main.label], CATALOGUE[chosen[1]])
     guarded = guardrails([_compared(pairs[level], CATALOGUE[name]) for level, name in rest])
-    return Compared(
+    return EngineComparison(
         *labels(a, b),
         primary=primary,
         comparisons=[
-            one
+            comparison
             for load in shared
-            for one in (*([primary] if load is chief else []), *(one for one in guarded if one.level == load.label))
+            for comparison in (
+                *([primary] if load is main else []),
+                *(guardrail for guardrail in guarded if guardrail.level == load.label),
+            )
         ],
         answers={level: (_answers(pair.trials[0]), _answers(pair.trials[1])) for level, pair in pairs.items()},
         terms=terms,
@@ -105,24 +109,24 @@ def compare_sides(a: SideOfRun, b: SideOfRun, terms: Terms | None = None, *, che
     )
 
 
-def _shared(a: SideOfRun, b: SideOfRun) -> list[Load]:
-    """Loads that were planned for both and of which something is known: one that voided all of B's trials counts."""
+def _shared(a: Side, b: Side) -> list[Load]:
+    """Loads planned for both with any finished trial, even if all of B's trials are INVALID."""
     planned = {load.label for load in b.loads}
     ended = {record.load.label for record in (*a.records, *b.records)}
     return [load for load in a.loads if load.label in planned & ended]
 
 
-def _check(a: SideOfRun, b: SideOfRun, shared: Sequence[Load]) -> None:
+def _check(a: Side, b: Side, shared: Sequence[Load]) -> None:
     if unequal := difference([run.manifest for run in (*a.runs, *b.runs)]):
-        raise NotComparable(f"the two were measured with different {unequal}; measure both alike")
+        raise NotComparable(f"the two sides differ in {unequal}; measure both under equal conditions")
     records = [*a.records, *b.records]
     weights = {record.engine_description.model_sha256 for record in records if record.engine_description}
     if len(weights) > 1:
-        raise NotComparable("the two served different weights; give both the same model")
+        raise NotComparable("the two sides served different weights; give both the same model")
     for level in (load.label for load in shared):
         if len({(record.workload, record.workload_sha256) for record in records if record.load.label == level}) > 1:
             raise NotComparable(
-                f"at {level} the two were sent different traffic; use the same workload, seed and limits"
+                f"at {level} the two sides were sent different traffic; use the same workload, seed and limits"
             )
 
 
@@ -132,13 +136,13 @@ class _Pair(msgspec.Struct, frozen=True):
     Attributes:
         sides: A and B.
         level: label of the load.
-        sessions: of each side its valid trials there, by session.
+        sessions: valid trials of each side at the load, by session.
         trials: the same in one list.
-        work: whether they did the same.
-        terms: what was agreed.
+        work: comparison of the work.
+        terms: configuration of the comparison.
     """
 
-    sides: tuple[SideOfRun, SideOfRun]
+    sides: tuple[Side, Side]
     level: str
     sessions: tuple[dict[str, list[AnyTrial]], dict[str, list[AnyTrial]]]
     trials: tuple[list[AnyTrial], list[AnyTrial]]
@@ -146,7 +150,7 @@ class _Pair(msgspec.Struct, frozen=True):
     terms: Terms
 
 
-def _pair(a: SideOfRun, b: SideOfRun, level: str, terms: Terms) -> _Pair:
+def _pair(a: Side, b: Side, level: str, terms: Terms) -> _Pair:
     of_a, of_b = a.valid_sessions(level), b.valid_sessions(level)
     trials_a, trials_b = ([trial for session in side.values() for trial in session] for side in (of_a, of_b))
     works_a, works_b = ([trial.work for trial in trials] for trials in (trials_a, trials_b))
@@ -155,58 +159,58 @@ def _pair(a: SideOfRun, b: SideOfRun, level: str, terms: Terms) -> _Pair:
 
 
 def _known(pair: _Pair) -> set[str]:
-    """Metrics that any of the trials has."""
+    """Names of the metrics that any trial has."""
     trials = [trial for side in pair.trials for trial in side]
     return {name for name in CATALOGUE if any(trial.metrics[name].value is not None for trial in trials)}
 
 
 def _answers(trials: Sequence[AnyTrial]) -> QualitySummary | None:
-    found = [trial.quality for trial in trials]
-    return pooled(sample for record in found if record for sample in record.samples)
+    records = [trial.quality for trial in trials]
+    return pooled(sample for record in records if record for sample in record.samples)
 
 
 def _compared(pair: _Pair, metric: Metric) -> Comparison:
-    for trials, of_whom in zip(pair.trials, "AB", strict=True):
+    for trials, side in zip(pair.trials, "AB", strict=True):
         reasons = [trial.metrics[metric.name].reason for trial in trials if compared_value(trial, metric.name) is None]
         if reasons:
-            why = f"absent in {len(reasons)} of {len(trials)} trials of {of_whom}: {reasons[0]}"
-            return of_effect(metric, pair.level, None, Judgement.UNCLEAR, why)
-    found = _measured(pair, metric)
+            parameters: Parameters = {"side": side, "absent_trials": len(reasons), "trials": len(trials)}
+            parameters["detail"] = reasons[0] or ""
+            return of_effect(metric, pair.level, None, Judgement.UNCLEAR, Reason.ABSENT, parameters=parameters)
+    comparison = _measured(pair, metric)
     if pair.work.is_equal or per_token(metric.name):
-        return found
-    why = f"unequal work, so requests do not compare: {pair.work.why}"
-    return msgspec.structs.replace(found, judgement=Judgement.UNCLEAR, why=why)
+        return comparison
+    return msgspec.structs.replace(comparison, judgement=Judgement.UNCLEAR, reason=Reason.UNEQUAL_WORK, parameters={})
 
 
 def _measured(pair: _Pair, metric: Metric) -> Comparison:
-    """The comparison that belongs to how the sides were measured."""
+    """Compare with the test that fits how the sides were measured."""
     alpha, band, level = pair.terms.alpha, pair.terms.band_of(metric), pair.level
     error = largest_error_s(metric.name, (*pair.trials[0], *pair.trials[1]))
-    least_error = _least_error(pair, metric)
+    min_error = _min_error(pair, metric)
     of_a, of_b = (_by_session(sessions, metric.name) for sessions in pair.sessions)
     if of_a.keys() == of_b.keys() and len(of_a) == 1:
         (values_a,), (values_b,) = of_a.values(), of_b.values()
         return compare_runs(
             metric, level, values_a, values_b, interleaved=True,
-            alpha=alpha, band=band, error=error, least_error=least_error,
+            alpha=alpha, band=band, error=error, min_error=min_error,
         )  # fmt: skip
     common = sorted(
         (session, repeat) for session, values in of_a.items() for repeat in values if repeat in of_b.get(session, {})
     )
-    if len(common) >= LEAST_PAIRS:
+    if len(common) >= MIN_PAIRS:
         paired_a, paired_b = (
             {number: side[session][repeat] for number, (session, repeat) in enumerate(common)} for side in (of_a, of_b)
         )
         return compare_runs(
             metric, level, paired_a, paired_b, interleaved=True, only_pairs=True,
-            alpha=alpha, band=band, error=error, least_error=least_error,
+            alpha=alpha, band=band, error=error, min_error=min_error,
         )  # fmt: skip
     runs_a, runs_b = ([list(values.values()) for values in side.values()] for side in (of_a, of_b))
     baseline = _since_last_step(runs_a)
-    floor = _floor(pair, metric.name) if len(baseline) < LEAST_RUNS else None
+    floor = _floor(pair, metric.name) if len(baseline) < MIN_RUNS else None
     return compare_sessions(
         metric, level, baseline, runs_b, floor=floor,
-        alpha=alpha, band=band, error=error, least_error=least_error,
+        alpha=alpha, band=band, error=error, min_error=min_error,
     )  # fmt: skip
 
 
@@ -218,8 +222,8 @@ def _by_session(sessions: Mapping[str, Sequence[AnyTrial]], name: str) -> dict[s
     }
 
 
-def _least_error(pair: _Pair, metric: Metric) -> float:
-    """The standard error that counts have at least: one request of a trial, or of all of them where it just failed."""
+def _min_error(pair: _Pair, metric: Metric) -> float:
+    """Lower bound of a count's standard error: one request per trial; for failures, one over all trials."""
     if metric.name not in {*_COUNTS, "failures"} or not all(pair.trials):
         return 0.0
     requests = [sum(map(measured_requests, trials)) for trials in pair.trials]
@@ -229,7 +233,7 @@ def _least_error(pair: _Pair, metric: Metric) -> float:
 
 
 def _since_last_step(runs: list[list[float]]) -> list[list[float]]:
-    """The runs of the level that holds now: what the baseline was before a change point is another thing."""
+    """The runs after the baseline's last change point; earlier ones belong to another level."""
     means = [sum(values) / len(values) for values in runs]
     if not all(mean > 0 for mean in means):
         return runs

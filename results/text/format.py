@@ -1,6 +1,6 @@
-"""Numbers and texts as people read them: the only place where units are scaled and digits are cut.
+"""Format numbers and text for display; the only module that scales units and rounds digits.
 
-Three significant digits, and a bound never shows finer steps than its centre. Absent is :data:`ABSENT`, never 0.
+Three significant digits; bounds have no more decimals than their centre. Absent values are :data:`ABSENT`, never 0.
 """
 
 import math
@@ -17,7 +17,7 @@ from results.statistics.comparison import Comparison
 from results.statistics.interval import Interval
 
 ABSENT = "–"
-HOPELESS = 10.0
+WIDE_FACTOR = 10.0
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 _BYTES = ((1024.0**3, "GiB"), (1024.0**2, "MiB"), (1024.0, "KiB"))
 _COUNTS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -33,7 +33,7 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """How one quantity is written: ``value / factor`` with ``decimals`` and ``suffix``."""
+    """Format of one quantity: ``value / factor`` with ``decimals`` and ``suffix``."""
 
     factor: float
     suffix: str
@@ -55,7 +55,7 @@ class Scale(msgspec.Struct, frozen=True):
 
 
 def scale_for(unit: Unit, magnitude: float) -> Scale:
-    """The scale in which ``magnitude`` reads well; its neighbours are then written in the same one."""
+    """Choose the scale for ``magnitude``; related values are written in the same one."""
     factor, suffix = _unit_of(unit, abs(magnitude))
     return Scale(factor, suffix, _decimals(abs(magnitude) / factor))
 
@@ -79,13 +79,13 @@ def interval_text(metric: Metric, interval: Interval | None) -> str:
 
 
 def bounds_text(interval: Interval, scale: Scale) -> str:
-    """``[50.3, 54.0]``, or empty where one trial gives no bounds.
+    """``[50.3, 54.0]``, or empty if there are no bounds.
 
-    Bounds :data:`HOPELESS` times away from their centre, as two trials give, are written as that factor.
+    Bounds at least :data:`WIDE_FACTOR` times away from their centre, as from two trials, are written as that factor.
     """
     if interval.low is None or interval.high is None:
         return ""
-    if interval.low > 0 and interval.high >= HOPELESS * interval.centre:
+    if interval.low > 0 and interval.high >= WIDE_FACTOR * interval.centre:
         factor = interval.high / interval.centre
         digits = f"{factor:,.0f}" if factor < 1_000 else f"{factor:.0e}".replace("e+0", "e").replace("e+", "e")
         return f"[÷{digits}, ×{digits}]"
@@ -93,7 +93,7 @@ def bounds_text(interval: Interval, scale: Scale) -> str:
 
 
 def ratio_text(ratio: Interval | None) -> str:
-    """``5.31× [5.02, 5.60]``: two or three decimals, as the half-width of the interval asks."""
+    """``5.31× [5.02, 5.60]``: two or three decimals, depending on the half-width of the interval."""
     if ratio is None:
         return ABSENT
     decimals = 2
@@ -103,11 +103,11 @@ def ratio_text(ratio: Interval | None) -> str:
     return f"{scale.number(ratio.centre)}× {bounds_text(ratio, scale)}".rstrip()
 
 
-def effect_text(one: Comparison) -> str:
-    """What a comparison found: ``5.31× [5.02, 5.60]`` of a ratio, ``−2.40 pp [−2.61, −2.19]`` of shares."""
-    if one.difference is None:
-        return ratio_text(one.ratio)
-    points = one.difference
+def effect_text(comparison: Comparison) -> str:
+    """The effect: ``5.31× [5.02, 5.60]`` for a ratio, ``−2.40 pp [−2.61, −2.19]`` for a difference of shares."""
+    if comparison.difference is None:
+        return ratio_text(comparison.ratio)
+    points = comparison.difference
     decimals = 1
     if points.low is not None and points.high is not None and points.high > points.low:
         decimals = min(4, max(1, 1 - math.floor(math.log10(50 * (points.high - points.low)))))
@@ -125,7 +125,7 @@ _SMALLEST_MS = 0.001
 
 
 def error_text(seconds: float) -> str:
-    """A client's error: ``± 0.13 ms``, always in milliseconds, since it is read beside latencies; two digits."""
+    """A client's error: ``± 0.13 ms``, always in milliseconds, with two significant digits."""
     scaled = seconds * 1e3
     if 0 < scaled < _SMALLEST_MS:
         return f"± <{_SMALLEST_MS} ms"
@@ -134,7 +134,7 @@ def error_text(seconds: float) -> str:
 
 
 def duration_text(seconds: float | None) -> str:
-    """A length of time: ``830 ms``, ``34.1 s``, ``12 min 05 s``, ``10 h 54 min``, ``46 d 12 h``."""
+    """A duration: ``830 ms``, ``34.1 s``, ``12 min 05 s``, ``10 h 54 min``, ``46 d 12 h``."""
     if seconds is None:
         return ABSENT
     if seconds < 120:
@@ -145,7 +145,7 @@ def duration_text(seconds: float | None) -> str:
 
 
 def short_text(value: float) -> str:
-    """A count in little room: ``0.05``, ``85``, ``1.2k``, ``131k``, ``9.8M``."""
+    """A short count: ``0.05``, ``85``, ``1.2k``, ``131k``, ``9.8M``."""
     factor, suffix = _first_that_fits(_COUNTS, abs(value), (1.0, ""))
     scaled = value / factor
     digits = f"{scaled:.2g}" if abs(scaled) < 9.95 else f"{scaled:.0f}"
@@ -153,7 +153,7 @@ def short_text(value: float) -> str:
 
 
 def moment_text(iso: str) -> str:
-    """``2026-11-20 10:15 UTC`` of an ISO 8601 text; one that is not is given back as it is."""
+    """``2026-11-20 10:15 UTC`` for an ISO 8601 text; any other text is returned unchanged."""
     try:
         moment = datetime.fromisoformat(iso)
     except ValueError:
@@ -162,17 +162,17 @@ def moment_text(iso: str) -> str:
 
 
 def share_text(part: float, whole: float) -> str:
-    """``2.7 %`` of a whole; absent when there is none."""
+    """``2.7 %`` of a whole; absent if the whole is 0."""
     return ABSENT if whole <= 0 else f"{100 * part / whole:.3g} %"
 
 
 def plain(text: str) -> str:
-    """``text`` without control characters: safe to print on a terminal, legal in HTML."""
+    """Remove control characters: safe to print on a terminal, legal in HTML."""
     return _UNPRINTABLE.sub(" ", text)
 
 
 def plain_block(text: str) -> str:
-    """The same line by line: newlines and tabs stay."""
+    """Like :func:`plain`, line by line, keeping newlines and expanding tabs."""
     return "\n".join(plain(line.replace("\t", "    ")) for line in text.splitlines())
 
 
@@ -207,12 +207,12 @@ def _decimals(scaled: float) -> int:
 
 
 def machine_text(manifest: Manifest) -> str:
-    """Where a run was measured."""
+    """The machine of a run."""
     return place_text(manifest.environment, manifest.host)
 
 
 def place_text(environment: Mapping[str, Any], host: str) -> str:
-    """A machine: ``AMD EPYC, 2 cores (bench-01)``; the host's name alone where nothing else is known."""
+    """A machine: ``AMD EPYC, 2 cores (bench-01)``; the host name alone if nothing else is known."""
     cores = environment.get("cores")
     gpus = [str(gpu.get("name")) for gpu in environment.get("gpus") or []]
     parts = [environment.get("cpu"), f"{cores} cores" if cores else None, *gpus]
