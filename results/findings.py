@@ -50,6 +50,8 @@ class FindingCode(StrEnum):
     NOT_STEADY = "not_steady"
     """Another trend across the window."""
     WINDOW_TOO_SHORT = "window_too_short"
+    WINDOW_EMPTY = "window_empty"
+    """No request was planned inside the window."""
     CLIENT_LATE = "client_late"
     """Requests were sent after their planned time."""
     CLIENT_OFF_RATE = "client_off_rate"
@@ -98,6 +100,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.SATURATED: Cause.ENGINE,
     FindingCode.NOT_STEADY: Cause.EXPERIMENT,
     FindingCode.WINDOW_TOO_SHORT: Cause.EXPERIMENT,
+    FindingCode.WINDOW_EMPTY: Cause.EXPERIMENT,
     FindingCode.CLIENT_LATE: Cause.CLIENT,
     FindingCode.CLIENT_OFF_RATE: Cause.CLIENT,
     FindingCode.CLIENT_STALLED: Cause.CLIENT,

@@ -96,6 +96,8 @@ def _invalidating(evidence: Evidence) -> Iterator[Finding]:
     yield from _failed(inside, evidence.max_failure_share)
     yield from _unsteady(evidence, load)
     yield from (finding for finding in _length(evidence) if finding.severity is Severity.INVALID)
+    if evidence.window.length_s > 0 and not inside and not evidence.engine_death:
+        yield invalid(FindingCode.WINDOW_EMPTY, window_s=evidence.window.length_s)
     yield from _late(inside)
     if evidence.load.concurrency is None:
         yield from off_schedule(inside)

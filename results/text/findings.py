@@ -32,6 +32,7 @@ SENTENCES: dict[FindingCode, str] = {
         "the window is {window_s} long and must be {needed_window_s} or more; raise trial.max_window_s, or give the "
         "workload more requests"
     ),
+    FindingCode.WINDOW_EMPTY: ("no request began inside the window of {window_s}; raise trial.duration_s, or the load"),
     FindingCode.CLIENT_LATE: (
         "the client sent {late_share} of the requests more than {send_lag_s} late; add client.workers"
     ),

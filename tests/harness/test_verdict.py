@@ -96,6 +96,12 @@ def test_a_window_that_is_shorter_than_it_must_be_is_no_evidence():
     assert found(ramp=ramp(10.0, 3.0), max_window_s=10.0) == []
 
 
+def test_a_window_in_which_no_request_began_is_no_evidence():
+    """Its metrics would be absent, and no failure would be counted."""
+    window = Window(900_000_000_000, 910_000_000_000)
+    assert invalidating(window=window) == [invalid(FindingCode.WINDOW_EMPTY, window_s=10.0)]
+
+
 def test_a_trial_that_never_had_a_window_is_no_evidence():
     assert found(window=Window(0, 0)) == [invalid(FindingCode.WINDOW_TOO_SHORT, window_s=0.0, needed_window_s=0.0)]
 

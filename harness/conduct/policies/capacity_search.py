@@ -19,7 +19,7 @@ from results.search import Attempt, Over, SearchConfig
 from results.search_fold import EngineState, engine_states
 from results.store import RunFolder
 
-_CONSEQUENCES = {FindingCode.WINDOW_TOO_SHORT, FindingCode.CLIENT_ERROR}
+_CONSEQUENCES = {FindingCode.WINDOW_TOO_SHORT, FindingCode.WINDOW_EMPTY, FindingCode.CLIENT_ERROR}
 """An engine that fails may cause these too; alone they say nothing about it."""
 TRIALS_OF_TURN = 4
 """On one start, before the other engines have theirs: a start of vLLM takes as long as four trials."""
