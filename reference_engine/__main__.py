@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(options: dict[str, object]) -> None:
-    from reference_engine.loading.checkpoint import check_model_path  # noqa: PLC0415 (not needed for --help)
+    from reference_engine.loading.files import check_model_path  # noqa: PLC0415 (not needed for --help)
     from reference_engine.server import serve  # noqa: PLC0415
     from reference_engine.service import Service  # noqa: PLC0415
 

@@ -15,8 +15,9 @@ from reference_engine.errors import ConfigError
 from reference_engine.execution import Executor, LocalExecutor, SlowedExecutor
 from reference_engine.grammar import Grammars
 from reference_engine.kv_cache.block_pool import BlockPool
+from reference_engine.kv_cache.block_table import Visible
 from reference_engine.kv_cache.cache import Group, KvCache
-from reference_engine.kv_cache.layout import CacheLayout, windowed
+from reference_engine.kv_cache.layout import CacheLayout, LayerLayout, windowed
 from reference_engine.kv_cache.quantised import store_maker
 from reference_engine.kv_cache.sizing import Demand
 from reference_engine.kv_cache.storage import KvStorage, StoreMaker, allocate_storage, token_bytes
@@ -75,9 +76,20 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
     )
 
 
+def cache_layout(model: ModelConfig) -> CacheLayout:
+    """What the layers of a model keep: keys and values of their own, unless neighbours share them."""
+    windows = model.windows or (None,) * model.num_hidden_layers
+    return CacheLayout(
+        tuple(
+            LayerLayout(**model.cached_vectors._asdict(), visible=Visible(window), shares=model.shared_layer(index))
+            for index, window in enumerate(windows)
+        )
+    )
+
+
 def _layout_of(config: EngineConfig, model: ModelConfig) -> CacheLayout:
     """What the layers keep in each process, with the windows that the configuration gives them."""
-    layout = config_of_rank(model, config.tensor_parallel_size).cache_layout
+    layout = cache_layout(config_of_rank(model, config.tensor_parallel_size))
     if config.attention_window:
         return windowed(layout, config.attention_window, config.attention_sinks)
     return layout

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from reference_engine.assembly import resolve_device
+from reference_engine.assembly import cache_layout, resolve_device
 from reference_engine.attention.base import Span
 from reference_engine.attention.torch_backend import TorchAttention
 from reference_engine.errors import RequestError
@@ -143,7 +143,7 @@ class Scorer:
         tokens = [*sample.prompt_ids, *sample.output_ids]
         inputs, first_wanted = len(tokens) - 1, len(sample.prompt_ids) - 1
         blocks = range(-(-inputs // _BLOCK_SIZE))
-        layout = self._config.cache_layout
+        layout = cache_layout(self._config)
         attention = TorchAttention(
             allocate_storage(
                 layout,

@@ -14,8 +14,7 @@ from reference_engine.core.client import EngineClient
 from reference_engine.core.launch import CoreProcess, Starter
 from reference_engine.core.wire import Facts
 from reference_engine.errors import EngineUnavailableError
-from reference_engine.loading.checkpoint import open_tokenizer
-from reference_engine.loading.tokenizer import Tokenizer
+from reference_engine.loading.tokenizer import Tokenizer, open_tokenizer
 from reference_engine.openai_api.metrics import Metrics
 
 _log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from reference_engine.errors import CheckpointError
-from reference_engine.loading.checkpoint import check_model_path
+from reference_engine.loading.files import check_model_path
 from reference_engine.loading.gguf import GgufFile
 from reference_engine.loading.tokenizer import Tokenizer, tokenizer_from_gguf
 from reference_engine.models.config import config_to_hf

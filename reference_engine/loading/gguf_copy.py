@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from reference_engine.errors import CheckpointError
-from reference_engine.loading.checkpoint import check_model_path
+from reference_engine.loading.files import check_model_path
 from reference_engine.loading.gguf import dequantised, open_gguf
 
 _TYPES = {

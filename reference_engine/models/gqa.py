@@ -13,8 +13,7 @@ class GroupedQueryAttention:
     """One layer's attention; a `Mixer`.
 
     Args:
-        config: shapes and constants, heads those of this rank; its cache layout says whether the layer has keys and
-            values of its own.
+        config: shapes and constants, heads those of this rank.
         index: of the layer.
         weights: of the model.
         qkv_bias: whether the projections to queries, keys and values have biases.
@@ -37,7 +36,7 @@ class GroupedQueryAttention:
         rotation: int = 0,
     ) -> None:
         prefix = f"{layer_prefix(index)}self_attn."
-        self._shares = config.cache_layout.layers[index].shares is not None
+        self._shares = config.shared_layer(index) is not None
         self._index, self._scale, self._rotation = index, scale, rotation
         self._rotate = weights.kernels.rotate
         self._queries, self._keys = config.num_attention_heads, 0 if self._shares else config.num_key_value_heads

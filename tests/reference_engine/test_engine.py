@@ -8,7 +8,7 @@ from reference_engine.assembly import build_engine, resolve_config
 from reference_engine.config import EngineConfig
 from reference_engine.errors import ConfigError, EngineUnavailableError, RequestError
 from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.models.config import config_from_hf
+from reference_engine.models.registry import config_from_hf
 from reference_engine.offline import generate
 from reference_engine.request import Request, SamplingParams
 
