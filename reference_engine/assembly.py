@@ -31,6 +31,7 @@ from reference_engine.parallel.ranks import ALONE, Ranks
 from reference_engine.parallel.sharding import config_of_rank
 from reference_engine.request import Request, SamplingParams
 from reference_engine.runner import ModelRunner
+from reference_engine.sampling import Sampler
 from reference_engine.scheduling.rules import Rules
 from reference_engine.scheduling.scheduler import Scheduler
 
@@ -192,12 +193,12 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> Engine:
         patience_steps=config.priority_patience_steps,
         max_waiting=config.max_queue,
     )
-    grammars = Grammars(checkpoint.tokenizer, limits.vocab_size, checkpoint.eos_token_ids)
+    sampler = Sampler(Grammars(checkpoint.tokenizer, limits.vocab_size, checkpoint.eos_token_ids))
     engine = Engine(
         Scheduler(cache, rules),
-        ModelRunner(SlowedExecutor(executor, config.slow_down) if config.slow_down else executor),
+        ModelRunner(SlowedExecutor(executor, config.slow_down) if config.slow_down else executor, sampler),
         limits,
-        grammars=grammars,
+        sampler=sampler,
         occupancy_steps=_OCCUPANCY_STEPS,
         close=close,
     )

@@ -3,15 +3,14 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from reference_engine.errors import EngineBugError, EngineUnavailableError
-from reference_engine.grammar import Grammars, GrammarState
+from reference_engine.errors import EngineBugError, EngineUnavailableError, ReferenceEngineError
 from reference_engine.kv_cache.moves import Moves
 from reference_engine.limits import Limits
 from reference_engine.outputs import Phases, SampledToken, StepReport, TokenOutput
 from reference_engine.request import FinishReason, Request
 from reference_engine.runner import Runner
+from reference_engine.sampling import Sampler
 from reference_engine.scheduling.scheduler import Scheduler
-from reference_engine.scheduling.search import Search
 from reference_engine.scheduling.step import Step
 
 Clock = Callable[[], float]  # seconds from an arbitrary origin, never going back
@@ -24,7 +23,7 @@ class Engine:
         scheduler: decides what each step computes.
         runner: computes it.
         limits: what a request may ask for.
-        grammars: start those of requests that have one; None where no request may.
+        sampler: what the runner samples with; told which requests come and go. None where the runner needs none.
         clock: for durations and the times of requests.
         occupancy_steps: sample cache occupancy every N steps.
         close: ends what the runner has besides this process.
@@ -36,14 +35,14 @@ class Engine:
         runner: Runner,
         limits: Limits,
         *,
-        grammars: Grammars | None = None,
+        sampler: Sampler | None = None,
         clock: Clock = time.perf_counter,
         occupancy_steps: int = 1,
         close: Callable[[], None] = lambda: None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
-        self._grammars = grammars
+        self._sampler = Sampler() if sampler is None else sampler
         self.limits = limits
         self._clock = clock
         self._occupancy_steps = occupancy_steps
@@ -76,13 +75,12 @@ class Engine:
         for one in (request, *request.siblings):
             if one.arrival_s is None:
                 one.arrival_s = self._clock()
-            if one.sampling.grammar is not None:
-                one.grammar = self._start(one.sampling.grammar)
-        if request.sampling.beams is not None:
-            search = Search(request, request.sampling.beams)
-            for one in search.members:
-                one.search = search
-        self._scheduler.add(request)
+        self._sampler.start(request)
+        try:
+            self._scheduler.add(request)
+        except ReferenceEngineError:
+            self._sampler.free(one.request_id for one in (request, *request.siblings))
+            raise
 
     def cancel(self, request_id: str) -> None:
         """Forgets a request, its siblings that are not forked off yet with it, and frees its blocks.
@@ -90,6 +88,7 @@ class Engine:
         A beam search goes as a whole, when one of its beams does. A request that has ended already is no mistake.
         """
         self._scheduler.remove(request_id)
+        self._sampler.free(self._scheduler.take_ended())
 
     def reset_prefix_cache(self) -> None:
         """Makes sure that no later request finds what was computed so far; requests under way go on."""
@@ -141,6 +140,7 @@ class Engine:
             )
         if next(tokens, None) is not None:
             raise EngineBugError("more tokens were sampled than somebody takes")
+        self._sampler.free(scheduler.take_ended())
         return StepReport(
             outputs=outputs,
             duration_s=self._clock() - began_s,
@@ -181,8 +181,8 @@ class Engine:
 
         A beam is always at its beginning: its search tells everything when it is over.
         """
-        if request.search is not None:
-            told = self._search_on(request, request.search, next(tokens), made_s)
+        if request.sampling.beams is not None:
+            told = self._search_on(request, next(tokens), made_s)
             return told, sum(one.finish_reason is not None for one in told)
         told: list[TokenOutput] = []
         for one in (request, *self._forks(request)):
@@ -209,16 +209,12 @@ class Engine:
         gap_s, phases = None if last_s is None else made_s - last_s, Phases.of(request, made_s)
         return TokenOutput(request.request_id, token, reason, gap_s, phases, request.num_cached_tokens)
 
-    def _start(self, source: str) -> GrammarState:
-        if self._grammars is None:
-            raise EngineBugError("a request has a grammar and this engine has nothing to read it with")
-        return self._grammars.start(source)
-
-    def _search_on(self, beam: Request, search: Search, token: SampledToken, made_s: float) -> list[TokenOutput]:
+    def _search_on(self, beam: Request, token: SampledToken, made_s: float) -> list[TokenOutput]:
         """All tokens of all hypotheses when it is known which they are; nothing before."""
+        search = self._scheduler.search_of(beam)
         for member in search.members:
             member.first_token_s = made_s if member.first_token_s is None else member.first_token_s
-        if not search.settle(beam, token.continuations, self._scheduler):
+        if not self._scheduler.settle(beam, token.continuations):
             return []
         outputs: list[TokenOutput] = []
         for request, told, reason in search.answers():

@@ -3,16 +3,9 @@
 import dataclasses
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal
 
 from reference_engine.errors import RequestError
-
-if TYPE_CHECKING:
-    from reference_engine.grammar import GrammarState
-    from reference_engine.kv_cache.cache import Holding
-    from reference_engine.outputs import Continuation
-    from reference_engine.sampling.history import TokenHistory
-    from reference_engine.scheduling.search import Search
 
 _COLDEST = 1e-5  # lower temperatures divide scores into infinity; vLLM takes them as 0, too
 
@@ -132,34 +125,17 @@ class SamplingParams:
         return 0 if self.beams is None else self.beams.width + len(self.stop_token_ids)
 
 
-class Rank(NamedTuple):
-    """Who comes first: smaller ranks do.
-
-    Attributes:
-        due_step: the step of arrival, later by the patience for each level of priority.
-        number: in order of arrival.
-        fork: in order of forking; 0 for what arrived.
-    """
-
-    due_step: int
-    number: int
-    fork: int = 0
-
-
 class Request:
-    """The mutable state of one sequence; the scheduler owns it between `add` and the finish.
+    """One sequence: what was asked for, and its tokens so far.
+
+    What a component keeps for a request (blocks, ranks, grammars, histories) it keeps itself, by the request's id.
 
     Attributes:
         token_ids: prompt and output so far.
         num_computed: leading tokens whose keys and values are cached.
-        holding: what it has of the cache; None until the scheduler takes the request in.
         cache_salt: only requests with the same salt find each other's blocks in the prefix cache.
         priority: smaller is more important.
-        rank: its place in the queues; the scheduler sets it.
         siblings: further answers to the same prompt; they are forked off when it is computed, and empty from then on.
-        search: the beam search it belongs to; None without one.
-        continuations: as a beam, the best continuations of its tokens, once they are computed; with them it waits for
-            the other beams of its search. None before, and without a search.
         is_done: it has ended and stays until the rest of its static batch has.
         num_cached_tokens: prompt tokens found in the prefix cache when the request was first admitted; None before,
             and without prefix caching.
@@ -167,29 +143,21 @@ class Request:
         first_scheduled_s: when its first token was computed first; None while it waits.
         first_token_s: when its first output token was made; None before.
         last_token_s: when its newest one was.
-        grammar: how far its output has come in the grammar; the engine sets it. None without one.
-        history: what the sampler knows of its tokens; None before it is needed.
     """
 
     __slots__ = (
         "arrival_s",
         "cache_salt",
-        "continuations",
         "first_scheduled_s",
         "first_token_s",
-        "grammar",
-        "history",
-        "holding",
         "is_done",
         "last_token_s",
         "num_cached_tokens",
         "num_computed",
         "priority",
         "prompt_len",
-        "rank",
         "request_id",
         "sampling",
-        "search",
         "siblings",
         "token_ids",
     )
@@ -211,19 +179,13 @@ class Request:
         self.cache_salt = cache_salt
         self.num_computed = 0
         self.num_cached_tokens: int | None = None
-        self.holding: Holding | None = None
         self.priority = priority
-        self.rank = Rank(0, 0)
         self.siblings = tuple(siblings)
-        self.search: Search | None = None
-        self.continuations: tuple[Continuation, ...] | None = None
         self.is_done = False
         self.arrival_s: float | None = None
         self.first_scheduled_s: float | None = None
         self.first_token_s: float | None = None
         self.last_token_s: float | None = None
-        self.grammar: GrammarState | None = None
-        self.history: TokenHistory | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -249,16 +211,6 @@ class Request:
     def takers(self) -> tuple["Request", ...]:
         """Who gets a token of its own from the next row; the beams of a search share what the first one gets."""
         return (self,) if not self.siblings or self.sampling.beams is not None else (self, *self.siblings)
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether nothing is left to compute until the other beams of its search have come as far."""
-        return self.continuations is not None
-
-    @property
-    def is_swapped(self) -> bool:
-        """Whether what it has computed lies in host memory."""
-        return self.holding is not None and self.holding.swapped is not None
 
     @property
     def is_decoding(self) -> bool:

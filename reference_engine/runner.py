@@ -4,11 +4,10 @@ from typing import Protocol
 
 from reference_engine.attention.base import Span
 from reference_engine.execution import Batch, Executor
-from reference_engine.kv_cache.cache import holding_of
 from reference_engine.kv_cache.moves import Moves
 from reference_engine.outputs import SampledToken
 from reference_engine.request import Request
-from reference_engine.sampling import all_plain, most_likely, sample
+from reference_engine.sampling import Sampler, all_plain, most_likely
 from reference_engine.scheduling.step import Step
 
 
@@ -29,10 +28,12 @@ class ModelRunner:
 
     Args:
         executor: computes.
+        sampler: chooses tokens.
     """
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, sampler: Sampler) -> None:
         self._executor = executor
+        self._sampler = sampler
 
     def run(self, step: Step, moves: Moves) -> list[SampledToken]:
         """See `Runner.run`."""
@@ -41,7 +42,7 @@ class ModelRunner:
         logits = self._executor.execute(batch)
         if logits is None or not takers:
             return []
-        return most_likely(logits) if is_plain else sample(logits, takers)
+        return most_likely(logits) if is_plain else self._sampler.sample(logits, takers)
 
     def _batch(self, step: Step, moves: Moves) -> tuple[Batch, list[Request]]:
         """What is computed, chunk after chunk, then padding; and who takes of each wanted row."""
@@ -52,7 +53,7 @@ class ModelRunner:
         everyone: list[Request] = []
         for chunk in step.chunks:
             request, start, length = chunk.request, chunk.start, chunk.length
-            spans.append(Span(holding_of(request).blocks, start, length))
+            spans.append(Span(chunk.block_tables, start, length))
             if length == 1:
                 token_ids.append(request.token_ids[start])
                 positions.append(start)

@@ -5,6 +5,7 @@ each. Most models have one group. Questions change nothing, so that a step can b
 """
 
 import dataclasses
+from array import array
 from collections.abc import Iterable, Sequence
 
 from reference_engine.errors import BlockAccountingError, EngineBugError
@@ -48,7 +49,7 @@ class Hit:
     blocks: tuple[tuple[int, ...], ...]
 
 
-class Holding:
+class RequestBlocks:
     """What one request has of the cache.
 
     Attributes:
@@ -64,7 +65,7 @@ class Holding:
 
     def __init__(self, tables: tuple[BlockTable, ...], names: BlockNames) -> None:
         self.tables = tables
-        self.blocks = [table.blocks for table in tables]
+        self.blocks: list[array[int]] = [table.blocks for table in tables]
         self.room = 0
         self.names = names
         self.swapped: tuple[tuple[int, ...], ...] | None = None
@@ -88,6 +89,7 @@ class KvCache:
         self._block_size = self.groups[0].pool.block_size
         self.has_windows = any(group.visible.window is not None for group in self.groups)
         self.most_for_one_token = max(group.pool.run for group in self.groups)
+        self._blocks: dict[str, RequestBlocks] = {}
         self._nothing = Hit(0, tuple(() for _ in self.groups))
 
     @property
@@ -113,7 +115,7 @@ class KvCache:
             half_full: dict[int, int] = {}  # forks share theirs until they write
             empty = 0
             for request in running:
-                blocks, computed = holding_of(request).tables[number].blocks, request.num_computed
+                blocks, computed = self.blocks_of(request).tables[number].blocks, request.num_computed
                 full, rest = divmod(computed, size)
                 spare = len(blocks) * size - computed
                 if rest:
@@ -130,11 +132,22 @@ class KvCache:
 
     # Questions
 
-    def free(self) -> list[int]:
+    def blocks_of(self, request: Request) -> RequestBlocks:
+        """What a request has of the cache."""
+        blocks = self._blocks.get(request.request_id)
+        if blocks is None:
+            raise EngineBugError(f"request {request.request_id} was never added to the scheduler")
+        return blocks
+
+    def is_swapped(self, request: Request) -> bool:
+        """Whether what a request has computed lies in host memory."""
+        return self.blocks_of(request).swapped is not None
+
+    def free_blocks(self) -> list[int]:
         """Blocks that can still be had, for each group."""
         return [group.pool.num_free for group in self.groups]
 
-    def free_on_host(self) -> list[int]:
+    def free_host_blocks(self) -> list[int]:
         """Blocks of host memory that can still be had, for each group."""
         return [group.host.num_free if group.host else 0 for group in self.groups]
 
@@ -144,15 +157,14 @@ class KvCache:
         Where all tokens are kept, room for all that the request has is made at once, since chunks of two half-admitted
         prompts would otherwise compete for the same last blocks and preempt each other in turn.
         """
-        start, tables = request.num_computed, holding_of(request).tables
+        start, tables = request.num_computed, self.blocks_of(request).tables
         return tuple(
             table.missing(start, _kept(group, request, end)) for group, table in zip(self.groups, tables, strict=True)
         )
 
     def has_room(self, request: Request, end: int) -> bool:
         """Whether it is known that a running request's next tokens, up to `end`, need no block."""
-        holding = request.holding
-        return holding is not None and end <= holding.room
+        return end <= self.blocks_of(request).room
 
     def need_to_admit(self, request: Request, hit: Hit | None, end: int) -> Blocks:
         """Blocks that a waiting request takes from the free ones when it is admitted.
@@ -162,7 +174,7 @@ class KvCache:
             hit: as `lookup` found it; None for a request that is swapped out.
             end: tokens that are computed in its first step.
         """
-        held = holding_of(request).swapped if hit is None else hit.blocks
+        held = self.blocks_of(request).swapped if hit is None else hit.blocks
         return tuple(
             max(0, group.pool.blocks_for(_kept(group, request, end)) - len(blocks))
             + sum(block != RELEASED and (hit is None or group.pool.is_idle(block)) for block in blocks)
@@ -171,7 +183,7 @@ class KvCache:
 
     def held(self, request: Request) -> Blocks:
         """Blocks that the request holds."""
-        return tuple(sum(1 for _ in table.held()) for table in holding_of(request).tables)
+        return tuple(sum(1 for _ in table.held()) for table in self.blocks_of(request).tables)
 
     def lookup(self, request: Request) -> Hit:
         """What is in the cache of a request that holds nothing.
@@ -180,7 +192,7 @@ class KvCache:
         """
         if not self.prefix_caching:
             return self._nothing
-        names, tokens, size = holding_of(request).names, request.token_ids, self._block_size
+        names, tokens, size = self.blocks_of(request).names, request.token_ids, self._block_size
         count = (len(tokens) - 1) // size
         found = [_find(group, names, tokens, count) for group in self.groups]
         for length in range(min(map(len, found), default=0), 0, -1):
@@ -198,48 +210,49 @@ class KvCache:
     def enter(self, request: Request) -> None:
         """Gives a new request its empty tables."""
         tables = tuple(BlockTable(group.pool, group.visible) for group in self.groups)
-        request.holding = Holding(tables, BlockNames(self._block_size, request.cache_salt))
+        self._blocks[request.request_id] = RequestBlocks(tables, BlockNames(self._block_size, request.cache_salt))
 
     def open(self, request: Request, hit: Hit) -> None:
         """Begins with what was found. All newcomers do so before anybody takes a block, which might be one of these."""
-        for table, found in zip(holding_of(request).tables, hit.blocks, strict=True):
+        for table, found in zip(self.blocks_of(request).tables, hit.blocks, strict=True):
             table.open(found)
         request.num_computed = hit.num_tokens
 
     def make_writable(self, request: Request, end: int, moves: Moves) -> None:
         """Does what `need` or `need_to_admit` counted."""
-        holding, size = holding_of(request), self._block_size
+        blocks, size = self.blocks_of(request), self._block_size
         least = request.num_tokens
-        for number, table in enumerate(holding.tables):
+        for number, table in enumerate(blocks.tables):
             stop = _kept(self.groups[number], request, end)
             copy = table.make_writable(request.num_computed, stop)
             if copy is not None:
                 moves.copies.append((number, *copy))
             least = min(least, stop)
-        holding.room = -(-least // size) * size
+        blocks.room = -(-least // size) * size
 
     def publish(self, request: Request) -> None:
         """Makes what a request has computed findable. What would not be found in between may wait for it."""
-        holding = holding_of(request)
-        if self.prefix_caching and holding.swapped is None:
-            for table in holding.tables:
-                table.publish(holding.names, request.token_ids, request.num_computed)
+        blocks = self.blocks_of(request)
+        if self.prefix_caching and blocks.swapped is None:
+            for table in blocks.tables:
+                table.publish(blocks.names, request.token_ids, request.num_computed)
 
     def hide(self, request: Request) -> None:
         """Takes back the blocks that are out of a request's sight; they can be found from now on."""
-        for table in holding_of(request).tables:
+        for table in self.blocks_of(request).tables:
             if table.hides(request.num_computed):
                 self.publish(request)
                 table.hide(request.num_computed)
 
     def fork(self, parent: Request, child: Request) -> None:
         """Lets a new request begin with everything that another has computed, in host memory too."""
-        holding = holding_of(parent)
-        holding.room = 0
-        child.holding = Holding(tuple(table.fork() for table in holding.tables), holding.names.copy())
-        child.holding.swapped = holding.swapped
-        for group, blocks in zip(self.groups, holding.swapped or (), strict=False):
-            for block in blocks:
+        blocks = self.blocks_of(parent)
+        blocks.room = 0
+        fork = RequestBlocks(tuple(table.fork() for table in blocks.tables), blocks.names.copy())
+        fork.swapped = blocks.swapped
+        self._blocks[child.request_id] = fork
+        for group, swapped in zip(self.groups, blocks.swapped or (), strict=False):
+            for block in swapped:
                 if block != RELEASED:
                     _host(group).share(block)
         child.num_computed = parent.num_computed
@@ -247,20 +260,25 @@ class KvCache:
     def release(self, request: Request) -> None:
         """Takes everything from a request, in host memory too; what it has computed can be found from now on."""
         self.publish(request)
-        holding = holding_of(request)
-        for table in holding.tables:
+        blocks = self.blocks_of(request)
+        for table in blocks.tables:
             table.clear()
-        for group, blocks in zip(self.groups, holding.swapped or (), strict=False):
-            _host(group).release(block for block in blocks if block != RELEASED)
-        holding.swapped, holding.room = None, 0
+        for group, swapped in zip(self.groups, blocks.swapped or (), strict=False):
+            _host(group).release(block for block in swapped if block != RELEASED)
+        blocks.swapped, blocks.room = None, 0
         request.num_computed = 0
+
+    def free(self, request: Request) -> None:
+        """Takes everything from a request that has ended, and forgets it."""
+        self.release(request)
+        del self._blocks[request.request_id]
 
     def swap_out(self, request: Request, moves: Moves) -> None:
         """Moves what a request has computed to host memory, which must have room for `held` blocks."""
         self.publish(request)
-        holding = holding_of(request)
+        blocks = self.blocks_of(request)
         swapped: list[tuple[int, ...]] = []
-        for number, (group, table) in enumerate(zip(self.groups, holding.tables, strict=True)):
+        for number, (group, table) in enumerate(zip(self.groups, blocks.tables, strict=True)):
             room = iter(_host(group).take(sum(1 for _ in table.held())))
             places = tuple(RELEASED if block == RELEASED else next(room) for block in table.blocks)
             moves.to_host.extend(
@@ -268,22 +286,22 @@ class KvCache:
             )
             table.clear()
             swapped.append(places)
-        holding.swapped, holding.room = tuple(swapped), 0
+        blocks.swapped, blocks.room = tuple(swapped), 0
 
     def swap_in(self, request: Request, moves: Moves) -> None:
         """Moves back what was swapped out."""
-        holding = holding_of(request)
-        if holding.swapped is None:
+        blocks = self.blocks_of(request)
+        if blocks.swapped is None:
             raise EngineBugError(f"request {request.request_id} is not swapped out")
-        for number, (group, table) in enumerate(zip(self.groups, holding.tables, strict=True)):
-            places = holding.swapped[number]
+        for number, (group, table) in enumerate(zip(self.groups, blocks.tables, strict=True)):
+            places = blocks.swapped[number]
             fresh = iter(group.pool.take(sum(place != RELEASED for place in places)))
             table.blocks[:] = block_list(RELEASED if place == RELEASED else next(fresh) for place in places)
             moves.to_device.extend(
                 (number, place, block) for place, block in zip(places, table.blocks, strict=True) if place != RELEASED
             )
             _host(group).release(place for place in places if place != RELEASED)
-        holding.swapped = None
+        blocks.swapped = None
 
     def forget_all(self) -> None:
         """Makes sure that nothing computed so far is found by a later request."""
@@ -293,23 +311,16 @@ class KvCache:
     def check_integrity(self, requests: Iterable[Request]) -> None:
         """Raises BlockAccountingError unless every block is either free or held by exactly these requests."""
         held = list(requests)
-        for holding, token in ((holding_of(one), one.num_computed) for one in held):
-            if token < holding.room and not all(table.has_room(token) for table in holding.tables):
+        if self._blocks.keys() != {one.request_id for one in held}:
+            raise BlockAccountingError("block tables are kept of other requests than those in the queues")
+        for blocks, token in ((self.blocks_of(one), one.num_computed) for one in held):
+            if token < blocks.room and not all(table.has_room(token) for table in blocks.tables):
                 raise BlockAccountingError(f"token {token} has no place of its own, and is said to have one")
         for number, group in enumerate(self.groups):
-            audit(group.pool, [(holding_of(one).tables[number], one) for one in held])
+            audit(group.pool, [(self.blocks_of(one).tables[number], one, self.is_swapped(one)) for one in held])
             if group.host:
-                group.host.check_integrity(
-                    [block for block in (holding_of(one).swapped or self._nothing.blocks)[number] if block != RELEASED]
-                    for one in held
-                )
-
-
-def holding_of(request: Request) -> Holding:
-    """What a request holds."""
-    if request.holding is None:
-        raise EngineBugError(f"request {request.request_id} was never added to the scheduler")
-    return request.holding
+                swapped = [(self.blocks_of(one).swapped or self._nothing.blocks)[number] for one in held]
+                group.host.check_integrity([block for block in blocks if block != RELEASED] for blocks in swapped)
 
 
 def _kept(group: Group, request: Request, end: int) -> int:

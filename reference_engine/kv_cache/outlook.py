@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Self
 
 from reference_engine.kv_cache.block_table import RELEASED
-from reference_engine.kv_cache.cache import Blocks, Hit, KvCache, holding_of
+from reference_engine.kv_cache.cache import Blocks, Hit, KvCache
 from reference_engine.request import Request
 
 
@@ -40,7 +40,7 @@ class Outlook:
             How many blocks come free by that, for each group.
         """
         freed = [0] * len(self._changes)
-        for number, table in enumerate(holding_of(request).tables):
+        for number, table in enumerate(self._cache.blocks_of(request).tables):
             pool, changes = self._cache.groups[number].pool, self._changes[number]
             for block in table.held():
                 changes[block] -= 1

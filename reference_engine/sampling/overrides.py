@@ -3,11 +3,12 @@
 Grammars give one bit per token each, and there is one masked fill for all rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 
+from reference_engine.grammar import GrammarState
 from reference_engine.request import Request
 
 _WORD = 32  # bits
@@ -40,14 +41,21 @@ def forbid_early_stops(scores: torch.Tensor, requests: Sequence[Request]) -> Non
         scores[rows, tokens] = float("-inf")
 
 
-def forbid_by_grammar(scores: torch.Tensor, requests: Sequence[Request]) -> None:
+def forbid_by_grammar(scores: torch.Tensor, requests: Sequence[Request], grammars: Mapping[str, GrammarState]) -> None:
     """Makes impossible, in the rows of requests with a grammar, every token that it does not allow.
 
     Args:
         scores: [num_rows, vocab_size]; changed in place.
-        requests: one per row; their grammars take in the tokens that are new.
+        requests: one per row.
+        grammars: by request id; they take in the tokens that are new.
     """
-    bound = [(row, one, one.grammar) for row, one in enumerate(requests) if one.grammar is not None]
+    if not grammars:
+        return
+    bound = [
+        (row, request, grammars[request.request_id])
+        for row, request in enumerate(requests)
+        if request.request_id in grammars
+    ]
     if not bound:
         return
     size = scores.shape[1]

@@ -4,17 +4,20 @@ Rows that ask for the same kind of thing are computed in one call, and what nobo
 row's token depends on the other rows: the same seed gives the same tokens in any company.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
 import torch
 
+from reference_engine.errors import EngineBugError
+from reference_engine.grammar import Grammars, GrammarState
 from reference_engine.kernels.cpu import best_kernels
 from reference_engine.outputs import Continuation, SampledToken
 from reference_engine.request import Request
 from reference_engine.sampling.blocks import BlockedScores
 from reference_engine.sampling.drawing import draw
+from reference_engine.sampling.history import TokenHistory
 from reference_engine.sampling.overrides import add_bias, forbid_by_grammar, forbid_early_stops
 from reference_engine.sampling.penalties import penalise
 from reference_engine.sampling.reports import best_of_rows, reported
@@ -30,47 +33,77 @@ def all_plain(requests: Sequence[Request]) -> bool:
 
 
 def most_likely(logits: torch.Tensor) -> list[SampledToken]:
-    """What `sample` gives where `all_plain` is true: the largest of each row, the first of equals."""
+    """What `Sampler.sample` gives where `all_plain` is true: the largest of each row, the first of equals."""
     return list(map(SampledToken, _largest(logits)))
 
 
-def sample(logits: torch.Tensor, requests: Sequence[Request]) -> list[SampledToken]:
-    """Chooses the next token of each request.
+class Sampler:
+    """Chooses tokens, and keeps what that takes of each request: its place in its grammar, the tokens it has seen.
 
     Args:
-        logits: [num_rows, vocab_size] in any float dtype; of no use afterwards, they may be changed in place.
-        requests: one per row.
-
-    Returns:
-        One token per row, with its log-probability where the request asked for it, and with all continuations that may
-        matter where the request is a beam.
+        grammars: compile those of requests; None where no request may have one.
     """
-    if all_plain(requests):
-        return most_likely(logits)
-    scores = logits.float().contiguous()
-    telling = [row for row, request in enumerate(requests) if request.sampling.logprobs is not None]
-    unchanged = scores[telling] if telling else None
-    beams = [row for row, request in enumerate(requests) if request.sampling.beams is not None]
-    if beams:
-        scores[beams] = _log_probs(scores[beams])
-    # Transformers' order and vLLM's: bias, then penalties.
-    add_bias(scores, requests)
-    penalise(scores, requests)
-    forbid_early_stops(scores, requests)
-    forbid_by_grammar(scores, requests)
-    tokens = _choose(scores, requests)
-    ways = _ways(scores, requests, beams) if beams else {}
-    sampled = [SampledToken(token) for token in tokens]
-    among = {row: [SampledToken(token) for token, _ in found] for row, found in ways.items()}
-    if unchanged is not None:
-        wanted = [requests[row].sampling.logprobs or 0 for row in telling]
-        chosen = [[one.token_id for one in among.get(row, sampled[row : row + 1])] for row in telling]
-        for row, told in zip(telling, reported(unchanged, chosen, wanted), strict=True):
-            sampled[row], among[row] = told[0], told
-    for row, found in ways.items():
-        continuations = tuple(Continuation(one, value) for one, (_, value) in zip(among[row], found, strict=True))
-        sampled[row] = msgspec.structs.replace(sampled[row], continuations=continuations)
-    return sampled
+
+    def __init__(self, grammars: Grammars | None = None) -> None:
+        self._compiled = grammars
+        self._grammars: dict[str, GrammarState] = {}
+        self._histories: dict[str, TokenHistory] = {}
+
+    def start(self, request: Request) -> None:
+        """Compiles the grammars of a request and its siblings, where they have one.
+
+        Raises:
+            EngineBugError: there is a grammar and nothing to compile it with.
+        """
+        for member in (request, *request.siblings):
+            if member.sampling.grammar is not None:
+                if self._compiled is None:
+                    raise EngineBugError("a request has a grammar and this engine has nothing to read it with")
+                self._grammars[member.request_id] = self._compiled.start(member.sampling.grammar)
+
+    def free(self, request_ids: Iterable[str]) -> None:
+        """Forgets requests that have ended."""
+        for request_id in request_ids:
+            self._grammars.pop(request_id, None)
+            self._histories.pop(request_id, None)
+
+    def sample(self, logits: torch.Tensor, requests: Sequence[Request]) -> list[SampledToken]:
+        """Chooses the next token of each request.
+
+        Args:
+            logits: [num_rows, vocab_size] in any float dtype; of no use afterwards, they may be changed in place.
+            requests: one per row.
+
+        Returns:
+            One token per row, with its log-probability where the request asked for it, and with all continuations that
+            may matter where the request is a beam.
+        """
+        if all_plain(requests):
+            return most_likely(logits)
+        scores = logits.float().contiguous()
+        telling = [row for row, request in enumerate(requests) if request.sampling.logprobs is not None]
+        unchanged = scores[telling] if telling else None
+        beams = [row for row, request in enumerate(requests) if request.sampling.beams is not None]
+        if beams:
+            scores[beams] = _log_probs(scores[beams])
+        # Transformers' order and vLLM's: bias, then penalties.
+        add_bias(scores, requests)
+        penalise(scores, requests, self._histories)
+        forbid_early_stops(scores, requests)
+        forbid_by_grammar(scores, requests, self._grammars)
+        tokens = _choose(scores, requests)
+        ways = _ways(scores, requests, beams) if beams else {}
+        sampled = [SampledToken(token) for token in tokens]
+        among = {row: [SampledToken(token) for token, _ in found] for row, found in ways.items()}
+        if unchanged is not None:
+            wanted = [requests[row].sampling.logprobs or 0 for row in telling]
+            chosen = [[one.token_id for one in among.get(row, sampled[row : row + 1])] for row in telling]
+            for row, told in zip(telling, reported(unchanged, chosen, wanted), strict=True):
+                sampled[row], among[row] = told[0], told
+        for row, found in ways.items():
+            continuations = tuple(Continuation(one, value) for one, (_, value) in zip(among[row], found, strict=True))
+            sampled[row] = msgspec.structs.replace(sampled[row], continuations=continuations)
+        return sampled
 
 
 def _log_probs(scores: torch.Tensor) -> torch.Tensor:

@@ -15,26 +15,26 @@ carried out; at worst a step does a little less than it could have.
 import operator
 from collections.abc import Sequence
 
-from reference_engine.kv_cache.cache import Blocks, Hit, KvCache, holding_of
+from reference_engine.kv_cache.cache import Blocks, Hit, KvCache
 from reference_engine.kv_cache.outlook import Outlook
 from reference_engine.request import Request
+from reference_engine.scheduling.queues import Queues
 from reference_engine.scheduling.rules import PreemptionName, Rules
 from reference_engine.scheduling.step import Chunk, Step
 
 _START = operator.attrgetter("start")
 
 
-def next_step(running: Sequence[Request], waiting: Sequence[Request], cache: KvCache, rules: Rules) -> Step:
+def next_step(queues: Queues, cache: KvCache, rules: Rules) -> Step:
     """What to do next.
 
     Args:
-        running: requests with blocks, in order of rank.
-        waiting: requests without, in order of rank.
-        cache: asked, not changed.
+        queues: the requests; not changed.
+        cache: not changed.
         rules: the settings.
     """
-    decodes = None if waiting else plain_decodes(running, cache, rules)
-    return draft_step(running, waiting, cache, rules) if decodes is None else decodes
+    decodes = None if queues.waiting else plain_decodes(queues.running, cache, rules)
+    return draft_step(queues, cache, rules) if decodes is None else decodes
 
 
 def plain_decodes(running: Sequence[Request], cache: KvCache, rules: Rules) -> Step | None:
@@ -51,24 +51,25 @@ def plain_decodes(running: Sequence[Request], cache: KvCache, rules: Rules) -> S
         start = request.num_computed
         if len(request.token_ids) != start + 1 or start < request.prompt_len:  # `is_decoding` and, below, `has_room`
             return None  # without calls: between two runs of the model, code that is new to the caches is what costs
-        is_growing = start >= holding_of(request).room
+        blocks = cache.blocks_of(request)
+        is_growing = start >= blocks.room
         growing += is_growing
-        chunks.append(Chunk(request, start, 1, True, is_growing))
-    if growing and growing * cache.most_for_one_token > min(cache.free()):
+        chunks.append(Chunk(request, blocks.blocks, start, 1, True, is_growing))
+    if growing and growing * cache.most_for_one_token > min(cache.free_blocks()):
         return None
     chunks.sort(key=_START)
     return Step(chunks=tuple(chunks))
 
 
-def draft_step(running: Sequence[Request], waiting: Sequence[Request], cache: KvCache, rules: Rules) -> Step:
+def draft_step(queues: Queues, cache: KvCache, rules: Rules) -> Step:
     """Whatever there is to decide; arguments as of `next_step`."""
-    draft = _Draft(running, cache, rules)
-    for request in sorted(running, key=lambda one: not one.is_decoding):  # stable: among equals rank decides
+    draft = _Draft(queues, cache, rules)
+    for request in sorted(queues.running, key=lambda one: not one.is_decoding):  # stable: among equals rank decides
         if not draft.preempted or request in draft.going:
             draft.go_on(request)
-    if not draft.preempted and not (rules.policy == "static" and running):
-        for request in waiting:
-            if not request.is_settled and (not draft.admit(request) or draft.preempted):
+    if not draft.preempted and not (rules.policy == "static" and queues.running):
+        for request in queues.waiting:
+            if request.request_id not in queues.settled and (not draft.admit(request) or draft.preempted):
                 break
     return draft.step()
 
@@ -76,18 +77,19 @@ def draft_step(running: Sequence[Request], waiting: Sequence[Request], cache: Kv
 class _Draft:
     """The step as far as it is planned. Attributes are scratch of one call."""
 
-    def __init__(self, running: Sequence[Request], cache: KvCache, rules: Rules) -> None:
+    def __init__(self, queues: Queues, cache: KvCache, rules: Rules) -> None:
+        self._queues = queues
         self._cache = cache
         self._rules = rules
-        self._free = cache.free()
-        self._host = cache.free_on_host()
+        self._free = cache.free_blocks()
+        self._host = cache.free_host_blocks()
         self._budget = rules.max_num_batched_tokens
-        self._seats = rules.max_num_seqs - sum(request.width for request in running)
+        self._seats = rules.max_num_seqs - sum(request.width for request in queues.running)
         self._outlook = Outlook(cache)
         self._taken: dict[str, Blocks] = {}
         self._chunks: dict[str, Chunk] = {}
         self._admitted: list[tuple[Request, Hit | None]] = []
-        self.going = list(running)
+        self.going = list(queues.running)
         self.preempted: list[tuple[Request, PreemptionName]] = []
 
     def step(self) -> Step:
@@ -102,7 +104,7 @@ class _Draft:
         end = request.num_computed + length
         need = self._cache.need(request, end)
         while not self._fits(need):
-            victim = max((one for one in self.going if not one.is_done), key=_yielding)
+            victim = max((one for one in self.going if not one.is_done), key=self._yielding)
             self._preempt(victim)
             if victim is request:
                 return
@@ -110,7 +112,7 @@ class _Draft:
 
     def admit(self, request: Request) -> bool:
         """Plan a newcomer's first chunk; False where it must wait, and all behind it with it."""
-        hit = None if request.is_swapped else self._cache.lookup(request)
+        hit = None if self._cache.is_swapped(request) else self._cache.lookup(request)
         start = request.num_computed if hit is None else hit.num_tokens
         length = self._length(request, start)
         if not length:
@@ -137,10 +139,15 @@ class _Draft:
 
     def _make_way(self, request: Request, hit: Hit | None, need: Blocks) -> bool:
         """Room and a seat for a newcomer, at the cost of requests of a lower priority where need be."""
-        is_stuck = all(one.is_settled for one in self.going)
+        rank_of = self._queues.rank_of
+        is_stuck = all(one.request_id in self._queues.settled for one in self.going)
         losers = sorted(
-            (one for one in self.going if is_stuck or (one.priority > request.priority and one.rank > request.rank)),
-            key=_yielding,
+            (
+                one
+                for one in self.going
+                if is_stuck or (one.priority > request.priority and rank_of(one) > rank_of(request))
+            ),
+            key=self._yielding,
         )
         room, seats, outlook = list(self._free), self._seats, self._outlook.copy()
         if hit is not None:
@@ -166,7 +173,8 @@ class _Draft:
         self._free = [have - taken for have, taken in zip(self._free, need, strict=True)]
         self._taken[request.request_id] = need
         is_sampled = start + length == request.num_tokens
-        self._chunks[request.request_id] = Chunk(request, start, length, is_sampled, takes_blocks)
+        tables = self._cache.blocks_of(request).blocks
+        self._chunks[request.request_id] = Chunk(request, tables, start, length, is_sampled, takes_blocks)
         self._budget -= length
 
     def _would_free(self, victim: Request, outlook: Outlook) -> Blocks:
@@ -197,8 +205,7 @@ class _Draft:
         short = [longest - chunk.length for chunk in chunks if chunk.length < longest]
         return (*short, *(1 for request in self.going if request.is_done))
 
-
-def _yielding(request: Request) -> tuple[int, int, bool, int]:
-    """In what order requests make room: the largest first. That is their rank, but for beams that wait for others."""
-    rank = request.rank
-    return (rank.due_step, rank.number, request.is_settled, rank.fork)
+    def _yielding(self, request: Request) -> tuple[int, int, bool, int]:
+        """Sort key of preemption, largest first: the rank, but of one search the waiting beams first."""
+        rank = self._queues.rank_of(request)
+        return (rank.due_step, rank.number, request.request_id in self._queues.settled, rank.fork)

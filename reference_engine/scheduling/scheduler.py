@@ -4,16 +4,16 @@ Rank decides who comes first: the step in which a request arrived, and `patience
 A preempted request keeps its rank. What is computed stays findable for later requests with the same beginning.
 """
 
-import bisect
-
 from reference_engine.errors import EngineBugError
-from reference_engine.kv_cache.cache import Hit, KvCache, holding_of
+from reference_engine.kv_cache.cache import Hit, KvCache
 from reference_engine.kv_cache.moves import Moves
 from reference_engine.limits import check_queue
-from reference_engine.outputs import Occupancy
-from reference_engine.request import Rank, Request
+from reference_engine.outputs import Continuation, Occupancy
+from reference_engine.request import Request
 from reference_engine.scheduling.planner import next_step
+from reference_engine.scheduling.queues import Queues, Rank
 from reference_engine.scheduling.rules import PreemptionName, Rules
+from reference_engine.scheduling.search import Search
 from reference_engine.scheduling.step import Step
 
 
@@ -36,33 +36,36 @@ class Scheduler:
         self.num_preemptions = 0
         self.num_swaps = 0
         self._rules = rules
-        self._waiting: list[Request] = []  # these two in order of rank
-        self._running: list[Request] = []
+        self._queues = Queues()
         self._requests: dict[str, Request] = {}
+        self._searches: dict[str, Search] = {}  # by the id of each member
+        self._settled: set[str] = set()
+        self._queues.settled = self._settled
+        self._ended: list[str] = []
         self._num_forks = 0
         self._num_steps = 0
 
     @property
     def num_waiting(self) -> int:
         """Requests without blocks."""
-        return len(self._waiting)
+        return len(self._queues.waiting)
 
     @property
     def num_running(self) -> int:
         """Requests with blocks that have not ended."""
         if self._rules.policy != "static":
-            return len(self._running)  # whoever is done has left
-        return sum(not request.is_done for request in self._running)
+            return len(self._queues.running)  # whoever is done has left
+        return sum(not request.is_done for request in self._queues.running)
 
     @property
     def free_seats(self) -> int:
         """Sequences that could run beside those that do; below 0 where several answers were promised seats."""
-        promised = sum([len(request.siblings) for request in self._running])
-        return self._rules.max_num_seqs - len(self._running) - promised
+        promised = sum([len(request.siblings) for request in self._queues.running])
+        return self._rules.max_num_seqs - len(self._queues.running) - promised
 
     def occupancy(self) -> Occupancy:
         """See :meth:`KvCache.occupancy`."""
-        return self.cache.occupancy(self._running)
+        return self.cache.occupancy(self._queues.running)
 
     def add(self, request: Request) -> None:
         """Queues a request; it must fit into the cache when alone.
@@ -72,15 +75,18 @@ class Scheduler:
         """
         most = self._rules.max_waiting
         if most is not None:
-            check_queue(most, len(self._waiting), self.free_seats)
+            check_queue(most, len(self._queues.waiting), self.free_seats)
         if request.request_id in self._requests:
             raise EngineBugError(f"there is a request {request.request_id} already")
         due = self._num_steps + request.priority * self._rules.patience_steps
-        request.rank = Rank(due, self.num_arrived)
+        if request.sampling.beams is not None:
+            search = Search(request, request.sampling.beams)
+            self._searches |= {member.request_id: search for member in search.members}
+        self._queues.ranks[request.request_id] = Rank(due, self.num_arrived)
         self.num_arrived += 1
         self.cache.enter(request)
         self._requests[request.request_id] = request
-        _insert(self._waiting, request)
+        self._queues.insert(self._queues.waiting, request)
 
     def remove(self, request_id: str) -> None:
         """Forgets a finished or cancelled request and frees its blocks; one that is not here is no mistake.
@@ -90,15 +96,49 @@ class Scheduler:
         request = self._requests.get(request_id)
         if request is None:
             return
-        for one in [request] if request.search is None else request.search.beams:
+        search = self._searches.get(request_id)
+        for one in [request] if search is None else list(search.beams):
             self.drop(one)
+        if search is not None:
+            self._forget_search(search)
         self._end_batch()
 
     def drop(self, request: Request) -> None:
         """Forgets one request that is here and frees its blocks."""
-        del self._requests[request.request_id]
-        (self._running if request in self._running else self._waiting).remove(request)
-        self.cache.release(request)
+        (self._queues.running if request in self._queues.running else self._queues.waiting).remove(request)
+        self._free(request)
+
+    def _free(self, request: Request) -> None:
+        """Forgets a request that has left the queues, and what is kept for it."""
+        del self._requests[request.request_id], self._queues.ranks[request.request_id]
+        self.cache.free(request)
+        self._ended += [one.request_id for one in (request, *request.siblings)]
+
+    def take_ended(self) -> list[str]:
+        """Ids of the requests that have ended since the last call: nobody needs to keep anything for them."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def search_of(self, request: Request) -> Search:
+        """The beam search that a request belongs to."""
+        return self._searches[request.request_id]
+
+    def settle(self, beam: Request, continuations: tuple[Continuation, ...]) -> bool:
+        """Takes what was computed of one beam; returns whether its search is over, which is then forgotten."""
+        search = self._searches[beam.request_id]
+        is_over = search.settle(beam, continuations, self)
+        if search.continuations:
+            self._settled.add(beam.request_id)
+        else:
+            self._settled.difference_update(member.request_id for member in search.members)
+        if is_over:
+            self._forget_search(search)
+        return is_over
+
+    def _forget_search(self, search: Search) -> None:
+        for member in search.members:
+            self._searches.pop(member.request_id)
+            self._settled.discard(member.request_id)
 
     def fork(self, parent: Request, child: Request) -> None:
         """Lets a new request go on from what another has computed.
@@ -110,8 +150,9 @@ class Scheduler:
             child: new; its tokens begin with those of the parent that are computed.
         """
         self._num_forks += 1
-        child.rank, child.priority = parent.rank._replace(fork=self._num_forks), parent.priority
-        is_running = parent in self._running
+        self._queues.ranks[child.request_id] = self._queues.rank_of(parent)._replace(fork=self._num_forks)
+        child.priority = parent.priority
+        is_running = parent in self._queues.running
         if is_running and self.free_seats <= 0:
             is_running = False
             child.num_computed = 0
@@ -119,7 +160,7 @@ class Scheduler:
         else:
             self.cache.fork(parent, child)
         self._requests[child.request_id] = child
-        _insert(self._running if is_running else self._waiting, child)
+        self._queues.insert(self._queues.running if is_running else self._queues.waiting, child)
 
     def schedule(self) -> tuple[Step, Moves]:
         """The next step and what must be copied before it. Its chunks are empty when there is no work.
@@ -129,9 +170,9 @@ class Scheduler:
         """
         self._num_steps += 1
         self._end_batch()  # its last member may have made room
-        if self._waiting:
+        if self._queues.waiting:
             self._publish()
-        step = next_step(self._running, self._waiting, self.cache, self._rules)
+        step = next_step(self._queues, self.cache, self._rules)
         moves = Moves()
         for request, how in step.preempted:
             self._preempt(request, how, moves)
@@ -146,14 +187,14 @@ class Scheduler:
                 self.cache.make_writable(chunk.request, end, moves)
             # Counted as computed before it is, as in vLLM: after the model, all of this is far from the processor.
             chunk.request.num_computed = end
-        if self._waiting and not self._running and not step.preempted:
-            raise EngineBugError(f"request {self._waiting[0].request_id} can never be admitted")
+        if self._queues.waiting and not self._queues.running and not step.preempted:
+            raise EngineBugError(f"request {self._queues.waiting[0].request_id} can never be admitted")
         return step, moves
 
     def complete(self) -> None:
         """Takes note that what was planned has been computed."""
         if self.cache.has_windows:
-            for request in self._running:
+            for request in self._queues.running:
                 self.cache.hide(request)
 
     def forget_all(self) -> None:
@@ -171,37 +212,39 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Raises BlockAccountingError or EngineBugError unless queues, tables and pools tell the same story."""
-        both = [*self._running, *self._waiting]
+        both = [*self._queues.running, *self._queues.waiting]
         if {id(one) for one in both} != {id(one) for one in self._requests.values()} or len(both) != len(
             self._requests
         ):
             raise EngineBugError("the queues and the list of requests disagree")
-        for queue in (self._running, self._waiting):
-            if queue != sorted(queue, key=lambda one: one.rank):
+        for queue in (self._queues.running, self._queues.waiting):
+            if queue != sorted(queue, key=self._queues.rank_of):
                 raise EngineBugError("a queue is not in order of rank")
-        for request in self._waiting:
-            if any(True for table in holding_of(request).tables for _ in table.held()):
+        for request in self._queues.waiting:
+            if any(True for table in self.cache.blocks_of(request).tables for _ in table.held()):
                 raise EngineBugError(f"request {request.request_id} waits and holds blocks")
-        for search in {id(one.search): one.search for one in both if one.search is not None}.values():
-            search.check_integrity([one for one in both if one.search is search])
+        if self._queues.ranks.keys() != self._requests.keys():
+            raise EngineBugError("ranks are kept of other requests than those in the queues")
+        for search in {id(search): search for search in self._searches.values()}.values():
+            search.check_integrity([one for one in both if self._searches.get(one.request_id) is search])
         self.cache.check_integrity(both)
 
     def _publish(self) -> None:
         """What is computed matters to newcomers only: until there are some, steps are spared the hashing."""
-        for request in self._running:
+        for request in self._queues.running:
             self.cache.publish(request)
 
     def _end_batch(self) -> None:
         """Frees what a static batch holds when its last member has ended."""
-        if self._rules.policy == "static" and self._running and all(request.is_done for request in self._running):
-            for request in self._running:
-                del self._requests[request.request_id]
-                self.cache.release(request)
-            self._running.clear()
+        running = self._queues.running
+        if self._rules.policy == "static" and running and all(request.is_done for request in running):
+            self._queues.running = []
+            for request in running:
+                self._free(request)
 
     def _admit(self, request: Request, hit: Hit | None) -> None:
-        self._waiting.remove(request)
-        _insert(self._running, request)
+        self._queues.waiting.remove(request)
+        self._queues.insert(self._queues.running, request)
         if hit is None:
             return
         self.cache.open(request, hit)
@@ -209,15 +252,11 @@ class Scheduler:
             request.num_cached_tokens = hit.num_tokens  # not when it finds its own blocks after a preemption
 
     def _preempt(self, victim: Request, how: PreemptionName, moves: Moves) -> None:
-        self._running.remove(victim)
+        self._queues.running.remove(victim)
         if how == "swap":
             self.cache.swap_out(victim, moves)
             self.num_swaps += 1
         else:
             self.cache.release(victim)
-        _insert(self._waiting, victim)
+        self._queues.insert(self._queues.waiting, victim)
         self.num_preemptions += 1
-
-
-def _insert(queue: list[Request], request: Request) -> None:
-    bisect.insort(queue, request, key=lambda one: one.rank)

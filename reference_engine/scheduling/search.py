@@ -8,15 +8,24 @@ on even where the cache holds a single one of its beams.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from reference_engine.beam_search import BeamSearch, Extension
 from reference_engine.errors import EngineBugError
 from reference_engine.outputs import Continuation, SampledToken
 from reference_engine.request import BeamParams, FinishReason, Request
 
-if TYPE_CHECKING:
-    from reference_engine.scheduling.scheduler import Scheduler
+
+class Forking(Protocol):
+    """What carries out the branching of a search."""
+
+    def fork(self, parent: Request, child: Request) -> None:
+        """Lets a new request go on from what another has computed."""
+        ...
+
+    def drop(self, request: Request) -> None:
+        """Forgets one request and frees its blocks."""
+        ...
 
 
 class Search:
@@ -29,30 +38,30 @@ class Search:
     Attributes:
         members: all of them; as many hypotheses come out, the best one as the leader's answer.
         beams: those that hold the beams, best first.
+        continuations: of the beams that are computed and wait for the others, by request id.
     """
 
-    __slots__ = ("_rules", "beams", "members")
+    __slots__ = ("_rules", "beams", "continuations", "members")
 
     def __init__(self, leader: Request, params: BeamParams) -> None:
         self.members = [leader, *leader.siblings]
         self.beams = [leader]
+        self.continuations: dict[str, tuple[Continuation, ...]] = {}
         if len(self.members) != params.width:
             raise EngineBugError(f"{len(self.members)} requests cannot search {params.width} beams")
         self._rules = BeamSearch(params, leader.sampling.stop_token_ids, leader.sampling.max_tokens)
 
-    def settle(self, beam: Request, continuations: tuple[Continuation, ...], scheduler: "Scheduler") -> bool:
+    def settle(self, beam: Request, continuations: tuple[Continuation, ...], scheduler: Forking) -> bool:
         """Takes what was computed of one beam, and the search's next step if it was the last one.
 
         Returns:
             Whether the search is over; nothing of it is left with the scheduler then.
         """
-        beam.continuations = continuations
-        known = [one.continuations for one in self.beams]
-        ready = [one for one in known if one is not None]
-        if len(ready) < len(known):
+        self.continuations[beam.request_id] = continuations
+        if len(self.continuations) < len(self.beams):
             return False
-        for one in self.beams:
-            one.continuations = None
+        ready = [self.continuations[one.request_id] for one in self.beams]
+        self.continuations.clear()
         extensions = self._rules.advance(ready)
         kept = {extension.parent for extension in extensions}
         for number, one in enumerate(self.beams):
@@ -81,10 +90,10 @@ class Search:
             raise EngineBugError(f"the search of {self.members[0].request_id} has other beams than the scheduler")
         if len({beam.num_tokens for beam in self.beams}) > 1:
             raise EngineBugError(f"the beams of {self.members[0].request_id} are not of one length")
-        if all(beam.is_settled for beam in self.beams):
+        if len(self.continuations) == len(self.beams):
             raise EngineBugError(f"the beams of {self.members[0].request_id} wait for each other")
 
-    def _branch(self, extensions: list[Extension], scheduler: "Scheduler") -> None:
+    def _branch(self, extensions: list[Extension], scheduler: Forking) -> None:
         """Makes the next beams out of those that are left."""
         parents, self.beams = self.beams, []
         numbers = {extension.parent for extension in extensions}
@@ -96,7 +105,6 @@ class Search:
             else:
                 beam = spare.pop(0)
                 beam.token_ids = list(parent.token_ids)
-                beam.history = None
                 beam.num_cached_tokens = parent.num_cached_tokens
                 scheduler.fork(parent, beam)
             self.beams.append(beam)

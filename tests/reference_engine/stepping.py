@@ -8,6 +8,7 @@ from reference_engine.kv_cache.cache import Group, KvCache
 from reference_engine.limits import Limits
 from reference_engine.outputs import Continuation, SampledToken
 from reference_engine.request import Request, SamplingParams
+from reference_engine.sampling import Sampler
 from reference_engine.scheduling.planner import draft_step, plain_decodes
 from reference_engine.scheduling.rules import Rules
 from reference_engine.scheduling.scheduler import Scheduler
@@ -57,9 +58,9 @@ class Bench:
     def check_short_cut(self):
         """Where the planner knows the step without deciding anything, it is the one that it would decide on."""
         one = self.scheduler
-        soon = None if one._waiting else plain_decodes(one._running, one.cache, one._rules)
+        soon = None if one._queues.waiting else plain_decodes(one._queues.running, one.cache, one._rules)
         if soon is not None:
-            assert soon == draft_step(one._running, one._waiting, one.cache, one._rules)
+            assert soon == draft_step(one._queues, one.cache, one._rules)
             self.short_cuts += 1
 
     def steps(self, count):
@@ -74,6 +75,11 @@ class Bench:
         while self.engine.has_work:
             reports.append(self.step())
         return reports
+
+
+def sample(logits, requests):
+    """A token for each of several requests that nobody has sampled for before."""
+    return Sampler().sample(logits, requests)
 
 
 def request(name, prompt=4, output=3, salt=None, priority=0, n=1, **sampling):
@@ -131,10 +137,10 @@ class RememberingRunner:
 
     def places(self, chunk, positions):
         """The slots of these positions in each group, those that no token of the chunk sees left out."""
-        for group, (sees, table) in enumerate(zip(self.visible, chunk.request.holding.tables, strict=True)):
+        for group, (sees, table) in enumerate(zip(self.visible, chunk.block_tables, strict=True)):
             for position in positions:
                 if sees.window is None or position > chunk.start - sees.window or position < sees.sinks:
-                    block = table.blocks[position // self.block_size]
+                    block = table[position // self.block_size]
                     assert block != RELEASED, f"{chunk.request.request_id} gave back what it still sees"
                     yield ("", group, block, position % self.block_size), position
 

@@ -13,8 +13,7 @@ from reference_engine.limits import Limits
 from reference_engine.offline import LLM
 from reference_engine.outputs import Continuation, SampledToken
 from reference_engine.request import BeamParams, FinishReason, Request, SamplingParams
-from reference_engine.sampling import sample
-from tests.reference_engine.stepping import Bench, RememberingRunner, request, search
+from tests.reference_engine.stepping import Bench, RememberingRunner, request, sample, search
 
 STOP = 2
 
@@ -158,11 +157,12 @@ def test_a_search_waits_until_there_are_seats_for_all_its_beams():
 def test_who_takes_the_seat_of_a_beam_keeps_it(blocks, tokens, first):
     engine, prompt = bench(seqs=3, blocks=blocks, tokens=tokens), [first, 1, 2, 3, 4, 5, 1, 2]
     one = request("a", prompt, 14, beams=BeamParams(3))
+    members = (one, *one.siblings)
     engine.add(one)
     reports = engine.finish(*(request(f"x{number}", 1, 5) for number in range(3)))
     assert max(report.running for report in reports) == 3
     told = answers_of(reports)
-    assert [told[member.request_id] for member in one.search.members] == search(prompt, one.sampling)
+    assert [told[member.request_id] for member in members] == search(prompt, one.sampling)
 
 
 @pytest.mark.parametrize(("window", "size", "tokens"), [(5, 2, 4), (5, 2, 6), (7, 1, 4), (7, 2, 6)])
