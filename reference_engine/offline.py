@@ -13,15 +13,15 @@ from typing import Any, Self
 
 import torch
 
-from reference_engine.assembly import build_engine, resolve_config
-from reference_engine.config import EngineConfig
-from reference_engine.detokenizer import Detokenizer, StopMatcher
-from reference_engine.engine import Engine
+from reference_engine.engine.assembly import build_engine, resolve_config
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.detokenizer import Detokenizer, StopMatcher
+from reference_engine.engine.outputs import TokenOutput
+from reference_engine.engine.request import FinishReason, Request, SamplingParams
+from reference_engine.engine.step import Engine
 from reference_engine.errors import RequestError
 from reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
 from reference_engine.loading.tokenizer import Tokenizer
-from reference_engine.outputs import TokenOutput
-from reference_engine.request import FinishReason, Request, SamplingParams
 
 _ANY_NUMBER = 1 << 40
 

@@ -25,8 +25,8 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.bars import Bars, model_argument
 from benchmarks.engine.parity import read_prompts
+from reference_engine.engine.request import BeamParams, Request, SamplingParams
 from reference_engine.offline import LLM
-from reference_engine.request import BeamParams, Request, SamplingParams
 from tests.reference_engine.beam_truth import Found, agreement, searched, transformers_beams
 
 ENDS = (".", "\n")  # tokens that end hypotheses where a search has stop tokens

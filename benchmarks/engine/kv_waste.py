@@ -9,13 +9,13 @@ import argparse
 import random
 
 from benchmarks.bars import Bars
-from reference_engine.engine import Engine
+from reference_engine.engine.limits import Limits
+from reference_engine.engine.outputs import SampledToken
+from reference_engine.engine.request import Request, SamplingParams
+from reference_engine.engine.step import Engine
 from reference_engine.kv_cache.block_pool import BlockPool
 from reference_engine.kv_cache.cache import Group, KvCache
 from reference_engine.kv_cache.moves import Moves
-from reference_engine.limits import Limits
-from reference_engine.outputs import SampledToken
-from reference_engine.request import Request, SamplingParams
 from reference_engine.scheduling.rules import Rules
 from reference_engine.scheduling.scheduler import Scheduler
 from reference_engine.scheduling.step import Step

@@ -20,12 +20,12 @@ from typing import Any
 import torch
 
 from benchmarks.bars import Bars, model_argument
-from reference_engine.config import EngineConfig
-from reference_engine.core.channel import Channel
-from reference_engine.engine import Engine
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.request import Request, SamplingParams
+from reference_engine.engine.step import Engine
 from reference_engine.offline import load_engine
-from reference_engine.request import Request, SamplingParams
 from reference_engine.sampling import sampler
+from reference_engine.serving.core.channel import Channel
 
 READER = "import socket, sys; s = socket.socket(fileno=int(sys.argv[1]))\nwhile s.recv(1 << 16): pass"
 BATCH, CONTEXT, ROUNDS, STEPS, GOAL_MS = 32, 256, 5, 200, 0.5

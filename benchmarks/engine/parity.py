@@ -21,12 +21,12 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks.bars import Bars, model_argument
 from benchmarks.engine.kv_memory import text
-from reference_engine.config import DeviceName, EngineConfig
-from reference_engine.engine import Engine
+from reference_engine.engine.config import DeviceName, EngineConfig
+from reference_engine.engine.request import Request, SamplingParams
+from reference_engine.engine.step import Engine
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.loading.tokenizer import Tokenizer
 from reference_engine.offline import load_engine
-from reference_engine.request import Request, SamplingParams
 
 BLOCK_SIZES = (1, 7, 32, 128)
 CASES = ("alone", "mixed", "preempted", "swapped", "cached", *(f"blocks of {size}" for size in BLOCK_SIZES))

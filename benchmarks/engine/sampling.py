@@ -17,7 +17,7 @@ from scipy.stats import chisquare
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from benchmarks.bars import Bars
-from reference_engine.request import Request, SamplingParams
+from reference_engine.engine.request import Request, SamplingParams
 from reference_engine.sampling import Sampler
 
 DRAWS, SIZE = 50_000, 512

@@ -15,10 +15,10 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks.bars import Bars, model_argument
-from reference_engine.config import EngineConfig
-from reference_engine.engine import Engine
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.request import Request, SamplingParams
+from reference_engine.engine.step import Engine
 from reference_engine.offline import load_engine
-from reference_engine.request import Request, SamplingParams
 
 REPEATS = 3
 CONTEXT_TOKENS, NEW_TOKENS, PREFILL_TOKENS = 200, 64, 512

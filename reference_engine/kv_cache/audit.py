@@ -6,11 +6,11 @@ exllamav3's page-table check is the model: state is not trusted where it can be 
 import itertools
 from collections.abc import Sequence
 
+from reference_engine.engine.request import Request
 from reference_engine.errors import BlockAccountingError
 from reference_engine.kv_cache.block_names import block_name, root_name
 from reference_engine.kv_cache.block_pool import BlockPool
 from reference_engine.kv_cache.block_table import RELEASED, BlockTable
-from reference_engine.request import Request
 
 
 def audit(pool: BlockPool, holders: Sequence[tuple[BlockTable, Request, bool]]) -> None:

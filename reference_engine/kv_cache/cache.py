@@ -8,14 +8,14 @@ import dataclasses
 from array import array
 from collections.abc import Iterable, Sequence
 
+from reference_engine.engine.outputs import Occupancy
+from reference_engine.engine.request import Request
 from reference_engine.errors import BlockAccountingError, EngineBugError
 from reference_engine.kv_cache.audit import audit
 from reference_engine.kv_cache.block_names import BlockNames
 from reference_engine.kv_cache.block_pool import BlockPool
 from reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, BlockTable, Visible, block_list
 from reference_engine.kv_cache.moves import Moves
-from reference_engine.outputs import Occupancy
-from reference_engine.request import Request
 
 Blocks = tuple[int, ...]
 """A number of blocks for each group."""

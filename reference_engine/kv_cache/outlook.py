@@ -6,9 +6,9 @@ A block is free when the last who holds it goes, unless a newcomer was promised 
 from collections import Counter
 from typing import Self
 
+from reference_engine.engine.request import Request
 from reference_engine.kv_cache.block_table import RELEASED
 from reference_engine.kv_cache.cache import Blocks, Hit, KvCache
-from reference_engine.request import Request
 
 
 class Outlook:

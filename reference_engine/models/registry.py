@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from reference_engine.config import QuantizationName
+from reference_engine.engine.config import QuantizationName
 from reference_engine.errors import CheckpointError
 from reference_engine.loading.source import WeightSource
 from reference_engine.models import deepseek_v2, gemma3, llama, mistral, mixtral, qwen2, qwen3, qwen3_moe

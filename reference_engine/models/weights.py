@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from reference_engine.config import QuantizationName
+from reference_engine.engine.config import QuantizationName
 from reference_engine.kernels.blocks import QuantisedTensor
 from reference_engine.kernels.cpu import best_kernels
 from reference_engine.kernels.quantised import has_kernel

@@ -9,8 +9,8 @@ import dataclasses
 
 import msgspec
 
-from reference_engine.config import EngineConfig
-from reference_engine.execution import Batch
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.execution import Batch
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from reference_engine.config import EngineConfig
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.execution import Batch
 from reference_engine.errors import EngineUnavailableError
-from reference_engine.execution import Batch
 from reference_engine.parallel.messages import READY, Assignment, encode
 
 _GRACE_S = 5.0

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from reference_engine.request import SamplingParams
+from reference_engine.engine.request import SamplingParams
 from reference_engine.sampling.blocks import BLOCK, BlockedScores
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from reference_engine.request import Request
+from reference_engine.engine.request import Request
 from reference_engine.sampling.history import TokenHistory
 
 

@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 import torch
 
+from reference_engine.engine.grammar import Grammars, GrammarState
+from reference_engine.engine.outputs import Continuation, SampledToken
+from reference_engine.engine.request import Request
 from reference_engine.errors import EngineBugError
-from reference_engine.grammar import Grammars, GrammarState
 from reference_engine.kernels.cpu import best_kernels
-from reference_engine.outputs import Continuation, SampledToken
-from reference_engine.request import Request
 from reference_engine.sampling.blocks import BlockedScores
 from reference_engine.sampling.drawing import draw
 from reference_engine.sampling.history import TokenHistory

@@ -15,9 +15,9 @@ carried out; at worst a step does a little less than it could have.
 import operator
 from collections.abc import Sequence
 
+from reference_engine.engine.request import Request
 from reference_engine.kv_cache.cache import Blocks, Hit, KvCache
 from reference_engine.kv_cache.outlook import Outlook
-from reference_engine.request import Request
 from reference_engine.scheduling.queues import Queues
 from reference_engine.scheduling.rules import PreemptionName, Rules
 from reference_engine.scheduling.step import Chunk, Step

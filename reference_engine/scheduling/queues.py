@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Collection
 from typing import NamedTuple
 
-from reference_engine.request import Request
+from reference_engine.engine.request import Request
 
 
 class Rank(NamedTuple):

@@ -4,12 +4,12 @@ Rank decides who comes first: the step in which a request arrived, and `patience
 A preempted request keeps its rank. What is computed stays findable for later requests with the same beginning.
 """
 
+from reference_engine.engine.limits import check_queue
+from reference_engine.engine.outputs import Continuation, Occupancy
+from reference_engine.engine.request import Request
 from reference_engine.errors import EngineBugError
 from reference_engine.kv_cache.cache import Hit, KvCache
 from reference_engine.kv_cache.moves import Moves
-from reference_engine.limits import check_queue
-from reference_engine.outputs import Continuation, Occupancy
-from reference_engine.request import Request
 from reference_engine.scheduling.planner import next_step
 from reference_engine.scheduling.queues import Queues, Rank
 from reference_engine.scheduling.rules import PreemptionName, Rules

@@ -10,10 +10,10 @@ on even where the cache holds a single one of its beams.
 from collections.abc import Sequence
 from typing import Protocol
 
-from reference_engine.beam_search import BeamSearch, Extension
+from reference_engine.engine.beam_search import BeamSearch, Extension
+from reference_engine.engine.outputs import Continuation, SampledToken
+from reference_engine.engine.request import BeamParams, FinishReason, Request
 from reference_engine.errors import EngineBugError
-from reference_engine.outputs import Continuation, SampledToken
-from reference_engine.request import BeamParams, FinishReason, Request
 
 
 class Forking(Protocol):

@@ -4,8 +4,8 @@ from array import array
 
 import msgspec
 
+from reference_engine.engine.request import Request
 from reference_engine.kv_cache.cache import Hit
-from reference_engine.request import Request
 from reference_engine.scheduling.rules import PreemptionName
 
 

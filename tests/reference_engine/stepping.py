@@ -1,13 +1,13 @@
 """An engine around a fake runner, step by step, and a runner that knows what every slot of the cache holds."""
 
-from reference_engine.beam_search import BeamSearch
-from reference_engine.engine import Engine
+from reference_engine.engine.beam_search import BeamSearch
+from reference_engine.engine.limits import Limits
+from reference_engine.engine.outputs import Continuation, SampledToken
+from reference_engine.engine.request import Request, SamplingParams
+from reference_engine.engine.step import Engine
 from reference_engine.kv_cache.block_pool import BlockPool
 from reference_engine.kv_cache.block_table import EVERYTHING, RELEASED
 from reference_engine.kv_cache.cache import Group, KvCache
-from reference_engine.limits import Limits
-from reference_engine.outputs import Continuation, SampledToken
-from reference_engine.request import Request, SamplingParams
 from reference_engine.sampling import Sampler
 from reference_engine.scheduling.planner import draft_step, plain_decodes
 from reference_engine.scheduling.rules import Rules

@@ -7,17 +7,17 @@ import threading
 
 import pytest
 
-from reference_engine.config import EngineConfig
-from reference_engine.core.client import EngineClient
-from reference_engine.core.wire import Facts
-from reference_engine.engine import Engine
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.limits import Limits
+from reference_engine.engine.request import Request, SamplingParams
+from reference_engine.engine.step import Engine
 from reference_engine.errors import EngineUnavailableError, QueueFullError, RequestError
 from reference_engine.kv_cache.block_pool import BlockPool
 from reference_engine.kv_cache.cache import Group, KvCache
-from reference_engine.limits import Limits
-from reference_engine.request import Request, SamplingParams
 from reference_engine.scheduling.rules import Rules
 from reference_engine.scheduling.scheduler import Scheduler
+from reference_engine.serving.core.client import EngineClient
+from reference_engine.serving.core.wire import Facts
 from tests.reference_engine.conftest import ThreadCore
 
 

@@ -4,13 +4,13 @@ import random
 import pytest
 import torch
 
-from reference_engine.assembly import build_engine, resolve_config
-from reference_engine.config import EngineConfig
+from reference_engine.engine.assembly import build_engine, resolve_config
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.request import Request, SamplingParams
 from reference_engine.errors import ConfigError, EngineUnavailableError, RequestError
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.models.registry import config_from_hf
 from reference_engine.offline import generate
-from reference_engine.request import Request, SamplingParams
 
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
 

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from reference_engine.engine.request import Request, SamplingParams
 from reference_engine.errors import BlockAccountingError, EngineBugError
 from reference_engine.kv_cache.block_names import BlockNames, block_name, root_name
 from reference_engine.kv_cache.block_pool import BlockPool
 from reference_engine.kv_cache.cache import Group, KvCache
 from reference_engine.kv_cache.moves import Moves
 from reference_engine.kv_cache.prefix_index import PrefixIndex
-from reference_engine.request import Request, SamplingParams
 
 ROOT = root_name(None)
 TOKENS = [3, 1, 4, 1]

@@ -5,11 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference_engine.assembly import resolve_config
 from reference_engine.attention import make_attention
 from reference_engine.attention.base import Span
 from reference_engine.attention.naive import NaiveAttention
 from reference_engine.attention.torch_backend import TorchAttention
+from reference_engine.engine.assembly import resolve_config
+from reference_engine.engine.request import Request, SamplingParams
 from reference_engine.kv_cache.block_table import Visible
 from reference_engine.kv_cache.layout import CacheLayout, LayerLayout, windowed
 from reference_engine.kv_cache.moves import Moves
@@ -17,7 +18,6 @@ from reference_engine.kv_cache.quantised import Fp8, Int4, Int8, store_maker
 from reference_engine.kv_cache.storage import allocate_storage, token_bytes
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.offline import generate
-from reference_engine.request import Request, SamplingParams
 
 KINDS = ["int8", "fp8", "int4"]
 CPU = torch.device("cpu")

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+from reference_engine.engine.request import Request, SamplingParams
 from reference_engine.offline import generate
-from reference_engine.request import Request, SamplingParams
 from reference_engine.sampling.uniform import philox, uniforms
 from tests.reference_engine.stepping import sample
 

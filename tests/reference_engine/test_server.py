@@ -3,9 +3,9 @@ import math
 
 import pytest
 
-from reference_engine.core import loop as core_loop
+from reference_engine.engine.outputs import SampledToken
 from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.outputs import SampledToken
+from reference_engine.serving.core import loop as core_loop
 from tests.reference_engine.serving import CHAT, HELLO, LONG, TEXT, is_idle, slow_down, with_server
 
 

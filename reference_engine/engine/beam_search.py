@@ -1,0 +1,115 @@
+"""The rules of one beam search: which beams go on, which hypotheses end, when it is over. Pure Python, no torch.
+
+They are those of Transformers' ``generate(num_beams=…)``, so that the two can be held to each other: of all
+continuations of all beams, those that end among the best `width` are hypotheses, and the best `width` that do not end
+are the next beams. Hypotheses are compared by their log-probability over a power of their length (after GNMT,
+arXiv:1609.08144), and the search goes on while a beam can become better than the worst of the hypotheses kept.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from reference_engine.engine.outputs import Continuation, SampledToken
+from reference_engine.engine.request import BeamParams, FinishReason
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """A beginning of an answer, or a whole one.
+
+    Attributes:
+        tokens: in order.
+        log_prob: the sum of what its continuations had.
+    """
+
+    tokens: tuple[SampledToken, ...] = ()
+    log_prob: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Extension:
+    """A beam with one more token.
+
+    Attributes:
+        parent: which beam.
+        token: the new one.
+        log_prob: of all tokens.
+    """
+
+    parent: int
+    token: SampledToken
+    log_prob: float
+
+
+class BeamSearch:
+    """One search, from one beam without tokens to its hypotheses.
+
+    Args:
+        params: how.
+        stop_token_ids: tokens that end a hypothesis.
+        max_tokens: where the search ends, whatever has been found.
+
+    Attributes:
+        beams: what is looked for continuations of, best first; none when the search is over.
+        hypotheses: at most `width` that have ended, best first.
+    """
+
+    def __init__(self, params: BeamParams, stop_token_ids: frozenset[int], max_tokens: int) -> None:
+        self._params = params
+        self._stops = stop_token_ids
+        self._max_tokens = max_tokens
+        self._num_tokens = 0
+        self.beams = [Hypothesis()]
+        self.hypotheses: list[Hypothesis] = []
+
+    def advance(self, continuations: Sequence[Sequence[Continuation]]) -> list[Extension]:
+        """Takes one step of all beams.
+
+        Args:
+            continuations: for each beam its best ones, at least `SamplingParams.num_continuations` of them.
+
+        Returns:
+            What becomes the next beams, best first; nothing if the search is over.
+        """
+        self._num_tokens += 1
+        width, is_last = self._params.width, self._num_tokens == self._max_tokens
+        ranked = sorted(
+            (
+                Extension(parent, one.token, self.beams[parent].log_prob + one.log_prob)
+                for parent, ones in enumerate(continuations)
+                for one in ones
+            ),
+            key=lambda one: -one.log_prob,  # stable: of equal ones, the one of the better beam
+        )
+        # What ends behind the best `width` is no hypothesis: better ones are still on their way.
+        ended = [one for one in ranked[:width] if is_last or one.token.token_id in self._stops]
+        going = [] if is_last else [one for one in ranked if one.token.token_id not in self._stops][:width]
+        self.hypotheses = sorted([*self.hypotheses, *map(self._extended, ended)], key=self._loss)[:width]
+        if not going or not self._can_improve(going[0].log_prob):
+            going = []
+        self.beams = [self._extended(one) for one in going]
+        return going
+
+    def finish_reason(self, hypothesis: Hypothesis) -> FinishReason:
+        """Why a hypothesis ended."""
+        is_stopped = hypothesis.tokens[-1].token_id in self._stops
+        return FinishReason.STOP if is_stopped else FinishReason.LENGTH
+
+    def _extended(self, by: Extension) -> Hypothesis:
+        return Hypothesis((*self.beams[by.parent].tokens, by.token), by.log_prob)
+
+    def _can_improve(self, log_prob: float) -> bool:
+        """Whether the best beam, which has this, can still change what has been found."""
+        if len(self.hypotheses) < self._params.width:
+            return True
+        if self._params.early_stopping is True:
+            return False
+        is_patient = self._params.early_stopping == "never" and self._params.length_penalty > 0
+        length = self._max_tokens if is_patient else self._num_tokens
+        return self._score(log_prob, length) > -self._loss(self.hypotheses[-1])
+
+    def _loss(self, hypothesis: Hypothesis) -> float:
+        return -self._score(hypothesis.log_prob, len(hypothesis.tokens))
+
+    def _score(self, log_prob: float, length: int) -> float:
+        return log_prob / length**self._params.length_penalty

@@ -1,0 +1,186 @@
+"""What goes over the socket between the server and an engine process, and how it is cut into messages.
+
+MessagePack by msgspec, each message behind four bytes that say its length. Both ends are of the same version, since one
+starts the other; nobody else has the socket.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+
+import msgspec
+
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.limits import Limits
+from reference_engine.engine.outputs import StepReport
+from reference_engine.engine.request import Request, SamplingParams
+
+_LENGTH_BYTES = 4
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+class Start(msgspec.Struct, tag="start"):
+    """The first command: load this model."""
+
+    config: EngineConfig
+
+
+class Wanted(msgspec.Struct, array_like=True):
+    """One answer to a prompt: its request's name, and how its tokens are chosen."""
+
+    request_id: str
+    sampling: SamplingParams
+
+
+class Sent(msgspec.Struct, array_like=True):
+    """A request with its siblings, on its way; see `Request`."""
+
+    prompt: list[int]
+    answers: list[Wanted]
+    cache_salt: str | None
+    priority: int
+    arrival_s: float | None
+
+    @classmethod
+    def of(cls, leader: Request) -> "Sent":
+        """A request with its siblings."""
+        answers = [Wanted(one.request_id, one.sampling) for one in (leader, *leader.siblings)]
+        return cls(leader.token_ids, answers, leader.cache_salt, leader.priority, leader.arrival_s)
+
+    def request(self) -> Request:
+        """The request with its siblings, at the other end."""
+        leader, *siblings = [
+            Request(one.request_id, self.prompt, one.sampling, self.cache_salt, priority=self.priority)
+            for one in self.answers
+        ]
+        for one in (leader, *siblings):
+            one.arrival_s = self.arrival_s
+        leader.siblings = tuple(siblings)
+        return leader
+
+
+class Add(msgspec.Struct, tag="add"):
+    """Requests that come in together, before the next step."""
+
+    requests: list[Sent]
+
+
+class Cancel(msgspec.Struct, tag="cancel"):
+    """Requests that nobody waits for any more."""
+
+    request_ids: list[str]
+
+
+class Reset(msgspec.Struct, tag="reset"):
+    """Empties the prefix cache."""
+
+
+class StartProfile(msgspec.Struct, tag="start-profile"):
+    """Records what the step loop does from now on; answered by `Done`."""
+
+    call: int
+
+
+class StopProfile(msgspec.Struct, tag="stop-profile"):
+    """Writes down what was recorded; answered by `Done`."""
+
+    call: int
+
+
+Command = Start | Add | Cancel | Reset | StartProfile | StopProfile
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What a loaded engine says of itself.
+
+    Attributes:
+        config: with nothing left to decide.
+        limits: of requests.
+        eos_token_ids: every id that ends a sequence.
+        torch_version: of the torch it runs on.
+        kernels: `native` where the compiled ones are in use, else `torch`.
+        pid: of its process.
+    """
+
+    config: EngineConfig
+    limits: Limits
+    eos_token_ids: frozenset[int]
+    torch_version: str
+    kernels: str
+    pid: int
+
+
+class Ready(msgspec.Struct, tag="ready"):
+    """The first message of an engine that has been loaded.
+
+    Attributes:
+        facts: about it.
+        arrived: requests that it has had already, to warm up.
+    """
+
+    facts: Facts
+    arrived: int
+
+
+class Failed(msgspec.Struct, tag="failed"):
+    """The last message of an engine that could not be loaded, or has crashed.
+
+    Attributes:
+        is_users: whether the caller can put it right.
+        message: one line.
+    """
+
+    is_users: bool
+    message: str
+
+
+class Refused(msgspec.Struct, tag="refused"):
+    """A request that was not taken in; the rest is as in `RequestError`."""
+
+    request_id: str
+    message: str
+    status: int
+    param: str | None
+    code: str | None
+
+
+class Done(msgspec.Struct, tag="done"):
+    """The end of a command that has one.
+
+    Attributes:
+        call: its number.
+        result: what came of it; None where it failed.
+        error: why.
+    """
+
+    call: int
+    result: str | None = None
+    error: str | None = None
+
+
+Notice = StepReport | Ready | Failed | Refused | Done
+
+
+def frame(message: Command | Notice) -> bytes:
+    """A message as it goes over the socket."""
+    body = _ENCODER.encode(message)
+    return len(body).to_bytes(_LENGTH_BYTES, "little") + body
+
+
+@dataclasses.dataclass(slots=True)
+class Frames:
+    """Cuts a stream of bytes into the bodies of messages."""
+
+    _rest: bytearray = dataclasses.field(default_factory=bytearray)
+
+    def feed(self, data: bytes | bytearray) -> Iterator[bytes]:
+        """The bodies that are whole now."""
+        self._rest += data
+        begin, end = 0, len(self._rest)
+        while end - begin >= _LENGTH_BYTES:
+            body = begin + _LENGTH_BYTES
+            after = body + int.from_bytes(self._rest[begin:body], "little")
+            if after > end:
+                break
+            yield bytes(self._rest[body:after])
+            begin = after
+        del self._rest[:begin]
