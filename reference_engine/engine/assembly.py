@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import torch
 
+from reference_engine.ablations.contiguous import RunPool
 from reference_engine.ablations.heavy_hitter import Budget, HeavyHitterAttention, scored
+from reference_engine.ablations.static_batching import StaticScheduler
 from reference_engine.attention import make_attention
 from reference_engine.attention.base import AttentionBackend
 from reference_engine.engine.config import EngineConfig
@@ -188,14 +190,14 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> Engine:
     rules = Rules(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
-        policy=config.policy,
+        policy="continuous" if config.policy == "static" else config.policy,
         preemption=config.preemption,
         patience_steps=config.priority_patience_steps,
         max_waiting=config.max_queue,
     )
     sampler = Sampler(Grammars(checkpoint.tokenizer, limits.vocab_size, checkpoint.eos_token_ids))
     engine = Engine(
-        Scheduler(cache, rules),
+        StaticScheduler(cache, rules) if config.policy == "static" else Scheduler(cache, rules),
         ModelRunner(SlowedExecutor(executor, config.slow_down) if config.slow_down else executor, sampler),
         limits,
         sampler=sampler,
@@ -255,13 +257,18 @@ def build_executor(config: EngineConfig, checkpoint: Checkpoint, ranks: Ranks = 
 
 def _groups(config: EngineConfig, demand: Demand) -> list[Group]:
     """One block pool for each group of layers, and one of host memory beside it where requests are swapped."""
-    run = -(-demand.max_model_len // config.block_size) if config.kv_allocator == "contiguous" else 1
     sizes = demand.sizes(config.num_blocks or 1)
     hosts = demand.sizes(demand.fitting(config.swap_memory_bytes)) if config.preemption == "swap" else [0] * len(sizes)
     return [
-        Group(BlockPool(size, config.block_size, run), visible, BlockPool(extra, config.block_size) if extra else None)
+        Group(_pool(config, demand, size), visible, BlockPool(extra, config.block_size) if extra else None)
         for size, visible, extra in zip(sizes, demand.layout.groups, hosts, strict=True)
     ]
+
+
+def _pool(config: EngineConfig, demand: Demand, num_blocks: int) -> BlockPool:
+    if config.kv_allocator == "paged":
+        return BlockPool(num_blocks, config.block_size)
+    return RunPool(num_blocks, config.block_size, -(-demand.max_model_len // config.block_size))
 
 
 def storage_of(config: EngineConfig, demand: Demand, num_blocks: int, device: torch.device) -> KvStorage:

@@ -5,12 +5,13 @@ from typing import Annotated, Literal
 
 from reference_engine.errors import ConfigError
 from reference_engine.kv_cache.layout import KvCacheDtypeName
-from reference_engine.scheduling.rules import PolicyName, PreemptionName
+from reference_engine.scheduling.rules import PreemptionName
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 QuantizationName = Literal["auto", "stored", "none"]
 AllocatorName = Literal["paged", "contiguous"]
+PolicyName = Literal["continuous", "no_chunking", "static"]
 
 
 _SLOWEST = 10.0

@@ -136,7 +136,6 @@ class Request:
         cache_salt: only requests with the same salt find each other's blocks in the prefix cache.
         priority: smaller is more important.
         siblings: further answers to the same prompt; they are forked off when it is computed, and empty from then on.
-        is_done: it has ended and stays until the rest of its static batch has.
         num_cached_tokens: prompt tokens found in the prefix cache when the request was first admitted; None before,
             and without prefix caching.
         arrival_s: when it was handed in, by the engine's clock; None before.
@@ -150,7 +149,6 @@ class Request:
         "cache_salt",
         "first_scheduled_s",
         "first_token_s",
-        "is_done",
         "last_token_s",
         "num_cached_tokens",
         "num_computed",
@@ -181,7 +179,6 @@ class Request:
         self.num_cached_tokens: int | None = None
         self.priority = priority
         self.siblings = tuple(siblings)
-        self.is_done = False
         self.arrival_s: float | None = None
         self.first_scheduled_s: float | None = None
         self.first_token_s: float | None = None

@@ -3,7 +3,6 @@
 exllamav3's page-table check is the model: state is not trusted where it can be worked out from what it stands for.
 """
 
-import itertools
 from collections.abc import Sequence
 
 from reference_engine.engine.request import Request
@@ -35,10 +34,6 @@ def audit(pool: BlockPool, holders: Sequence[tuple[BlockTable, Request, bool]]) 
 
 def _check_table(pool: BlockPool, table: BlockTable, request: Request) -> None:
     size = pool.block_size
-    if pool.run > 1 and any(
-        b != a + 1 for i, (a, b) in enumerate(itertools.pairwise(table.blocks)) if (i + 1) % pool.run
-    ):
-        raise BlockAccountingError(f"request {request.request_id} holds a run of blocks that do not lie side by side")
     parent = root_name(request.cache_salt)
     for index, block in enumerate(table.blocks):
         tokens = request.token_ids[index * size : (index + 1) * size]

@@ -21,25 +21,23 @@ class BlockPool:
     Args:
         num_blocks: how many there are; block ids are 0 … num_blocks - 1.
         block_size: tokens per block.
-        run: blocks that are handed out together and lie side by side. 1 is paging; as many as the longest sequence
-            needs is what servers did before it, kept here so that the difference can be measured.
+        num_usable: leading blocks that can be handed out; None for all.
 
     Attributes:
+        run: blocks that are handed out together.
         num_evicted: findable blocks that `take` took for something else, since the start.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, run: int = 1) -> None:
-        if num_blocks < run or block_size < 1 or run < 1:
-            raise BlockAccountingError(
-                f"a pool needs blocks and tokens, not {num_blocks} blocks of {block_size} in runs of {run}"
-            )
+    def __init__(self, num_blocks: int, block_size: int, num_usable: int | None = None) -> None:
+        if num_blocks < 1 or block_size < 1:
+            raise BlockAccountingError(f"a pool needs blocks and tokens, not {num_blocks} blocks of {block_size}")
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.run = run
+        self.run = 1
         self.num_evicted = 0
-        self._num_whole = num_blocks - num_blocks % run  # blocks of whole runs
-        # Free, not in the index; a stack, from whose end runs are taken.
-        self._empty = list(range(self._num_whole - 1, -1, -1))
+        self._num_usable = num_blocks if num_usable is None else num_usable
+        # Free, not in the index; a stack, from whose end blocks are taken.
+        self._empty = list(range(self._num_usable - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()  # free, in the index; the first is the longest free
         self._references = [0] * num_blocks
         self._index = PrefixIndex()
@@ -52,16 +50,16 @@ class BlockPool:
     @property
     def num_used(self) -> int:
         """Blocks that somebody holds."""
-        return self._num_whole - self.num_free
+        return self._num_usable - self.num_free
 
     @property
     def num_lost(self) -> int:
-        """Blocks that nobody can ever hold, because they make no whole run."""
-        return self.num_blocks - self._num_whole
+        """Blocks that nobody can ever hold."""
+        return self.num_blocks - self._num_usable
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Blocks that a sequence of `num_tokens` tokens holds: whole runs, the last one filled in part."""
-        return -(-num_tokens // (self.block_size * self.run)) * self.run
+        """Blocks that a sequence of `num_tokens` tokens holds, the last one filled in part."""
+        return -(-num_tokens // self.block_size)
 
     def references(self, block: int) -> int:
         """How many hold the block."""
@@ -182,7 +180,7 @@ class BlockPool:
         for block, (references, holding) in enumerate(zip(self._references, held, strict=True)):
             if references != holding:
                 raise BlockAccountingError(f"block {block} has {references} references but {holding} holders")
-            if (block in free) != (references == 0 and block < self._num_whole):
+            if (block in free) != (references == 0 and block < self._num_usable):
                 raise BlockAccountingError(f"block {block} has {references} references and the free list disagrees")
             if not references and (block in self._cached) != (block in self._index):
                 raise BlockAccountingError(f"block {block} is free and the prefix index disagrees with the free list")

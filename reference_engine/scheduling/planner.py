@@ -43,7 +43,7 @@ def plain_decodes(running: Sequence[Request], cache: KvCache, rules: Rules) -> S
     Returns:
         None where there is more to decide.
     """
-    if rules.policy == "static" or len(running) > rules.max_num_batched_tokens:
+    if len(running) > rules.max_num_batched_tokens:
         return None
     chunks: list[Chunk] = []
     growing = 0
@@ -63,19 +63,11 @@ def plain_decodes(running: Sequence[Request], cache: KvCache, rules: Rules) -> S
 
 def draft_step(queues: Queues, cache: KvCache, rules: Rules) -> Step:
     """Whatever there is to decide; arguments as of `next_step`."""
-    draft = _Draft(queues, cache, rules)
-    for request in sorted(queues.running, key=lambda one: not one.is_decoding):  # stable: among equals rank decides
-        if not draft.preempted or request in draft.going:
-            draft.go_on(request)
-    if not draft.preempted and not (rules.policy == "static" and queues.running):
-        for request in queues.waiting:
-            if request.request_id not in queues.settled and (not draft.admit(request) or draft.preempted):
-                break
-    return draft.step()
+    return Draft(queues, cache, rules).plan()
 
 
-class _Draft:
-    """The step as far as it is planned. Attributes are scratch of one call."""
+class Draft:
+    """The step as far as it is planned, for one call of `plan`; a batching policy overrides what it does otherwise."""
 
     def __init__(self, queues: Queues, cache: KvCache, rules: Rules) -> None:
         self._queues = queues
@@ -92,19 +84,40 @@ class _Draft:
         self.going = list(queues.running)
         self.preempted: list[tuple[Request, PreemptionName]] = []
 
-    def step(self) -> Step:
+    def plan(self) -> Step:
+        """The whole step."""
+        # Stable: among equals rank decides.
+        for request in sorted(self._queues.running, key=lambda one: not one.is_decoding):
+            if not self.preempted or request in self.going:
+                self.go_on(request)
+        if not self.preempted and self.admits():
+            for request in self._queues.waiting:
+                if request.request_id not in self._queues.settled and (not self.admit(request) or self.preempted):
+                    break
         chunks = tuple(sorted(self._chunks.values(), key=lambda one: (one.length > 1, one.length == 1 and one.start)))
-        return Step(tuple(self.preempted), tuple(self._admitted), chunks, self._padding(chunks))
+        return Step(tuple(self.preempted), tuple(self._admitted), chunks, self.padding(chunks))
+
+    def admits(self) -> bool:
+        """Whether newcomers may join those who run."""
+        return True
+
+    def victims(self) -> Sequence[Request]:
+        """The running requests that can make room."""
+        return self.going
+
+    def padding(self, chunks: Sequence[Chunk]) -> tuple[int, ...]:  # noqa: ARG002 (for policies that pad)
+        """Lengths of the rows that are computed beside the chunks for nothing."""
+        return ()
 
     def go_on(self, request: Request) -> None:
         """Plan a running request's next chunk; others, or it itself, may have to make room."""
-        length = self._length(request, request.num_computed)
-        if request.is_done or not length:
+        length = self.chunk_length(request, request.num_computed)
+        if not length:
             return
         end = request.num_computed + length
         need = self._cache.need(request, end)
         while not self._fits(need):
-            victim = max((one for one in self.going if not one.is_done), key=self._yielding)
+            victim = max(self.victims(), key=self._yielding)
             self._preempt(victim)
             if victim is request:
                 return
@@ -114,7 +127,7 @@ class _Draft:
         """Plan a newcomer's first chunk; False where it must wait, and all behind it with it."""
         hit = None if self._cache.is_swapped(request) else self._cache.lookup(request)
         start = request.num_computed if hit is None else hit.num_tokens
-        length = self._length(request, start)
+        length = self.chunk_length(request, start)
         if not length:
             return False
         need = self._cache.need_to_admit(request, hit, start + length)
@@ -126,11 +139,9 @@ class _Draft:
         self._plan(request, start, length, need)
         return True
 
-    def _length(self, request: Request, start: int) -> int:
-        """How many tokens to compute now."""
+    def chunk_length(self, request: Request, start: int) -> int:
+        """How many tokens of a request to compute now."""
         wanted = request.num_tokens - start
-        if self._rules.policy == "static":
-            return wanted
         if self._rules.policy == "no_chunking" and wanted > self._budget:
             # A prompt longer than the budget would never fit: it goes alone, beside the decodes.
             is_first = all(chunk.request.is_decoding for chunk in self._chunks.values())
@@ -197,13 +208,6 @@ class _Draft:
         if can_swap:
             self._host = list(map(int.__sub__, self._host, held))
         self.preempted.append((victim, "swap" if can_swap else "recompute"))
-
-    def _padding(self, chunks: Sequence[Chunk]) -> tuple[int, ...]:
-        if self._rules.policy != "static":
-            return ()
-        longest = max((chunk.length for chunk in chunks), default=0)
-        short = [longest - chunk.length for chunk in chunks if chunk.length < longest]
-        return (*short, *(1 for request in self.going if request.is_done))
 
     def _yielding(self, request: Request) -> tuple[int, int, bool, int]:
         """Sort key of preemption, largest first: the rank, but of one search the waiting beams first."""

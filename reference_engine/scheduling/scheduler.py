@@ -53,9 +53,7 @@ class Scheduler:
     @property
     def num_running(self) -> int:
         """Requests with blocks that have not ended."""
-        if self._rules.policy != "static":
-            return len(self._queues.running)  # whoever is done has left
-        return sum(not request.is_done for request in self._queues.running)
+        return len(self._queues.running)
 
     @property
     def free_seats(self) -> int:
@@ -101,7 +99,6 @@ class Scheduler:
             self.drop(one)
         if search is not None:
             self._forget_search(search)
-        self._end_batch()
 
     def drop(self, request: Request) -> None:
         """Forgets one request that is here and frees its blocks."""
@@ -169,10 +166,9 @@ class Scheduler:
             EngineBugError: requests wait, nothing runs and nothing can be admitted: they would wait forever.
         """
         self._num_steps += 1
-        self._end_batch()  # its last member may have made room
         if self._queues.waiting:
             self._publish()
-        step = next_step(self._queues, self.cache, self._rules)
+        step = self._plan()
         moves = Moves()
         for request, how in step.preempted:
             self._preempt(request, how, moves)
@@ -191,6 +187,9 @@ class Scheduler:
             raise EngineBugError(f"request {self._queues.waiting[0].request_id} can never be admitted")
         return step, moves
 
+    def _plan(self) -> Step:
+        return next_step(self._queues, self.cache, self._rules)
+
     def complete(self) -> None:
         """Takes note that what was planned has been computed."""
         if self.cache.has_windows:
@@ -203,12 +202,8 @@ class Scheduler:
         self.cache.forget_all()
 
     def finish(self, request: Request) -> None:
-        """Ends a running request. A static batch keeps its members until the last one has ended."""
-        if self._rules.policy != "static":
-            self.remove(request.request_id)
-            return
-        request.is_done = True
-        self._end_batch()
+        """Ends a running request."""
+        self.remove(request.request_id)
 
     def check_integrity(self) -> None:
         """Raises BlockAccountingError or EngineBugError unless queues, tables and pools tell the same story."""
@@ -233,14 +228,6 @@ class Scheduler:
         """What is computed matters to newcomers only: until there are some, steps are spared the hashing."""
         for request in self._queues.running:
             self.cache.publish(request)
-
-    def _end_batch(self) -> None:
-        """Frees what a static batch holds when its last member has ended."""
-        running = self._queues.running
-        if self._rules.policy == "static" and running and all(request.is_done for request in running):
-            self._queues.running = []
-            for request in running:
-                self._free(request)
 
     def _admit(self, request: Request, hit: Hit | None) -> None:
         self._queues.waiting.remove(request)

@@ -1,5 +1,7 @@
 """An engine around a fake runner, step by step, and a runner that knows what every slot of the cache holds."""
 
+from reference_engine.ablations.contiguous import RunPool
+from reference_engine.ablations.static_batching import StaticScheduler
 from reference_engine.engine.beam_search import BeamSearch
 from reference_engine.engine.limits import Limits
 from reference_engine.engine.outputs import Continuation, SampledToken
@@ -29,19 +31,30 @@ class Bench:
         visible=(EVERYTHING,),
         host=0,
         run=1,
+        policy="continuous",
         **rules,
     ):
         self.now = 0.0
         self.short_cuts = 0
         self.groups = [
-            Group(BlockPool(blocks, size, run), sees, BlockPool(host, size) if host else None) for sees in visible
+            Group(
+                BlockPool(blocks, size) if run == 1 else RunPool(blocks, size, run),
+                sees,
+                BlockPool(host, size) if host else None,
+            )
+            for sees in visible
         ]
         self.pool = self.groups[0].pool
         self.runner = runner
         rules = Rules(
-            max_num_seqs=seqs, max_num_batched_tokens=tokens, preemption="swap" if host else "recompute", **rules
+            max_num_seqs=seqs,
+            max_num_batched_tokens=tokens,
+            policy="continuous" if policy == "static" else policy,
+            preemption="swap" if host else "recompute",
+            **rules,
         )
-        self.scheduler = Scheduler(KvCache(self.groups, prefix_caching=caching), rules)
+        kind = StaticScheduler if policy == "static" else Scheduler
+        self.scheduler = kind(KvCache(self.groups, prefix_caching=caching), rules)
         limits = Limits(1000, blocks, size, 10_000, seqs)
         self.engine = Engine(self.scheduler, runner, limits, clock=lambda: self.now)
 
@@ -58,6 +71,8 @@ class Bench:
     def check_short_cut(self):
         """Where the planner knows the step without deciding anything, it is the one that it would decide on."""
         one = self.scheduler
+        if isinstance(one, StaticScheduler):
+            return  # it decides on every step
         soon = None if one._queues.waiting else plain_decodes(one._queues.running, one.cache, one._rules)
         if soon is not None:
             assert soon == draft_step(one._queues, one.cache, one._rules)
