@@ -115,7 +115,7 @@ def _convert(options: dict[str, object]) -> None:
 
 
 def _score(options: dict[str, object]) -> None:
-    from reference_engine.tools.scoring import score_lines  # noqa: PLC0415 (imports torch)
+    from reference_engine.tools.evaluator import score_lines  # noqa: PLC0415 (imports torch)
 
     for line in score_lines(sys.stdin.buffer, **options):  # type: ignore[arg-type]
         sys.stdout.buffer.write(line)
@@ -123,7 +123,7 @@ def _score(options: dict[str, object]) -> None:
 
 
 def _perplexity(options: dict[str, object]) -> None:
-    from reference_engine.tools.perplexity import measure_file  # noqa: PLC0415 (imports torch)
+    from reference_engine.tools.evaluator import measure_file  # noqa: PLC0415 (imports torch)
 
     text, step_tokens = Path(str(options.pop("text"))), int(str(options.pop("step_tokens")))
     # One sequence in steps of its own: what is about serving is set so that it contradicts nothing.

@@ -35,8 +35,7 @@ from reference_engine.engine.request import SamplingParams
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.models.registry import build_model
 from reference_engine.offline import generate, load_engine
-from reference_engine.tools.perplexity import PerplexityMeter
-from reference_engine.tools.scoring import Sample, Scorer
+from reference_engine.tools.evaluator import PerplexityMeter, Sample, Scorer
 
 PACKAGED = KNOWN_MODELS["smollm2-135m-instruct"]
 EXCUSED_REGRET = 1e-4  # nats

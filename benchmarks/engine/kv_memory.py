@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.bars import Bars, model_argument
 from reference_engine.ablations.heavy_hitter import Census
 from reference_engine.engine.config import EngineConfig
-from reference_engine.tools.perplexity import Perplexity, PerplexityMeter
+from reference_engine.tools.evaluator import Perplexity, PerplexityMeter
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,8 +15,8 @@ from reference_engine.loading.gguf import GgufFile
 from reference_engine.models import weights as weights_module
 from reference_engine.models.weights import Weights
 from reference_engine.offline import LLM
+from reference_engine.tools.evaluator import Sample, Scorer
 from reference_engine.tools.gguf_copy import copy_gguf
-from reference_engine.tools.scoring import Sample, Scorer
 from tests.reference_engine.gguf_blocks import random_blocks
 from tests.reference_engine.test_gguf import gguf_name, write_gguf
 

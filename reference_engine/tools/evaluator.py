@@ -1,30 +1,51 @@
-"""How far an answer is from what this engine would say: teacher-forced, one answer at a time, one pass over each.
+"""Teacher-forced evaluation: how likely a model finds texts and answers that are given, one pass over each.
 
-At every position of an answer the model sees the prompt and the answer's own tokens before it, so one difference does
-not make all that follow differ. A position agrees where no other token was likelier. The end of a sequence is left out
-of that choice unless the answer took it: engines that force a length either forbid it or go on behind it.
+At every position the model sees the given tokens before it, so one difference does not make all that follow differ. A
+text is computed in steps, and what a step sees of earlier ones comes out of the KV cache.
+
+Scores compare an engine's answers with this model. A position agrees where no other token was likelier. The end of a
+sequence is left out of that choice unless the answer took it: engines that force a length either forbid it or go on
+behind it.
+
+Perplexity, exp of the mean of -ln p(token | the tokens before it), shows what rounding or dropping keys and values
+costs. Its steps are small, so that a token finds nearly all of its past as a request's later steps would: rounded, out
+of the window, dropped.
 """
 
+import dataclasses
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 import torch
+from torch.nn.functional import cross_entropy
 
-from reference_engine.attention.base import Span
+from reference_engine.ablations.heavy_hitter import Census, HeavyHitterAttention
 from reference_engine.attention.torch_backend import TorchAttention
-from reference_engine.engine.assembly import cache_layout, resolve_device
-from reference_engine.errors import RequestError
+from reference_engine.engine.assembly import (
+    attention_of,
+    cache_layout,
+    demand_of,
+    resolve_config,
+    resolve_device,
+    storage_of,
+)
+from reference_engine.engine.config import EngineConfig
+from reference_engine.errors import ConfigError, RequestError
 from reference_engine.kv_cache.storage import allocate_storage
 from reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
 from reference_engine.models.registry import build_model
+from reference_engine.tools.text_cache import TextCache
 
 NEAR_TIE_NATS = 0.2
 """A disagreement below this regret may be rounding: bf16 keeps eight bits, so the last rounding alone moves the
 difference of two logits of 20 by up to 0.12, and the layers before it add theirs."""
-_BLOCK_SIZE = 16  # tokens
-_STEP_TOKENS = 512  # in one call of the model; bounds the logits, [512, vocab_size], whatever the answer's length
+STEP_TOKENS = 32
+"""Tokens in one step of a perplexity: few against any window or budget, yet enough to share the reading of the model's
+weights."""
+_BLOCK_SIZE = 16  # tokens, of scores
+_SCORE_STEP_TOKENS = 512  # bounds the logits, [512, vocab_size], whatever the answer's length
 
 
 class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,6 +123,7 @@ class Scorer:
 
     def __init__(self, checkpoint: Checkpoint, dtype: str, device: str = "auto") -> None:
         self._config = checkpoint.config
+        self._layout = cache_layout(checkpoint.config)
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._device = torch.device(resolve_device(device))
         self._stops = sorted(i for i in checkpoint.eos_token_ids if i < checkpoint.config.vocab_size)
@@ -139,31 +161,16 @@ class Scorer:
 
     @torch.inference_mode()
     def _positions(self, sample: Sample) -> Iterator[_Position]:
-        """Every position of the answer, in order; the cache holds what a step leaves for the next one."""
-        tokens = [*sample.prompt_ids, *sample.output_ids]
-        inputs, first_wanted = len(tokens) - 1, len(sample.prompt_ids) - 1
-        blocks = range(-(-inputs // _BLOCK_SIZE))
-        layout = cache_layout(self._config)
-        attention = TorchAttention(
-            allocate_storage(
-                layout,
-                num_blocks=[len(blocks)] * len(layout.groups),
-                block_size=_BLOCK_SIZE,
-                dtype=self._dtype,
-                device=self._device,
-            )
+        """Every position of the answer, in order."""
+        tokens = self._tensor([*sample.prompt_ids, *sample.output_ids])
+        num_blocks = [-(-(len(tokens) - 1) // _BLOCK_SIZE)] * len(self._layout.groups)
+        storage = allocate_storage(
+            self._layout, num_blocks=num_blocks, block_size=_BLOCK_SIZE, dtype=self._dtype, device=self._device
         )
-        for start in range(0, inputs, _STEP_TOKENS):
-            end = min(start + _STEP_TOKENS, inputs)
-            wanted = range(max(start, first_wanted), end)
-            logits = self._model.forward(
-                self._tensor(tokens[start:end]),
-                self._tensor(range(start, end)),
-                attention.begin_step([Span([blocks] * len(layout.groups), start, end - start)]),
-                self._tensor(range(wanted.start - start, wanted.stop - start)),
-            )
-            if wanted:
-                yield from self._compared(logits.float(), self._tensor(tokens[wanted.start + 1 : end + 1]))
+        cache = TextCache(TorchAttention(storage), self._layout, num_blocks, _BLOCK_SIZE)
+        first = len(sample.prompt_ids) - 1
+        for start, logits in cache.logits(self._model, tokens[:-1], _SCORE_STEP_TOKENS, first):
+            yield from self._compared(logits.float(), tokens[start + 1 : start + 1 + len(logits)])
 
     def _compared(self, logits: torch.Tensor, taken: torch.Tensor) -> list[_Position]:
         """Logits [rows, vocab_size] against the tokens [rows] that the answer took."""
@@ -228,3 +235,126 @@ def score_lines(lines: Iterable[bytes], model: Path, dtype: str, device: str) ->
         except RequestError as error:
             score = Score(sample.id, str(error))
         yield msgspec.json.encode(score) + b"\n"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Perplexity:
+    """What came out.
+
+    Attributes:
+        perplexity: of the text.
+        nats_per_token: its logarithm.
+        tokens: that were predicted; the first one of each piece is not.
+        kv_bytes_per_token: what a token that is kept takes in all layers, scales and the like among it.
+        kv_peak_bytes: of the blocks that the longest piece held at the same time.
+        census: what a budget left of the first piece; None without one.
+    """
+
+    perplexity: float
+    nats_per_token: float
+    tokens: int
+    kv_bytes_per_token: int
+    kv_peak_bytes: int
+    census: Census | None
+
+
+class PerplexityMeter:
+    """One model with one cache setting.
+
+    Args:
+        config: model and cache settings; what is about serving is not used. Longer texts than `max_model_len` are cut
+            into pieces of that many tokens, which do not see each other.
+        step_tokens: computed at once.
+
+    Raises:
+        CheckpointError, ConfigError: the model or the settings are at fault.
+    """
+
+    def __init__(self, config: EngineConfig, step_tokens: int = STEP_TOKENS) -> None:
+        if step_tokens < 1:
+            raise ConfigError(f"--step-tokens must be at least 1, not {step_tokens}")
+        checkpoint = open_checkpoint(Path(config.model))
+        alone = dataclasses.replace(
+            config,
+            max_num_seqs=1,
+            max_num_batched_tokens=step_tokens,
+            enable_prefix_caching=False,
+            preemption="recompute",
+            tensor_parallel_size=1,
+        )
+        self.config = resolve_config(alone, checkpoint.config)
+        self.tokenizer = checkpoint.tokenizer
+        self._demand = demand_of(self.config, checkpoint.config)
+        self._num_blocks = self.config.num_blocks or 0
+        if self._num_blocks < self._demand.useful:
+            raise ConfigError(
+                f"{self._num_blocks} KV blocks are too few for {self._demand.max_model_len} tokens at once; "
+                "make --max-model-len smaller"
+            )
+        if self.config.threads is not None:
+            torch.set_num_threads(self.config.threads)
+        self._device = torch.device(self.config.device)
+        self._vocab_size = checkpoint.config.vocab_size
+        self._model = build_model(
+            checkpoint.config,
+            checkpoint.weights,
+            max_positions=self._demand.max_model_len,
+            dtype=getattr(torch, self.config.dtype),
+            device=self._device,
+            quantization=self.config.quantization,
+        )
+
+    def measure(self, token_ids: Sequence[int]) -> Perplexity:
+        """Predicts every token of a text but the first.
+
+        Raises:
+            RequestError: there is nothing to predict, or the model does not know a token.
+        """
+        foreign = [token for token in token_ids if not 0 <= token < self._vocab_size]
+        if foreign:
+            raise RequestError(f"token id {foreign[0]} is outside the vocabulary of {self._vocab_size}")
+        if len(token_ids) < 2:
+            raise RequestError(f"a text of {len(token_ids)} tokens has nothing to predict; give at least two")
+        length = self._demand.max_model_len
+        pieces = [token_ids[first : first + length] for first in range(0, len(token_ids) - 1, length)]
+        found = [self._measure_piece(piece) for piece in pieces if len(piece) > 1]
+        tokens = sum(len(piece) - 1 for piece in pieces)
+        mean = math.fsum(nats for nats, _, _ in found) / tokens
+        return Perplexity(
+            perplexity=math.exp(mean),
+            nats_per_token=mean,
+            tokens=tokens,
+            kv_bytes_per_token=sum(self._demand.token_bytes),
+            kv_peak_bytes=max(peak for _, peak, _ in found),
+            census=found[0][2],
+        )
+
+    @torch.inference_mode()
+    def _measure_piece(self, token_ids: Sequence[int]) -> tuple[float, int, Census | None]:
+        """Nats of all its tokens but the first, bytes of the blocks in use at most, and what a budget left."""
+        config, demand = self.config, self._demand
+        attention = attention_of(config, storage_of(config, demand, self._num_blocks, self._device))
+        cache = TextCache(attention, demand.layout, demand.sizes(self._num_blocks), config.block_size)
+        tokens = torch.tensor(token_ids, device=self._device)
+        nats, peak = 0.0, 0
+        for start, logits in cache.logits(self._model, tokens[:-1], config.max_num_batched_tokens):
+            peak = max(peak, sum(a * b for a, b in zip(cache.used_tokens, demand.token_bytes, strict=True)))
+            successors = tokens[start + 1 : start + 1 + len(logits)]
+            nats += float(cross_entropy(logits.float(), successors, reduction="sum"))
+        is_partial = isinstance(attention, HeavyHitterAttention)
+        census = attention.census(cache.block_tables, len(tokens) - 1) if is_partial else None
+        return nats, peak, census
+
+
+def measure_file(path: Path, config: EngineConfig, step_tokens: int) -> Perplexity:
+    """Of a text file in UTF-8.
+
+    Raises:
+        CheckpointError, ConfigError, RequestError: the model, the settings or the text are at fault.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"{path} is no text that can be read: {error}") from error
+    meter = PerplexityMeter(config, step_tokens)
+    return meter.measure(meter.tokenizer.encode(text))
