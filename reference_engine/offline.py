@@ -15,13 +15,12 @@ import torch
 
 from reference_engine.engine.assembly import build_engine, resolve_config
 from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.detokenizer import Detokenizer, StopMatcher
 from reference_engine.engine.outputs import TokenOutput
 from reference_engine.engine.request import FinishReason, Request, SamplingParams
 from reference_engine.engine.step import Engine
+from reference_engine.engine.text_writer import TextWriter
 from reference_engine.errors import RequestError
 from reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
-from reference_engine.loading.tokenizer import Tokenizer
 
 _ANY_NUMBER = 1 << 40
 
@@ -109,7 +108,7 @@ class LLM:
                 more than it has beams; none is computed then.
         """
         every = [params] * len(prompts) if isinstance(params, SamplingParams) else params
-        writers: dict[str, _Writer] = {}
+        completing: dict[str, _Completing] = {}
         leaders: list[Request] = []
         for number, (prompt, wanted) in enumerate(zip(prompts, every, strict=True)):
             tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
@@ -121,12 +120,15 @@ class LLM:
             ]
             family[0].siblings = tuple(family[1:])
             leaders.append(family[0])
-            writers |= {one.request_id: _Writer(self.tokenizer, stop, wanted.min_tokens) for one in family}
+            completing |= {
+                one.request_id: _Completing(TextWriter(self.tokenizer, stop, min_tokens=wanted.min_tokens))
+                for one in family
+            }
         for output in _outputs(self.engine, leaders):
-            if writers[output.request_id].push(output):
+            if completing[output.request_id].push(output):
                 self.engine.cancel(output.request_id)
         return [
-            Answer(leader.token_ids[: leader.prompt_len], [writers[f"{number}/{i}"].completion for i in range(n)])
+            Answer(leader.token_ids[: leader.prompt_len], [completing[f"{number}/{i}"].completion for i in range(n)])
             for number, leader in enumerate(leaders)
         ]
 
@@ -142,30 +144,23 @@ def _chosen(params: SamplingParams, stops: frozenset[int], n: int, strings: Sequ
     return dataclasses.replace(params, stop_token_ids=stops, logprobs=params.logprobs or 0)
 
 
-class _Writer:
-    """Follows one completion to its text."""
+class _Completing:
+    """One completion while it is written."""
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], min_tokens: int) -> None:
+    def __init__(self, writer: TextWriter) -> None:
         self.completion = Completion()
-        self._detokenizer = Detokenizer(tokenizer)
-        self._stops = StopMatcher(stops)
-        self._min_tokens = min_tokens
+        self._writer = writer
 
     def push(self, output: TokenOutput) -> bool:
         """Take a token; True where a stop string has ended the completion before the engine did."""
-        done = self.completion
-        done.token_ids.append(output.token.token_id)
-        if output.token.logprob is not None:
-            done.logprobs.append(output.token.logprob)
-        text, met = self._detokenizer.push(output.token.token_id), None
-        if len(done.token_ids) >= self._min_tokens:
-            text, met = self._stops.push(text)
-        if met is None and output.finish_reason is not None:
-            rest, met = self._stops.push(self._detokenizer.flush())
-            text += rest if met is not None else rest + self._stops.flush()
-        done.text += text
-        done.finish_reason = FinishReason.STOP if met is not None else output.finish_reason
-        return met is not None and output.finish_reason is None
+        completion, token = self.completion, output.token
+        completion.token_ids.append(token.token_id)
+        if token.logprob is not None:
+            completion.logprobs.append(token.logprob)
+        added = self._writer.push(token.token_id, output.finish_reason)
+        completion.text += added.text
+        completion.finish_reason = added.finish_reason
+        return added.finish_reason is not None and output.finish_reason is None
 
 
 def load_engine(config: EngineConfig) -> Engine:

@@ -4,9 +4,9 @@ import dataclasses
 import time
 from collections.abc import Sequence
 
-from reference_engine.engine.detokenizer import Detokenizer, StopMatcher
 from reference_engine.engine.outputs import Phases, TokenOutput
 from reference_engine.engine.request import FinishReason, Request
+from reference_engine.engine.text_writer import TextWriter
 from reference_engine.loading.tokenizer import Tokenizer
 from reference_engine.serving.openai_api.fields import GenerationFields, alternatives_of
 
@@ -50,7 +50,6 @@ class Choice:
         self.index = index
         self.request_id = request.request_id
         self.prompt_token_ids = request.token_ids[: request.prompt_len]
-        self.num_output = 0
         self.num_characters = 0  # of text in the events so far
         self.num_cached_tokens: int | None = None  # of the prompt; None before the first token, and without caching
         self.is_finished = False
@@ -61,9 +60,18 @@ class Choice:
         self._tokenizer = tokenizer
         self._params = request.sampling
         self._own_stop_ids = frozenset(fields.stop_token_ids or ())
-        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=fields.skip_special_tokens)
-        stops = [fields.stop] if isinstance(fields.stop, str) else fields.stop or []
-        self._stops = StopMatcher(stops, include=fields.include_stop_str_in_output)
+        self._writer = TextWriter(
+            tokenizer,
+            [fields.stop] if isinstance(fields.stop, str) else fields.stop or [],
+            min_tokens=request.sampling.min_tokens,
+            include_stop=fields.include_stop_str_in_output,
+            skip_special_tokens=fields.skip_special_tokens,
+        )
+
+    @property
+    def num_output(self) -> int:
+        """Tokens so far."""
+        return self._writer.num_tokens
 
     @property
     def is_searched(self) -> bool:
@@ -89,19 +97,13 @@ class Choice:
         self.phases = output.phases or Phases(before.queue_s, before.prefill_s, before.decode_s + (output.gap_s or 0.0))
 
     def _event(self, output: TokenOutput) -> TokenEvent:
-        self.num_output += 1
         if output.phases is not None:
             self.num_cached_tokens = output.num_cached_tokens
         token = output.token
         self._sum_logprobs += token.logprob or 0.0
-        text = self._detokenizer.push(token.token_id)
-        stopped_by: str | int | None = None
-        if self.num_output >= self._params.min_tokens:
-            text, stopped_by = self._stops.push(text)
-        reason = FinishReason.STOP if stopped_by is not None else output.finish_reason
-        if reason is not None and stopped_by is None:
-            text += self._rest()
-            stopped_by = self._stop_token(token.token_id, reason)
+        text, reason, stop_reason = self._writer.push(token.token_id, output.finish_reason)
+        if stop_reason is None and reason is FinishReason.STOP and token.token_id in self._own_stop_ids:
+            stop_reason = token.token_id
         self.is_finished = reason is not None
         self.num_characters += len(text)
         is_told = self._num_alternatives is not None
@@ -115,16 +117,8 @@ class Choice:
             if self._num_alternatives
             else None,
             finish_reason=reason,
-            stop_reason=stopped_by,
+            stop_reason=stop_reason,
         )
-
-    def _rest(self) -> str:
-        """What is left when the engine ends the sequence; even it may hold a stop string, whose text is then cut."""
-        text, stopped_by = self._stops.push(self._detokenizer.flush())
-        return text if stopped_by is not None else text + self._stops.flush()
-
-    def _stop_token(self, token_id: int, reason: FinishReason) -> int | None:
-        return token_id if reason is FinishReason.STOP and token_id in self._own_stop_ids else None
 
     def _token_text(self, token_id: int) -> str:
         return self._tokenizer.decode([token_id], skip_special_tokens=False)
