@@ -4,7 +4,7 @@
 
 Without ``--gguf`` it is the Q4_1 file that SmolLM2 is made from (`bakeoff models pull`). Memory is what the process has
 more of its own (RssAnon) once the model is built, in a process for each setting. Perplexity is of this project's texts,
-and in either dtype compared with the dequantised model's in float32, because bf16 by itself moves it by some 0.05 %.
+and in either dtype compared with the dequantised model's in float32, because bf16 by itself copies it by some 0.05 %.
 Greedy tokens are compared in float32, and one that differs is excused where the dequantised model's two choices are
 within 1e-4 nats. Decode pace as in throughput.py: 200 prompt tokens, then 64 each.
 """

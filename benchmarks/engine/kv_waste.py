@@ -14,8 +14,8 @@ from reference_engine.engine.limits import Limits
 from reference_engine.engine.outputs import SampledToken
 from reference_engine.engine.request import Request, SamplingParams
 from reference_engine.engine.step import Engine
+from reference_engine.kv_cache.block_copies import BlockCopies
 from reference_engine.kv_cache.cache import Group, KvCache
-from reference_engine.kv_cache.moves import Moves
 from reference_engine.scheduling.rules import Rules
 from reference_engine.scheduling.scheduler import Scheduler
 from reference_engine.scheduling.step import Step
@@ -27,7 +27,7 @@ MEDIAN_INPUT, MEDIAN_OUTPUT, SPREAD = 400, 150, 0.9  # tokens
 class Nothing:
     """A runner whose every token is the same."""
 
-    def run(self, step: Step, moves: Moves) -> list[SampledToken]:  # noqa: ARG002
+    def run(self, step: Step, copies: BlockCopies) -> list[SampledToken]:  # noqa: ARG002
         """See `Runner.run`."""
         return [SampledToken(1) for chunk in step.chunks if chunk.is_sampled]
 

@@ -213,8 +213,8 @@ def _pieces(span: Span, group: int, visible: Visible, storage: KvStorage) -> Ite
     start = span.start
     while start < span.end:
         end = min(span.end, (start // size + 1) * size)
-        hidden_blocks = visible.hidden_blocks(start, size)
-        places = [i for i in _held(table[: start // size + 1]) if i not in hidden_blocks]
+        out_of_window_blocks = visible.out_of_window_blocks(start, size)
+        places = [i for i in _held(table[: start // size + 1]) if i not in out_of_window_blocks]
         positions = torch.tensor(places, device=storage.device)[:, None] * size + torch.arange(
             size, device=storage.device
         )

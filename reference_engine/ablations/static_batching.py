@@ -6,8 +6,8 @@ The next batch waits until the last member has finished; members that have finis
 from collections.abc import Collection, Sequence
 
 from reference_engine.engine.request import Request
+from reference_engine.kv_cache.block_copies import BlockCopies
 from reference_engine.kv_cache.cache import KvCache
-from reference_engine.kv_cache.moves import Moves
 from reference_engine.scheduling.planner import Draft
 from reference_engine.scheduling.queues import Queues
 from reference_engine.scheduling.rules import Rules
@@ -32,7 +32,7 @@ class StaticScheduler(Scheduler):
         super().remove(request_id)
         self._end_batch()
 
-    def schedule(self) -> tuple[Step, Moves]:
+    def schedule(self) -> tuple[Step, BlockCopies]:
         """See `Scheduler.schedule`."""
         self._end_batch()  # its last member may have made room
         return super().schedule()
@@ -78,7 +78,7 @@ class StaticDraft(Draft):
 
     def victims(self) -> Sequence[Request]:
         """Members that have finished have nothing to compute again."""
-        return [request for request in self.going if request.request_id not in self._finished]
+        return [request for request in self.scheduled if request.request_id not in self._finished]
 
     def chunk_length(self, request: Request, start: int) -> int:
         """All of a prompt at once."""
@@ -88,4 +88,4 @@ class StaticDraft(Draft):
         """Every row up to the longest one, and a row for each member that has finished."""
         longest = max((chunk.length for chunk in chunks), default=0)
         short = [longest - chunk.length for chunk in chunks if chunk.length < longest]
-        return (*short, *(1 for request in self.going if request.request_id in self._finished))
+        return (*short, *(1 for request in self.scheduled if request.request_id in self._finished))

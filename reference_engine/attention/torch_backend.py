@@ -141,7 +141,7 @@ def _batches(spans: Sequence[Span], block_size: int) -> Iterator[list[Span]]:
 
 def _seen_blocks(span: Span, visible: Visible, block_size: int) -> list[int]:
     """Which of a sequence's blocks the span's tokens see, the first token deciding."""
-    hidden = visible.hidden_blocks(span.start, block_size)
+    hidden = visible.out_of_window_blocks(span.start, block_size)
     return [i for i in range(-(-span.end // block_size)) if i not in hidden]
 
 

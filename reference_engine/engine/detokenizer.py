@@ -14,7 +14,7 @@ class Detokenizer:
 
     A byte-level token may hold a part of a character, and some decoders treat the first token of a text differently.
     So each new token is decoded together with the few tokens before it, and what was known already is cut off; the
-    window then moves on. (The method is that of text-generation-inference's `decode_token`.)
+    window then copies on. (The method is that of text-generation-inference's `decode_token`.)
 
     Args:
         tokenizer: the checkpoint's.

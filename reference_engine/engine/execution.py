@@ -13,7 +13,7 @@ import msgspec
 import torch
 
 from reference_engine.attention.base import AttentionBackend, Span
-from reference_engine.kv_cache.moves import Moves
+from reference_engine.kv_cache.block_copies import BlockCopies
 from reference_engine.kv_cache.storage import KvStorage
 from reference_engine.models.decoder import Model
 
@@ -24,14 +24,14 @@ class Batch(msgspec.Struct, frozen=True):
     """One step in plain numbers.
 
     Attributes:
-        moves: blocks to copy first.
+        copies: blocks to copy first.
         spans: which tokens belong together and where their keys and values lie; empty where only blocks are copied.
         token_ids: of all spans, one after the other.
         positions: of each token in its sequence.
         wanted_rows: the tokens whose successor is wanted.
     """
 
-    moves: Moves
+    copies: BlockCopies
     spans: list[Span]
     token_ids: list[int]
     positions: list[int]
@@ -96,8 +96,8 @@ class LocalExecutor:
 
     def execute(self, batch: Batch) -> torch.Tensor | None:
         """See `Executor.execute`."""
-        if batch.moves:
-            self.storage.move(batch.moves, self._host)
+        if batch.copies:
+            self.storage.copy_blocks(batch.copies, self._host)
         if not batch.spans:
             return None  # a request went to host memory and nobody else runs
         wanted = batch.wanted_rows

@@ -205,7 +205,7 @@ class Request:
         return 1 + len(self.siblings)
 
     @property
-    def takers(self) -> tuple["Request", ...]:
+    def output_sequences(self) -> tuple["Request", ...]:
         """Who gets a token of its own from the next row; the beams of a search share what the first one gets."""
         return (self,) if not self.siblings or self.sampling.beams is not None else (self, *self.siblings)
 

@@ -6,7 +6,7 @@ from reference_engine.attention.base import Span
 from reference_engine.engine.execution import Batch, Executor
 from reference_engine.engine.outputs import SampledToken
 from reference_engine.engine.request import Request
-from reference_engine.kv_cache.moves import Moves
+from reference_engine.kv_cache.block_copies import BlockCopies
 from reference_engine.sampling import Sampler, all_plain, most_likely
 from reference_engine.scheduling.step import Step
 
@@ -14,11 +14,11 @@ from reference_engine.scheduling.step import Step
 class Runner(Protocol):
     """Computes one step."""
 
-    def run(self, step: Step, moves: Moves) -> list[SampledToken]:
+    def run(self, step: Step, copies: BlockCopies) -> list[SampledToken]:
         """Copies blocks, then computes the chunks.
 
         Returns:
-            For each chunk that is sampled, in turn, the next token of each of its request's `takers`.
+            For each chunk that is sampled, in turn, the next token of each of its request's `output_sequences`.
         """
         ...
 
@@ -35,16 +35,18 @@ class ModelRunner:
         self._executor = executor
         self._sampler = sampler
 
-    def run(self, step: Step, moves: Moves) -> list[SampledToken]:
+    def run(self, step: Step, copies: BlockCopies) -> list[SampledToken]:
         """See `Runner.run`."""
-        batch, takers = self._batch(step, moves)
-        is_plain = all_plain(takers)  # asked before the model has pushed the requests out of the processor's caches
+        batch, output_sequences = self._batch(step, copies)
+        is_plain = all_plain(
+            output_sequences
+        )  # asked before the model has pushed the requests out of the processor's caches
         logits = self._executor.execute(batch)
-        if logits is None or not takers:
+        if logits is None or not output_sequences:
             return []
-        return most_likely(logits) if is_plain else self._sampler.sample(logits, takers)
+        return most_likely(logits) if is_plain else self._sampler.sample(logits, output_sequences)
 
-    def _batch(self, step: Step, moves: Moves) -> tuple[Batch, list[Request]]:
+    def _batch(self, step: Step, copies: BlockCopies) -> tuple[Batch, list[Request]]:
         """What is computed, chunk after chunk, then padding; and who takes of each wanted row."""
         spans: list[Span] = []
         token_ids: list[int] = []
@@ -63,9 +65,9 @@ class ModelRunner:
             if chunk.is_sampled:
                 row = len(token_ids) - 1
                 if request.siblings:
-                    takers = request.takers
-                    everyone += takers
-                    wanted_rows += [row] * len(takers)
+                    output_sequences = request.output_sequences
+                    everyone += output_sequences
+                    wanted_rows += [row] * len(output_sequences)
                 else:
                     everyone.append(request)
                     wanted_rows.append(row)
@@ -73,7 +75,7 @@ class ModelRunner:
             token_ids += [0] * length
             positions += range(length)
             spans.append(self._padding(length))
-        return Batch(moves, spans, token_ids, positions, wanted_rows), everyone
+        return Batch(copies, spans, token_ids, positions, wanted_rows), everyone
 
     def _padding(self, length: int) -> Span:
         storage = self._executor.storage

@@ -8,7 +8,7 @@ from reference_engine.engine.outputs import Phases, SampledToken, StepReport, To
 from reference_engine.engine.request import FinishReason, Request
 from reference_engine.engine.runner import Runner
 from reference_engine.errors import EngineBugError, EngineUnavailableError, ReferenceEngineError
-from reference_engine.kv_cache.moves import Moves
+from reference_engine.kv_cache.block_copies import BlockCopies
 from reference_engine.sampling import Sampler
 from reference_engine.scheduling.scheduler import Scheduler
 from reference_engine.scheduling.step import Step
@@ -92,7 +92,7 @@ class Engine:
 
     def reset_prefix_cache(self) -> None:
         """Makes sure that no later request finds what was computed so far; requests under way go on."""
-        self._scheduler.forget_all()
+        self._scheduler.reset_prefix_cache()
 
     def step(self) -> StepReport:
         """Computes one step. Requests that end in it are forgotten and their blocks are free.
@@ -105,7 +105,7 @@ class Engine:
         scheduler, cache = self._scheduler, self._scheduler.cache
         began_s = self._clock()
         before = (scheduler.num_preemptions, scheduler.num_swaps, cache.num_evicted)
-        step, moves = scheduler.schedule()
+        step, copies = scheduler.schedule()
         # Whatever can be is done before the model has pushed all of this out of the processor's caches.
         computed_tokens = sum([chunk.length for chunk in step.chunks])
         fresh = [request for request, _ in step.admitted if request.first_scheduled_s is None]
@@ -116,7 +116,7 @@ class Engine:
         evicted_blocks = cache.num_evicted - before[2]
         self._num_steps += 1
 
-        tokens = iter(self._run(step, moves) if step.chunks or moves else ())
+        tokens = iter(self._run(step, copies) if step.chunks or copies else ())
         made_s = self._clock()
         outputs: list[TokenOutput] = []
         prompt_tokens = 0
@@ -164,10 +164,10 @@ class Engine:
         """Raises BlockAccountingError if a block leaked or the prefix cache finds what it should not."""
         self._scheduler.check_integrity()
 
-    def _run(self, step: Step, moves: Moves) -> list[SampledToken]:
+    def _run(self, step: Step, copies: BlockCopies) -> list[SampledToken]:
         """What was planned counts as computed, so that an engine in which it was not must not go on."""
         try:
-            return self._runner.run(step, moves)
+            return self._runner.run(step, copies)
         except EngineUnavailableError as error:
             self._failure = error
             raise

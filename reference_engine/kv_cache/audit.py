@@ -1,4 +1,4 @@
-"""A full audit of one pool: references recounted, names worked out again from tokens, no block written by two.
+"""Audits one pool: recounts references, computes hashes again from tokens, looks for blocks with two writers.
 
 exllamav3's page-table check is the model: state is not trusted where it can be worked out from what it stands for.
 """
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from reference_engine.engine.request import Request
 from reference_engine.errors import BlockAccountingError
-from reference_engine.kv_cache.block_names import block_name, root_name
+from reference_engine.kv_cache.block_hashes import block_hash, root_hash
 from reference_engine.kv_cache.block_pool import BlockPool
 from reference_engine.kv_cache.block_table import RELEASED, BlockTable
 
@@ -34,15 +34,15 @@ def audit(pool: BlockPool, holders: Sequence[tuple[BlockTable, Request, bool]]) 
 
 def _check_table(pool: BlockPool, table: BlockTable, request: Request) -> None:
     size = pool.block_size
-    parent = root_name(request.cache_salt)
+    parent = root_hash(request.cache_salt)
     for index, block in enumerate(table.blocks):
         tokens = request.token_ids[index * size : (index + 1) * size]
         is_full = (index + 1) * size <= request.num_computed
         if is_full:
-            parent = block_name(parent, tokens)
+            parent = block_hash(parent, tokens)
         if block == RELEASED:
             continue
-        if pool.name_of(block) not in (None, parent if is_full else None):
+        if pool.hash_of(block) not in (None, parent if is_full else None):
             raise BlockAccountingError(
                 f"block {block} is found under a name that the tokens of request {request.request_id} do not give"
             )

@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from reference_engine.kv_cache.block_copies import BlockCopies, BlockCopy
 from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
-from reference_engine.kv_cache.moves import Move, Moves
 
 
 class LayerStore(Protocol):
@@ -106,16 +106,16 @@ class KvStorage:
         own = [store for store, layer in zip(self.stores, self.layout.layers, strict=True) if layer.shares is None]
         return sum(part.nbytes for store in own for part in store.parts)
 
-    def move(self, moves: Moves, host: "KvStorage | None") -> None:
-        """Copies blocks, in the order that `Moves` asks for."""
+    def copy_blocks(self, copies: BlockCopies, host: "KvStorage | None") -> None:
+        """Copies blocks, in the order that `BlockCopies` asks for."""
         if host is not None:
-            self._copy(moves.to_host, self, host)
-            self._copy(moves.to_device, host, self)
-        self._copy(moves.copies, self, self)
+            self._copy(copies.to_host, self, host)
+            self._copy(copies.to_device, host, self)
+        self._copy(copies.within, self, self)
 
-    def _copy(self, moves: Sequence[Move], source: "KvStorage", target: "KvStorage") -> None:
-        for group in sorted({group for group, _, _ in moves}):
-            pairs = [(read, write) for one, read, write in moves if one == group]
+    def _copy(self, copies: Sequence[BlockCopy], source: "KvStorage", target: "KvStorage") -> None:
+        for group in sorted({group for group, _, _ in copies}):
+            pairs = [(read, write) for one, read, write in copies if one == group]
             reads = torch.tensor([read for read, _ in pairs], device=source.device)
             writes = torch.tensor([write for _, write in pairs], device=target.device)
             for number, layer in enumerate(self.layout.layers):

@@ -116,7 +116,7 @@ class LatentAttention:
         query = self._query(normed).view(rows, heads, -1)
         plain, query_turned = query.split([config.qk_nope_head_dim, config.head_dim], dim=-1)
         latent, key_turned = self._latent(normed)[:, None].split(split, dim=-1)
-        turned = self._kernels.rotate(torch.cat((query_turned, key_turned), dim=1), *rotations[0])
+        turned = self._kernels.apply_rope(torch.cat((query_turned, key_turned), dim=1), *rotations[0])
         latent = self._kernels.add_rms_norm(latent[:, 0].contiguous(), None, self._latent_norm, _LATENT_EPS)
         absorbed = torch.bmm(plain.transpose(0, 1), self._to_latent).transpose(0, 1)
         attended = attention.attend(

@@ -38,7 +38,7 @@ class GroupedQueryAttention:
         prefix = f"{layer_prefix(index)}self_attn."
         self._shares = config.shared_layer(index) is not None
         self._index, self._scale, self._rotation = index, scale, rotation
-        self._rotate = weights.kernels.rotate
+        self._apply_rope = weights.kernels.apply_rope
         self._queries, self._keys = config.num_attention_heads, 0 if self._shares else config.num_key_value_heads
         self._head_dim, self._eps = config.head_dim, config.rms_norm_eps
         parts = ("q_proj",) if self._shares else ("q_proj", "k_proj", "v_proj")
@@ -58,6 +58,6 @@ class GroupedQueryAttention:
         rotated = heads[:, :turned]
         if self._norm is not None:
             rotated = rms_norm(rotated, (self._head_dim,), None, self._eps).mul_(self._norm)
-        rotated = self._rotate(rotated, *rotations[self._rotation])
+        rotated = self._apply_rope(rotated, *rotations[self._rotation])
         key, value = (None, None) if self._shares else (rotated[:, queries:], heads[:, turned:])
         return self._out(attention.attend(self._index, rotated[:, :queries], key, value, self._scale))

@@ -34,7 +34,7 @@ def all_plain(requests: Sequence[Request]) -> bool:
 
 def most_likely(logits: torch.Tensor) -> list[SampledToken]:
     """What `Sampler.sample` gives where `all_plain` is true: the largest of each row, the first of equals."""
-    return list(map(SampledToken, _largest(logits)))
+    return list(map(SampledToken, _argmax(logits)))
 
 
 class Sampler:
@@ -120,14 +120,14 @@ def _ways(
     return dict(zip(beams, best, strict=True))
 
 
-def _largest(scores: torch.Tensor) -> list[int]:
-    return best_kernels(scores.device, scores.dtype).largest(scores)
+def _argmax(scores: torch.Tensor) -> list[int]:
+    return best_kernels(scores.device, scores.dtype).argmax(scores)
 
 
 def _choose(scores: torch.Tensor, requests: Sequence[Request]) -> list[int]:
     """Token ids, from scores that nothing changes any more."""
     drawn = [row for row, request in enumerate(requests) if not request.sampling.is_greedy]
-    tokens = _largest(scores) if len(drawn) < len(requests) else [0] * len(requests)
+    tokens = _argmax(scores) if len(drawn) < len(requests) else [0] * len(requests)
     if not drawn:
         return tokens
     numbers = uniforms([requests[row].sampling.seed for row in drawn], [requests[row].num_output for row in drawn])

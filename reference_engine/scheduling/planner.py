@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from reference_engine.engine.request import Request
 from reference_engine.kv_cache.cache import Blocks, Hit, KvCache
-from reference_engine.kv_cache.outlook import Outlook
+from reference_engine.kv_cache.projection import FreeBlockProjection
 from reference_engine.scheduling.queues import Queues
 from reference_engine.scheduling.rules import PreemptionName, Rules
 from reference_engine.scheduling.step import Chunk, Step
@@ -55,7 +55,7 @@ def plain_decodes(running: Sequence[Request], cache: KvCache, rules: Rules) -> S
         is_growing = start >= blocks.room
         growing += is_growing
         chunks.append(Chunk(request, blocks.blocks, start, 1, True, is_growing))
-    if growing and growing * cache.most_for_one_token > min(cache.free_blocks()):
+    if growing and growing * cache.max_blocks_per_token > min(cache.free_blocks()):
         return None
     chunks.sort(key=_START)
     return Step(chunks=tuple(chunks))
@@ -77,18 +77,18 @@ class Draft:
         self._host = cache.free_host_blocks()
         self._budget = rules.max_num_batched_tokens
         self._seats = rules.max_num_seqs - sum(request.width for request in queues.running)
-        self._outlook = Outlook(cache)
+        self._projection = FreeBlockProjection(cache)
         self._taken: dict[str, Blocks] = {}
         self._chunks: dict[str, Chunk] = {}
         self._admitted: list[tuple[Request, Hit | None]] = []
-        self.going = list(queues.running)
+        self.scheduled = list(queues.running)
         self.preempted: list[tuple[Request, PreemptionName]] = []
 
     def plan(self) -> Step:
         """The whole step."""
         # Stable: among equals rank decides.
         for request in sorted(self._queues.running, key=lambda one: not one.is_decoding):
-            if not self.preempted or request in self.going:
+            if not self.preempted or request in self.scheduled:
                 self.go_on(request)
         if not self.preempted and self.admits():
             for request in self._queues.waiting:
@@ -103,7 +103,7 @@ class Draft:
 
     def victims(self) -> Sequence[Request]:
         """The running requests that can make room."""
-        return self.going
+        return self.scheduled
 
     def padding(self, chunks: Sequence[Chunk]) -> tuple[int, ...]:  # noqa: ARG002 (for policies that pad)
         """Lengths of the rows that are computed beside the chunks for nothing."""
@@ -133,7 +133,7 @@ class Draft:
         need = self._cache.need_to_admit(request, hit, start + length)
         if not self._make_way(request, hit, need):
             return False
-        self.going.append(request)
+        self.scheduled.append(request)
         self._admitted.append((request, hit))
         self._seats -= request.width
         self._plan(request, start, length, need)
@@ -151,30 +151,30 @@ class Draft:
     def _make_way(self, request: Request, hit: Hit | None, need: Blocks) -> bool:
         """Room and a seat for a newcomer, at the cost of requests of a lower priority where need be."""
         rank_of = self._queues.rank_of
-        is_stuck = all(one.request_id in self._queues.settled for one in self.going)
-        losers = sorted(
+        is_stuck = all(one.request_id in self._queues.settled for one in self.scheduled)
+        candidates = sorted(
             (
                 one
-                for one in self.going
+                for one in self.scheduled
                 if is_stuck or (one.priority > request.priority and rank_of(one) > rank_of(request))
             ),
             key=self._yielding,
         )
-        room, seats, outlook = list(self._free), self._seats, self._outlook.copy()
+        room, seats, projection = list(self._free), self._seats, self._projection.copy()
         if hit is not None:
-            outlook.promise(hit)
+            projection.reserve(hit)
         chosen = 0
         while seats < request.width or any(map(int.__gt__, need, room)):
-            if chosen == len(losers):
+            if chosen == len(candidates):
                 return False
             chosen += 1
-            loser = losers[-chosen]
-            seats += loser.width
-            room = [have + own for have, own in zip(room, self._would_free(loser, outlook), strict=True)]
+            candidate = candidates[-chosen]
+            seats += candidate.width
+            room = [have + own for have, own in zip(room, self._would_free(candidate, projection), strict=True)]
         if hit is not None:
-            self._outlook.promise(hit)
-        for loser in reversed(losers[len(losers) - chosen :]):
-            self._preempt(loser)
+            self._projection.reserve(hit)
+        for candidate in reversed(candidates[len(candidates) - chosen :]):
+            self._preempt(candidate)
         return True
 
     def _fits(self, need: Blocks) -> bool:
@@ -188,14 +188,14 @@ class Draft:
         self._chunks[request.request_id] = Chunk(request, tables, start, length, is_sampled, takes_blocks)
         self._budget -= length
 
-    def _would_free(self, victim: Request, outlook: Outlook) -> Blocks:
+    def _would_free(self, victim: Request, projection: FreeBlockProjection) -> Blocks:
         taken = self._taken.get(victim.request_id)
-        own = outlook.give_up(victim)
+        own = projection.release(victim)
         return own if taken is None else tuple(map(int.__add__, own, taken))
 
     def _preempt(self, victim: Request) -> None:
-        freed = self._would_free(victim, self._outlook)
-        self.going.remove(victim)
+        freed = self._would_free(victim, self._projection)
+        self.scheduled.remove(victim)
         planned = self._chunks.pop(victim.request_id, None)
         self._taken.pop(victim.request_id, None)
         self._budget += planned.length if planned else 0

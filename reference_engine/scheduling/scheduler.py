@@ -8,8 +8,8 @@ from reference_engine.engine.limits import check_queue
 from reference_engine.engine.outputs import Continuation, Occupancy
 from reference_engine.engine.request import Request
 from reference_engine.errors import EngineBugError
+from reference_engine.kv_cache.block_copies import BlockCopies
 from reference_engine.kv_cache.cache import Hit, KvCache
-from reference_engine.kv_cache.moves import Moves
 from reference_engine.scheduling.planner import next_step
 from reference_engine.scheduling.queues import Queues, Rank
 from reference_engine.scheduling.rules import PreemptionName, Rules
@@ -82,7 +82,7 @@ class Scheduler:
             self._searches |= {member.request_id: search for member in search.members}
         self._queues.ranks[request.request_id] = Rank(due, self.num_arrived)
         self.num_arrived += 1
-        self.cache.enter(request)
+        self.cache.add(request)
         self._requests[request.request_id] = request
         self._queues.insert(self._queues.waiting, request)
 
@@ -153,13 +153,13 @@ class Scheduler:
         if is_running and self.free_seats <= 0:
             is_running = False
             child.num_computed = 0
-            self.cache.enter(child)
+            self.cache.add(child)
         else:
             self.cache.fork(parent, child)
         self._requests[child.request_id] = child
         self._queues.insert(self._queues.running if is_running else self._queues.waiting, child)
 
-    def schedule(self) -> tuple[Step, Moves]:
+    def schedule(self) -> tuple[Step, BlockCopies]:
         """The next step and what must be copied before it. Its chunks are empty when there is no work.
 
         Raises:
@@ -167,25 +167,25 @@ class Scheduler:
         """
         self._num_steps += 1
         if self._queues.waiting:
-            self._publish()
+            self._cache_blocks()
         step = self._plan()
-        moves = Moves()
+        copies = BlockCopies()
         for request, how in step.preempted:
-            self._preempt(request, how, moves)
+            self._preempt(request, how, copies)
         for request, hit in step.admitted:
             self._admit(request, hit)
         for request, hit in step.admitted:
             if hit is None:
-                self.cache.swap_in(request, moves)
+                self.cache.swap_in(request, copies)
         for chunk in step.chunks:
             end = chunk.start + chunk.length
             if chunk.takes_blocks:
-                self.cache.make_writable(chunk.request, end, moves)
+                self.cache.make_writable(chunk.request, end, copies)
             # Counted as computed before it is, as in vLLM: after the model, all of this is far from the processor.
             chunk.request.num_computed = end
         if self._queues.waiting and not self._queues.running and not step.preempted:
             raise EngineBugError(f"request {self._queues.waiting[0].request_id} can never be admitted")
-        return step, moves
+        return step, copies
 
     def _plan(self) -> Step:
         return next_step(self._queues, self.cache, self._rules)
@@ -194,12 +194,12 @@ class Scheduler:
         """Takes note that what was planned has been computed."""
         if self.cache.has_windows:
             for request in self._queues.running:
-                self.cache.hide(request)
+                self.cache.free_out_of_window(request)
 
-    def forget_all(self) -> None:
+    def reset_prefix_cache(self) -> None:
         """Makes sure that nothing computed so far is found by a later request."""
-        self._publish()
-        self.cache.forget_all()
+        self._cache_blocks()
+        self.cache.reset_prefix_cache()
 
     def finish(self, request: Request) -> None:
         """Ends a running request."""
@@ -224,24 +224,24 @@ class Scheduler:
             search.check_integrity([one for one in both if self._searches.get(one.request_id) is search])
         self.cache.check_integrity(both)
 
-    def _publish(self) -> None:
+    def _cache_blocks(self) -> None:
         """What is computed matters to newcomers only: until there are some, steps are spared the hashing."""
         for request in self._queues.running:
-            self.cache.publish(request)
+            self.cache.cache_blocks(request)
 
     def _admit(self, request: Request, hit: Hit | None) -> None:
         self._queues.waiting.remove(request)
         self._queues.insert(self._queues.running, request)
         if hit is None:
             return
-        self.cache.open(request, hit)
+        self.cache.attach_prefix(request, hit)
         if request.num_cached_tokens is None and self.cache.prefix_caching:
             request.num_cached_tokens = hit.num_tokens  # not when it finds its own blocks after a preemption
 
-    def _preempt(self, victim: Request, how: PreemptionName, moves: Moves) -> None:
+    def _preempt(self, victim: Request, how: PreemptionName, copies: BlockCopies) -> None:
         self._queues.running.remove(victim)
         if how == "swap":
-            self.cache.swap_out(victim, moves)
+            self.cache.swap_out(victim, copies)
             self.num_swaps += 1
         else:
             self.cache.release(victim)

@@ -39,7 +39,7 @@ from reference_engine.models.registry import build_model
 from reference_engine.tools.text_cache import TextCache
 
 NEAR_TIE_NATS = 0.2
-"""A disagreement below this regret may be rounding: bf16 keeps eight bits, so the last rounding alone moves the
+"""A disagreement below this regret may be rounding: bf16 keeps eight bits, so the last rounding alone copies the
 difference of two logits of 20 by up to 0.12, and the layers before it add theirs."""
 STEP_TOKENS = 32
 """Tokens in one step of a perplexity: few against any window or budget, yet enough to share the reading of the model's

@@ -66,4 +66,4 @@ class TextCache:
             if begin < end:
                 yield begin, logits
             for table in self._tables:
-                table.hide(end)
+                table.free_out_of_window(end)

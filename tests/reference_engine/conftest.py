@@ -251,7 +251,7 @@ class FakeRunner:
         self.script = deque(script)
         self.steps = []
 
-    def run(self, step, moves):
+    def run(self, step, copies):
         self.steps.append([(chunk.request.request_id, chunk.start, chunk.length) for chunk in step.chunks])
         sampled = [chunk for chunk in step.chunks if chunk.is_sampled]
         return [token for chunk in sampled for token in [self.token(chunk)] * chunk.request.width]

@@ -124,11 +124,11 @@ class RememberingRunner:
         self.padding = []
         self.copies = 0
 
-    def run(self, step, moves):
+    def run(self, step, copies):
         self.padding.append(step.padding)
-        self.copies += len(moves.copies)
-        for kind, source, target in (("to_host", "", "host"), ("to_device", "host", ""), ("copies", "", "")):
-            for group, read, write in getattr(moves, kind):
+        self.copies += len(copies.within)
+        for kind, source, target in (("to_host", "", "host"), ("to_device", "host", ""), ("within", "", "")):
+            for group, read, write in getattr(copies, kind):
                 for place in range(self.block_size):
                     self.slots[target, group, write, place] = self.slots.get((source, group, read, place))
         self.steps.append([(chunk.request.request_id, chunk.start, chunk.length) for chunk in step.chunks])
@@ -147,7 +147,7 @@ class RememberingRunner:
             else SampledToken(next_token(expected, self.vocabulary, one.request_id))
             for chunk, expected in zip(step.chunks, known, strict=True)
             if chunk.is_sampled
-            for one in chunk.request.takers
+            for one in chunk.request.output_sequences
         ]
 
     def places(self, chunk, positions):

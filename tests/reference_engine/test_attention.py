@@ -110,7 +110,7 @@ def test_windows_and_sinks_equal_the_naive_twin_without_the_blocks_that_were_giv
     visible = Visible(window, sinks)
     spans = []
     for held, (start, length) in zip(spread_blocks([start + length for start, length in shape]), shape, strict=True):
-        for index in visible.hidden_blocks(start, BLOCK):
+        for index in visible.out_of_window_blocks(start, BLOCK):
             held[index] = RELEASED
         spans.append(Span([held], start, length))
     fast, naive = both(spans, seed=seed, visible=visible)

@@ -113,7 +113,7 @@ def test_blocks_that_no_later_token_sees_are_given_back(window, sinks, expected)
     pool = BlockPool(5, 4)
     table = BlockTable(pool, Visible(window, sinks))
     table.make_writable(0, 20)
-    table.hide(19)  # the next token, at position 19, sees 19 - window + 1 … 19
+    table.free_out_of_window(19)  # the next token, at position 19, sees 19 - window + 1 … 19
     assert " ".join("-" if block == RELEASED else str(block) for block in table.blocks) == expected
     pool.check_integrity([table.held()])
     table.clear()

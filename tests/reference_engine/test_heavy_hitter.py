@@ -123,7 +123,7 @@ def test_blocks_that_left_a_window_are_not_looked_at():
     kept = run(HeavyHitterAttention(storage(4, visible=visible), ALL), tokens, range(1, 70), table)
     attention, outputs = HeavyHitterAttention(storage(4, visible=visible), ALL), []
     for now in range(70):
-        for place in visible.hidden_blocks(now, 4):
+        for place in visible.out_of_window_blocks(now, 4):
             table[place] = RELEASED
         outputs.append(
             attention.begin_step([Span([table], now, 1)]).attend(0, *(part[now : now + 1] for part in tokens))

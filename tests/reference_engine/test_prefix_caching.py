@@ -217,7 +217,7 @@ def test_writing_into_a_block_that_others_may_find_is_a_bug_that_speaks_up(bench
     b.step()
     blocks = b.scheduler.cache.blocks_of(one)
     half_full = blocks.blocks[0][2]
-    b.pool.publish(half_full, b"some name")
+    b.pool.cache_block(half_full, b"some name")
     with pytest.raises(EngineBugError, match="token 10 has no place of its own"):
         b.engine.check_integrity()
     blocks.room = 0  # as after a fork: it is looked at again

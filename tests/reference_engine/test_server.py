@@ -17,7 +17,7 @@ def scripted(tokens):
         left = list(tokens)
 
         class Script:
-            def run(self, step, moves):
+            def run(self, step, copies):
                 return [SampledToken(left.pop(0)) for chunk in step.chunks if chunk.is_sampled]
 
         engine._runner = Script()

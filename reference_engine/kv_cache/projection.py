@@ -1,6 +1,7 @@
-"""Which blocks would come free while a step is planned, where several requests go and several come.
+"""How many blocks would be free after releases and admissions that are only planned.
 
-A block is free when the last who holds it goes, unless a newcomer was promised it. Pure Python; nothing is changed.
+A block becomes free when its last holder releases it, unless an admitted request reserved it. Pure Python; nothing is
+changed.
 """
 
 from collections import Counter
@@ -11,11 +12,11 @@ from reference_engine.kv_cache.block_table import RELEASED
 from reference_engine.kv_cache.cache import Blocks, Hit, KvCache
 
 
-class Outlook:
-    """References as they would be.
+class FreeBlockProjection:
+    """Planned changes of reference counts.
 
     Args:
-        cache: as it is.
+        cache: the present state.
     """
 
     def __init__(self, cache: KvCache) -> None:
@@ -23,21 +24,21 @@ class Outlook:
         self._changes: list[Counter[int]] = [Counter() for _ in cache.groups]
 
     def copy(self) -> Self:
-        """To look further without deciding."""
+        """A projection of its own, for changes that may be dropped."""
         twin = type(self)(self._cache)
         twin._changes = [changes.copy() for changes in self._changes]  # noqa: SLF001 (of this class)
         return twin
 
-    def promise(self, hit: Hit) -> None:
-        """Lets a newcomer begin with what was found."""
+    def reserve(self, hit: Hit) -> None:
+        """Plans that a request starts with cached blocks."""
         for changes, blocks in zip(self._changes, hit.blocks, strict=True):
             changes.update(block for block in blocks if block != RELEASED)
 
-    def give_up(self, request: Request) -> Blocks:
-        """Lets a request go.
+    def release(self, request: Request) -> Blocks:
+        """Plans that a request releases its blocks.
 
         Returns:
-            How many blocks come free by that, for each group.
+            Blocks that become free, for each group.
         """
         freed = [0] * len(self._changes)
         for number, table in enumerate(self._cache.blocks_of(request).tables):
