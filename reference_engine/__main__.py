@@ -128,8 +128,8 @@ def _perplexity(options: dict[str, object]) -> None:
     text, step_tokens = Path(str(options.pop("text"))), int(str(options.pop("step_tokens")))
     # One sequence in steps of its own: what is about serving is set so that it contradicts nothing.
     config = EngineConfig(**options, max_num_seqs=1, enable_prefix_caching=False)  # type: ignore[arg-type]
-    found = measure_file(text, config, step_tokens)
-    sys.stdout.write(json.dumps(dataclasses.asdict(found)) + "\n")
+    perplexity = measure_file(text, config, step_tokens)
+    sys.stdout.write(json.dumps(dataclasses.asdict(perplexity)) + "\n")
 
 
 _COMMANDS = {"serve": _serve, "convert": _convert, "score": _score, "perplexity": _perplexity}

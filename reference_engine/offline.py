@@ -14,10 +14,10 @@ from typing import Any, Self
 import torch
 
 from reference_engine.engine.assembly import build_engine, resolve_config
+from reference_engine.engine.beam_engine import BeamSearchEngine
 from reference_engine.engine.config import EngineConfig
 from reference_engine.engine.outputs import TokenOutput
 from reference_engine.engine.request import FinishReason, Request, SamplingParams
-from reference_engine.engine.step import Engine
 from reference_engine.engine.text_writer import TextWriter
 from reference_engine.errors import RequestError
 from reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
@@ -121,8 +121,8 @@ class LLM:
             family[0].siblings = tuple(family[1:])
             leaders.append(family[0])
             completing |= {
-                one.request_id: _Completing(TextWriter(self.tokenizer, stop, min_tokens=wanted.min_tokens))
-                for one in family
+                member.request_id: _Completing(TextWriter(self.tokenizer, stop, min_tokens=wanted.min_tokens))
+                for member in family
             }
         for output in _outputs(self.engine, leaders):
             if completing[output.request_id].push(output):
@@ -163,7 +163,7 @@ class _Completing:
         return added.finish_reason is not None and output.finish_reason is None
 
 
-def load_engine(config: EngineConfig) -> Engine:
+def load_engine(config: EngineConfig) -> BeamSearchEngine:
     """Opens `config.model` and builds its engine.
 
     Raises:
@@ -173,7 +173,9 @@ def load_engine(config: EngineConfig) -> Engine:
 
 
 @torch.inference_mode()
-def generate(engine: Engine, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> list[list[int]]:
+def generate(
+    engine: BeamSearchEngine, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]
+) -> list[list[int]]:
     """Output token ids of each prompt, all queued at once.
 
     Args:
@@ -185,8 +187,8 @@ def generate(engine: Engine, prompts: Sequence[Sequence[int]], params: Sequence[
         RequestError: a prompt that can never be computed; none is then.
     """
     requests = [
-        Request(str(number), prompt, wanted)
-        for number, (prompt, wanted) in enumerate(zip(prompts, params, strict=True))
+        Request(str(number), prompt, sampling)
+        for number, (prompt, sampling) in enumerate(zip(prompts, params, strict=True))
     ]
     tokens: list[list[int]] = [[] for _ in requests]
     for output in _outputs(engine, requests):
@@ -194,14 +196,14 @@ def generate(engine: Engine, prompts: Sequence[Sequence[int]], params: Sequence[
     return tokens
 
 
-def _built(config: EngineConfig, checkpoint: Checkpoint) -> Engine:
+def _built(config: EngineConfig, checkpoint: Checkpoint) -> BeamSearchEngine:
     return build_engine(resolve_config(config, checkpoint.config), checkpoint)
 
 
-def _outputs(engine: Engine, requests: Sequence[Request]) -> Iterator[TokenOutput]:
+def _outputs(engine: BeamSearchEngine, requests: Sequence[Request]) -> Iterator[TokenOutput]:
     """Queues all requests, or none where one is impossible, and steps until nothing is left."""
     for request in requests:
-        engine.limits.check_request(request)
+        engine.check(request)
     for request in requests:
         engine.add(request)
     while engine.has_work:

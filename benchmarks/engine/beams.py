@@ -94,7 +94,7 @@ def blocks_of_search(llm: LLM, prompt: list[int], params: SamplingParams, width:
     leader = family[0]
     leader.siblings = tuple(family[1:])
     llm.engine.add(leader)
-    scheduler = llm.engine._scheduler  # noqa: SLF001 (what beams hold is in no report)
+    scheduler = llm.engine.core._scheduler  # noqa: SLF001 (what beams hold is in no report)
     held = unshared = peak = 0
     while llm.engine.has_work:
         report = llm.engine.step()

@@ -21,9 +21,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks.bars import Bars, model_argument
 from benchmarks.engine.kv_memory import text
+from reference_engine.engine.beam_engine import BeamSearchEngine
 from reference_engine.engine.config import DeviceName, EngineConfig
 from reference_engine.engine.request import Request, SamplingParams
-from reference_engine.engine.step import Engine
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.loading.tokenizer import Tokenizer
 from reference_engine.offline import load_engine
@@ -98,7 +98,7 @@ def compare(truth: Truth, tokens: list[int], tally: Tally) -> None:
     tally.equal += 1
 
 
-def answers(engine: Engine, prompts: list[list[int]], length: int, tally: Tally) -> list[list[int]]:
+def answers(engine: BeamSearchEngine, prompts: list[list[int]], length: int, tally: Tally) -> list[list[int]]:
     """Output token ids of prompts that are queued together."""
     params, tokens = SamplingParams(max_tokens=length, temperature=0.0), [[] for _ in prompts]
     for number, prompt in enumerate(prompts):

@@ -147,7 +147,7 @@ class HeavyHitterAttention:
         return Census(
             kept_share=sum(kept) / len(kept),
             dead_in_layer_share=sum(dead) / len(dead),
-            dead_blocks=tuple(int(one.sum()) for one in dead_everywhere),
+            dead_blocks=tuple(int(dead.sum()) for dead in dead_everywhere),
             bytes=whole,
             compact_bytes=compact,
         )

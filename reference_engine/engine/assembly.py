@@ -11,6 +11,8 @@ from reference_engine.ablations.heavy_hitter import Budget, HeavyHitterAttention
 from reference_engine.ablations.static_batching import StaticScheduler
 from reference_engine.attention import make_attention
 from reference_engine.attention.base import AttentionBackend
+from reference_engine.engine.beam_engine import BeamSearchEngine
+from reference_engine.engine.beam_search import conflicting_flag
 from reference_engine.engine.config import EngineConfig
 from reference_engine.engine.execution import Executor, LocalExecutor, SlowedExecutor
 from reference_engine.engine.grammar import Grammars
@@ -156,23 +158,16 @@ def limits_of(config: EngineConfig, model: ModelConfig) -> Limits:
     is_bounded = any(visible.window is None for visible in _layout_of(config, model).groups)
     num_blocks = config.num_blocks if is_bounded else -(-config.max_model_len // config.block_size)
     max_num_seqs = 1 if config.kv_budget else config.max_num_seqs  # forks would drop each other's tokens
-    # Beams need sequences that leave a batch when they like, and whose blocks can be shared and copied.
-    against = {
-        "--policy static": config.policy == "static",
-        "--kv-allocator contiguous": config.kv_allocator == "contiguous",
-        "--kv-budget": config.kv_budget > 0,
-    }
     return Limits(
         max_model_len=config.max_model_len,
         num_blocks=num_blocks,
         block_size=config.block_size,
         vocab_size=model.vocab_size,
         max_num_seqs=max_num_seqs,
-        against_beams=next((flag for flag, is_on in against.items() if is_on), None),
     )
 
 
-def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> Engine:
+def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> BeamSearchEngine:
     """A ready and warmed-up engine.
 
     Args:
@@ -205,7 +200,7 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> Engine:
         close=close,
     )
     _warm_up(engine, limits)
-    return engine
+    return BeamSearchEngine(engine, conflicting_flag(config))
 
 
 def _executor(config: EngineConfig, checkpoint: Checkpoint) -> tuple[Executor, Callable[[], None]]:

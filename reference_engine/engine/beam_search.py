@@ -1,7 +1,7 @@
 """The rules of one beam search: which beams go on, which hypotheses end, when it is over. Pure Python, no torch.
 
 They are those of Transformers' ``generate(num_beams=…)``, so that the two can be held to each other: of all
-continuations of all beams, those that end among the best `width` are hypotheses, and the best `width` that do not end
+candidates of all beams, those that end among the best `width` are hypotheses, and the best `width` that do not end
 are the next beams. Hypotheses are compared by their log-probability over a power of their length (after GNMT,
 arXiv:1609.08144), and the search goes on while a beam can become better than the worst of the hypotheses kept.
 """
@@ -9,8 +9,11 @@ arXiv:1609.08144), and the search goes on while a beam can become better than th
 import dataclasses
 from collections.abc import Sequence
 
-from reference_engine.engine.outputs import Continuation, SampledToken
-from reference_engine.engine.request import BeamParams, FinishReason
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.limits import Limits
+from reference_engine.engine.outputs import Candidate, SampledToken
+from reference_engine.engine.request import BeamParams, FinishReason, SamplingParams
+from reference_engine.errors import RequestError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -19,7 +22,7 @@ class Hypothesis:
 
     Attributes:
         tokens: in order.
-        log_prob: the sum of what its continuations had.
+        log_prob: the sum of what its candidates had.
     """
 
     tokens: tuple[SampledToken, ...] = ()
@@ -41,6 +44,46 @@ class Extension:
     log_prob: float
 
 
+def conflicting_flag(config: EngineConfig) -> str | None:
+    """The setting with which beams cannot be searched; None if they can.
+
+    Beams need sequences that leave a batch at any step, and blocks that can be shared and copied.
+    """
+    conflicts = {
+        "--policy static": config.policy == "static",
+        "--kv-allocator contiguous": config.kv_allocator == "contiguous",
+        "--kv-budget": config.kv_budget > 0,
+    }
+    return next((flag for flag, is_set in conflicts.items() if is_set), None)
+
+
+def check_beams(sampling: SamplingParams, limits: Limits, conflict: str | None) -> None:
+    """Refuses a search that cannot be run.
+
+    Args:
+        sampling: nothing is refused where it has no beams.
+        limits: of the engine.
+        conflict: as `conflicting_flag` returned it.
+
+    Raises:
+        RequestError: with the setting or the parameter at fault.
+    """
+    if sampling.beams is None:
+        return
+    if conflict is not None:
+        raise RequestError(
+            f"beams cannot be searched with {conflict}; start the server without it", param="use_beam_search"
+        )
+    if sampling.grammar is not None:
+        raise RequestError("beam search heeds no grammar; leave out one of the two", param="use_beam_search")
+    if sampling.num_candidates > limits.vocab_size:
+        raise RequestError(
+            f"{sampling.beams.width} beams and {len(sampling.stop_token_ids)} stop tokens are more than the "
+            f"{limits.vocab_size} tokens of the vocabulary; ask for fewer",
+            param="best_of",
+        )
+
+
 class BeamSearch:
     """One search, from one beam without tokens to its hypotheses.
 
@@ -50,7 +93,7 @@ class BeamSearch:
         max_tokens: where the search ends, whatever has been found.
 
     Attributes:
-        beams: what is looked for continuations of, best first; none when the search is over.
+        beams: what is looked for candidates of, best first; none when the search is over.
         hypotheses: at most `width` that have ended, best first.
     """
 
@@ -62,11 +105,11 @@ class BeamSearch:
         self.beams = [Hypothesis()]
         self.hypotheses: list[Hypothesis] = []
 
-    def advance(self, continuations: Sequence[Sequence[Continuation]]) -> list[Extension]:
+    def advance(self, candidates: Sequence[Sequence[Candidate]]) -> list[Extension]:
         """Takes one step of all beams.
 
         Args:
-            continuations: for each beam its best ones, at least `SamplingParams.num_continuations` of them.
+            candidates: the best next tokens of each beam, at least `SamplingParams.num_candidates` of them.
 
         Returns:
             What becomes the next beams, best first; nothing if the search is over.
@@ -75,20 +118,24 @@ class BeamSearch:
         width, is_last = self._params.width, self._num_tokens == self._max_tokens
         ranked = sorted(
             (
-                Extension(parent, one.token, self.beams[parent].log_prob + one.log_prob)
-                for parent, ones in enumerate(continuations)
-                for one in ones
+                Extension(parent, candidate.token, self.beams[parent].log_prob + candidate.log_prob)
+                for parent, best in enumerate(candidates)
+                for candidate in best
             ),
-            key=lambda one: -one.log_prob,  # stable: of equal ones, the one of the better beam
+            key=lambda extension: -extension.log_prob,  # stable: of equals the better beam's comes first
         )
-        # What ends behind the best `width` is no hypothesis: better ones are still on their way.
-        ended = [one for one in ranked[:width] if is_last or one.token.token_id in self._stops]
-        going = [] if is_last else [one for one in ranked if one.token.token_id not in self._stops][:width]
+        # A stop token behind the best `width` ends no hypothesis: better ones may still come.
+        ended = [extension for extension in ranked[:width] if is_last or extension.token.token_id in self._stops]
+        continued = (
+            []
+            if is_last
+            else [extension for extension in ranked if extension.token.token_id not in self._stops][:width]
+        )
         self.hypotheses = sorted([*self.hypotheses, *map(self._extended, ended)], key=self._loss)[:width]
-        if not going or not self._can_improve(going[0].log_prob):
-            going = []
-        self.beams = [self._extended(one) for one in going]
-        return going
+        if not continued or not self._can_improve(continued[0].log_prob):
+            continued = []
+        self.beams = [self._extended(extension) for extension in continued]
+        return continued
 
     def finish_reason(self, hypothesis: Hypothesis) -> FinishReason:
         """Why a hypothesis ended."""

@@ -6,7 +6,7 @@ from reference_engine.loading.tokenizer import Tokenizer
 
 _BROKEN = "\ufffd"  # what decoding makes of bytes that are no complete character
 _MAX_PENDING = 3  # a UTF-8 character has at most 4 bytes; one that lacks its last decodes to at most 3 of the above
-_MAX_WINDOW_TOKENS = 64  # a model that writes nothing but invalid bytes must not make every token dearer
+_MAX_WINDOW_TOKENS = 64  # bounds the cost per token where a model writes only invalid bytes
 
 
 class Detokenizer:

@@ -1,7 +1,7 @@
-"""What one process computes in a step. Where several share a model, each runs this on its part.
+"""What one process computes in a step. With tensor parallelism each process runs this on its part of the model.
 
-Nothing here asks for gradients, so that it works in any of torch's modes; whoever runs many steps enters
-`torch.inference_mode` once around them, which costs less than once a step.
+Nothing here needs gradients. Callers enter `torch.inference_mode` once around many steps, which costs less than once a
+step.
 """
 
 import array
@@ -26,9 +26,9 @@ class Batch(msgspec.Struct, frozen=True):
     Attributes:
         copies: blocks to copy first.
         spans: which tokens belong together and where their keys and values lie; empty where only blocks are copied.
-        token_ids: of all spans, one after the other.
+        token_ids: of all spans, concatenated.
         positions: of each token in its sequence.
-        wanted_rows: the tokens whose successor is wanted.
+        wanted_rows: the tokens whose successor is sampled.
     """
 
     copies: BlockCopies
@@ -52,11 +52,11 @@ class Executor(Protocol):
 
 
 class SlowedExecutor:
-    """Takes longer than another one, by waiting: a regression of known size.
+    """Slows another executor down by sleeping: a regression of known size.
 
     Args:
         executor: does the work.
-        share: of its time, to be added.
+        share: sleep after each call, as a share of the call's duration.
     """
 
     def __init__(self, executor: Executor, share: float) -> None:
@@ -75,13 +75,13 @@ class SlowedExecutor:
 
 
 class LocalExecutor:
-    """With a model, or a part of one, in this process.
+    """Runs a model, or a part of one, in this process.
 
     Args:
         model: the decoder.
-        attention: works on the storage.
+        attention: over the storage.
         storage: what the spans' block tables point into.
-        host: where requests are swapped out to; None where none is.
+        host: host memory for swapped-out requests; None without swapping.
     """
 
     def __init__(
@@ -100,20 +100,20 @@ class LocalExecutor:
             self.storage.copy_blocks(batch.copies, self._host)
         if not batch.spans:
             return None  # a request went to host memory and nobody else runs
-        wanted = batch.wanted_rows
+        rows = batch.wanted_rows
         return self._model.forward(
             self._token_ids.tensor(batch.token_ids),
             self._positions.tensor(batch.positions),
             self._attention.begin_step(batch.spans),
-            None if wanted == list(range(len(batch.token_ids))) else self._wanted_rows.tensor(wanted),
+            None if rows == list(range(len(batch.token_ids))) else self._wanted_rows.tensor(rows),
         )
 
 
 class _Column:
-    """Whole numbers, those of each step in the place of the last step's.
+    """A reused int64 buffer for the numbers of each step.
 
-    A tensor over that place is made once for each length: torch takes several times as long for it as the copying does.
-    It is good until the next one is asked for.
+    The tensor over it is made once for each length: making one takes torch several times as long as copying the
+    numbers. A tensor is valid until the next call.
 
     Args:
         device: where the tensors are; elsewhere than on the CPU they are copies.

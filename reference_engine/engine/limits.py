@@ -3,13 +3,13 @@
 import dataclasses
 from collections.abc import Sequence
 
-from reference_engine.engine.request import Request, SamplingParams
+from reference_engine.engine.request import Request
 from reference_engine.errors import QueueFullError, RequestError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limits:
-    """Sizes that bound a request.
+    """What bounds a request.
 
     Attributes:
         max_model_len: tokens of prompt and output together.
@@ -17,7 +17,6 @@ class Limits:
         block_size: tokens per block.
         vocab_size: token ids are below this.
         max_num_seqs: sequences that may run at the same time.
-        against_beams: the setting with which beams cannot be searched; None if they can.
     """
 
     max_model_len: int
@@ -25,7 +24,6 @@ class Limits:
     block_size: int
     vocab_size: int
     max_num_seqs: int = 1 << 30
-    against_beams: str | None = None
 
     @property
     def cache_tokens(self) -> int:
@@ -80,37 +78,13 @@ class Limits:
             )
 
     def check_request(self, request: Request) -> None:
-        """Refuses a request that can never be computed, alone or with its siblings, which have its prompt.
+        """Refuses a request that can never be computed, alone or with its siblings, which share its prompt.
 
         Raises:
-            RequestError: see `check` and `check_search`.
+            RequestError: see `check`.
         """
-        everyone = (request, *request.siblings)
-        self.check(request.token_ids, max(one.sampling.max_tokens for one in everyone), request.width)
-        for one in everyone:
-            self.check_search(one.sampling)
-
-    def check_search(self, sampling: SamplingParams) -> None:
-        """Refuses beams that can never be searched here.
-
-        Raises:
-            RequestError: with the setting or the parameter at fault.
-        """
-        if sampling.beams is None:
-            return
-        if self.against_beams is not None:
-            raise RequestError(
-                f"beams cannot be searched with {self.against_beams}; start the server without it",
-                param="use_beam_search",
-            )
-        if sampling.grammar is not None:
-            raise RequestError("beam search heeds no grammar; leave out one of the two", param="use_beam_search")
-        if sampling.num_continuations > self.vocab_size:
-            raise RequestError(
-                f"{sampling.beams.width} beams and {len(sampling.stop_token_ids)} stop tokens are more than the "
-                f"{self.vocab_size} tokens of the vocabulary; ask for fewer",
-                param="best_of",
-            )
+        max_tokens = max(member.sampling.max_tokens for member in (request, *request.siblings))
+        self.check(request.token_ids, max_tokens, request.width)
 
     def _refuse(self, message: str, param: str) -> None:
         raise RequestError(message, param=param, code="context_length_exceeded")

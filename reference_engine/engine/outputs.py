@@ -1,4 +1,4 @@
-"""What comes out of a step: tokens, their times by the engine's clock, and how things stand. Plain data."""
+"""What a step returns: tokens, their times by the engine's clock, and the engine's state. Plain data."""
 
 from typing import NamedTuple, Self
 
@@ -12,27 +12,27 @@ class SampledToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     Attributes:
         token_id: exactly one.
-        logprob: natural logarithm; None where nobody asked.
-        alternatives: ids and log-probabilities of the likeliest tokens, as many as were asked for, likeliest first; the
-            chosen one may be among them.
-        continuations: where it is a beam that goes on: the best tokens, best first, of which this is the first.
+        logprob: natural logarithm; None where not requested.
+        alternatives: ids and log-probabilities of the requested number of likeliest tokens, likeliest first; the chosen
+            one may be among them.
+        candidates: the best tokens, best first, where the request asked for them.
     """
 
     token_id: int
     logprob: float | None = None
     alternatives: tuple[tuple[int, float], ...] = ()
-    continuations: "tuple[Continuation, ...]" = ()
+    candidates: "tuple[Candidate, ...]" = ()
 
 
-class Continuation(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A token with which a beam can go on, and its log-probability as the search adds it up."""
+class Candidate(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A token that could come next, and its log-probability after penalties, bias and `min_tokens`."""
 
     token: SampledToken
     log_prob: float
 
 
 class Phases(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The parts of a request's life up to one of its tokens, in seconds: they sum to the whole.
+    """The time from a request's arrival to one of its tokens, in seconds, by phase.
 
     Attributes:
         queue_s: from arrival to first computation.
@@ -84,14 +84,14 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Occupancy(NamedTuple):
-    """Places for tokens in the KV cache; PagedAttention's paper (SOSP'23, §3) names the three ways to waste them.
+    """Token slots of the KV cache, by the three kinds of waste in PagedAttention's paper (SOSP'23, §3).
 
     Attributes:
-        held: in the blocks that requests hold.
-        filled: those of them that hold a token.
-        reserved: those of the others that the request will fill if it makes as many tokens as it may. What is left is
-            internal fragmentation: nobody ever fills it.
-        lost: in blocks that nobody can ever hold: external fragmentation.
+        held: slots of the blocks in use.
+        filled: those of them with a token.
+        reserved: those of the others that fill up if requests reach their `max_tokens`. The rest is internal
+            fragmentation.
+        lost: slots of blocks that can never be used: external fragmentation.
     """
 
     held: int
@@ -101,25 +101,25 @@ class Occupancy(NamedTuple):
 
 
 class StepReport(msgspec.Struct, frozen=True, tag="step"):
-    """What one step did, and how things stand after it.
+    """What one step did, and the engine's state after it.
 
     Attributes:
         outputs: one per new token; those of a beam search when it is over, all at once.
         duration_s: seconds the step took.
-        computed_tokens: tokens that went through the model; 0 when there was nothing to do.
-        prompt_tokens: prompt lengths of the requests that got their first token.
-        queue_times_s: seconds from arrival to first computation, of the requests that began in this step.
-        preemptions: requests that lost their blocks in this step.
-        swaps: those of them whose blocks went to host memory.
-        looked_up_tokens: prompt lengths of the requests that were looked up in the prefix cache for the first time.
-        cached_tokens: how many of those were found there and need not be computed.
-        evicted_blocks: blocks that could have been found and were taken for something else.
-        arrived: requests that were ever added.
+        computed_tokens: tokens that went through the model; 0 without work.
+        prompt_tokens: prompt lengths of the requests with their first token in this step.
+        queue_times_s: seconds from arrival to first computation, of the requests first computed in this step.
+        preemptions: requests preempted in this step.
+        swaps: those of them that were swapped to host memory.
+        looked_up_tokens: prompt lengths of the requests first looked up in the prefix cache in this step.
+        cached_tokens: those of them that were cached.
+        evicted_blocks: blocks evicted from the prefix cache.
+        arrived: requests ever added.
         running: requests with blocks.
         waiting: requests without blocks.
-        free_seats: sequences that could run beside them; below 0 where several answers were promised seats.
+        free_seats: sequences that could run in addition; negative where siblings reserved more seats than there are.
         used_blocks: KV blocks in use.
-        occupancy: how full they are; None in steps that do not look.
+        occupancy: sampled cache occupancy; None in the steps between.
     """
 
     outputs: list[TokenOutput]

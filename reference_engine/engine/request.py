@@ -1,4 +1,4 @@
-"""One sequence on its way through the engine, and how its tokens are to be chosen. Pure Python."""
+"""One sequence, and how its tokens are chosen. Pure Python; imports nothing of the engine but its errors."""
 
 import dataclasses
 import enum
@@ -7,11 +7,11 @@ from typing import Literal
 
 from reference_engine.errors import RequestError
 
-_COLDEST = 1e-5  # lower temperatures divide scores into infinity; vLLM takes them as 0, too
+_COLDEST = 1e-5  # lower temperatures would overflow the scores; vLLM treats them as 0, too
 
 
 class FinishReason(enum.StrEnum):
-    """Why a request ended, in OpenAI's words."""
+    """Why a request ended, in OpenAI's terms."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -20,19 +20,19 @@ class FinishReason(enum.StrEnum):
 
 EarlyStopping = bool | Literal["never"]
 STEEPEST = 10.0
-"""Length penalties lie between this and its negative: powers of any length are finite numbers."""
+"""Bound of length penalties, either way: powers of any length stay finite."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BeamParams:
-    """How beams are searched.
+    """Parameters of a beam search.
 
     Attributes:
-        width: beams, at least 2, and hypotheses kept.
-        length_penalty: the power of its length by which a hypothesis' log-probability is divided; above 0 it favours
-            long ones.
-        early_stopping: True: over as soon as there are `width` hypotheses. False: when the best beam, were it to end
-            now, would be worse than all of them. "never": the same, at the length that would be best for it.
+        width: number of beams, at least 2, and of hypotheses kept.
+        length_penalty: a hypothesis' log-probability is divided by its length to this power; above 0 favours long
+            ones.
+        early_stopping: when the search ends. True: with `width` hypotheses. False: when the best beam would score
+            worse than all of them if it ended now. "never": the same, at the length that would be best for it.
 
     Raises:
         RequestError: a value outside these bounds.
@@ -54,7 +54,7 @@ class BeamParams:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How the next token is chosen and when to stop. Where one of these changes nothing, it costs nothing.
+    """How the next token is chosen and when to stop. Parameters at their defaults cost nothing.
 
     Attributes:
         max_tokens: output tokens, at least 1.
@@ -67,13 +67,15 @@ class SamplingParams:
         presence_penalty: subtracted from the scores of tokens in the output.
         frequency_penalty: the same, once for each time they stand there.
         logit_bias: what is added to the scores of single tokens, by token id.
-        grammar: what the output must match, as `Grammars` wrote it; None lets it be anything.
-        seed: of this request's own random numbers; counts modulo 2^64.
+        grammar: what the output must match, as `Grammars` compiled it; None for no constraint.
+        seed: of this request's random numbers, modulo 2^64.
         stop_token_ids: tokens that end the output, end-of-sequence tokens included.
         logprobs: how many alternatives to report beside the chosen token, with their log-probabilities under the
             unmodified model; 0 reports the chosen token's only, None reports nothing.
-        beams: how beams are searched; None draws or takes each token for itself. A search adds up log-probabilities
-            after penalties, bias and `min_tokens`, and heeds nothing else of what is above about choosing.
+        beams: of a beam search; None for none. A search sums log-probabilities after penalties, bias and
+            `min_tokens`, and ignores the other parameters that choose tokens.
+        num_candidates: best tokens to report instead of choosing one; the request then pauses until it is resumed.
+        is_plain: whether nothing but the likeliest token is asked for.
     """
 
     max_tokens: int
@@ -91,6 +93,7 @@ class SamplingParams:
     stop_token_ids: frozenset[int] = frozenset()
     logprobs: int | None = None
     beams: BeamParams | None = None
+    num_candidates: int = dataclasses.field(init=False, repr=False, compare=False)
     is_plain: bool = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -101,28 +104,26 @@ class SamplingParams:
             or self.grammar is not None
             or self.beams is not None
         )
-        # Read for each request in each step: looked up, not worked out.
+        # A stop token ends a hypothesis, so that a beam needs as many tokens more for its successors.
+        candidates = 0 if self.beams is None else self.beams.width + len(self.stop_token_ids)
+        object.__setattr__(self, "num_candidates", candidates)
+        # Read for each request in each step, so computed once.
         object.__setattr__(self, "is_plain", self.is_greedy and not changes and self.logprobs is None)
 
     @property
     def is_greedy(self) -> bool:
         """Whether no random number is needed."""
-        return self.temperature < _COLDEST or self.top_k == 1 or self.beams is not None
+        return self.temperature < _COLDEST or self.top_k == 1 or self.num_candidates > 0
 
     @property
     def is_truncated(self) -> bool:
-        """Whether only some of the tokens can be drawn."""
+        """Whether only some tokens can be drawn."""
         return self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
 
     @property
     def has_penalties(self) -> bool:
-        """Whether scores depend on what stands in prompt or output."""
+        """Whether scores depend on the tokens of prompt or output."""
         return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
-
-    @property
-    def num_continuations(self) -> int:
-        """How many of a beam's best next tokens can matter: a stop token ends a hypothesis, the others may be beams."""
-        return 0 if self.beams is None else self.beams.width + len(self.stop_token_ids)
 
 
 class Request:
@@ -138,10 +139,10 @@ class Request:
         siblings: further answers to the same prompt; they are forked off when it is computed, and empty from then on.
         num_cached_tokens: prompt tokens found in the prefix cache when the request was first admitted; None before,
             and without prefix caching.
-        arrival_s: when it was handed in, by the engine's clock; None before.
-        first_scheduled_s: when its first token was computed first; None while it waits.
-        first_token_s: when its first output token was made; None before.
-        last_token_s: when its newest one was.
+        arrival_s: time of arrival, by the engine's clock; None before.
+        first_scheduled_s: time of its first computation; None before.
+        first_token_s: time of its first output token; None before.
+        last_token_s: time of its latest output token; None before, and in a beam search.
     """
 
     __slots__ = (
@@ -196,27 +197,27 @@ class Request:
 
     @property
     def num_uncomputed(self) -> int:
-        """Tokens still to be computed before the next one can be sampled."""
+        """Tokens to compute before the next one can be sampled."""
         return len(self.token_ids) - self.num_computed
 
     @property
     def width(self) -> int:
-        """Seats among the running requests that it takes, with those that will be forked off."""
+        """Seats that it takes among the running requests, its siblings' included."""
         return 1 + len(self.siblings)
 
     @property
     def output_sequences(self) -> tuple["Request", ...]:
-        """Who gets a token of its own from the next row; the beams of a search share what the first one gets."""
-        return (self,) if not self.siblings or self.sampling.beams is not None else (self, *self.siblings)
+        """The sequences that the next row of logits is sampled for."""
+        return (self,) if not self.siblings or self.sampling.num_candidates else (self, *self.siblings)
 
     @property
     def is_decoding(self) -> bool:
-        """Whether exactly the last sampled token is missing from the cache."""
+        """Whether only the last sampled token is not computed."""
         num_tokens = len(self.token_ids)
         return num_tokens - self.num_computed == 1 and num_tokens > self.prompt_len
 
     def append(self, token_id: int) -> FinishReason | None:
-        """Takes the next token; returns why it ends the request, or None."""
+        """Appends the next token; returns why it ends the request, or None."""
         token_ids, sampling = self.token_ids, self.sampling
         token_ids.append(token_id)
         num_output = len(token_ids) - self.prompt_len

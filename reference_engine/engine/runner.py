@@ -1,4 +1,4 @@
-"""Turns a planned step into a batch, has it computed, samples. The seam that tests replace with a fake."""
+"""Turns a planned step into a batch, computes it and samples. Tests replace this interface with a fake."""
 
 from typing import Protocol
 
@@ -18,7 +18,7 @@ class Runner(Protocol):
         """Copies blocks, then computes the chunks.
 
         Returns:
-            For each chunk that is sampled, in turn, the next token of each of its request's `output_sequences`.
+            For each sampled chunk in turn, the next token of each of its request's `output_sequences`.
         """
         ...
 
@@ -47,12 +47,12 @@ class ModelRunner:
         return most_likely(logits) if is_plain else self._sampler.sample(logits, output_sequences)
 
     def _batch(self, step: Step, copies: BlockCopies) -> tuple[Batch, list[Request]]:
-        """What is computed, chunk after chunk, then padding; and who takes of each wanted row."""
+        """The chunks, then the padding; and the sequence that each wanted row is sampled for."""
         spans: list[Span] = []
         token_ids: list[int] = []
         positions: list[int] = []
         wanted_rows: list[int] = []
-        everyone: list[Request] = []
+        output_sequences: list[Request] = []
         for chunk in step.chunks:
             request, start, length = chunk.request, chunk.start, chunk.length
             spans.append(Span(chunk.block_tables, start, length))
@@ -65,17 +65,17 @@ class ModelRunner:
             if chunk.is_sampled:
                 row = len(token_ids) - 1
                 if request.siblings:
-                    output_sequences = request.output_sequences
-                    everyone += output_sequences
-                    wanted_rows += [row] * len(output_sequences)
+                    family = request.output_sequences
+                    output_sequences += family
+                    wanted_rows += [row] * len(family)
                 else:
-                    everyone.append(request)
+                    output_sequences.append(request)
                     wanted_rows.append(row)
         for length in step.padding:
             token_ids += [0] * length
             positions += range(length)
             spans.append(self._padding(length))
-        return Batch(copies, spans, token_ids, positions, wanted_rows), everyone
+        return Batch(copies, spans, token_ids, positions, wanted_rows), output_sequences
 
     def _padding(self, length: int) -> Span:
         storage = self._executor.storage

@@ -1,7 +1,9 @@
 """The step loop, synchronous and single-threaded: schedule, run, sample, emit."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+
+import msgspec
 
 from reference_engine.engine.limits import Limits
 from reference_engine.engine.outputs import Phases, SampledToken, StepReport, TokenOutput
@@ -17,16 +19,16 @@ Clock = Callable[[], float]  # seconds from an arbitrary origin, never going bac
 
 
 class Engine:
-    """Requests go in by `add`, tokens come out of `step`. Not thread-safe.
+    """Requests go in through `add`, tokens come out of `step`. Not thread-safe.
 
     Args:
         scheduler: decides what each step computes.
         runner: computes it.
         limits: what a request may ask for.
-        sampler: what the runner samples with; told which requests come and go. None where the runner needs none.
+        sampler: the runner's; the engine starts and frees requests in it. None where the runner has none.
         clock: for durations and the times of requests.
         occupancy_steps: sample cache occupancy every N steps.
-        close: ends what the runner has besides this process.
+        close: ends the runner's other processes.
     """
 
     def __init__(
@@ -72,33 +74,62 @@ class Engine:
             RequestError: it could never be computed here, or too many wait.
         """
         self.limits.check_request(request)
-        for one in (request, *request.siblings):
-            if one.arrival_s is None:
-                one.arrival_s = self._clock()
+        for member in (request, *request.siblings):
+            if member.arrival_s is None:
+                member.arrival_s = self._clock()
         self._sampler.start(request)
         try:
             self._scheduler.add(request)
         except ReferenceEngineError:
-            self._sampler.free(one.request_id for one in (request, *request.siblings))
+            self._sampler.free(member.request_id for member in (request, *request.siblings))
             raise
 
     def cancel(self, request_id: str) -> None:
-        """Forgets a request, its siblings that are not forked off yet with it, and frees its blocks.
-
-        A beam search goes as a whole, when one of its beams does. A request that has ended already is no mistake.
-        """
+        """Forgets a request and its siblings that are not forked off yet, and frees its blocks; or ignores the id."""
         self._scheduler.remove(request_id)
         self._sampler.free(self._scheduler.take_ended())
 
+    def fork(self, parent: Request, child: Request) -> None:
+        """Adds a request that continues from what another one has computed, and shares its blocks.
+
+        Args:
+            parent: added before; it may be paused.
+            child: new; its tokens start with the parent's computed ones.
+        """
+        child.num_cached_tokens = parent.num_cached_tokens
+        self._scheduler.fork(parent, child)
+
+    def resume(self, request: Request, token_id: int) -> None:
+        """Continues a request that has paused with candidates, or one just forked from it, with its next token."""
+        request.token_ids.append(token_id)
+        self._scheduler.resume(request)
+
+    def has(self, request: Request) -> bool:
+        """Whether a request has been added and has not ended."""
+        return self._scheduler.has(request)
+
+    def refreshed(self, report: StepReport) -> StepReport:
+        """A report with queues and blocks as they are now, after forks and cancellations."""
+        return msgspec.structs.replace(
+            report,
+            running=self._scheduler.num_running,
+            waiting=self._scheduler.num_waiting,
+            free_seats=self._scheduler.free_seats,
+            used_blocks=self._scheduler.cache.num_used,
+        )
+
     def reset_prefix_cache(self) -> None:
-        """Makes sure that no later request finds what was computed so far; requests under way go on."""
+        """Empties the prefix cache; requests under way keep their blocks."""
         self._scheduler.reset_prefix_cache()
 
     def step(self) -> StepReport:
         """Computes one step. Requests that end in it are forgotten and their blocks are free.
 
+        A request with `SamplingParams.num_candidates` gets no token: its output carries the candidates, and it pauses
+        until it is resumed or cancelled.
+
         Raises:
-            EngineUnavailableError: a step was broken off, this one or one before it.
+            EngineUnavailableError: this step or an earlier one failed.
         """
         if self._failure is not None:
             raise self._failure
@@ -106,18 +137,18 @@ class Engine:
         began_s = self._clock()
         before = (scheduler.num_preemptions, scheduler.num_swaps, cache.num_evicted)
         step, copies = scheduler.schedule()
-        # Whatever can be is done before the model has pushed all of this out of the processor's caches.
+        # As much as possible happens here: the model evicts all of this from the processor's caches.
         computed_tokens = sum([chunk.length for chunk in step.chunks])
         fresh = [request for request, _ in step.admitted if request.first_scheduled_s is None]
         for request in fresh:
-            for one in (request, *request.siblings):
-                one.first_scheduled_s = began_s
+            for member in (request, *request.siblings):
+                member.first_scheduled_s = began_s
         preemptions, swaps = scheduler.num_preemptions - before[0], scheduler.num_swaps - before[1]
         evicted_blocks = cache.num_evicted - before[2]
         self._num_steps += 1
 
         tokens = iter(self._run(step, copies) if step.chunks or copies else ())
-        made_s = self._clock()
+        now_s = self._clock()
         outputs: list[TokenOutput] = []
         prompt_tokens = 0
         scheduler.complete()
@@ -127,19 +158,23 @@ class Engine:
             request = chunk.request
             last_s = request.last_token_s
             if last_s is None:
-                told, begun = self._begin(request, tokens, made_s)
-                outputs += told
-                prompt_tokens += begun * request.prompt_len
+                if request.sampling.num_candidates:
+                    scheduler.pause(request)
+                    outputs.append(TokenOutput(request.request_id, next(tokens), None))
+                    continue
+                first = self._first_tokens(request, tokens, now_s)
+                outputs += first
+                prompt_tokens += len(first) * request.prompt_len
                 continue
             token = next(tokens)
-            request.last_token_s, reason = made_s, request.append(token.token_id)
+            request.last_token_s, reason = now_s, request.append(token.token_id)
             outputs.append(
-                TokenOutput(request.request_id, token, None, made_s - last_s)
+                TokenOutput(request.request_id, token, None, now_s - last_s)
                 if reason is None
-                else self._first_or_last(request, token, reason, last_s, made_s)
+                else self._first_or_last(request, token, reason, last_s, now_s)
             )
         if next(tokens, None) is not None:
-            raise EngineBugError("more tokens were sampled than somebody takes")
+            raise EngineBugError("more tokens were sampled than there are output sequences")
         self._sampler.free(scheduler.take_ended())
         return StepReport(
             outputs=outputs,
@@ -149,8 +184,8 @@ class Engine:
             queue_times_s=[began_s - request.arrival_s for request in fresh if request.arrival_s is not None],
             preemptions=preemptions,
             swaps=swaps,
-            looked_up_tokens=sum([one.prompt_len for one in fresh if one.num_cached_tokens is not None]),
-            cached_tokens=sum([one.num_cached_tokens or 0 for one in fresh]),
+            looked_up_tokens=sum([request.prompt_len for request in fresh if request.num_cached_tokens is not None]),
+            cached_tokens=sum([request.num_cached_tokens or 0 for request in fresh]),
             evicted_blocks=evicted_blocks,
             arrived=scheduler.num_arrived,
             running=scheduler.num_running,
@@ -165,7 +200,7 @@ class Engine:
         self._scheduler.check_integrity()
 
     def _run(self, step: Step, copies: BlockCopies) -> list[SampledToken]:
-        """What was planned counts as computed, so that an engine in which it was not must not go on."""
+        """Runs a step. Planned tokens already count as computed, so the engine cannot go on after a failure."""
         try:
             return self._runner.run(step, copies)
         except EngineUnavailableError as error:
@@ -176,49 +211,24 @@ class Engine:
             self._failure = EngineUnavailableError(what)
             raise
 
-    def _begin(self, request: Request, tokens: Iterator[SampledToken], made_s: float) -> tuple[list[TokenOutput], int]:
-        """The first tokens of a request and of the siblings that it had, and how many answers got theirs.
-
-        A beam is always at its beginning: its search tells everything when it is over.
-        """
-        if request.sampling.beams is not None:
-            told = self._search_on(request, next(tokens), made_s)
-            return told, sum(one.finish_reason is not None for one in told)
-        told: list[TokenOutput] = []
-        for one in (request, *self._forks(request)):
-            token = next(tokens)
-            one.last_token_s, reason = made_s, one.append(token.token_id)
-            told.append(self._first_or_last(one, token, reason, None, made_s))
-        return told, len(told)
-
-    def _forks(self, leader: Request) -> Sequence[Request]:
-        """A request's siblings, who run on from here by themselves."""
-        siblings, leader.siblings = leader.siblings, ()
+    def _first_tokens(self, request: Request, tokens: Iterator[SampledToken], now_s: float) -> list[TokenOutput]:
+        """The first tokens of a request and of its siblings, which continue on their own from here."""
+        siblings, request.siblings = request.siblings, ()
         for sibling in siblings:
-            sibling.num_cached_tokens = leader.num_cached_tokens
-            self._scheduler.fork(leader, sibling)
-        return siblings
+            self.fork(request, sibling)
+        outputs: list[TokenOutput] = []
+        for member in (request, *siblings):
+            token = next(tokens)
+            member.last_token_s, reason = now_s, member.append(token.token_id)
+            outputs.append(self._first_or_last(member, token, reason, None, now_s))
+        return outputs
 
     def _first_or_last(
-        self, request: Request, token: SampledToken, reason: FinishReason | None, last_s: float | None, made_s: float
+        self, request: Request, token: SampledToken, reason: FinishReason | None, last_s: float | None, now_s: float
     ) -> TokenOutput:
         if last_s is None:
-            request.first_token_s = made_s
+            request.first_token_s = now_s
         if reason is not None:
             self._scheduler.finish(request)
-        gap_s, phases = None if last_s is None else made_s - last_s, Phases.of(request, made_s)
+        gap_s, phases = None if last_s is None else now_s - last_s, Phases.of(request, now_s)
         return TokenOutput(request.request_id, token, reason, gap_s, phases, request.num_cached_tokens)
-
-    def _search_on(self, beam: Request, token: SampledToken, made_s: float) -> list[TokenOutput]:
-        """All tokens of all hypotheses when it is known which they are; nothing before."""
-        search = self._scheduler.search_of(beam)
-        for member in search.members:
-            member.first_token_s = made_s if member.first_token_s is None else member.first_token_s
-        if not self._scheduler.settle(beam, token.continuations):
-            return []
-        outputs: list[TokenOutput] = []
-        for request, told, reason in search.answers():
-            name, cached = request.request_id, request.num_cached_tokens
-            outputs += [TokenOutput(name, token, None, num_cached_tokens=cached) for token in told[:-1]]
-            outputs.append(TokenOutput(name, told[-1], reason, None, Phases.of(request, made_s), cached))
-        return outputs

@@ -88,12 +88,12 @@ class NativeKernels:
 
     def __init__(self, rows: ctypes.CDLL, attention: ctypes.CDLL, dtype: torch.dtype) -> None:
         places = dict.fromkeys(_ARGUMENTS, rows) | {"paged_decode": attention}
-        found = {name: getattr(place, f"{name}_{SUFFIXES[dtype]}") for name, place in places.items()}
-        for name, function in found.items():
+        functions = {name: getattr(place, f"{name}_{SUFFIXES[dtype]}") for name, place in places.items()}
+        for name, function in functions.items():
             function.argtypes, function.restype = _ARGUMENTS[name], None
-        self._add_rms_norm, self._silu_mul = found["add_rms_norm"], found["silu_mul"]
-        self._apply_rope, self._argmax = found["apply_rope"], found["argmax"]
-        self.paged_decode = found["paged_decode"]
+        self._add_rms_norm, self._silu_mul = functions["add_rms_norm"], functions["silu_mul"]
+        self._apply_rope, self._argmax = functions["apply_rope"], functions["argmax"]
+        self.paged_decode = functions["paged_decode"]
 
     def add_rms_norm(
         self, residual: torch.Tensor, x: torch.Tensor | None, weight: torch.Tensor, eps: float

@@ -68,11 +68,11 @@ class PlainStore:
 
     def read(self, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """See `LayerStore.read`."""
-        found = [
+        parts = [
             part.index_select(0, blocks).view(-1, *whole.shape[2:])
             for part, whole in zip(self._blocks, self.parts, strict=True)
         ]
-        return found[0], found[-1][..., : self._value_dim]
+        return parts[0], parts[-1][..., : self._value_dim]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +115,7 @@ class KvStorage:
 
     def _copy(self, copies: Sequence[BlockCopy], source: "KvStorage", target: "KvStorage") -> None:
         for group in sorted({group for group, _, _ in copies}):
-            pairs = [(read, write) for one, read, write in copies if one == group]
+            pairs = [(read, write) for copied_group, read, write in copies if copied_group == group]
             reads = torch.tensor([read for read, _ in pairs], device=source.device)
             writes = torch.tensor([write for _, write in pairs], device=target.device)
             for number, layer in enumerate(self.layout.layers):
@@ -158,8 +158,8 @@ def token_bytes(layout: CacheLayout, dtype: torch.dtype, make_store: StoreMaker 
     sums = [0] * len(layout.groups)
     for number, layer in enumerate(layout.layers):
         if layer.shares is None:
-            one = make_store(layer, num_blocks=1, block_size=1, dtype=dtype, device=torch.device("cpu"))
-            sums[layout.group_of(number)] += sum(part.nbytes for part in one.parts)
+            store = make_store(layer, num_blocks=1, block_size=1, dtype=dtype, device=torch.device("cpu"))
+            sums[layout.group_of(number)] += sum(part.nbytes for part in store.parts)
     return sums
 
 

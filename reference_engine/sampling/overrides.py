@@ -16,7 +16,7 @@ _WORD = 32  # bits
 
 def add_bias(scores: torch.Tensor, requests: Sequence[Request]) -> None:
     """Adds each request's logit bias to its row of float32 [num_rows, vocab_size], in place."""
-    biased = [(row, one.sampling.logit_bias) for row, one in enumerate(requests) if one.sampling.logit_bias]
+    biased = [(row, request.sampling.logit_bias) for row, request in enumerate(requests) if request.sampling.logit_bias]
     if not biased:
         return
     rows = [row for row, bias in biased for _ in bias]

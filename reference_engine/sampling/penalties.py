@@ -29,8 +29,8 @@ def penalise(scores: torch.Tensor, requests: Sequence[Request], histories: dict[
     lengths = [len(history.tokens) for history in seen]
     starts = np.repeat(np.array(rows, np.int64) * scores.shape[1], lengths)
     settings = [
-        (one.repetition_penalty, one.presence_penalty, one.frequency_penalty)
-        for one in (requests[row].sampling for row in rows)
+        (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty)
+        for sampling in (requests[row].sampling for row in rows)
     ]
     repetition, presence, frequency = np.repeat(np.array(settings, np.float32), lengths, axis=0).T
     counts = np.concatenate([history.counts for history in seen])

@@ -1,15 +1,15 @@
 """The next step, from the queues and the state of the cache: a pure function, which changes nothing it is given.
 
-Decodes come first, then prompts under way, then newcomers, each kind in order of rank. When blocks run out, the request
-of the last rank makes room; the one of the first rank therefore always makes progress. A newcomer makes only those give
-way that have a lower priority and a later rank.
+Decodes come first, then running prompts, then waiting requests, each in order of rank. When blocks run out, the request
+of the last rank is preempted; the one of the first rank therefore always makes progress. An admitted request preempts
+only requests of a lower priority and a later rank.
 
-Beams that wait for others of their search compute nothing. They make room before the rest of their search does; and
-where nobody else runs, they give way to the first newcomer: those that they wait for are not before it.
+Paused requests compute nothing until they are resumed. They are preempted before others that were forked from the same
+request; and where only paused ones run, they give way to the first waiting request.
 
-Blocks are counted, not chosen, and with care: a block that two requests share is not counted as free when only one of
-them goes, nor as found when another newcomer was promised it. What was counted is always there when the step is
-carried out; at worst a step does a little less than it could have.
+Blocks are counted, not chosen, and conservatively: a block that two requests share does not count as free when one of
+them is preempted, nor as cached when another admitted request has reserved it. What was counted is available when the
+step is carried out; at worst a step does a little less than it could.
 """
 
 import operator
@@ -38,7 +38,7 @@ def next_step(queues: Queues, cache: KvCache, rules: Rules) -> Step:
 
 
 def plain_decodes(running: Sequence[Request], cache: KvCache, rules: Rules) -> Step | None:
-    """The same as `draft_step`, sooner, where everybody decodes, has room, and nobody waits: most steps.
+    """The result of `draft_step` at a fraction of its cost, for most steps: all requests decode and have room.
 
     Returns:
         None where there is more to decide.
@@ -62,12 +62,12 @@ def plain_decodes(running: Sequence[Request], cache: KvCache, rules: Rules) -> S
 
 
 def draft_step(queues: Queues, cache: KvCache, rules: Rules) -> Step:
-    """Whatever there is to decide; arguments as of `next_step`."""
+    """The step in the general case; arguments as of `next_step`."""
     return Draft(queues, cache, rules).plan()
 
 
 class Draft:
-    """The step as far as it is planned, for one call of `plan`; a batching policy overrides what it does otherwise."""
+    """A step under construction, for one call of `plan`. Batching policies override single decisions."""
 
     def __init__(self, queues: Queues, cache: KvCache, rules: Rules) -> None:
         self._queues = queues
@@ -86,52 +86,53 @@ class Draft:
 
     def plan(self) -> Step:
         """The whole step."""
-        # Stable: among equals rank decides.
-        for request in sorted(self._queues.running, key=lambda one: not one.is_decoding):
+        # The sort is stable: equals stay in order of rank.
+        for request in sorted(self._queues.running, key=lambda request: not request.is_decoding):
             if not self.preempted or request in self.scheduled:
-                self.go_on(request)
+                self.schedule_running(request)
         if not self.preempted and self.admits():
             for request in self._queues.waiting:
-                if request.request_id not in self._queues.settled and (not self.admit(request) or self.preempted):
+                if request.request_id not in self._queues.paused and (not self.admit(request) or self.preempted):
                     break
-        chunks = tuple(sorted(self._chunks.values(), key=lambda one: (one.length > 1, one.length == 1 and one.start)))
+        by_kind = sorted(self._chunks.values(), key=lambda chunk: (chunk.length > 1, chunk.length == 1 and chunk.start))
+        chunks = tuple(by_kind)
         return Step(tuple(self.preempted), tuple(self._admitted), chunks, self.padding(chunks))
 
     def admits(self) -> bool:
-        """Whether newcomers may join those who run."""
+        """Whether waiting requests may be admitted."""
         return True
 
     def victims(self) -> Sequence[Request]:
-        """The running requests that can make room."""
+        """The running requests that can be preempted."""
         return self.scheduled
 
-    def padding(self, chunks: Sequence[Chunk]) -> tuple[int, ...]:  # noqa: ARG002 (for policies that pad)
-        """Lengths of the rows that are computed beside the chunks for nothing."""
+    def padding(self, chunks: Sequence[Chunk]) -> tuple[int, ...]:  # noqa: ARG002 (policies that pad use it)
+        """Lengths of the padding rows."""
         return ()
 
-    def go_on(self, request: Request) -> None:
-        """Plan a running request's next chunk; others, or it itself, may have to make room."""
+    def schedule_running(self, request: Request) -> None:
+        """Plans a running request's next chunk; may preempt others, or the request itself."""
         length = self.chunk_length(request, request.num_computed)
         if not length:
             return
         end = request.num_computed + length
         need = self._cache.need(request, end)
         while not self._fits(need):
-            victim = max(self.victims(), key=self._yielding)
+            victim = max(self.victims(), key=self._preemption_key)
             self._preempt(victim)
             if victim is request:
                 return
         self._plan(request, request.num_computed, length, need, takes_blocks=not self._cache.has_room(request, end))
 
     def admit(self, request: Request) -> bool:
-        """Plan a newcomer's first chunk; False where it must wait, and all behind it with it."""
+        """Plans a waiting request's first chunk; False where it must wait, and all behind it, too."""
         hit = None if self._cache.is_swapped(request) else self._cache.lookup(request)
         start = request.num_computed if hit is None else hit.num_tokens
         length = self.chunk_length(request, start)
         if not length:
             return False
         need = self._cache.need_to_admit(request, hit, start + length)
-        if not self._make_way(request, hit, need):
+        if not self._make_room(request, hit, need):
             return False
         self.scheduled.append(request)
         self._admitted.append((request, hit))
@@ -140,25 +141,25 @@ class Draft:
         return True
 
     def chunk_length(self, request: Request, start: int) -> int:
-        """How many tokens of a request to compute now."""
-        wanted = request.num_tokens - start
-        if self._rules.policy == "no_chunking" and wanted > self._budget:
+        """Tokens of a request to compute in this step."""
+        length = request.num_tokens - start
+        if self._rules.policy == "no_chunking" and length > self._budget:
             # A prompt longer than the budget would never fit: it goes alone, beside the decodes.
             is_first = all(chunk.request.is_decoding for chunk in self._chunks.values())
-            return wanted if is_first and self._budget > 0 else 0
-        return min(wanted, self._budget)
+            return length if is_first and self._budget > 0 else 0
+        return min(length, self._budget)
 
-    def _make_way(self, request: Request, hit: Hit | None, need: Blocks) -> bool:
-        """Room and a seat for a newcomer, at the cost of requests of a lower priority where need be."""
+    def _make_room(self, request: Request, hit: Hit | None, need: Blocks) -> bool:
+        """Frees blocks and seats for an admission, by preempting requests of a lower priority if needed."""
         rank_of = self._queues.rank_of
-        is_stuck = all(one.request_id in self._queues.settled for one in self.scheduled)
+        all_paused = all(running.request_id in self._queues.paused for running in self.scheduled)
         candidates = sorted(
             (
-                one
-                for one in self.scheduled
-                if is_stuck or (one.priority > request.priority and rank_of(one) > rank_of(request))
+                running
+                for running in self.scheduled
+                if all_paused or (running.priority > request.priority and rank_of(running) > rank_of(request))
             ),
-            key=self._yielding,
+            key=self._preemption_key,
         )
         room, seats, projection = list(self._free), self._seats, self._projection.copy()
         if hit is not None:
@@ -209,7 +210,7 @@ class Draft:
             self._host = list(map(int.__sub__, self._host, held))
         self.preempted.append((victim, "swap" if can_swap else "recompute"))
 
-    def _yielding(self, request: Request) -> tuple[int, int, bool, int]:
-        """Sort key of preemption, largest first: the rank, but of one search the waiting beams first."""
+    def _preemption_key(self, request: Request) -> tuple[int, int, bool, int]:
+        """Sort key of preemption, largest first: the rank, but paused forks of a request before others."""
         rank = self._queues.rank_of(request)
-        return (rank.due_step, rank.number, request.request_id in self._queues.settled, rank.fork)
+        return (rank.due_step, rank.number, request.request_id in self._queues.paused, rank.fork)

@@ -2,7 +2,6 @@
 
 import bisect
 import dataclasses
-from collections.abc import Collection
 from typing import NamedTuple
 
 from reference_engine.engine.request import Request
@@ -30,13 +29,13 @@ class Queues:
         running: requests with blocks.
         waiting: requests without.
         ranks: by request id, of every request in a queue.
-        settled: ids of the beams that have nothing to compute until the other beams of their search have come as far.
+        paused: ids of the requests that have nothing to compute until they are resumed.
     """
 
     running: list[Request] = dataclasses.field(default_factory=list[Request])
     waiting: list[Request] = dataclasses.field(default_factory=list[Request])
     ranks: dict[str, Rank] = dataclasses.field(default_factory=dict[str, Rank])
-    settled: Collection[str] = ()
+    paused: set[str] = dataclasses.field(default_factory=set[str])
 
     def insert(self, queue: list[Request], request: Request) -> None:
         """Puts a request in its place in one of the two."""

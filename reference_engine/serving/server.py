@@ -159,12 +159,12 @@ async def _load_then_wait(service: Service) -> None:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, stop.set)
     loop.add_signal_handler(signal.SIGTERM, lambda: stop.set() if drain.is_set() else drain.set())
-    told = asyncio.ensure_future(_first(drain.wait(), stop.wait()))
+    stopping = asyncio.ensure_future(_first(drain.wait(), stop.wait()))
     loading = asyncio.ensure_future(service.load())
-    await _first(told, loading)
+    await _first(stopping, loading)
     if loading.done():
         loading.result()
-        await told
+        await stopping
         if not stop.is_set():
             _log.info("draining: no more requests are taken")
             await _first(service.drain(), stop.wait())
@@ -177,7 +177,7 @@ async def _load_then_wait(service: Service) -> None:
 
 async def _first(*awaitables: Awaitable[object]) -> None:
     """Waits for one of several and gives the others up, unless they are somebody else's futures."""
-    futures = [asyncio.ensure_future(one) for one in awaitables]
+    futures = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
     for future, awaitable in zip(futures, awaitables, strict=True):
         if future is not awaitable:

@@ -175,7 +175,7 @@ class Scorer:
     def _compared(self, logits: torch.Tensor, taken: torch.Tensor) -> list[_Position]:
         """Logits [rows, vocab_size] against the tokens [rows] that the answer took."""
         logits = logits.log_softmax(dim=-1)
-        mine = logits.gather(1, taken[:, None])[:, 0]
+        logprobs = logits.gather(1, taken[:, None])[:, 0]
         anything, _ = logits.max(dim=-1)
         anything_token = logits.argmax(dim=-1)
         if self._stops:
@@ -183,8 +183,8 @@ class Scorer:
         no_stop, _ = logits.max(dim=-1)
         ended = torch.isin(taken, self._tensor(self._stops))
         expected = torch.where(ended, anything_token, logits.argmax(dim=-1))
-        regret = torch.where(ended, anything, no_stop) - mine
-        return [_Position(*row) for row in zip(expected.tolist(), regret.tolist(), mine.tolist(), strict=True)]
+        regret = torch.where(ended, anything, no_stop) - logprobs
+        return [_Position(*row) for row in zip(expected.tolist(), regret.tolist(), logprobs.tolist(), strict=True)]
 
     def _tensor(self, values: Iterable[int]) -> torch.Tensor:
         return torch.tensor(list(values), dtype=torch.int64, device=self._device)
@@ -197,8 +197,8 @@ def _summed_up(sample: Sample, positions: list[_Position]) -> Score:
         if position.regret > 0
     ]
     first = differences[0] if differences else None
-    theirs = sample.logprobs
-    off = [abs(a - b.logprob) for a, b in zip(theirs, positions, strict=True)] if theirs else []
+    engine_logprobs = sample.logprobs
+    off = [abs(a - b.logprob) for a, b in zip(engine_logprobs, positions, strict=True)] if engine_logprobs else []
     return Score(
         id=sample.id,
         tokens=len(positions),
@@ -317,16 +317,16 @@ class PerplexityMeter:
             raise RequestError(f"a text of {len(token_ids)} tokens has nothing to predict; give at least two")
         length = self._demand.max_model_len
         pieces = [token_ids[first : first + length] for first in range(0, len(token_ids) - 1, length)]
-        found = [self._measure_piece(piece) for piece in pieces if len(piece) > 1]
+        measured = [self._measure_piece(piece) for piece in pieces if len(piece) > 1]
         tokens = sum(len(piece) - 1 for piece in pieces)
-        mean = math.fsum(nats for nats, _, _ in found) / tokens
+        mean = math.fsum(nats for nats, _, _ in measured) / tokens
         return Perplexity(
             perplexity=math.exp(mean),
             nats_per_token=mean,
             tokens=tokens,
             kv_bytes_per_token=sum(self._demand.token_bytes),
-            kv_peak_bytes=max(peak for _, peak, _ in found),
-            census=found[0][2],
+            kv_peak_bytes=max(peak for _, peak, _ in measured),
+            census=measured[0][2],
         )
 
     @torch.inference_mode()

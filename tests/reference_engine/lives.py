@@ -48,7 +48,7 @@ class Life(RuleBasedStateMachine):
             self.runner, blocks=blocks, size=size, seqs=seqs, tokens=TOKENS, caching=caching, visible=visible,
             host=host, run=run, policy=policy, patience_steps=20, max_waiting=12,
         )  # fmt: skip
-        self.bench.engine.limits = Limits(1000, -(-self.room // size), size, 10_000, seqs)
+        self.bench.engine.core.limits = Limits(1000, -(-self.room // size), size, 10_000, seqs)
         self.seqs, self.policy, self.can_fork = seqs, policy, run == 1
         self.live, self.made, self.counts, self.told, self.families = {}, 0, Counter(), {}, {}
 
@@ -142,7 +142,7 @@ class Life(RuleBasedStateMachine):
         """Beams that wait for others, or those of them that have lost their blocks."""
         queues = self.bench.scheduler._queues
         ids = {one.request_id for one in queues.waiting} if robbed else self.live.keys()
-        return len(queues.settled & ids)
+        return len(queues.paused & ids)
 
     def released(self):
         kept = self.bench.scheduler.cache._blocks

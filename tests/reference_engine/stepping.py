@@ -2,9 +2,10 @@
 
 from reference_engine.ablations.contiguous import RunPool
 from reference_engine.ablations.static_batching import StaticScheduler
+from reference_engine.engine.beam_engine import BeamSearchEngine
 from reference_engine.engine.beam_search import BeamSearch
 from reference_engine.engine.limits import Limits
-from reference_engine.engine.outputs import Continuation, SampledToken
+from reference_engine.engine.outputs import Candidate, SampledToken
 from reference_engine.engine.request import Request, SamplingParams
 from reference_engine.engine.step import Engine
 from reference_engine.kv_cache.block_pool import BlockPool
@@ -56,7 +57,8 @@ class Bench:
         kind = StaticScheduler if policy == "static" else Scheduler
         self.scheduler = kind(KvCache(self.groups, prefix_caching=caching), rules)
         limits = Limits(1000, blocks, size, 10_000, seqs)
-        self.engine = Engine(self.scheduler, runner, limits, clock=lambda: self.now)
+        core = Engine(self.scheduler, runner, limits, clock=lambda: self.now)
+        self.engine = BeamSearchEngine(core, clock=lambda: self.now)
 
     def add(self, *requests):
         for one in requests:
@@ -142,8 +144,8 @@ class RememberingRunner:
                     f"{chunk.request.request_id} reads what is not its own"
                 )
         return [
-            SampledToken(0, continuations=continuations(chunk.request.token_ids))
-            if one.sampling.beams
+            SampledToken(0, candidates=candidates(chunk.request.token_ids))
+            if one.sampling.num_candidates
             else SampledToken(next_token(expected, self.vocabulary, one.request_id))
             for chunk, expected in zip(step.chunks, known, strict=True)
             if chunk.is_sampled
@@ -174,10 +176,10 @@ def next_token(numbers, vocabulary, name=""):
     return (numbers[-1] + (int(name.split("/")[1]) if "/" in name else 0)) % vocabulary
 
 
-def continuations(token_ids):
-    """All tokens that the runner knows as continuations of a beam, best first."""
+def candidates(token_ids):
+    """All tokens that the runner knows as candidates of a beam, best first."""
     last = beginnings(token_ids)[-1]
-    ways = [Continuation(SampledToken(token), -(hash((last, token)) % 1000) / 100) for token in range(6)]
+    ways = [Candidate(SampledToken(token), -(hash((last, token)) % 1000) / 100) for token in range(6)]
     return tuple(sorted(ways, key=lambda way: -way.log_prob))
 
 
@@ -186,6 +188,6 @@ def search(prompt, params):
     rules = BeamSearch(params.beams, params.stop_token_ids, params.max_tokens)
     while rules.beams:
         rules.advance(
-            [continuations([*prompt, *(token.token_id for token in beam.tokens)]) for beam in rules.beams]
+            [candidates([*prompt, *(token.token_id for token in beam.tokens)]) for beam in rules.beams]
         )  # fmt: skip
     return [[token.token_id for token in one.tokens] for one in rules.hypotheses]

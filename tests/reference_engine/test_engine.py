@@ -89,7 +89,7 @@ def test_an_engine_whose_step_was_broken_off_computes_no_more(tiny_engine, monke
     engine, params = tiny_engine(), SamplingParams(max_tokens=4, temperature=0.0)
     engine.add(Request("a", [5, 6, 7], params))
     with monkeypatch.context() as broken:
-        broken.setattr(engine._runner._executor, "execute", interrupted)
+        broken.setattr(engine.core._runner._executor, "execute", interrupted)
         with pytest.raises(KeyboardInterrupt):
             engine.step()
     with pytest.raises(EngineUnavailableError, match=r"broken off \(KeyboardInterrupt\); start the engine again"):

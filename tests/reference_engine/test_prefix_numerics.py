@@ -64,7 +64,7 @@ def test_batches_under_eviction_and_preemption_say_what_they_say_without_a_cache
     assert generate(engine, *asked) == generate(without, *asked)
     engine.check_integrity()
     assert engine.preemptions > 0
-    assert engine._scheduler.cache.num_evicted > 50
+    assert engine.core._scheduler.cache.num_evicted > 50
 
 
 def test_a_seeded_request_draws_the_same_tokens_behind_a_cached_beginning(tiny_engine):

@@ -310,7 +310,7 @@ def test_what_has_left_the_window_of_all_layers_is_free_again():
     window = (Visible(window=6, sinks=2),)
     runner = RememberingRunner(4, 50, window)
     b = Bench(runner, blocks=6, tokens=8, visible=window)
-    b.engine.limits = b.engine.limits.__class__(1000, 1000, 4, 10_000)
+    b.engine.core.limits = b.engine.limits.__class__(1000, 1000, 4, 10_000)
     b.add(one := request("a", prompt=60, output=20))
     used = [b.step().used_blocks for _ in range(20)]
     assert max(used) <= 6  # 80 tokens in all

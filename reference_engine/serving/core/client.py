@@ -172,7 +172,8 @@ class EngineClient:
             shares.setdefault(number, []).append(leader)
         for number, share in shares.items():
             self._replicas[number].check_queue(self._facts.config.max_queue, len(share))
-        stream = TokenStream(self.cancel, [one.request_id for leader in requests for one in (leader, *leader.siblings)])
+        members = [member for leader in requests for member in (leader, *leader.siblings)]
+        stream = TokenStream(self.cancel, [member.request_id for member in members])
         now_s = time.perf_counter()  # the engines' clock, too: it is the machine's monotonic one
         for number, share in shares.items():
             for leader in share:
@@ -240,8 +241,8 @@ class EngineClient:
     def _send(self, share: Sequence[Request], stream: TokenStream, replica: Replica) -> None:
         self._idle.clear()
         for leader in share:
-            for one in (leader, *leader.siblings):
-                self._open[one.request_id] = _Open(stream, replica)
+            for member in (leader, *leader.siblings):
+                self._open[member.request_id] = _Open(stream, replica)
             replica.num_open += leader.width
         replica.num_sent += len(share)
         replica.send(Add([Sent.of(leader) for leader in share]))
@@ -294,12 +295,12 @@ class EngineClient:
         replica.last = report
         self._on_report(self._replicas.index(replica), report)
         for output in report.outputs:
-            wanted = self._open.get(output.request_id)
-            if wanted is None:
+            open_request = self._open.get(output.request_id)
+            if open_request is None:
                 continue  # cancelled while the step ran
             if output.finish_reason is not None:
                 self._close(output.request_id)
-            wanted.stream.put(output)
+            open_request.stream.put(output)
 
     def _lose(self, replica: Replica) -> None:
         """It has hung up: at our word, after it said what went wrong, or because it was killed."""
@@ -321,7 +322,7 @@ class EngineClient:
             if not future.done():
                 future.set_exception(failure)
         self._calls.clear()
-        for stream in {id(one.stream): one.stream for one in self._open.values()}.values():
+        for stream in {id(sequence.stream): sequence.stream for sequence in self._open.values()}.values():
             stream.fail(self.failure)
         for request_id in list(self._open):
             self._close(request_id)

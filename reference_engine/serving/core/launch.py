@@ -45,11 +45,11 @@ class CoreProcess:
     """
 
     def __init__(self, config: EngineConfig, number: int) -> None:
-        self.socket, theirs = socket.socketpair()
-        with theirs:
+        self.socket, child_end = socket.socketpair()
+        with child_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "reference_engine.serving.core", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, "-m", "reference_engine.serving.core", str(child_end.fileno())],
+                pass_fds=[child_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **_devices(config, number)},
             )

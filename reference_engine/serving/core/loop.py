@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 from reference_engine.engine.assembly import build_engine, resolve_config
+from reference_engine.engine.beam_engine import BeamSearchEngine
 from reference_engine.engine.config import EngineConfig
 from reference_engine.engine.memory import FreedMemory
 from reference_engine.engine.request import Request
-from reference_engine.engine.step import Engine
 from reference_engine.errors import EngineBugError, RequestError, UserMistakeError
 from reference_engine.kernels.cpu import native_kernels
 from reference_engine.loading.checkpoint import open_checkpoint
@@ -36,10 +36,10 @@ from reference_engine.serving.core.wire import (
 
 _log = logging.getLogger(__name__)
 
-Loader = Callable[[EngineConfig], tuple[Engine, Facts]]
+Loader = Callable[[EngineConfig], tuple[BeamSearchEngine, Facts]]
 
 
-def load(config: EngineConfig) -> tuple[Engine, Facts]:
+def load(config: EngineConfig) -> tuple[BeamSearchEngine, Facts]:
     """The real loader: reads the checkpoint and builds the engine.
 
     Raises:
@@ -103,7 +103,7 @@ def _serve(channel: Channel, loader: Loader) -> None:
         engine.close()
 
 
-def _follow(command: Command, engine: Engine, channel: Channel, profiler: Profiler) -> None:
+def _follow(command: Command, engine: BeamSearchEngine, channel: Channel, profiler: Profiler) -> None:
     match command:
         case Add():
             for sent in command.requests:
@@ -121,7 +121,7 @@ def _follow(command: Command, engine: Engine, channel: Channel, profiler: Profil
             raise EngineBugError("a second Start")
 
 
-def _add(request: Request, engine: Engine, channel: Channel) -> None:
+def _add(request: Request, engine: BeamSearchEngine, channel: Channel) -> None:
     try:
         engine.add(request)
     except RequestError as error:  # too many wait

@@ -43,17 +43,17 @@ class Sent(msgspec.Struct, array_like=True):
     @classmethod
     def of(cls, leader: Request) -> "Sent":
         """A request with its siblings."""
-        answers = [Wanted(one.request_id, one.sampling) for one in (leader, *leader.siblings)]
+        answers = [Wanted(member.request_id, member.sampling) for member in (leader, *leader.siblings)]
         return cls(leader.token_ids, answers, leader.cache_salt, leader.priority, leader.arrival_s)
 
     def request(self) -> Request:
         """The request with its siblings, at the other end."""
         leader, *siblings = [
-            Request(one.request_id, self.prompt, one.sampling, self.cache_salt, priority=self.priority)
-            for one in self.answers
+            Request(answer.request_id, self.prompt, answer.sampling, self.cache_salt, priority=self.priority)
+            for answer in self.answers
         ]
-        for one in (leader, *siblings):
-            one.arrival_s = self.arrival_s
+        for member in (leader, *siblings):
+            member.arrival_s = self.arrival_s
         leader.siblings = tuple(siblings)
         return leader
 

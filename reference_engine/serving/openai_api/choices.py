@@ -113,7 +113,7 @@ class Choice:
             text=text,
             token_text=self._token_text(token.token_id) if is_told else None,
             logprob=token.logprob if is_told else None,
-            alternatives=[(self._token_text(one), value) for one, value in token.alternatives]
+            alternatives=[(self._token_text(token_id), value) for token_id, value in token.alternatives]
             if self._num_alternatives
             else None,
             finish_reason=reason,
@@ -124,20 +124,20 @@ class Choice:
         return self._tokenizer.decode([token_id], skip_special_tokens=False)
 
 
-def best_of(choices: Sequence[Choice], made: int, wanted: int) -> list[Choice]:
+def best_of(choices: Sequence[Choice], made: int, count: int) -> list[Choice]:
     """The answers with the highest mean log-probability, best first, numbered anew; a beam search has ranked its own.
 
     Args:
         choices: finished, in order of prompts.
         made: how many there are of each prompt.
-        wanted: how many of them are kept; if all, they stay as they are.
+        count: how many of them are kept; if all, they stay as they are.
     """
-    if made == wanted:
+    if made == count:
         return list(choices)
     kept: list[Choice] = []
     for first in range(0, len(choices), made):
         group = choices[first : first + made]
-        kept += sorted(group, key=lambda choice: 0.0 if choice.is_searched else -choice.mean_logprob)[:wanted]
+        kept += sorted(group, key=lambda choice: 0.0 if choice.is_searched else -choice.mean_logprob)[:count]
     for index, choice in enumerate(kept):
         choice.index = index
     return kept

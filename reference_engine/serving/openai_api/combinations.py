@@ -19,8 +19,8 @@ def check_combinations(fields: GenerationFields) -> None:
     Raises:
         RequestError: 400, naming one of them.
     """
-    most = max_tokens_of(fields)
-    if most is not None and (fields.min_tokens or 0) > most:
+    max_tokens = max_tokens_of(fields)
+    if max_tokens is not None and (fields.min_tokens or 0) > max_tokens:
         raise RequestError(f"min_tokens {fields.min_tokens} is more than max_tokens", param="min_tokens")
     if isinstance(fields, ChatFields) and fields.top_logprobs and not fields.logprobs:
         raise RequestError("top_logprobs needs logprobs: true", param="top_logprobs")

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from aiohttp import web
 
+from reference_engine.engine.beam_search import conflicting_flag
 from reference_engine.engine.grammar import Grammars
 from reference_engine.engine.request import FinishReason, Request
 from reference_engine.errors import EngineUnavailableError, RequestError
@@ -120,6 +121,7 @@ class _Job:
             eos_token_ids=self.serving.facts.eos_token_ids,
             limits=self.serving.facts.limits,
             grammar=grammar,
+            beam_conflict=conflicting_flag(self.serving.facts.config),
         )
         name = f"{self.answer_id}-{index}"
         return Request(name, prompt, params, fields.cache_salt, priority=fields.priority or 0)
@@ -139,13 +141,13 @@ async def _events(choices: Sequence[Choice], stream: TokenStream) -> AsyncIterat
             yield choice, event
 
 
-async def _answer_whole(job: _Job, choices: list[Choice], stream: TokenStream, wanted: int) -> web.Response:
+async def _answer_whole(job: _Job, choices: list[Choice], stream: TokenStream, count: int) -> web.Response:
     """`wanted`: answers to each prompt, the best ones of those that are made."""
     collected: dict[str, list[TokenEvent]] = {choice.request_id: [] for choice in choices}
     async for choice, event in _events(choices, stream):
         collected[choice.request_id].append(event)
     usage = final_usage_of(choices, job.prompts)  # what was made for nothing counts too
-    kept = best_of(choices, len(choices) // len(job.prompts), wanted)
+    kept = best_of(choices, len(choices) // len(job.prompts), count)
     answer = job.form.whole([(choice, collected[choice.request_id]) for choice in kept], usage)
     return web.Response(body=encode(answer), content_type="application/json")
 

@@ -102,9 +102,9 @@ class Metrics:
     def observe(self, replica: int, report: StepReport) -> None:
         """Takes in one step of one engine."""
         self._latest[replica] = report
-        used_blocks = sum(one.used_blocks for one in self._latest.values())
-        self._running.set(sum(one.running for one in self._latest.values()))
-        self._waiting.set(sum(one.waiting for one in self._latest.values()))
+        used_blocks = sum(latest.used_blocks for latest in self._latest.values())
+        self._running.set(sum(latest.running for latest in self._latest.values()))
+        self._waiting.set(sum(latest.waiting for latest in self._latest.values()))
         self._used_blocks.set(used_blocks)
         self._used_ratio.set(used_blocks / self._num_blocks)
         if not report.computed_tokens:

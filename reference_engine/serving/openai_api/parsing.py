@@ -6,6 +6,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from reference_engine.engine.beam_search import check_beams
 from reference_engine.engine.limits import Limits
 from reference_engine.engine.request import BeamParams, SamplingParams
 from reference_engine.errors import RequestError
@@ -48,7 +49,7 @@ def parse_body(body: bytes, kind: type[FieldsT]) -> FieldsT:
         value = getattr(fields, name, None)
         # To Python true is 1, to JSON it is not.
         if value is not None and not any(
-            value == one and isinstance(value, bool) == isinstance(one, bool) for one in harmless
+            value == allowed and isinstance(value, bool) == isinstance(allowed, bool) for allowed in harmless
         ):
             raise RequestError(f"{name} is not supported here; leave it out", param=name)
     check_combinations(fields)
@@ -130,6 +131,7 @@ def sampling_params(
     eos_token_ids: frozenset[int],
     limits: Limits,
     grammar: str | None = None,
+    beam_conflict: str | None = None,
 ) -> SamplingParams:
     """What the engine needs to know about one choice.
 
@@ -140,6 +142,7 @@ def sampling_params(
         eos_token_ids: the model's.
         limits: the engine's.
         grammar: compiled from the body.
+        beam_conflict: the setting with which beams cannot be searched; None if they can.
 
     Raises:
         RequestError: a stop token or a biased one is outside the vocabulary, or beams cannot be searched here.
@@ -164,7 +167,7 @@ def sampling_params(
         logprobs=_logprobs(fields),
         beams=_beams(fields),
     )
-    limits.check_search(params)
+    check_beams(params, limits, beam_conflict)
     return params
 
 
@@ -188,8 +191,8 @@ def _logprobs(fields: GenerationFields) -> int | None:
     """How many alternatives the engine reports; where the best of several answers is wanted, it must say its own."""
     is_ranked_here = candidates_of(fields) > answers_of(fields) and not fields.use_beam_search
     needed = 0 if is_ranked_here else None
-    asked = alternatives_of(fields)
-    return needed if asked is None else asked
+    alternatives = alternatives_of(fields)
+    return needed if alternatives is None else alternatives
 
 
 def _or(value: float | None, default: float) -> float:
