@@ -180,7 +180,7 @@ def _prefill_chunk(span: Span, row: int, group: int, visible: Visible, storage: 
         queries = torch.arange(span.start + first, span.start + min(first + _QUERY_TILE, span.length))
         stop = int((positions <= queries[-1]).sum())
         hidden = _hidden(positions[:stop], queries[:, None], visible)
-        # Keys before the window of the tile's first query are in the way of nobody but the sinks.
+        # Keys before the window of the tile's first query matter only as sinks.
         start = 0 if visible.sinks or visible.window is None else int((~hidden).any(dim=0).int().argmax())
         rows = slice(first, first + len(queries))
         tiles.append(PrefillTile(rows, slice(start, stop), _mask(hidden[:, start:], storage)))

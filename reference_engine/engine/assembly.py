@@ -1,4 +1,4 @@
-"""Puts an engine together from settings and a checkpoint; the one place that decides what "auto" means."""
+"""Builds an engine from settings and a checkpoint; the only place that resolves "auto"."""
 
 import dataclasses
 import os
@@ -45,7 +45,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 
 
 def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
-    """The same settings with every None and "auto" replaced by what it comes to here.
+    """The settings with every None and "auto" resolved for this model and machine.
 
     Raises:
         ConfigError: no CUDA where it is asked for or too few GPUs, a model that is shorter than the wanted length or
@@ -93,7 +93,7 @@ def cache_layout(model: ModelConfig) -> CacheLayout:
 
 
 def _layout_of(config: EngineConfig, model: ModelConfig) -> CacheLayout:
-    """What the layers keep in each process, with the windows that the configuration gives them."""
+    """The cache layout of each process, with the configured attention window."""
     layout = cache_layout(config_of_rank(model, config.tensor_parallel_size))
     if config.attention_window:
         return windowed(layout, config.attention_window, config.attention_sinks)
@@ -101,7 +101,7 @@ def _layout_of(config: EngineConfig, model: ModelConfig) -> CacheLayout:
 
 
 def demand_of(config: EngineConfig, model: ModelConfig) -> Demand:
-    """What a configuration with its dtype and length decided can need of the cache, in each process."""
+    """What sequences can need of each process's cache; dtype and length must be resolved."""
     layout = _layout_of(config, model)
     return Demand(
         layout=layout,
@@ -151,7 +151,7 @@ def _free_memory_bytes(config: EngineConfig) -> int:
 
 
 def limits_of(config: EngineConfig, model: ModelConfig) -> Limits:
-    """The bounds that a resolved configuration puts on requests."""
+    """The limits of requests under a resolved configuration."""
     if config.max_model_len is None or config.num_blocks is None:
         raise ConfigError("limits need a configuration that resolve_config has completed")
     # Where every layer has a window, blocks come free again and the length of a sequence is not bounded by them.
@@ -204,7 +204,7 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> BeamSearchEngi
 
 
 def _executor(config: EngineConfig, checkpoint: Checkpoint) -> tuple[Executor, Callable[[], None]]:
-    """What computes, and what ends it."""
+    """The executor, and what closes it."""
     if config.tensor_parallel_size == 1:
         return build_executor(config, checkpoint), lambda: None
     executor = TensorParallelExecutor(
@@ -214,18 +214,18 @@ def _executor(config: EngineConfig, checkpoint: Checkpoint) -> tuple[Executor, C
 
 
 def device_of_rank(config: EngineConfig, rank: int) -> torch.device:
-    """Where a process computes."""
+    """The device of a rank."""
     is_alone = config.device == "cpu" or config.tensor_parallel_size == 1
     return torch.device(config.device) if is_alone else torch.device(config.device, rank)
 
 
 def build_executor(config: EngineConfig, checkpoint: Checkpoint, ranks: Ranks = ALONE) -> LocalExecutor:
-    """A process's part of the model and of the KV cache.
+    """The executor of one process: its part of the model and of the KV cache.
 
     Args:
         config: as `resolve_config` returned it.
         checkpoint: whose weights are loaded now.
-        ranks: with whom it computes.
+        ranks: the processes that share the model.
 
     Raises:
         CheckpointError: weights are missing or damaged.
@@ -267,7 +267,7 @@ def _pool(config: EngineConfig, demand: Demand, num_blocks: int) -> BlockPool:
 
 
 def storage_of(config: EngineConfig, demand: Demand, num_blocks: int, device: torch.device) -> KvStorage:
-    """Room for blocks, `num_blocks` in the largest group, kept as the configuration says."""
+    """KV storage as configured, with `num_blocks` blocks in the largest group."""
     return allocate_storage(
         demand.layout,
         num_blocks=demand.sizes(num_blocks),
@@ -279,7 +279,7 @@ def storage_of(config: EngineConfig, demand: Demand, num_blocks: int, device: to
 
 
 def attention_of(config: EngineConfig, storage: KvStorage) -> AttentionBackend:
-    """What attends to it."""
+    """The attention backend over a storage."""
     if config.kv_budget:
         return HeavyHitterAttention(storage, Budget(config.kv_budget, config.kv_heavy))
     return make_attention(storage)
@@ -291,7 +291,7 @@ def _store_maker(config: EngineConfig) -> StoreMaker:
 
 
 def _warm_up(engine: Engine, limits: Limits) -> None:
-    """One short request: the first call of each operator sets up its kernel, which no user's request should pay."""
+    """Runs a short request: the first call of each operator sets up its kernel."""
     prompt = [0] * min(16, limits.room_for_output(0) - 3)
     if prompt:
         engine.add(Request("warm-up", prompt, SamplingParams(max_tokens=3, temperature=0.0)))

@@ -99,7 +99,7 @@ class LocalExecutor:
         if batch.copies:
             self.storage.copy_blocks(batch.copies, self._host)
         if not batch.spans:
-            return None  # a request went to host memory and nobody else runs
+            return None  # a request was swapped out and no other runs
         rows = batch.wanted_rows
         return self._model.forward(
             self._token_ids.tensor(batch.token_ids),

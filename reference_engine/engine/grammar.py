@@ -30,10 +30,10 @@ JSON_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
 class GrammarState:
-    """Where one sequence is in its grammar. Sequences only grow, so nothing is undone.
+    """One sequence's position in its grammar. Sequences only grow, so nothing is rolled back.
 
     Args:
-        matcher: at the beginning; nobody else may use it.
+        matcher: at the beginning, and exclusively for this sequence.
     """
 
     def __init__(self, matcher: LLMatcher) -> None:
@@ -42,7 +42,7 @@ class GrammarState:
         self._is_given_up = False
 
     def follow(self, token_ids: Sequence[int], prompt_len: int) -> None:
-        """Takes in the output tokens that are new since the last call.
+        """Consumes the output tokens since the last call.
 
         Args:
             token_ids: the whole sequence.

@@ -53,7 +53,7 @@ class BlockPool:
 
     @property
     def num_lost(self) -> int:
-        """Blocks that nobody can ever hold."""
+        """Blocks that can never be used."""
         return self.num_blocks - self._num_usable
 
     def blocks_for(self, num_tokens: int) -> int:

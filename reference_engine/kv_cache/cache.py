@@ -231,7 +231,7 @@ class KvCache:
         blocks.room = -(-least // size) * size
 
     def cache_blocks(self, request: Request) -> None:
-        """Puts a request's full blocks into the prefix cache. Needed only before somebody looks there."""
+        """Puts a request's full blocks into the prefix cache. Needed only before a lookup."""
         blocks = self.blocks_of(request)
         if self.prefix_caching and blocks.swapped is None:
             for table in blocks.tables:

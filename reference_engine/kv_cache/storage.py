@@ -32,7 +32,7 @@ class LayerStore(Protocol):
         ...
 
     def read(self, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of blocks, one after the other: each [num_blocks · block_size, num_kv_heads, dim]."""
+        """Keys and values of blocks, concatenated: each [num_blocks · block_size, num_kv_heads, dim]."""
         ...
 
 
@@ -80,12 +80,12 @@ class KvStorage:
     """One store for each layer; layers that share one name the same.
 
     Attributes:
-        layout: which layer keeps what.
+        layout: what each layer keeps.
         stores: of each layer.
         block_size: tokens per block.
-        dtype: in which attention computes.
+        dtype: that attention computes in.
         device: where the tensors live.
-        padding_blocks: for each group a block that nobody reads, for rows that are computed for nothing.
+        padding_blocks: for each group a block that is never read, for padding rows.
     """
 
     layout: CacheLayout
@@ -139,7 +139,7 @@ def allocate_storage(
         layout: of the model.
         num_blocks: for each group.
         block_size: tokens per block.
-        dtype: in which attention computes.
+        dtype: that attention computes in.
         device: where.
         make_store: decides how a layer's keys and values are kept.
     """

@@ -1,6 +1,6 @@
 """The process of a rank other than the first: `python -m reference_engine.parallel.worker FD`.
 
-It obeys the pipe at that file descriptor and ends with it, so that nobody else has to end it, however rank 0 dies.
+It takes commands from the pipe at that file descriptor and exits when the pipe closes, however rank 0 dies.
 """
 
 import contextlib

@@ -137,7 +137,7 @@ def _close(
     processes: "list[subprocess.Popen[bytes]]", pipes: list[Connection], is_closing: threading.Event, folder: Path
 ) -> None:
     is_closing.set()
-    for pipe in pipes:  # only this direction: somebody may be waiting for what comes from the other
+    for pipe in pipes:  # only this direction: a reader may be waiting on the other
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(pipe.fileno())) as end:
             end.shutdown(socket.SHUT_WR)
     for process in processes:

@@ -1,4 +1,4 @@
-"""Tokens whose scores a request changes or forbids: logit bias, stop tokens before `min_tokens`, and grammars.
+"""Changes to single tokens' scores: logit bias, stop tokens before `min_tokens`, and grammars.
 
 Grammars give one bit per token each, and there is one masked fill for all rows.
 """
@@ -42,12 +42,12 @@ def forbid_early_stops(scores: torch.Tensor, requests: Sequence[Request]) -> Non
 
 
 def forbid_by_grammar(scores: torch.Tensor, requests: Sequence[Request], grammars: Mapping[str, GrammarState]) -> None:
-    """Makes impossible, in the rows of requests with a grammar, every token that it does not allow.
+    """Sets the scores of tokens that a request's grammar does not allow to minus infinity.
 
     Args:
         scores: [num_rows, vocab_size]; changed in place.
         requests: one per row.
-        grammars: by request id; they take in the tokens that are new.
+        grammars: by request id; they consume the new tokens.
     """
     if not grammars:
         return

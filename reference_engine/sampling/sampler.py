@@ -1,7 +1,7 @@
 """From logits to tokens, for a whole batch: change the scores, choose, report.
 
-Rows that ask for the same kind of thing are computed in one call, and what nobody asks for is not computed at all. No
-row's token depends on the other rows: the same seed gives the same tokens in any company.
+Rows with the same kind of parameters are computed in one call, and what no row needs is not computed. No row's token
+depends on the other rows: the same seed gives the same tokens in any batch.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ _FEW = 4  # of so many rows
 
 
 def all_plain(requests: Sequence[Request]) -> bool:
-    """Whether nobody wants anything but the likeliest token."""
+    """Whether every request takes the likeliest token and reports nothing else."""
     return all(request.sampling.is_plain for request in requests)
 
 
@@ -38,10 +38,10 @@ def most_likely(logits: torch.Tensor) -> list[SampledToken]:
 
 
 class Sampler:
-    """Chooses tokens, and keeps what that takes of each request: its place in its grammar, the tokens it has seen.
+    """Chooses tokens, and keeps each request's grammar state and token history.
 
     Args:
-        grammars: compile those of requests; None where no request may have one.
+        grammars: compiles those of requests; None where no request may have one.
     """
 
     def __init__(self, grammars: Grammars | None = None) -> None:
@@ -71,7 +71,7 @@ class Sampler:
         """Chooses the next token of each request.
 
         Args:
-            logits: [num_rows, vocab_size] in any float dtype; of no use afterwards, they may be changed in place.
+            logits: [num_rows, vocab_size] in any float dtype; may be changed in place.
             requests: one per row.
 
         Returns:

@@ -128,7 +128,7 @@ async def serve(service: Service) -> None:
     """Serves until SIGINT, or SIGTERM, after which requests under way may end, or until loading fails.
 
     Raises:
-        PortInUseError: somebody else listens there.
+        PortInUseError: the address is in use.
         UserMistakeError: the address cannot be used, or the model or the settings are at fault.
     """
     # handler_cancellation: a client that goes away must give its blocks back at once.
@@ -176,7 +176,7 @@ async def _load_then_wait(service: Service) -> None:
 
 
 async def _first(*awaitables: Awaitable[object]) -> None:
-    """Waits for one of several and gives the others up, unless they are somebody else's futures."""
+    """Waits for the first of several and cancels the others, unless they were futures already."""
     futures = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
     for future, awaitable in zip(futures, awaitables, strict=True):

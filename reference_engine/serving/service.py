@@ -141,7 +141,7 @@ def _read_tokenizer(path: Path) -> "asyncio.Future[Tokenizer]":
         tokenizer, failure = None, None
         try:
             tokenizer = open_tokenizer(path)
-        except Exception as error:  # noqa: BLE001 (handed on to whoever awaits)
+        except Exception as error:  # noqa: BLE001 (the future carries it)
             failure = error
         try:
             loop.call_soon_threadsafe(settle, tokenizer, failure)

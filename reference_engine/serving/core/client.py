@@ -1,6 +1,6 @@
-"""The event loop's side: requests go to the engine processes, tokens come back to their streams.
+"""The server's side: sends requests to the engine processes and delivers tokens to their streams.
 
-With several replicas every request goes to the one with the fewest sequences, whole, and stays there.
+With several replicas a request, with its siblings, goes to the one with the fewest sequences and stays there.
 """
 
 import asyncio
@@ -49,13 +49,13 @@ class Replica(asyncio.Protocol):
 
     Args:
         core: started.
-        take: called with every message and this replica.
-        lose: called when it has hung up.
+        take: called with this replica and every message.
+        lose: called when the process has hung up.
 
     Attributes:
         facts: set when it is ready.
-        num_open: sequences that it has and that have not ended.
-        num_sent: requests that it was ever sent or had before, siblings not counted.
+        num_open: sequences that have not ended.
+        num_sent: requests ever sent, its warm-up's included, without siblings.
         last: its latest report; None before the first.
     """
 
@@ -101,7 +101,7 @@ class Replica(asyncio.Protocol):
             self._transport.abort()
 
     def check_queue(self, most: int, count: int) -> None:
-        """Raises QueueFullError where so many more requests would not be taken in, as far as is known here."""
+        """Raises QueueFullError if `count` more requests would be refused, as far as the last report tells."""
         last = self.last
         if last is None:
             seats = self.facts.result().limits.max_num_seqs
@@ -135,7 +135,7 @@ class EngineClient:
         self._obituaries: set[asyncio.Task[None]] = set()
 
     async def start(self, config: EngineConfig, start_core: Starter) -> Facts:
-        """Starts the engines and waits until they have loaded the model; what the first of them says of itself.
+        """Starts the engines and waits until they have loaded the model; returns the first one's description.
 
         Raises:
             UserMistakeError: the model or the settings are at fault.
@@ -155,7 +155,7 @@ class EngineClient:
         return self._replicas
 
     def submit(self, requests: Sequence[Request]) -> TokenStream:
-        """Hands requests to the engines, each with its siblings, whose tokens come out of the same stream.
+        """Sends requests with their siblings to the engines; returns one stream for all their tokens.
 
         Raises:
             EngineUnavailableError: an engine crashed, or the server stops.
@@ -192,7 +192,7 @@ class EngineClient:
             replica.send(Cancel(names))
 
     def reset_prefix_cache(self) -> None:
-        """Empties the prefix caches before the next step: a request submitted from now on finds nothing of before.
+        """Empties the prefix caches before the next step: later requests find nothing cached.
 
         Raises:
             EngineUnavailableError: an engine crashed, or the server stops.
@@ -203,7 +203,7 @@ class EngineClient:
             replica.send(Reset())
 
     async def start_profile(self) -> list[str]:
-        """Lets every engine record what it does, and says where the traces will lie.
+        """Starts a profile in every engine; returns the directories of the traces.
 
         Raises:
             RequestError: there is no place for them, or a profile runs already.
@@ -212,7 +212,7 @@ class EngineClient:
         return await self._call(StartProfile)
 
     async def stop_profile(self) -> list[str]:
-        """Lets every engine write down what it recorded, and says where.
+        """Ends the profiles; returns the files of the traces.
 
         Raises:
             RequestError: no profile runs, or the place cannot be written to.
@@ -231,7 +231,7 @@ class EngineClient:
         for replica in self._replicas:
             replica.hang_up()
             if replica not in ready:
-                replica.core.kill()  # it looks up when it has loaded, which may take minutes
+                replica.core.kill()  # it notices only when it has loaded, which may take minutes
         await asyncio.gather(*(replica.core.ended() for replica in self._replicas))
 
     @property

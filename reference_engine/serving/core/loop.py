@@ -1,4 +1,4 @@
-"""The engine's side: loads a model, then commands in and one report a step out."""
+"""The engine process: loads a model, then receives commands and sends one report per step."""
 
 import gc
 import logging
@@ -61,11 +61,11 @@ def load(config: EngineConfig) -> tuple[BeamSearchEngine, Facts]:
 
 
 def serve_engine(sock: socket.socket, loader: Loader = load) -> None:
-    """Serves one engine over a socket until the other side hangs up. What goes wrong is said there, in one line.
+    """Serves one engine over a socket until the other side hangs up. Failures are sent there, in one line.
 
     Args:
         sock: connected; the first message is `Start`.
-        loader: what turns a configuration into an engine; tests give a fast one.
+        loader: builds the engine of a configuration; tests pass a fast one.
     """
     channel = Channel(sock)
     try:
@@ -83,20 +83,20 @@ def serve_engine(sock: socket.socket, loader: Loader = load) -> None:
 
 
 def _serve(channel: Channel, loader: Loader) -> None:
-    (start,) = channel.receive(wait=True)  # the server says nothing more before it has heard `Ready`
+    (start,) = channel.receive(wait=True)  # the server sends nothing more before `Ready`
     if not isinstance(start, Start):
         raise EngineBugError(f"the first command is {type(start).__name__}, not Start")
     engine, facts = loader(start.config)
     profiler, freed = Profiler(facts.config.profile_dir), FreedMemory()
     gc.collect()
-    gc.freeze()  # what is loaded stays: no step has to look through it for garbage
+    gc.freeze()  # keeps what is loaded out of every later garbage collection
     try:
         channel.send(Ready(facts, engine.num_arrived))
         with torch.inference_mode():
             while True:
                 for command in channel.receive(wait=not engine.has_work):
                     _follow(command, engine, channel, profiler)
-                # A step without work computes nothing, but its report tells that the last cancelled request is gone.
+                # A step without work computes nothing, but reports that the last cancelled request is gone.
                 channel.send(engine.step())
                 freed.give_back()
     finally:

@@ -1,4 +1,4 @@
-"""Where the time of the step loop goes, as torch's profiler sees it: a trace for Perfetto or chrome://tracing."""
+"""Profiles the step loop with torch's profiler: a trace for Perfetto or chrome://tracing."""
 
 import os
 import time
@@ -13,7 +13,7 @@ class Profiler:
     """Records from `start` to `stop`.
 
     Args:
-        directory: where traces are written; empty where nobody said.
+        directory: for traces; empty where profiling is off.
     """
 
     def __init__(self, directory: str) -> None:

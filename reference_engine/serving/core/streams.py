@@ -1,4 +1,4 @@
-"""The tokens of a request on the event loop."""
+"""Token streams on the event loop."""
 
 import asyncio
 from collections import deque
@@ -9,11 +9,11 @@ from reference_engine.errors import EngineUnavailableError, RequestError
 
 
 class TokenStream:
-    """The tokens of one or more requests, in the order in which the engine made them. Used on the event loop only.
+    """The tokens of one or more requests, in the engine's order. Used on the event loop only.
 
     Args:
         cancel: ends requests in the engine.
-        request_ids: whose tokens come.
+        request_ids: of all requests of the stream.
 
     Attributes:
         num_finished_early: requests that were ended by `finish`.

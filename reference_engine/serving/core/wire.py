@@ -1,7 +1,7 @@
-"""What goes over the socket between the server and an engine process, and how it is cut into messages.
+"""Messages between the server and an engine process, and their framing.
 
-MessagePack by msgspec, each message behind four bytes that say its length. Both ends are of the same version, since one
-starts the other; nobody else has the socket.
+MessagePack by msgspec, each message prefixed by its length in four bytes. Both ends are of the same version, since one
+starts the other.
 """
 
 import dataclasses
@@ -24,18 +24,18 @@ class Start(msgspec.Struct, tag="start"):
     config: EngineConfig
 
 
-class Wanted(msgspec.Struct, array_like=True):
-    """One answer to a prompt: its request's name, and how its tokens are chosen."""
+class AnswerSpec(msgspec.Struct, array_like=True):
+    """One answer to a prompt: its request id and sampling parameters."""
 
     request_id: str
     sampling: SamplingParams
 
 
 class Sent(msgspec.Struct, array_like=True):
-    """A request with its siblings, on its way; see `Request`."""
+    """A request with its siblings; see `Request`."""
 
     prompt: list[int]
-    answers: list[Wanted]
+    answers: list[AnswerSpec]
     cache_salt: str | None
     priority: int
     arrival_s: float | None
@@ -43,11 +43,11 @@ class Sent(msgspec.Struct, array_like=True):
     @classmethod
     def of(cls, leader: Request) -> "Sent":
         """A request with its siblings."""
-        answers = [Wanted(member.request_id, member.sampling) for member in (leader, *leader.siblings)]
+        answers = [AnswerSpec(member.request_id, member.sampling) for member in (leader, *leader.siblings)]
         return cls(leader.token_ids, answers, leader.cache_salt, leader.priority, leader.arrival_s)
 
     def request(self) -> Request:
-        """The request with its siblings, at the other end."""
+        """Decodes the request with its siblings."""
         leader, *siblings = [
             Request(answer.request_id, self.prompt, answer.sampling, self.cache_salt, priority=self.priority)
             for answer in self.answers
@@ -59,13 +59,13 @@ class Sent(msgspec.Struct, array_like=True):
 
 
 class Add(msgspec.Struct, tag="add"):
-    """Requests that come in together, before the next step."""
+    """Requests to add together, before the next step."""
 
     requests: list[Sent]
 
 
 class Cancel(msgspec.Struct, tag="cancel"):
-    """Requests that nobody waits for any more."""
+    """Cancels requests."""
 
     request_ids: list[str]
 
@@ -75,13 +75,13 @@ class Reset(msgspec.Struct, tag="reset"):
 
 
 class StartProfile(msgspec.Struct, tag="start-profile"):
-    """Records what the step loop does from now on; answered by `Done`."""
+    """Starts a profile of the step loop; answered by `Done`."""
 
     call: int
 
 
 class StopProfile(msgspec.Struct, tag="stop-profile"):
-    """Writes down what was recorded; answered by `Done`."""
+    """Writes the profile; answered by `Done`."""
 
     call: int
 
@@ -90,10 +90,10 @@ Command = Start | Add | Cancel | Reset | StartProfile | StopProfile
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What a loaded engine says of itself.
+    """A loaded engine's description.
 
     Attributes:
-        config: with nothing left to decide.
+        config: as `resolve_config` completed it.
         limits: of requests.
         eos_token_ids: every id that ends a sequence.
         torch_version: of the torch it runs on.
@@ -114,7 +114,7 @@ class Ready(msgspec.Struct, tag="ready"):
 
     Attributes:
         facts: about it.
-        arrived: requests that it has had already, to warm up.
+        arrived: requests that its warm-up has added.
     """
 
     facts: Facts
@@ -125,7 +125,7 @@ class Failed(msgspec.Struct, tag="failed"):
     """The last message of an engine that could not be loaded, or has crashed.
 
     Attributes:
-        is_users: whether the caller can put it right.
+        is_users: whether the user can fix it.
         message: one line.
     """
 
@@ -134,7 +134,7 @@ class Failed(msgspec.Struct, tag="failed"):
 
 
 class Refused(msgspec.Struct, tag="refused"):
-    """A request that was not taken in; the rest is as in `RequestError`."""
+    """A request that was refused; the other fields are those of `RequestError`."""
 
     request_id: str
     message: str
@@ -161,19 +161,19 @@ Notice = StepReport | Ready | Failed | Refused | Done
 
 
 def frame(message: Command | Notice) -> bytes:
-    """A message as it goes over the socket."""
+    """Encodes a message with its length."""
     body = _ENCODER.encode(message)
     return len(body).to_bytes(_LENGTH_BYTES, "little") + body
 
 
 @dataclasses.dataclass(slots=True)
 class Frames:
-    """Cuts a stream of bytes into the bodies of messages."""
+    """Splits a byte stream into message bodies."""
 
     _rest: bytearray = dataclasses.field(default_factory=bytearray)
 
     def feed(self, data: bytes | bytearray) -> Iterator[bytes]:
-        """The bodies that are whole now."""
+        """The bodies completed by `data`."""
         self._rest += data
         begin, end = 0, len(self._rest)
         while end - begin >= _LENGTH_BYTES:

@@ -1,4 +1,4 @@
-"""The shapes that go back to the client, as vLLM and OpenAI write them. Encoded by msgspec, one call per message."""
+"""Response bodies as vLLM and OpenAI write them, encoded by msgspec, one call per message."""
 
 from typing import Any
 
@@ -149,7 +149,7 @@ def sse(message: Answer | ErrorAnswer) -> bytes:
 
 
 def text_logprobs(events: list[TokenEvent], offset: int = 0) -> TextLogprobs | None:
-    """Log-probabilities of consecutive tokens; None where nobody asked. `offset`: characters before the first one."""
+    """Log-probabilities of consecutive tokens; None where not requested. `offset`: characters before the first one."""
     if not events or events[0].logprob is None:
         return None
     offsets: list[int] = []

@@ -1,4 +1,4 @@
-"""One output sequence between the engine's token ids and the client's text."""
+"""One output sequence: from the engine's tokens to the client's events."""
 
 import dataclasses
 import time
@@ -19,9 +19,9 @@ class TokenEvent:
         index: which choice.
         token_id: exactly one.
         text: what it added, held-back characters of earlier tokens included.
-        token_text: the token on its own, for log-probability lists; None where nobody asked.
-        logprob: natural logarithm; None where nobody asked.
-        alternatives: the likeliest tokens on their own and their log-probabilities; None where nobody asked.
+        token_text: the token on its own, for log-probability lists; None where not requested.
+        logprob: natural logarithm; None where not requested.
+        alternatives: the likeliest tokens on their own and their log-probabilities; None where not requested.
         finish_reason: set on the last event of the choice.
         stop_reason: the stop string or the stop token id that ended it, as vLLM reports it; None for EOS.
     """
@@ -37,7 +37,7 @@ class TokenEvent:
 
 
 class Choice:
-    """Follows one request: detokenises, watches for stop strings, counts.
+    """Turns the outputs of one request into events, and counts.
 
     Args:
         index: its number in the answer.
