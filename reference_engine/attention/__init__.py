@@ -1,4 +1,4 @@
-"""One attention interface over the paged cache: compiled, in stock torch, and a naive twin for tests."""
+"""One attention interface over the paged cache, with a compiled backend and one in stock torch."""
 
 from reference_engine.attention.base import AttentionBackend
 from reference_engine.attention.native_backend import NativeAttention, suits_native

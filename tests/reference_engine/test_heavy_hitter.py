@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from reference_engine.ablations.heavy_hitter import Budget, HeavyHitterAttention, scored
 from reference_engine.attention.base import Span
-from reference_engine.attention.naive import NaiveAttention
 from reference_engine.engine.request import Request, SamplingParams
 from reference_engine.errors import ConfigError, EngineBugError, RequestError
 from reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, Visible
@@ -13,6 +12,7 @@ from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
 from reference_engine.kv_cache.quantised import store_maker
 from reference_engine.kv_cache.storage import allocate_storage, token_bytes
 from reference_engine.offline import generate
+from tests.reference_engine.naive_attention import NaiveAttention
 
 HEADS, KV_HEADS, DIM = 4, 2, 8
 CPU = torch.device("cpu")

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_engine.attention.base import Span
-from reference_engine.attention.naive import NaiveAttention
 from reference_engine.attention.native_backend import NativeAttention
 from reference_engine.kernels import native
 from reference_engine.kernels.cpu import TorchKernels, best_kernels, native_kernels
@@ -19,6 +18,7 @@ from reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, Visible
 from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
 from reference_engine.kv_cache.storage import allocate_storage
 from reference_engine.models.linear import PlainLinear
+from tests.reference_engine.naive_attention import NaiveAttention
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]

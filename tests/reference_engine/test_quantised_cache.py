@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from reference_engine.attention import make_attention
 from reference_engine.attention.base import Span
-from reference_engine.attention.naive import NaiveAttention
 from reference_engine.attention.torch_backend import TorchAttention
 from reference_engine.engine.assembly import resolve_config
 from reference_engine.engine.request import Request, SamplingParams
@@ -18,6 +17,7 @@ from reference_engine.kv_cache.quantised import Fp8, Int4, Int8, store_maker
 from reference_engine.kv_cache.storage import allocate_storage, token_bytes
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.offline import generate
+from tests.reference_engine.naive_attention import NaiveAttention
 
 KINDS = ["int8", "fp8", "int4"]
 CPU = torch.device("cpu")
