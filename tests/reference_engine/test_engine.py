@@ -195,3 +195,20 @@ def test_rope_scaled_configs_keep_their_length():
     raw = {"model_type": "llama", "vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
     model = config_from_hf(raw | {"num_attention_heads": 1, "max_position_embeddings": 99}, "x")
     assert resolve_config(EngineConfig(model="m", dtype="float32"), model).max_model_len == 99
+
+
+@pytest.mark.parametrize("policy", ["continuous", "static"])
+def test_nothing_is_kept_of_requests_that_have_ended(tiny_engine, policy):
+    engine = tiny_engine(policy=policy)
+    penalised = SamplingParams(max_tokens=4, seed=1, repetition_penalty=1.2)
+    for number in range(3):
+        siblings = [Request(f"{number}/1", [5, 6], penalised)]
+        engine.add(Request(str(number), [5, 6], penalised, siblings=siblings))
+    engine.step()
+    engine.cancel("0")
+    while engine.has_work:
+        engine.step()
+    scheduler, sampler = engine.core._scheduler, engine.core._sampler
+    kept = (scheduler._requests, scheduler._queues.ranks, scheduler.cache._blocks, sampler._histories)
+    assert [len(dictionary) for dictionary in kept] == [0] * len(kept)
+    assert not scheduler._ended
