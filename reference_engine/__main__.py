@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
 
-from reference_engine.config import EngineConfig
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.memory import share_one_arena
 from reference_engine.errors import ReferenceEngineError, UserMistakeError
-from reference_engine.memory import share_one_arena
 
 _DTYPES = ("bfloat16", "float16", "float32")
 _PERPLEXITY_FLAGS = (
@@ -87,9 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(options: dict[str, object]) -> None:
-    from reference_engine.loading.checkpoint import check_model_path  # noqa: PLC0415 (not needed for --help)
-    from reference_engine.server import serve  # noqa: PLC0415
-    from reference_engine.service import Service  # noqa: PLC0415
+    from reference_engine.loading.files import check_model_path  # noqa: PLC0415 (not needed for --help)
+    from reference_engine.serving.server import serve  # noqa: PLC0415
+    from reference_engine.serving.service import Service  # noqa: PLC0415
 
     share_one_arena()
     config = EngineConfig(**options)  # type: ignore[arg-type]
@@ -107,15 +107,15 @@ def _new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def _convert(options: dict[str, object]) -> None:
-    from reference_engine.loading.convert import convert_gguf  # noqa: PLC0415 (imports torch)
-    from reference_engine.loading.gguf_copy import copy_gguf  # noqa: PLC0415
+    from reference_engine.tools.convert import convert_gguf  # noqa: PLC0415 (imports torch)
+    from reference_engine.tools.gguf_copy import copy_gguf  # noqa: PLC0415
 
     write = copy_gguf if Path(str(options["target"])).suffix == ".gguf" else convert_gguf
     write(**options, progress=lambda line: sys.stderr.write(line + "\n"))  # type: ignore[arg-type]
 
 
 def _score(options: dict[str, object]) -> None:
-    from reference_engine.scoring import score_lines  # noqa: PLC0415 (imports torch)
+    from reference_engine.tools.evaluator import score_lines  # noqa: PLC0415 (imports torch)
 
     for line in score_lines(sys.stdin.buffer, **options):  # type: ignore[arg-type]
         sys.stdout.buffer.write(line)
@@ -123,13 +123,13 @@ def _score(options: dict[str, object]) -> None:
 
 
 def _perplexity(options: dict[str, object]) -> None:
-    from reference_engine.perplexity import measure_file  # noqa: PLC0415 (imports torch)
+    from reference_engine.tools.evaluator import measure_file  # noqa: PLC0415 (imports torch)
 
     text, step_tokens = Path(str(options.pop("text"))), int(str(options.pop("step_tokens")))
     # One sequence in steps of its own: what is about serving is set so that it contradicts nothing.
     config = EngineConfig(**options, max_num_seqs=1, enable_prefix_caching=False)  # type: ignore[arg-type]
-    found = measure_file(text, config, step_tokens)
-    sys.stdout.write(json.dumps(dataclasses.asdict(found)) + "\n")
+    perplexity = measure_file(text, config, step_tokens)
+    sys.stdout.write(json.dumps(dataclasses.asdict(perplexity)) + "\n")
 
 
 _COMMANDS = {"serve": _serve, "convert": _convert, "score": _score, "perplexity": _perplexity}

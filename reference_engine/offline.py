@@ -13,15 +13,14 @@ from typing import Any, Self
 
 import torch
 
-from reference_engine.assembly import build_engine, resolve_config
-from reference_engine.config import EngineConfig
-from reference_engine.detokenizer import Detokenizer, StopMatcher
-from reference_engine.engine import Engine
+from reference_engine.engine.assembly import build_engine, resolve_config
+from reference_engine.engine.beam_engine import BeamSearchEngine
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.outputs import TokenOutput
+from reference_engine.engine.request import FinishReason, Request, SamplingParams
+from reference_engine.engine.text_writer import TextWriter
 from reference_engine.errors import RequestError
 from reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
-from reference_engine.loading.tokenizer import Tokenizer
-from reference_engine.outputs import TokenOutput
-from reference_engine.request import FinishReason, Request, SamplingParams
 
 _ANY_NUMBER = 1 << 40
 
@@ -109,7 +108,7 @@ class LLM:
                 more than it has beams; none is computed then.
         """
         every = [params] * len(prompts) if isinstance(params, SamplingParams) else params
-        writers: dict[str, _Writer] = {}
+        completing: dict[str, _Completing] = {}
         leaders: list[Request] = []
         for number, (prompt, wanted) in enumerate(zip(prompts, every, strict=True)):
             tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
@@ -121,12 +120,15 @@ class LLM:
             ]
             family[0].siblings = tuple(family[1:])
             leaders.append(family[0])
-            writers |= {one.request_id: _Writer(self.tokenizer, stop, wanted.min_tokens) for one in family}
+            completing |= {
+                member.request_id: _Completing(TextWriter(self.tokenizer, stop, min_tokens=wanted.min_tokens))
+                for member in family
+            }
         for output in _outputs(self.engine, leaders):
-            if writers[output.request_id].push(output):
+            if completing[output.request_id].push(output):
                 self.engine.cancel(output.request_id)
         return [
-            Answer(leader.token_ids[: leader.prompt_len], [writers[f"{number}/{i}"].completion for i in range(n)])
+            Answer(leader.token_ids[: leader.prompt_len], [completing[f"{number}/{i}"].completion for i in range(n)])
             for number, leader in enumerate(leaders)
         ]
 
@@ -142,33 +144,26 @@ def _chosen(params: SamplingParams, stops: frozenset[int], n: int, strings: Sequ
     return dataclasses.replace(params, stop_token_ids=stops, logprobs=params.logprobs or 0)
 
 
-class _Writer:
-    """Follows one completion to its text."""
+class _Completing:
+    """One completion while it is written."""
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], min_tokens: int) -> None:
+    def __init__(self, writer: TextWriter) -> None:
         self.completion = Completion()
-        self._detokenizer = Detokenizer(tokenizer)
-        self._stops = StopMatcher(stops)
-        self._min_tokens = min_tokens
+        self._writer = writer
 
     def push(self, output: TokenOutput) -> bool:
         """Take a token; True where a stop string has ended the completion before the engine did."""
-        done = self.completion
-        done.token_ids.append(output.token.token_id)
-        if output.token.logprob is not None:
-            done.logprobs.append(output.token.logprob)
-        text, met = self._detokenizer.push(output.token.token_id), None
-        if len(done.token_ids) >= self._min_tokens:
-            text, met = self._stops.push(text)
-        if met is None and output.finish_reason is not None:
-            rest, met = self._stops.push(self._detokenizer.flush())
-            text += rest if met is not None else rest + self._stops.flush()
-        done.text += text
-        done.finish_reason = FinishReason.STOP if met is not None else output.finish_reason
-        return met is not None and output.finish_reason is None
+        completion, token = self.completion, output.token
+        completion.token_ids.append(token.token_id)
+        if token.logprob is not None:
+            completion.logprobs.append(token.logprob)
+        added = self._writer.push(token.token_id, output.finish_reason)
+        completion.text += added.text
+        completion.finish_reason = added.finish_reason
+        return added.finish_reason is not None and output.finish_reason is None
 
 
-def load_engine(config: EngineConfig) -> Engine:
+def load_engine(config: EngineConfig) -> BeamSearchEngine:
     """Opens `config.model` and builds its engine.
 
     Raises:
@@ -178,7 +173,9 @@ def load_engine(config: EngineConfig) -> Engine:
 
 
 @torch.inference_mode()
-def generate(engine: Engine, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> list[list[int]]:
+def generate(
+    engine: BeamSearchEngine, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]
+) -> list[list[int]]:
     """Output token ids of each prompt, all queued at once.
 
     Args:
@@ -190,8 +187,8 @@ def generate(engine: Engine, prompts: Sequence[Sequence[int]], params: Sequence[
         RequestError: a prompt that can never be computed; none is then.
     """
     requests = [
-        Request(str(number), prompt, wanted)
-        for number, (prompt, wanted) in enumerate(zip(prompts, params, strict=True))
+        Request(str(number), prompt, sampling)
+        for number, (prompt, sampling) in enumerate(zip(prompts, params, strict=True))
     ]
     tokens: list[list[int]] = [[] for _ in requests]
     for output in _outputs(engine, requests):
@@ -199,14 +196,14 @@ def generate(engine: Engine, prompts: Sequence[Sequence[int]], params: Sequence[
     return tokens
 
 
-def _built(config: EngineConfig, checkpoint: Checkpoint) -> Engine:
+def _built(config: EngineConfig, checkpoint: Checkpoint) -> BeamSearchEngine:
     return build_engine(resolve_config(config, checkpoint.config), checkpoint)
 
 
-def _outputs(engine: Engine, requests: Sequence[Request]) -> Iterator[TokenOutput]:
+def _outputs(engine: BeamSearchEngine, requests: Sequence[Request]) -> Iterator[TokenOutput]:
     """Queues all requests, or none where one is impossible, and steps until nothing is left."""
     for request in requests:
-        engine.limits.check_request(request)
+        engine.check(request)
     for request in requests:
         engine.add(request)
     while engine.has_work:

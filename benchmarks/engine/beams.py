@@ -25,9 +25,8 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.bars import Bars, model_argument
 from benchmarks.engine.parity import read_prompts
-from reference_engine.kv_cache.cache import holding_of
+from reference_engine.engine.request import BeamParams, Request, SamplingParams
 from reference_engine.offline import LLM
-from reference_engine.request import BeamParams, Request, SamplingParams
 from tests.reference_engine.beam_truth import Found, agreement, searched, transformers_beams
 
 ENDS = (".", "\n")  # tokens that end hypotheses where a search has stop tokens
@@ -95,11 +94,12 @@ def blocks_of_search(llm: LLM, prompt: list[int], params: SamplingParams, width:
     leader = family[0]
     leader.siblings = tuple(family[1:])
     llm.engine.add(leader)
+    scheduler = llm.engine.core._scheduler  # noqa: SLF001 (what beams hold is in no report)
     held = unshared = peak = 0
     while llm.engine.has_work:
         report = llm.engine.step()
-        beams = leader.search.beams if leader.search else []
-        tables = [table for beam in beams if beam.holding for table in holding_of(beam).tables]
+        beams = [member for member in family if member.request_id in scheduler._requests]  # noqa: SLF001
+        tables = [table for beam in beams for table in scheduler.cache.blocks_of(beam).tables]
         peak = max(peak, report.used_blocks)
         if report.used_blocks:
             held += report.used_blocks

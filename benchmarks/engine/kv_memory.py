@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bars import Bars, model_argument
-from reference_engine.attention.heavy_hitter import Census
-from reference_engine.config import EngineConfig
-from reference_engine.perplexity import Perplexity, PerplexityMeter
+from reference_engine.ablations.heavy_hitter import Census
+from reference_engine.engine.config import EngineConfig
+from reference_engine.tools.evaluator import Perplexity, PerplexityMeter
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,13 +9,13 @@ import argparse
 import random
 
 from benchmarks.bars import Bars
-from reference_engine.engine import Engine
-from reference_engine.kv_cache.block_pool import BlockPool
+from reference_engine.ablations.contiguous import RunPool
+from reference_engine.engine.limits import Limits
+from reference_engine.engine.outputs import SampledToken
+from reference_engine.engine.request import Request, SamplingParams
+from reference_engine.engine.step import Engine
+from reference_engine.kv_cache.block_copies import BlockCopies
 from reference_engine.kv_cache.cache import Group, KvCache
-from reference_engine.kv_cache.moves import Moves
-from reference_engine.limits import Limits
-from reference_engine.outputs import SampledToken
-from reference_engine.request import Request, SamplingParams
 from reference_engine.scheduling.rules import Rules
 from reference_engine.scheduling.scheduler import Scheduler
 from reference_engine.scheduling.step import Step
@@ -27,7 +27,7 @@ MEDIAN_INPUT, MEDIAN_OUTPUT, SPREAD = 400, 150, 0.9  # tokens
 class Nothing:
     """A runner whose every token is the same."""
 
-    def run(self, step: Step, moves: Moves) -> list[SampledToken]:  # noqa: ARG002
+    def run(self, step: Step, copies: BlockCopies) -> list[SampledToken]:  # noqa: ARG002
         """See `Runner.run`."""
         return [SampledToken(1) for chunk in step.chunks if chunk.is_sampled]
 
@@ -35,7 +35,7 @@ class Nothing:
 def wasted(run: int) -> tuple[float, float, float]:
     """Shares of the places for tokens, over a whole run: empty and reserved, empty for good, lost between the runs."""
     rng = random.Random(1)
-    pool = BlockPool(SEATS * LONGEST // BLOCK, BLOCK, run)
+    pool = RunPool(SEATS * LONGEST // BLOCK, BLOCK, run)
     rules = Rules(max_num_seqs=SEATS, max_num_batched_tokens=512)
     limits = Limits(LONGEST, pool.num_blocks, BLOCK, 10)
     engine = Engine(Scheduler(KvCache([Group(pool)], prefix_caching=False), rules), Nothing(), limits)

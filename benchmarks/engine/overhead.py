@@ -20,18 +20,18 @@ from typing import Any
 import torch
 
 from benchmarks.bars import Bars, model_argument
-from reference_engine.config import EngineConfig
-from reference_engine.core.channel import Channel
-from reference_engine.engine import Engine
+from reference_engine.engine.beam_engine import BeamSearchEngine
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.request import Request, SamplingParams
 from reference_engine.offline import load_engine
-from reference_engine.request import Request, SamplingParams
 from reference_engine.sampling import sampler
+from reference_engine.serving.core.channel import Channel
 
 READER = "import socket, sys; s = socket.socket(fileno=int(sys.argv[1]))\nwhile s.recv(1 << 16): pass"
 BATCH, CONTEXT, ROUNDS, STEPS, GOAL_MS = 32, 256, 5, 200, 0.5
 
 
-def decoding(model: str) -> Engine:
+def decoding(model: str) -> BeamSearchEngine:
     """An engine in which 32 sequences of some length decode."""
     engine = load_engine(EngineConfig(model=model, device="cpu", max_model_len=2048, max_num_seqs=BATCH))
     for number in range(BATCH):
@@ -65,9 +65,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     model_argument(parser)
     engine = decoding(parser.parse_args().model)
-    model: Any = engine._runner._executor._model  # noqa: SLF001
+    model: Any = engine.core._runner._executor._model  # noqa: SLF001
     model.forward, forward_s = timed(model.forward)
-    sampler._largest, largest_s = timed(sampler._largest)  # noqa: SLF001
+    sampler._argmax, argmax_s = timed(sampler._largest)  # noqa: SLF001
     parts: dict[str, list[float]] = {"whole step": [], "model": [], "argmax": [], "emit": [], "overhead": []}
     with reader() as channel:
         for _ in range(ROUNDS * STEPS):
@@ -77,10 +77,10 @@ def main() -> None:
             channel.send(report)
             ended = time.perf_counter()
             assert len(report.outputs) == BATCH
-            overhead = ended - began - forward_s[-1] - largest_s[-1]
+            overhead = ended - began - forward_s[-1] - argmax_s[-1]
             for part, seconds in zip(
                 parts.values(),
-                (ended - began, forward_s[-1], largest_s[-1], ended - made, overhead),
+                (ended - began, forward_s[-1], argmax_s[-1], ended - made, overhead),
                 strict=True,
             ):
                 part.append(1e3 * seconds)

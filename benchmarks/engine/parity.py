@@ -21,12 +21,12 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks.bars import Bars, model_argument
 from benchmarks.engine.kv_memory import text
-from reference_engine.config import DeviceName, EngineConfig
-from reference_engine.engine import Engine
+from reference_engine.engine.beam_engine import BeamSearchEngine
+from reference_engine.engine.config import DeviceName, EngineConfig
+from reference_engine.engine.request import Request, SamplingParams
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.loading.tokenizer import Tokenizer
 from reference_engine.offline import load_engine
-from reference_engine.request import Request, SamplingParams
 
 BLOCK_SIZES = (1, 7, 32, 128)
 CASES = ("alone", "mixed", "preempted", "swapped", "cached", *(f"blocks of {size}" for size in BLOCK_SIZES))
@@ -98,7 +98,7 @@ def compare(truth: Truth, tokens: list[int], tally: Tally) -> None:
     tally.equal += 1
 
 
-def answers(engine: Engine, prompts: list[list[int]], length: int, tally: Tally) -> list[list[int]]:
+def answers(engine: BeamSearchEngine, prompts: list[list[int]], length: int, tally: Tally) -> list[list[int]]:
     """Output token ids of prompts that are queued together."""
     params, tokens = SamplingParams(max_tokens=length, temperature=0.0), [[] for _ in prompts]
     for number, prompt in enumerate(prompts):

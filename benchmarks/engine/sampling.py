@@ -17,8 +17,8 @@ from scipy.stats import chisquare
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from benchmarks.bars import Bars
-from reference_engine.request import Request, SamplingParams
-from reference_engine.sampling import sample
+from reference_engine.engine.request import Request, SamplingParams
+from reference_engine.sampling import Sampler
 
 DRAWS, SIZE = 50_000, 512
 PROMPT, OUTPUT = list(range(0, 60, 2)), [1, 1, 4, 6, 6, 6, 100, 101, 101]
@@ -63,7 +63,9 @@ def draws(logits: torch.Tensor, params: dict) -> np.ndarray:
     counts = np.zeros(SIZE, np.int64)
     for first in range(0, DRAWS, 1000):
         batch = [request(seed, PROMPT, OUTPUT, params) for seed in range(first, first + 1000)]
-        counts += np.bincount([token.token_id for token in sample(logits.repeat(1000, 1), batch)], minlength=SIZE)
+        counts += np.bincount(
+            [token.token_id for token in Sampler().sample(logits.repeat(1000, 1), batch)], minlength=SIZE
+        )
     return counts
 
 
@@ -107,7 +109,8 @@ def add_times(bars: Bars) -> None:
 
     def ours(**params: float) -> Callable[[], object]:
         batch = [request(seed, prompt, output, params) for seed in range(ROWS)]
-        return lambda: sample(logits, batch)
+        sampler = Sampler()
+        return lambda: sampler.sample(logits, batch)
 
     for name, params in (
         ("temperature", {"temperature": 0.7}),

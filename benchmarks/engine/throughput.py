@@ -15,10 +15,10 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks.bars import Bars, model_argument
-from reference_engine.config import EngineConfig
-from reference_engine.engine import Engine
+from reference_engine.engine.beam_engine import BeamSearchEngine
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.request import Request, SamplingParams
 from reference_engine.offline import load_engine
-from reference_engine.request import Request, SamplingParams
 
 REPEATS = 3
 CONTEXT_TOKENS, NEW_TOKENS, PREFILL_TOKENS = 200, 64, 512
@@ -37,7 +37,7 @@ def prompt(length: int, seed: int) -> list[int]:
     return torch.randint(100, 40_000, (length,), generator=generator).tolist()
 
 
-def time_engine(engine: Engine, batch: int, length: int, new_tokens: int) -> Pace:
+def time_engine(engine: BeamSearchEngine, batch: int, length: int, new_tokens: int) -> Pace:
     params = SamplingParams(max_tokens=new_tokens, temperature=0.0)
     began = time.perf_counter()
     for number in range(batch):
@@ -67,7 +67,7 @@ def time_transformers(model: PreTrainedModel, length: int, new_tokens: int) -> P
     return Pace(length / first, (new_tokens - 1) / rest)
 
 
-def one_round(engine: Engine, model: PreTrainedModel) -> dict[str, float]:
+def one_round(engine: BeamSearchEngine, model: PreTrainedModel) -> dict[str, float]:
     return {
         "transformers_decode_1": time_transformers(model, CONTEXT_TOKENS, NEW_TOKENS).decode,
         "reference_decode_1": time_engine(engine, 1, CONTEXT_TOKENS, NEW_TOKENS).decode,

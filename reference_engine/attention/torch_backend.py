@@ -97,8 +97,11 @@ class TorchStep:
         if key is not None:
             store.write(group.slots, key, value)
         outputs = [
-            *(_attend_decodes(query[one.rows], *store.read(one.blocks), one.mask, scale) for one in group.batches),
-            *(_attend_chunk(one, query[one.rows], *store.read(one.blocks), scale) for one in group.chunks),
+            *(
+                _attend_decodes(query[batch.rows], *store.read(batch.blocks), batch.mask, scale)
+                for batch in group.batches
+            ),
+            *(_attend_chunk(chunk, query[chunk.rows], *store.read(chunk.blocks), scale) for chunk in group.chunks),
         ]
         if len(outputs) == 1:
             return outputs[0]
@@ -141,7 +144,7 @@ def _batches(spans: Sequence[Span], block_size: int) -> Iterator[list[Span]]:
 
 def _seen_blocks(span: Span, visible: Visible, block_size: int) -> list[int]:
     """Which of a sequence's blocks the span's tokens see, the first token deciding."""
-    hidden = visible.hidden_blocks(span.start, block_size)
+    hidden = visible.out_of_window_blocks(span.start, block_size)
     return [i for i in range(-(-span.end // block_size)) if i not in hidden]
 
 
@@ -150,16 +153,16 @@ def _decode_batch(spans: Sequence[Span], row: int, group: int, visible: Visible,
     seen = [_seen_blocks(span, visible, size) for span in spans]
     width = max(map(len, seen))
     blocks: list[int] = []
-    for span, mine in zip(spans, seen, strict=True):
+    for span, places in zip(spans, seen, strict=True):
         table = span.tables[group]
-        blocks.extend(table[: len(mine)] if len(mine) == mine[-1] + 1 else [table[i] for i in mine])
-        blocks.extend([0] * (width - len(mine)))
+        blocks.extend(table[: len(places)] if len(places) == places[-1] + 1 else [table[i] for i in places])
+        blocks.extend([0] * (width - len(places)))
     newest = torch.tensor([span.start for span in spans])[:, None]
     if visible.window is None:
         hidden = torch.arange(width * size) > newest
     else:
         after = max(span.end for span in spans)  # where padding is: out of sight
-        firsts = torch.tensor([[i * size for i in mine] + [after] * (width - len(mine)) for mine in seen])
+        firsts = torch.tensor([[i * size for i in places] + [after] * (width - len(places)) for places in seen])
         hidden = _hidden((firsts[:, :, None] + torch.arange(size)).flatten(1), newest, visible)
     return DecodeBatch(
         rows=slice(row, row + len(spans)),
@@ -177,7 +180,7 @@ def _prefill_chunk(span: Span, row: int, group: int, visible: Visible, storage: 
         queries = torch.arange(span.start + first, span.start + min(first + _QUERY_TILE, span.length))
         stop = int((positions <= queries[-1]).sum())
         hidden = _hidden(positions[:stop], queries[:, None], visible)
-        # Keys before the window of the tile's first query are in the way of nobody but the sinks.
+        # Keys before the window of the tile's first query matter only as sinks.
         start = 0 if visible.sinks or visible.window is None else int((~hidden).any(dim=0).int().argmax())
         rows = slice(first, first + len(queries))
         tiles.append(PrefillTile(rows, slice(start, stop), _mask(hidden[:, start:], storage)))

@@ -166,8 +166,8 @@ def _q3_k(blocks: torch.Tensor) -> torch.Tensor:
 
 
 FORMATS = {
-    one.name: one
-    for one in (
+    block_format.name: block_format
+    for block_format in (
         BlockFormat("Q4_0", 2, 32, 18, _q4_0),
         BlockFormat("Q4_1", 3, 32, 20, _q4_1),
         BlockFormat("Q5_0", 6, 32, 22, _q5_0),

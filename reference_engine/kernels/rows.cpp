@@ -47,8 +47,8 @@ void silu_mul(T* out, const T* gate_up, int64_t rows, int64_t dim) {
 // heads: rows of `stride` elements that begin with count * dim; cosine: [rows, dim], both halves the same; signed_sine:
 // the same with the first half negated.
 template <typename T>
-void rotate(T* heads, int64_t stride, const T* cosine, const T* signed_sine, int64_t rows, int64_t count,
-            int64_t dim) {
+void apply_rope(T* heads, int64_t stride, const T* cosine, const T* signed_sine, int64_t rows, int64_t count,
+                int64_t dim) {
     const int64_t half = dim / 2;
 #pragma omp parallel for schedule(static) if (rows > 1)
     for (int64_t row = 0; row < rows; ++row)
@@ -78,7 +78,7 @@ inline int32_t ordered(float value) {
 
 // The place of each row's largest number, the first of equals. rows of `dim` elements.
 template <typename T>
-void largest(int64_t* out, const T* x, int64_t rows, int64_t dim) {
+void argmax(int64_t* out, const T* x, int64_t rows, int64_t dim) {
     constexpr int64_t kSpan = 1024;
     using Key = decltype(ordered(T()));
 #pragma omp parallel for schedule(static) if (rows > 1)
@@ -111,12 +111,12 @@ void largest(int64_t* out, const T* x, int64_t rows, int64_t dim) {
     extern "C" void silu_mul_##SUFFIX(T* out, const T* gate_up, int64_t rows, int64_t dim) {                           \
         silu_mul<T>(out, gate_up, rows, dim);                                                                          \
     }                                                                                                                  \
-    extern "C" void rotate_##SUFFIX(T* heads, int64_t stride, const T* cosine, const T* signed_sine, int64_t rows,     \
+    extern "C" void apply_rope_##SUFFIX(T* heads, int64_t stride, const T* cosine, const T* signed_sine, int64_t rows, \
                                     int64_t count, int64_t dim) {                                                      \
-        rotate<T>(heads, stride, cosine, signed_sine, rows, count, dim);                                               \
+        apply_rope<T>(heads, stride, cosine, signed_sine, rows, count, dim);                                           \
     }                                                                                                                  \
-    extern "C" void largest_##SUFFIX(int64_t* out, const T* x, int64_t rows, int64_t dim) {                            \
-        largest<T>(out, x, rows, dim);                                                                                 \
+    extern "C" void argmax_##SUFFIX(int64_t* out, const T* x, int64_t rows, int64_t dim) {                             \
+        argmax<T>(out, x, rows, dim);                                                                                  \
     }
 
 EXPORT(float, f32)

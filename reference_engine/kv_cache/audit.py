@@ -1,48 +1,48 @@
-"""A full audit of one pool: references recounted, names worked out again from tokens, no block written by two.
+"""Audits one pool: recounts references, computes hashes again from tokens, looks for blocks with two writers.
 
 exllamav3's page-table check is the model: state is not trusted where it can be worked out from what it stands for.
 """
 
-import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from reference_engine.engine.request import Request
 from reference_engine.errors import BlockAccountingError
-from reference_engine.kv_cache.block_names import block_name, root_name
+from reference_engine.kv_cache.block_hashes import block_hash, root_hash
 from reference_engine.kv_cache.block_pool import BlockPool
 from reference_engine.kv_cache.block_table import RELEASED, BlockTable
 
-if TYPE_CHECKING:
-    from reference_engine.request import Request
 
+def audit(pool: BlockPool, holders: Sequence[tuple[BlockTable, Request, bool]]) -> None:
+    """Checks that the pool is exactly what block tables and tokens make it.
 
-def audit(pool: BlockPool, holders: Sequence[tuple[BlockTable, "Request"]]) -> None:
-    """Raises BlockAccountingError unless the pool is exactly what these tables and their requests' tokens make it."""
-    pool.check_integrity([list(table.held()) for table, _ in holders])
-    for table, request in holders:
+    Args:
+        pool: to check.
+        holders: every table, its request, and whether that is swapped out.
+
+    Raises:
+        BlockAccountingError: it is not.
+    """
+    pool.check_integrity([list(table.held()) for table, _, _ in holders])
+    for table, request, is_swapped in holders:
+        if request.num_computed > table.capacity_tokens and not is_swapped:
+            raise BlockAccountingError(
+                f"request {request.request_id} has {request.num_computed} computed tokens in room for "
+                f"{table.capacity_tokens}"
+            )
         _check_table(pool, table, request)
 
 
-def _check_table(pool: BlockPool, table: BlockTable, request: "Request") -> None:
+def _check_table(pool: BlockPool, table: BlockTable, request: Request) -> None:
     size = pool.block_size
-    if request.num_computed > table.capacity_tokens and not request.is_swapped:
-        raise BlockAccountingError(
-            f"request {request.request_id} has {request.num_computed} computed tokens in room for "
-            f"{table.capacity_tokens}"
-        )
-    if pool.run > 1 and any(
-        b != a + 1 for i, (a, b) in enumerate(itertools.pairwise(table.blocks)) if (i + 1) % pool.run
-    ):
-        raise BlockAccountingError(f"request {request.request_id} holds a run of blocks that do not lie side by side")
-    parent = root_name(request.cache_salt)
+    parent = root_hash(request.cache_salt)
     for index, block in enumerate(table.blocks):
         tokens = request.token_ids[index * size : (index + 1) * size]
         is_full = (index + 1) * size <= request.num_computed
         if is_full:
-            parent = block_name(parent, tokens)
+            parent = block_hash(parent, tokens)
         if block == RELEASED:
             continue
-        if pool.name_of(block) not in (None, parent if is_full else None):
+        if pool.hash_of(block) not in (None, parent if is_full else None):
             raise BlockAccountingError(
                 f"block {block} is found under a name that the tokens of request {request.request_id} do not give"
             )

@@ -1,8 +1,7 @@
 """Who owns which block of the KV cache: a free list with reference counts (PagedAttention, SOSP'23, §4.3).
 
-A block that nobody holds any more but that the prefix index knows is free and findable at once: it can be taken back
-with its contents until `take` needs it for something else. Such blocks are used up last, those first that have
-been free for longest (LRU, as in vLLM's automatic prefix caching).
+A block without references that the prefix index knows is both free and cached: it can be shared again with its contents
+until `take` evicts it. Such blocks are taken last, least recently freed first (as in vLLM's automatic prefix caching).
 
 Pure Python: it hands out block numbers and knows nothing of tensors.
 """
@@ -11,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from reference_engine.errors import BlockAccountingError
-from reference_engine.kv_cache.block_names import BlockName
+from reference_engine.kv_cache.block_hashes import BlockHash
 from reference_engine.kv_cache.prefix_index import PrefixIndex
 
 
@@ -21,25 +20,23 @@ class BlockPool:
     Args:
         num_blocks: how many there are; block ids are 0 … num_blocks - 1.
         block_size: tokens per block.
-        run: blocks that are handed out together and lie side by side. 1 is paging; as many as the longest sequence
-            needs is what servers did before it, kept here so that the difference can be measured.
+        num_usable: leading blocks that can be handed out; None for all.
 
     Attributes:
-        num_evicted: findable blocks that `take` took for something else, since the start.
+        run: blocks that are handed out together.
+        num_evicted: cached blocks that `take` evicted, since the start.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, run: int = 1) -> None:
-        if num_blocks < run or block_size < 1 or run < 1:
-            raise BlockAccountingError(
-                f"a pool needs blocks and tokens, not {num_blocks} blocks of {block_size} in runs of {run}"
-            )
+    def __init__(self, num_blocks: int, block_size: int, num_usable: int | None = None) -> None:
+        if num_blocks < 1 or block_size < 1:
+            raise BlockAccountingError(f"a pool needs blocks and tokens, not {num_blocks} blocks of {block_size}")
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.run = run
+        self.run = 1
         self.num_evicted = 0
-        self._num_whole = num_blocks - num_blocks % run  # blocks of whole runs
-        # Free, not in the index; a stack, from whose end runs are taken.
-        self._empty = list(range(self._num_whole - 1, -1, -1))
+        self._num_usable = num_blocks if num_usable is None else num_usable
+        # Free, not in the index; a stack, from whose end blocks are taken.
+        self._empty = list(range(self._num_usable - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()  # free, in the index; the first is the longest free
         self._references = [0] * num_blocks
         self._index = PrefixIndex()
@@ -51,29 +48,29 @@ class BlockPool:
 
     @property
     def num_used(self) -> int:
-        """Blocks that somebody holds."""
-        return self._num_whole - self.num_free
+        """Blocks with references."""
+        return self._num_usable - self.num_free
 
     @property
     def num_lost(self) -> int:
-        """Blocks that nobody can ever hold, because they make no whole run."""
-        return self.num_blocks - self._num_whole
+        """Blocks that can never be used."""
+        return self.num_blocks - self._num_usable
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Blocks that a sequence of `num_tokens` tokens holds: whole runs, the last one filled in part."""
-        return -(-num_tokens // (self.block_size * self.run)) * self.run
+        """Blocks that a sequence of `num_tokens` tokens holds, the last one filled in part."""
+        return -(-num_tokens // self.block_size)
 
     def references(self, block: int) -> int:
-        """How many hold the block."""
+        """References to the block."""
         return self._references[block]
 
     def is_idle(self, block: int) -> bool:
-        """Whether the block is free and findable."""
+        """Whether the block is cached and has no references."""
         return block in self._cached
 
-    def name_of(self, block: int) -> BlockName | None:
-        """The name under which the block is found; None if it is not."""
-        return self._index.name_of(block)
+    def hash_of(self, block: int) -> BlockHash | None:
+        """The hash of a cached block; None if it is not cached."""
+        return self._index.hash_of(block)
 
     def take(self, count: int) -> list[int]:
         """Blocks with one reference each.
@@ -98,7 +95,7 @@ class BlockPool:
         return block
 
     def share(self, block: int) -> None:
-        """Adds a reference to a block that is in use, or free but findable.
+        """Adds a reference to a block that is in use or cached.
 
         Raises:
             BlockAccountingError: the block is free and its contents are lost.
@@ -112,7 +109,7 @@ class BlockPool:
     def release(self, blocks: Iterable[int]) -> None:
         """Drops one reference of each block; a block without references is free again.
 
-        Of findable blocks, those named first are used up first.
+        Cached blocks are evicted in the order given.
 
         Raises:
             BlockAccountingError: a block is free already.
@@ -128,41 +125,41 @@ class BlockPool:
             else:
                 self._empty.append(block)  # the last freed is the next used: still in the CPU's caches, and resident
 
-    def publish(self, block: int, name: BlockName) -> None:
-        """Makes a block in use findable. It must be full and computed; from now on nobody may write into it.
+    def cache_block(self, block: int, block_hash: BlockHash) -> None:
+        """Puts a block in use into the prefix cache. It must be full and computed, and is read-only from now on.
 
         Raises:
-            BlockAccountingError: the block is free, or has another name already.
+            BlockAccountingError: the block is free, or cached under another hash.
         """
         if self._references[block] < 1:
-            raise BlockAccountingError(f"block {block} is free and cannot become findable")
-        self._index.enter(name, block)
+            raise BlockAccountingError(f"block {block} is free and cannot be cached")
+        self._index.insert(block_hash, block)
 
-    def find(self, name: BlockName) -> int | None:
-        """The block of that name, in use or free; None if there is none."""
-        return self._index.find(name)
+    def find(self, block_hash: BlockHash) -> int | None:
+        """The cached block with that hash, in use or free; None if there is none."""
+        return self._index.find(block_hash)
 
-    def forget_all(self) -> None:
-        """Makes every block unfindable; those in use stay in use."""
+    def reset_prefix_cache(self) -> None:
+        """Empties the prefix cache; blocks in use stay in use."""
         self._empty.extend(self._cached)
         self._cached.clear()
         self._index.clear()
 
     def is_writable(self, block: int) -> bool:
-        """Whether exactly one holds the block, and nobody can find it."""
+        """Whether the block has one reference and is not cached."""
         return self._references[block] == 1 and block not in self._index
 
     def check_writable(self, blocks: Iterable[int]) -> None:
-        """Guards what others read: full blocks are never written again, and a shared one is copied first.
+        """Guards shared contents: cached blocks are never written again, and a shared one is copied first.
 
         Raises:
-            BlockAccountingError: somebody else holds one of the blocks, or may find it.
+            BlockAccountingError: one of the blocks is shared or cached.
         """
         for block in blocks:
             if not self.is_writable(block):
                 raise BlockAccountingError(
                     f"block {block} is about to be written but has {self._references[block]} references"
-                    + (" and can be found" if block in self._index else "")
+                    + (" and is cached" if block in self._index else "")
                 )
 
     def check_integrity(self, holders: Iterable[Iterable[int]]) -> None:
@@ -182,7 +179,7 @@ class BlockPool:
         for block, (references, holding) in enumerate(zip(self._references, held, strict=True)):
             if references != holding:
                 raise BlockAccountingError(f"block {block} has {references} references but {holding} holders")
-            if (block in free) != (references == 0 and block < self._num_whole):
+            if (block in free) != (references == 0 and block < self._num_usable):
                 raise BlockAccountingError(f"block {block} has {references} references and the free list disagrees")
             if not references and (block in self._cached) != (block in self._index):
                 raise BlockAccountingError(f"block {block} is free and the prefix index disagrees with the free list")

@@ -1,19 +1,19 @@
 """Which blocks hold one sequence's keys and values, in order: token i lives in block `blocks[i // block_size]`.
 
-Where layers see only a window of the latest tokens, blocks that have left it are given back while the sequence goes
-on; their places stay, as `RELEASED`, so that the rule above holds. The first tokens can be kept besides (attention
-sinks, StreamingLLM, arXiv:2309.17453).
+Where layers see only a window of the latest tokens, blocks that have left it are released while the sequence grows.
+`RELEASED` takes their place, so that the rule above holds. The first tokens can be kept, too (attention sinks,
+StreamingLLM, arXiv:2309.17453).
 """
 
 import array
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
-from reference_engine.kv_cache.block_names import BlockNames
+from reference_engine.kv_cache.block_hashes import BlockHashes
 from reference_engine.kv_cache.block_pool import BlockPool
 
 RELEASED = -1
-"""In the place of a block that the sequence needs no more."""
+"""Placeholder of a block that the sequence no longer needs."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -21,15 +21,15 @@ class Visible:
     """Which earlier tokens a token sees.
 
     Attributes:
-        window: the latest ones, itself included; None for all.
-        sinks: besides them, so many from the sequence's beginning.
+        window: how many of the latest ones, itself included; None for all.
+        sinks: how many of the sequence's first tokens besides.
     """
 
     window: int | None = None
     sinks: int = 0
 
-    def hidden_blocks(self, num_computed: int, block_size: int) -> range:
-        """Blocks in which the next token to be computed, and all after it, see nothing."""
+    def out_of_window_blocks(self, num_computed: int, block_size: int) -> range:
+        """Indices of the blocks that no token from `num_computed` on sees."""
         if self.window is None:
             return range(0)
         return range(-(-self.sinks // block_size), max(0, num_computed - self.window + 1) // block_size)
@@ -39,7 +39,7 @@ EVERYTHING = Visible()
 
 
 def block_list(blocks: Iterable[int] = ()) -> "array.array[int]":
-    """Numbers of blocks, as C keeps them: what a kernel is told in every step is copied, not collected from objects."""
+    """Block numbers as a C array, which kernels copy as it is in every step."""
     return array.array("i", blocks)
 
 
@@ -47,42 +47,42 @@ class BlockTable:
     """The growing list of blocks of one sequence; it owns one reference to each.
 
     Args:
-        pool: where the blocks come from.
-        visible: what decides which of them are still needed.
+        pool: of the blocks.
+        visible: decides which of them are still needed.
     """
 
-    __slots__ = ("_num_hidden", "_num_published", "_pool", "_visible", "blocks")
+    __slots__ = ("_num_cached", "_num_out_of_window", "_pool", "_visible", "blocks")
 
     def __init__(self, pool: BlockPool, visible: Visible = EVERYTHING) -> None:
         self._pool = pool
         self._visible = visible
-        self._num_published = 0  # leading blocks that were found or made findable
-        self._num_hidden = 0  # as far as blocks that have left the window were given back
-        self.blocks = block_list()  # always this one: steps and kernels point to it
+        self._num_cached = 0  # leading blocks that are in the prefix cache
+        self._num_out_of_window = 0  # leading blocks up to which those outside the window are released
+        self.blocks = block_list()  # never replaced: steps and kernels hold a reference
 
     @property
     def capacity_tokens(self) -> int:
-        """Tokens that fit into the blocks, those given back among them."""
+        """Tokens that fit into the blocks, released ones included."""
         return len(self.blocks) * self._pool.block_size
 
     def held(self) -> Iterator[int]:
-        """The blocks without those given back."""
+        """The blocks that are not released."""
         return (block for block in self.blocks if block != RELEASED)
 
     def missing(self, start: int, end: int) -> int:
-        """Blocks that must be allocated before tokens [start, end) can be written, a copy of a shared one included."""
+        """Blocks to allocate before tokens [start, end) can be written, including a copy of a shared one."""
         return max(0, self._pool.blocks_for(end) - len(self.blocks)) + (self._shared_at(start) is not None)
 
     def has_room(self, token: int) -> bool:
-        """Whether that token's place is there, and may be written."""
+        """Whether the token's slot is allocated and writable."""
         index = token // self._pool.block_size
         return index < len(self.blocks) and self._pool.is_writable(self.blocks[index])
 
     def make_writable(self, start: int, end: int) -> tuple[int, int] | None:
-        """Gets what `missing` counted; the pool must have it.
+        """Allocates what `missing` counted; the pool must have it.
 
         Returns:
-            From which block to which one contents must be copied, because the first is shared with a fork.
+            A shared block and the new one that its contents must be copied to; None where nothing is shared.
         """
         first, copy = start // self._pool.block_size, None
         if first < len(self.blocks):
@@ -99,63 +99,63 @@ class BlockTable:
         return copy
 
     def _shared_at(self, token: int) -> int | None:
-        """The block that holds that place, if it holds others' tokens too."""
+        """The partly filled block of that token, if a fork shares it."""
         index, inside = divmod(token, self._pool.block_size)
         if not inside or index >= len(self.blocks):
             return None
         block = self.blocks[index]
         return block if self._pool.references(block) > 1 else None
 
-    def open(self, found: Sequence[int]) -> None:
-        """Begins an empty table with blocks that hold its beginning already, `RELEASED` where they are out of sight."""
-        for block in found:
+    def attach_prefix(self, blocks: Sequence[int]) -> None:
+        """Starts an empty table with cached blocks, `RELEASED` where they are outside the window."""
+        for block in blocks:
             if block != RELEASED:
                 self._pool.share(block)
-        self.blocks[:] = block_list(found)
-        self._num_published = len(found)
+        self.blocks[:] = block_list(blocks)
+        self._num_cached = len(blocks)
         size = self._pool.block_size
-        self._num_hidden = self._visible.hidden_blocks(len(found) * size, size).stop
+        self._num_out_of_window = self._visible.out_of_window_blocks(len(blocks) * size, size).stop
 
-    def publish(self, names: BlockNames, token_ids: Sequence[int], num_computed: int) -> None:
-        """Makes full blocks findable.
+    def cache_blocks(self, hashes: BlockHashes, token_ids: Sequence[int], num_computed: int) -> None:
+        """Puts full blocks into the prefix cache.
 
         Args:
-            names: of the sequence's blocks.
+            hashes: of the sequence's blocks.
             token_ids: of the sequence, at least `num_computed`.
             num_computed: leading tokens whose keys and values are in the blocks.
         """
-        for index in range(self._num_published, num_computed // self._pool.block_size):
+        for index in range(self._num_cached, num_computed // self._pool.block_size):
             if self.blocks[index] != RELEASED:
-                self._pool.publish(self.blocks[index], names.at(token_ids, index))
-            self._num_published = index + 1
+                self._pool.cache_block(self.blocks[index], hashes.at(token_ids, index))
+            self._num_cached = index + 1
 
-    def hides(self, num_computed: int) -> bool:
-        """Whether `hide` would do anything."""
-        return self._visible.hidden_blocks(num_computed, self._pool.block_size).stop > self._num_hidden
+    def has_out_of_window(self, num_computed: int) -> bool:
+        """Whether `free_out_of_window` would release a block."""
+        return self._visible.out_of_window_blocks(num_computed, self._pool.block_size).stop > self._num_out_of_window
 
-    def hide(self, num_computed: int) -> None:
-        """Gives back the blocks that nobody sees any more when so many leading tokens are computed."""
-        if not self.hides(num_computed):
+    def free_out_of_window(self, num_computed: int) -> None:
+        """Releases the blocks that no token from `num_computed` on sees."""
+        if not self.has_out_of_window(num_computed):
             return
-        hidden = self._visible.hidden_blocks(num_computed, self._pool.block_size)
-        for index in range(max(hidden.start, self._num_hidden), hidden.stop):
+        outside = self._visible.out_of_window_blocks(num_computed, self._pool.block_size)
+        for index in range(max(outside.start, self._num_out_of_window), outside.stop):
             if self.blocks[index] != RELEASED:
                 self._pool.release([self.blocks[index]])
                 self.blocks[index] = RELEASED
-        self._num_hidden = hidden.stop
+        self._num_out_of_window = outside.stop
 
     def fork(self) -> "BlockTable":
-        """A second table that shares every block; whoever writes into the last one first gets a copy of it."""
+        """A second table over the same blocks; the first of the two to write into the last block gets a copy of it."""
         twin = BlockTable(self._pool, self._visible)
         for block in self.held():
             self._pool.share(block)
         twin.blocks.extend(self.blocks)
-        twin._num_published, twin._num_hidden = self._num_published, self._num_hidden
+        twin._num_cached, twin._num_out_of_window = self._num_cached, self._num_out_of_window
         return twin
 
     def clear(self) -> None:
-        """Gives all blocks back, the last one first: a beginning is of use to more sequences than its continuation."""
+        """Releases all blocks, the last first: it is evicted first, since fewer sequences share it than a prefix."""
         held = [block for block in reversed(self.blocks) if block != RELEASED]
         del self.blocks[:]
-        self._num_published = self._num_hidden = 0
+        self._num_cached = self._num_out_of_window = 0
         self._pool.release(held)

@@ -1,20 +1,21 @@
-"""The KV cache as the scheduler sees it: what a request needs, what it would set free, and the doing of both.
+"""The KV cache as the scheduler sees it: what a request needs, what it would free, and the operations for both.
 
-Layers that keep the same tokens form a group; every group has a pool of its own, and a request has one block table for
-each. Most models have one group. Questions change nothing, so that a step can be planned without carrying it out.
+Layers that keep the same tokens form a group; each group has a pool of its own, and a request has one block table in
+each. Most models have one group. Queries change nothing, so that a step can be planned without carrying it out.
 """
 
 import dataclasses
+from array import array
 from collections.abc import Iterable, Sequence
 
+from reference_engine.engine.outputs import Occupancy
+from reference_engine.engine.request import Request
 from reference_engine.errors import BlockAccountingError, EngineBugError
 from reference_engine.kv_cache.audit import audit
-from reference_engine.kv_cache.block_names import BlockNames
+from reference_engine.kv_cache.block_copies import BlockCopies
+from reference_engine.kv_cache.block_hashes import BlockHashes
 from reference_engine.kv_cache.block_pool import BlockPool
 from reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, BlockTable, Visible, block_list
-from reference_engine.kv_cache.moves import Moves
-from reference_engine.outputs import Occupancy
-from reference_engine.request import Request
 
 Blocks = tuple[int, ...]
 """A number of blocks for each group."""
@@ -27,7 +28,7 @@ class Group:
     Attributes:
         pool: their blocks.
         visible: which tokens they keep.
-        host: where their blocks go when a request is swapped out; None where nothing is.
+        host: host memory for blocks of swapped-out requests; None where none are.
     """
 
     pool: BlockPool
@@ -37,36 +38,36 @@ class Group:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Hit:
-    """The longest beginning of a request that is in the cache already.
+    """The longest cached prefix of a request.
 
     Attributes:
         num_tokens: its length.
-        blocks: for each group the blocks that hold it, `RELEASED` where nobody looks any more.
+        blocks: that hold it, for each group; `RELEASED` where they are outside the window.
     """
 
     num_tokens: int
     blocks: tuple[tuple[int, ...], ...]
 
 
-class Holding:
-    """What one request has of the cache.
+class RequestBlocks:
+    """One request's part of the cache.
 
     Attributes:
-        tables: one for each group.
+        tables: its block tables, one for each group.
         blocks: of each table.
-        room: tokens below this one, from `num_computed` on, have a place that may be written. It is what is known
-            without a look: 0 after anything that may have changed it.
-        names: of its blocks.
+        room: tokens from `num_computed` up to this one have writable slots. A lower bound that costs no look: 0 after
+            anything that may have changed it.
+        hashes: of its full blocks.
         swapped: for each group the blocks of host memory that hold it; None while it is not swapped out.
     """
 
-    __slots__ = ("blocks", "names", "room", "swapped", "tables")
+    __slots__ = ("blocks", "hashes", "room", "swapped", "tables")
 
-    def __init__(self, tables: tuple[BlockTable, ...], names: BlockNames) -> None:
+    def __init__(self, tables: tuple[BlockTable, ...], hashes: BlockHashes) -> None:
         self.tables = tables
-        self.blocks = [table.blocks for table in tables]
+        self.blocks: list[array[int]] = [table.blocks for table in tables]
         self.room = 0
-        self.names = names
+        self.hashes = hashes
         self.swapped: tuple[tuple[int, ...], ...] | None = None
 
 
@@ -75,11 +76,11 @@ class KvCache:
 
     Args:
         groups: at least one; all have the same block size.
-        prefix_caching: whether requests begin with the blocks that hold their beginning already.
+        prefix_caching: whether requests start with the cached blocks of their prefix.
 
     Attributes:
-        has_windows: whether blocks go out of sight of their sequence.
-        most_for_one_token: blocks of a group that a request's next token may need.
+        has_windows: whether a sequence can release blocks while it grows.
+        max_blocks_per_token: blocks of a group that one more token can need at most.
     """
 
     def __init__(self, groups: Sequence[Group], *, prefix_caching: bool) -> None:
@@ -87,7 +88,8 @@ class KvCache:
         self.prefix_caching = prefix_caching
         self._block_size = self.groups[0].pool.block_size
         self.has_windows = any(group.visible.window is not None for group in self.groups)
-        self.most_for_one_token = max(group.pool.run for group in self.groups)
+        self.max_blocks_per_token = max(group.pool.run for group in self.groups)
+        self._blocks: dict[str, RequestBlocks] = {}
         self._nothing = Hit(0, tuple(() for _ in self.groups))
 
     @property
@@ -97,7 +99,7 @@ class KvCache:
 
     @property
     def num_evicted(self) -> int:
-        """Blocks that could have been found and were taken for something else, since the start."""
+        """Cached blocks that were evicted, since the start."""
         return sum([group.pool.num_evicted for group in self.groups])
 
     def occupancy(self, requests: Iterable[Request]) -> Occupancy:
@@ -110,10 +112,10 @@ class KvCache:
         held = filled = reserved = lost = 0
         for number, group in enumerate(self.groups):
             room = group.pool.num_used * size
-            half_full: dict[int, int] = {}  # forks share theirs until they write
+            half_full: dict[int, int] = {}  # forks share these until they write
             empty = 0
             for request in running:
-                blocks, computed = holding_of(request).tables[number].blocks, request.num_computed
+                blocks, computed = self.blocks_of(request).tables[number].blocks, request.num_computed
                 full, rest = divmod(computed, size)
                 spare = len(blocks) * size - computed
                 if rest:
@@ -128,41 +130,51 @@ class KvCache:
             lost += group.pool.num_lost * size
         return Occupancy(held, filled, min(reserved, held - filled), lost)
 
-    # Questions
+    # Queries
 
-    def free(self) -> list[int]:
-        """Blocks that can still be had, for each group."""
+    def blocks_of(self, request: Request) -> RequestBlocks:
+        """A request's part of the cache."""
+        blocks = self._blocks.get(request.request_id)
+        if blocks is None:
+            raise EngineBugError(f"request {request.request_id} was never added to the scheduler")
+        return blocks
+
+    def is_swapped(self, request: Request) -> bool:
+        """Whether what a request has computed lies in host memory."""
+        return self.blocks_of(request).swapped is not None
+
+    def free_blocks(self) -> list[int]:
+        """Blocks that can be allocated, for each group."""
         return [group.pool.num_free for group in self.groups]
 
-    def free_on_host(self) -> list[int]:
-        """Blocks of host memory that can still be had, for each group."""
+    def free_host_blocks(self) -> list[int]:
+        """Blocks of host memory that can be allocated, for each group."""
         return [group.host.num_free if group.host else 0 for group in self.groups]
 
     def need(self, request: Request, end: int) -> Blocks:
-        """Blocks that a running request must get before its tokens up to `end` can be computed.
+        """Blocks to allocate before a running request's tokens up to `end` can be computed.
 
-        Where all tokens are kept, room for all that the request has is made at once, since chunks of two half-admitted
-        prompts would otherwise compete for the same last blocks and preempt each other in turn.
+        Without a window, all of the request's tokens get room at once: chunks of two half-admitted prompts would
+        otherwise compete for the last blocks and preempt each other in turn.
         """
-        start, tables = request.num_computed, holding_of(request).tables
+        start, tables = request.num_computed, self.blocks_of(request).tables
         return tuple(
             table.missing(start, _kept(group, request, end)) for group, table in zip(self.groups, tables, strict=True)
         )
 
     def has_room(self, request: Request, end: int) -> bool:
-        """Whether it is known that a running request's next tokens, up to `end`, need no block."""
-        holding = request.holding
-        return holding is not None and end <= holding.room
+        """Whether a running request's tokens up to `end` are known to need no new block."""
+        return end <= self.blocks_of(request).room
 
     def need_to_admit(self, request: Request, hit: Hit | None, end: int) -> Blocks:
-        """Blocks that a waiting request takes from the free ones when it is admitted.
+        """Free blocks that a waiting request takes when it is admitted.
 
         Args:
-            request: with nothing in the cache, or swapped out.
-            hit: as `lookup` found it; None for a request that is swapped out.
-            end: tokens that are computed in its first step.
+            request: without blocks, or swapped out.
+            hit: from `lookup`; None for a request that is swapped out.
+            end: tokens computed after its first step.
         """
-        held = holding_of(request).swapped if hit is None else hit.blocks
+        held = self.blocks_of(request).swapped if hit is None else hit.blocks
         return tuple(
             max(0, group.pool.blocks_for(_kept(group, request, end)) - len(blocks))
             + sum(block != RELEASED and (hit is None or group.pool.is_idle(block)) for block in blocks)
@@ -170,150 +182,152 @@ class KvCache:
         )
 
     def held(self, request: Request) -> Blocks:
-        """Blocks that the request holds."""
-        return tuple(sum(1 for _ in table.held()) for table in holding_of(request).tables)
+        """Blocks that a request holds, for each group."""
+        return tuple(sum(1 for _ in table.held()) for table in self.blocks_of(request).tables)
 
     def lookup(self, request: Request) -> Hit:
-        """What is in the cache of a request that holds nothing.
+        """The cached prefix of a request without blocks.
 
-        At least one token is left out: it must be computed for the next one to be sampled.
+        It leaves out at least one token, which must be computed for the next one to be sampled.
         """
         if not self.prefix_caching:
             return self._nothing
-        names, tokens, size = holding_of(request).names, request.token_ids, self._block_size
+        hashes, tokens, size = self.blocks_of(request).hashes, request.token_ids, self._block_size
         count = (len(tokens) - 1) // size
-        found = [_find(group, names, tokens, count) for group in self.groups]
-        for length in range(min(map(len, found), default=0), 0, -1):
-            hidden = [group.visible.hidden_blocks(length * size, size) for group in self.groups]
+        cached = [_cached_blocks(group, hashes, tokens, count) for group in self.groups]
+        for length in range(min(map(len, cached), default=0), 0, -1):
+            outside = [group.visible.out_of_window_blocks(length * size, size) for group in self.groups]
             blocks = [
-                tuple(RELEASED if i in out else block for i, block in enumerate(mine[:length]))
-                for mine, out in zip(found, hidden, strict=True)
+                tuple(RELEASED if i in released else block for i, block in enumerate(group_blocks[:length]))
+                for group_blocks, released in zip(cached, outside, strict=True)
             ]
-            if not any(None in mine for mine in blocks):
-                return Hit(length * size, tuple(blocks))  # type: ignore[arg-type]  (None was looked for)
+            if not any(None in group_blocks for group_blocks in blocks):
+                return Hit(length * size, tuple(blocks))  # type: ignore[arg-type]  (no None is left)
         return self._nothing
 
-    # Doing
+    # Operations
 
-    def enter(self, request: Request) -> None:
-        """Gives a new request its empty tables."""
+    def add(self, request: Request) -> None:
+        """Adds a request, with empty block tables."""
         tables = tuple(BlockTable(group.pool, group.visible) for group in self.groups)
-        request.holding = Holding(tables, BlockNames(self._block_size, request.cache_salt))
+        self._blocks[request.request_id] = RequestBlocks(tables, BlockHashes(self._block_size, request.cache_salt))
 
-    def open(self, request: Request, hit: Hit) -> None:
-        """Begins with what was found. All newcomers do so before anybody takes a block, which might be one of these."""
-        for table, found in zip(holding_of(request).tables, hit.blocks, strict=True):
-            table.open(found)
+    def attach_prefix(self, request: Request, hit: Hit) -> None:
+        """Starts a request with its cached prefix; to be done for all admitted requests before any block is taken."""
+        for table, prefix in zip(self.blocks_of(request).tables, hit.blocks, strict=True):
+            table.attach_prefix(prefix)
         request.num_computed = hit.num_tokens
 
-    def make_writable(self, request: Request, end: int, moves: Moves) -> None:
-        """Does what `need` or `need_to_admit` counted."""
-        holding, size = holding_of(request), self._block_size
+    def make_writable(self, request: Request, end: int, copies: BlockCopies) -> None:
+        """Allocates what `need` or `need_to_admit` counted, and adds the copies of shared blocks to `copies`."""
+        blocks, size = self.blocks_of(request), self._block_size
         least = request.num_tokens
-        for number, table in enumerate(holding.tables):
+        for number, table in enumerate(blocks.tables):
             stop = _kept(self.groups[number], request, end)
             copy = table.make_writable(request.num_computed, stop)
             if copy is not None:
-                moves.copies.append((number, *copy))
+                copies.within.append((number, *copy))
             least = min(least, stop)
-        holding.room = -(-least // size) * size
+        blocks.room = -(-least // size) * size
 
-    def publish(self, request: Request) -> None:
-        """Makes what a request has computed findable. What would not be found in between may wait for it."""
-        holding = holding_of(request)
-        if self.prefix_caching and holding.swapped is None:
-            for table in holding.tables:
-                table.publish(holding.names, request.token_ids, request.num_computed)
+    def cache_blocks(self, request: Request) -> None:
+        """Puts a request's full blocks into the prefix cache. Needed only before a lookup."""
+        blocks = self.blocks_of(request)
+        if self.prefix_caching and blocks.swapped is None:
+            for table in blocks.tables:
+                table.cache_blocks(blocks.hashes, request.token_ids, request.num_computed)
 
-    def hide(self, request: Request) -> None:
-        """Takes back the blocks that are out of a request's sight; they can be found from now on."""
-        for table in holding_of(request).tables:
-            if table.hides(request.num_computed):
-                self.publish(request)
-                table.hide(request.num_computed)
+    def free_out_of_window(self, request: Request) -> None:
+        """Releases the blocks that have left a request's windows; they stay cached."""
+        for table in self.blocks_of(request).tables:
+            if table.has_out_of_window(request.num_computed):
+                self.cache_blocks(request)
+                table.free_out_of_window(request.num_computed)
 
     def fork(self, parent: Request, child: Request) -> None:
-        """Lets a new request begin with everything that another has computed, in host memory too."""
-        holding = holding_of(parent)
-        holding.room = 0
-        child.holding = Holding(tuple(table.fork() for table in holding.tables), holding.names.copy())
-        child.holding.swapped = holding.swapped
-        for group, blocks in zip(self.groups, holding.swapped or (), strict=False):
-            for block in blocks:
+        """Starts a new request with all blocks of another one, in host memory too."""
+        blocks = self.blocks_of(parent)
+        blocks.room = 0
+        fork = RequestBlocks(tuple(table.fork() for table in blocks.tables), blocks.hashes.copy())
+        fork.swapped = blocks.swapped
+        self._blocks[child.request_id] = fork
+        for group, swapped in zip(self.groups, blocks.swapped or (), strict=False):
+            for block in swapped:
                 if block != RELEASED:
                     _host(group).share(block)
         child.num_computed = parent.num_computed
 
     def release(self, request: Request) -> None:
-        """Takes everything from a request, in host memory too; what it has computed can be found from now on."""
-        self.publish(request)
-        holding = holding_of(request)
-        for table in holding.tables:
+        """Releases all blocks of a request, in host memory too; what it has computed stays cached."""
+        self.cache_blocks(request)
+        blocks = self.blocks_of(request)
+        for table in blocks.tables:
             table.clear()
-        for group, blocks in zip(self.groups, holding.swapped or (), strict=False):
-            _host(group).release(block for block in blocks if block != RELEASED)
-        holding.swapped, holding.room = None, 0
+        for group, swapped in zip(self.groups, blocks.swapped or (), strict=False):
+            _host(group).release(block for block in swapped if block != RELEASED)
+        blocks.swapped, blocks.room = None, 0
         request.num_computed = 0
 
-    def swap_out(self, request: Request, moves: Moves) -> None:
-        """Moves what a request has computed to host memory, which must have room for `held` blocks."""
-        self.publish(request)
-        holding = holding_of(request)
+    def free(self, request: Request) -> None:
+        """Releases all blocks of a request that has ended, and forgets it."""
+        self.release(request)
+        del self._blocks[request.request_id]
+
+    def swap_out(self, request: Request, copies: BlockCopies) -> None:
+        """BlockCopies what a request has computed to host memory, which must have room for `held` blocks."""
+        self.cache_blocks(request)
+        blocks = self.blocks_of(request)
         swapped: list[tuple[int, ...]] = []
-        for number, (group, table) in enumerate(zip(self.groups, holding.tables, strict=True)):
+        for number, (group, table) in enumerate(zip(self.groups, blocks.tables, strict=True)):
             room = iter(_host(group).take(sum(1 for _ in table.held())))
             places = tuple(RELEASED if block == RELEASED else next(room) for block in table.blocks)
-            moves.to_host.extend(
+            copies.to_host.extend(
                 (number, block, place) for block, place in zip(table.blocks, places, strict=True) if place != RELEASED
             )
             table.clear()
             swapped.append(places)
-        holding.swapped, holding.room = tuple(swapped), 0
+        blocks.swapped, blocks.room = tuple(swapped), 0
 
-    def swap_in(self, request: Request, moves: Moves) -> None:
-        """Moves back what was swapped out."""
-        holding = holding_of(request)
-        if holding.swapped is None:
+    def swap_in(self, request: Request, copies: BlockCopies) -> None:
+        """BlockCopies back what was swapped out."""
+        blocks = self.blocks_of(request)
+        if blocks.swapped is None:
             raise EngineBugError(f"request {request.request_id} is not swapped out")
-        for number, (group, table) in enumerate(zip(self.groups, holding.tables, strict=True)):
-            places = holding.swapped[number]
+        for number, (group, table) in enumerate(zip(self.groups, blocks.tables, strict=True)):
+            places = blocks.swapped[number]
             fresh = iter(group.pool.take(sum(place != RELEASED for place in places)))
             table.blocks[:] = block_list(RELEASED if place == RELEASED else next(fresh) for place in places)
-            moves.to_device.extend(
+            copies.to_device.extend(
                 (number, place, block) for place, block in zip(places, table.blocks, strict=True) if place != RELEASED
             )
             _host(group).release(place for place in places if place != RELEASED)
-        holding.swapped = None
+        blocks.swapped = None
 
-    def forget_all(self) -> None:
-        """Makes sure that nothing computed so far is found by a later request."""
+    def reset_prefix_cache(self) -> None:
+        """Empties the prefix cache; requests keep their blocks."""
         for group in self.groups:
-            group.pool.forget_all()
+            group.pool.reset_prefix_cache()
 
     def check_integrity(self, requests: Iterable[Request]) -> None:
         """Raises BlockAccountingError unless every block is either free or held by exactly these requests."""
         held = list(requests)
-        for holding, token in ((holding_of(one), one.num_computed) for one in held):
-            if token < holding.room and not all(table.has_room(token) for table in holding.tables):
+        if self._blocks.keys() != {request.request_id for request in held}:
+            raise BlockAccountingError("block tables are kept of other requests than those in the queues")
+        for blocks, token in ((self.blocks_of(request), request.num_computed) for request in held):
+            if token < blocks.room and not all(table.has_room(token) for table in blocks.tables):
                 raise BlockAccountingError(f"token {token} has no place of its own, and is said to have one")
         for number, group in enumerate(self.groups):
-            audit(group.pool, [(holding_of(one).tables[number], one) for one in held])
+            audit(
+                group.pool,
+                [(self.blocks_of(request).tables[number], request, self.is_swapped(request)) for request in held],
+            )
             if group.host:
-                group.host.check_integrity(
-                    [block for block in (holding_of(one).swapped or self._nothing.blocks)[number] if block != RELEASED]
-                    for one in held
-                )
-
-
-def holding_of(request: Request) -> Holding:
-    """What a request holds."""
-    if request.holding is None:
-        raise EngineBugError(f"request {request.request_id} was never added to the scheduler")
-    return request.holding
+                swapped = [(self.blocks_of(request).swapped or self._nothing.blocks)[number] for request in held]
+                group.host.check_integrity([block for block in blocks if block != RELEASED] for blocks in swapped)
 
 
 def _kept(group: Group, request: Request, end: int) -> int:
-    """Tokens for which a request gets room before those up to `end` are computed."""
+    """Tokens that have room after a request's tokens up to `end` are computed."""
     return request.num_tokens if group.visible.window is None else end
 
 
@@ -323,12 +337,12 @@ def _host(group: Group) -> BlockPool:
     return group.host
 
 
-def _find(group: Group, names: BlockNames, tokens: Sequence[int], count: int) -> list[int | None]:
-    """The blocks of a sequence's beginning that can be found; without a window there are no gaps among them."""
-    found: list[int | None] = []
+def _cached_blocks(group: Group, hashes: BlockHashes, tokens: Sequence[int], count: int) -> list[int | None]:
+    """The cached ones of a sequence's first `count` blocks; without a window the list ends at the first gap."""
+    blocks: list[int | None] = []
     for index in range(count):
-        block = group.pool.find(names.at(tokens, index))
+        block = group.pool.find(hashes.at(tokens, index))
         if block is None and group.visible.window is None:
             break
-        found.append(block)
-    return found
+        blocks.append(block)
+    return blocks

@@ -69,12 +69,12 @@ def windowed(layout: CacheLayout, window: int, sinks: int) -> CacheLayout:
     where the paper counts within what is kept. The difference matters only beyond the length that a model was trained
     for, where this engine does not go. A layer whose own window is smaller keeps it.
     """
-    wanted = Visible(window, sinks)
+    visible = Visible(window, sinks)
     return CacheLayout(
         tuple(
             layer
             if layer.visible.window is not None and layer.visible.window <= window
-            else dataclasses.replace(layer, visible=wanted)
+            else dataclasses.replace(layer, visible=visible)
             for layer in layout.layers
         )
     )

@@ -1,53 +1,53 @@
-"""Which blocks hold which beginnings of sequences, so that a prompt's known beginning is not computed again.
+"""Which block holds which prefix, so that a prompt's cached prefix is not computed again.
 
-Finding the longest known beginning is one dictionary lookup per block (`block_names.py`). Pure Python, no tensors.
+Finding the longest cached prefix takes one dictionary lookup per block (`block_hashes.py`). Pure Python, no tensors.
 """
 
 from reference_engine.errors import BlockAccountingError
-from reference_engine.kv_cache.block_names import BlockName
+from reference_engine.kv_cache.block_hashes import BlockHash
 
 
 class PrefixIndex:
-    """Names of blocks and the blocks that bear them, one to one. Whoever owns it keeps their contents unchanged."""
+    """Blocks by hash, one to one. The owner keeps the contents of indexed blocks unchanged."""
 
     def __init__(self) -> None:
-        self._blocks: dict[BlockName, int] = {}
-        self._names: dict[int, BlockName] = {}
+        self._blocks: dict[BlockHash, int] = {}
+        self._hashes: dict[int, BlockHash] = {}
 
     def __contains__(self, block: int) -> bool:
-        return block in self._names
+        return block in self._hashes
 
-    def find(self, name: BlockName) -> int | None:
-        """The block of that name, or None."""
-        return self._blocks.get(name)
+    def find(self, block_hash: BlockHash) -> int | None:
+        """The block with that hash, or None."""
+        return self._blocks.get(block_hash)
 
-    def name_of(self, block: int) -> BlockName | None:
-        """The name under which a block is found; None if it is not."""
-        return self._names.get(block)
+    def hash_of(self, block: int) -> BlockHash | None:
+        """The hash of an indexed block; None if it is not indexed."""
+        return self._hashes.get(block)
 
-    def enter(self, name: BlockName, block: int) -> None:
-        """Makes a block findable. Of two blocks with equal contents the first one stays the one that is found.
+    def insert(self, block_hash: BlockHash, block: int) -> None:
+        """Adds a block. Of two blocks with equal contents the first stays indexed.
 
         Raises:
-            BlockAccountingError: the block bears another name.
+            BlockAccountingError: the block is indexed under another hash.
         """
-        if self._names.get(block, name) != name:
-            raise BlockAccountingError(f"block {block} gets a second name: it was written after it was full")
-        if name not in self._blocks:
-            self._blocks[name] = block
-            self._names[block] = name
+        if self._hashes.get(block, block_hash) != block_hash:
+            raise BlockAccountingError(f"block {block} gets a second hash: it was written after it was full")
+        if block_hash not in self._blocks:
+            self._blocks[block_hash] = block
+            self._hashes[block] = block_hash
 
     def remove(self, block: int) -> None:
-        """Forgets one block that was entered."""
-        del self._blocks[self._names.pop(block)]
+        """Removes an indexed block."""
+        del self._blocks[self._hashes.pop(block)]
 
     def clear(self) -> None:
-        """Forgets all blocks."""
+        """Removes all blocks."""
         self._blocks.clear()
-        self._names.clear()
+        self._hashes.clear()
 
     def check_integrity(self) -> None:
-        """Raises BlockAccountingError unless names and blocks mirror each other."""
-        mirrored = {name: block for block, name in self._names.items()}
-        if mirrored != self._blocks or len(mirrored) != len(self._names):
-            raise BlockAccountingError("the prefix index finds a block that bears another name")
+        """Raises BlockAccountingError unless both dictionaries mirror each other."""
+        mirrored = {block_hash: block for block, block_hash in self._hashes.items()}
+        if mirrored != self._blocks or len(mirrored) != len(self._hashes):
+            raise BlockAccountingError("the prefix index finds a block under another block's hash")

@@ -56,7 +56,7 @@ class Demand:
 
         Args:
             budget_bytes: of all groups.
-            most: blocks; `useful` where nobody says.
+            most: upper limit of blocks; None for `useful`.
         """
         low, high = 0, self.useful if most is None else most
         while low < high:

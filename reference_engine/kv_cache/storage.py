@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from reference_engine.kv_cache.block_copies import BlockCopies, BlockCopy
 from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
-from reference_engine.kv_cache.moves import Move, Moves
 
 
 class LayerStore(Protocol):
@@ -32,7 +32,7 @@ class LayerStore(Protocol):
         ...
 
     def read(self, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of blocks, one after the other: each [num_blocks · block_size, num_kv_heads, dim]."""
+        """Keys and values of blocks, concatenated: each [num_blocks · block_size, num_kv_heads, dim]."""
         ...
 
 
@@ -68,11 +68,11 @@ class PlainStore:
 
     def read(self, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """See `LayerStore.read`."""
-        found = [
+        parts = [
             part.index_select(0, blocks).view(-1, *whole.shape[2:])
             for part, whole in zip(self._blocks, self.parts, strict=True)
         ]
-        return found[0], found[-1][..., : self._value_dim]
+        return parts[0], parts[-1][..., : self._value_dim]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,12 +80,12 @@ class KvStorage:
     """One store for each layer; layers that share one name the same.
 
     Attributes:
-        layout: which layer keeps what.
+        layout: what each layer keeps.
         stores: of each layer.
         block_size: tokens per block.
-        dtype: in which attention computes.
+        dtype: that attention computes in.
         device: where the tensors live.
-        padding_blocks: for each group a block that nobody reads, for rows that are computed for nothing.
+        padding_blocks: for each group a block that is never read, for padding rows.
     """
 
     layout: CacheLayout
@@ -106,16 +106,16 @@ class KvStorage:
         own = [store for store, layer in zip(self.stores, self.layout.layers, strict=True) if layer.shares is None]
         return sum(part.nbytes for store in own for part in store.parts)
 
-    def move(self, moves: Moves, host: "KvStorage | None") -> None:
-        """Copies blocks, in the order that `Moves` asks for."""
+    def copy_blocks(self, copies: BlockCopies, host: "KvStorage | None") -> None:
+        """Copies blocks, in the order that `BlockCopies` asks for."""
         if host is not None:
-            self._copy(moves.to_host, self, host)
-            self._copy(moves.to_device, host, self)
-        self._copy(moves.copies, self, self)
+            self._copy(copies.to_host, self, host)
+            self._copy(copies.to_device, host, self)
+        self._copy(copies.within, self, self)
 
-    def _copy(self, moves: Sequence[Move], source: "KvStorage", target: "KvStorage") -> None:
-        for group in sorted({group for group, _, _ in moves}):
-            pairs = [(read, write) for one, read, write in moves if one == group]
+    def _copy(self, copies: Sequence[BlockCopy], source: "KvStorage", target: "KvStorage") -> None:
+        for group in sorted({group for group, _, _ in copies}):
+            pairs = [(read, write) for copied_group, read, write in copies if copied_group == group]
             reads = torch.tensor([read for read, _ in pairs], device=source.device)
             writes = torch.tensor([write for _, write in pairs], device=target.device)
             for number, layer in enumerate(self.layout.layers):
@@ -139,7 +139,7 @@ def allocate_storage(
         layout: of the model.
         num_blocks: for each group.
         block_size: tokens per block.
-        dtype: in which attention computes.
+        dtype: that attention computes in.
         device: where.
         make_store: decides how a layer's keys and values are kept.
     """
@@ -158,8 +158,8 @@ def token_bytes(layout: CacheLayout, dtype: torch.dtype, make_store: StoreMaker 
     sums = [0] * len(layout.groups)
     for number, layer in enumerate(layout.layers):
         if layer.shares is None:
-            one = make_store(layer, num_blocks=1, block_size=1, dtype=dtype, device=torch.device("cpu"))
-            sums[layout.group_of(number)] += sum(part.nbytes for part in one.parts)
+            store = make_store(layer, num_blocks=1, block_size=1, dtype=dtype, device=torch.device("cpu"))
+            sums[layout.group_of(number)] += sum(part.nbytes for part in store.parts)
     return sums
 
 

@@ -1,34 +1,16 @@
 """Reads Hugging Face checkpoint directories: config.json and one or several memory-mapped *.safetensors files."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 
 from reference_engine.errors import CheckpointError
-from reference_engine.models.config import ModelConfig, config_from_hf
-
-if TYPE_CHECKING:
-    import torch
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file.
-
-    Raises:
-        CheckpointError: the file is missing, is no JSON, or holds something else than an object.
-    """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing; is {path.parent} a Hugging Face checkpoint directory?") from None
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not valid JSON ({error}); fetch it again") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds no JSON object; fetch it again")
-    return value
+from reference_engine.loading.files import read_json
+from reference_engine.models.config import ModelConfig
+from reference_engine.models.registry import config_from_hf
 
 
 def read_config(directory: Path) -> ModelConfig:
@@ -57,7 +39,7 @@ class SafetensorsDirectory:
         """Hugging Face names of all tensors."""
         return list(self._shard_of)
 
-    def get(self, name: str) -> "torch.Tensor":
+    def get(self, name: str) -> torch.Tensor:
         """The named tensor in its stored dtype."""
         try:
             return self._shard_of[name].get_tensor(name)

@@ -1,4 +1,4 @@
-"""Text to token ids and back, with the checkpoint's chat template; no torch in here."""
+"""Text to token ids and back, with the checkpoint's chat template. Imports no torch, unless a .gguf file is opened."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,7 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from reference_engine.errors import CheckpointError, RequestError
 from reference_engine.loading.chat_template import ChatTemplate
+from reference_engine.loading.files import check_model_path, read_json
 from reference_engine.loading.gguf_tokenizer import build_tokenizer, special_token_names
 
 _INLINE_CHARACTERS = 2_000  # shorter texts cost less to tokenise (about 0.2 ms) than to hand to a thread
@@ -69,6 +70,32 @@ class Tokenizer:
         if self._template is None:
             raise RequestError("this model has no chat template: use /v1/completions", param="messages")
         return self._template.render(messages, **variables)
+
+
+def open_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer alone, as `open_checkpoint` gives it.
+
+    Raises:
+        CheckpointError: see `check_model_path`, or the tokenizer's files are damaged.
+    """
+    check_model_path(path)
+    if path.is_dir():
+        return tokenizer_of_directory(path)
+    from reference_engine.loading.gguf import GgufFile  # noqa: PLC0415 (imports torch)
+
+    return tokenizer_from_gguf(GgufFile(path).metadata, str(path))
+
+
+def tokenizer_of_directory(path: Path) -> Tokenizer:
+    """The tokenizer of a checkpoint directory, with its chat template.
+
+    Raises:
+        CheckpointError: a file is missing or damaged.
+    """
+    config_file, template_file = path / "tokenizer_config.json", path / "chat_template.jinja"
+    config = read_json(config_file) if config_file.exists() else {}
+    template = template_file.read_text(encoding="utf-8") if template_file.exists() else None
+    return tokenizer_from_directory(path, config, template)
 
 
 def tokenizer_from_directory(directory: Path, config: Mapping[str, Any], template_file: str | None) -> Tokenizer:

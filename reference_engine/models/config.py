@@ -3,11 +3,9 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from reference_engine.errors import CheckpointError
-from reference_engine.kv_cache.block_table import Visible
-from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
 
 _SCALINGS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
     "linear": {"factor": float},
@@ -81,42 +79,29 @@ class ModelConfig:
             )
 
     @property
-    def cache_layout(self) -> CacheLayout:
-        """What the layers keep of each token: keys and values of their own, unless neighbours share them."""
-        windows = self.windows or (None,) * self.num_hidden_layers
-        return CacheLayout(
-            tuple(
-                LayerLayout(
-                    self.num_key_value_heads,
-                    self.head_dim,
-                    self.head_dim,
-                    Visible(window),
-                    shares=index - index % self.cla_factor if index % self.cla_factor else None,
-                )
-                for index, window in enumerate(windows)
-            )
-        )
+    def cached_vectors(self) -> "CachedVectors":
+        """What a layer keeps of each token; here a key and a value for each head."""
+        return CachedVectors(self.num_key_value_heads, self.head_dim, self.head_dim)
+
+    def shared_layer(self, index: int) -> int | None:
+        """The earlier layer whose keys and values layer `index` uses; None where it keeps its own."""
+        return index - index % self.cla_factor if index % self.cla_factor else None
 
 
-def config_from_hf(raw: Mapping[str, Any], where: str) -> ModelConfig:
-    """Reads a decoded config.json (Transformers 4 and 5 spellings).
+class CachedVectors(NamedTuple):
+    """What one layer keeps of one token.
 
-    Raises:
-        CheckpointError: for a family, activation or rope scaling that this engine does not compute exactly.
+    Attributes:
+        num_kv_heads: heads that keep something.
+        key_dim: elements of one head's key.
+        value_dim: elements of one head's value.
+        value_in_key: the value is the first `value_dim` elements of the key.
     """
-    from reference_engine.models.registry import FAMILIES  # noqa: PLC0415 (imports torch, and this module)
 
-    family = FAMILIES.get(str(raw.get("model_type")))
-    if family is None:
-        known = ", ".join(map(repr, FAMILIES))
-        raise CheckpointError(f"{where}: model_type {raw.get('model_type')!r} is not supported, these are: {known}")
-    check_options(raw, where, quantization_config=(None,), partial_rotary_factor=(None, 1.0))
-    try:
-        return family.read_config(raw, where)
-    except KeyError as error:
-        raise CheckpointError(f"{where}: the field {error} is missing; fetch the checkpoint again") from error
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{where}: a field is not of its type ({error}); fetch the checkpoint again") from error
+    num_kv_heads: int
+    key_dim: int
+    value_dim: int
+    value_in_key: bool = False
 
 
 def check_options(raw: Mapping[str, Any], where: str, **supported: Sequence[Any]) -> None:

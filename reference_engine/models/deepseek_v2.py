@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from reference_engine.attention.base import AttentionStep
-from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
-from reference_engine.models.config import check_options, common_fields, yarn_length
+from reference_engine.models.config import CachedVectors, check_options, common_fields, yarn_length
 from reference_engine.models.decoder import Decoder, Rotations, layer_prefix, pre_norm_decoder
 from reference_engine.models.experts import Experts, MoeConfig
 from reference_engine.models.linear import Linear, make_linear
@@ -49,10 +48,9 @@ class DeepseekV2Config(MoeConfig):
     attention_scale: float
 
     @property
-    def cache_layout(self) -> CacheLayout:
-        """One vector per token and layer, the latent and the turned part of the key; the latent is the value too."""
-        key_dim = self.kv_lora_rank + self.head_dim
-        return CacheLayout((LayerLayout(1, key_dim, self.kv_lora_rank, value_in_key=True),) * self.num_hidden_layers)
+    def cached_vectors(self) -> CachedVectors:
+        """One vector per token: the latent, which is the value too, and the rotated part of the key."""
+        return CachedVectors(1, self.kv_lora_rank + self.head_dim, self.kv_lora_rank, value_in_key=True)
 
 
 def read_config(raw: Mapping[str, Any], where: str) -> DeepseekV2Config:
@@ -118,7 +116,7 @@ class LatentAttention:
         query = self._query(normed).view(rows, heads, -1)
         plain, query_turned = query.split([config.qk_nope_head_dim, config.head_dim], dim=-1)
         latent, key_turned = self._latent(normed)[:, None].split(split, dim=-1)
-        turned = self._kernels.rotate(torch.cat((query_turned, key_turned), dim=1), *rotations[0])
+        turned = self._kernels.apply_rope(torch.cat((query_turned, key_turned), dim=1), *rotations[0])
         latent = self._kernels.add_rms_norm(latent[:, 0].contiguous(), None, self._latent_norm, _LATENT_EPS)
         absorbed = torch.bmm(plain.transpose(0, 1), self._to_latent).transpose(0, 1)
         attended = attention.attend(

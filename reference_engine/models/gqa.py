@@ -13,8 +13,7 @@ class GroupedQueryAttention:
     """One layer's attention; a `Mixer`.
 
     Args:
-        config: shapes and constants, heads those of this rank; its cache layout says whether the layer has keys and
-            values of its own.
+        config: shapes and constants, heads those of this rank.
         index: of the layer.
         weights: of the model.
         qkv_bias: whether the projections to queries, keys and values have biases.
@@ -37,9 +36,9 @@ class GroupedQueryAttention:
         rotation: int = 0,
     ) -> None:
         prefix = f"{layer_prefix(index)}self_attn."
-        self._shares = config.cache_layout.layers[index].shares is not None
+        self._shares = config.shared_layer(index) is not None
         self._index, self._scale, self._rotation = index, scale, rotation
-        self._rotate = weights.kernels.rotate
+        self._apply_rope = weights.kernels.apply_rope
         self._queries, self._keys = config.num_attention_heads, 0 if self._shares else config.num_key_value_heads
         self._head_dim, self._eps = config.head_dim, config.rms_norm_eps
         parts = ("q_proj",) if self._shares else ("q_proj", "k_proj", "v_proj")
@@ -59,6 +58,6 @@ class GroupedQueryAttention:
         rotated = heads[:, :turned]
         if self._norm is not None:
             rotated = rms_norm(rotated, (self._head_dim,), None, self._eps).mul_(self._norm)
-        rotated = self._rotate(rotated, *rotations[self._rotation])
+        rotated = self._apply_rope(rotated, *rotations[self._rotation])
         key, value = (None, None) if self._shares else (rotated[:, queries:], heads[:, turned:])
         return self._out(attention.attend(self._index, rotated[:, :queries], key, value, self._scale))

@@ -93,7 +93,7 @@ class JoinedLinear:
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Linear`."""
-        return torch.cat([one(rows) for one in self._linears], dim=1)
+        return torch.cat([linear(rows) for linear in self._linears], dim=1)
 
 
 def make_linear(weight: Matrix, bias: torch.Tensor | None = None) -> Linear:
@@ -124,8 +124,8 @@ def _kind(weight: Matrix) -> str:
 
 def _joined(run: Sequence[Matrix]) -> Matrix:
     """Matrices of one kind, below each other."""
-    blocks = [one for one in run if isinstance(one, QuantisedTensor)]
-    return stacked(blocks) if blocks else torch.cat([one for one in run if isinstance(one, torch.Tensor)])
+    blocks = [matrix for matrix in run if isinstance(matrix, QuantisedTensor)]
+    return stacked(blocks) if blocks else torch.cat([matrix for matrix in run if isinstance(matrix, torch.Tensor)])
 
 
 def rows_of(table: Matrix, index: torch.Tensor) -> torch.Tensor:

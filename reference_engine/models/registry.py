@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from reference_engine.config import QuantizationName
-from reference_engine.loading.checkpoint import WeightSource
+from reference_engine.engine.config import QuantizationName
+from reference_engine.errors import CheckpointError
+from reference_engine.loading.source import WeightSource
 from reference_engine.models import deepseek_v2, gemma3, llama, mistral, mixtral, qwen2, qwen3, qwen3_moe
-from reference_engine.models.config import ModelConfig
+from reference_engine.models.config import ModelConfig, check_options
 from reference_engine.models.decoder import Model
 from reference_engine.models.weights import Weights
 from reference_engine.parallel.ranks import ALONE, Ranks
@@ -44,6 +45,25 @@ FAMILIES: Mapping[str, Family] = {
     "qwen3": Family(qwen3.read_config, qwen3.build),
     "qwen3_moe": Family(qwen3_moe.read_config, qwen3_moe.build),
 }
+
+
+def config_from_hf(raw: Mapping[str, Any], where: str) -> ModelConfig:
+    """Reads a decoded config.json (Transformers 4 and 5 spellings).
+
+    Raises:
+        CheckpointError: for a family, activation or rope scaling that this engine does not compute exactly.
+    """
+    family = FAMILIES.get(str(raw.get("model_type")))
+    if family is None:
+        known = ", ".join(map(repr, FAMILIES))
+        raise CheckpointError(f"{where}: model_type {raw.get('model_type')!r} is not supported, these are: {known}")
+    check_options(raw, where, quantization_config=(None,), partial_rotary_factor=(None, 1.0))
+    try:
+        return family.read_config(raw, where)
+    except KeyError as error:
+        raise CheckpointError(f"{where}: the field {error} is missing; fetch the checkpoint again") from error
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{where}: a field is not of its type ({error}); fetch the checkpoint again") from error
 
 
 def build_model(

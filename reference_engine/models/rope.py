@@ -11,7 +11,7 @@ class RotaryTable:
     """cos and signed sin for every position, worked out once.
 
     With x = [a, b] (halves), rotation is [a·cos - b·sin, b·cos + a·sin] = x·[cos, cos] + [b, a]·[-sin, sin];
-    the table stores the two bracketed rows, which is what `Kernels.rotate` takes.
+    the table stores the two bracketed rows, which is what `Kernels.apply_rope` takes.
 
     Args:
         dim: elements of a vector that is turned.

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from reference_engine.config import QuantizationName
+from reference_engine.engine.config import QuantizationName
 from reference_engine.kernels.blocks import QuantisedTensor
 from reference_engine.kernels.cpu import best_kernels
 from reference_engine.kernels.quantised import has_kernel
-from reference_engine.loading.checkpoint import WeightSource
+from reference_engine.loading.source import WeightSource
 from reference_engine.models.linear import Linear, Matrix, make_joined, make_linear
 from reference_engine.parallel.ranks import ALONE, Ranks, share, vocabulary_share
 

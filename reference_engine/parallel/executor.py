@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import torch
 
-from reference_engine.config import EngineConfig
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.execution import Batch, LocalExecutor
 from reference_engine.errors import EngineUnavailableError
-from reference_engine.execution import Batch, LocalExecutor
 from reference_engine.parallel.group import Group, connect
 from reference_engine.parallel.workers import Workers
 

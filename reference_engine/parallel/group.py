@@ -65,7 +65,7 @@ def connect(folder: Path, rank: int, size: int, device: torch.device) -> Group:
         RuntimeError: they did not come in time.
     """
     timeout = dt.timedelta(seconds=TIMEOUT_S)
-    # A file is nobody else's to connect to, as a port would be.
+    # Unlike a port, a file cannot be connected to by others.
     store = FileStore(str(folder / "store"), size)
     store.set_timeout(timeout)
     kind, options = _nccl() if device.type == "cuda" else _gloo()

@@ -1,7 +1,7 @@
 """What rank 0 writes to the pipes of the other ranks: one `Assignment`, then a `Batch` for each step.
 
 A pipe to each, and no collective: nothing is pickled, a message is one write where a broadcast of an object is two
-exchanges, it works beside NCCL, which moves GPU memory only, and the end of the pipe tells that rank 0 is gone. In the
+exchanges, it works beside NCCL, which copies GPU memory only, and the end of the pipe tells that rank 0 is gone. In the
 other direction come `READY`, twice, and perhaps at last a line that says why a rank gives up.
 """
 
@@ -9,8 +9,8 @@ import dataclasses
 
 import msgspec
 
-from reference_engine.config import EngineConfig
-from reference_engine.execution import Batch
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.execution import Batch
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

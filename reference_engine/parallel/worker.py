@@ -1,6 +1,6 @@
 """The process of a rank other than the first: `python -m reference_engine.parallel.worker FD`.
 
-It obeys the pipe at that file descriptor and ends with it, so that nobody else has to end it, however rank 0 dies.
+It takes commands from the pipe at that file descriptor and exits when the pipe closes, however rank 0 dies.
 """
 
 import contextlib
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-from reference_engine.assembly import build_executor, device_of_rank
-from reference_engine.execution import LocalExecutor
+from reference_engine.engine.assembly import build_executor, device_of_rank
+from reference_engine.engine.execution import LocalExecutor
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.parallel.group import connect
 from reference_engine.parallel.messages import READY, Assignment, decode_assignment, decode_batch

@@ -14,9 +14,9 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from reference_engine.config import EngineConfig
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.execution import Batch
 from reference_engine.errors import EngineUnavailableError
-from reference_engine.execution import Batch
 from reference_engine.parallel.messages import READY, Assignment, encode
 
 _GRACE_S = 5.0
@@ -137,7 +137,7 @@ def _close(
     processes: "list[subprocess.Popen[bytes]]", pipes: list[Connection], is_closing: threading.Event, folder: Path
 ) -> None:
     is_closing.set()
-    for pipe in pipes:  # only this direction: somebody may be waiting for what comes from the other
+    for pipe in pipes:  # only this direction: a reader may be waiting on the other
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(pipe.fileno())) as end:
             end.shutdown(socket.SHUT_WR)
     for process in processes:

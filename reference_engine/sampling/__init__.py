@@ -1,5 +1,5 @@
-"""From logits to tokens: `sample`, and its short cut where nothing but the likeliest is wanted; one idea per file."""
+"""From logits to tokens: a `Sampler`, and its short cut for batches that are greedy throughout; one idea per file."""
 
-from reference_engine.sampling.sampler import all_plain, most_likely, sample
+from reference_engine.sampling.sampler import Sampler, all_plain, most_likely
 
-__all__ = ["all_plain", "most_likely", "sample"]
+__all__ = ["Sampler", "all_plain", "most_likely"]

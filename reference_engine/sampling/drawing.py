@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from reference_engine.request import SamplingParams
+from reference_engine.engine.request import SamplingParams
 from reference_engine.sampling.blocks import BLOCK, BlockedScores
 
 
@@ -20,12 +20,12 @@ def draw(blocked: BlockedScores, params: Sequence[SamplingParams], uniforms: NDA
     Returns:
         Token ids [num_rows].
     """
-    everyone = np.arange(len(params))
-    temperatures = np.array([one.temperature for one in params])
+    rows = np.arange(len(params))
+    temperatures = np.array([sampling.temperature for sampling in params])
     with np.errstate(invalid="ignore"):  # a row in which everything is forbidden
         # float64: over a vocabulary of 10^5 tokens a float32 sum is off by more than an unlikely token's probability.
         block, rest = _invert(blocked.weights(temperatures), uniforms)
-        scores = blocked.take(everyone, block).astype(np.float64)
+        scores = blocked.take(rows, block).astype(np.float64)
         place, _ = _invert(np.exp((scores - blocked.top) / temperatures[:, None]), rest)
     return np.minimum(block * BLOCK + place, blocked.vocab_size - 1)
 
@@ -42,12 +42,12 @@ def _invert(
     Returns:
         The places [n], whose weights are above 0, and how far into its weight each number falls, in [0, 1).
     """
-    everyone = np.arange(len(weights))
+    rows = np.arange(len(weights))
     cumulative = weights.cumsum(axis=-1)
-    wanted = cumulative[:, -1] * uniforms
+    targets = cumulative[:, -1] * uniforms
     # A product that is rounded up to the whole sum must not fall behind the last weight above 0.
     last = (cumulative < cumulative[:, -1:]).sum(axis=-1)
-    place = np.minimum((cumulative <= wanted[:, None]).sum(axis=-1), last)
-    weight = weights[everyone, place]
-    into = (wanted - (cumulative[everyone, place] - weight)) / weight
+    place = np.minimum((cumulative <= targets[:, None]).sum(axis=-1), last)
+    weight = weights[rows, place]
+    into = (targets - (cumulative[rows, place] - weight)) / weight
     return place, np.clip(into, 0.0, np.nextafter(1.0, 0.0))

@@ -1,4 +1,4 @@
-"""Which tokens a request has seen and how often it has said them, kept up to date one token at a time."""
+"""Which tokens a request's prompt and output contain, and how often the output does, updated token by token."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 
 class TokenHistory:
-    """The distinct tokens of one sequence, in order of first appearance. Sequences only grow, so nothing is undone.
+    """The distinct tokens of one sequence, in order of first appearance. Sequences only grow.
 
     Args:
-        prompt: token ids that count as seen, not as said; empty where nobody asks for what was seen.
+        prompt: token ids that count as seen but not as output; empty where no penalty needs them.
     """
 
     def __init__(self, prompt: Sequence[int]) -> None:
@@ -29,11 +29,11 @@ class TokenHistory:
 
     @property
     def counts(self) -> NDArray[np.float32]:
-        """How often each of them stands in the output."""
+        """How often each of them occurs in the output."""
         return self._counts[: len(self._places)]
 
     def follow(self, token_ids: Sequence[int], prompt_len: int) -> None:
-        """Takes in the output tokens that are new since the last call.
+        """Counts the output tokens since the last call.
 
         Args:
             token_ids: the whole sequence.

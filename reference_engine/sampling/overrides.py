@@ -1,21 +1,22 @@
-"""Tokens whose scores a request changes or forbids: logit bias, stop tokens before `min_tokens`, and grammars.
+"""Changes to single tokens' scores: logit bias, stop tokens before `min_tokens`, and grammars.
 
 Grammars give one bit per token each, and there is one masked fill for all rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 
-from reference_engine.request import Request
+from reference_engine.engine.grammar import GrammarState
+from reference_engine.engine.request import Request
 
 _WORD = 32  # bits
 
 
 def add_bias(scores: torch.Tensor, requests: Sequence[Request]) -> None:
     """Adds each request's logit bias to its row of float32 [num_rows, vocab_size], in place."""
-    biased = [(row, one.sampling.logit_bias) for row, one in enumerate(requests) if one.sampling.logit_bias]
+    biased = [(row, request.sampling.logit_bias) for row, request in enumerate(requests) if request.sampling.logit_bias]
     if not biased:
         return
     rows = [row for row, bias in biased for _ in bias]
@@ -40,14 +41,21 @@ def forbid_early_stops(scores: torch.Tensor, requests: Sequence[Request]) -> Non
         scores[rows, tokens] = float("-inf")
 
 
-def forbid_by_grammar(scores: torch.Tensor, requests: Sequence[Request]) -> None:
-    """Makes impossible, in the rows of requests with a grammar, every token that it does not allow.
+def forbid_by_grammar(scores: torch.Tensor, requests: Sequence[Request], grammars: Mapping[str, GrammarState]) -> None:
+    """Sets the scores of tokens that a request's grammar does not allow to minus infinity.
 
     Args:
         scores: [num_rows, vocab_size]; changed in place.
-        requests: one per row; their grammars take in the tokens that are new.
+        requests: one per row.
+        grammars: by request id; they consume the new tokens.
     """
-    bound = [(row, one, one.grammar) for row, one in enumerate(requests) if one.grammar is not None]
+    if not grammars:
+        return
+    bound = [
+        (row, request, grammars[request.request_id])
+        for row, request in enumerate(requests)
+        if request.request_id in grammars
+    ]
     if not bound:
         return
     size = scores.shape[1]

@@ -10,42 +10,45 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from reference_engine.request import Request
+from reference_engine.engine.request import Request
 from reference_engine.sampling.history import TokenHistory
 
 
-def penalise(scores: torch.Tensor, requests: Sequence[Request]) -> None:
+def penalise(scores: torch.Tensor, requests: Sequence[Request], histories: dict[str, TokenHistory]) -> None:
     """Applies each request's penalties to its row.
 
     Args:
         scores: float32 [num_rows, vocab_size], contiguous; changed in place.
         requests: one per row.
+        histories: by request id; those of the requests with penalties are brought up to date.
     """
     rows = [row for row, request in enumerate(requests) if request.sampling.has_penalties]
     if not rows:
         return
-    histories = [_history(requests[row]) for row in rows]
-    lengths = [len(history.tokens) for history in histories]
+    seen = [_history(requests[row], histories) for row in rows]
+    lengths = [len(history.tokens) for history in seen]
     starts = np.repeat(np.array(rows, np.int64) * scores.shape[1], lengths)
     settings = [
-        (one.repetition_penalty, one.presence_penalty, one.frequency_penalty)
-        for one in (requests[row].sampling for row in rows)
+        (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty)
+        for sampling in (requests[row].sampling for row in rows)
     ]
     repetition, presence, frequency = np.repeat(np.array(settings, np.float32), lengths, axis=0).T
-    counts = np.concatenate([history.counts for history in histories])
+    counts = np.concatenate([history.counts for history in seen])
     fixed = frequency * counts + presence * (counts > 0)
 
     flat, device = scores.view(-1), scores.device
-    places = torch.from_numpy(starts + np.concatenate([history.tokens for history in histories])).to(device)
+    places = torch.from_numpy(starts + np.concatenate([history.tokens for history in seen])).to(device)
     factor = torch.from_numpy(repetition.copy()).to(device)
     values = flat[places]
     flat[places] = torch.where(values > 0, values / factor, values * factor) - torch.from_numpy(fixed).to(device)
 
 
-def _history(request: Request) -> TokenHistory:
+def _history(request: Request, histories: dict[str, TokenHistory]) -> TokenHistory:
     """What the request has seen, up to now."""
-    if request.history is None:
+    history = histories.get(request.request_id)
+    if history is None:
         counts_prompt = request.sampling.repetition_penalty != 1.0
-        request.history = TokenHistory(request.token_ids[: request.prompt_len] if counts_prompt else ())
-    request.history.follow(request.token_ids, request.prompt_len)
-    return request.history
+        history = TokenHistory(request.token_ids[: request.prompt_len] if counts_prompt else ())
+        histories[request.request_id] = history
+    history.follow(request.token_ids, request.prompt_len)
+    return history

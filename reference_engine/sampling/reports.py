@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from reference_engine.outputs import SampledToken
+from reference_engine.engine.outputs import SampledToken
 from reference_engine.sampling.blocks import BlockedScores
 from reference_engine.sampling.ranking import rank, top_k_floors
 
@@ -18,7 +18,7 @@ def reported(
 
     Args:
         logits: float32 [num_rows, vocab_size] as the model made them.
-        tokens: what was chosen in each row: one, or the continuations of a beam.
+        tokens: what was chosen in each row: one, or the candidates of a beam.
         alternatives: how many of the likeliest tokens each row wants beside each.
 
     Returns:
@@ -36,21 +36,23 @@ def reported(
 
 
 def best_of_rows(
-    scores: torch.Tensor, wanted: Sequence[int], norms: NDArray[np.float32]
+    scores: torch.Tensor, counts: Sequence[int], norms: NDArray[np.float32]
 ) -> list[tuple[tuple[int, float], ...]]:
     """The best tokens of each row with their log-probabilities, best first.
 
     Args:
         scores: float32 [num_rows, vocab_size]; minus infinity where a token is forbidden, which is left out.
-        wanted: how many of each row.
+        counts: how many of each row.
         norms: [num_rows], what makes log-probabilities of the scores when it is subtracted.
     """
     blocked = BlockedScores(scores)
-    ks = np.minimum(np.array(wanted), blocked.vocab_size)
+    ks = np.minimum(np.array(counts), blocked.vocab_size)
     floors = np.where(ks > 0, top_k_floors(blocked, ks), np.float32(np.inf))
     ranked = rank(blocked, floors)
     width = int(ks.max())
     tokens = ranked.tokens[:, :width].tolist()
     values = (ranked.scores[:, :width] - norms[:, None]).tolist()
     ks = np.minimum(ks, ranked.counts)
-    return [tuple(zip(ids[:k], found[:k], strict=True)) for ids, found, k in zip(tokens, values, ks, strict=True)]
+    return [
+        tuple(zip(ids[:k], log_probs[:k], strict=True)) for ids, log_probs, k in zip(tokens, values, ks, strict=True)
+    ]

@@ -1,20 +1,23 @@
 """From logits to tokens, for a whole batch: change the scores, choose, report.
 
-Rows that ask for the same kind of thing are computed in one call, and what nobody asks for is not computed at all. No
-row's token depends on the other rows: the same seed gives the same tokens in any company.
+Rows with the same kind of parameters are computed in one call, and what no row needs is not computed. No row's token
+depends on the other rows: the same seed gives the same tokens in any batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
 import torch
 
+from reference_engine.engine.grammar import Grammars, GrammarState
+from reference_engine.engine.outputs import Candidate, SampledToken
+from reference_engine.engine.request import Request
+from reference_engine.errors import EngineBugError
 from reference_engine.kernels.cpu import best_kernels
-from reference_engine.outputs import Continuation, SampledToken
-from reference_engine.request import Request
 from reference_engine.sampling.blocks import BlockedScores
 from reference_engine.sampling.drawing import draw
+from reference_engine.sampling.history import TokenHistory
 from reference_engine.sampling.overrides import add_bias, forbid_by_grammar, forbid_early_stops
 from reference_engine.sampling.penalties import penalise
 from reference_engine.sampling.reports import best_of_rows, reported
@@ -25,76 +28,106 @@ _FEW = 4  # of so many rows
 
 
 def all_plain(requests: Sequence[Request]) -> bool:
-    """Whether nobody wants anything but the likeliest token."""
+    """Whether every request takes the likeliest token and reports nothing else."""
     return all(request.sampling.is_plain for request in requests)
 
 
 def most_likely(logits: torch.Tensor) -> list[SampledToken]:
-    """What `sample` gives where `all_plain` is true: the largest of each row, the first of equals."""
-    return list(map(SampledToken, _largest(logits)))
+    """What `Sampler.sample` gives where `all_plain` is true: the largest of each row, the first of equals."""
+    return list(map(SampledToken, _argmax(logits)))
 
 
-def sample(logits: torch.Tensor, requests: Sequence[Request]) -> list[SampledToken]:
-    """Chooses the next token of each request.
+class Sampler:
+    """Chooses tokens, and keeps each request's grammar state and token history.
 
     Args:
-        logits: [num_rows, vocab_size] in any float dtype; of no use afterwards, they may be changed in place.
-        requests: one per row.
-
-    Returns:
-        One token per row, with its log-probability where the request asked for it, and with all continuations that may
-        matter where the request is a beam.
+        grammars: compiles those of requests; None where no request may have one.
     """
-    if all_plain(requests):
-        return most_likely(logits)
-    scores = logits.float().contiguous()
-    telling = [row for row, request in enumerate(requests) if request.sampling.logprobs is not None]
-    unchanged = scores[telling] if telling else None
-    beams = [row for row, request in enumerate(requests) if request.sampling.beams is not None]
-    if beams:
-        scores[beams] = _log_probs(scores[beams])
-    # Transformers' order and vLLM's: bias, then penalties.
-    add_bias(scores, requests)
-    penalise(scores, requests)
-    forbid_early_stops(scores, requests)
-    forbid_by_grammar(scores, requests)
-    tokens = _choose(scores, requests)
-    ways = _ways(scores, requests, beams) if beams else {}
-    sampled = [SampledToken(token) for token in tokens]
-    among = {row: [SampledToken(token) for token, _ in found] for row, found in ways.items()}
-    if unchanged is not None:
-        wanted = [requests[row].sampling.logprobs or 0 for row in telling]
-        chosen = [[one.token_id for one in among.get(row, sampled[row : row + 1])] for row in telling]
-        for row, told in zip(telling, reported(unchanged, chosen, wanted), strict=True):
-            sampled[row], among[row] = told[0], told
-    for row, found in ways.items():
-        continuations = tuple(Continuation(one, value) for one, (_, value) in zip(among[row], found, strict=True))
-        sampled[row] = msgspec.structs.replace(sampled[row], continuations=continuations)
-    return sampled
+
+    def __init__(self, grammars: Grammars | None = None) -> None:
+        self._compiled = grammars
+        self._grammars: dict[str, GrammarState] = {}
+        self._histories: dict[str, TokenHistory] = {}
+
+    def start(self, request: Request) -> None:
+        """Compiles the grammars of a request and its siblings, where they have one.
+
+        Raises:
+            EngineBugError: there is a grammar and nothing to compile it with.
+        """
+        for member in (request, *request.siblings):
+            if member.sampling.grammar is not None:
+                if self._compiled is None:
+                    raise EngineBugError("a request has a grammar and this engine has nothing to read it with")
+                self._grammars[member.request_id] = self._compiled.start(member.sampling.grammar)
+
+    def free(self, request_ids: Iterable[str]) -> None:
+        """Forgets requests that have ended."""
+        for request_id in request_ids:
+            self._grammars.pop(request_id, None)
+            self._histories.pop(request_id, None)
+
+    def sample(self, logits: torch.Tensor, requests: Sequence[Request]) -> list[SampledToken]:
+        """Chooses the next token of each request.
+
+        Args:
+            logits: [num_rows, vocab_size] in any float dtype; may be changed in place.
+            requests: one per row.
+
+        Returns:
+            One token per row, with its log-probability and with candidates where the request asked for them.
+        """
+        if all_plain(requests):
+            return most_likely(logits)
+        scores = logits.float().contiguous()
+        reporting = [row for row, request in enumerate(requests) if request.sampling.logprobs is not None]
+        unchanged = scores[reporting] if reporting else None
+        listing = [row for row, request in enumerate(requests) if request.sampling.num_candidates]
+        if listing:
+            scores[listing] = _log_probs(scores[listing])
+        # Transformers' order and vLLM's: bias, then penalties.
+        add_bias(scores, requests)
+        penalise(scores, requests, self._histories)
+        forbid_early_stops(scores, requests)
+        forbid_by_grammar(scores, requests, self._grammars)
+        sampled = [SampledToken(token) for token in _choose(scores, requests)]
+        best = _best_tokens(scores, requests, listing) if listing else {}
+        tokens = {row: [SampledToken(token) for token, _ in pairs] for row, pairs in best.items()}
+        if unchanged is not None:
+            num_alternatives = [requests[row].sampling.logprobs or 0 for row in reporting]
+            chosen = [[token.token_id for token in tokens.get(row, sampled[row : row + 1])] for row in reporting]
+            for row, reports in zip(reporting, reported(unchanged, chosen, num_alternatives), strict=True):
+                sampled[row], tokens[row] = reports[0], reports
+        for row, pairs in best.items():
+            candidates = tuple(
+                Candidate(token, log_prob) for token, (_, log_prob) in zip(tokens[row], pairs, strict=True)
+            )
+            sampled[row] = msgspec.structs.replace(sampled[row], candidates=candidates)
+        return sampled
 
 
 def _log_probs(scores: torch.Tensor) -> torch.Tensor:
-    """What beams add up. A model that computes NaN must not leave a search without beams that anybody waits for."""
+    """Log-probabilities; a model that computes NaN gives the lowest number, so that there are always candidates."""
     return torch.nan_to_num(scores.log_softmax(dim=-1), nan=torch.finfo(scores.dtype).min, neginf=float("-inf"))
 
 
-def _ways(
-    scores: torch.Tensor, requests: Sequence[Request], beams: Sequence[int]
+def _best_tokens(
+    scores: torch.Tensor, requests: Sequence[Request], rows: Sequence[int]
 ) -> dict[int, tuple[tuple[int, float], ...]]:
-    """The best continuations of each beam and their log-probabilities, by its row."""
-    wanted = [requests[row].sampling.num_continuations for row in beams]
-    best = best_of_rows(scores[list(beams)], wanted, np.zeros(len(beams), np.float32))
-    return dict(zip(beams, best, strict=True))
+    """The best tokens of some rows and their log-probabilities, by row."""
+    counts = [requests[row].sampling.num_candidates for row in rows]
+    best = best_of_rows(scores[list(rows)], counts, np.zeros(len(rows), np.float32))
+    return dict(zip(rows, best, strict=True))
 
 
-def _largest(scores: torch.Tensor) -> list[int]:
-    return best_kernels(scores.device, scores.dtype).largest(scores)
+def _argmax(scores: torch.Tensor) -> list[int]:
+    return best_kernels(scores.device, scores.dtype).argmax(scores)
 
 
 def _choose(scores: torch.Tensor, requests: Sequence[Request]) -> list[int]:
     """Token ids, from scores that nothing changes any more."""
     drawn = [row for row, request in enumerate(requests) if not request.sampling.is_greedy]
-    tokens = _largest(scores) if len(drawn) < len(requests) else [0] * len(requests)
+    tokens = _argmax(scores) if len(drawn) < len(requests) else [0] * len(requests)
     if not drawn:
         return tokens
     numbers = uniforms([requests[row].sampling.seed for row in drawn], [requests[row].num_output for row in drawn])
@@ -103,7 +136,8 @@ def _choose(scores: torch.Tensor, requests: Sequence[Request]) -> list[int]:
     blocked = BlockedScores(scores[drawn]) if is_few else BlockedScores(scores).of(np.array(drawn))
     params = [requests[row].sampling for row in drawn]
     for is_truncated, choose in ((True, draw_truncated), (False, draw)):
-        places = np.array([place for place, one in enumerate(params) if one.is_truncated is is_truncated], np.int64)
+        matching = [place for place, sampling in enumerate(params) if sampling.is_truncated is is_truncated]
+        places = np.array(matching, np.int64)
         if len(places):
             chosen = choose(blocked.of(places), [params[place] for place in places], numbers[places])
             for place, token in zip(places, chosen.tolist(), strict=True):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from reference_engine.request import SamplingParams
+from reference_engine.engine.request import SamplingParams
 from reference_engine.sampling.blocks import BlockedScores
 from reference_engine.sampling.ranking import rank, top_k_floors
 
@@ -28,9 +28,9 @@ def draw_truncated(
     Returns:
         Token ids [num_rows].
     """
-    settings = np.array([(one.temperature, one.min_p, one.top_p) for one in params])
+    settings = np.array([(sampling.temperature, sampling.min_p, sampling.top_p) for sampling in params])
     temperatures, min_ps, top_ps = settings[:, 0], settings[:, 1], settings[:, 2]
-    ks = np.array([min(one.top_k, blocked.vocab_size) for one in params])
+    ks = np.array([min(sampling.top_k, blocked.vocab_size) for sampling in params])
     floors, sums = _floors(blocked, temperatures, ks, min_ps, top_ps)
     ranked = rank(blocked, floors)
     limits = np.where(ks > 0, np.minimum(ks, ranked.counts), ranked.counts)
@@ -42,10 +42,10 @@ def draw_truncated(
     sums = np.where(sums > 0, sums, cumulative[:, -1])
     kept = (cumulative - weights < (top_ps * sums)[:, None]) & (weights > 0)
     last = np.maximum(kept.sum(axis=-1) - 1, 0)  # weights fall, so those kept are the first ones
-    everyone = np.arange(len(params))
-    index = (cumulative <= (cumulative[everyone, last] * uniforms)[:, None]).sum(axis=-1)
+    rows = np.arange(len(params))
+    index = (cumulative <= (cumulative[rows, last] * uniforms)[:, None]).sum(axis=-1)
     # Where everything is forbidden nothing is ranked, and any token is as good.
-    return np.minimum(ranked.tokens[everyone, np.minimum(index, last)], blocked.vocab_size - 1)
+    return np.minimum(ranked.tokens[rows, np.minimum(index, last)], blocked.vocab_size - 1)
 
 
 def _floors(

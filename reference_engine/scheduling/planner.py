@@ -1,49 +1,49 @@
 """The next step, from the queues and the state of the cache: a pure function, which changes nothing it is given.
 
-Decodes come first, then prompts under way, then newcomers, each kind in order of rank. When blocks run out, the request
-of the last rank makes room; the one of the first rank therefore always makes progress. A newcomer makes only those give
-way that have a lower priority and a later rank.
+Decodes come first, then running prompts, then waiting requests, each in order of rank. When blocks run out, the request
+of the last rank is preempted; the one of the first rank therefore always makes progress. An admitted request preempts
+only requests of a lower priority and a later rank.
 
-Beams that wait for others of their search compute nothing. They make room before the rest of their search does; and
-where nobody else runs, they give way to the first newcomer: those that they wait for are not before it.
+Paused requests compute nothing until they are resumed. They are preempted before others that were forked from the same
+request; and where only paused ones run, they give way to the first waiting request.
 
-Blocks are counted, not chosen, and with care: a block that two requests share is not counted as free when only one of
-them goes, nor as found when another newcomer was promised it. What was counted is always there when the step is
-carried out; at worst a step does a little less than it could have.
+Blocks are counted, not chosen, and conservatively: a block that two requests share does not count as free when one of
+them is preempted, nor as cached when another admitted request has reserved it. What was counted is available when the
+step is carried out; at worst a step does a little less than it could.
 """
 
 import operator
 from collections.abc import Sequence
 
-from reference_engine.kv_cache.cache import Blocks, Hit, KvCache, holding_of
-from reference_engine.kv_cache.outlook import Outlook
-from reference_engine.request import Request
+from reference_engine.engine.request import Request
+from reference_engine.kv_cache.cache import Blocks, Hit, KvCache
+from reference_engine.kv_cache.projection import FreeBlockProjection
+from reference_engine.scheduling.queues import Queues
 from reference_engine.scheduling.rules import PreemptionName, Rules
 from reference_engine.scheduling.step import Chunk, Step
 
 _START = operator.attrgetter("start")
 
 
-def next_step(running: Sequence[Request], waiting: Sequence[Request], cache: KvCache, rules: Rules) -> Step:
+def next_step(queues: Queues, cache: KvCache, rules: Rules) -> Step:
     """What to do next.
 
     Args:
-        running: requests with blocks, in order of rank.
-        waiting: requests without, in order of rank.
-        cache: asked, not changed.
+        queues: the requests; not changed.
+        cache: not changed.
         rules: the settings.
     """
-    decodes = None if waiting else plain_decodes(running, cache, rules)
-    return draft_step(running, waiting, cache, rules) if decodes is None else decodes
+    decodes = None if queues.waiting else plain_decodes(queues.running, cache, rules)
+    return draft_step(queues, cache, rules) if decodes is None else decodes
 
 
 def plain_decodes(running: Sequence[Request], cache: KvCache, rules: Rules) -> Step | None:
-    """The same as `draft_step`, sooner, where everybody decodes, has room, and nobody waits: most steps.
+    """The result of `draft_step` at a fraction of its cost, for most steps: all requests decode and have room.
 
     Returns:
         None where there is more to decide.
     """
-    if rules.policy == "static" or len(running) > rules.max_num_batched_tokens:
+    if len(running) > rules.max_num_batched_tokens:
         return None
     chunks: list[Chunk] = []
     growing = 0
@@ -51,112 +51,131 @@ def plain_decodes(running: Sequence[Request], cache: KvCache, rules: Rules) -> S
         start = request.num_computed
         if len(request.token_ids) != start + 1 or start < request.prompt_len:  # `is_decoding` and, below, `has_room`
             return None  # without calls: between two runs of the model, code that is new to the caches is what costs
-        is_growing = start >= holding_of(request).room
+        blocks = cache.blocks_of(request)
+        is_growing = start >= blocks.room
         growing += is_growing
-        chunks.append(Chunk(request, start, 1, True, is_growing))
-    if growing and growing * cache.most_for_one_token > min(cache.free()):
+        chunks.append(Chunk(request, blocks.blocks, start, 1, True, is_growing))
+    if growing and growing * cache.max_blocks_per_token > min(cache.free_blocks()):
         return None
     chunks.sort(key=_START)
     return Step(chunks=tuple(chunks))
 
 
-def draft_step(running: Sequence[Request], waiting: Sequence[Request], cache: KvCache, rules: Rules) -> Step:
-    """Whatever there is to decide; arguments as of `next_step`."""
-    draft = _Draft(running, cache, rules)
-    for request in sorted(running, key=lambda one: not one.is_decoding):  # stable: among equals rank decides
-        if not draft.preempted or request in draft.going:
-            draft.go_on(request)
-    if not draft.preempted and not (rules.policy == "static" and running):
-        for request in waiting:
-            if not request.is_settled and (not draft.admit(request) or draft.preempted):
-                break
-    return draft.step()
+def draft_step(queues: Queues, cache: KvCache, rules: Rules) -> Step:
+    """The step in the general case; arguments as of `next_step`."""
+    return Draft(queues, cache, rules).plan()
 
 
-class _Draft:
-    """The step as far as it is planned. Attributes are scratch of one call."""
+class Draft:
+    """A step under construction, for one call of `plan`. Batching policies override single decisions."""
 
-    def __init__(self, running: Sequence[Request], cache: KvCache, rules: Rules) -> None:
+    def __init__(self, queues: Queues, cache: KvCache, rules: Rules) -> None:
+        self._queues = queues
         self._cache = cache
         self._rules = rules
-        self._free = cache.free()
-        self._host = cache.free_on_host()
+        self._free = cache.free_blocks()
+        self._host = cache.free_host_blocks()
         self._budget = rules.max_num_batched_tokens
-        self._seats = rules.max_num_seqs - sum(request.width for request in running)
-        self._outlook = Outlook(cache)
+        self._seats = rules.max_num_seqs - sum(request.width for request in queues.running)
+        self._projection = FreeBlockProjection(cache)
         self._taken: dict[str, Blocks] = {}
         self._chunks: dict[str, Chunk] = {}
         self._admitted: list[tuple[Request, Hit | None]] = []
-        self.going = list(running)
+        self.scheduled = list(queues.running)
         self.preempted: list[tuple[Request, PreemptionName]] = []
 
-    def step(self) -> Step:
-        chunks = tuple(sorted(self._chunks.values(), key=lambda one: (one.length > 1, one.length == 1 and one.start)))
-        return Step(tuple(self.preempted), tuple(self._admitted), chunks, self._padding(chunks))
+    def plan(self) -> Step:
+        """The whole step."""
+        # The sort is stable: equals stay in order of rank.
+        for request in sorted(self._queues.running, key=lambda request: not request.is_decoding):
+            if not self.preempted or request in self.scheduled:
+                self.schedule_running(request)
+        if not self.preempted and self.admits():
+            for request in self._queues.waiting:
+                if request.request_id not in self._queues.paused and (not self.admit(request) or self.preempted):
+                    break
+        by_kind = sorted(self._chunks.values(), key=lambda chunk: (chunk.length > 1, chunk.length == 1 and chunk.start))
+        chunks = tuple(by_kind)
+        return Step(tuple(self.preempted), tuple(self._admitted), chunks, self.padding(chunks))
 
-    def go_on(self, request: Request) -> None:
-        """Plan a running request's next chunk; others, or it itself, may have to make room."""
-        length = self._length(request, request.num_computed)
-        if request.is_done or not length:
+    def admits(self) -> bool:
+        """Whether waiting requests may be admitted."""
+        return True
+
+    def victims(self) -> Sequence[Request]:
+        """The running requests that can be preempted."""
+        return self.scheduled
+
+    def padding(self, chunks: Sequence[Chunk]) -> tuple[int, ...]:  # noqa: ARG002 (policies that pad use it)
+        """Lengths of the padding rows."""
+        return ()
+
+    def schedule_running(self, request: Request) -> None:
+        """Plans a running request's next chunk; may preempt others, or the request itself."""
+        length = self.chunk_length(request, request.num_computed)
+        if not length:
             return
         end = request.num_computed + length
         need = self._cache.need(request, end)
         while not self._fits(need):
-            victim = max((one for one in self.going if not one.is_done), key=_yielding)
+            victim = max(self.victims(), key=self._preemption_key)
             self._preempt(victim)
             if victim is request:
                 return
         self._plan(request, request.num_computed, length, need, takes_blocks=not self._cache.has_room(request, end))
 
     def admit(self, request: Request) -> bool:
-        """Plan a newcomer's first chunk; False where it must wait, and all behind it with it."""
-        hit = None if request.is_swapped else self._cache.lookup(request)
+        """Plans a waiting request's first chunk; False where it must wait, and all behind it, too."""
+        hit = None if self._cache.is_swapped(request) else self._cache.lookup(request)
         start = request.num_computed if hit is None else hit.num_tokens
-        length = self._length(request, start)
+        length = self.chunk_length(request, start)
         if not length:
             return False
         need = self._cache.need_to_admit(request, hit, start + length)
-        if not self._make_way(request, hit, need):
+        if not self._make_room(request, hit, need):
             return False
-        self.going.append(request)
+        self.scheduled.append(request)
         self._admitted.append((request, hit))
         self._seats -= request.width
         self._plan(request, start, length, need)
         return True
 
-    def _length(self, request: Request, start: int) -> int:
-        """How many tokens to compute now."""
-        wanted = request.num_tokens - start
-        if self._rules.policy == "static":
-            return wanted
-        if self._rules.policy == "no_chunking" and wanted > self._budget:
+    def chunk_length(self, request: Request, start: int) -> int:
+        """Tokens of a request to compute in this step."""
+        length = request.num_tokens - start
+        if self._rules.policy == "no_chunking" and length > self._budget:
             # A prompt longer than the budget would never fit: it goes alone, beside the decodes.
             is_first = all(chunk.request.is_decoding for chunk in self._chunks.values())
-            return wanted if is_first and self._budget > 0 else 0
-        return min(wanted, self._budget)
+            return length if is_first and self._budget > 0 else 0
+        return min(length, self._budget)
 
-    def _make_way(self, request: Request, hit: Hit | None, need: Blocks) -> bool:
-        """Room and a seat for a newcomer, at the cost of requests of a lower priority where need be."""
-        is_stuck = all(one.is_settled for one in self.going)
-        losers = sorted(
-            (one for one in self.going if is_stuck or (one.priority > request.priority and one.rank > request.rank)),
-            key=_yielding,
+    def _make_room(self, request: Request, hit: Hit | None, need: Blocks) -> bool:
+        """Frees blocks and seats for an admission, by preempting requests of a lower priority if needed."""
+        rank_of = self._queues.rank_of
+        all_paused = all(running.request_id in self._queues.paused for running in self.scheduled)
+        candidates = sorted(
+            (
+                running
+                for running in self.scheduled
+                if all_paused or (running.priority > request.priority and rank_of(running) > rank_of(request))
+            ),
+            key=self._preemption_key,
         )
-        room, seats, outlook = list(self._free), self._seats, self._outlook.copy()
+        room, seats, projection = list(self._free), self._seats, self._projection.copy()
         if hit is not None:
-            outlook.promise(hit)
+            projection.reserve(hit)
         chosen = 0
         while seats < request.width or any(map(int.__gt__, need, room)):
-            if chosen == len(losers):
+            if chosen == len(candidates):
                 return False
             chosen += 1
-            loser = losers[-chosen]
-            seats += loser.width
-            room = [have + own for have, own in zip(room, self._would_free(loser, outlook), strict=True)]
+            candidate = candidates[-chosen]
+            seats += candidate.width
+            room = [have + own for have, own in zip(room, self._would_free(candidate, projection), strict=True)]
         if hit is not None:
-            self._outlook.promise(hit)
-        for loser in reversed(losers[len(losers) - chosen :]):
-            self._preempt(loser)
+            self._projection.reserve(hit)
+        for candidate in reversed(candidates[len(candidates) - chosen :]):
+            self._preempt(candidate)
         return True
 
     def _fits(self, need: Blocks) -> bool:
@@ -166,17 +185,18 @@ class _Draft:
         self._free = [have - taken for have, taken in zip(self._free, need, strict=True)]
         self._taken[request.request_id] = need
         is_sampled = start + length == request.num_tokens
-        self._chunks[request.request_id] = Chunk(request, start, length, is_sampled, takes_blocks)
+        tables = self._cache.blocks_of(request).blocks
+        self._chunks[request.request_id] = Chunk(request, tables, start, length, is_sampled, takes_blocks)
         self._budget -= length
 
-    def _would_free(self, victim: Request, outlook: Outlook) -> Blocks:
+    def _would_free(self, victim: Request, projection: FreeBlockProjection) -> Blocks:
         taken = self._taken.get(victim.request_id)
-        own = outlook.give_up(victim)
+        own = projection.release(victim)
         return own if taken is None else tuple(map(int.__add__, own, taken))
 
     def _preempt(self, victim: Request) -> None:
-        freed = self._would_free(victim, self._outlook)
-        self.going.remove(victim)
+        freed = self._would_free(victim, self._projection)
+        self.scheduled.remove(victim)
         planned = self._chunks.pop(victim.request_id, None)
         self._taken.pop(victim.request_id, None)
         self._budget += planned.length if planned else 0
@@ -190,15 +210,7 @@ class _Draft:
             self._host = list(map(int.__sub__, self._host, held))
         self.preempted.append((victim, "swap" if can_swap else "recompute"))
 
-    def _padding(self, chunks: Sequence[Chunk]) -> tuple[int, ...]:
-        if self._rules.policy != "static":
-            return ()
-        longest = max((chunk.length for chunk in chunks), default=0)
-        short = [longest - chunk.length for chunk in chunks if chunk.length < longest]
-        return (*short, *(1 for request in self.going if request.is_done))
-
-
-def _yielding(request: Request) -> tuple[int, int, bool, int]:
-    """In what order requests make room: the largest first. That is their rank, but for beams that wait for others."""
-    rank = request.rank
-    return (rank.due_step, rank.number, request.is_settled, rank.fork)
+    def _preemption_key(self, request: Request) -> tuple[int, int, bool, int]:
+        """Sort key of preemption, largest first: the rank, but paused forks of a request before others."""
+        rank = self._queues.rank_of(request)
+        return (rank.due_step, rank.number, request.request_id in self._queues.paused, rank.fork)

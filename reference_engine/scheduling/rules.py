@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-PolicyName = Literal["continuous", "no_chunking", "static"]
+PolicyName = Literal["continuous", "no_chunking"]
 PreemptionName = Literal["recompute", "swap"]
 """How a request makes room for others and comes back (PagedAttention, SOSP'23, §4.5)."""
 
@@ -17,8 +17,7 @@ class Rules:
         max_num_batched_tokens: tokens per step, at least max_num_seqs.
         policy: `continuous`: requests join and leave after every step (Orca, OSDI'22), and long prompts are cut into
             chunks that fill what the decodes leave of the token budget (Sarathi-Serve, OSDI'24). `no_chunking`: the
-            same with every prompt in one piece. `static`: a batch is formed, padded to its longest prompt, and the
-            next one waits until its last member has finished; members that have finished are computed with the rest.
+            same with every prompt in one piece. Static batching is `ablations/static_batching.py`.
         preemption: what becomes of the blocks of a request that has to make room; `swap` falls back on `recompute`
             where host memory is full.
         patience_steps: by how many steps one level of priority sends a request forward in the queue. A request can

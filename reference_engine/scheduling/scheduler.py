@@ -1,24 +1,23 @@
-"""The queues, and the carrying out of what the planner decides. Pure Python, no torch.
+"""Owns the queues and carries out what the planner decides. Pure Python, no torch.
 
-Rank decides who comes first: the step in which a request arrived, and `patience_steps` more for each level of priority.
-A preempted request keeps its rank. What is computed stays findable for later requests with the same beginning.
+Rank is the step of arrival, plus `patience_steps` for each level of priority. A preempted request keeps its rank, and
+what it has computed stays cached for later requests with the same prefix.
 """
 
-import bisect
-
+from reference_engine.engine.limits import check_queue
+from reference_engine.engine.outputs import Occupancy
+from reference_engine.engine.request import Request
 from reference_engine.errors import EngineBugError
-from reference_engine.kv_cache.cache import Hit, KvCache, holding_of
-from reference_engine.kv_cache.moves import Moves
-from reference_engine.limits import check_queue
-from reference_engine.outputs import Occupancy
-from reference_engine.request import Rank, Request
+from reference_engine.kv_cache.block_copies import BlockCopies
+from reference_engine.kv_cache.cache import Hit, KvCache
 from reference_engine.scheduling.planner import next_step
+from reference_engine.scheduling.queues import Queues, Rank
 from reference_engine.scheduling.rules import PreemptionName, Rules
 from reference_engine.scheduling.step import Step
 
 
 class Scheduler:
-    """Owns the queues and what requests hold of the cache.
+    """The queues, and the operations on them.
 
     Args:
         cache: the KV blocks.
@@ -26,8 +25,8 @@ class Scheduler:
 
     Attributes:
         num_arrived: requests that were ever added.
-        num_preemptions: times a request lost its blocks.
-        num_swaps: those of them after which nothing is computed again.
+        num_preemptions: times that a request was preempted.
+        num_swaps: those of them that moved the blocks to host memory.
     """
 
     def __init__(self, cache: KvCache, rules: Rules) -> None:
@@ -36,188 +35,188 @@ class Scheduler:
         self.num_preemptions = 0
         self.num_swaps = 0
         self._rules = rules
-        self._waiting: list[Request] = []  # these two in order of rank
-        self._running: list[Request] = []
+        self._queues = Queues()
         self._requests: dict[str, Request] = {}
+        self._ended: list[str] = []
         self._num_forks = 0
         self._num_steps = 0
 
     @property
     def num_waiting(self) -> int:
         """Requests without blocks."""
-        return len(self._waiting)
+        return len(self._queues.waiting)
 
     @property
     def num_running(self) -> int:
         """Requests with blocks that have not ended."""
-        if self._rules.policy != "static":
-            return len(self._running)  # whoever is done has left
-        return sum(not request.is_done for request in self._running)
+        return len(self._queues.running)
 
     @property
     def free_seats(self) -> int:
-        """Sequences that could run beside those that do; below 0 where several answers were promised seats."""
-        promised = sum([len(request.siblings) for request in self._running])
-        return self._rules.max_num_seqs - len(self._running) - promised
+        """Sequences that could run in addition; negative where siblings have reserved more seats than there are."""
+        reserved = sum([len(request.siblings) for request in self._queues.running])
+        return self._rules.max_num_seqs - len(self._queues.running) - reserved
 
     def occupancy(self) -> Occupancy:
         """See :meth:`KvCache.occupancy`."""
-        return self.cache.occupancy(self._running)
+        return self.cache.occupancy(self._queues.running)
 
     def add(self, request: Request) -> None:
-        """Queues a request; it must fit into the cache when alone.
+        """Queues a request, which must fit into the cache when alone.
 
         Raises:
-            QueueFullError: as many wait as may.
+            QueueFullError: as many requests wait as may.
         """
-        most = self._rules.max_waiting
-        if most is not None:
-            check_queue(most, len(self._waiting), self.free_seats)
+        max_waiting = self._rules.max_waiting
+        if max_waiting is not None:
+            check_queue(max_waiting, len(self._queues.waiting), self.free_seats)
         if request.request_id in self._requests:
             raise EngineBugError(f"there is a request {request.request_id} already")
         due = self._num_steps + request.priority * self._rules.patience_steps
-        request.rank = Rank(due, self.num_arrived)
+        self._queues.ranks[request.request_id] = Rank(due, self.num_arrived)
         self.num_arrived += 1
-        self.cache.enter(request)
+        self.cache.add(request)
         self._requests[request.request_id] = request
-        _insert(self._waiting, request)
+        self._queues.insert(self._queues.waiting, request)
 
     def remove(self, request_id: str) -> None:
-        """Forgets a finished or cancelled request and frees its blocks; one that is not here is no mistake.
-
-        A beam takes its whole search with it.
-        """
+        """Forgets a finished or cancelled request and frees its blocks; unknown ids are ignored."""
         request = self._requests.get(request_id)
-        if request is None:
-            return
-        for one in [request] if request.search is None else request.search.beams:
-            self.drop(one)
-        self._end_batch()
+        if request is not None:
+            (self._queues.running if request in self._queues.running else self._queues.waiting).remove(request)
+            self._free(request)
 
-    def drop(self, request: Request) -> None:
-        """Forgets one request that is here and frees its blocks."""
-        del self._requests[request.request_id]
-        (self._running if request in self._running else self._waiting).remove(request)
-        self.cache.release(request)
+    def _free(self, request: Request) -> None:
+        """Forgets a request that has left the queues, and everything kept for it."""
+        del self._requests[request.request_id], self._queues.ranks[request.request_id]
+        self._queues.paused.discard(request.request_id)
+        self.cache.free(request)
+        self._ended += [ended.request_id for ended in (request, *request.siblings)]
+
+    def take_ended(self) -> list[str]:
+        """Ids of the requests that have ended since the last call, so that others can free what they keep for them."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def pause(self, request: Request) -> None:
+        """Gives a request, running or waiting, nothing to compute until it is resumed or removed."""
+        self._queues.paused.add(request.request_id)
+
+    def resume(self, request: Request) -> None:
+        """Ends a pause."""
+        self._queues.paused.discard(request.request_id)
+
+    def has(self, request: Request) -> bool:
+        """Whether a request is in one of the queues."""
+        return request.request_id in self._requests
 
     def fork(self, parent: Request, child: Request) -> None:
-        """Lets a new request go on from what another has computed.
+        """Adds a request that continues from what another has computed, and shares its blocks.
 
-        It runs as its parent does; where no seat is left, it waits and shares nothing.
+        It runs or waits as its parent does; where no seat is left, it waits and shares nothing.
 
         Args:
             parent: running, or waiting.
-            child: new; its tokens begin with those of the parent that are computed.
+            child: new; its tokens start with the parent's computed ones.
         """
         self._num_forks += 1
-        child.rank, child.priority = parent.rank._replace(fork=self._num_forks), parent.priority
-        is_running = parent in self._running
+        self._queues.ranks[child.request_id] = self._queues.rank_of(parent)._replace(fork=self._num_forks)
+        child.priority = parent.priority
+        is_running = parent in self._queues.running
         if is_running and self.free_seats <= 0:
             is_running = False
             child.num_computed = 0
-            self.cache.enter(child)
+            self.cache.add(child)
         else:
             self.cache.fork(parent, child)
         self._requests[child.request_id] = child
-        _insert(self._running if is_running else self._waiting, child)
+        self._queues.insert(self._queues.running if is_running else self._queues.waiting, child)
 
-    def schedule(self) -> tuple[Step, Moves]:
-        """The next step and what must be copied before it. Its chunks are empty when there is no work.
+    def schedule(self) -> tuple[Step, BlockCopies]:
+        """The next step, and the block copies that it needs first. It has no chunks when there is no work.
 
         Raises:
-            EngineBugError: requests wait, nothing runs and nothing can be admitted: they would wait forever.
+            EngineBugError: requests wait that can never be admitted.
         """
         self._num_steps += 1
-        self._end_batch()  # its last member may have made room
-        if self._waiting:
-            self._publish()
-        step = next_step(self._running, self._waiting, self.cache, self._rules)
-        moves = Moves()
+        if self._queues.waiting:
+            self._cache_blocks()
+        step = self._plan()
+        copies = BlockCopies()
         for request, how in step.preempted:
-            self._preempt(request, how, moves)
+            self._preempt(request, how, copies)
         for request, hit in step.admitted:
             self._admit(request, hit)
         for request, hit in step.admitted:
             if hit is None:
-                self.cache.swap_in(request, moves)
+                self.cache.swap_in(request, copies)
         for chunk in step.chunks:
             end = chunk.start + chunk.length
             if chunk.takes_blocks:
-                self.cache.make_writable(chunk.request, end, moves)
+                self.cache.make_writable(chunk.request, end, copies)
             # Counted as computed before it is, as in vLLM: after the model, all of this is far from the processor.
             chunk.request.num_computed = end
-        if self._waiting and not self._running and not step.preempted:
-            raise EngineBugError(f"request {self._waiting[0].request_id} can never be admitted")
-        return step, moves
+        if self._queues.waiting and not self._queues.running and not step.preempted:
+            raise EngineBugError(f"request {self._queues.waiting[0].request_id} can never be admitted")
+        return step, copies
+
+    def _plan(self) -> Step:
+        return next_step(self._queues, self.cache, self._rules)
 
     def complete(self) -> None:
-        """Takes note that what was planned has been computed."""
+        """Releases blocks that have left a window in the step that was computed."""
         if self.cache.has_windows:
-            for request in self._running:
-                self.cache.hide(request)
+            for request in self._queues.running:
+                self.cache.free_out_of_window(request)
 
-    def forget_all(self) -> None:
-        """Makes sure that nothing computed so far is found by a later request."""
-        self._publish()
-        self.cache.forget_all()
+    def reset_prefix_cache(self) -> None:
+        """Empties the prefix cache; requests go on with their blocks."""
+        self._cache_blocks()
+        self.cache.reset_prefix_cache()
 
     def finish(self, request: Request) -> None:
-        """Ends a running request. A static batch keeps its members until the last one has ended."""
-        if self._rules.policy != "static":
-            self.remove(request.request_id)
-            return
-        request.is_done = True
-        self._end_batch()
+        """Ends a running request."""
+        self.remove(request.request_id)
 
     def check_integrity(self) -> None:
-        """Raises BlockAccountingError or EngineBugError unless queues, tables and pools tell the same story."""
-        both = [*self._running, *self._waiting]
-        if {id(one) for one in both} != {id(one) for one in self._requests.values()} or len(both) != len(
-            self._requests
-        ):
+        """Raises BlockAccountingError or EngineBugError unless queues, block tables and pools agree."""
+        queued = [*self._queues.running, *self._queues.waiting]
+        if {id(request) for request in queued} != {id(request) for request in self._requests.values()} or len(
+            queued
+        ) != len(self._requests):
             raise EngineBugError("the queues and the list of requests disagree")
-        for queue in (self._running, self._waiting):
-            if queue != sorted(queue, key=lambda one: one.rank):
+        for queue in (self._queues.running, self._queues.waiting):
+            if queue != sorted(queue, key=self._queues.rank_of):
                 raise EngineBugError("a queue is not in order of rank")
-        for request in self._waiting:
-            if any(True for table in holding_of(request).tables for _ in table.held()):
+        for request in self._queues.waiting:
+            if any(True for table in self.cache.blocks_of(request).tables for _ in table.held()):
                 raise EngineBugError(f"request {request.request_id} waits and holds blocks")
-        for search in {id(one.search): one.search for one in both if one.search is not None}.values():
-            search.check_integrity([one for one in both if one.search is search])
-        self.cache.check_integrity(both)
+        if self._queues.ranks.keys() != self._requests.keys():
+            raise EngineBugError("ranks are kept of other requests than those in the queues")
+        if not self._queues.paused <= self._requests.keys():
+            raise EngineBugError("a request is paused that is in no queue")
+        self.cache.check_integrity(queued)
 
-    def _publish(self) -> None:
-        """What is computed matters to newcomers only: until there are some, steps are spared the hashing."""
-        for request in self._running:
-            self.cache.publish(request)
-
-    def _end_batch(self) -> None:
-        """Frees what a static batch holds when its last member has ended."""
-        if self._rules.policy == "static" and self._running and all(request.is_done for request in self._running):
-            for request in self._running:
-                del self._requests[request.request_id]
-                self.cache.release(request)
-            self._running.clear()
+    def _cache_blocks(self) -> None:
+        """Hashes full blocks. Only admissions look them up, so steps without waiting requests skip it."""
+        for request in self._queues.running:
+            self.cache.cache_blocks(request)
 
     def _admit(self, request: Request, hit: Hit | None) -> None:
-        self._waiting.remove(request)
-        _insert(self._running, request)
+        self._queues.waiting.remove(request)
+        self._queues.insert(self._queues.running, request)
         if hit is None:
             return
-        self.cache.open(request, hit)
+        self.cache.attach_prefix(request, hit)
         if request.num_cached_tokens is None and self.cache.prefix_caching:
-            request.num_cached_tokens = hit.num_tokens  # not when it finds its own blocks after a preemption
+            request.num_cached_tokens = hit.num_tokens  # not its own blocks after a preemption
 
-    def _preempt(self, victim: Request, how: PreemptionName, moves: Moves) -> None:
-        self._running.remove(victim)
+    def _preempt(self, victim: Request, how: PreemptionName, copies: BlockCopies) -> None:
+        self._queues.running.remove(victim)
         if how == "swap":
-            self.cache.swap_out(victim, moves)
+            self.cache.swap_out(victim, copies)
             self.num_swaps += 1
         else:
             self.cache.release(victim)
-        _insert(self._waiting, victim)
+        self._queues.insert(self._queues.waiting, victim)
         self.num_preemptions += 1
-
-
-def _insert(queue: list[Request], request: Request) -> None:
-    bisect.insort(queue, request, key=lambda one: one.rank)

@@ -1,9 +1,11 @@
 """What one step of the engine computes."""
 
+from array import array
+
 import msgspec
 
+from reference_engine.engine.request import Request
 from reference_engine.kv_cache.cache import Hit
-from reference_engine.request import Request
 from reference_engine.scheduling.rules import PreemptionName
 
 
@@ -12,6 +14,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         request: whose.
+        block_tables: its own, one for each group of layers; they grow with it.
         start: tokens in the cache before the step.
         length: at least 1.
         is_sampled: whether it reaches the end of what is known, so that its last row gives the next token.
@@ -19,6 +22,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     """
 
     request: Request
+    block_tables: "list[array[int]]"
     start: int
     length: int
     is_sampled: bool

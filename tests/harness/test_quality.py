@@ -21,9 +21,9 @@ from harness.conduct.run import create_run, run_experiment
 from harness.experiment.config import Experiment, experiment_from
 from harness.quality import asks_logprobs, check_quality
 from harness.traffic.planner import traffic_planner
-from reference_engine.config import EngineConfig
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.request import SamplingParams
 from reference_engine.offline import generate, load_engine
-from reference_engine.request import SamplingParams
 from results.frames import FrameAppender
 from results.quality import QualityRecord
 from results.records import Outcome, Phase, StreamRecord, TrialPlan, TrialRecord, Verdict, Window

@@ -16,15 +16,15 @@ from aiohttp.test_utils import TestClient, TestServer
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from reference_engine import assembly
-from reference_engine.config import EngineConfig
-from reference_engine.core import loop as core_loop
+from reference_engine.engine import assembly
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.outputs import SampledToken
 from reference_engine.offline import load_engine
-from reference_engine.outputs import SampledToken
 from reference_engine.parallel.group import connect
 from reference_engine.parallel.messages import decode_batch, encode
-from reference_engine.server import make_app
-from reference_engine.service import Service
+from reference_engine.serving.core import loop as core_loop
+from reference_engine.serving.server import make_app
+from reference_engine.serving.service import Service
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MERGES = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("Ġ", "w"), ("o", "r"), ("Ġw", "or")]
@@ -251,7 +251,7 @@ class FakeRunner:
         self.script = deque(script)
         self.steps = []
 
-    def run(self, step, moves):
+    def run(self, step, copies):
         self.steps.append([(chunk.request.request_id, chunk.start, chunk.length) for chunk in step.chunks])
         sampled = [chunk for chunk in step.chunks if chunk.is_sampled]
         return [token for chunk in sampled for token in [self.token(chunk)] * chunk.request.width]

@@ -6,10 +6,10 @@ from collections import Counter
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from reference_engine.engine.limits import Limits
+from reference_engine.engine.request import BeamParams
 from reference_engine.errors import QueueFullError
 from reference_engine.kv_cache.block_table import Visible
-from reference_engine.limits import Limits
-from reference_engine.request import BeamParams
 from tests.reference_engine.stepping import Bench, RememberingRunner, beginnings, next_token, request, search
 
 VOCABULARY = 2  # few tokens, so that prompts often begin alike
@@ -48,9 +48,9 @@ class Life(RuleBasedStateMachine):
             self.runner, blocks=blocks, size=size, seqs=seqs, tokens=TOKENS, caching=caching, visible=visible,
             host=host, run=run, policy=policy, patience_steps=20, max_waiting=12,
         )  # fmt: skip
-        self.bench.engine.limits = Limits(1000, -(-self.room // size), size, 10_000, seqs)
+        self.bench.engine.core.limits = Limits(1000, -(-self.room // size), size, 10_000, seqs)
         self.seqs, self.policy, self.can_fork = seqs, policy, run == 1
-        self.live, self.made, self.counts, self.told = {}, 0, Counter(), {}
+        self.live, self.made, self.counts, self.told, self.families = {}, 0, Counter(), {}, {}
 
     @rule(
         prompt=st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=20),
@@ -76,6 +76,7 @@ class Life(RuleBasedStateMachine):
             return
         self.counts["forked"] += n - 1
         self.live |= {member.request_id: member for member in family}
+        self.families |= {member.request_id: family for member in family}
 
     @precondition(lambda self: getattr(self, "live", None))
     @rule(data=st.data())
@@ -85,13 +86,13 @@ class Life(RuleBasedStateMachine):
 
     def drop(self, name):
         one = self.live[name]
-        if one.search is not None:
-            for member in one.search.members:
+        if one.sampling.beams is not None:
+            for member in self.families[name]:
                 del self.live[member.request_id]
                 self.told.pop(member.request_id, None)
                 self.bench.engine.cancel(member.request_id)
             return
-        if "/" in name and one.holding is None:
+        if "/" in name and name not in self.bench.scheduler._requests:
             return  # not forked off yet: it goes with its leader
         for member in (one, *one.siblings):
             del self.live[member.request_id]
@@ -117,7 +118,7 @@ class Life(RuleBasedStateMachine):
         )  # fmt: skip
         for output in report.outputs:
             one = self.live[output.request_id]
-            if one.search is not None:
+            if one.sampling.beams is not None:
                 self.listen(one, output)
                 continue
             expected = next_token(beginnings(one.token_ids[:-1]), VOCABULARY, one.request_id)
@@ -131,7 +132,7 @@ class Life(RuleBasedStateMachine):
         told = self.told.setdefault(one.request_id, [])
         told.append(output.token.token_id)
         if output.finish_reason:
-            members = one.search.members
+            members = self.families[one.request_id]
             assert told == search(one.token_ids[: one.prompt_len], one.sampling)[members.index(one)]
             assert output.finish_reason == ("stop" if told[-1] == 5 else "length")
             self.counts["searched"] += 1
@@ -139,17 +140,19 @@ class Life(RuleBasedStateMachine):
 
     def settled(self, *, robbed=False):
         """Beams that wait for others, or those of them that have lost their blocks."""
-        waiting = self.bench.scheduler._waiting
-        return sum(one.is_settled and (not robbed or one in waiting) for one in self.live.values())
+        queues = self.bench.scheduler._queues
+        ids = {one.request_id for one in queues.waiting} if robbed else self.live.keys()
+        return len(queues.paused & ids)
 
     def released(self):
-        return sum(table.blocks.count(-1) for one in self.live.values() if one.holding for table in one.holding.tables)
+        kept = self.bench.scheduler.cache._blocks
+        return sum(table.blocks.count(-1) for name in self.live.keys() & kept for table in kept[name].tables)
 
     @invariant()
     def audited(self):
         if hasattr(self, "bench"):
             self.bench.engine.check_integrity()
-            assert sum(one.width for one in self.bench.scheduler._running) <= self.seqs
+            assert sum(one.width for one in self.bench.scheduler._queues.running) <= self.seqs
 
     def teardown(self):
         """Left alone, every request ends, and every block is free."""

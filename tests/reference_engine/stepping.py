@@ -1,13 +1,17 @@
 """An engine around a fake runner, step by step, and a runner that knows what every slot of the cache holds."""
 
-from reference_engine.beam_search import BeamSearch
-from reference_engine.engine import Engine
+from reference_engine.ablations.contiguous import RunPool
+from reference_engine.ablations.static_batching import StaticScheduler
+from reference_engine.engine.beam_engine import BeamSearchEngine
+from reference_engine.engine.beam_search import BeamSearch
+from reference_engine.engine.limits import Limits
+from reference_engine.engine.outputs import Candidate, SampledToken
+from reference_engine.engine.request import Request, SamplingParams
+from reference_engine.engine.step import Engine
 from reference_engine.kv_cache.block_pool import BlockPool
 from reference_engine.kv_cache.block_table import EVERYTHING, RELEASED
 from reference_engine.kv_cache.cache import Group, KvCache
-from reference_engine.limits import Limits
-from reference_engine.outputs import Continuation, SampledToken
-from reference_engine.request import Request, SamplingParams
+from reference_engine.sampling import Sampler
 from reference_engine.scheduling.planner import draft_step, plain_decodes
 from reference_engine.scheduling.rules import Rules
 from reference_engine.scheduling.scheduler import Scheduler
@@ -28,21 +32,33 @@ class Bench:
         visible=(EVERYTHING,),
         host=0,
         run=1,
+        policy="continuous",
         **rules,
     ):
         self.now = 0.0
         self.short_cuts = 0
         self.groups = [
-            Group(BlockPool(blocks, size, run), sees, BlockPool(host, size) if host else None) for sees in visible
+            Group(
+                BlockPool(blocks, size) if run == 1 else RunPool(blocks, size, run),
+                sees,
+                BlockPool(host, size) if host else None,
+            )
+            for sees in visible
         ]
         self.pool = self.groups[0].pool
         self.runner = runner
         rules = Rules(
-            max_num_seqs=seqs, max_num_batched_tokens=tokens, preemption="swap" if host else "recompute", **rules
+            max_num_seqs=seqs,
+            max_num_batched_tokens=tokens,
+            policy="continuous" if policy == "static" else policy,
+            preemption="swap" if host else "recompute",
+            **rules,
         )
-        self.scheduler = Scheduler(KvCache(self.groups, prefix_caching=caching), rules)
+        kind = StaticScheduler if policy == "static" else Scheduler
+        self.scheduler = kind(KvCache(self.groups, prefix_caching=caching), rules)
         limits = Limits(1000, blocks, size, 10_000, seqs)
-        self.engine = Engine(self.scheduler, runner, limits, clock=lambda: self.now)
+        core = Engine(self.scheduler, runner, limits, clock=lambda: self.now)
+        self.engine = BeamSearchEngine(core, clock=lambda: self.now)
 
     def add(self, *requests):
         for one in requests:
@@ -57,9 +73,11 @@ class Bench:
     def check_short_cut(self):
         """Where the planner knows the step without deciding anything, it is the one that it would decide on."""
         one = self.scheduler
-        soon = None if one._waiting else plain_decodes(one._running, one.cache, one._rules)
+        if isinstance(one, StaticScheduler):
+            return  # it decides on every step
+        soon = None if one._queues.waiting else plain_decodes(one._queues.running, one.cache, one._rules)
         if soon is not None:
-            assert soon == draft_step(one._running, one._waiting, one.cache, one._rules)
+            assert soon == draft_step(one._queues, one.cache, one._rules)
             self.short_cuts += 1
 
     def steps(self, count):
@@ -74,6 +92,11 @@ class Bench:
         while self.engine.has_work:
             reports.append(self.step())
         return reports
+
+
+def sample(logits, requests):
+    """A token for each of several requests that nobody has sampled for before."""
+    return Sampler().sample(logits, requests)
 
 
 def request(name, prompt=4, output=3, salt=None, priority=0, n=1, **sampling):
@@ -103,11 +126,11 @@ class RememberingRunner:
         self.padding = []
         self.copies = 0
 
-    def run(self, step, moves):
+    def run(self, step, copies):
         self.padding.append(step.padding)
-        self.copies += len(moves.copies)
-        for kind, source, target in (("to_host", "", "host"), ("to_device", "host", ""), ("copies", "", "")):
-            for group, read, write in getattr(moves, kind):
+        self.copies += len(copies.within)
+        for kind, source, target in (("to_host", "", "host"), ("to_device", "host", ""), ("within", "", "")):
+            for group, read, write in getattr(copies, kind):
                 for place in range(self.block_size):
                     self.slots[target, group, write, place] = self.slots.get((source, group, read, place))
         self.steps.append([(chunk.request.request_id, chunk.start, chunk.length) for chunk in step.chunks])
@@ -121,20 +144,20 @@ class RememberingRunner:
                     f"{chunk.request.request_id} reads what is not its own"
                 )
         return [
-            SampledToken(0, continuations=continuations(chunk.request.token_ids))
-            if one.sampling.beams
+            SampledToken(0, candidates=candidates(chunk.request.token_ids))
+            if one.sampling.num_candidates
             else SampledToken(next_token(expected, self.vocabulary, one.request_id))
             for chunk, expected in zip(step.chunks, known, strict=True)
             if chunk.is_sampled
-            for one in chunk.request.takers
+            for one in chunk.request.output_sequences
         ]
 
     def places(self, chunk, positions):
         """The slots of these positions in each group, those that no token of the chunk sees left out."""
-        for group, (sees, table) in enumerate(zip(self.visible, chunk.request.holding.tables, strict=True)):
+        for group, (sees, table) in enumerate(zip(self.visible, chunk.block_tables, strict=True)):
             for position in positions:
                 if sees.window is None or position > chunk.start - sees.window or position < sees.sinks:
-                    block = table.blocks[position // self.block_size]
+                    block = table[position // self.block_size]
                     assert block != RELEASED, f"{chunk.request.request_id} gave back what it still sees"
                     yield ("", group, block, position % self.block_size), position
 
@@ -153,10 +176,10 @@ def next_token(numbers, vocabulary, name=""):
     return (numbers[-1] + (int(name.split("/")[1]) if "/" in name else 0)) % vocabulary
 
 
-def continuations(token_ids):
-    """All tokens that the runner knows as continuations of a beam, best first."""
+def candidates(token_ids):
+    """All tokens that the runner knows as candidates of a beam, best first."""
     last = beginnings(token_ids)[-1]
-    ways = [Continuation(SampledToken(token), -(hash((last, token)) % 1000) / 100) for token in range(6)]
+    ways = [Candidate(SampledToken(token), -(hash((last, token)) % 1000) / 100) for token in range(6)]
     return tuple(sorted(ways, key=lambda way: -way.log_prob))
 
 
@@ -165,6 +188,6 @@ def search(prompt, params):
     rules = BeamSearch(params.beams, params.stop_token_ids, params.max_tokens)
     while rules.beams:
         rules.advance(
-            [continuations([*prompt, *(token.token_id for token in beam.tokens)]) for beam in rules.beams]
+            [candidates([*prompt, *(token.token_id for token in beam.tokens)]) for beam in rules.beams]
         )  # fmt: skip
     return [[token.token_id for token in one.tokens] for one in rules.hypotheses]

@@ -4,11 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_engine.attention.base import Span, slot_mapping
-from reference_engine.attention.naive import NaiveAttention
 from reference_engine.attention.torch_backend import TorchAttention
 from reference_engine.kv_cache.block_table import RELEASED, Visible
 from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
 from reference_engine.kv_cache.storage import allocate_storage
+from tests.reference_engine.naive_attention import NaiveAttention
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK = 4, 2, 8, 4
 
@@ -110,7 +110,7 @@ def test_windows_and_sinks_equal_the_naive_twin_without_the_blocks_that_were_giv
     visible = Visible(window, sinks)
     spans = []
     for held, (start, length) in zip(spread_blocks([start + length for start, length in shape]), shape, strict=True):
-        for index in visible.hidden_blocks(start, BLOCK):
+        for index in visible.out_of_window_blocks(start, BLOCK):
             held[index] = RELEASED
         spans.append(Span([held], start, length))
     fast, naive = both(spans, seed=seed, visible=visible)

@@ -6,15 +6,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_engine.beam_search import BeamSearch
+from reference_engine.engine.beam_search import BeamSearch
+from reference_engine.engine.limits import Limits
+from reference_engine.engine.outputs import Candidate, SampledToken
+from reference_engine.engine.request import BeamParams, FinishReason, Request, SamplingParams
 from reference_engine.errors import EngineBugError, RequestError
 from reference_engine.kv_cache.block_table import Visible
-from reference_engine.limits import Limits
 from reference_engine.offline import LLM
-from reference_engine.outputs import Continuation, SampledToken
-from reference_engine.request import BeamParams, FinishReason, Request, SamplingParams
-from reference_engine.sampling import sample
-from tests.reference_engine.stepping import Bench, RememberingRunner, request, search
+from tests.reference_engine.stepping import Bench, RememberingRunner, request, sample, search
 
 STOP = 2
 
@@ -22,9 +21,7 @@ STOP = 2
 def ways(model, token_ids):
     """Continuations, best first, of a model that looks at the last token and the length only."""
     row = model[len(token_ids)][token_ids[-1] if token_ids else 0]
-    return sorted(
-        (Continuation(SampledToken(token), value) for token, value in enumerate(row)), key=lambda w: -w.log_prob
-    )
+    return sorted((Candidate(SampledToken(token), value) for token, value in enumerate(row)), key=lambda w: -w.log_prob)
 
 
 def run(model, params, max_tokens):
@@ -158,11 +155,12 @@ def test_a_search_waits_until_there_are_seats_for_all_its_beams():
 def test_who_takes_the_seat_of_a_beam_keeps_it(blocks, tokens, first):
     engine, prompt = bench(seqs=3, blocks=blocks, tokens=tokens), [first, 1, 2, 3, 4, 5, 1, 2]
     one = request("a", prompt, 14, beams=BeamParams(3))
+    members = (one, *one.siblings)
     engine.add(one)
     reports = engine.finish(*(request(f"x{number}", 1, 5) for number in range(3)))
     assert max(report.running for report in reports) == 3
     told = answers_of(reports)
-    assert [told[member.request_id] for member in one.search.members] == search(prompt, one.sampling)
+    assert [told[member.request_id] for member in members] == search(prompt, one.sampling)
 
 
 @pytest.mark.parametrize(("window", "size", "tokens"), [(5, 2, 4), (5, 2, 6), (7, 1, 4), (7, 2, 6)])
@@ -170,7 +168,7 @@ def test_behind_windows_beams_that_wait_make_room_for_those_that_do_not(window, 
     sees, blocks = (Visible(window=window),), (window + tokens) // size + 2
     runner = RememberingRunner(size, 2, sees)
     engine = Bench(runner, blocks=blocks, size=size, seqs=4, tokens=tokens, visible=sees)
-    engine.engine.limits = Limits(1000, 1000, size, 10_000, 4)  # blocks come free again
+    engine.engine.core.limits = Limits(1000, 1000, size, 10_000, 4)  # blocks come free again
     one = request("a", 20, 20, beams=BeamParams(3))
     engine.add(one)
     reports = list(
@@ -189,9 +187,7 @@ def test_as_many_requests_as_beams_or_it_is_our_mistake():
 def beams_of(logits, **sampling):
     params = SamplingParams(max_tokens=5, beams=BeamParams(2), **sampling)
     (token,) = sample(logits, [Request("a", [0, 1], params)])
-    return {
-        one.token.token_id: (one.log_prob, one.token.logprob, one.token.alternatives) for one in token.continuations
-    }
+    return {one.token.token_id: (one.log_prob, one.token.logprob, one.token.alternatives) for one in token.candidates}
 
 
 def test_the_sampler_gives_the_best_continuations_after_penalties_and_reports_what_the_model_said():

@@ -3,6 +3,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from reference_engine.ablations.contiguous import RunPool
 from reference_engine.errors import BlockAccountingError, EngineBugError
 from reference_engine.kv_cache.block_pool import BlockPool
 from reference_engine.kv_cache.block_table import RELEASED, BlockTable, Visible
@@ -62,7 +63,7 @@ def test_integrity_sees_leaks_and_ghosts():
 
 
 def test_runs_lie_side_by_side_and_what_makes_no_run_is_lost():
-    pool = BlockPool(11, 16, run=4)
+    pool = RunPool(11, 16, run=4)
     assert (pool.num_lost, pool.num_free, pool.blocks_for(1), pool.blocks_for(65)) == (3, 8, 4, 8)
     first, second = pool.take(4), pool.take(4)
     assert (first, second, pool.num_used) == ([0, 1, 2, 3], [4, 5, 6, 7], 8)
@@ -112,7 +113,7 @@ def test_blocks_that_no_later_token_sees_are_given_back(window, sinks, expected)
     pool = BlockPool(5, 4)
     table = BlockTable(pool, Visible(window, sinks))
     table.make_writable(0, 20)
-    table.hide(19)  # the next token, at position 19, sees 19 - window + 1 … 19
+    table.free_out_of_window(19)  # the next token, at position 19, sees 19 - window + 1 … 19
     assert " ".join("-" if block == RELEASED else str(block) for block in table.blocks) == expected
     pool.check_integrity([table.held()])
     table.clear()

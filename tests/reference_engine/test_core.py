@@ -7,17 +7,17 @@ import threading
 
 import pytest
 
-from reference_engine.config import EngineConfig
-from reference_engine.core.client import EngineClient
-from reference_engine.core.wire import Facts
-from reference_engine.engine import Engine
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.limits import Limits
+from reference_engine.engine.request import Request, SamplingParams
+from reference_engine.engine.step import Engine
 from reference_engine.errors import EngineUnavailableError, QueueFullError, RequestError
 from reference_engine.kv_cache.block_pool import BlockPool
 from reference_engine.kv_cache.cache import Group, KvCache
-from reference_engine.limits import Limits
-from reference_engine.request import Request, SamplingParams
 from reference_engine.scheduling.rules import Rules
 from reference_engine.scheduling.scheduler import Scheduler
+from reference_engine.serving.core.client import EngineClient
+from reference_engine.serving.core.wire import Facts
 from tests.reference_engine.conftest import ThreadCore
 
 
@@ -138,10 +138,10 @@ class Gate:
         self.inner = inner
         self.entered, self.go = threading.Event(), threading.Event()
 
-    def run(self, step, moves):
+    def run(self, step, copies):
         self.entered.set()
         assert self.go.wait(20)
-        return self.inner.run(step, moves)
+        return self.inner.run(step, copies)
 
 
 def test_closing_a_stream_in_the_middle_of_a_step_drops_its_tokens_and_frees_its_blocks(with_client, fake_runner):
@@ -189,7 +189,7 @@ def test_a_reset_waits_for_the_step_under_way_and_comes_before_the_next_request(
 
 def test_a_crash_reaches_every_stream_and_later_callers(with_client, caplog):
     class Broken:
-        def run(self, step, moves):
+        def run(self, step, copies):
             raise ZeroDivisionError("boom")
 
     async def test(client, _):

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reference_engine.detokenizer import Detokenizer, StopMatcher
+from reference_engine.engine.detokenizer import Detokenizer, StopMatcher
 from reference_engine.loading.checkpoint import open_checkpoint
 
 

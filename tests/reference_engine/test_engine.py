@@ -4,13 +4,13 @@ import random
 import pytest
 import torch
 
-from reference_engine.assembly import build_engine, resolve_config
-from reference_engine.config import EngineConfig
+from reference_engine.engine.assembly import build_engine, resolve_config
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.request import Request, SamplingParams
 from reference_engine.errors import ConfigError, EngineUnavailableError, RequestError
 from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.models.config import config_from_hf
+from reference_engine.models.registry import config_from_hf
 from reference_engine.offline import generate
-from reference_engine.request import Request, SamplingParams
 
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
 
@@ -89,7 +89,7 @@ def test_an_engine_whose_step_was_broken_off_computes_no_more(tiny_engine, monke
     engine, params = tiny_engine(), SamplingParams(max_tokens=4, temperature=0.0)
     engine.add(Request("a", [5, 6, 7], params))
     with monkeypatch.context() as broken:
-        broken.setattr(engine._runner._executor, "execute", interrupted)
+        broken.setattr(engine.core._runner._executor, "execute", interrupted)
         with pytest.raises(KeyboardInterrupt):
             engine.step()
     with pytest.raises(EngineUnavailableError, match=r"broken off \(KeyboardInterrupt\); start the engine again"):
@@ -195,3 +195,20 @@ def test_rope_scaled_configs_keep_their_length():
     raw = {"model_type": "llama", "vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
     model = config_from_hf(raw | {"num_attention_heads": 1, "max_position_embeddings": 99}, "x")
     assert resolve_config(EngineConfig(model="m", dtype="float32"), model).max_model_len == 99
+
+
+@pytest.mark.parametrize("policy", ["continuous", "static"])
+def test_nothing_is_kept_of_requests_that_have_ended(tiny_engine, policy):
+    engine = tiny_engine(policy=policy)
+    penalised = SamplingParams(max_tokens=4, seed=1, repetition_penalty=1.2)
+    for number in range(3):
+        siblings = [Request(f"{number}/1", [5, 6], penalised)]
+        engine.add(Request(str(number), [5, 6], penalised, siblings=siblings))
+    engine.step()
+    engine.cancel("0")
+    while engine.has_work:
+        engine.step()
+    scheduler, sampler = engine.core._scheduler, engine.core._sampler
+    kept = (scheduler._requests, scheduler._queues.ranks, scheduler.cache._blocks, sampler._histories)
+    assert [len(dictionary) for dictionary in kept] == [0] * len(kept)
+    assert not scheduler._ended

@@ -6,10 +6,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from reference_engine.errors import CheckpointError
 from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.loading.convert import convert_gguf
 from reference_engine.loading.gguf import GgufFile
 from reference_engine.loading.gguf_tokenizer import build_tokenizer
 from reference_engine.models.config import RopeScaling
+from reference_engine.tools.convert import convert_gguf
 
 NAMES = {
     "input_layernorm": "attn_norm",

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import torch
 
+from reference_engine.engine.request import SamplingParams
 from reference_engine.errors import CheckpointError
 from reference_engine.kernels.blocks import FORMATS, QuantisedTensor
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.loading.gguf import GgufFile
-from reference_engine.loading.gguf_copy import copy_gguf
 from reference_engine.models import weights as weights_module
 from reference_engine.models.weights import Weights
 from reference_engine.offline import LLM
-from reference_engine.request import SamplingParams
-from reference_engine.scoring import Sample, Scorer
+from reference_engine.tools.evaluator import Sample, Scorer
+from reference_engine.tools.gguf_copy import copy_gguf
 from tests.reference_engine.gguf_blocks import random_blocks
 from tests.reference_engine.test_gguf import gguf_name, write_gguf
 

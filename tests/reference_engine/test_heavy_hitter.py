@@ -3,17 +3,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_engine.attention import make_attention
+from reference_engine.ablations.heavy_hitter import Budget, HeavyHitterAttention, scored
 from reference_engine.attention.base import Span
-from reference_engine.attention.heavy_hitter import Budget, HeavyHitterAttention, scored
-from reference_engine.attention.naive import NaiveAttention
+from reference_engine.engine.request import Request, SamplingParams
 from reference_engine.errors import ConfigError, EngineBugError, RequestError
 from reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, Visible
 from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
 from reference_engine.kv_cache.quantised import store_maker
 from reference_engine.kv_cache.storage import allocate_storage, token_bytes
 from reference_engine.offline import generate
-from reference_engine.request import Request, SamplingParams
+from tests.reference_engine.naive_attention import NaiveAttention
 
 HEADS, KV_HEADS, DIM = 4, 2, 8
 CPU = torch.device("cpu")
@@ -124,7 +123,7 @@ def test_blocks_that_left_a_window_are_not_looked_at():
     kept = run(HeavyHitterAttention(storage(4, visible=visible), ALL), tokens, range(1, 70), table)
     attention, outputs = HeavyHitterAttention(storage(4, visible=visible), ALL), []
     for now in range(70):
-        for place in visible.hidden_blocks(now, 4):
+        for place in visible.out_of_window_blocks(now, 4):
             table[place] = RELEASED
         outputs.append(
             attention.begin_step([Span([table], now, 1)]).attend(0, *(part[now : now + 1] for part in tokens))
@@ -170,7 +169,7 @@ def test_stores_without_scores_are_refused():
         storage(4).layout, num_blocks=[4], block_size=4, dtype=torch.float32, device=CPU, make_store=store_maker("auto")
     )
     with pytest.raises(EngineBugError, match="need stores with scores, not PlainStore"):
-        make_attention(plain, Budget(4, 2))
+        HeavyHitterAttention(plain, Budget(4, 2))
 
 
 PROMPTS = [[5 + i, 9, 17, 200 - i, 31] * 9 for i in range(5)]

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_engine.attention.base import Span
-from reference_engine.attention.naive import NaiveAttention
 from reference_engine.attention.native_backend import NativeAttention
 from reference_engine.kernels import native
 from reference_engine.kernels.cpu import TorchKernels, best_kernels, native_kernels
@@ -19,6 +18,7 @@ from reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, Visible
 from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
 from reference_engine.kv_cache.storage import allocate_storage
 from reference_engine.models.linear import PlainLinear
+from tests.reference_engine.naive_attention import NaiveAttention
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]
@@ -59,9 +59,9 @@ def test_rotation_turns_parts_of_longer_rows_in_place(kernels):
     angles = torch.rand(5, 1, 8) * 6
     cos, sin = (torch.cat((part, part), -1).to(dtype) for part in (angles.cos(), angles.sin()))
     signed = torch.cat((-sin[..., :8], sin[..., 8:]), -1)
-    expected = TorchKernels().rotate(rows[:, :6], cos, signed)
+    expected = TorchKernels().apply_rope(rows[:, :6], cos, signed)
     untouched = rows[:, 6:].clone()
-    assert_close(compiled.rotate(rows[:, :6], cos, signed), expected)
+    assert_close(compiled.apply_rope(rows[:, :6], cos, signed), expected)
     assert_close(rows[:, :6], expected)
     assert torch.equal(rows[:, 6:], untouched)
 
@@ -76,7 +76,7 @@ def test_the_first_of_the_largest_is_found(kernels, dim):
     rows[3, 0], rows[3, -1] = float("-inf"), 9
     rows[4] = float("-inf")
     rows[5, dim // 2 :] = 7
-    assert compiled.largest(rows) == TorchKernels().largest(rows)
+    assert compiled.argmax(rows) == TorchKernels().argmax(rows)
 
 
 def attended(backend, layout, spans, dtype, heads, seed=0, scale=None):
@@ -101,7 +101,7 @@ def spans_of(shape, visible):
     spans = []
     for start, length in sorted(shape, key=lambda one: one[1] > 1):  # decodes first, as the runner has them
         held = [order.pop() for _ in range(-(-(start + length) // BLOCK))]
-        for index in visible.hidden_blocks(start, BLOCK):
+        for index in visible.out_of_window_blocks(start, BLOCK):
             held[index] = RELEASED
         spans.append(Span([held], start, length))
     return spans

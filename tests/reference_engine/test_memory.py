@@ -9,12 +9,12 @@ import psutil
 import pytest
 import torch
 
-from reference_engine.memory import FreedMemory
+from reference_engine.engine.memory import FreedMemory
 from reference_engine.models.linear import can_pack
 
 COUNT = """
 import ctypes, sys, threading
-from reference_engine.memory import share_one_arena
+from reference_engine.engine.memory import share_one_arena
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
@@ -46,7 +46,7 @@ def test_threads_share_an_arena_where_they_are_told(tmp_path, how: str, one: boo
 MULTIPLY = """
 import os, sys
 import psutil, torch
-from reference_engine.memory import FreedMemory, keep_few_multiplications
+from reference_engine.engine.memory import FreedMemory, keep_few_multiplications
 from reference_engine.models.linear import PackedLinear
 
 now = [0.0]

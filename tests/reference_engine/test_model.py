@@ -3,12 +3,13 @@ import torch
 
 from reference_engine.attention.base import Span
 from reference_engine.attention.torch_backend import TorchAttention
+from reference_engine.engine.assembly import cache_layout
 from reference_engine.errors import CheckpointError
 from reference_engine.kv_cache.storage import allocate_storage
 from reference_engine.loading.safetensors import SafetensorsDirectory
-from reference_engine.models.config import ModelConfig, RopeScaling, config_from_hf, config_to_hf
+from reference_engine.models.config import ModelConfig, RopeScaling, config_to_hf
 from reference_engine.models.linear import PackedLinear, PlainLinear, can_pack, make_linear
-from reference_engine.models.registry import build_model
+from reference_engine.models.registry import build_model, config_from_hf
 
 CPU = torch.device("cpu")
 LLAMA3 = {
@@ -26,7 +27,7 @@ LINEAR = {"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0}
 def logits_of(directory, prompt):
     weights = SafetensorsDirectory(directory)
     model = build_model(weights.config, weights, max_positions=256, dtype=torch.float32, device=CPU)
-    layout = weights.config.cache_layout
+    layout = cache_layout(weights.config)
     groups = len(layout.groups)
     store = allocate_storage(layout, num_blocks=[16] * groups, block_size=16, dtype=torch.float32, device=CPU)
     step = TorchAttention(store).begin_step([Span([list(range(16))] * groups, 0, len(prompt))])
@@ -136,4 +137,4 @@ def test_a_missing_field_is_named():
 
 def test_kv_elements_count_keys_and_values_of_all_layers():
     assert isinstance(config := config_from_hf(raw(num_hidden_layers=3, num_key_value_heads=1), "x"), ModelConfig)
-    assert config.cache_layout.elements_per_token(0) == 2 * 3 * 1 * 4
+    assert cache_layout(config).elements_per_token(0) == 2 * 3 * 1 * 4

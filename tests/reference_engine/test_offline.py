@@ -1,8 +1,8 @@
 import pytest
 
+from reference_engine.engine.request import FinishReason, SamplingParams
 from reference_engine.errors import RequestError
 from reference_engine.offline import LLM
-from reference_engine.request import FinishReason, SamplingParams
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0)
 

@@ -5,17 +5,17 @@ import json
 
 import pytest
 
+from reference_engine.engine.limits import Limits
+from reference_engine.engine.outputs import SampledToken, TokenOutput
+from reference_engine.engine.request import BeamParams, FinishReason, Request, SamplingParams
 from reference_engine.errors import EngineUnavailableError, RequestError
-from reference_engine.limits import Limits
 from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.openai_api.answers import encode, sse
-from reference_engine.openai_api.choices import Choice
-from reference_engine.openai_api.failures import failure_answer
-from reference_engine.openai_api.fields import IGNORED, NEUTRAL, ChatFields, CompletionFields
-from reference_engine.openai_api.formats import ChatFormat, TextFormat, usage_of
-from reference_engine.openai_api.parsing import chat_prompt, completion_prompts, parse_body, sampling_params
-from reference_engine.outputs import SampledToken, TokenOutput
-from reference_engine.request import BeamParams, FinishReason, Request, SamplingParams
+from reference_engine.serving.openai_api.answers import encode, sse
+from reference_engine.serving.openai_api.choices import Choice
+from reference_engine.serving.openai_api.failures import failure_answer
+from reference_engine.serving.openai_api.fields import IGNORED, NEUTRAL, ChatFields, CompletionFields
+from reference_engine.serving.openai_api.formats import ChatFormat, TextFormat, usage_of
+from reference_engine.serving.openai_api.parsing import chat_prompt, completion_prompts, parse_body, sampling_params
 
 LIMITS = Limits(max_model_len=100, num_blocks=10, block_size=8, vocab_size=266)
 

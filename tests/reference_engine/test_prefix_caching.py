@@ -60,8 +60,9 @@ def test_running_requests_share_the_blocks_of_what_they_have_in_common(bench):
     b.step()
     b.add(second := request("b", PROMPT, output=9))
     b.step()
-    assert first.holding.tables[0].blocks[:2] == second.holding.tables[0].blocks[:2]
-    assert first.holding.tables[0].blocks[2] != second.holding.tables[0].blocks[2]
+    mine, others = (b.scheduler.cache.blocks_of(one).blocks[0] for one in (first, second))
+    assert mine[:2] == others[:2]
+    assert mine[2] != others[2]
     assert b.pool.num_used == 4
     b.engine.cancel("a")
     b.step()
@@ -158,7 +159,11 @@ def test_a_newcomer_without_room_changes_nothing(bench):
     b.step()
     assert b.scheduler.num_waiting == 1
     assert [*b.pool._empty, *b.pool._cached] == free
-    assert (waiting.num_cached_tokens, [*waiting.holding.tables[0].blocks], waiting.num_computed) == (None, [], 0)
+    assert (waiting.num_cached_tokens, [*b.scheduler.cache.blocks_of(waiting).blocks[0]], waiting.num_computed) == (
+        None,
+        [],
+        0,
+    )
     b.finish()
     assert waiting.num_cached_tokens == 8
 
@@ -210,11 +215,12 @@ def test_writing_into_a_block_that_others_may_find_is_a_bug_that_speaks_up(bench
     b = bench(caching=caching)
     b.add(one := request("a", PROMPT, output=9))
     b.step()
-    half_full = one.holding.tables[0].blocks[2]
-    b.pool.publish(half_full, b"some name")
+    blocks = b.scheduler.cache.blocks_of(one)
+    half_full = blocks.blocks[0][2]
+    b.pool.cache_block(half_full, b"some name")
     with pytest.raises(EngineBugError, match="token 10 has no place of its own"):
         b.engine.check_integrity()
-    one.holding.room = 0  # as after a fork: it is looked at again
+    blocks.room = 0  # as after a fork: it is looked at again
     with pytest.raises(EngineBugError, match=f"block {half_full} is about to be written"):
         b.engine.step()
 

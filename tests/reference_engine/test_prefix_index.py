@@ -1,4 +1,4 @@
-"""Names of blocks, the index over them, and what the pool does with blocks that can be found."""
+"""Hashes of blocks, the index over them, and what the pool does with cached blocks."""
 
 from collections import Counter
 
@@ -7,35 +7,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from reference_engine.engine.request import Request, SamplingParams
 from reference_engine.errors import BlockAccountingError, EngineBugError
-from reference_engine.kv_cache.block_names import BlockNames, block_name, root_name
+from reference_engine.kv_cache.block_copies import BlockCopies
+from reference_engine.kv_cache.block_hashes import BlockHashes, block_hash, root_hash
 from reference_engine.kv_cache.block_pool import BlockPool
 from reference_engine.kv_cache.cache import Group, KvCache
-from reference_engine.kv_cache.moves import Moves
 from reference_engine.kv_cache.prefix_index import PrefixIndex
-from reference_engine.request import Request, SamplingParams
 
-ROOT = root_name(None)
+ROOT = root_hash(None)
 TOKENS = [3, 1, 4, 1]
 
 
 def test_a_name_stands_for_the_whole_beginning():
-    first, other_first = block_name(ROOT, TOKENS), block_name(ROOT, [3, 1, 4, 2])
-    names = [first, other_first, block_name(first, TOKENS), block_name(other_first, TOKENS)]
-    names += [block_name(root_name("salt"), TOKENS), block_name(root_name("pepper"), TOKENS)]
+    first, other_first = block_hash(ROOT, TOKENS), block_hash(ROOT, [3, 1, 4, 2])
+    names = [first, other_first, block_hash(first, TOKENS), block_hash(other_first, TOKENS)]
+    names += [block_hash(root_hash("salt"), TOKENS), block_hash(root_hash("pepper"), TOKENS)]
     assert len(set(names)) == 6
-    assert block_name(ROOT, tuple(TOKENS)) == first
+    assert block_hash(ROOT, tuple(TOKENS)) == first
     assert {len(name) for name in (ROOT, *names)} == {16}
 
 
 def test_names_do_not_depend_on_the_process():
-    assert block_name(ROOT, TOKENS).hex() == "21026e9670b809efa614400fdb39ffad"
+    assert block_hash(ROOT, TOKENS).hex() == "21026e9670b809efa614400fdb39ffad"
 
 
 def test_of_two_equal_blocks_the_first_is_found():
     index = PrefixIndex()
-    index.enter(b"name", 1)
-    index.enter(b"name", 2)
+    index.insert(b"name", 1)
+    index.insert(b"name", 2)
     assert (index.find(b"name"), 1 in index, 2 in index) == (1, True, False)
     index.remove(1)
     assert (index.find(b"name"), 1 in index) == (None, False)
@@ -43,24 +43,24 @@ def test_of_two_equal_blocks_the_first_is_found():
 
 def test_a_block_has_one_name():
     index = PrefixIndex()
-    index.enter(b"name", 1)
-    index.enter(b"name", 1)
-    with pytest.raises(BlockAccountingError, match="second name"):
-        index.enter(b"other", 1)
+    index.insert(b"name", 1)
+    index.insert(b"name", 1)
+    with pytest.raises(BlockAccountingError, match="second hash"):
+        index.insert(b"other", 1)
 
 
-def pool_with_free_findable(count, blocks=4):
-    """A pool whose blocks 0 … count - 1 are free and findable as b"0", b"1" …, freed in that order."""
+def pool_with_free_cached(count, blocks=4):
+    """A pool whose blocks 0 … count - 1 are free and cached as b"0", b"1" …, freed in that order."""
     pool = BlockPool(blocks, 16)
     held = pool.take(blocks)
     for block in range(count):
-        pool.publish(block, str(block).encode())
+        pool.cache_block(block, str(block).encode())
     pool.release(held)
     return pool
 
 
 def test_blocks_without_contents_are_used_first_and_then_those_that_are_free_for_longest():
-    pool = pool_with_free_findable(3)
+    pool = pool_with_free_cached(3)
     assert (pool.num_free, pool.num_used) == (4, 0)
     assert [pool.take(1) for _ in range(4)] == [[3], [0], [1], [2]]
     assert pool.num_evicted == 3
@@ -68,7 +68,7 @@ def test_blocks_without_contents_are_used_first_and_then_those_that_are_free_for
 
 
 def test_a_found_block_is_taken_back_and_becomes_the_last_to_go():
-    pool = pool_with_free_findable(3)
+    pool = pool_with_free_cached(3)
     pool.share(0)
     pool.share(0)
     assert (pool.num_free, pool.find(b"0")) == (3, 0)
@@ -77,7 +77,7 @@ def test_a_found_block_is_taken_back_and_becomes_the_last_to_go():
 
 
 def test_nothing_changes_when_too_few_are_free():
-    pool = pool_with_free_findable(3)
+    pool = pool_with_free_cached(3)
     with pytest.raises(BlockAccountingError, match="5 blocks are wanted and 4 are free"):
         pool.take(5)
     pool.check_integrity([])
@@ -85,18 +85,18 @@ def test_nothing_changes_when_too_few_are_free():
 
 
 def test_names_are_worked_out_in_any_order_and_go_on_after_a_copy():
-    names = BlockNames(2, "salt")
-    first = block_name(root_name("salt"), [1, 2])
-    assert names.at([1, 2, 3, 4], 1) == block_name(first, [3, 4])
+    names = BlockHashes(2, "salt")
+    first = block_hash(root_hash("salt"), [1, 2])
+    assert names.at([1, 2, 3, 4], 1) == block_hash(first, [3, 4])
     twin = names.copy()
     assert names.at([1, 2, 3, 4, 5, 6], 2) != twin.at([1, 2, 3, 4, 5, 7], 2)
     assert (names.at([], 0), twin.at([], 0)) == (first, first)
 
 
 def test_forgotten_blocks_stay_with_their_holders_and_cannot_be_found():
-    pool = pool_with_free_findable(2)
+    pool = pool_with_free_cached(2)
     pool.share(0)
-    pool.forget_all()
+    pool.reset_prefix_cache()
     assert (pool.find(b"0"), pool.find(b"1"), pool.num_used) == (None, None, 1)
     pool.check_integrity([[0]])
     pool.release([0])
@@ -106,7 +106,7 @@ def test_forgotten_blocks_stay_with_their_holders_and_cannot_be_found():
 
 def test_a_free_block_without_contents_can_be_neither_shared_nor_published():
     pool = BlockPool(1, 16)
-    for act in (pool.share, lambda block: pool.publish(block, b"name")):
+    for act in (pool.share, lambda block: pool.cache_block(block, b"name")):
         with pytest.raises(BlockAccountingError, match="block 0 is free"):
             act(0)
 
@@ -118,23 +118,23 @@ def test_a_block_that_others_hold_or_may_find_must_not_be_written():
     pool.share(shared)
     with pytest.raises(EngineBugError, match=r"about to be written but has 2 references$"):
         pool.check_writable([mine, shared])
-    pool.publish(mine, b"name")
-    with pytest.raises(EngineBugError, match="has 1 references and can be found"):
+    pool.cache_block(mine, b"name")
+    with pytest.raises(EngineBugError, match="has 1 references and is cached"):
         pool.check_writable([mine])
 
 
 def test_integrity_sees_an_index_that_disagrees():
-    pool = pool_with_free_findable(1)
+    pool = pool_with_free_cached(1)
     pool._index.remove(0)
     with pytest.raises(BlockAccountingError, match="block 0 is free and the prefix index disagrees"):
         pool.check_integrity([])
-    pool = pool_with_free_findable(2)
+    pool = pool_with_free_cached(2)
     pool._index._blocks[b"0"] = 1
-    with pytest.raises(BlockAccountingError, match="bears another name"):
+    with pytest.raises(BlockAccountingError, match="under another block"):
         pool.check_integrity([])
-    pool = pool_with_free_findable(2)
-    pool._index._names[1] = b"0"
-    with pytest.raises(BlockAccountingError, match="bears another name"):
+    pool = pool_with_free_cached(2)
+    pool._index._hashes[1] = b"0"
+    with pytest.raises(BlockAccountingError, match="under another block"):
         pool.check_integrity([])
 
 
@@ -148,16 +148,16 @@ def test_exactly_the_longest_common_beginning_in_whole_blocks_is_found(computed,
 
     def entered(tokens, salt=None):
         one = Request("x", tokens, SamplingParams(max_tokens=1), salt)
-        cache.enter(one)
+        cache.add(one)
         return one, cache.lookup(one)
 
     for tokens in computed:
         one, hit = entered(tokens)
         assert hit.num_tokens == longest(known, tokens, size)
-        cache.open(one, hit)
-        cache.make_writable(one, len(tokens), Moves())
+        cache.attach_prefix(one, hit)
+        cache.make_writable(one, len(tokens), BlockCopies())
         one.num_computed = len(tokens)
-        cache.publish(one)
+        cache.cache_blocks(one)
         cache.check_integrity([one])
         known |= {tuple(tokens[:end]) for end in range(size, len(tokens) + 1, size)}
         cache.release(one)
@@ -180,21 +180,21 @@ class CacheMachine(RuleBasedStateMachine):
     def start(self, blocks):
         self.pool = BlockPool(blocks, 4)
         self.held = Counter()  # references by block
-        self.names = {}  # findable blocks by name
-        self.findable_free = []  # the longest free first
+        self.names = {}  # cached blocks by name
+        self.cached_free = []  # the longest free first
         self.evicted = 0
 
     @rule(count=st.integers(0, 5))
     def take(self, count):
-        empty = self.pool.num_blocks - len(+self.held) - len(self.findable_free)
-        if count > empty + len(self.findable_free):
+        empty = self.pool.num_blocks - len(+self.held) - len(self.cached_free)
+        if count > empty + len(self.cached_free):
             with pytest.raises(BlockAccountingError):
                 self.pool.take(count)
             return
         taken = self.pool.take(count)
-        gone, self.findable_free = (
-            self.findable_free[: max(0, count - empty)],
-            self.findable_free[max(0, count - empty) :],
+        gone, self.cached_free = (
+            self.cached_free[: max(0, count - empty)],
+            self.cached_free[max(0, count - empty) :],
         )
         assert len(set(taken)) == count
         assert not set(taken) & set(+self.held)
@@ -209,7 +209,7 @@ class CacheMachine(RuleBasedStateMachine):
         block = data.draw(st.sampled_from(sorted(self.names.values())))
         self.pool.share(block)
         self.held[block] += 1
-        self.findable_free = [one for one in self.findable_free if one != block]
+        self.cached_free = [one for one in self.cached_free if one != block]
 
     @precondition(lambda self: +self.held)
     @rule(data=st.data())
@@ -217,21 +217,21 @@ class CacheMachine(RuleBasedStateMachine):
         blocks = data.draw(st.lists(st.sampled_from(sorted(+self.held)), unique=True))
         self.pool.release(blocks)
         self.held.subtract(blocks)
-        self.findable_free += [block for block in blocks if not self.held[block] and block in self.names.values()]
+        self.cached_free += [block for block in blocks if not self.held[block] and block in self.names.values()]
 
     @precondition(lambda self: +self.held)
     @rule(data=st.data(), name=st.sampled_from([b"a", b"b", b"c", b"d"]))
-    def publish(self, data, name):
+    def cache_blocks(self, data, name):
         block = data.draw(st.sampled_from(sorted(+self.held)))
         if block in self.names.values():
             return
-        self.pool.publish(block, name)
+        self.pool.cache_block(block, name)
         self.names.setdefault(name, block)
 
     @rule()
-    def forget_all(self):
-        self.pool.forget_all()
-        self.names, self.findable_free = {}, []
+    def reset_prefix_cache(self):
+        self.pool.reset_prefix_cache()
+        self.names, self.cached_free = {}, []
 
     @invariant()
     def same_as_the_model(self):

@@ -5,9 +5,9 @@ import random
 import pytest
 import torch
 
-from reference_engine import runner
+from reference_engine.engine import runner
+from reference_engine.engine.request import Request, SamplingParams
 from reference_engine.offline import generate
-from reference_engine.request import Request, SamplingParams
 
 GREEDY = SamplingParams(max_tokens=20, temperature=0.0)
 
@@ -64,7 +64,7 @@ def test_batches_under_eviction_and_preemption_say_what_they_say_without_a_cache
     assert generate(engine, *asked) == generate(without, *asked)
     engine.check_integrity()
     assert engine.preemptions > 0
-    assert engine._scheduler.cache.num_evicted > 50
+    assert engine.core._scheduler.cache.num_evicted > 50
 
 
 def test_a_seeded_request_draws_the_same_tokens_behind_a_cached_beginning(tiny_engine):

@@ -5,19 +5,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference_engine.assembly import resolve_config
 from reference_engine.attention import make_attention
 from reference_engine.attention.base import Span
-from reference_engine.attention.naive import NaiveAttention
 from reference_engine.attention.torch_backend import TorchAttention
+from reference_engine.engine.assembly import resolve_config
+from reference_engine.engine.request import Request, SamplingParams
+from reference_engine.kv_cache.block_copies import BlockCopies
 from reference_engine.kv_cache.block_table import Visible
 from reference_engine.kv_cache.layout import CacheLayout, LayerLayout, windowed
-from reference_engine.kv_cache.moves import Moves
 from reference_engine.kv_cache.quantised import Fp8, Int4, Int8, store_maker
 from reference_engine.kv_cache.storage import allocate_storage, token_bytes
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.offline import generate
-from reference_engine.request import Request, SamplingParams
+from tests.reference_engine.naive_attention import NaiveAttention
 
 KINDS = ["int8", "fp8", "int4"]
 CPU = torch.device("cpu")
@@ -153,13 +153,13 @@ def test_copies_and_swaps_keep_codes_and_scales(kind):
     device, host = storage(kind, layout), storage(kind, layout)
     device.stores[0].write(torch.arange(8), torch.randn(8, 2, 64), torch.randn(8, 2, 64))
     wanted = [part.clone() for part in device.stores[0].read(torch.tensor([0, 1]))]
-    moves = Moves()
-    moves.to_host += [(0, 0, 7), (0, 1, 5)]
-    device.move(moves, host)
-    moves = Moves()
-    moves.to_device += [(0, 7, 30), (0, 5, 31)]
-    moves.copies += [(0, 30, 40), (0, 31, 41)]
-    device.move(moves, host)
+    copies = BlockCopies()
+    copies.to_host += [(0, 0, 7), (0, 1, 5)]
+    device.copy_blocks(copies, host)
+    copies = BlockCopies()
+    copies.to_device += [(0, 7, 30), (0, 5, 31)]
+    copies.within += [(0, 30, 40), (0, 31, 41)]
+    device.copy_blocks(copies, host)
     for place in ([30, 31], [40, 41]):
         for found, part in zip(device.stores[0].read(torch.tensor(place)), wanted, strict=True):
             assert torch.equal(found, part)

@@ -11,11 +11,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from engines.models.store import GGUF_NAME
-from reference_engine.config import EngineConfig
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.request import SamplingParams
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.offline import generate, load_engine
-from reference_engine.request import SamplingParams
-from reference_engine.scoring import Sample, Scorer
+from reference_engine.tools.evaluator import Sample, Scorer
 from tests.reference_engine.gguf_blocks import requantised
 
 pytestmark = pytest.mark.model

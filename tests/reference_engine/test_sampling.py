@@ -1,5 +1,6 @@
 """Sampling against a plain twin that does one row at a time, in float64, with nothing clever."""
 
+import itertools
 import math
 import random
 
@@ -10,18 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+from reference_engine.engine.request import Request, SamplingParams
 from reference_engine.offline import generate
-from reference_engine.request import Request, SamplingParams
-from reference_engine.sampling import sample
 from reference_engine.sampling.uniform import philox, uniforms
+from tests.reference_engine.stepping import sample
 
 PROMPT = [1, 2, 2, 5]
 OUTPUT = [5, 7, 7, 7, 9]
+NUMBERS = itertools.count()
 LOGITS = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
 
 
-def request(name="r", prompt=(1,), output=(), **params):
-    one = Request(name, prompt, SamplingParams(max_tokens=999, **params))
+def request(name=None, prompt=(1,), output=(), **params):
+    one = Request(name or f"r{next(NUMBERS)}", prompt, SamplingParams(max_tokens=999, **params))
     one.token_ids.extend(output)
     return one
 

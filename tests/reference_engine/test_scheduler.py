@@ -1,8 +1,8 @@
 import pytest
 
+from reference_engine.engine.request import FinishReason
 from reference_engine.errors import EngineBugError, QueueFullError, RequestError
 from reference_engine.kv_cache.block_table import Visible
-from reference_engine.request import FinishReason
 from tests.reference_engine.stepping import Bench, RememberingRunner, request
 
 
@@ -174,7 +174,12 @@ def test_a_swapped_request_comes_back_and_computes_nothing_again():
     b.add(old, young)
     b.step()
     report = b.step()
-    assert (report.preemptions, report.swaps, young.is_swapped, young.num_computed) == (1, 1, True, 7)
+    assert (report.preemptions, report.swaps, b.scheduler.cache.is_swapped(young), young.num_computed) == (
+        1,
+        1,
+        True,
+        7,
+    )
     b.finish()
     computed = [chunk for step in runner.steps for chunk in step if chunk[0] == "young"]
     assert computed == [("young", 0, 7), *(("young", 7 + i, 1) for i in range(5))]
@@ -305,7 +310,7 @@ def test_what_has_left_the_window_of_all_layers_is_free_again():
     window = (Visible(window=6, sinks=2),)
     runner = RememberingRunner(4, 50, window)
     b = Bench(runner, blocks=6, tokens=8, visible=window)
-    b.engine.limits = b.engine.limits.__class__(1000, 1000, 4, 10_000)
+    b.engine.core.limits = b.engine.limits.__class__(1000, 1000, 4, 10_000)
     b.add(one := request("a", prompt=60, output=20))
     used = [b.step().used_blocks for _ in range(20)]
     assert max(used) <= 6  # 80 tokens in all

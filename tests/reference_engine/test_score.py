@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from reference_engine.__main__ import main
-from reference_engine.config import EngineConfig
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.request import SamplingParams
 from reference_engine.errors import RequestError
 from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.loading.convert import convert_gguf
 from reference_engine.offline import generate, load_engine
-from reference_engine.request import SamplingParams
-from reference_engine.scoring import NEAR_TIE_NATS, Sample, Scorer
+from reference_engine.tools.convert import convert_gguf
+from reference_engine.tools.evaluator import NEAR_TIE_NATS, Sample, Scorer
 from tests.reference_engine.test_gguf import write_gguf
 
 PROMPTS = [[1, 20, 30, 40], [5] * 37, list(range(3, 63))]

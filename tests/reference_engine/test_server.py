@@ -3,9 +3,9 @@ import math
 
 import pytest
 
-from reference_engine.core import loop as core_loop
+from reference_engine.engine.outputs import SampledToken
 from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.outputs import SampledToken
+from reference_engine.serving.core import loop as core_loop
 from tests.reference_engine.serving import CHAT, HELLO, LONG, TEXT, is_idle, slow_down, with_server
 
 
@@ -17,10 +17,10 @@ def scripted(tokens):
         left = list(tokens)
 
         class Script:
-            def run(self, step, moves):
+            def run(self, step, copies):
                 return [SampledToken(left.pop(0)) for chunk in step.chunks if chunk.is_sampled]
 
-        engine._runner = Script()
+        engine.core._runner = Script()
         return engine, facts
 
     return load
@@ -301,7 +301,7 @@ def test_a_more_important_request_overtakes_those_that_wait(serve):
         first = asyncio.ensure_future(ask("first", max_tokens=8))
         await s.until(lambda: running(s))
         late = [asyncio.ensure_future(ask(name)) for name in ("a", "b")]
-        await s.until(lambda: asyncio.sleep(0, s.engine._scheduler.num_waiting == 2))
+        await s.until(lambda: asyncio.sleep(0, s.engine.core._scheduler.num_waiting == 2))
         await ask("important", priority=-1)
         await asyncio.gather(first, *late)
         assert order.index("important") < order.index("a") < order.index("b")
@@ -333,7 +333,7 @@ def test_one_request_too_many_is_told_to_come_back(serve, stream):
         going = [await s.client.post(TEXT, json=LONG)]
         await s.until(lambda: running(s))
         going.append(await s.client.post(TEXT, json=LONG))
-        await s.until(lambda: asyncio.sleep(0, s.engine._scheduler.num_waiting == 1))
+        await s.until(lambda: asyncio.sleep(0, s.engine.core._scheduler.num_waiting == 1))
         async with s.client.post(TEXT, json=LONG | {"stream": stream}) as answer:
             text = await answer.text()
             assert "requests are waiting already" in text

@@ -23,7 +23,7 @@ def test_the_role_waits_for_prefill(serve):
         body = {"messages": HELLO, "max_tokens": 1, "stream": True}
         async with s.client.post(CHAT, json=body) as answer:
             first = asyncio.ensure_future(answer.content.readany())
-            await s.until(lambda: asyncio.sleep(0, s.engine._scheduler.num_waiting == 1))
+            await s.until(lambda: asyncio.sleep(0, s.engine.core._scheduler.num_waiting == 1))
             assert not first.done()
             gate.set()
             assert b'"role":"assistant"' in await first

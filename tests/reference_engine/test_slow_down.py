@@ -5,9 +5,9 @@ import time
 import pytest
 import torch
 
-from reference_engine.config import EngineConfig
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.execution import SlowedExecutor
 from reference_engine.errors import ConfigError
-from reference_engine.execution import SlowedExecutor
 
 
 class Waiting:

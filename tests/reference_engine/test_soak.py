@@ -9,7 +9,7 @@ from benchmarks.engine.soaking.client import Client
 from benchmarks.engine.soaking.crowd import Tally, act
 from benchmarks.engine.soaking.kinds import KINDS
 from benchmarks.engine.soaking.watch import HELD, drift, left_over
-from reference_engine.config import EngineConfig
+from reference_engine.engine.config import EngineConfig
 from tests.reference_engine.serving import run
 
 USERS = 4

@@ -13,15 +13,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_engine import assembly
-from reference_engine.assembly import resolve_config
+from reference_engine.engine import assembly
+from reference_engine.engine.assembly import resolve_config
+from reference_engine.engine.request import SamplingParams
 from reference_engine.errors import ConfigError, EngineUnavailableError
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.models.config import ModelConfig
 from reference_engine.offline import LLM, generate, load_engine
 from reference_engine.parallel.ranks import Alone, share, vocabulary_share
 from reference_engine.parallel.sharding import config_of_rank
-from reference_engine.request import SamplingParams
 from tests.reference_engine.models.tiny_families import make_family
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0)

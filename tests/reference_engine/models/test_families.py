@@ -7,6 +7,7 @@ import torch
 
 from reference_engine.attention.base import Span
 from reference_engine.attention.torch_backend import TorchAttention
+from reference_engine.engine.assembly import cache_layout
 from reference_engine.kernels.cpu import TorchKernels
 from reference_engine.kv_cache.storage import allocate_storage
 from reference_engine.loading.safetensors import SafetensorsDirectory
@@ -56,7 +57,7 @@ class Subject:
         """Ours, and those of Transformers in float32, [num_tokens, vocab_size]."""
         weights, cpu = SafetensorsDirectory(self.directory), torch.device("cpu")
         model = build_model(weights.config, weights, max_positions=256, dtype=dtype, device=cpu)
-        layout = weights.config.cache_layout
+        layout = cache_layout(weights.config)
         groups = len(layout.groups)
         store = allocate_storage(layout, num_blocks=[16] * groups, block_size=16, dtype=dtype, device=cpu)
         step = TorchAttention(store).begin_step([Span([list(range(16))] * groups, 0, len(prompt))])

@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 import transformers as hf
 
+from reference_engine.engine.assembly import cache_layout
 from reference_engine.errors import CheckpointError
 from reference_engine.kv_cache.block_table import Visible
 from reference_engine.kv_cache.layout import LayerLayout
-from reference_engine.models.config import config_from_hf
-from reference_engine.models.registry import FAMILIES
+from reference_engine.models.registry import FAMILIES, config_from_hf
 
 SIZES = {
     "vocab_size": 99, "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 7, "num_attention_heads": 8,
@@ -94,7 +94,7 @@ def test_what_is_not_computed_exactly_is_refused_in_one_line(model_type, changes
 
 
 def test_gemmas_every_sixth_layer_sees_everything():
-    assert [layer.visible.window for layer in read("gemma3_text").cache_layout.layers] == [512] * 5 + [None, 512]
+    assert [layer.visible.window for layer in cache_layout(read("gemma3_text")).layers] == [512] * 5 + [None, 512]
 
 
 def test_qwens_windows_begin_at_a_layer_and_only_if_they_are_switched_on():
@@ -103,13 +103,13 @@ def test_qwens_windows_begin_at_a_layer_and_only_if_they_are_switched_on():
 
 
 def test_a_latent_cache_keeps_one_key_for_all_heads_whose_beginning_is_the_value():
-    layout = read("deepseek_v2").cache_layout
+    layout = cache_layout(read("deepseek_v2"))
     assert layout.layers == (LayerLayout(1, 576, 512, value_in_key=True),) * 7
     assert layout.elements_per_token(0) == 7 * 576
 
 
 def test_layers_that_share_a_cache_keep_nothing_of_their_own():
-    layout = read("llama", cla_factor=3, num_key_value_heads=2).cache_layout
+    layout = cache_layout(read("llama", cla_factor=3, num_key_value_heads=2))
     assert [layer.shares for layer in layout.layers] == [None, 0, 0, None, 3, 3, None]
     assert layout.groups == [Visible()]
     assert layout.elements_per_token(0) == 3 * 2 * 2 * 8

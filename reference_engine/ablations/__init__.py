@@ -1,0 +1,1 @@
+"""What paging, continuous batching and full attention are measured against."""

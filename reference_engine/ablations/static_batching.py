@@ -1,0 +1,91 @@
+"""Static batching, the baseline of Orca (OSDI'22): a batch is padded to its longest prompt and ends as a whole.
+
+The next batch waits until the last member has finished; members that have finished are computed with the rest.
+"""
+
+from collections.abc import Collection, Sequence
+
+from reference_engine.engine.request import Request
+from reference_engine.kv_cache.block_copies import BlockCopies
+from reference_engine.kv_cache.cache import KvCache
+from reference_engine.scheduling.planner import Draft
+from reference_engine.scheduling.queues import Queues
+from reference_engine.scheduling.rules import Rules
+from reference_engine.scheduling.scheduler import Scheduler
+from reference_engine.scheduling.step import Chunk, Step
+
+
+class StaticScheduler(Scheduler):
+    """A scheduler that starts a batch when the one before it has ended; arguments as of `Scheduler`."""
+
+    def __init__(self, cache: KvCache, rules: Rules) -> None:
+        super().__init__(cache, rules)
+        self._finished: set[str] = set()  # members that wait for the rest of their batch
+
+    @property
+    def num_running(self) -> int:
+        """Requests with blocks that have not ended."""
+        return len(self._queues.running) - len(self._finished)
+
+    def remove(self, request_id: str) -> None:
+        """See `Scheduler.remove`."""
+        super().remove(request_id)
+        self._end_batch()
+
+    def schedule(self) -> tuple[Step, BlockCopies]:
+        """See `Scheduler.schedule`."""
+        self._end_batch()  # its last member may have made room
+        return super().schedule()
+
+    def finish(self, request: Request) -> None:
+        """Ends a running request, which keeps its blocks until the last one of its batch has ended."""
+        self._finished.add(request.request_id)
+        self._end_batch()
+
+    def _plan(self) -> Step:
+        return StaticDraft(self._queues, self.cache, self._rules, self._finished).plan()
+
+    def _free(self, request: Request) -> None:
+        self._finished.discard(request.request_id)
+        super()._free(request)
+
+    def _end_batch(self) -> None:
+        """Frees what the batch holds when its last member has ended."""
+        running = self._queues.running
+        if running and len(self._finished) == len(running):
+            self._queues.running = []
+            for request in running:
+                self._free(request)
+
+
+class StaticDraft(Draft):
+    """A step of a static batch.
+
+    Args:
+        queues: the requests.
+        cache: not changed.
+        rules: the settings.
+        finished: ids of the running requests that have ended.
+    """
+
+    def __init__(self, queues: Queues, cache: KvCache, rules: Rules, finished: Collection[str]) -> None:
+        super().__init__(queues, cache, rules)
+        self._finished = finished
+
+    def admits(self) -> bool:
+        """Whether there is no batch."""
+        return not self._queues.running
+
+    def victims(self) -> Sequence[Request]:
+        """Members that have finished have nothing to compute again."""
+        return [request for request in self.scheduled if request.request_id not in self._finished]
+
+    def chunk_length(self, request: Request, start: int) -> int:
+        """All of a prompt at once."""
+        return 0 if request.request_id in self._finished else request.num_tokens - start
+
+    def padding(self, chunks: Sequence[Chunk]) -> tuple[int, ...]:
+        """Every row up to the longest one, and a row for each member that has finished."""
+        longest = max((chunk.length for chunk in chunks), default=0)
+        short = [longest - chunk.length for chunk in chunks if chunk.length < longest]
+        return (*short, *(1 for request in self.scheduled if request.request_id in self._finished))

@@ -1,0 +1,300 @@
+"""Builds an engine from settings and a checkpoint; the only place that resolves "auto"."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+
+import torch
+
+from reference_engine.ablations.contiguous import RunPool
+from reference_engine.ablations.heavy_hitter import Budget, HeavyHitterAttention, scored
+from reference_engine.ablations.static_batching import StaticScheduler
+from reference_engine.attention import make_attention
+from reference_engine.attention.base import AttentionBackend
+from reference_engine.engine.beam_engine import BeamSearchEngine
+from reference_engine.engine.beam_search import conflicting_flag
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.execution import Executor, LocalExecutor, SlowedExecutor
+from reference_engine.engine.grammar import Grammars
+from reference_engine.engine.limits import Limits
+from reference_engine.engine.memory import keep_few_multiplications
+from reference_engine.engine.request import Request, SamplingParams
+from reference_engine.engine.runner import ModelRunner
+from reference_engine.engine.step import Engine
+from reference_engine.errors import ConfigError
+from reference_engine.kv_cache.block_pool import BlockPool
+from reference_engine.kv_cache.block_table import Visible
+from reference_engine.kv_cache.cache import Group, KvCache
+from reference_engine.kv_cache.layout import CacheLayout, LayerLayout, windowed
+from reference_engine.kv_cache.quantised import store_maker
+from reference_engine.kv_cache.sizing import Demand
+from reference_engine.kv_cache.storage import KvStorage, StoreMaker, allocate_storage, token_bytes
+from reference_engine.loading.checkpoint import Checkpoint
+from reference_engine.models.config import ModelConfig
+from reference_engine.models.registry import build_model
+from reference_engine.parallel.executor import TensorParallelExecutor
+from reference_engine.parallel.ranks import ALONE, Ranks
+from reference_engine.parallel.sharding import config_of_rank
+from reference_engine.sampling import Sampler
+from reference_engine.scheduling.rules import Rules
+from reference_engine.scheduling.scheduler import Scheduler
+
+_OCCUPANCY_STEPS = 8
+_FREE_MEMORY_SHARE = 0.25  # of what is free after the weights are loaded; the machine has other work too
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
+    """The settings with every None and "auto" resolved for this model and machine.
+
+    Raises:
+        ConfigError: no CUDA where it is asked for or too few GPUs, a model that is shorter than the wanted length or
+            cannot be cut into so many parts, or two cache sizes.
+    """
+    device = resolve_device(config.device)
+    if device == "cuda" and config.tensor_parallel_size > torch.cuda.device_count():
+        raise ConfigError(
+            f"--tensor-parallel-size {config.tensor_parallel_size} wants as many GPUs, torch finds "
+            f"{torch.cuda.device_count()} here; make it smaller or use --device cpu"
+        )
+    dtype = config.dtype if config.dtype != "auto" else _default_dtype(model, device)
+    length = config.max_model_len or model.max_position_embeddings
+    if length > model.max_position_embeddings:
+        raise ConfigError(
+            f"--max-model-len {length} is more than the {model.max_position_embeddings} tokens the model was made for"
+        )
+    if config.num_blocks is not None and config.kv_cache_memory_bytes is not None:
+        raise ConfigError("--num-blocks and --kv-cache-memory-bytes both set the cache size; give one of them")
+    decided = dataclasses.replace(config, device=device, dtype=dtype, max_model_len=length)
+    demand = demand_of(decided, model)
+    num_blocks = config.num_blocks or _default_num_blocks(decided, demand)
+    if num_blocks < min(map(demand.of_one, (v for v in demand.layout.groups if v.window is not None)), default=0):
+        raise ConfigError(
+            f"{num_blocks} KV blocks of {config.block_size} tokens are less than the model's window; raise it"
+        )
+    return dataclasses.replace(
+        decided,
+        num_blocks=num_blocks,
+        kv_cache_memory_bytes=demand.bytes(num_blocks),
+        threads=config.threads or max(1, torch.get_num_threads() // config.num_processes),
+        served_model_name=config.model_name,
+    )
+
+
+def cache_layout(model: ModelConfig) -> CacheLayout:
+    """What the layers of a model keep: keys and values of their own, unless neighbours share them."""
+    windows = model.windows or (None,) * model.num_hidden_layers
+    return CacheLayout(
+        tuple(
+            LayerLayout(**model.cached_vectors._asdict(), visible=Visible(window), shares=model.shared_layer(index))
+            for index, window in enumerate(windows)
+        )
+    )
+
+
+def _layout_of(config: EngineConfig, model: ModelConfig) -> CacheLayout:
+    """The cache layout of each process, with the configured attention window."""
+    layout = cache_layout(config_of_rank(model, config.tensor_parallel_size))
+    if config.attention_window:
+        return windowed(layout, config.attention_window, config.attention_sinks)
+    return layout
+
+
+def demand_of(config: EngineConfig, model: ModelConfig) -> Demand:
+    """What sequences can need of each process's cache; dtype and length must be resolved."""
+    layout = _layout_of(config, model)
+    return Demand(
+        layout=layout,
+        block_size=config.block_size,
+        max_model_len=config.max_model_len or model.max_position_embeddings,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        token_bytes=token_bytes(layout, _DTYPES[config.dtype], _store_maker(config)),
+    )
+
+
+def _default_num_blocks(config: EngineConfig, demand: Demand) -> int:
+    budget = config.kv_cache_memory_bytes
+    if budget is None:
+        free = int(_free_memory_bytes(config) * _FREE_MEMORY_SHARE)
+        return max(1, demand.fitting(free))
+    num_blocks = demand.filling(budget)
+    if not num_blocks:
+        raise ConfigError(f"--kv-cache-memory-bytes {budget} is less than one block of {demand.bytes(1)} bytes")
+    return num_blocks
+
+
+def resolve_device(wanted: str) -> str:
+    """``cpu`` or ``cuda`` for what was asked, ``auto`` among it.
+
+    Raises:
+        ConfigError: CUDA is asked for and is not here.
+    """
+    has_cuda = torch.cuda.is_available()
+    if wanted == "cuda" and not has_cuda:
+        raise ConfigError("--device cuda: torch finds no CUDA device here; use --device cpu")
+    return "cuda" if has_cuda and wanted != "cpu" else "cpu"
+
+
+def _default_dtype(model: ModelConfig, device: str) -> str:
+    """The stored dtype; on the CPU half precision becomes bf16, the only 16-bit type CPUs multiply fast."""
+    if device == "cuda" or model.dtype not in {"bfloat16", "float16"}:
+        return model.dtype if model.dtype in _DTYPES else "float32"
+    return "bfloat16" if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "float32"  # noqa: SLF001 (no public name)
+
+
+def _free_memory_bytes(config: EngineConfig) -> int:
+    """For each process; that of the first GPU, since to ask the others would take memory of theirs."""
+    if config.device == "cuda":
+        return torch.cuda.mem_get_info()[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // config.num_processes
+
+
+def limits_of(config: EngineConfig, model: ModelConfig) -> Limits:
+    """The limits of requests under a resolved configuration."""
+    if config.max_model_len is None or config.num_blocks is None:
+        raise ConfigError("limits need a configuration that resolve_config has completed")
+    # Where every layer has a window, blocks come free again and the length of a sequence is not bounded by them.
+    is_bounded = any(visible.window is None for visible in _layout_of(config, model).groups)
+    num_blocks = config.num_blocks if is_bounded else -(-config.max_model_len // config.block_size)
+    max_num_seqs = 1 if config.kv_budget else config.max_num_seqs  # forks would drop each other's tokens
+    return Limits(
+        max_model_len=config.max_model_len,
+        num_blocks=num_blocks,
+        block_size=config.block_size,
+        vocab_size=model.vocab_size,
+        max_num_seqs=max_num_seqs,
+    )
+
+
+def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> BeamSearchEngine:
+    """A ready and warmed-up engine.
+
+    Args:
+        config: as `resolve_config` returned it.
+        checkpoint: whose weights are loaded now.
+
+    Raises:
+        CheckpointError: weights are missing or damaged.
+        EngineUnavailableError: another process that should share the model could not be started.
+    """
+    limits = limits_of(config, checkpoint.config)
+    executor, close = _executor(config, checkpoint)
+    demand = demand_of(config, checkpoint.config)
+    cache = KvCache(_groups(config, demand), prefix_caching=config.enable_prefix_caching)
+    rules = Rules(
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        policy="continuous" if config.policy == "static" else config.policy,
+        preemption=config.preemption,
+        patience_steps=config.priority_patience_steps,
+        max_waiting=config.max_queue,
+    )
+    sampler = Sampler(Grammars(checkpoint.tokenizer, limits.vocab_size, checkpoint.eos_token_ids))
+    engine = Engine(
+        StaticScheduler(cache, rules) if config.policy == "static" else Scheduler(cache, rules),
+        ModelRunner(SlowedExecutor(executor, config.slow_down) if config.slow_down else executor, sampler),
+        limits,
+        sampler=sampler,
+        occupancy_steps=_OCCUPANCY_STEPS,
+        close=close,
+    )
+    _warm_up(engine, limits)
+    return BeamSearchEngine(engine, conflicting_flag(config))
+
+
+def _executor(config: EngineConfig, checkpoint: Checkpoint) -> tuple[Executor, Callable[[], None]]:
+    """The executor, and what closes it."""
+    if config.tensor_parallel_size == 1:
+        return build_executor(config, checkpoint), lambda: None
+    executor = TensorParallelExecutor(
+        config, device_of_rank(config, 0), lambda ranks: build_executor(config, checkpoint, ranks)
+    )
+    return executor, executor.close
+
+
+def device_of_rank(config: EngineConfig, rank: int) -> torch.device:
+    """The device of a rank."""
+    is_alone = config.device == "cpu" or config.tensor_parallel_size == 1
+    return torch.device(config.device) if is_alone else torch.device(config.device, rank)
+
+
+def build_executor(config: EngineConfig, checkpoint: Checkpoint, ranks: Ranks = ALONE) -> LocalExecutor:
+    """The executor of one process: its part of the model and of the KV cache.
+
+    Args:
+        config: as `resolve_config` returned it.
+        checkpoint: whose weights are loaded now.
+        ranks: the processes that share the model.
+
+    Raises:
+        CheckpointError: weights are missing or damaged.
+    """
+    keep_few_multiplications()
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    device, demand = device_of_rank(config, ranks.rank), demand_of(config, checkpoint.config)
+    model = build_model(
+        checkpoint.config,
+        checkpoint.weights,
+        max_positions=demand.max_model_len,
+        dtype=_DTYPES[config.dtype],
+        device=device,
+        ranks=ranks,
+        quantization=config.quantization,
+    )
+    storage = storage_of(config, demand, config.num_blocks or 1, device)
+    host = None
+    if config.preemption == "swap":
+        host = storage_of(config, demand, demand.fitting(config.swap_memory_bytes), torch.device("cpu"))
+    return LocalExecutor(model, attention_of(config, storage), storage, host)
+
+
+def _groups(config: EngineConfig, demand: Demand) -> list[Group]:
+    """One block pool for each group of layers, and one of host memory beside it where requests are swapped."""
+    sizes = demand.sizes(config.num_blocks or 1)
+    hosts = demand.sizes(demand.fitting(config.swap_memory_bytes)) if config.preemption == "swap" else [0] * len(sizes)
+    return [
+        Group(_pool(config, demand, size), visible, BlockPool(extra, config.block_size) if extra else None)
+        for size, visible, extra in zip(sizes, demand.layout.groups, hosts, strict=True)
+    ]
+
+
+def _pool(config: EngineConfig, demand: Demand, num_blocks: int) -> BlockPool:
+    if config.kv_allocator == "paged":
+        return BlockPool(num_blocks, config.block_size)
+    return RunPool(num_blocks, config.block_size, -(-demand.max_model_len // config.block_size))
+
+
+def storage_of(config: EngineConfig, demand: Demand, num_blocks: int, device: torch.device) -> KvStorage:
+    """KV storage as configured, with `num_blocks` blocks in the largest group."""
+    return allocate_storage(
+        demand.layout,
+        num_blocks=demand.sizes(num_blocks),
+        block_size=demand.block_size,
+        dtype=_DTYPES[config.dtype],
+        device=device,
+        make_store=_store_maker(config),
+    )
+
+
+def attention_of(config: EngineConfig, storage: KvStorage) -> AttentionBackend:
+    """The attention backend over a storage."""
+    if config.kv_budget:
+        return HeavyHitterAttention(storage, Budget(config.kv_budget, config.kv_heavy))
+    return make_attention(storage)
+
+
+def _store_maker(config: EngineConfig) -> StoreMaker:
+    make = store_maker(config.kv_cache_dtype)
+    return scored(make) if config.kv_budget else make
+
+
+def _warm_up(engine: Engine, limits: Limits) -> None:
+    """Runs a short request: the first call of each operator sets up its kernel."""
+    prompt = [0] * min(16, limits.room_for_output(0) - 3)
+    if prompt:
+        engine.add(Request("warm-up", prompt, SamplingParams(max_tokens=3, temperature=0.0)))
+    while engine.has_work:
+        engine.step()
+    engine.reset_prefix_cache()

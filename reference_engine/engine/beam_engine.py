@@ -1,0 +1,207 @@
+"""Beam search above the engine, which knows only requests that pause with candidates, forks and resumptions.
+
+A search is as many requests as it has beams. Its leader computes the prompt; then its members take turns in being the
+beams: one that is dropped releases its blocks, and serves again where another beam continues in two ways, as a fork
+that shares all blocks (PagedAttention, SOSP'23, §4.4). Beams advance in lockstep: the engine pauses each with its
+candidates until all have theirs. A paused beam may be preempted meanwhile but keeps its candidates, so that a search
+progresses even where the cache holds a single one of its beams.
+"""
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from reference_engine.engine.beam_search import BeamSearch, Extension, check_beams
+from reference_engine.engine.limits import Limits
+from reference_engine.engine.outputs import Candidate, Phases, SampledToken, StepReport, TokenOutput
+from reference_engine.engine.request import BeamParams, FinishReason, Request
+from reference_engine.engine.step import Clock, Engine
+from reference_engine.errors import EngineBugError
+
+
+class BeamSearchEngine:
+    """An `Engine` that also searches beams, for requests whose sampling parameters ask for it. Not thread-safe.
+
+    All tokens of a search come out when it is over, those of the best hypothesis as the leader's.
+
+    Args:
+        core: runs all requests.
+        conflict: the setting of the core with which beams cannot be searched; None if they can.
+        clock: the core's.
+    """
+
+    def __init__(self, core: Engine, conflict: str | None = None, clock: Clock = time.perf_counter) -> None:
+        self.core = core
+        self.close = core.close
+        self._conflict = conflict
+        self._clock = clock
+        self._searches: dict[str, _Search] = {}  # by the id of each member
+
+    @property
+    def limits(self) -> Limits:
+        """What a request may ask for."""
+        return self.core.limits
+
+    @property
+    def has_work(self) -> bool:
+        """See `Engine.has_work`."""
+        return self.core.has_work
+
+    @property
+    def preemptions(self) -> int:
+        """See `Engine.preemptions`."""
+        return self.core.preemptions
+
+    @property
+    def num_arrived(self) -> int:
+        """See `Engine.num_arrived`."""
+        return self.core.num_arrived
+
+    def check(self, request: Request) -> None:
+        """Refuses a request that can never be computed.
+
+        Raises:
+            RequestError: with the numbers, naming the field at fault.
+        """
+        self.limits.check_request(request)
+        for member in (request, *request.siblings):
+            check_beams(member.sampling, self.limits, self._conflict)
+
+    def add(self, request: Request) -> None:
+        """Queues a request with its siblings; of a search they are its further beams.
+
+        Raises:
+            RequestError: it could never be computed here, or too many wait.
+        """
+        self.check(request)
+        search = None if request.sampling.beams is None else _Search(request, request.sampling.beams)
+        self.core.add(request)
+        if search is not None:
+            self._searches |= {member.request_id: search for member in search.members}
+
+    def cancel(self, request_id: str) -> None:
+        """See `Engine.cancel`; a beam takes its whole search with it."""
+        search = self._searches.get(request_id)
+        if search is None:
+            self.core.cancel(request_id)
+        elif any(beam.request_id == request_id for beam in search.beams):
+            for beam in search.beams:
+                self.core.cancel(beam.request_id)
+            self._forget(search)
+
+    def reset_prefix_cache(self) -> None:
+        """See `Engine.reset_prefix_cache`."""
+        self.core.reset_prefix_cache()
+
+    def step(self) -> StepReport:
+        """See `Engine.step`."""
+        report = self.core.step()
+        if not self._searches:
+            return report
+        outputs: list[TokenOutput] = []
+        prompt_tokens = report.prompt_tokens
+        for output in report.outputs:
+            search = self._searches.get(output.request_id)
+            if search is None:
+                outputs.append(output)
+            elif search.take(output, self.core, self._clock()):
+                self._forget(search)
+                outputs += search.outputs(self._clock())
+                prompt_tokens += len(search.members) * search.members[0].prompt_len
+        return self.core.refreshed(msgspec.structs.replace(report, outputs=outputs, prompt_tokens=prompt_tokens))
+
+    def check_integrity(self) -> None:
+        """Raises BlockAccountingError or EngineBugError if the engine or a search is inconsistent."""
+        self.core.check_integrity()
+        for search in {id(search): search for search in self._searches.values()}.values():
+            search.check_integrity(self.core)
+
+    def _forget(self, search: "_Search") -> None:
+        for member in search.members:
+            del self._searches[member.request_id]
+
+
+class _Search:
+    """The requests of one search.
+
+    Args:
+        leader: with siblings, which are taken from it when its prompt is computed; together as many as beams.
+        params: the leader's.
+
+    Attributes:
+        members: all of them; as many hypotheses come out.
+        beams: those that are beams now, best first.
+    """
+
+    def __init__(self, leader: Request, params: BeamParams) -> None:
+        self.members = [leader, *leader.siblings]
+        self.beams = [leader]
+        if len(self.members) != params.width:
+            raise EngineBugError(f"{len(self.members)} requests cannot search {params.width} beams")
+        self._rules = BeamSearch(params, leader.sampling.stop_token_ids, leader.sampling.max_tokens)
+        self._candidates: dict[str, Sequence[Candidate]] = {}  # of the paused beams
+
+    def take(self, output: TokenOutput, core: Engine, now_s: float) -> bool:
+        """Takes the candidates of one beam, and takes the search's next step if it was the last one.
+
+        Returns:
+            Whether the search is over; the engine has none of its requests then.
+        """
+        for member in self.members:
+            member.first_token_s = now_s if member.first_token_s is None else member.first_token_s
+        self._candidates[output.request_id] = output.token.candidates
+        if len(self._candidates) < len(self.beams):
+            return False
+        extensions = self._rules.advance([self._candidates[beam.request_id] for beam in self.beams])
+        self._candidates.clear()
+        self._branch(extensions, core)
+        return not extensions
+
+    def outputs(self, now_s: float) -> list[TokenOutput]:
+        """Every token of every member's hypothesis, when the search is over."""
+        outputs: list[TokenOutput] = []
+        for request, tokens, reason in self._answers():
+            request_id, cached = request.request_id, request.num_cached_tokens
+            outputs += [TokenOutput(request_id, token, None, num_cached_tokens=cached) for token in tokens[:-1]]
+            outputs.append(TokenOutput(request_id, tokens[-1], reason, None, Phases.of(request, now_s), cached))
+        return outputs
+
+    def check_integrity(self, core: Engine) -> None:
+        """Raises EngineBugError unless the engine has exactly the beams, in lockstep, and one is yet to be computed."""
+        name = self.members[0].request_id
+        if {beam.request_id for beam in self.beams} != {
+            member.request_id for member in self.members if core.has(member)
+        }:
+            raise EngineBugError(f"the search of {name} has other beams than the engine")
+        if len({beam.num_tokens for beam in self.beams}) > 1:
+            raise EngineBugError(f"the beams of {name} are not of one length")
+        if len(self._candidates) == len(self.beams):
+            raise EngineBugError(f"the beams of {name} wait for each other")
+
+    def _answers(self) -> list[tuple[Request, tuple[SampledToken, ...], FinishReason]]:
+        return [
+            (member, hypothesis.tokens, self._rules.finish_reason(hypothesis))
+            for member, hypothesis in zip(self.members, self._rules.hypotheses, strict=True)
+        ]
+
+    def _branch(self, extensions: Sequence[Extension], core: Engine) -> None:
+        """Drops the beams that do not continue, and makes the next ones of those that do."""
+        parents, self.beams = self.beams, []
+        continued = {extension.parent for extension in extensions}
+        for number, parent in enumerate(parents):
+            parent.siblings = ()
+            if number not in continued:
+                core.cancel(parent.request_id)
+        spare = [member for member in self.members if not any(member is parents[number] for number in continued)]
+        for extension in extensions:
+            parent = beam = parents[extension.parent]
+            if extension.parent in continued:
+                continued.remove(extension.parent)  # its best continuation is its own, the others are forks
+            else:
+                beam = spare.pop(0)
+                beam.token_ids = list(parent.token_ids)
+                core.fork(parent, beam)
+            self.beams.append(beam)
+        for beam, extension in zip(self.beams, extensions, strict=True):
+            core.resume(beam, extension.token.token_id)

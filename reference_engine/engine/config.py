@@ -1,0 +1,153 @@
+"""The engine's settings: one frozen object; the same names in the flag, the field and the answer of GET /version."""
+
+import dataclasses
+from typing import Annotated, Literal
+
+from reference_engine.errors import ConfigError
+from reference_engine.kv_cache.layout import KvCacheDtypeName
+from reference_engine.scheduling.rules import PreemptionName
+
+DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
+DeviceName = Literal["auto", "cpu", "cuda"]
+QuantizationName = Literal["auto", "stored", "none"]
+AllocatorName = Literal["paged", "contiguous"]
+PolicyName = Literal["continuous", "no_chunking", "static"]
+
+
+_SLOWEST = 10.0
+_POSITIVE = (
+    "block_size", "max_num_seqs", "max_num_batched_tokens", "threads", "max_model_len", "num_blocks", "max_queue",
+    "priority_patience_steps", "data_parallel_size", "tensor_parallel_size",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Everything that can be set. None and "auto" mean: decide from model and machine; `/version` shows what came out.
+
+    Each field's annotation says what it is and its unit; the command line makes its help from that.
+
+    Raises:
+        ConfigError: values that contradict each other, with the numbers.
+    """
+
+    model: Annotated[str, "Hugging Face checkpoint directory or .gguf file"]
+    host: Annotated[str, "address to listen on"] = "127.0.0.1"
+    port: Annotated[int, "TCP port to listen on; 0 takes a free one and logs it"] = 8000
+    served_model_name: Annotated[str | None, "model name in the API; default: the last part of the model path"] = None
+    dtype: Annotated[DtypeName, "type of weights, activations and KV cache; auto: as stored"] = "auto"
+    quantization: Annotated[
+        QuantizationName,
+        "matrices of a GGUF file; stored: kept in its blocks; none: in --dtype; auto: stored where there is a kernel",
+    ] = "auto"
+    device: Annotated[DeviceName, "where the model runs; auto: cuda if there is one"] = "auto"
+    data_parallel_size: Annotated[int, "engines behind the same port, each with the whole model"] = 1
+    tensor_parallel_size: Annotated[
+        int, "processes that share every layer and the KV cache; on CUDA each has a GPU of its own"
+    ] = 1
+    max_model_len: Annotated[int | None, "tokens, prompt and output together; default: the model's own limit"] = None
+    block_size: Annotated[int, "tokens per KV-cache block"] = 16
+    num_blocks: Annotated[int | None, "KV-cache blocks; default: from --kv-cache-memory-bytes"] = None
+    kv_cache_memory_bytes: Annotated[
+        int | None,
+        "bytes for the KV cache of a process; default: max-num-seqs full sequences, at most a quarter of free memory",
+    ] = None
+    kv_cache_dtype: Annotated[KvCacheDtypeName, "how keys and values are kept; auto: in --dtype, not rounded"] = "auto"
+    attention_window: Annotated[int, "latest tokens that a token sees, in every layer; 0: all"] = 0
+    attention_sinks: Annotated[int, "first tokens that stay in sight with --attention-window"] = 0
+    kv_budget: Annotated[int, "tokens that each layer and KV head keeps, about; 0: all"] = 0
+    kv_heavy: Annotated[int, "those of --kv-budget that got the most attention so far; the others are the latest"] = 0
+    max_num_seqs: Annotated[int, "requests that may run at the same time"] = 64
+    max_num_batched_tokens: Annotated[int, "tokens computed per step; longer prompts are cut into chunks"] = 512
+    kv_allocator: Annotated[
+        AllocatorName, "paged: blocks as they are needed; contiguous: room for the longest sequence at once"
+    ] = "paged"
+    policy: Annotated[
+        PolicyName, "how requests are batched; no_chunking: prompts in one piece; static: padded, all wait for the last"
+    ] = "continuous"
+    preemption: Annotated[
+        PreemptionName, "of a request that makes room: compute it again, or keep it in host memory"
+    ] = "recompute"
+    swap_memory_bytes: Annotated[
+        int, "bytes of host memory of a process, for requests that make room with --preemption swap"
+    ] = 1 << 30
+    priority_patience_steps: Annotated[int, "steps by which one level of priority sends a request forward"] = 256
+    max_queue: Annotated[int, "requests that may wait; more get HTTP 429"] = 8192
+    enable_prefix_caching: Annotated[bool, "compute what prompts have in common at their beginning once"] = True
+    threads: Annotated[int | None, "CPU threads of each process; default: torch's own choice, shared among them"] = None
+    drain_timeout_s: Annotated[int, "seconds that requests under way get to end after SIGTERM; 0: none"] = 30
+    profile_dir: Annotated[str, "where POST /start_profile writes traces of the step loop; empty: nowhere"] = ""
+    slow_down: Annotated[
+        float, "for testing regression gates: how much longer the model takes, as a share; 0.1 waits a tenth more"
+    ] = 0.0
+    seed: Annotated[int, "seeds the requests that name no seed, in order of arrival"] = 0
+
+    def __post_init__(self) -> None:
+        for name in _POSITIVE:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+        if self.drain_timeout_s < 0:
+            raise ConfigError(f"--drain-timeout-s must be at least 0, not {self.drain_timeout_s}")
+        if not 0 <= self.slow_down <= _SLOWEST:
+            raise ConfigError(f"--slow-down must be between 0 and {_SLOWEST:g}, not {self.slow_down}")
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"--port must be 0 to 65535, not {self.port}")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"--max-num-batched-tokens {self.max_num_batched_tokens} is less than --max-num-seqs "
+                f"{self.max_num_seqs}: a full batch could not decode one token each; raise the first"
+            )
+
+        if self.kv_allocator == "contiguous" and self.enable_prefix_caching:
+            raise ConfigError(
+                "--kv-allocator contiguous gives every sequence memory of its own, so nothing can be shared; "
+                "add --no-enable-prefix-caching"
+            )
+        if self.quantization == "stored" and self.tensor_parallel_size > 1:
+            raise ConfigError(
+                "--quantization stored keeps blocks whole, which --tensor-parallel-size would cut; choose one"
+            )
+        _check_what_is_kept(self)
+
+    @property
+    def num_processes(self) -> int:
+        """Those that compute."""
+        return self.tensor_parallel_size * self.data_parallel_size
+
+    @property
+    def model_name(self) -> str:
+        """The name that requests use."""
+        return self.served_model_name or self.model.rstrip("/").rsplit("/", 1)[-1]
+
+
+def _check_what_is_kept(config: EngineConfig) -> None:
+    for name in ("attention_window", "attention_sinks", "kv_budget", "kv_heavy"):
+        if getattr(config, name) < 0:
+            raise ConfigError(f"--{name.replace('_', '-')} must be at least 0, not {getattr(config, name)}")
+    if config.attention_sinks and not config.attention_window:
+        raise ConfigError(
+            "--attention-sinks is for --attention-window, without which all tokens stay in sight; set both"
+        )
+    if config.attention_window and config.kv_allocator == "contiguous":
+        raise ConfigError(
+            "--attention-window gives memory back while a sequence grows, which --kv-allocator contiguous cannot; "
+            "choose one"
+        )
+    if config.kv_heavy and config.kv_heavy >= config.kv_budget:
+        raise ConfigError(
+            f"--kv-heavy {config.kv_heavy} leaves nothing of --kv-budget {config.kv_budget} for the latest tokens; "
+            "make the budget larger"
+        )
+    if config.kv_budget and config.attention_window:
+        raise ConfigError("--kv-budget and --attention-window both decide what stays in sight; choose one")
+    if config.kv_budget and config.enable_prefix_caching:
+        raise ConfigError(
+            "--kv-budget hides tokens of a prompt by what followed them, so no other request can use its blocks; "
+            "add --no-enable-prefix-caching"
+        )
+    if config.kv_budget and config.tensor_parallel_size > 1:
+        raise ConfigError(
+            "--kv-budget weighs tokens by all heads that share a key, and --tensor-parallel-size may part them; "
+            "choose one"
+        )

@@ -1,0 +1,92 @@
+"""Turns a growing list of token ids into text, piece by piece, without ever emitting half a character."""
+
+from collections.abc import Sequence
+
+from reference_engine.loading.tokenizer import Tokenizer
+
+_BROKEN = "\ufffd"  # what decoding makes of bytes that are no complete character
+_MAX_PENDING = 3  # a UTF-8 character has at most 4 bytes; one that lacks its last decodes to at most 3 of the above
+_MAX_WINDOW_TOKENS = 64  # bounds the cost per token where a model writes only invalid bytes
+
+
+class Detokenizer:
+    """The text of one output sequence.
+
+    A byte-level token may hold a part of a character, and some decoders treat the first token of a text differently.
+    So each new token is decoded together with the few tokens before it, and what was known already is cut off; the
+    window then copies on. (The method is that of text-generation-inference's `decode_token`.)
+
+    Args:
+        tokenizer: the checkpoint's.
+        skip_special_tokens: whether special tokens have no text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special_tokens = skip_special_tokens
+        self._context: list[int] = []  # tokens before the window, whose text is out
+        self._window: list[int] = []  # tokens whose text is not wholly out
+        self._shown = 0  # characters of context and window that are out
+
+    def push(self, token_id: int) -> str:
+        """The characters that this token completes, often none."""
+        self._window.append(token_id)
+        text = self._decode(self._context + self._window)
+        if not text.endswith(_BROKEN) or len(self._window) > _MAX_WINDOW_TOKENS:
+            return self._advance(text)
+        # Only the last few broken characters can still become one; those before them are invalid for good.
+        pending = min(len(text) - len(text.rstrip(_BROKEN)), _MAX_PENDING)
+        fresh = text[self._shown : len(text) - pending]
+        self._shown = max(self._shown, len(text) - pending)
+        return fresh
+
+    def flush(self) -> str:
+        """What is left at the end of the sequence; bytes that never became a character come out as U+FFFD."""
+        return self._advance(self._decode(self._context + self._window)) if self._window else ""
+
+    def _advance(self, text: str) -> str:
+        fresh = text[self._shown :]
+        self._context, self._window = self._window, []
+        self._shown = len(self._decode(self._context))
+        return fresh
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(token_ids, skip_special_tokens=self._skip_special_tokens)
+
+
+class StopMatcher:
+    """Watches a text for stop strings and holds back whatever may become one.
+
+    Args:
+        stops: non-empty strings.
+        include: whether a matched stop string stays in the text.
+    """
+
+    def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
+        self._stops = tuple(stops)
+        self._include = include
+        self._held = ""
+
+    def push(self, text: str) -> tuple[str, str | None]:
+        """Text that can go out, and the stop string that was met (after which nothing more may be pushed)."""
+        if not self._stops:
+            return text, None
+        pending = self._held + text
+        hits = [(pending.find(stop), stop) for stop in self._stops if stop in pending]
+        if hits:
+            position, stop = min(hits)
+            self._held = ""
+            return pending[: position + len(stop) * self._include], stop
+        keep = max(_overlap(pending, stop) for stop in self._stops)
+        self._held = pending[len(pending) - keep :]
+        return pending[: len(pending) - keep], None
+
+    def flush(self) -> str:
+        """The held-back text, once it is clear that no more comes."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that is a beginning of `stop`, but not all of it."""
+    return next((size for size in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:size])), 0)

@@ -1,0 +1,139 @@
+"""What one process computes in a step. With tensor parallelism each process runs this on its part of the model.
+
+Nothing here needs gradients. Callers enter `torch.inference_mode` once around many steps, which costs less than once a
+step.
+"""
+
+import array
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+import torch
+
+from reference_engine.attention.base import AttentionBackend, Span
+from reference_engine.kv_cache.block_copies import BlockCopies
+from reference_engine.kv_cache.storage import KvStorage
+from reference_engine.models.decoder import Model
+
+_FEW = 512  # tokens of a step
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """One step in plain numbers.
+
+    Attributes:
+        copies: blocks to copy first.
+        spans: which tokens belong together and where their keys and values lie; empty where only blocks are copied.
+        token_ids: of all spans, concatenated.
+        positions: of each token in its sequence.
+        wanted_rows: the tokens whose successor is sampled.
+    """
+
+    copies: BlockCopies
+    spans: list[Span]
+    token_ids: list[int]
+    positions: list[int]
+    wanted_rows: list[int]
+
+
+class Executor(Protocol):
+    """Computes batches."""
+
+    @property
+    def storage(self) -> KvStorage:
+        """What the spans' block tables point into."""
+        ...
+
+    def execute(self, batch: Batch) -> torch.Tensor | None:
+        """Logits [wanted rows, vocab_size]; None where only blocks are copied."""
+        ...
+
+
+class SlowedExecutor:
+    """Slows another executor down by sleeping: a regression of known size.
+
+    Args:
+        executor: does the work.
+        share: sleep after each call, as a share of the call's duration.
+    """
+
+    def __init__(self, executor: Executor, share: float) -> None:
+        self._executor = executor
+        self._share = share
+        self.storage = executor.storage
+
+    def execute(self, batch: Batch) -> torch.Tensor | None:
+        """See `Executor.execute`."""
+        began = time.perf_counter()
+        logits = self._executor.execute(batch)
+        if self.storage.device.type != "cpu":
+            torch.cuda.synchronize(self.storage.device)
+        time.sleep(self._share * (time.perf_counter() - began))
+        return logits
+
+
+class LocalExecutor:
+    """Runs a model, or a part of one, in this process.
+
+    Args:
+        model: the decoder.
+        attention: over the storage.
+        storage: what the spans' block tables point into.
+        host: host memory for swapped-out requests; None without swapping.
+    """
+
+    def __init__(
+        self, model: Model, attention: AttentionBackend, storage: KvStorage, host: KvStorage | None = None
+    ) -> None:
+        self._model = model
+        self._attention = attention
+        self._host = host
+        self._token_ids, self._positions = _Column(storage.device), _Column(storage.device)
+        self._wanted_rows = _Column(storage.device)
+        self.storage = storage
+
+    def execute(self, batch: Batch) -> torch.Tensor | None:
+        """See `Executor.execute`."""
+        if batch.copies:
+            self.storage.copy_blocks(batch.copies, self._host)
+        if not batch.spans:
+            return None  # a request was swapped out and no other runs
+        rows = batch.wanted_rows
+        return self._model.forward(
+            self._token_ids.tensor(batch.token_ids),
+            self._positions.tensor(batch.positions),
+            self._attention.begin_step(batch.spans),
+            None if rows == list(range(len(batch.token_ids))) else self._wanted_rows.tensor(rows),
+        )
+
+
+class _Column:
+    """A reused int64 buffer for the numbers of each step.
+
+    The tensor over it is made once for each length: making one takes torch several times as long as copying the
+    numbers. A tensor is valid until the next call.
+
+    Args:
+        device: where the tensors are; elsewhere than on the CPU they are copies.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._is_elsewhere = device, device.type != "cpu"
+        self._values = array.array("q")
+        self._tensors = {0: torch.empty(0, dtype=torch.int64)}
+
+    def tensor(self, values: Sequence[int]) -> torch.Tensor:
+        """int64 [len(values)]."""
+        length = len(values)
+        if length > len(self._values):
+            self._values = array.array("q", bytes(8 * length))
+            self._tensors = {0: self._tensors[0]}
+        self._values[:length] = array.array("q", values)
+        tensor = self._tensors.get(length)
+        if tensor is None:
+            tensor = torch.frombuffer(self._values, dtype=torch.int64, count=length)
+            if length <= _FEW:
+                self._tensors[length] = tensor
+        return tensor.to(self._device) if self._is_elsewhere else tensor

@@ -1,0 +1,226 @@
+"""One sequence, and how its tokens are chosen. Pure Python; imports nothing of the engine but its errors."""
+
+import dataclasses
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from reference_engine.errors import RequestError
+
+_COLDEST = 1e-5  # lower temperatures would overflow the scores; vLLM treats them as 0, too
+
+
+class FinishReason(enum.StrEnum):
+    """Why a request ended, in OpenAI's terms."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+EarlyStopping = bool | Literal["never"]
+STEEPEST = 10.0
+"""Bound of length penalties, either way: powers of any length stay finite."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BeamParams:
+    """Parameters of a beam search.
+
+    Attributes:
+        width: number of beams, at least 2, and of hypotheses kept.
+        length_penalty: a hypothesis' log-probability is divided by its length to this power; above 0 favours long
+            ones.
+        early_stopping: when the search ends. True: with `width` hypotheses. False: when the best beam would score
+            worse than all of them if it ended now. "never": the same, at the length that would be best for it.
+
+    Raises:
+        RequestError: a value outside these bounds.
+    """
+
+    width: int
+    length_penalty: float = 1.0
+    early_stopping: EarlyStopping = False
+
+    def __post_init__(self) -> None:
+        if self.width < 2:
+            raise RequestError("beam search needs at least 2 beams; ask for more with n or best_of", param="best_of")
+        if not -STEEPEST <= self.length_penalty <= STEEPEST:
+            raise RequestError(
+                f"length_penalty {self.length_penalty} is not between {-STEEPEST:g} and {STEEPEST:g}",
+                param="length_penalty",
+            )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How the next token is chosen and when to stop. Parameters at their defaults cost nothing.
+
+    Attributes:
+        max_tokens: output tokens, at least 1.
+        min_tokens: output tokens before which no stop token may be chosen.
+        temperature: 0 takes the most likely token.
+        top_p: keep the most likely tokens whose probabilities add up to this, in (0, 1].
+        top_k: keep this many of the most likely tokens; 0 keeps all.
+        min_p: drop tokens that are less likely than this share of the most likely one, in [0, 1].
+        repetition_penalty: scores of tokens in prompt and output are divided by this where positive, else multiplied.
+        presence_penalty: subtracted from the scores of tokens in the output.
+        frequency_penalty: the same, once for each time they stand there.
+        logit_bias: what is added to the scores of single tokens, by token id.
+        grammar: what the output must match, as `Grammars` compiled it; None for no constraint.
+        seed: of this request's random numbers, modulo 2^64.
+        stop_token_ids: tokens that end the output, end-of-sequence tokens included.
+        logprobs: how many alternatives to report beside the chosen token, with their log-probabilities under the
+            unmodified model; 0 reports the chosen token's only, None reports nothing.
+        beams: of a beam search; None for none. A search sums log-probabilities after penalties, bias and
+            `min_tokens`, and ignores the other parameters that choose tokens.
+        num_candidates: best tokens to report instead of choosing one; the request then pauses until it is resumed.
+        is_plain: whether nothing but the likeliest token is asked for.
+    """
+
+    max_tokens: int
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = dataclasses.field(default_factory=dict[int, float])
+    grammar: str | None = None
+    seed: int = 0
+    stop_token_ids: frozenset[int] = frozenset()
+    logprobs: int | None = None
+    beams: BeamParams | None = None
+    num_candidates: int = dataclasses.field(init=False, repr=False, compare=False)
+    is_plain: bool = dataclasses.field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        changes = (
+            self.has_penalties
+            or self.min_tokens
+            or self.logit_bias
+            or self.grammar is not None
+            or self.beams is not None
+        )
+        # A stop token ends a hypothesis, so that a beam needs as many tokens more for its successors.
+        candidates = 0 if self.beams is None else self.beams.width + len(self.stop_token_ids)
+        object.__setattr__(self, "num_candidates", candidates)
+        # Read for each request in each step, so computed once.
+        object.__setattr__(self, "is_plain", self.is_greedy and not changes and self.logprobs is None)
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether no random number is needed."""
+        return self.temperature < _COLDEST or self.top_k == 1 or self.num_candidates > 0
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether only some tokens can be drawn."""
+        return self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether scores depend on the tokens of prompt or output."""
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+
+class Request:
+    """One sequence: what was asked for, and its tokens so far.
+
+    What a component keeps for a request (blocks, ranks, grammars, histories) it keeps itself, by the request's id.
+
+    Attributes:
+        token_ids: prompt and output so far.
+        num_computed: leading tokens whose keys and values are cached.
+        cache_salt: only requests with the same salt find each other's blocks in the prefix cache.
+        priority: smaller is more important.
+        siblings: further answers to the same prompt; they are forked off when it is computed, and empty from then on.
+        num_cached_tokens: prompt tokens found in the prefix cache when the request was first admitted; None before,
+            and without prefix caching.
+        arrival_s: time of arrival, by the engine's clock; None before.
+        first_scheduled_s: time of its first computation; None before.
+        first_token_s: time of its first output token; None before.
+        last_token_s: time of its latest output token; None before, and in a beam search.
+    """
+
+    __slots__ = (
+        "arrival_s",
+        "cache_salt",
+        "first_scheduled_s",
+        "first_token_s",
+        "last_token_s",
+        "num_cached_tokens",
+        "num_computed",
+        "priority",
+        "prompt_len",
+        "request_id",
+        "sampling",
+        "siblings",
+        "token_ids",
+    )
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt_token_ids: Sequence[int],
+        sampling: SamplingParams,
+        cache_salt: str | None = None,
+        *,
+        priority: int = 0,
+        siblings: Iterable["Request"] = (),
+    ) -> None:
+        self.request_id = request_id
+        self.token_ids = list(prompt_token_ids)
+        self.prompt_len = len(prompt_token_ids)
+        self.sampling = sampling
+        self.cache_salt = cache_salt
+        self.num_computed = 0
+        self.num_cached_tokens: int | None = None
+        self.priority = priority
+        self.siblings = tuple(siblings)
+        self.arrival_s: float | None = None
+        self.first_scheduled_s: float | None = None
+        self.first_token_s: float | None = None
+        self.last_token_s: float | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output tokens."""
+        return len(self.token_ids)
+
+    @property
+    def num_output(self) -> int:
+        """Output tokens so far."""
+        return len(self.token_ids) - self.prompt_len
+
+    @property
+    def num_uncomputed(self) -> int:
+        """Tokens to compute before the next one can be sampled."""
+        return len(self.token_ids) - self.num_computed
+
+    @property
+    def width(self) -> int:
+        """Seats that it takes among the running requests, its siblings' included."""
+        return 1 + len(self.siblings)
+
+    @property
+    def output_sequences(self) -> tuple["Request", ...]:
+        """The sequences that the next row of logits is sampled for."""
+        return (self,) if not self.siblings or self.sampling.num_candidates else (self, *self.siblings)
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether only the last sampled token is not computed."""
+        num_tokens = len(self.token_ids)
+        return num_tokens - self.num_computed == 1 and num_tokens > self.prompt_len
+
+    def append(self, token_id: int) -> FinishReason | None:
+        """Appends the next token; returns why it ends the request, or None."""
+        token_ids, sampling = self.token_ids, self.sampling
+        token_ids.append(token_id)
+        num_output = len(token_ids) - self.prompt_len
+        if token_id in sampling.stop_token_ids and num_output >= sampling.min_tokens:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if num_output >= sampling.max_tokens else None

@@ -1,0 +1,68 @@
+"""From the output tokens of one sequence to its text, as far as its stop strings allow."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from reference_engine.engine.detokenizer import Detokenizer, StopMatcher
+from reference_engine.engine.request import FinishReason
+from reference_engine.loading.tokenizer import Tokenizer
+
+
+class Text(NamedTuple):
+    """What one token added.
+
+    Attributes:
+        text: without what may still become a stop string; held-back characters of earlier tokens included.
+        finish_reason: set on the last token.
+        stop_string: the one that ended the text; None where none did.
+    """
+
+    text: str
+    finish_reason: FinishReason | None
+    stop_string: str | None
+
+
+class TextWriter:
+    """Writes one output sequence.
+
+    Args:
+        tokenizer: the checkpoint's.
+        stops: strings that end the text.
+        min_tokens: tokens before which none of them does.
+        include_stop: whether the one that ended it stays in the text.
+        skip_special_tokens: whether special tokens have no text.
+
+    Attributes:
+        num_tokens: written so far.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stops: Sequence[str] = (),
+        *,
+        min_tokens: int = 0,
+        include_stop: bool = False,
+        skip_special_tokens: bool = True,
+    ) -> None:
+        self.num_tokens = 0
+        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
+        self._stops = StopMatcher(stops, include=include_stop)
+        self._min_tokens = min_tokens
+
+    def push(self, token_id: int, finish_reason: FinishReason | None) -> Text:
+        """Writes a token; after one with a finish reason no more may come.
+
+        Args:
+            token_id: the next token.
+            finish_reason: why the engine ended the sequence with it; None where it goes on.
+        """
+        self.num_tokens += 1
+        text, stop = self._detokenizer.push(token_id), None
+        if self.num_tokens >= self._min_tokens:
+            text, stop = self._stops.push(text)
+        if stop is None and finish_reason is not None:
+            # What is left may hold a stop string, too.
+            rest, stop = self._stops.push(self._detokenizer.flush())
+            text += rest if stop is not None else rest + self._stops.flush()
+        return Text(text, finish_reason if stop is None else FinishReason.STOP, stop)

@@ -1,0 +1,61 @@
+"""Hashes of full blocks, by which equal prefixes of sequences are recognised.
+
+The hash of a full block covers its parent's hash and its own tokens, and so everything from the sequence's first token
+on: keys and values depend on all of that and on nothing else (vLLM's automatic prefix caching; SGLang's RadixAttention,
+arXiv:2312.07104, keeps the same in a tree). Pure Python, no tensors.
+"""
+
+import copy
+from array import array
+from collections.abc import Sequence
+from hashlib import blake2b
+
+BlockHash = bytes  # 128 bits: collisions are infeasible, so that no tokens need to be compared
+
+_HASH_BYTES = 16
+
+
+def root_hash(salt: str | None) -> BlockHash:
+    """The parent hash of first blocks. Sequences with different salts share no hash; None is one of the salts."""
+    return blake2b((salt or "").encode(), digest_size=_HASH_BYTES, person=b"root").digest()
+
+
+def block_hash(parent: BlockHash, token_ids: Sequence[int]) -> BlockHash:
+    """The hash of a full block.
+
+    Args:
+        parent: hash of the block before it, or a `root_hash`.
+        token_ids: of this block, `block_size` of them.
+    """
+    return blake2b(parent + array("q", token_ids).tobytes(), digest_size=_HASH_BYTES).digest()
+
+
+class BlockHashes:
+    """The hashes of one sequence's full blocks, each computed when it is first needed.
+
+    Args:
+        block_size: tokens per block.
+        salt: sequences with another salt share no blocks with this one.
+    """
+
+    __slots__ = ("_block_size", "_hashes", "_root")
+
+    def __init__(self, block_size: int, salt: str | None = None) -> None:
+        self._block_size = block_size
+        self._root = root_hash(salt)
+        self._hashes: list[BlockHash] = []
+
+    def at(self, token_ids: Sequence[int], index: int) -> BlockHash:
+        """The hash of block number `index` of the sequence."""
+        size = self._block_size
+        while len(self._hashes) <= index:
+            parent = self._hashes[-1] if self._hashes else self._root
+            start = len(self._hashes) * size
+            self._hashes.append(block_hash(parent, token_ids[start : start + size]))
+        return self._hashes[index]
+
+    def copy(self) -> "BlockHashes":
+        """For a sequence that continues from here on its own."""
+        twin = copy.copy(self)
+        twin._hashes = list(self._hashes)  # noqa: SLF001 (of this class)
+        return twin

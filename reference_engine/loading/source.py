@@ -1,0 +1,24 @@
+"""Where a model's weights come from."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from reference_engine.kernels.blocks import QuantisedTensor
+
+
+class WeightSource(Protocol):
+    """Where weights come from: tensors under Hugging Face's names."""
+
+    def names(self) -> Sequence[str]:
+        """All tensor names."""
+        ...
+
+    def get(self, name: str) -> torch.Tensor:
+        """One tensor on the CPU; raises CheckpointError if there is none of that name."""
+        ...
+
+    def get_quantised(self, name: str) -> QuantisedTensor | None:
+        """One matrix in the blocks that it is stored in, in memory of its own; None if it is stored otherwise."""
+        ...

@@ -1,0 +1,46 @@
+"""Requests in order of rank, and what the scheduler keeps for each. Pure Python."""
+
+import bisect
+import dataclasses
+from typing import NamedTuple
+
+from reference_engine.engine.request import Request
+
+
+class Rank(NamedTuple):
+    """Who comes first: smaller ranks do.
+
+    Attributes:
+        due_step: the step of arrival, later by the patience for each level of priority.
+        number: in order of arrival.
+        fork: in order of forking; 0 for what arrived.
+    """
+
+    due_step: int
+    number: int
+    fork: int = 0
+
+
+@dataclasses.dataclass(slots=True)
+class Queues:
+    """Requests by what they hold, in order of rank.
+
+    Attributes:
+        running: requests with blocks.
+        waiting: requests without.
+        ranks: by request id, of every request in a queue.
+        paused: ids of the requests that have nothing to compute until they are resumed.
+    """
+
+    running: list[Request] = dataclasses.field(default_factory=list[Request])
+    waiting: list[Request] = dataclasses.field(default_factory=list[Request])
+    ranks: dict[str, Rank] = dataclasses.field(default_factory=dict[str, Rank])
+    paused: set[str] = dataclasses.field(default_factory=set[str])
+
+    def insert(self, queue: list[Request], request: Request) -> None:
+        """Puts a request in its place in one of the two."""
+        bisect.insort(queue, request, key=self.rank_of)
+
+    def rank_of(self, request: Request) -> Rank:
+        """The rank of a request in a queue."""
+        return self.ranks[request.request_id]

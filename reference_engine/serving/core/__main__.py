@@ -1,0 +1,21 @@
+"""The engine process: `python -m reference_engine.serving.core FD`, which hears everything over the socket FD."""
+
+import logging
+import signal
+import socket
+import sys
+
+
+def main() -> None:
+    """Serves until the server hangs up. Signals are the server's business: a terminal sends them to both."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    from reference_engine.serving.core.loop import serve_engine  # noqa: PLC0415 (imports torch, with signals ignored already)
+
+    serve_engine(sock)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Starts engine processes."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Protocol
+
+from reference_engine.engine.config import EngineConfig
+
+_GRACE_S = 10.0  # seconds that the step under way may take when the server has hung up
+
+
+class Core(Protocol):
+    """An engine that runs beside the event loop.
+
+    Attributes:
+        socket: our end; hanging up ends it.
+    """
+
+    socket: socket.socket
+
+    def kill(self) -> None:
+        """Ends it at once, whatever it does."""
+        ...
+
+    async def ended(self) -> str:
+        """Waits until it is gone, and says how it went."""
+        ...
+
+
+Starter = Callable[[EngineConfig, int], Core]
+"""Starts the engine of one replica."""
+
+
+class CoreProcess:
+    """A child process; see `Core`.
+
+    Args:
+        config: says how many replicas there are; GPUs are dealt out among them.
+        number: of the replica, from 0.
+    """
+
+    def __init__(self, config: EngineConfig, number: int) -> None:
+        self.socket, child_end = socket.socketpair()
+        with child_end:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "reference_engine.serving.core", str(child_end.fileno())],
+                pass_fds=[child_end.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **_devices(config, number)},
+            )
+
+    def kill(self) -> None:
+        """See `Core.kill`."""
+        self._process.kill()
+
+    async def ended(self) -> str:
+        """See `Core.ended`."""
+        try:
+            status = await asyncio.to_thread(self._process.wait, _GRACE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            status = await asyncio.to_thread(self._process.wait)
+        if status == -signal.SIGKILL:
+            return "killed; perhaps memory ran out"
+        return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+
+
+def _devices(config: EngineConfig, number: int) -> dict[str, str]:
+    """What makes a replica see its own GPUs only."""
+    if config.data_parallel_size == 1 or config.device == "cpu":
+        return {}
+    visible, share = os.environ.get("CUDA_VISIBLE_DEVICES"), config.tensor_parallel_size
+    names = visible.split(",") if visible else [str(i) for i in range(config.num_processes)]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(names[number * share : (number + 1) * share])}

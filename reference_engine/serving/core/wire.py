@@ -1,0 +1,186 @@
+"""Messages between the server and an engine process, and their framing.
+
+MessagePack by msgspec, each message prefixed by its length in four bytes. Both ends are of the same version, since one
+starts the other.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+
+import msgspec
+
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.limits import Limits
+from reference_engine.engine.outputs import StepReport
+from reference_engine.engine.request import Request, SamplingParams
+
+_LENGTH_BYTES = 4
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+class Start(msgspec.Struct, tag="start"):
+    """The first command: load this model."""
+
+    config: EngineConfig
+
+
+class AnswerSpec(msgspec.Struct, array_like=True):
+    """One answer to a prompt: its request id and sampling parameters."""
+
+    request_id: str
+    sampling: SamplingParams
+
+
+class Sent(msgspec.Struct, array_like=True):
+    """A request with its siblings; see `Request`."""
+
+    prompt: list[int]
+    answers: list[AnswerSpec]
+    cache_salt: str | None
+    priority: int
+    arrival_s: float | None
+
+    @classmethod
+    def of(cls, leader: Request) -> "Sent":
+        """A request with its siblings."""
+        answers = [AnswerSpec(member.request_id, member.sampling) for member in (leader, *leader.siblings)]
+        return cls(leader.token_ids, answers, leader.cache_salt, leader.priority, leader.arrival_s)
+
+    def request(self) -> Request:
+        """Decodes the request with its siblings."""
+        leader, *siblings = [
+            Request(answer.request_id, self.prompt, answer.sampling, self.cache_salt, priority=self.priority)
+            for answer in self.answers
+        ]
+        for member in (leader, *siblings):
+            member.arrival_s = self.arrival_s
+        leader.siblings = tuple(siblings)
+        return leader
+
+
+class Add(msgspec.Struct, tag="add"):
+    """Requests to add together, before the next step."""
+
+    requests: list[Sent]
+
+
+class Cancel(msgspec.Struct, tag="cancel"):
+    """Cancels requests."""
+
+    request_ids: list[str]
+
+
+class Reset(msgspec.Struct, tag="reset"):
+    """Empties the prefix cache."""
+
+
+class StartProfile(msgspec.Struct, tag="start-profile"):
+    """Starts a profile of the step loop; answered by `Done`."""
+
+    call: int
+
+
+class StopProfile(msgspec.Struct, tag="stop-profile"):
+    """Writes the profile; answered by `Done`."""
+
+    call: int
+
+
+Command = Start | Add | Cancel | Reset | StartProfile | StopProfile
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """A loaded engine's description.
+
+    Attributes:
+        config: as `resolve_config` completed it.
+        limits: of requests.
+        eos_token_ids: every id that ends a sequence.
+        torch_version: of the torch it runs on.
+        kernels: `native` where the compiled ones are in use, else `torch`.
+        pid: of its process.
+    """
+
+    config: EngineConfig
+    limits: Limits
+    eos_token_ids: frozenset[int]
+    torch_version: str
+    kernels: str
+    pid: int
+
+
+class Ready(msgspec.Struct, tag="ready"):
+    """The first message of an engine that has been loaded.
+
+    Attributes:
+        facts: about it.
+        arrived: requests that its warm-up has added.
+    """
+
+    facts: Facts
+    arrived: int
+
+
+class Failed(msgspec.Struct, tag="failed"):
+    """The last message of an engine that could not be loaded, or has crashed.
+
+    Attributes:
+        is_users: whether the user can fix it.
+        message: one line.
+    """
+
+    is_users: bool
+    message: str
+
+
+class Refused(msgspec.Struct, tag="refused"):
+    """A request that was refused; the other fields are those of `RequestError`."""
+
+    request_id: str
+    message: str
+    status: int
+    param: str | None
+    code: str | None
+
+
+class Done(msgspec.Struct, tag="done"):
+    """The end of a command that has one.
+
+    Attributes:
+        call: its number.
+        result: what came of it; None where it failed.
+        error: why.
+    """
+
+    call: int
+    result: str | None = None
+    error: str | None = None
+
+
+Notice = StepReport | Ready | Failed | Refused | Done
+
+
+def frame(message: Command | Notice) -> bytes:
+    """Encodes a message with its length."""
+    body = _ENCODER.encode(message)
+    return len(body).to_bytes(_LENGTH_BYTES, "little") + body
+
+
+@dataclasses.dataclass(slots=True)
+class Frames:
+    """Splits a byte stream into message bodies."""
+
+    _rest: bytearray = dataclasses.field(default_factory=bytearray)
+
+    def feed(self, data: bytes | bytearray) -> Iterator[bytes]:
+        """The bodies completed by `data`."""
+        self._rest += data
+        begin, end = 0, len(self._rest)
+        while end - begin >= _LENGTH_BYTES:
+            body = begin + _LENGTH_BYTES
+            after = body + int.from_bytes(self._rest[begin:body], "little")
+            if after > end:
+                break
+            yield bytes(self._rest[body:after])
+            begin = after
+        del self._rest[:begin]

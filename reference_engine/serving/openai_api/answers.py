@@ -1,0 +1,185 @@
+"""Response bodies as vLLM and OpenAI write them, encoded by msgspec, one call per message."""
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from reference_engine.serving.openai_api.choices import TokenEvent
+
+
+class PromptTokensDetails(msgspec.Struct):
+    """What became of the prompt tokens: those found in the prefix cache were not computed."""
+
+    cached_tokens: int
+
+
+class Timings(msgspec.Struct):
+    """Where a request's time went inside the server, in seconds; of several choices each phase's longest.
+
+    `queued_s` until it was first computed, `prefill_s` until its first token, `decode_s` until its last, and, beside
+    them, `detokenize_s`: what making text of tokens took, of all choices together.
+    """
+
+    queued_s: float
+    prefill_s: float
+    decode_s: float
+    detokenize_s: float
+
+
+class Usage(msgspec.Struct):
+    """Token counts; sums over all choices. Without prefix caching there are no details, before the end no timings."""
+
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int
+    prompt_tokens_details: PromptTokensDetails | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
+
+
+class TextLogprobs(msgspec.Struct):
+    """/v1/completions: parallel lists, one entry per token."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    text_offset: list[int]
+    top_logprobs: list[dict[str, float]] | None = None
+
+
+class Alternative(msgspec.Struct):
+    """/v1/chat/completions: a token that could have been chosen."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(msgspec.Struct):
+    """/v1/chat/completions: one token."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[Alternative] = []
+
+
+class ChatLogprobs(msgspec.Struct):
+    """/v1/chat/completions: the tokens of one chunk or answer."""
+
+    content: list[TokenLogprob]
+
+
+class TextChoice(msgspec.Struct):
+    """A choice of /v1/completions, whole or one chunk of it."""
+
+    index: int
+    text: str
+    logprobs: TextLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class Message(msgspec.Struct, omit_defaults=True):
+    """A chat message or a piece of one."""
+
+    role: str | None = None
+    content: str | None = None
+
+
+class ChatChoice(msgspec.Struct):
+    """A whole choice of /v1/chat/completions."""
+
+    index: int
+    message: Message
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatChunkChoice(msgspec.Struct):
+    """One chunk of a choice of /v1/chat/completions."""
+
+    index: int
+    delta: Message
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class Answer(msgspec.Struct):
+    """The envelope of every answer and chunk."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[Any]
+    usage: Usage | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class ErrorBody(msgspec.Struct):
+    """OpenAI's error object."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | int | None
+
+
+class ErrorAnswer(msgspec.Struct):
+    """OpenAI's error envelope, in an HTTP body or as an event of a stream."""
+
+    error: ErrorBody
+
+
+_encoder = msgspec.json.Encoder()
+encode = _encoder.encode
+
+DONE = b"data: [DONE]\n\n"
+
+
+def sse(message: Answer | ErrorAnswer) -> bytes:
+    """One server-sent event."""
+    return b"data: " + encode(message) + b"\n\n"
+
+
+def text_logprobs(events: list[TokenEvent], offset: int = 0) -> TextLogprobs | None:
+    """Log-probabilities of consecutive tokens; None where not requested. `offset`: characters before the first one."""
+    if not events or events[0].logprob is None:
+        return None
+    offsets: list[int] = []
+    length = offset
+    for event in events:
+        offsets.append(length)
+        length += len(event.text)
+    tokens = [event.token_text or "" for event in events]
+    best = None if events[0].alternatives is None else [_best_by_text(event) for event in events]
+    return TextLogprobs(tokens, [event.logprob for event in events], offsets, best)
+
+
+def _best_by_text(event: TokenEvent) -> dict[str, float]:
+    """The alternatives and the chosen token, as in OpenAI's answers; of tokens with the same text, the likeliest."""
+    best: dict[str, float] = {}
+    for text, value in [*(event.alternatives or ()), (event.token_text or "", event.logprob or 0.0)]:
+        best.setdefault(text, value)
+    return best
+
+
+def chat_logprobs(events: list[TokenEvent]) -> ChatLogprobs | None:
+    """The same in the shape of the chat route."""
+    content = [
+        TokenLogprob(
+            event.token_text or "",
+            event.logprob,
+            list((event.token_text or "").encode()),
+            [Alternative(text, value, list(text.encode())) for text, value in event.alternatives or ()],
+        )
+        for event in events
+        if event.logprob is not None
+    ]
+    return ChatLogprobs(content) if content else None

@@ -1,0 +1,82 @@
+"""Fields that are right by themselves and wrong together."""
+
+from typing import Any
+
+from reference_engine.errors import RequestError
+from reference_engine.serving.openai_api.fields import ChatFields, GenerationFields, answers_of, candidates_of
+from reference_engine.serving.openai_api.structured_output import wishes_of
+
+
+def max_tokens_of(fields: GenerationFields) -> int | None:
+    """The asked-for output length; chat's newer name wins."""
+    newer = fields.max_completion_tokens if isinstance(fields, ChatFields) else None
+    return newer if newer is not None else fields.max_tokens
+
+
+def check_combinations(fields: GenerationFields) -> None:
+    """Refuses fields that contradict each other.
+
+    Raises:
+        RequestError: 400, naming one of them.
+    """
+    max_tokens = max_tokens_of(fields)
+    if max_tokens is not None and (fields.min_tokens or 0) > max_tokens:
+        raise RequestError(f"min_tokens {fields.min_tokens} is more than max_tokens", param="min_tokens")
+    if isinstance(fields, ChatFields) and fields.top_logprobs and not fields.logprobs:
+        raise RequestError("top_logprobs needs logprobs: true", param="top_logprobs")
+    _check_best_of(fields)
+    _check_beam_search(fields)
+    _check_structured_output(fields)
+
+
+def _check_best_of(fields: GenerationFields) -> None:
+    made, wanted = candidates_of(fields), answers_of(fields)
+    if made < wanted:
+        raise RequestError(f"best_of {made} is less than n {wanted}", param="best_of")
+    if made > wanted and fields.stream:
+        raise RequestError(
+            "a stream cannot wait until the best answers are known; leave out stream, or best_of", param="best_of"
+        )
+
+
+_NEUTRAL_IN_A_SEARCH: dict[str, tuple[Any, ...]] = {
+    "stream": (False,),
+    "temperature": (0, 1),
+    "top_p": (1,),
+    "top_k": (0, -1),
+    "min_p": (0,),
+    "stop": ([],),
+}
+_ONLY_IN_A_SEARCH: dict[str, tuple[Any, ...]] = {"length_penalty": (1,), "early_stopping": (False,)}
+
+
+def _check_beam_search(fields: GenerationFields) -> None:
+    """A search chooses among whole answers, by their probabilities alone, and knows them only when it is over."""
+    neutral, why = (
+        (_NEUTRAL_IN_A_SEARCH, "contradicts use_beam_search")
+        if fields.use_beam_search
+        else (_ONLY_IN_A_SEARCH, "has no effect without use_beam_search")
+    )
+    for name, harmless in neutral.items():
+        value = getattr(fields, name)
+        if value is not None and value not in harmless:
+            raise RequestError(f"{name} {why}; leave out one of the two", param=name)
+    wishes = wishes_of(fields)
+    if fields.use_beam_search and wishes:
+        raise RequestError(f"{wishes[0][0]} {why}; leave out one of the two", param=wishes[0][0])
+    if fields.use_beam_search and candidates_of(fields) < 2:
+        raise RequestError("use_beam_search needs at least 2 beams: give best_of, or n", param="best_of")
+
+
+def _check_structured_output(fields: GenerationFields) -> None:
+    wishes = [param for param, _, _ in wishes_of(fields)]
+    if not wishes:
+        return
+    if len(wishes) > 1:
+        raise RequestError(f"{' and '.join(wishes)} both say what the output must match; give one", param=wishes[1])
+    if fields.ignore_eos:
+        raise RequestError(f"ignore_eos and {wishes[0]} contradict each other: the output ends", param="ignore_eos")
+    if fields.min_tokens:
+        raise RequestError(
+            f"min_tokens and {wishes[0]} contradict each other: the output ends where it matches", param="min_tokens"
+        )

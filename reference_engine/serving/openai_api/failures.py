@@ -1,0 +1,61 @@
+"""Errors on the wire: OpenAI's error object, with the status that fits the kind of error."""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from reference_engine.errors import EngineUnavailableError, QueueFullError, RequestError
+from reference_engine.serving.openai_api.answers import ErrorAnswer, ErrorBody, encode
+
+_log = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_TYPES = {
+    400: "invalid_request_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "unavailable_error",
+}
+
+
+def failure_answer(error: Exception) -> ErrorAnswer:
+    """The error object for any exception; what is not ours is reported without its details."""
+    if isinstance(error, RequestError):
+        kind = _TYPES.get(error.status, "invalid_request_error")
+        return ErrorAnswer(ErrorBody(str(error), kind, error.param, error.code))
+    if isinstance(error, EngineUnavailableError):
+        return ErrorAnswer(ErrorBody(str(error), _TYPES[503], None, "engine_unavailable"))
+    return ErrorAnswer(ErrorBody("an error inside the server; its log has the details", "server_error", None, None))
+
+
+def _status(error: Exception) -> int:
+    if isinstance(error, RequestError):
+        return error.status
+    return 503 if isinstance(error, EngineUnavailableError) else 500
+
+
+@web.middleware
+async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turns every exception of a handler into an answer of OpenAI's shape."""
+    headers: dict[str, str] = {}
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        headers |= {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}  # a 405 must have it
+        failure: Exception = RequestError(f"{error.reason}: {request.method} {request.path}", status=error.status)
+    except (RequestError, EngineUnavailableError) as error:
+        failure = error
+    except ConnectionResetError:
+        raise  # the client has gone; aiohttp closes the rest
+    except Exception as error:  # noqa: BLE001 (a bug of ours must still be an answer)
+        _log.exception("%s %s failed", request.method, request.path)
+        failure = error
+    if isinstance(failure, EngineUnavailableError | QueueFullError):
+        headers["Retry-After"] = "1"
+    body = encode(failure_answer(failure))
+    return web.Response(body=body, status=_status(failure), content_type="application/json", headers=headers)

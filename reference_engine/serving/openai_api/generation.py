@@ -1,0 +1,178 @@
+"""POST /v1/completions and /v1/chat/completions: the path of one HTTP request."""
+
+import uuid
+from collections.abc import AsyncIterator, Sequence
+
+from aiohttp import web
+
+from reference_engine.engine.beam_search import conflicting_flag
+from reference_engine.engine.grammar import Grammars
+from reference_engine.engine.request import FinishReason, Request
+from reference_engine.errors import EngineUnavailableError, RequestError
+from reference_engine.serving.core.streams import TokenStream
+from reference_engine.serving.openai_api.answers import DONE, encode, sse
+from reference_engine.serving.openai_api.choices import Choice, TokenEvent, best_of
+from reference_engine.serving.openai_api.failures import failure_answer
+from reference_engine.serving.openai_api.fields import (
+    ChatFields,
+    CompletionFields,
+    GenerationFields,
+    StreamOptions,
+    answers_of,
+    candidates_of,
+)
+from reference_engine.serving.openai_api.formats import AnswerFormat, ChatFormat, TextFormat, final_usage_of, usage_of
+from reference_engine.serving.openai_api.parsing import chat_prompt, completion_prompts, parse_body, sampling_params
+from reference_engine.serving.openai_api.structured_output import grammar_of
+from reference_engine.serving.service import Service, Serving
+
+_SEED_MASK = (1 << 63) - 1  # JSON takes any integer
+_SSE_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+
+
+class GenerationRoutes:
+    """The two handlers.
+
+    Args:
+        service: the model being served.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._grammars: Grammars | None = None
+
+    async def completions(self, http: web.Request) -> web.StreamResponse:
+        """POST /v1/completions."""
+        serving = self._service.ready()
+        fields = parse_body(await http.read(), CompletionFields)
+        self._check_model_name(fields)
+        prompts = await completion_prompts(fields, serving.tokenizer)
+        answer_id = f"cmpl-{uuid.uuid4().hex}"
+        form = TextFormat(answer_id, serving.facts.config.model_name, return_token_ids=bool(fields.return_token_ids))
+        return await self._generate(http, fields, _Job(answer_id, prompts, form, serving))
+
+    async def chat(self, http: web.Request) -> web.StreamResponse:
+        """POST /v1/chat/completions."""
+        serving = self._service.ready()
+        fields = parse_body(await http.read(), ChatFields)
+        self._check_model_name(fields)
+        prompts = [await chat_prompt(fields, serving.tokenizer)]
+        answer_id = f"chatcmpl-{uuid.uuid4().hex}"
+        form = ChatFormat(answer_id, serving.facts.config.model_name, return_token_ids=bool(fields.return_token_ids))
+        return await self._generate(http, fields, _Job(answer_id, prompts, form, serving))
+
+    def _check_model_name(self, fields: GenerationFields) -> None:
+        name = self._service.config.model_name
+        if fields.model is not None and fields.model != name:
+            raise RequestError(
+                f"the model {fields.model!r} does not exist here; this server has {name!r}",
+                status=404,
+                param="model",
+                code="model_not_found",
+            )
+
+    async def _generate(self, http: web.Request, fields: GenerationFields, job: "_Job") -> web.StreamResponse:
+        grammar = await grammar_of(fields, self._grammars_of(job.serving))
+        choices: list[Choice] = []
+        leaders: list[Request] = []
+        for prompt in job.prompts:
+            group: list[Request] = []
+            for number in range(candidates_of(fields)):
+                seed = self._service.next_seed() if fields.seed is None else (fields.seed + number) & _SEED_MASK
+                group.append(job.request(prompt, fields, grammar, index=len(choices), seed=seed))
+                choices.append(Choice(len(choices), group[-1], fields, job.serving.tokenizer))
+            # The prompt is computed once; the others are forked off then and share its blocks.
+            group[0].siblings = tuple(group[1:])
+            leaders.append(group[0])
+        stream = job.serving.engines.submit(leaders)
+        try:
+            if fields.stream:
+                return await _answer_in_stream(http, fields.stream_options or StreamOptions(), job, choices, stream)
+            return await _answer_whole(job, choices, stream, answers_of(fields))
+        finally:
+            # Also reached when aiohttp cancels the handler because the client has gone.
+            metrics = self._service.metrics
+            metrics.count_finished(FinishReason.STOP, stream.num_finished_early)
+            metrics.count_finished(FinishReason.ABORT, stream.close())
+
+    def _grammars_of(self, serving: Serving) -> Grammars:
+        if self._grammars is None:
+            facts = serving.facts
+            self._grammars = Grammars(serving.tokenizer, facts.limits.vocab_size, facts.eos_token_ids)
+        return self._grammars
+
+
+class _Job:
+    """What a request has become after parsing."""
+
+    def __init__(self, answer_id: str, prompts: Sequence[list[int]], form: AnswerFormat, serving: Serving) -> None:
+        self.answer_id = answer_id
+        self.prompts = prompts
+        self.form = form
+        self.serving = serving
+
+    def request(
+        self, prompt: list[int], fields: GenerationFields, grammar: str | None, *, index: int, seed: int
+    ) -> Request:
+        params = sampling_params(
+            fields,
+            prompt_len=len(prompt),
+            seed=seed,
+            eos_token_ids=self.serving.facts.eos_token_ids,
+            limits=self.serving.facts.limits,
+            grammar=grammar,
+            beam_conflict=conflicting_flag(self.serving.facts.config),
+        )
+        name = f"{self.answer_id}-{index}"
+        return Request(name, prompt, params, fields.cache_salt, priority=fields.priority or 0)
+
+
+async def _events(choices: Sequence[Choice], stream: TokenStream) -> AsyncIterator[tuple[Choice, TokenEvent]]:
+    """One event per token until every choice has ended; counts in a choice are those up to its yielded event."""
+    by_id = {choice.request_id: choice for choice in choices}
+    while outputs := await stream.next_outputs():
+        for output in outputs:
+            choice = by_id[output.request_id]
+            if choice.is_finished:
+                continue  # made in the step during which a stop string was found
+            event = choice.push(output)
+            if choice.is_finished:
+                stream.finish(output.request_id)
+            yield choice, event
+
+
+async def _answer_whole(job: _Job, choices: list[Choice], stream: TokenStream, count: int) -> web.Response:
+    """`wanted`: answers to each prompt, the best ones of those that are made."""
+    collected: dict[str, list[TokenEvent]] = {choice.request_id: [] for choice in choices}
+    async for choice, event in _events(choices, stream):
+        collected[choice.request_id].append(event)
+    usage = final_usage_of(choices, job.prompts)  # what was made for nothing counts too
+    kept = best_of(choices, len(choices) // len(job.prompts), count)
+    answer = job.form.whole([(choice, collected[choice.request_id]) for choice in kept], usage)
+    return web.Response(body=encode(answer), content_type="application/json")
+
+
+async def _answer_in_stream(
+    http: web.Request, options: StreamOptions, job: _Job, choices: list[Choice], stream: TokenStream
+) -> web.StreamResponse:
+    response = web.StreamResponse(headers=_SSE_HEADERS)
+    await response.prepare(http)
+    try:
+        async for choice, event in _events(choices, stream):
+            await response.write(_chunk_bytes(job, choice, event, choices, options))
+        if options.include_usage:
+            await response.write(sse(job.form.usage(final_usage_of(choices, job.prompts))))
+    except (EngineUnavailableError, RequestError) as error:
+        await response.write(sse(failure_answer(error)))
+    await response.write(DONE)
+    await response.write_eof()
+    return response
+
+
+def _chunk_bytes(job: _Job, choice: Choice, event: TokenEvent, choices: list[Choice], options: StreamOptions) -> bytes:
+    """One token's event, with what must precede it in the same write."""
+    chunk = job.form.chunk(event, choice)
+    if options.continuous_usage_stats:
+        chunk.usage = usage_of(choices, job.prompts)
+    opening = job.form.opening(choice) if choice.num_output == 1 else []
+    return b"".join(sse(part) for part in (*opening, chunk))

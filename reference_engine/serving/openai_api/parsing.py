@@ -1,0 +1,207 @@
+"""From the bytes of a request body to checked fields, token ids and sampling parameters."""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from reference_engine.engine.beam_search import check_beams
+from reference_engine.engine.limits import Limits
+from reference_engine.engine.request import BeamParams, SamplingParams
+from reference_engine.errors import RequestError
+from reference_engine.loading.tokenizer import Tokenizer
+from reference_engine.serving.openai_api.combinations import check_combinations, max_tokens_of
+from reference_engine.serving.openai_api.fields import (
+    NEUTRAL,
+    ChatFields,
+    CompletionFields,
+    GenerationFields,
+    alternatives_of,
+    answers_of,
+    candidates_of,
+)
+
+FieldsT = TypeVar("FieldsT", bound=GenerationFields)
+
+_DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
+_MAX_PROMPTS = 256  # per request
+_NOT_VARIABLES = {"messages", "self"}  # of a chat template: what the body has a field for, and a word of Jinja's
+
+
+def parse_body(body: bytes, kind: type[FieldsT]) -> FieldsT:
+    """Decodes and checks one body.
+
+    Raises:
+        RequestError: 400, naming the field, for bad JSON, wrong types, unknown and unsupported fields.
+    """
+    try:
+        fields = msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise RequestError(str(error), param=_field_of(str(error))) from error
+    except msgspec.DecodeError as error:
+        raise RequestError(f"the body is not valid JSON: {error}") from error
+    except UnicodeDecodeError as error:
+        raise RequestError(f"the body is not valid UTF-8: byte {error.object[error.start]:#04x} in a string") from error
+    except RecursionError as error:
+        raise RequestError("the body is nested too deeply; make it flatter") from error
+    for name, harmless in NEUTRAL.items():
+        value = getattr(fields, name, None)
+        # To Python true is 1, to JSON it is not.
+        if value is not None and not any(
+            value == allowed and isinstance(value, bool) == isinstance(allowed, bool) for allowed in harmless
+        ):
+            raise RequestError(f"{name} is not supported here; leave it out", param=name)
+    check_combinations(fields)
+    return fields
+
+
+def _field_of(message: str) -> str | None:
+    """The field that a msgspec message names: "… unknown field `x`", "… required field `x`" or "… - at `$.x[...]`"."""
+    named = re.search(r"field `(\w+)`", message) or re.search(r"`\$\.(\w+)", message)
+    return named[1] if named else None
+
+
+async def completion_prompts(fields: CompletionFields, tokenizer: Tokenizer) -> list[list[int]]:
+    """Token ids of each prompt of a completion request: text, ids, or a list of either.
+
+    Raises:
+        RequestError: the list mixes kinds, is empty, or is too long.
+    """
+    prompt = fields.prompt
+    if isinstance(prompt, str):
+        prompt = [prompt]
+    if not prompt:
+        raise RequestError("prompt is an empty list; give text or token ids", param="prompt")
+    if all(type(item) is int for item in prompt):
+        return [cast("list[int]", prompt)]
+    if len(prompt) > _MAX_PROMPTS:
+        raise RequestError(f"{len(prompt)} prompts in one request; at most {_MAX_PROMPTS}", param="prompt")
+    return [await _one_prompt(item, fields, tokenizer) for item in prompt]
+
+
+async def _one_prompt(item: object, fields: CompletionFields, tokenizer: Tokenizer) -> list[int]:
+    if isinstance(item, str):
+        return await tokenizer.encode_off_loop(item, add_special_tokens=fields.add_special_tokens)
+    if isinstance(item, list) and all(type(token) is int for token in cast("list[Any]", item)):
+        return cast("list[int]", item)
+    raise RequestError("prompt must be text, a list of token ids, or a list of either", param="prompt")
+
+
+async def chat_prompt(fields: ChatFields, tokenizer: Tokenizer) -> list[int]:
+    """Token ids of a chat, rendered with the checkpoint's template.
+
+    Raises:
+        RequestError: a message without a role, with content that is not text, or refused by the template.
+    """
+    if taken := _NOT_VARIABLES & (fields.chat_template_kwargs or {}).keys():
+        raise RequestError(f"chat_template_kwargs cannot set {min(taken)}; leave it out", param="chat_template_kwargs")
+    messages = [_plain_message(message, index) for index, message in enumerate(fields.messages)]
+    variables = {"add_generation_prompt": fields.add_generation_prompt} | (fields.chat_template_kwargs or {})
+    text = tokenizer.render_chat(messages, **variables)
+    # The template writes the special tokens itself.
+    return await tokenizer.encode_off_loop(text, add_special_tokens=False)
+
+
+def _plain_message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """The message with its content as one string; OpenAI also allows a list of typed parts."""
+    where = f"messages[{index}]"
+    if not isinstance(message.get("role"), str):
+        raise RequestError(f"{where}.role must be a string", param="messages")
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "".join(_part_text(part, where) for part in cast("Sequence[Any]", content))
+    if content is not None and not isinstance(content, str):
+        raise RequestError(f"{where}.content must be a string or a list of text parts", param="messages")
+    return {**message, "content": content or ""}
+
+
+def _part_text(part: object, where: str) -> str:
+    typed = cast("Mapping[str, Any]", part) if isinstance(part, dict) else {}
+    if typed.get("type") != "text" or not isinstance(typed.get("text"), str):
+        raise RequestError(f"{where}.content may only hold parts of type text", param="messages")
+    return typed["text"]
+
+
+def sampling_params(
+    fields: GenerationFields,
+    *,
+    prompt_len: int,
+    seed: int,
+    eos_token_ids: frozenset[int],
+    limits: Limits,
+    grammar: str | None = None,
+    beam_conflict: str | None = None,
+) -> SamplingParams:
+    """What the engine needs to know about one choice.
+
+    Args:
+        fields: the checked body.
+        prompt_len: tokens of its prompt, for the default output length.
+        seed: for this choice; the body's own seed is not looked at.
+        eos_token_ids: the model's.
+        limits: the engine's.
+        grammar: compiled from the body.
+        beam_conflict: the setting with which beams cannot be searched; None if they can.
+
+    Raises:
+        RequestError: a stop token or a biased one is outside the vocabulary, or beams cannot be searched here.
+    """
+    _check_token_ids(fields.stop_token_ids or (), limits, "stop_token_ids")
+    _check_token_ids(fields.logit_bias or (), limits, "logit_bias")
+    stops = frozenset(fields.stop_token_ids or ()) | (frozenset() if fields.ignore_eos else eos_token_ids)
+    params = SamplingParams(
+        max_tokens=_output_length(fields, prompt_len, limits),
+        min_tokens=fields.min_tokens or 0,
+        temperature=_or(fields.temperature, 1.0),
+        top_p=_or(fields.top_p, 1.0),
+        top_k=max(0, fields.top_k or 0),
+        min_p=fields.min_p or 0.0,
+        repetition_penalty=_or(fields.repetition_penalty, 1.0),
+        presence_penalty=fields.presence_penalty or 0.0,
+        frequency_penalty=fields.frequency_penalty or 0.0,
+        logit_bias=fields.logit_bias or {},
+        grammar=grammar,
+        seed=seed,
+        stop_token_ids=stops,
+        logprobs=_logprobs(fields),
+        beams=_beams(fields),
+    )
+    check_beams(params, limits, beam_conflict)
+    return params
+
+
+def _output_length(fields: GenerationFields, prompt_len: int, limits: Limits) -> int:
+    # OpenAI: completions default to 16 tokens, a chat may go on until there is no room.
+    default = _DEFAULT_COMPLETION_TOKENS if isinstance(fields, CompletionFields) else limits.max_model_len
+    return max_tokens_of(fields) or min(default, max(1, limits.room_for_output(prompt_len)))
+
+
+def _beams(fields: GenerationFields) -> BeamParams | None:
+    if not fields.use_beam_search:
+        return None
+    return BeamParams(
+        width=candidates_of(fields),
+        length_penalty=_or(fields.length_penalty, 1.0),
+        early_stopping=fields.early_stopping or False,
+    )
+
+
+def _logprobs(fields: GenerationFields) -> int | None:
+    """How many alternatives the engine reports; where the best of several answers is wanted, it must say its own."""
+    is_ranked_here = candidates_of(fields) > answers_of(fields) and not fields.use_beam_search
+    needed = 0 if is_ranked_here else None
+    alternatives = alternatives_of(fields)
+    return needed if alternatives is None else alternatives
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _check_token_ids(token_ids: Collection[int], limits: Limits, param: str) -> None:
+    for token in token_ids:
+        if not 0 <= token < limits.vocab_size:
+            raise RequestError(
+                f"{param} has token id {token}, which is outside the vocabulary of {limits.vocab_size}", param=param
+            )

@@ -1,0 +1,152 @@
+"""The state behind the HTTP routes: engine processes that load in the background, and all that requests need."""
+
+import asyncio
+import dataclasses
+import enum
+import logging
+import random
+import threading
+import time
+from pathlib import Path
+
+from reference_engine.engine.config import EngineConfig
+from reference_engine.errors import EngineUnavailableError
+from reference_engine.loading.tokenizer import Tokenizer, open_tokenizer
+from reference_engine.serving.core.client import EngineClient
+from reference_engine.serving.core.launch import CoreProcess, Starter
+from reference_engine.serving.core.wire import Facts
+from reference_engine.serving.openai_api.metrics import Metrics
+
+_log = logging.getLogger(__name__)
+
+
+class Status(enum.Enum):
+    """Where the service is in its life."""
+
+    LOADING = "loading"
+    READY = "ready"
+    STOPPING = "stopping"
+    FAILED = "failed"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Serving:
+    """What answers requests.
+
+    Attributes:
+        facts: about the engines.
+        tokenizer: the checkpoint's.
+        engines: where requests go.
+    """
+
+    facts: Facts
+    tokenizer: Tokenizer
+    engines: EngineClient
+
+
+class Service:
+    """One model being served.
+
+    Args:
+        config: as the user gave it.
+        start_core: what starts an engine; tests give one on a thread.
+    """
+
+    def __init__(self, config: EngineConfig, start_core: Starter = CoreProcess) -> None:
+        self.config = config
+        self.metrics = Metrics(config.model_name)
+        self.created_s = int(time.time())  # wall clock, seconds; only reported
+        self._start_core = start_core
+        self._engines: EngineClient | None = None
+        self._serving: Serving | None = None
+        self._is_draining = False
+        self._random = random.Random(config.seed)  # noqa: S311 (sampling, not secrets)
+
+    async def load(self) -> None:
+        """Starts the engines, which load the model, and reads the tokenizer meanwhile; `ready` answers afterwards.
+
+        Raises:
+            UserMistakeError: the model or the settings are at fault.
+            EngineUnavailableError: an engine ended before it was ready.
+        """
+        self._engines = EngineClient(self.metrics.observe)
+        tokenizer = _read_tokenizer(Path(self.config.model))
+        try:
+            facts = await self._engines.start(self.config, self._start_core)
+        except BaseException:
+            tokenizer.cancel()
+            raise
+        self._serving = Serving(facts, await tokenizer, self._engines)
+        self.config = facts.config
+        self.metrics.set_config(facts.config)
+        _log.info("ready: %s", facts)
+
+    async def drain(self) -> None:
+        """Takes no more requests and waits for those under way, no longer than the configuration says."""
+        self._is_draining = True
+        if self._engines is not None:
+            try:
+                await asyncio.wait_for(self._engines.drained(), self.config.drain_timeout_s)
+            except TimeoutError:
+                _log.warning("requests are cut short: --drain-timeout-s %s are over", self.config.drain_timeout_s)
+
+    async def stop(self) -> None:
+        """Ends the engines; requests in flight fail with a message that says so."""
+        self._is_draining = True
+        if self._engines is not None:
+            await self._engines.stop()
+
+    @property
+    def status(self) -> Status:
+        """Loading, ready, stopping or failed."""
+        if self._is_draining:
+            return Status.STOPPING
+        if self._serving is None:
+            return Status.LOADING
+        return Status.FAILED if self._serving.engines.failure is not None else Status.READY
+
+    def ready(self) -> Serving:
+        """What answers requests.
+
+        Raises:
+            EngineUnavailableError: still loading, crashed or stopping.
+        """
+        if self._is_draining:
+            raise EngineUnavailableError("the server is stopping")
+        if self._serving is None:
+            raise EngineUnavailableError("the model is still loading; ask again when GET /health answers 200")
+        if self._serving.engines.failure is not None:
+            raise self._serving.engines.failure
+        return self._serving
+
+    def next_seed(self) -> int:
+        """A seed for a request that names none; the sequence follows from --seed."""
+        return self._random.getrandbits(62)
+
+
+def _read_tokenizer(path: Path) -> "asyncio.Future[Tokenizer]":
+    """On a daemon thread, not the loop's executor: a server that is told to stop must not wait for it."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[Tokenizer] = loop.create_future()
+
+    def settle(tokenizer: Tokenizer | None, failure: Exception | None) -> None:
+        if result.cancelled():
+            return
+        if tokenizer is not None:
+            result.set_result(tokenizer)
+        elif failure is not None:
+            result.set_exception(failure)
+
+    def read() -> None:
+        tokenizer, failure = None, None
+        try:
+            tokenizer = open_tokenizer(path)
+        except Exception as error:  # noqa: BLE001 (the future carries it)
+            failure = error
+        try:
+            loop.call_soon_threadsafe(settle, tokenizer, failure)
+        except RuntimeError:
+            _log.info("the server stopped before the tokenizer was read")
+
+    threading.Thread(target=read, name="tokenizer", daemon=True).start()
+    return result
