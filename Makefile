@@ -10,7 +10,7 @@ RUN_PACKAGES := harness engines workloads reference_engine results
 PARALLEL := -n 2 --dist worksteal
 MODEL := smollm2-135m-instruct
 
-.PHONY: help demo test install model browser peers check lint types layers unit nightly coverage format clean
+.PHONY: help demo test install model browser peers check lint types layers unit nightly coverage site format clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,10 +50,18 @@ unit: $(VENV)/.test model ## All tests
 nightly: $(VENV)/.test model ## What make test leaves out: 500 examples of each property, and processes that are killed at many instants
 	BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile=nightly \
 	  --timeout=3600 -o faulthandler_timeout=3600
-	$(MAKE) bench-crash bench-cli
+	$(MAKE) bench-crash bench-cli site
 
 coverage: $(VENV)/.test model ## All tests with branch coverage of every package
 	BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python -m pytest --cov --cov-report=term:skip-covered
+
+site: .venv-site/.done ## Build the documentation site into .site/, in an environment of its own; a broken link fails
+	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --strict --quiet
+
+.venv-site/.done: Makefile
+	$(PYTHON) -m venv .venv-site
+	.venv-site/bin/python -m pip install --quiet --disable-pip-version-check mkdocs-material==9.8.1
+	@touch $@
 
 format: $(VENV)/.test ## Format the code
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
@@ -62,8 +70,8 @@ bench-%: $(VENV)/.test model ## Measure the bars of one area: client, truth, vie
 	@set -e; for script in benchmarks/$*/*.py; do name=$${script%.py}; echo "== $$script"; \
 	  BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python -m $${name//\//.}; done
 
-clean: ## Remove the environment; runs and cached models stay
-	rm -rf $(VENV)
+clean: ## Remove the environments and the site; runs and cached models stay
+	rm -rf $(VENV) .venv-site .site
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

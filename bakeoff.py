@@ -10,6 +10,7 @@ of a :class:`Run` are described in docs/definitions.md.
 """
 
 import importlib
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from os import PathLike
@@ -137,7 +138,7 @@ def load(path: str | PathLike[str]) -> "Run":
     """
     from results import load
 
-    return load(Path(path))
+    return load(os.fspath(path))
 
 
 def compare(

@@ -101,7 +101,7 @@ class RunStatus(StrEnum):
     INTERRUPTED = "interrupted"
     """Stopped by the user (Ctrl-C): the finished trials are whole."""
     FAILED = "failed"
-    """An engine or the harness failed; the reason is in the manifest."""
+    """An engine or the harness failed; the reason is in the run log."""
     INCOMPLETE = "incomplete"
     """Never stored: what a reader calls a run that says ``running`` and whose process is gone."""
 
