@@ -239,7 +239,7 @@ def test_it_may_be_loaded_by_its_entry_point_too(tmp_path: Path, words: tuple[st
 def test_several_workers_are_refused_in_a_line(tmp_path: Path) -> None:
     done = session(tmp_path, "def test_chat(bakeoff): pass", "-n", "1")
     assert done.returncode == 1
-    assert "bakeoff measures alone, other workers would be in its way: run this test with -n 0" in done.stdout
+    assert "other pytest workers would disturb the measurement; run this test with -n 0" in done.stdout
     assert "Traceback" not in done.stdout
 
 
@@ -262,7 +262,7 @@ def test_marks_and_files_that_cannot_be(tmp_path: Path) -> None:
     run = build_run(tmp_path / "runs")
     done = session(tmp_path, text.format(run=run), "--strict-markers", "--bakeoff-json", "none/all.json")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert done.stdout.count("the mark is bakeoff(slo='ttft_p99<500ms'), and takes nothing else") == 4
+    assert done.stdout.count("the mark takes only slo; write bakeoff(slo='ttft_p99<500ms')") == 4
     assert "1 passed, 2 errors" in done.stdout
     assert "cannot write none/all.json: No such file or directory" in done.stdout
 
