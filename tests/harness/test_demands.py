@@ -57,8 +57,8 @@ def test_the_refusal_names_engine_workload_and_what_to_do() -> None:
     with pytest.raises(BadExperiment) as refused:
         refuse_unmet(engines, [CHAT], "structured-output")
     assert str(refused.value) == (
-        "engine 'slow' cannot hold chats to a JSON schema, which workload 'structured-output' asks; "
-        "leave the engine out, or choose another workload or api"
+        "engine 'slow' cannot hold chats to a JSON schema, which workload 'structured-output' needs; "
+        "remove the engine, or choose another workload or api"
     )
 
 

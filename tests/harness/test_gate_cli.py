@@ -95,7 +95,7 @@ def test_an_engine_that_is_not_there_is_no_evidence(tmp_path: Path, capsys) -> N
     assert measured(tmp_path, {"main": gone, "main-again": gone}, "--candidate", "main") == 3
     assert "bakeoff: INVALID: " in capsys.readouterr().err
     assert measured(tmp_path, {}, "--candidate", "vllm") == 3
-    assert "the experiment has no engine 'vllm'; it has main, branch" in capsys.readouterr().err
+    assert "the experiment has no engine 'vllm'; choose from main, branch" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("slowdown", "code", "outcome"), [(1.0, 0, "no regression"), (1.2, 1, "regression")])
@@ -119,30 +119,30 @@ def test_it_ends_as_soon_as_the_verdict_is_clear(
 def test_two_engines_of_many() -> None:
     whole = virtual_experiment(["main", "branch", "other"], [{"concurrency": 3}])
     pair, a, b = gate_experiment(whole, "other", "main", repeats=6)
-    assert ([side.shown for side in pair.engines], pair.repeats, a, b) == (["other", "main"], 6, "other", "main")
-    twins, a, b = gate_experiment(whole, "main", "main")
-    assert [side.shown for side in twins.engines] == [a, b] == ["main", "main-again"]
-    with pytest.raises(BadExperiment, match="has no engine 'vllm'; it has main, branch, other"):
+    assert ([engine.shown for engine in pair.engines], pair.repeats, a, b) == (["other", "main"], 6, "other", "main")
+    same, a, b = gate_experiment(whole, "main", "main")
+    assert [engine.shown for engine in same.engines] == [a, b] == ["main", "main-again"]
+    with pytest.raises(BadExperiment, match="has no engine 'vllm'; choose from main, branch, other"):
         gate_experiment(whole, "main", "vllm")
     with pytest.raises(BadExperiment, match="at least 3 repeats, not 2"):
         gate_experiment(whole, "main", "branch", repeats=2)
 
 
-def test_an_engine_against_itself_tells_the_noise(tmp_path: Path) -> None:
-    twins = build_run(tmp_path / "1", replace(SAME, engines={"main": FAST, "main-again": FAST}))
-    found = InterimAnalyses(RunFolder.open(twins), "main", "main-again", 6, Terms()).analyse(6)
-    evidence = found.compared.primary.evidence
+def test_gating_an_engine_against_itself_notes_the_noise(tmp_path: Path) -> None:
+    same = build_run(tmp_path / "1", replace(SAME, engines={"main": FAST, "main-again": FAST}))
+    verdict = InterimAnalyses(RunFolder.open(same), "main", "main-again", 6, Terms()).analyse(6)
+    evidence = verdict.compared.primary.evidence
     assert evidence is not None
-    (note,) = found.notes
-    assert note.startswith("the same engine twice, so this is the machine's noise: runs like these show a change of ")
+    (note,) = verdict.notes
+    assert note.startswith("the same engine twice, so this is the machine's noise: runs like these detect a change of ")
     assert note.endswith(
-        f" {evidence.smallest_effect:.1%} in output; about {evidence.runs_needed} runs of each side show 3%"
+        f" {evidence.smallest_effect:.1%} in output; 3% needs about {evidence.runs_needed} runs per engine"
     )
     others = build_run(tmp_path / "2", SAME)
     assert InterimAnalyses(RunFolder.open(others), "main", "branch", 6, Terms()).analyse(6).notes == []
-    loud = msgspec.structs.replace(evidence, runs_needed=None)
-    assert "; no 100 runs of each" in noise(msgspec.structs.replace(found.compared.primary, evidence=loud))[0]
-    assert noise(msgspec.structs.replace(found.compared.primary, evidence=None)) == []
+    noisy = msgspec.structs.replace(evidence, runs_needed=None)
+    assert "3% needs more than 100 runs" in noise(msgspec.structs.replace(verdict.compared.primary, evidence=noisy))[0]
+    assert noise(msgspec.structs.replace(verdict.compared.primary, evidence=None)) == []
 
 
 def test_it_goes_on_while_nothing_is_clear(tmp_path: Path, monkeypatch) -> None:

@@ -82,4 +82,4 @@ def test_an_engine_that_stays_busy_is_started_again_or_given_up_where_it_is_not_
         assert (starts(run, "a"), len(found.attempts), run.status) == (2, 2, RunStatus.COMPLETE)
     else:
         assert (len(found.attempts), found.ended) == (1, Ended.ENGINE)
-        assert found.lost == "a was still busy long after its trial at c=2; restart it, and search below that"
+        assert found.lost == "a was still busy long after its trial at c=2; restart it, and search below that load"

@@ -81,7 +81,7 @@ def test_no_level_that_keeps_it_is_3(tmp_path: Path, capsys: pytest.CaptureFixtu
     ("arguments", "words"),
     [
         (("--slo", "ttft<1s"), "unknown metric 'ttft'"),
-        (("--slo", "ttft_p50<1s", "--around", "99"), "99 does not lie between 2 and 16"),
+        (("--slo", "ttft_p50<1s", "--around", "99"), "99 is not between 2 and 16"),
         (("--slo", "ttft_p50<1s", "--over", "rate"), "no load with rate_per_s; give --low and --high, or --around"),
         (("--slo", "output_tokens>10"), "is met at high loads"),
         ((), "see bakeoff --help"),
@@ -99,7 +99,7 @@ def test_what_is_known_beforehand_is_said_and_an_engine_that_is_not_there_is_3(t
     gone = VirtualEngine(faults={Fault.REFUSED: 1.0})
     assert searched(file(tmp_path), "--slo", "ttft_p99<1s", "--trials", "1", engine=gone) == 3
     err = capsys.readouterr().err
-    assert err.startswith("note: a trial may have fewer than the 662 requests that an objective needs")
+    assert err.startswith("note: trials may have fewer than the 662 requests that an objective needs")
     (folder,) = (tmp_path / "runs").iterdir()
     found = results.load(folder).search
     assert found is not None

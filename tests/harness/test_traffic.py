@@ -288,9 +288,9 @@ def test_a_workload_that_has_no_times_of_its_own_cannot_be_recorded(planner_of: 
     timed = written(tmp_path, Session("s", (Turn(4, 5, prompt="the the the"),), start_s=1.0))
     for workload, load, message in (
         ({"name": "random"}, recorded, "does not say when its sessions start; give the load an arrival process"),
-        ({"name": "random"}, faster, "does not know its own rate; give the load time_warp instead of rate_per_s"),
-        (timed, faster, "does not know its own rate; give the load time_warp instead of rate_per_s"),
-        ({"name": "offline-batch", "options": {"scale": 0.1}}, faster, "does not know its own rate"),
+        ({"name": "random"}, faster, "has no recorded rate; give the load time_warp instead of rate_per_s"),
+        (timed, faster, "has no recorded rate; give the load time_warp instead of rate_per_s"),
+        ({"name": "offline-batch", "options": {"scale": 0.1}}, faster, "has no recorded rate"),
     ):
         with pytest.raises(BadOption, match=message):
             planner_of(workload=workload).traffic(load, 1, "a")
