@@ -124,11 +124,11 @@ def floor(*runs: str, json: Json = False) -> int:
     from results.report.floor_table import print_floors
     from results.sides import root_of, select
 
-    sides = [select(run) for run in runs]
-    roots = {root_of(side.run) for side in sides}
+    selected = [select(run) for run in runs]
+    roots = {root_of(engine.run) for engine in selected}
     if len(roots) != 1:
         raise NotComparable("a floor needs runs of one folder; give five or more of the same --out")
-    cells = floors_of(sides)
+    cells = floors_of(selected)
     path = store_floors(roots.pop(), cells)
     if json:
         print_json(cells)
@@ -151,8 +151,8 @@ def _stored(baseline: list[str], candidate: str, terms: "Terms") -> "GateVerdict
     from results.gate import judge
     from results.sides import select
 
-    side = select(candidate)
-    return judge(baseline_of(side, baseline), side, terms)
+    selected = select(candidate)
+    return judge(baseline_of(selected, baseline), selected, terms)
 
 
 def _measured(

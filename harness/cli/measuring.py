@@ -111,7 +111,7 @@ def bench(
     workload
         Workload to send; see bakeoff workloads list.
     scale
-        Factor on the prompt and answer lengths of presets and traces.
+        Factor on the prompt and answer lengths of presets and traces. Default: 1.
     rate
         Open loop: session arrivals per second.
     arrival
@@ -133,9 +133,9 @@ def bench(
     max_foreign_share
         Share of all CPU time that other processes may use before a trial is INVALID; 1 disables the check.
     workers
-        Worker processes of the client.
+        Worker processes of the client. Default: 1.
     ray
-        Ray cluster that runs the workers: auto, or host:port of its head.
+        Ray cluster that runs the workers: auto, or host:port of its head. Default: this machine.
     out
         Parent of the new run folder.
     json

@@ -62,7 +62,7 @@ async def prepared(
     model = await _model(experiment, world, fetching)
     tokenizer = world.tokenizer(experiment.model, model)
     engines = {
-        config.shown: engine(config.adapter, model, config.options, experiment.spec_of(config), config)
+        config.name: engine(config.adapter, model, config.options, experiment.spec_of(config), config)
         for config in experiment.engines
     }
     with traffic_planner(experiment, tokenizer, redraw=redraw) as planner:

@@ -187,7 +187,7 @@ def recover(run: RunFolder) -> int:
     cut_off = [(plan, folder) for plan, folder in with_streams if not folder.has_requests()]
     if not cut_off:
         return 0
-    engines = {engine.shown: engine for engine in msgspec.convert(manifest.experiment["engines"], list[EngineConfig])}
+    engines = {engine.name: engine for engine in msgspec.convert(manifest.experiment["engines"], list[EngineConfig])}
     tokenizer = _tokenizer_here(msgspec.convert(manifest.experiment.get("model", {}), ModelConfig))
     for plan, folder in cut_off:
         engine = engines[plan.engine]

@@ -69,7 +69,7 @@ def shape_of(load: Load, requests: Sequence[RequestRecord]) -> Shape:
 def _sent_per_s(requests: Sequence[RequestRecord], planned: float | None) -> float:
     """Requests per second: as planned; fewer if a cap held some back; more if sessions have several turns."""
     sent_ns = [request.sent_ns for request in requests if request.sent_ns is not None]
-    if len(sent_ns) < 2:
+    if len(sent_ns) < 2:  # no interval to measure a rate by
         return planned or 1.0
     rate = (len(sent_ns) - 1) / max(1e-9, (max(sent_ns) - min(sent_ns)) / 1e9)
     return rate if planned is None or any(request.turn for request in requests) else min(planned, rate)

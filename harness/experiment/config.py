@@ -41,8 +41,8 @@ class EngineConfig(Deployment, frozen=True, forbid_unknown_fields=True, omit_def
     """Settings that override the experiment's ``[spec]`` for this engine."""
 
     @property
-    def shown(self) -> str:
-        """Name in tables and trial ids: the label, or the adapter's name."""
+    def name(self) -> str:
+        """Name in tables and trial ids: the label, or else the adapter's name."""
         return self.label or self.adapter
 
 
@@ -144,17 +144,17 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
             step = 1 if repeat % 2 else -1
             for engine in self.engines[::step]:
                 for level, load in levels[::step]:
-                    trial_id = f"r{repeat}-{engine.shown}-{level}"
-                    trials.append(TrialPlan(trial_id, engine.shown, self.workload.name, load, repeat))
+                    trial_id = f"r{repeat}-{engine.name}-{level}"
+                    trials.append(TrialPlan(trial_id, engine.name, self.workload.name, load, repeat))
         return trials
 
-    def engine(self, label: str) -> EngineConfig:
-        """The engine with this label, or of this adapter if it has no label.
+    def engine(self, name: str) -> EngineConfig:
+        """The engine of this name.
 
         Raises:
             KeyError: the experiment has no such engine.
         """
-        return {engine.shown: engine for engine in self.engines}[label]
+        return {engine.name: engine for engine in self.engines}[name]
 
     def spec_of(self, engine: EngineConfig) -> EngineSpec:
         """The settings to launch an engine with: the shared ones, overridden by its own; none for a running server.
@@ -166,7 +166,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
             return self.spec.under(engine.spec)
         if given := engine.spec.given():
             raise BadExperiment(
-                f"engine '{engine.shown}' is a running server, whose {', '.join(given)} cannot be set; remove its spec"
+                f"engine '{engine.name}' is a running server, whose {', '.join(given)} cannot be set; remove its spec"
             )
         return EngineSpec()
 
@@ -234,7 +234,7 @@ def _problem(experiment: Experiment) -> str | None:
     for load in experiment.loads:
         if problem := _load_problem(load):
             return problem
-    labels = [engine.shown for engine in experiment.engines]
+    labels = [engine.name for engine in experiment.engines]
     checks = (
         (_is_name(experiment.name), "name may only have letters, digits, '.', '-' and '_', and not begin with '.'"),
         (bool(labels), "engines is empty; give at least one [[engines]]"),

@@ -73,7 +73,7 @@ class Traffic(msgspec.Struct, frozen=True):
         window: the measured sessions; for varying loads and recorded arrivals, all sessions.
         ramp: sent before the window; None for varying loads and recorded arrivals.
         tail: sent after the window; None as ``ramp``.
-        length_s: open loop: seconds that the window's plan lasts; None for a closed loop.
+        length_s: steady open loop: seconds that the window's plan lasts; None for other loads.
         shape_sha256: over lengths, order and times of the window's plan before the trial: equal for all engines and
             repeats.
         sha256: over the bytes of the same sessions.
@@ -214,6 +214,7 @@ class TrafficPlanner:
         arrivals = _Arrivals(self._capped(self._constant(load, seed)), load)
         plan = self._file(seed, arrivals, endless)
         plan.write(lambda plan: arrivals.next_s >= limits.duration_s and plan.requests >= limits.min_requests)
+        # else the plan lasts longer, for min_requests, or shorter, because max_requests ended it
         as_planned = arrivals.last_s < limits.duration_s <= arrivals.end_s
         return plan, limits.duration_s if as_planned else arrivals.end_s
 

@@ -1,4 +1,4 @@
-"""The time left of a run: two engines, two repeats, one level; trials of 2 + 10 s are first taken to last 15 s."""
+"""Estimated time left of a run: two engines, two repeats, one level; trials of 2 + 10 s are guessed to last 15 s."""
 
 import pytest
 

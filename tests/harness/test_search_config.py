@@ -1,4 +1,4 @@
-"""What a search is asked: its configuration, its mistakes, and what is said before it starts."""
+"""The configuration of a search: defaults, mistakes, and warnings before it starts."""
 
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ def test_one_load_is_where_it_starts():
     assert all(level == round(level) for level in config.levels)
 
 
-def test_what_the_user_says_stands_above_the_file():
+def test_options_override_the_file():
     config = search_config(experiment(), SLO, low=1, high=100, resolution=0.1, alpha=0.1, trials=9, minutes=5)
     assert ends(config) == (1.0, 100.0)
     assert (config.resolution, config.alpha, config.trials, config.minutes) == (0.1, 0.1, 9, 5)
@@ -88,7 +88,7 @@ def test_a_guess_is_a_number_for_all_or_an_earlier_search_for_those_it_had(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("slo", "asked", "words"),
+    ("slo", "options", "message"),
     [
         ("output_tokens>100", {}, "is met at high loads, not at low ones"),
         ("attainment>=0.9", {}, r"set \[slo\] in the experiment"),
@@ -102,9 +102,9 @@ def test_a_guess_is_a_number_for_all_or_an_earlier_search_for_those_it_had(tmp_p
         (SLO, {"minutes": 0.0}, "minutes must be above 0"),
     ],
 )
-def test_mistakes_are_one_line(slo: str, asked: dict[str, Any], words: str):
-    with pytest.raises(BadExperiment, match=words):
-        search_config(experiment(), slo, **asked)
+def test_mistakes_are_one_line(slo: str, options: dict[str, Any], message: str):
+    with pytest.raises(BadExperiment, match=message):
+        search_config(experiment(), slo, **options)
 
 
 def test_attainment_is_an_objective_where_requests_have_bounds():

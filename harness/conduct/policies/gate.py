@@ -38,7 +38,7 @@ def gate_experiment(experiment: Experiment, a: str, b: str, repeats: int | None 
     Raises:
         BadExperiment: the experiment has no such engine, or too few repeats for a verdict.
     """
-    engines = {engine.shown: engine for engine in experiment.engines}
+    engines = {engine.name: engine for engine in experiment.engines}
     for label in (a, b):
         if label not in engines:
             raise BadExperiment(f"the experiment has no engine '{label}'; choose from {', '.join(engines)}")

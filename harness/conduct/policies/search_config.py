@@ -59,7 +59,7 @@ def search_config(
     _check_objectives(objectives(slo), experiment)
     _check_numbers(resolution=resolution, alpha=alpha, trials=trials, minutes=minutes)
     over = over or _first_kind(experiment)
-    labels = [engine.shown for engine in experiment.engines]
+    labels = [engine.name for engine in experiment.engines]
     loads = [load for load in experiment.loads if _level_of(load, over) is not None]
     levels = [level for load in loads if (level := _level_of(load, over)) is not None]
     guesses = _guesses(around, over, labels)
