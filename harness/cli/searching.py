@@ -81,7 +81,7 @@ def search(
     json
         Print the search as JSON.
     """
-    from harness.conduct.policies.search_config import forewarnings, search_config
+    from harness.conduct.policies.search_config import search_config, search_warnings
     from harness.conduct.run import capacity_search, create_run, run_into
     from harness.experiment.config import load_experiment, with_client
     from results import load
@@ -93,7 +93,7 @@ def search(
         loaded, slo, over=None if over is None else Over(over), low=low, high=high, around=around,
         resolution=resolution, alpha=alpha, trials=trials, minutes=minutes,
     )  # fmt: skip
-    for line in forewarnings(loaded, config):
+    for line in search_warnings(loaded, config):
         sys.stderr.write(f"note: {line}\n")
     earlier = earlier_run(out, f"{loaded.name}-search", resume) if resume else None
     folder = create_run(loaded, out, earlier, search=config)

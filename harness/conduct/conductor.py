@@ -69,7 +69,7 @@ class Conductor:
         self._reusable = reusable
         self._starts: Counter[str] = Counter()
         self._builds: dict[str, dict[str, Any]] = {}
-        self._busy: dict[str, str] = {}
+        self._busy: dict[str, str] = {}  # running servers that stayed busy, with the reason for giving them up
         self._turn: tuple[str, int] | None = None
         self._turn_plans: list[TrialPlan] = []
         self._running: _RunningEngine | None = None

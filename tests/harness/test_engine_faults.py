@@ -131,7 +131,7 @@ def test_an_engine_that_dies_in_every_trial_is_started_for_each(tmp_path: Path) 
     assert len(list((run.path / "engines").glob("bad-*.log"))) == 2
 
 
-def test_an_engine_that_dies_before_every_trial_is_not_started_for_ever(tmp_path: Path) -> None:
+def test_an_engine_that_dies_before_every_trial_is_given_up(tmp_path: Path) -> None:
     """It dies during warm-up."""
     run, verdicts = played(tmp_path, VirtualEngine(deaths=(Death(after_requests=2),)), warm_up_s=6.0)
     assert verdicts == {"r1-good-1": GOOD, "r1-good-2": GOOD}
@@ -146,7 +146,7 @@ def test_an_engine_that_does_not_start_is_given_up_and_the_other_goes_on(tmp_pat
     assert verdicts == {"r1-good-1": GOOD, "r1-good-2": GOOD}
 
 
-def test_an_engine_that_refuses_every_request_is_told_by_its_own_words(tmp_path: Path) -> None:
+def test_refused_requests_quote_the_engines_error(tmp_path: Path) -> None:
     run, verdicts = played(tmp_path, VirtualEngine(faults={Fault.HTTP_500: 1.0}))
     assert verdicts == {"r1-bad-1": VOID, "r1-bad-2": VOID, "r1-good-1": GOOD, "r1-good-2": GOOD}
     for trial in run.finished[:2]:

@@ -53,7 +53,7 @@ def test_a_finding_says_how_much_and_how_many_cores() -> None:
     assert finding.code.cause is Cause.MACHINE
 
 
-def test_the_limit_is_the_experiments() -> None:
+def test_the_limit_comes_from_the_experiment() -> None:
     assert machine_findings(load(0.5), WINDOW, 0.6)[0].severity is Severity.WARNING
     assert machine_findings(load(1.0), WINDOW, 1.0)[0].severity is Severity.WARNING, "1 voids nothing"
     assert machine_findings(load(0.06), WINDOW, 0.0)[0].severity is Severity.INVALID
@@ -66,7 +66,7 @@ def test_one_burner_voids_on_four_cores_and_is_seen_on_sixteen() -> None:
     ]  # fmt: skip
 
 
-def test_a_load_that_is_not_known_is_no_finding() -> None:
+def test_unknown_foreign_load_is_no_finding() -> None:
     hidden = [TelemetryRecord(t * S, "cpu", {"cores": 2, "unused_s": 0.0, "own_s": None}) for t in (0, 10)]
     assert machine_findings(hidden, WINDOW) == []
     assert machine_findings([], WINDOW) == []

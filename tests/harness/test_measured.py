@@ -39,7 +39,7 @@ def test_objectives_that_every_trial_meets(tmp_path: Path) -> None:
     assert measured.outcomes == {("main", "c=4"): ["SLO met"], ("main", "c=8"): ["SLO met"]}
 
 
-def test_each_trial_that_misses_is_named_with_what_it_had(tmp_path: Path) -> None:
+def test_each_violating_trial_is_named_with_its_value(tmp_path: Path) -> None:
     """A bound between the fastest and the slowest trial at c=8, which every trial at c=4 meets."""
     measured = run(tmp_path)
     ttfts = {
@@ -120,7 +120,7 @@ def test_a_run_whose_trials_failed_requests_is_a_regression(tmp_path: Path) -> N
         other.assert_no_regression(measured.path)
 
 
-def test_without_a_baseline_nothing_passes_silently(tmp_path: Path) -> None:
+def test_a_missing_baseline_fails_or_warns(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="no baseline: name a run here or as pytest --bakeoff-baseline"):
         run(tmp_path).assert_no_regression()
     with pytest.warns(NoVerdict, match="no baseline, so not checked for regressions"):
@@ -140,7 +140,7 @@ def test_the_baseline_of_a_session_is_the_run_of_the_same_test(tmp_path: Path) -
         measured.assert_no_regression(file / "a", band=0.15)
 
 
-def test_the_engine_of_a_run_with_several(tmp_path: Path) -> None:
+def test_the_candidate_engine_of_a_run_with_several_must_be_named(tmp_path: Path) -> None:
     measured, other = run(tmp_path, PAIR, run_id="a"), run(tmp_path, run_id="b")
     with pytest.raises(NotComparable, match="holds several engines; name one"):
         measured.assert_no_regression(other.path)
@@ -152,7 +152,7 @@ def test_the_engine_of_a_run_with_several(tmp_path: Path) -> None:
     assert measured.outcomes["main", "c=8"] == []
 
 
-def test_mistakes_keep_their_line_and_lose_our_traceback(tmp_path: Path) -> None:
+def test_expected_errors_keep_their_line_and_lose_our_traceback(tmp_path: Path) -> None:
     measured = run(tmp_path)
     with pytest.raises(RunNotFound) as raised:
         measured.assert_no_regression(tmp_path / "nothing")

@@ -135,7 +135,7 @@ def test_a_report_shows_the_line_of_the_test_and_the_message(scene: SimpleNamesp
     )
 
 
-def test_a_regression_is_told_by_the_gates_sentence(scene: SimpleNamespace) -> None:
+def test_a_regression_fails_with_the_gates_sentence(scene: SimpleNamespace) -> None:
     shown = "\n".join(failure(scene, "test_regression[slow server]"))
     match = re.search(r"regression: output at c=4: reference \(\S+\) has ([\d.]+)× .* that of reference \(\S+\)", shown)
     assert match is not None, shown
@@ -236,14 +236,14 @@ def test_it_may_be_loaded_by_its_entry_point_too(tmp_path: Path, words: tuple[st
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_several_workers_are_refused_in_a_line(tmp_path: Path) -> None:
+def test_pytest_xdist_workers_are_refused_in_one_line(tmp_path: Path) -> None:
     done = session(tmp_path, "def test_chat(bakeoff): pass", "-n", "1")
     assert done.returncode == 1
     assert "other pytest workers would disturb the measurement; run this test with -n 0" in done.stdout
     assert "Traceback" not in done.stdout
 
 
-def test_marks_and_files_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_marks_and_unwritable_files(tmp_path: Path) -> None:
     text = """
         import pytest
         import results
@@ -267,7 +267,7 @@ def test_marks_and_files_that_cannot_be(tmp_path: Path) -> None:
     assert "cannot write none/all.json: No such file or directory" in done.stdout
 
 
-def test_the_page_is_true() -> None:
+def test_the_docs_page_matches_the_plugin() -> None:
     """The example calls existing functions, and every option is listed."""
     page = (HERE / "docs/pytest.md").read_text(encoding="utf-8")
     example: dict[str, object] = {}

@@ -37,7 +37,7 @@ def adopted(run: results.Run) -> dict[str, str | None]:
     return {trial.record.id: trial.record.adopted_from for trial in run.finished}
 
 
-def test_finished_trials_are_taken_over_whole_and_the_rest_is_measured(tmp_path: Path):
+def test_finished_trials_are_reused_and_the_rest_is_measured(tmp_path: Path):
     world = VirtualWorld({"a": VirtualEngine()})
 
     def run(repeats: int, earlier: results.Run | None = None) -> results.Run:
@@ -158,7 +158,7 @@ def test_latest_is_the_newest_of_that_name(tmp_path: Path):
 
 
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.55, 0.8, 0.97])
-def test_a_log_that_is_cut_keeps_what_was_whole_and_the_run_resumes(tmp_path: Path, share: float):
+def test_a_cut_log_keeps_its_whole_events_and_the_run_can_be_resumed(tmp_path: Path, share: float):
     """``benchmarks/crash/log_cut.py`` cuts at 500 bytes."""
     engines = {"a": VirtualEngine()}
     experiment = virtual_experiment(["a"], [{"concurrency": 3}], repeats=3, trial={"duration_s": 1.2, "warm_up_s": 0.0})
@@ -177,7 +177,7 @@ def test_a_log_that_is_cut_keeps_what_was_whole_and_the_run_resumes(tmp_path: Pa
     assert list(origins) == ["r1-a-1", "r2-a-1", "r3-a-1"]
 
 
-def test_a_search_goes_on_where_an_earlier_one_was_cut(tmp_path: Path):
+def test_a_search_continues_an_interrupted_one(tmp_path: Path):
     engines = {"a": VirtualEngine(slots=4)}
     experiment = virtual_experiment(["a"], [{"concurrency": 2}], trial={"duration_s": 1.2, "warm_up_s": 0.0})
     config = search_config(experiment, "ttft_p50<100ms", trials=5)

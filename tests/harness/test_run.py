@@ -117,7 +117,7 @@ class Calibrating(VirtualWorld):
         return ClientError(requests=20, chunks_per_s=1e6, by_metric=by_metric, send_lag_s=0.0, cpu_s=0.0)
 
 
-def test_the_clients_error_is_found_once_for_each_level_and_stored(tmp_path: Path):
+def test_the_client_error_is_measured_once_per_level(tmp_path: Path):
     world = Calibrating({"reference": ENGINE})
     result = run(tmp_path, world)
     errors = [trial.record.client_error for trial in result.finished]
@@ -126,7 +126,7 @@ def test_the_clients_error_is_found_once_for_each_level_and_stored(tmp_path: Pat
     assert [cell.client_error for cell in result.cells] == errors[:2]
 
 
-def test_a_client_that_errs_too_much_is_measured_thrice_and_voids_its_trials(tmp_path: Path):
+def test_a_large_client_error_is_measured_three_times_and_invalidates_the_trials(tmp_path: Path):
     world = Calibrating({"reference": ENGINE})
     world.step_s = 0.01
     result = run(tmp_path, world, loads=LOADS[1:])
@@ -139,13 +139,13 @@ def test_a_client_that_errs_too_much_is_measured_thrice_and_voids_its_trials(tmp
         assert trial.record.client_error.by_metric["ttft_p50_s"] == 0.02, "the median of three"
 
 
-def test_why_the_error_is_not_known_is_stored(tmp_path: Path):
+def test_the_reason_for_an_unknown_client_error_is_stored(tmp_path: Path):
     result = run(tmp_path, repeats=1, client={"calibrate": False})
     assert [trial.record.uncalibrated for trial in result.finished] == ["client.calibrate is off"] * 2
     assert {cell.uncalibrated for cell in result.cells} == {"client.calibrate is off"}
 
 
-def test_repeats_send_the_same_shape_in_other_words_and_levels_another(tmp_path: Path):
+def test_repeats_share_lengths_but_not_words_and_levels_differ_in_both(tmp_path: Path):
     records = [trial.record for trial in run(tmp_path).finished]
     first, second, *again = sorted(records, key=lambda record: (record.repeat, record.id))
     assert [record.workload_sha256 for record in again] == [first.workload_sha256, second.workload_sha256]

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.conduct.policies.search_config import forewarnings, search_config
+from harness.conduct.policies.search_config import search_config, search_warnings
 from harness.conduct.run import create_run
 from harness.errors import BadExperiment
 from harness.experiment.config import Experiment, experiment_from
@@ -113,7 +113,7 @@ def test_attainment_is_an_objective_where_requests_have_bounds():
 
 def warnings(slo: str, *loads: dict[str, Any], trial: dict[str, Any] | None = None, **options: Any) -> list[str]:
     searched = experiment(*loads, trial=trial or {})
-    return forewarnings(searched, search_config(searched, slo, **options))
+    return search_warnings(searched, search_config(searched, slo, **options))
 
 
 def test_warns_that_trials_are_too_short_for_a_percentile():

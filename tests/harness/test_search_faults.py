@@ -45,7 +45,7 @@ def starts(run: results.Run, engine: str) -> int:
     return len(list((run.path / "engines").glob(f"{engine}-*.log")))
 
 
-def test_an_engine_that_dies_of_a_crowd_is_started_again_and_one_that_never_starts_is_lost(tmp_path: Path):
+def test_an_engine_that_dies_under_load_is_restarted_and_one_that_never_starts_is_lost(tmp_path: Path):
     crowded, broken = VirtualEngine(deaths=(Death(beyond=4),)), VirtualEngine(deaths=(Death(after_requests=0),))
     run = searched(tmp_path, {"broken": broken, "crowded": crowded}, trials=4)
     search = search_of(run, "crowded")
@@ -73,7 +73,7 @@ def test_engines_take_turns_on_fresh_starts(tmp_path: Path):
 
 
 @pytest.mark.parametrize("url", [None, "http://theirs"], ids=["ours", "theirs"])
-def test_an_engine_that_stays_busy_is_started_again_or_given_up_where_it_is_not_ours(tmp_path: Path, url: str | None):
+def test_a_busy_engine_is_restarted_or_given_up_if_it_is_a_running_server(tmp_path: Path, url: str | None):
     """The engine keeps working on timed-out requests: two at a time for one second are three seconds of work."""
     drowning = VirtualEngine(service=Whole(Fixed(0.9)), slots=1, aborts=False)
     run = searched(tmp_path, {"a": drowning}, url=url, warm_up_s=2.0, trials=2)

@@ -49,7 +49,9 @@ def searched(file: Path, *arguments: str, engine: VirtualEngine = ENGINE) -> int
         return bakeoff("search", str(file), *arguments, "--out", str(file.parent / "runs"))
 
 
-def test_it_finds_the_slots_of_a_server_and_leaves_an_ordinary_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_search_finds_the_slots_of_a_server_and_writes_an_ordinary_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     """Slots synchronize: with 5 requests in flight, one of 4 has waited for a slot; with 7, three of 4 have."""
     assert searched(file(tmp_path, warm_up_s=5.0), "--slo", "ttft_p50<160ms", "--trials", "9", "--json") == 0
     output = capsys.readouterr()
@@ -138,7 +140,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_read(tmp_path: Path, capsys: Any):
     assert "truth: " in capsys.readouterr().out
 
 
-def test_the_answer_of_one_search_begins_the_next(tmp_path: Path, capsys: Any):
+def test_around_starts_at_the_answer_of_an_earlier_search(tmp_path: Path, capsys: Any):
     options = ("--slo", "ttft_p50<160ms", "--json", "--trials", "1")
     assert searched(file(tmp_path), *options, "--around", "4") == 0
     first = json.loads(capsys.readouterr().out)

@@ -20,7 +20,7 @@ from tests.harness.test_telemetry import FakeNvml
 __all__ = ["quill"]
 
 
-def test_a_port_that_is_taken_is_an_engines_error_before_anything_is_launched(tmp_path: Path) -> None:
+def test_a_taken_port_is_an_engine_error_before_the_launch(tmp_path: Path) -> None:
     async def start(port: int) -> None:
         reference = engine("reference", Model("m"), {})
         async with RealWorld().started(reference, "a", Model("m"), port, tmp_path / "log"):

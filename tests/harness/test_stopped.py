@@ -38,7 +38,7 @@ def test_an_engine_that_always_ran_was_not_stopped() -> None:
     assert findings_of(readings([None] * 50)) == [], "its processes could not be read"
 
 
-def test_the_time_without_a_running_process_voids_the_trial() -> None:
+def test_stopped_time_invalidates_the_trial() -> None:
     assert findings_of(readings([0, *[1] * 30, 0, 0, *[1] * 10, 0])) == [stopped(1, 1, 4.0)]
 
 

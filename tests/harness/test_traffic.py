@@ -83,7 +83,7 @@ def shape(traffic: Traffic) -> list[object]:
 
 @pytest.mark.parametrize("workload", [CHAT, RAG, TALK, {"name": "random", "options": {"spread": 0.5}}])
 @pytest.mark.parametrize("load", [CLOSED, OPEN])
-def test_repeats_and_engines_have_one_shape_and_words_are_new_in_every_repeat(
+def test_lengths_are_equal_for_all_repeats_and_engines_and_words_differ_between_repeats(
     planner_of: Any, workload: dict[str, Any], load: Load
 ):
     planner = planner_of(workload=workload)
@@ -110,14 +110,14 @@ def test_traffic_can_be_drawn_anew_for_each_repeat(planner_of: Any, load: Load):
     assert not set(contents(planner.traffic(load, 1, "a").window)) & set(contents(drawn[2, "a"].window))
 
 
-def test_levels_have_shapes_and_words_of_their_own(planner_of: Any):
+def test_levels_differ_in_lengths_and_words(planner_of: Any):
     planner = planner_of()
     few, many = planner.traffic(CLOSED, 1, "a"), planner.traffic(Load(concurrency=3), 1, "a")
     assert few.shape_sha256 != many.shape_sha256
     assert not set(contents(few.window)) & set(contents(many.window))
 
 
-def test_engines_at_one_address_share_its_cache_so_each_has_words_of_its_own(planner_of: Any):
+def test_engines_at_one_address_get_different_words(planner_of: Any):
     planner = planner_of(engines=ONE_SERVER)
     a, b = planner.traffic(CLOSED, 1, "a"), planner.traffic(CLOSED, 1, "b")
     assert a.shape_sha256 == b.shape_sha256
@@ -126,14 +126,14 @@ def test_engines_at_one_address_share_its_cache_so_each_has_words_of_its_own(pla
 
 
 @pytest.mark.parametrize("load", [CLOSED, OPEN])
-def test_ramp_and_tail_are_pools_in_words_of_their_own(planner_of: Any, load: Load):
+def test_ramp_and_tail_are_pools_with_different_words(planner_of: Any, load: Load):
     traffic = planner_of().traffic(load, 1, "a")
     parts = [set(contents(plan)) for plan in (traffic.window, *pools(traffic))]
     assert [len(part) for part in parts] == [12, 40, 40]
     assert len(set.union(*parts)) == 92
 
 
-def test_the_ramp_of_a_closed_loop_meets_its_first_sessions_in_the_middle(planner_of: Any):
+def test_the_ramp_of_a_closed_loop_begins_with_sessions_in_progress(planner_of: Any):
     """The slots' first sessions begin at random turns, so that the mix of turns is that of a load in progress."""
     ramp, tail = pools(planner_of(workload=TALK).traffic(Load(concurrency=20), 1, "a"))
     begun = [planned.first_turn for planned in ramp]
@@ -144,7 +144,7 @@ def test_the_ramp_of_a_closed_loop_meets_its_first_sessions_in_the_middle(planne
     assert [session.first_turn for session in records] == begun
 
 
-def test_the_pool_of_an_open_loop_begins_again_when_its_next_session_would_have_come(planner_of: Any, tmp_path: Path):
+def test_the_pool_of_an_open_loop_repeats_at_its_next_arrival(planner_of: Any, tmp_path: Path):
     ramp = planner_of(**trial(ramp_s=12.0)).traffic(STEADY, 1, "a").ramp
     assert (ramp.plan.sessions, ramp.period_s) == (48, 12.0)
     only = written(tmp_path, Session("s", (Turn(4, 5, prompt="the the the"),)))
@@ -153,7 +153,7 @@ def test_the_pool_of_an_open_loop_begins_again_when_its_next_session_would_have_
 
 
 @pytest.mark.parametrize("workload", [CHAT, RAG, TALK])
-def test_a_record_counts_what_is_sent_by_encoding_it(tokenizer: Tokenizer, planner_of: Any, workload: dict[str, Any]):
+def test_a_record_counts_the_tokens_of_encoded_prompts(tokenizer: Tokenizer, planner_of: Any, workload: dict[str, Any]):
     traffic = planner_of(workload=workload).traffic(CLOSED, 1, "a")
     sent, reader, cache = turns(traffic.window), PromptReader(tokenizer), EndlessCache()
     ids = [list(reader.ids(turn)) for turn in sent]
@@ -181,7 +181,7 @@ def written(tmp_path: Path, *sessions: Session) -> dict[str, Any]:
     return {"name": "sessions", "options": {"path": str(path)}}
 
 
-def test_prompts_that_are_not_as_long_as_they_say_are_counted_and_the_first_is_named(planner_of: Any, tmp_path: Path):
+def test_prompts_of_the_wrong_length_are_counted_and_the_first_is_named(planner_of: Any, tmp_path: Path):
     tokens = 1 + 3  # the model puts one before every text
     honest = Session("honest", (Turn(tokens, 5, prompt="the the the"),))
     liar = Session("liar", (Turn(tokens, 5, prompt="the the the"), Turn(99, 5, prompt="the the the")))
@@ -191,7 +191,7 @@ def test_prompts_that_are_not_as_long_as_they_say_are_counted_and_the_first_is_n
     assert record.prompt_tokens == 5 * 4
 
 
-def test_a_plan_of_a_closed_loop_is_written_as_far_as_is_known_and_goes_on(planner_of: Any):
+def test_a_plan_of_a_closed_loop_can_be_extended(planner_of: Any):
     """At least ``min_requests``, and three requests per slot."""
     for slots, requests in ((2, 12), (10, 30)):
         window = planner_of(**trial(max_requests=50)).traffic(Load(concurrency=slots), 1, "a").window
@@ -231,19 +231,19 @@ def test_the_window_of_an_open_loop_is_as_long_as_its_plan(
     assert (traffic.window.sessions, traffic.length_s) == (sessions, length_s)
 
 
-def test_options_of_an_arrival_process_reach_it(planner_of: Any):
+def test_arrival_options_reach_the_process(planner_of: Any):
     loads = [Load(rate_per_s=4.0, arrival="gamma", arrival_options={"burstiness": b}) for b in (0.1, 1.0)]
     bursty, smooth = (planner_of(**trial(max_requests=100)).traffic(load, 1, "a") for load in loads)
     assert [p.offset_s for p in bursty.window] != [p.offset_s for p in smooth.window]
 
 
-def test_a_load_that_gets_no_session_is_refused(planner_of: Any):
+def test_a_load_without_sessions_is_refused(planner_of: Any):
     late = Load(rate_per_s=0.001, arrival="diurnal")
     with pytest.raises(BadOption, match="the workload has no session for this load; give it a longer duration_s"):
         planner_of().traffic(late, 1, "a")
 
 
-def test_a_load_that_is_meant_to_change_is_one_plan(planner_of: Any):
+def test_a_varying_load_is_one_plan(planner_of: Any):
     traffic = planner_of(**trial(max_requests=None)).traffic(Load(rate_per_s=4.0, arrival="diurnal"), 1, "a")
     assert (traffic.ramp, traffic.tail, traffic.length_s) == (None, None, None)
     assert max(planned.offset_s or 0.0 for planned in traffic.window) < 5.0
@@ -292,7 +292,7 @@ def test_a_workload_without_recorded_arrivals_cannot_be_replayed(planner_of: Any
     assert planner_of(workload=timed).traffic(recorded, 1, "a").record.sessions == 1
 
 
-def test_a_batch_comes_at_once(planner_of: Any):
+def test_a_batch_arrives_at_once(planner_of: Any):
     traffic = planner_of(workload={"name": "offline-batch", "options": {"scale": 0.1}}).traffic(
         Load(arrival="workload"), 1, "a"
     )
@@ -312,13 +312,13 @@ def test_turns_that_the_load_cannot_reach_are_neither_planned_nor_counted(planne
         assert sum(turn.think_s for turn in planned.session.turns[:-1]) <= 20
 
 
-def test_a_cold_trial_sends_nothing_before_itself(planner_of: Any):
+def test_a_cold_trial_has_no_primers(planner_of: Any):
     traffic = planner_of().traffic(CLOSED, 1, "a")
     assert list(traffic.primers()) == []
     assert traffic.record.cache is Cache.COLD
 
 
-def test_a_warm_trial_sends_every_prompt_once_before(planner_of: Any):
+def test_a_warm_trial_primes_every_prompt_once(planner_of: Any):
     traffic = planner_of(workload=TALK, **trial(cache="warm")).traffic(CLOSED, 1, "a")
     primers, sent = turns(traffic.primers()), turns(traffic.window)
     assert [primer.messages for primer in primers] == [turn.messages for turn in sent]
@@ -328,7 +328,7 @@ def test_a_warm_trial_sends_every_prompt_once_before(planner_of: Any):
     assert traffic.record.cache is Cache.WARM
 
 
-def test_a_primed_trial_sends_each_shared_system_prompt_once_before(planner_of: Any, tokenizer: Tokenizer):
+def test_a_primed_trial_primes_each_shared_system_prompt_once(planner_of: Any, tokenizer: Tokenizer):
     workload = {"name": "structured-output", "options": {"scale": 2.0}}
     traffic = planner_of(workload=workload, **trial(cache="primed")).traffic(CLOSED, 1, "a")
     primers = turns(traffic.primers())
@@ -341,7 +341,7 @@ def test_a_primed_trial_sends_each_shared_system_prompt_once_before(planner_of: 
 
 
 @pytest.mark.parametrize("workload", [CHAT, {"name": "random"}])
-def test_nothing_can_be_primed_where_nothing_is_shared(planner_of: Any, workload: dict[str, Any]):
+def test_priming_needs_shared_system_prompts(planner_of: Any, workload: dict[str, Any]):
     planner = planner_of(workload=workload, **trial(cache="primed"))
     with pytest.raises(BadOption, match="shares no system prompts to prime a cache with; use cold or warm"):
         planner.traffic(CLOSED, 1, "a")

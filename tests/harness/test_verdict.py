@@ -60,7 +60,7 @@ def test_a_dead_engine_comes_first():
     assert first == invalid(FindingCode.ENGINE_DIED, detail="signal 9")
 
 
-def test_too_many_failures_are_told_with_the_most_frequent_class_and_its_first_error():
+def test_too_many_failures_name_the_most_frequent_outcome_and_its_first_error():
     outcomes = [Outcome.REFUSED, Outcome.TIMEOUT, Outcome.TIMEOUT]
     bad = [*GOOD, *(request(10 + i, outcome=outcome, error=f"error {i}") for i, outcome in enumerate(outcomes))]
     assert findings_of(bad, window=Window(0, 13 * S)) == [
@@ -72,14 +72,14 @@ def test_too_many_failures_are_told_with_the_most_frequent_class_and_its_first_e
     assert findings_of(bad, window=Window(0, 13 * S), max_failure_share=0.25) == []
 
 
-def test_failures_count_that_were_planned_in_the_window():
+def test_only_failures_planned_in_the_window_count():
     for outcome in (Outcome.TIMEOUT, Outcome.EMPTY):
         outside = [request(i, outcome=outcome, phase=phase) for i, phase in ((-1, Phase.RAMP), (10, Phase.TAIL))]
         assert findings_of([*GOOD, *outside]) == []
         assert codes(findings_of([*GOOD[1:], request(0, outcome=outcome)])) == [FindingCode.FAILED_REQUESTS]
 
 
-def test_what_the_client_gave_up_is_no_failure():
+def test_requests_cancelled_by_the_client_are_no_failures():
     assert findings_of([*GOOD[1:], request(0, outcome=Outcome.CANCELLED)]) == []
 
 
@@ -87,7 +87,7 @@ def ramp(window_s: float, turnover_s: float | None = None) -> RampRecord:
     return RampRecord(complete=True, turnover_s=turnover_s, window_s=window_s)
 
 
-def test_a_window_that_is_shorter_than_it_must_be_is_no_evidence():
+def test_a_window_shorter_than_needed_is_invalid():
     """It is shorter than three turnovers, or needs more than ``max_window_s``."""
     for needed_s, turnover_s, limit_s in ((12.0, 4.0, 600.0), (30.0, 1.0, 10.0)):
         assert findings_of(ramp=ramp(needed_s, turnover_s), max_window_s=limit_s) == [
@@ -96,19 +96,19 @@ def test_a_window_that_is_shorter_than_it_must_be_is_no_evidence():
     assert findings_of(ramp=ramp(10.0, 3.0), max_window_s=10.0) == []
 
 
-def test_a_trial_that_never_had_a_window_is_no_evidence():
+def test_a_trial_without_a_window_is_invalid():
     assert findings_of(window=Window(0, 0)) == [
         invalid(FindingCode.WINDOW_TOO_SHORT, window_s=0.0, needed_window_s=0.0)
     ]
 
 
-def test_a_plan_that_ended_early_leaves_a_shorter_window():
+def test_a_window_shortened_by_its_plan_is_a_warning():
     assert findings_of(ramp=ramp(30.0, 3.0), max_window_s=600.0) == [
         warning(FindingCode.PLAN_ENDED_EARLY, planned_s=10.0, needed_window_s=30.0)
     ]
 
 
-def test_a_window_of_young_sessions_has_another_mix_of_turns():
+def test_a_window_of_early_turns_is_a_warning():
     """The plan's mean position is 2.0, counted from 0."""
     planned = traffic(mean_turn=2.0)
     for turns, warned in (([2] * 20, False), ([1] * 20, True), ([1] * 19, False)):
@@ -117,14 +117,14 @@ def test_a_window_of_young_sessions_has_another_mix_of_turns():
         assert findings == ([warning(FindingCode.TURN_MIX, window_turn=2.0, workload_turn=3.0)] if warned else [])
 
 
-def test_a_load_that_is_meant_to_change_is_not_judged_by_steadiness():
+def test_varying_loads_are_not_judged_by_steadiness():
     makespan = Window(0, 10 * S, WindowKind.MAKESPAN)
     growing = [request(i, i / 10, ended_ns=20 * S) for i in range(100)]
     for load in (Load(arrival="workload"), Load(rate_per_s=9, arrival="diurnal")):
         assert findings_of(growing, load=load, window=makespan, traffic=traffic(mean_turn=9.0)) == []
 
 
-def test_a_client_that_sends_late_accuses_itself():
+def test_a_client_that_sends_late_invalidates_the_trial():
     late = [request(i, sent_ns=i * S + 50_000_000) for i in range(10)]
     assert findings_of(late) == [invalid(FindingCode.CLIENT_LATE, late_share=0.1, send_lag_s=0.05)]
 
@@ -134,7 +134,7 @@ def test_lateness_far_below_the_latency_is_tolerated():
     assert findings_of(late) == []
 
 
-def test_an_open_loop_that_sends_at_another_rate_did_not_keep_its_schedule():
+def test_an_open_loop_at_the_wrong_rate_is_invalid():
     hurried = [request(i, sent_ns=round(0.9 * i * S)) for i in range(700)]
     (finding,) = invalidating(hurried, load=Load(rate_per_s=1, arrival="poisson"), window=Window(0, 700 * S))
     assert finding.code is FindingCode.CLIENT_OFF_RATE
@@ -179,7 +179,7 @@ def test_a_lost_request_is_our_bug():
     assert findings_of(planned=11) == [invalid(FindingCode.REQUESTS_LOST, planned_requests=11, logged_requests=10)]
 
 
-def test_answers_that_are_not_as_planned_are_warnings():
+def test_wrong_answer_and_prompt_lengths_are_warnings():
     odd = [
         request(0, output_tokens=5),
         request(1, prompt_tokens=4),
@@ -195,7 +195,7 @@ def test_answers_that_are_not_as_planned_are_warnings():
     ]
 
 
-def test_a_length_that_nobody_asked_for_is_no_wrong_one():
+def test_lengths_that_were_not_requested_are_not_checked():
     assert findings_of([request(i, wanted_output_tokens=None, wanted_input_tokens=None) for i in range(10)]) == []
 
 
@@ -206,7 +206,7 @@ def error(ttft_s: float = 0.001, itl_s: float | None = 0.001, chunks_per_s: floa
     return ClientError(20, chunks_per_s, send_lag_s=0.0, cpu_s=0.1, by_metric=by_metric)
 
 
-def test_a_client_that_errs_by_more_than_a_tenth_voids_the_trial():
+def test_a_client_error_above_a_tenth_invalidates_the_trial():
     """TTFT is 100 ms in the samples, the gap too."""
     assert invalidating(client_error=error(0.009, 0.009)) == []
     for client_error, latency, error_s in ((error(0.012), "ttft", 0.012), (error(itl_s=0.03), "chunk_gap", 0.03)):
@@ -235,7 +235,7 @@ def test_answers_of_one_chunk_and_failures_have_no_gap_to_judge():
     assert invalidating(nothing, client_error=error(9.0, 9.0)) == []
 
 
-def test_an_error_found_at_a_slower_pace_is_a_warning():
+def test_a_calibration_at_a_slower_pace_is_a_warning():
     """20 chunks in the window of 10 s."""
     assert findings_of(client_error=error(chunks_per_s=1.4)) == []
     assert findings_of(client_error=error(chunks_per_s=1.2)) == [
@@ -273,7 +273,7 @@ def test_a_cold_trial_may_hit_what_it_repeats_itself_and_no_more(cached: list[in
     assert findings_of(hitting(*cached), traffic=traffic()) == ([] if cold else [complaint])
 
 
-def test_hits_of_the_warm_up_say_nothing():
+def test_cache_hits_of_the_warm_up_do_not_count():
     warm_up = request(10, phase=Phase.WARMUP, cached_tokens=900, prompt_tokens=1000, wanted_input_tokens=1000)
     assert findings_of([*hitting(*[0] * 10), warm_up], traffic=traffic()) == []
 
@@ -305,7 +305,7 @@ def test_an_engine_that_reports_no_hits_leaves_the_cache_unknown(cache: Cache):
     ]
 
 
-def test_prompts_that_are_not_as_long_as_the_workload_says_are_a_warning():
+def test_prompts_of_the_wrong_length_are_a_warning():
     off = traffic(off_length=2, off_example="chat-3: 12 tokens where 10 were meant")
     assert findings_of(traffic=off) == [
         warning(

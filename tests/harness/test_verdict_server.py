@@ -64,7 +64,7 @@ def test_several_servers_behind_one_address_are_a_warning():
     )
 
 
-def test_other_token_counts_of_the_engine_are_a_warning():
+def test_token_counts_that_disagree_are_a_warning():
     assert findings_of(marks(output_tokens_total=20)) == []
     assert findings_of(marks(output_tokens_total=200)) == [
         warning(FindingCode.COUNTERS_DISAGREE, engine_tokens=200, client_tokens=20)
@@ -72,7 +72,7 @@ def test_other_token_counts_of_the_engine_are_a_warning():
 
 
 @pytest.mark.parametrize(("hits", "cold"), [(0, True), (360, True), (361, False)])
-def test_an_engine_whose_answers_hide_their_hits_is_judged_by_its_counters(hits: int, cold: bool):
+def test_cache_hits_come_from_counters_if_answers_have_none(hits: int, cold: bool):
     findings = findings_of(marks(prefix_hits_tokens_total=hits), traffic=traffic(Cache.COLD))
     complaint = invalid(FindingCode.CACHE_NOT_COLD, cached_tokens=361, prompt_tokens=1000, repeated_tokens=360)
     assert findings == ([] if cold else [complaint])
@@ -85,7 +85,7 @@ def test_a_warm_cache_shows_in_the_engines_counters(hits: int, warm: bool):
     assert findings == ([] if warm else [complaint])
 
 
-def test_what_answers_say_of_their_hits_stands_above_the_counters():
+def test_cache_hits_in_answers_override_the_counters():
     said = [request(i, prompt_tokens=100, wanted_input_tokens=100, cached_tokens=0) for i in range(10)]
     telemetry = marks(prefix_hits_tokens_total=900)  # of somebody else's requests, as far as the answers go
     assert judge(evidence(telemetry, said, traffic=traffic(Cache.COLD)))[0] is Verdict.VALID

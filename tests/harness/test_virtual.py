@@ -48,7 +48,7 @@ def served_run(tmp_path: Path, engine: VirtualEngine, **changes: Any) -> tuple[r
     return run_in(world, experiment, tmp_path), world.sites["a"].served
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_one_others(tmp_path: Path):
+def test_equal_seeds_give_equal_bytes_and_others_do_not(tmp_path: Path):
     experiment = virtual_experiment(["a", "b"], LOADS, trial=TRIAL)
     engines = {"a": NOISY, "b": msgspec.structs.replace(NOISY, service=PerToken(Exponential(0.05), Fixed(0.01)))}
     runs = [virtual_run(experiment, engines, tmp_path / str(i), seed=seed) for i, seed in enumerate((1, 1, 2))]
@@ -73,7 +73,7 @@ def test_what_the_client_measures_is_what_the_engine_did(tmp_path: Path):
     assert any(request.begun_ns != request.arrived_ns for request in served), "some waited for a slot"
 
 
-def test_a_run_takes_as_long_as_it_would_and_the_next_one_comes_later(tmp_path: Path):
+def test_virtual_time_passes_as_in_a_real_run_and_continues_in_the_next(tmp_path: Path):
     world = VirtualWorld({"a": VirtualEngine(start_s=7.0)})
     experiment = virtual_experiment(["a"], LOADS[:1], repeats=1, trial=TRIAL)
     first, second = (run_in(world, experiment, tmp_path).manifest for _ in range(2))
@@ -170,7 +170,7 @@ def test_an_engine_that_dies_of_its_nth_request_or_never_starts(tmp_path: Path):
     assert "broken, repeat 1: it did not start (exit status 3)" in (run.manifest.failure or "")
 
 
-def test_dialling_costs_time_and_what_was_opened_ahead_does_not(tmp_path: Path):
+def test_connecting_costs_time_unless_connections_were_opened_ahead(tmp_path: Path):
     """An open loop opens 16 connections ahead; 30 before the first answer has ended need 14 more."""
     loads = [{"rate_per_s": 30.0, "arrival": "constant"}]
     engine = VirtualEngine(service=PerToken(Fixed(1.0), Fixed(0.1)), dial_s=0.2)
@@ -190,7 +190,7 @@ def test_a_request_that_is_given_up_frees_its_slot_or_is_served_to_its_end(
     assert {request.ending for request in served} == {Ending.DROPPED}
 
 
-def test_starts_and_trials_have_a_pace_of_their_own(tmp_path: Path):
+def test_speed_varies_between_starts_and_trials(tmp_path: Path):
     engine = VirtualEngine(service=Whole(Fixed(0.1)), start_noise=0.1, trial_noise=0.1)
     _, served = served_run(tmp_path, engine, loads=LOADS[:1], repeats=2, trial=TRIAL | {"cache": "warm"})
     paces = {

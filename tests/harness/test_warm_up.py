@@ -81,23 +81,23 @@ def test_warm_up_ends_when_a_round_is_less_than_a_tenth_faster(took: list[float]
     assert len(fleet.orders) == rounds
 
 
-def test_requests_are_warm_up_sent_one_at_a_time_in_words_of_their_own():
+def test_rounds_are_sent_one_request_at_a_time_with_different_words():
     _, fleet, planner = warmed_up([1.0, 1.0])
     assert {order.phase for order in fleet.orders} == {Phase.WARMUP}
     assert planner.names == ["a/1/0", "a/1/1"]
 
 
-def test_a_failed_request_ends_it_and_it_says_so():
+def test_a_failed_request_ends_the_warm_up_as_not_warm():
     assert warmed_up([3.0, StreamEnd.TIMEOUT])[0] == WarmUpResult(3, is_warm=False)
 
 
-def test_a_warm_up_that_never_ends_is_given_up_and_says_so():
+def test_a_warm_up_without_end_stops_as_not_warm():
     result, fleet, _ = warmed_up([2.0**-n for n in range(40)])
     assert result == WarmUpResult(3 * len(fleet.orders), is_warm=False)
     assert len(fleet.orders) == 12
 
 
-def test_without_time_for_it_nothing_is_sent():
+def test_warm_up_s_of_0_sends_nothing():
     result, fleet, _ = warmed_up([], limit_s=0)
     assert result is None
     assert not fleet.orders
@@ -121,7 +121,7 @@ def test_an_engine_that_stays_busy_or_ends_is_not_idle():
     assert is_idle([1.0], dead=True)[0] is False
 
 
-def test_a_round_on_the_idle_engine_is_measured_unless_no_time_is_given_for_rounds():
+def test_an_idle_round_is_measured_unless_warm_up_s_is_0():
     for limit_s, took, seconds in ((60.0, [2.0], 2.0), (60.0, [StreamEnd.TIMEOUT], None), (0.0, [], None)):
         warm_up = WarmUp(Rounds(took), Planner(), limits(limit_s), "http")  # type: ignore[arg-type]
         assert asyncio.run(warm_up.round_s(ENGINE, attached("http://127.0.0.1:9"), "idle")) == seconds

@@ -71,7 +71,7 @@ def search_config(
     )  # fmt: skip
 
 
-def forewarnings(experiment: Experiment, config: SearchConfig) -> list[str]:
+def search_warnings(experiment: Experiment, config: SearchConfig) -> list[str]:
     """Warnings, one line each, about trials that will be too short to be judged."""
     needed, trial = requests_needed(config.objectives), experiment.trial
     levels = config.levels
