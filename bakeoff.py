@@ -1,12 +1,12 @@
-"""Bakeoff in Python: measure engines, read runs, compare them, and add an engine or a workload of your own.
+"""Bakeoff's Python API: measure engines, read and compare runs, and add your own engines and workloads.
 
     import bakeoff
 
     run = bakeoff.bench(url="http://127.0.0.1:8000")
     run.requests.groupby(["engine", "load"]).ttft_s.median()
 
-Each function does what the command of its name does; what is imported here is what stays. Frames, metrics and findings
-of a :class:`Run` are described in docs/definitions.md.
+Each function does what the command of the same name does. The names in ``__all__`` are stable. docs/definitions.md
+describes the frames, metrics and findings of a :class:`Run`.
 """
 
 import importlib
@@ -79,15 +79,15 @@ _HOMES = {
         "Message", "Seed", "Session", "Tokenizer", "Turn", "Workload", "WorkloadError", "prompt_reader",
     ),
 }  # fmt: skip
-"""Modules that hold what is imported from here, each at its first use: a run's reader needs no engines."""
+"""The modules of lazily imported names: reading a run must not import the engines."""
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def experiment(source: "str | PathLike[str] | dict[str, Any]") -> "Experiment":
-    """An experiment from its TOML file, or from data of the same shape.
+    """Build an experiment from a TOML file, or from a dict of the same structure.
 
     Raises:
-        BadExperiment, EngineError, WorkloadError: it cannot be read, or contradicts itself; the message is one line.
+        BadExperiment, EngineError, WorkloadError: it cannot be read, or is invalid; the message is one line.
     """
     from harness.experiment.config import experiment_from, load_experiment
 
@@ -95,32 +95,32 @@ def experiment(source: "str | PathLike[str] | dict[str, Any]") -> "Experiment":
 
 
 def run(source: "str | PathLike[str] | dict[str, Any] | Experiment", *, out: str | PathLike[str] = "runs") -> "Run":
-    """Measure an experiment: a file, data of its shape, or one that was made by :func:`experiment`.
+    """Measure an experiment.
 
     Args:
-        source: what is measured.
-        out: folder in which the run's folder is made.
+        source: a TOML file, a dict of the same structure, or the result of :func:`experiment`.
+        out: parent of the new run folder.
 
     Raises:
-        BadExperiment, EngineError, WorkloadError, ResultsError: as ``bakeoff run`` says in a line.
-        KeyboardInterrupt: Ctrl-C; what was measured until then is kept.
+        BadExperiment, EngineError, WorkloadError, ResultsError: the errors that ``bakeoff run`` prints in one line.
+        KeyboardInterrupt: Ctrl-C; finished trials are kept.
     """
     from harness.conduct.run import create_run, run_into
     from harness.experiment.config import Experiment
 
-    made = source if isinstance(source, Experiment) else experiment(source)
-    folder = create_run(made, Path(out))
-    if run_into(folder, made):
+    loaded = source if isinstance(source, Experiment) else experiment(source)
+    folder = create_run(loaded, Path(out))
+    if run_into(folder, loaded):
         raise KeyboardInterrupt
     return load(folder.path)
 
 
 def bench(*, out: str | PathLike[str] = "runs", **options: Any) -> "Run":  # noqa: ANN401  (typed where they arrive)
-    """Measure a server that runs already; it is asked for what is not said.
+    """Measure a running server, which is asked for its engine and model if they are not given.
 
     Args:
-        out: folder in which the run's folder is made.
-        options: ``url``, and whatever else :func:`harness.experiment.bench.bench_experiment` takes.
+        out: parent of the new run folder.
+        options: ``url``, and any other parameter of :func:`harness.experiment.bench.bench_experiment`.
 
     Raises:
         BadExperiment, EngineError, WorkloadError, ResultsError, KeyboardInterrupt: as :func:`run`.
@@ -131,10 +131,10 @@ def bench(*, out: str | PathLike[str] = "runs", **options: Any) -> "Run":  # noq
 
 
 def load(path: str | PathLike[str]) -> "Run":
-    """Read a run folder; one that is still being measured shows what there is.
+    """Read a run folder; of a run in progress, the finished trials.
 
     Raises:
-        ResultsError: there is no run, or one of another version.
+        ResultsError: there is no run, or its format has another version.
     """
     from results import load
 
@@ -150,18 +150,18 @@ def compare(
     alpha: float = 0.01,
     band: float | str | Iterable[str] | None = None,
 ) -> "EngineComparison":
-    """Compare side B with side A, level by level; options are those of ``bakeoff compare``.
+    """Compare B with A, level by level, as ``bakeoff compare`` does.
 
     Args:
-        a: the baseline: ``RUN`` or ``RUN@ENGINE``.
-        b: the candidate, likewise.
-        metrics: to compare; None for the headline of the table.
-        primary: the metric that counts most; None for the rule.
-        alpha: share of false alarms.
-        band: what counts as the same.
+        a: baseline: ``RUN`` or ``RUN@ENGINE``.
+        b: candidate: ``RUN`` or ``RUN@ENGINE``.
+        metrics: to compare; None for the table's headline metrics.
+        primary: the metric that counts most; None for the default.
+        alpha: false alarm rate of the primary metric, and of all others together.
+        band: largest change that counts as equal; see ``bakeoff compare --help``.
 
     Raises:
-        ResultsError: a side cannot be read, or the two measure different things.
+        ResultsError: a run cannot be read, or the two are not comparable.
     """
     from results.comparison import compare_sides
     from results.sides import select
@@ -179,27 +179,29 @@ def gate(
     alpha: float = 0.01,
     band: float | str | Iterable[str] | None = None,
 ) -> "GateVerdict":
-    """Whether a stored candidate is worse than a stored baseline: ``verdict.outcome``; as ``bakeoff gate``.
+    """Judge whether a stored candidate is worse than a stored baseline, as ``bakeoff gate`` does.
+
+    The answer is ``verdict.outcome``.
 
     Args:
         candidate: ``RUN`` or ``RUN@ENGINE``.
-        baseline: likewise; several are one baseline that shows how runs differ, ``branch:NAME`` the newest of one.
-        metrics: to compare; None for the headline of the table.
-        primary: the metric that decides; None for the rule.
-        alpha: share of false alarms of the primary metric, and of all others together.
-        band: what counts as the same.
+        baseline: ``RUN`` or ``RUN@ENGINE``, several of them pooled, or ``branch:NAME`` for a branch's newest runs.
+        metrics: to compare; None for the table's headline metrics.
+        primary: the metric that decides; None for the default.
+        alpha: false alarm rate of the primary metric, and of all others together.
+        band: largest change that counts as equal; see ``bakeoff gate --help``.
 
     Raises:
-        ResultsError: a side cannot be read, is no evidence, or the two measure different things.
+        ResultsError: a run cannot be read, is no evidence, or the two are not comparable.
     """
     from results.baseline import baseline_of
     from results.gate import judge
     from results.sides import select
     from results.terms import agreed
 
-    side = select(candidate)
-    named = [baseline] if isinstance(baseline, str) else list(baseline)
-    return judge(baseline_of(side, named), side, agreed(metrics, primary, alpha, band))
+    selected = select(candidate)
+    baselines = [baseline] if isinstance(baseline, str) else list(baseline)
+    return judge(baseline_of(selected, baselines), selected, agreed(metrics, primary, alpha, band))
 
 
 def search(
@@ -212,10 +214,10 @@ def search(
     """Find the highest load at which each engine meets its objectives; ``run.search`` holds the answers.
 
     Args:
-        source: as of :func:`run`; its loads bound the range.
-        slo: what must hold in each trial: ``"ttft_p99<500ms,itl_p99<30ms"``.
-        out: folder in which the run's folder is made.
-        options: whatever else :func:`harness.conduct.policies.search_config.search_config` takes.
+        source: as in :func:`run`; its loads bound the range.
+        slo: objectives of every trial, such as ``"ttft_p99<500ms,itl_p99<30ms"``.
+        out: parent of the new run folder.
+        options: any other parameter of :func:`harness.conduct.policies.search_config.search_config`.
 
     Raises:
         BadExperiment, EngineError, WorkloadError, ResultsError, KeyboardInterrupt: as :func:`run`.
@@ -224,10 +226,10 @@ def search(
     from harness.conduct.run import capacity_search, create_run, run_into
     from harness.experiment.config import Experiment
 
-    made = source if isinstance(source, Experiment) else experiment(source)
-    config = search_config(made, slo, **options)
-    folder = create_run(made, Path(out), search=config)
-    if run_into(folder, made, make_policy=capacity_search(config)):
+    loaded = source if isinstance(source, Experiment) else experiment(source)
+    config = search_config(loaded, slo, **options)
+    folder = create_run(loaded, Path(out), search=config)
+    if run_into(folder, loaded, make_policy=capacity_search(config)):
         raise KeyboardInterrupt
     return load(folder.path)
 

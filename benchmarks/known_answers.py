@@ -12,7 +12,7 @@ from benchmarks.oracle import Truth, expected
 from harness.conduct.run import why_invalid
 from harness.virtual import Death, Ending, Exponential, Fault, Fixed, PerToken, VirtualEngine, VirtualWorld, Whole
 from harness.virtual.draws import Service
-from harness.virtual.running import run_in, virtual_experiment
+from harness.virtual.runs import run_in, virtual_experiment
 from results.findings import FindingCode
 from results.records import Outcome as RequestOutcome
 from results.records import Slo, Verdict

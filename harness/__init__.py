@@ -1,1 +1,1 @@
-"""The harness."""
+"""The harness: plans, sends and judges the load of a benchmark run."""

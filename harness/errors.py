@@ -5,17 +5,17 @@
     HarnessError
     ├── BadExperiment     the user's mistake: the experiment file is missing, malformed or contradicts itself
     ├── BadGrid           the user's mistake: a calibration that cannot be driven
-    ├── ClientFailed      a worker of the measuring client broke: our bug, or the machine's (memory, a killed process)
+    ├── ClientFailed      our bug or the machine's (out of memory, killed process): a client worker crashed
     ├── BadSchedule       the user's mistake: a truth server's schedule has a value out of range
-    └── TruthFailed       the machine's state: a truth server cannot listen there, or on that core
+    └── TruthFailed       the machine's state: a truth server's port or core is unavailable
 
-The other packages have trees of their own: ``EngineError``, ``WorkloadError`` and ``ResultsError``. The command line
-turns all four into one line and a non-zero exit; anything else is our bug and keeps its traceback.
+The other packages have their own trees: ``EngineError``, ``WorkloadError`` and ``ResultsError``. The command line turns
+all four into one line and a non-zero exit code; any other exception is our bug and keeps its traceback.
 """
 
 
 class HarnessError(Exception):
-    """Root of every error that this package raises on purpose; the message says what to do next."""
+    """Root of all errors that this package raises on purpose; the message says what to do next."""
 
 
 class BadExperiment(HarnessError):
@@ -23,11 +23,11 @@ class BadExperiment(HarnessError):
 
 
 class BadGrid(HarnessError):
-    """A load, a core or a number of workers of a calibration is impossible."""
+    """A calibration's load, core or number of workers is impossible."""
 
 
 class ClientFailed(HarnessError):
-    """A worker of the measuring client broke or cannot be started."""
+    """A worker of the measuring client crashed or cannot be started."""
 
 
 class BadSchedule(HarnessError):
@@ -35,18 +35,18 @@ class BadSchedule(HarnessError):
 
 
 class TruthFailed(HarnessError):
-    """A truth server cannot be started: its port or its core is not to be had."""
+    """A truth server cannot be started: its port or its core is unavailable."""
 
 
 def first_leaf(error: BaseException) -> BaseException:
-    """What went wrong inside a task group: the first exception that is not a group."""
+    """The first exception in nested exception groups that is not itself a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def expected_errors() -> tuple[type[Exception], ...]:
-    """Roots of the four error trees; the other three are imported only once something has failed."""
+    """Roots of the four error trees. Imports the other packages only when called, that is, after a failure."""
     from engines.errors import EngineError  # noqa: PLC0415
     from results.errors import ResultsError  # noqa: PLC0415
     from workloads.errors import WorkloadError  # noqa: PLC0415

@@ -1,8 +1,8 @@
-"""The pytest plugin: a fixture that measures engines, and assertions on what it measured (docs/pytest.md).
+"""The pytest plugin: a fixture that measures engines, and assertions on its results (docs/pytest.md).
 
-It is loaded into every pytest session on a machine that has bakeoff, so nothing but pytest is imported before a test
-uses the fixture, and no hook does anything for tests that do not. It names only what pytest has had since 7.0:
-an old suite must not break for having bakeoff beside it.
+Every pytest session in an environment with bakeoff loads it. So it imports only pytest until a test uses the fixture,
+its hooks do nothing for other tests, and it uses only names that exist since pytest 7.0: installing bakeoff must not
+break an old suite.
 """
 
 from pathlib import Path
@@ -15,41 +15,42 @@ if TYPE_CHECKING:
 
 ENTRY_POINT = "bakeoff"
 _RUNS: "pytest.StashKey[list[Measured]]" = pytest.StashKey()
-_WRITTEN = pytest.StashKey[str]()
+_JSON_LINE = pytest.StashKey[str]()
+"""The line about ``--bakeoff-json`` in the terminal summary."""
 
 
 def pytest_plugin_registered(plugin: object, manager: pytest.PytestPluginManager) -> None:
-    """Loaded as ``-p harness.pytest_plugin`` and by its entry point, it is registered once."""
+    """Register once, even if loaded both by ``-p harness.pytest_plugin`` and by the entry point."""
     if getattr(plugin, "__name__", None) == __name__:
         for other in {ENTRY_POINT, __name__} - {manager.get_name(plugin)}:
             manager.set_blocked(other)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options."""
+    """Add the ``--bakeoff-*`` options."""
     group = parser.getgroup("bakeoff", "engines measured by bakeoff")
     group.addoption("--bakeoff-out", metavar="DIR", default="runs", help="folder for run folders (default: runs)")
     group.addoption(
-        "--bakeoff-baseline", metavar="RUN_OR_JSON", action="append", help="what assert_no_regression "
-        "compares with: a run, a file of --bakeoff-json, or none for the first run; several are one of several runs",
+        "--bakeoff-baseline", metavar="RUN_OR_JSON", action="append", help="baseline of assert_no_regression: a run, "
+        "a file of --bakeoff-json, or none for the first run; repeat the option to pool several runs",
     )  # fmt: skip
     group.addoption(
-        "--bakeoff-json", metavar="FILE", help="write all runs of the session there, as pytest-benchmark does"
+        "--bakeoff-json", metavar="FILE", help="write all runs of the session to FILE, in pytest-benchmark's format"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The mark."""
+    """Register the mark."""
     config.addinivalue_line("markers", "bakeoff(slo): objectives that every run of the test must meet")
     config.stash[_RUNS] = []
 
 
 @pytest.fixture
 def bakeoff(request: pytest.FixtureRequest) -> "Bakeoff":
-    """Measures engines: ``run(FILE)``, or ``bench(...)`` for a server that runs already."""
+    """Measure engines: ``run(FILE)``, or ``bench(...)`` for a running server."""
     config = request.config
     if hasattr(config, "workerinput"):
-        pytest.fail("bakeoff measures alone, other workers would be in its way: run this test with -n 0", pytrace=False)
+        pytest.fail("other pytest workers would disturb the measurement; run this test with -n 0", pytrace=False)
     from harness.shadowing import shadowed  # noqa: PLC0415
 
     if complaint := shadowed():
@@ -68,7 +69,7 @@ def bakeoff(request: pytest.FixtureRequest) -> "Bakeoff":
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the file of ``--bakeoff-json``; a session that cannot has failed."""
+    """Write the file of ``--bakeoff-json``; if that fails, so does the session."""
     file, runs = session.config.getoption("bakeoff_json"), session.config.stash[_RUNS]
     if file is None or not runs:
         return
@@ -79,14 +80,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     try:
         write_atomic(Path(file), benchmark_json({run.title: run.results for run in runs}))
     except ResultsError as error:
-        session.config.stash[_WRITTEN] = str(error)
+        session.config.stash[_JSON_LINE] = str(error)
         session.exitstatus = pytest.ExitCode.USAGE_ERROR
     else:
-        session.config.stash[_WRITTEN] = f"all runs: {file}"
+        session.config.stash[_JSON_LINE] = f"all runs: {file}"
 
 
 def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter", config: pytest.Config) -> None:
-    """What was measured."""
+    """Print a line for each measured engine and load."""
     runs = config.stash[_RUNS]
     if not runs:
         if config.getoption("bakeoff_json") is not None:
@@ -95,7 +96,7 @@ def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter", config:
     from harness.testing import summary  # noqa: PLC0415
 
     terminalreporter.section("bakeoff")
-    for line in (*summary(runs), *(f"bakeoff report {run.path}" for run in runs), config.stash.get(_WRITTEN, "")):
+    for line in (*summary(runs), *(f"bakeoff report {run.path}" for run in runs), config.stash.get(_JSON_LINE, "")):
         if line:
             terminalreporter.write_line(line)
 
@@ -105,5 +106,5 @@ def _slo(node: pytest.Item) -> str | None:
     if mark is None:
         return None
     if mark.args or not mark.kwargs.keys() <= {"slo"}:
-        pytest.fail("the mark is bakeoff(slo='ttft_p99<500ms'), and takes nothing else", pytrace=False)
+        pytest.fail("the mark takes only slo; write bakeoff(slo='ttft_p99<500ms')", pytrace=False)
     return mark.kwargs.get("slo")

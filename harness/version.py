@@ -1,4 +1,4 @@
-"""The version of Bakeoff."""
+"""Bakeoff's version."""
 
 import tomllib
 from importlib import metadata
@@ -8,7 +8,7 @@ _NAME = "bakeoff"
 
 
 def version() -> str:
-    """Of the checkout that this package lies in, which may not be the installed one; else of the installation."""
+    """The version in this checkout's ``pyproject.toml``, which may not be the installed one; else the installed one."""
     pyproject = Path(__file__).parents[1] / "pyproject.toml"
     if pyproject.is_file():
         project = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("project", {})

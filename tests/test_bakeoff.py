@@ -1,4 +1,4 @@
-"""``import bakeoff``: what it offers, that nothing else leaks, and that each function does what its command does."""
+"""The Python API: its names, nothing else leaks, and each function does what its command does."""
 
 import subprocess
 import sys
@@ -77,7 +77,7 @@ def test_a_load_is_searched(tmp_path: Path):
     with inside(VirtualWorld({"a": VirtualEngine(slots=4), "b": VirtualEngine()})):
         run = bakeoff.search(EXPERIMENT | {"loads": loads}, "ttft_p50<80ms", trials=4, out=tmp_path)
     assert run.search is not None
-    assert {one.engine for one in run.search.engines} == {"a", "b"}
+    assert {engine.engine for engine in run.search.engines} == {"a", "b"}
 
 
 def test_a_mistake_is_one_line():

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.install import executable
-from harness.importing import import_vllm
+from harness.run_import import import_vllm
 from results import load
 from results.views.exports import export
 

@@ -1,6 +1,6 @@
-"""The command line: each command is a thin function over a public Python call with the same names.
+"""The command line: each command is a thin wrapper around a public Python call with the same parameter names.
 
-Importing this package costs what ``--help`` costs, so the commands import everything heavy inside themselves.
+``--help`` imports this whole package, so commands import heavy modules inside their functions.
 """
 
 import sys
@@ -32,7 +32,7 @@ def make_app() -> cyclopts.App:
         version=_version,
         version_flags=["--version"],
     )
-    measured = (
+    commands = (
         measuring.demo,
         measuring.run,
         measuring.bench,
@@ -44,12 +44,16 @@ def make_app() -> cyclopts.App:
         reading.history,
         showing.dashboard,
         reading.frontier,
+        exchanging.views,
+        exchanging.export,
+        calibrating.calibrate,
+        doctor.doctor,
     )
-    for command in (*measured, exchanging.views, exchanging.export, calibrating.calibrate, doctor.doctor):
+    for command in commands:
         app.command(command)
-    app.command(measuring.serve, help_flags=(), version_flags=())  # all options are the engine's
+    app.command(measuring.serve, help_flags=(), version_flags=())  # --help and --version go to the reference engine
     app.command(truth.serve_truth, name="truth")
-    # fitting.workloads_app is traffic's group, to which fitting has added its command; so has starting to engines'
+    # fitting and starting re-export the groups of traffic and engines after adding a command to them
     for group in (exchanging.import_app, starting.engines_app, listing.models_app, fitting.workloads_app):
         app.command(group)
     return app

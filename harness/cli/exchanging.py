@@ -1,4 +1,4 @@
-"""Commands that speak other tools' languages: views, export and import."""
+"""Commands that exchange results with other tools: views, export and import."""
 
 import sys
 from pathlib import Path
@@ -11,56 +11,56 @@ from harness.cli.options import DEFAULT_OUT, EXIT_OK, Json, Out
 if TYPE_CHECKING:
     from results import Run
 
-As = Annotated[
+Tool = Annotated[
     Literal["vllm", "aiperf", "guidellm", "sglang", "genai-bench", "inference-perf", "mlperf"] | None,
     cyclopts.Parameter(name="--as"),
 ]
-FileOf = Annotated[
+Format = Annotated[
     Literal["csv", "parquet", "json", "vllm", "guidellm", "aiperf", "pytest-benchmark"], cyclopts.Parameter(name="--as")
 ]
 
 import_app = cyclopts.App(name="import", help="Import another tool's results.")
 
 
-def views(run: str, *, as_: As = None, json: Json = False) -> int:
+def views(run: str, *, as_: Tool = None, json: Json = False) -> int:
     """Print what other benchmark clients would report for the same requests, and why.
 
     Parameters
     ----------
     run
-        The run's folder.
+        Run folder.
     as_
-        One tool in full; the default is all of them side by side.
+        Show every metric of one tool. Default: the main metrics of all tools side by side.
     json
-        Print every figure of every trial as JSON on stdout.
+        Print every figure of every trial as JSON.
     """
     from rich.console import Console
 
     from harness.cli.reading import print_json, read
     from results.report.view_tables import WIDTH, print_tool, print_views
 
-    found = read(run)
+    loaded = read(run)
     console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
     if json:
-        print_json(_summary(found, as_))
+        print_json(_summary(loaded, as_))
     elif as_ is None:
-        print_views(found, console)
+        print_views(loaded, console)
     else:
-        print_tool(found, as_, console)
+        print_tool(loaded, as_, console)
     return EXIT_OK
 
 
-def export(run: str, *, as_: FileOf, out: Path) -> int:
+def export(run: str, *, as_: Format, out: Path) -> int:
     """Export a run as tables or as another tool's result files.
 
     Parameters
     ----------
     run
-        The run's folder.
+        Run folder.
     as_
-        The run's own tables (csv, parquet, json), or whose files.
+        Our own tables as csv, parquet or json; or the tool whose file format to write.
     out
-        Folder for them.
+        Folder for the files.
     """
     from harness.cli.reading import read
     from results.views.exports import export as export_run
@@ -74,17 +74,17 @@ def export(run: str, *, as_: FileOf, out: Path) -> int:
 def import_vllm(file: Path, *, out: Out = DEFAULT_OUT) -> int:
     """Import a result file of vllm bench serve.
 
-    The file must have been saved with --save-detailed: without it, it holds no times of single requests.
+    Save the file with --save-detailed: otherwise it has no times of single requests.
 
     Parameters
     ----------
     file
-        One result, or several that --append-result put into one file: they become repeats.
+        Result file; several results in it (--append-result) become repeats.
     out
-        Folder in which the run's folder is made.
+        Parent of the new run folder.
     """
     from harness.cli.reading import show
-    from harness.importing import import_vllm as import_run
+    from harness.run_import import import_vllm as import_run
 
     show(import_run(file, out).path, json=False)
     return EXIT_OK

@@ -1,4 +1,4 @@
-"""The command that guards a branch: gate."""
+"""The commands gate and floor: regression checks, and the noise floor that they use."""
 
 import os
 import sys
@@ -47,43 +47,42 @@ def gate(
 ) -> int:
     """Check a candidate for regressions: exit 0 none, 1 regression, 2 cannot tell, 3 no evidence.
 
-    Of stored runs; or, with an experiment, of two of its engines measured now, side by side: it ends as soon as the
-    verdict is clear, and looking early costs no false alarms. An engine against itself shows what this machine's noise
-    lets a gate see.
+    Compares stored runs. Given an experiment, it measures two of its engines in alternation instead and stops as soon
+    as the verdict is clear, without extra false alarms. Gate an engine against itself to learn the smallest change that
+    this machine's noise lets you detect.
 
     Parameters
     ----------
     experiment
-        TOML file: measure now. Without it the two sides are stored runs.
+        TOML file of a new measurement. Default: compare stored runs.
     baseline
-        RUN or RUN@ENGINE, RUN a folder or a file of export --as pytest-benchmark; several, one option each, are one
-        baseline that shows how runs differ; branch:NAME are the newest runs of a branch. With an experiment the label
-        of an engine.
+        RUN or RUN@ENGINE (RUN: a folder, or a file of export --as pytest-benchmark), or branch:NAME for the newest runs
+        of a branch; repeat the option to pool several runs. With an experiment: an engine's label.
     candidate
-        Likewise.
+        RUN or RUN@ENGINE. With an experiment: an engine's label.
     repeats
-        With an experiment: at most so many, instead of the file's.
+        With an experiment: maximum repeats. Default: repeats of the file.
     metric
-        Metrics to compare; the default is the headline of the table.
+        Metric to compare; repeat the option for several. Default: the table's headline metrics.
     primary
-        The metric that decides. The default is output_tokens_per_s at the highest concurrency, or ttft_p50_s at the
-        last rate. The others are guardrails.
+        Metric that decides; the others are guardrails. Default: output_tokens_per_s at the highest concurrency, or
+        ttft_p50_s at the last rate.
     alpha
-        Share of false alarms of the primary metric, and of all others together.
+        False alarm rate of the primary metric, and of all guardrails together.
     band
-        What counts as the same: no regression means worse by no more than this. 5% is for all metrics compared as
-        ratios (the default is 3%), ttft_p99=10%, attainment=0.5pp or failures=0 for one, 0 meaning any significant
-        change, work=10% for how much the work of the sides may differ. May be given several times.
+        Largest change that counts as equal: 5% for all ratio metrics (default 3%), or one metric's, such as
+        ttft_p99=10%, attainment=0.5pp, failures=0 (any significant change counts) or work=10% (difference in work
+        done). Repeat the option for several.
     markdown
-        Write the verdict there, for a comment on a pull request.
+        Also write the verdict to this file as Markdown, for a pull request comment.
     junit
-        Write it there as JUnit XML.
+        Also write the verdict to this file as JUnit XML.
     github
-        Print GitHub's annotations; the default is to do so inside GitHub Actions.
+        Print GitHub annotations. Default: inside GitHub Actions only.
     out
-        With an experiment: folder in which the run's folder is made.
+        With an experiment: parent of the new run folder.
     json
-        Print the verdict as JSON on stdout.
+        Print the verdict as JSON.
     """
     from results.errors import NoEvidence
     from results.terms import agreed
@@ -93,14 +92,14 @@ def gate(
         verdict = (
             _stored(baseline, candidate, terms)
             if experiment is None
-            else _measured(experiment, _label(baseline), candidate, terms, repeats=repeats, out=out)
+            else _measured(experiment, _only_label(baseline), candidate, terms, repeats=repeats, out=out)
         )
     except NoEvidence as error:
         sys.stderr.write(f"bakeoff: INVALID: {error}\n")
         return EXIT_INVALID
     if verdict is None:
         return EXIT_INTERRUPTED
-    _tell(verdict, json=json, github=os.environ.get("GITHUB_ACTIONS") == "true" if github is None else github)
+    _print(verdict, json=json, github=os.environ.get("GITHUB_ACTIONS") == "true" if github is None else github)
     _write(verdict, markdown, junit)
     return _exit_code(verdict)
 
@@ -108,15 +107,15 @@ def gate(
 def floor(*runs: str, json: Json = False) -> int:
     """Store the noise between runs of this machine, for gates whose baseline is a single run.
 
-    The runs are of one engine at one commit, five or more, each at least an hour after the one before. The floor is
-    stored beside them, and found there by every later gate of the same traffic, model and limits.
+    Needs five or more runs of one engine at one commit, at least an hour apart. The floor is stored beside them; later
+    gates of the same traffic, model and limits use it.
 
     Parameters
     ----------
     runs
-        RUN or RUN@ENGINE.
+        RUN or RUN@ENGINE, five or more.
     json
-        Print the floor as JSON on stdout.
+        Print the floor as JSON.
     """
     from harness.cli.reading import print_json
     from results.aa_runs import floors_of
@@ -125,11 +124,11 @@ def floor(*runs: str, json: Json = False) -> int:
     from results.report.floor_table import print_floors
     from results.sides import root_of, select
 
-    sides = [select(run) for run in runs]
-    roots = {root_of(side.run) for side in sides}
+    selected = [select(run) for run in runs]
+    roots = {root_of(engine.run) for engine in selected}
     if len(roots) != 1:
-        raise NotComparable("name five or more runs of one folder")
-    cells = floors_of(sides)
+        raise NotComparable("a floor needs runs of one folder; give five or more of the same --out")
+    cells = floors_of(selected)
     path = store_floors(roots.pop(), cells)
     if json:
         print_json(cells)
@@ -139,11 +138,11 @@ def floor(*runs: str, json: Json = False) -> int:
     return EXIT_OK
 
 
-def _label(baseline: list[str]) -> str:
+def _only_label(baseline: list[str]) -> str:
     from harness.errors import BadExperiment
 
     if len(baseline) != 1:
-        raise BadExperiment("an experiment measures one baseline; give --baseline once, an engine's label")
+        raise BadExperiment("an experiment has one baseline; give --baseline once, with an engine's label")
     return baseline[0]
 
 
@@ -152,17 +151,17 @@ def _stored(baseline: list[str], candidate: str, terms: "Terms") -> "GateVerdict
     from results.gate import judge
     from results.sides import select
 
-    side = select(candidate)
-    return judge(baseline_of(side, baseline), side, terms)
+    selected = select(candidate)
+    return judge(baseline_of(selected, baseline), selected, terms)
 
 
 def _measured(
     file: Path, baseline: str, candidate: str, terms: "Terms", *, repeats: int | None, out: Path
 ) -> "GateVerdict | None":
-    """The verdict of a run that is made for it; None where it was interrupted.
+    """Measure the two engines and judge the run; None if it was interrupted.
 
     Raises:
-        NoEvidence: too little of the run is valid, and what is not says nothing against the candidate.
+        NoEvidence: too few trials are valid, and the INVALID ones do not accuse the candidate.
     """
     from harness.conduct.policies.gate import InterimAnalyses, gate_experiment
     from harness.conduct.run import create_run, run_into
@@ -175,7 +174,7 @@ def _measured(
     folder = create_run(experiment, out)
     analyses = InterimAnalyses(folder, a, b, experiment.repeats, terms)
     if run_into(folder, experiment, make_policy=gate_policy(analyses)):
-        sys.stderr.write(f"interrupted: bakeoff report {folder.path} shows what there is\n")
+        sys.stderr.write(f"interrupted: bakeoff report {folder.path} shows the finished trials\n")
         return None
 
     run = load(folder.path)
@@ -185,7 +184,7 @@ def _measured(
     return analyses.final()
 
 
-def _tell(verdict: "GateVerdict", *, json: bool, github: bool) -> None:
+def _print(verdict: "GateVerdict", *, json: bool, github: bool) -> None:
     from harness.cli.reading import print_json
     from results.report.gate import annotations, print_gate
 
@@ -194,7 +193,7 @@ def _tell(verdict: "GateVerdict", *, json: bool, github: bool) -> None:
     else:
         print_gate(verdict, standard_output())
     if github:
-        (sys.stderr if json else sys.stdout).write(annotations(verdict))
+        (sys.stderr if json else sys.stdout).write(annotations(verdict))  # GitHub reads both; stdout must stay JSON
 
 
 def _write(verdict: "GateVerdict", markdown: Path | None, junit: Path | None) -> None:

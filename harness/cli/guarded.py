@@ -1,4 +1,4 @@
-"""Turns every expected error into one line and an exit code; anything else is our bug and keeps its traceback."""
+"""Turns expected errors into one line and an exit code; any other exception is our bug and keeps its traceback."""
 
 import errno
 import sys
@@ -13,21 +13,19 @@ from harness.errors import expected_errors, first_leaf
 from harness.shadowing import shadowed
 
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
-"""A disk that is full or read-only, met by something that has no words of its own for it, such as a temporary file."""
-
-
-_JUDGES = {"gate", "history"}
-"""Commands whose exit code 2 says that they cannot tell: a mistake is 3 there."""
+"""A full or read-only disk. Bare OSErrors come from code that raises no error of ours, such as temporary files."""
+_VERDICT_COMMANDS = {"gate", "history"}
+"""Their exit code 2 means "cannot tell", so a mistake exits with 3."""
 
 
 def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
-    """Run the application on the words after ``bakeoff``.
+    """Run the application on the arguments after ``bakeoff``.
 
     Returns:
-        what the command returned, or 2 for a mistake of the user or the machine (of gate and history 3), 3 where what
-        it made cannot be written, 130 after Ctrl-C.
+        The command's exit code; 2 for an expected error (3 from gate and history), 3 if output cannot be written, 130
+        after Ctrl-C.
     """
-    mistake = EXIT_INVALID if arguments and arguments[0] in _JUDGES else EXIT_USER
+    mistake = EXIT_INVALID if arguments and arguments[0] in _VERDICT_COMMANDS else EXIT_USER
     try:
         result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except cyclopts.CycloptsError as error:
@@ -53,7 +51,7 @@ def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
 
 
 def complain_of_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """The traceback of what nobody expected, without the secrets that may stand in it; for ``sys.excepthook``."""
+    """Print the traceback of an unexpected error with secrets masked; installed as ``sys.excepthook``."""
     sys.stderr.write(_masked("".join(traceback.format_exception(kind, error, trace))))
 
 
@@ -62,9 +60,9 @@ def _complain(message: str, hint: str | None = None) -> None:
 
 
 def _masked(text: str) -> str:
-    """Without secrets; a command that has not come as far as importing engines knows none."""
-    known = sys.modules.get("engines.secrets")
-    return known.masked(text) if known else text
+    """Mask secrets. Until ``engines.secrets`` has been imported, no secret is known."""
+    secrets = sys.modules.get("engines.secrets")
+    return secrets.masked(text) if secrets else text
 
 
 def _unwritable() -> type[Exception]:

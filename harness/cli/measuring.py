@@ -1,4 +1,4 @@
-"""Commands that measure: demo, run, bench; and serve."""
+"""Commands that measure: demo, run and bench. Also serve."""
 
 import os
 import sys
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 def demo(*, out: Out = DEFAULT_OUT, json: Json = False) -> int:
     """Measure two engines on a small real model: a first result on this machine.
 
-    Takes about five minutes on two cores and prints a table and the path of an HTML report.
+    Takes about five minutes on two cores. Prints a table and the path of an HTML report.
 
     Parameters
     ----------
     out
-        Folder in which the run's folder is made.
+        Parent of the new run folder.
     json
-        Print the summary as JSON on stdout.
+        Print the summary as JSON.
     """
     from harness.conduct.run import create_run, run_into
     from harness.experiment.config import load_experiment
@@ -49,16 +49,16 @@ def run(
     experiment
         TOML file; docs/experiment.md describes every key.
     resume
-        Take over the finished trials of an earlier run, where they would be the same measurement: its folder, or
-        latest for the last one of this name in --out.
+        Run folder whose finished trials are reused if they would be the same measurement, or latest for the newest run
+        of this experiment in --out.
     workers
-        Processes that send, instead of the file's client.workers.
+        Worker processes of the client. Default: client.workers of the file.
     ray
-        Ray cluster on whose nodes they run (auto, or host:port of its head), instead of the file's client.ray.
+        Ray cluster that runs the workers: auto, or host:port of its head. Default: client.ray of the file.
     out
-        Folder in which the run's folder is made.
+        Parent of the new run folder.
     json
-        Print the summary as JSON on stdout.
+        Print the summary as JSON.
     """
     from harness.conduct.run import create_run, run_into
     from harness.experiment.config import load_experiment, with_client
@@ -95,51 +95,51 @@ def bench(
 ) -> int:
     """Measure a running server; its address is enough.
 
-    The server is asked for its engine and model; one user and eight users at once are measured for 30 seconds each.
+    Detects the server's engine and model, then measures 1 and 8 concurrent requests for 30 seconds each.
 
     Parameters
     ----------
     url
-        Its base URL.
+        Base URL of the server.
     engine
-        Adapter whose dialect the server speaks (bakeoff engines list); the default is to ask it.
+        Adapter that speaks the server's API; see bakeoff engines list. Default: detected.
     model
-        The model name that requests use; the default is to ask the server.
+        Model name to send in requests. Default: the one that the server reports.
     tokenizer
-        Folder with the model's tokenizer.json, so that prompts have exact lengths, or approximate. The default is to
-        look where the server loaded the model from and in the hub's cache, else approximate.
+        Folder with the model's tokenizer.json, needed for exact prompt lengths, or approximate. Default: searched in
+        the server's model folder and the Hugging Face cache, else approximate.
     workload
-        What is sent: bakeoff workloads list.
+        Workload to send; see bakeoff workloads list.
     scale
-        Factor on the workload's lengths (presets and traces).
+        Factor on the prompt and answer lengths of presets and traces. Default: 1.
     rate
-        Open loop: arrivals of sessions per second.
+        Open loop: session arrivals per second.
     arrival
-        Open loop: an arrival process, or workload for the workload's own; used with rate.
+        Arrival process of --rate, or workload for the workload's own arrival times.
     concurrency
-        Closed loop: requests kept in flight; once for each level. The default is 1 and 8.
+        Closed loop: requests kept in flight; repeat the option for several levels. Default: 1 and 8.
     duration
         Seconds of the measured window.
     ramp
-        Seconds at least for which the load is on before the window.
+        Minimum seconds of load before the measured window.
     repeats
-        Trials; an interval needs at least 2.
+        Trials per level; a confidence interval needs at least 2.
     seed
-        Of the traffic.
+        Random seed of the traffic.
     api_key_env
-        Environment variable with the key that requests carry.
+        Environment variable that holds the server's API key.
     calibrate
-        Measure the client's own error too, after the first trial; without it nothing is printed as ±.
+        Also measure the client's own error, which the table prints as ±.
     max_foreign_share
-        A trial in which other processes use more of the time of all cores is INVALID; 1 voids none.
+        Share of all CPU time that other processes may use before a trial is INVALID; 1 disables the check.
     workers
-        Processes that send.
+        Worker processes of the client. Default: 1.
     ray
-        Ray cluster on whose nodes they run: auto, or host:port of its head.
+        Ray cluster that runs the workers: auto, or host:port of its head. Default: this machine.
     out
-        Folder in which the run's folder is made.
+        Parent of the new run folder.
     json
-        Print the summary as JSON on stdout.
+        Print the summary as JSON.
     """
     from engines.base import base_url
     from harness.conduct.run import create_run, run_into
@@ -162,17 +162,17 @@ def bench(
 def serve(*arguments: Annotated[str, cyclopts.Parameter(allow_leading_hyphen=True)]) -> int:
     """Serve a model with the reference engine: bakeoff serve --model FOLDER; bakeoff serve --help lists all options."""
     argv = [sys.executable, "-m", "reference_engine", "serve", *arguments]
-    os.execv(sys.executable, argv)  # noqa: S606  (no shell; this process becomes the server)
+    os.execv(sys.executable, argv)  # noqa: S606  (no shell: the server replaces this process and gets its signals)
 
 
 def _reported(folder: "RunFolder", *, interrupted: bool, json: bool) -> int:
-    """Show the run; the exit code says whether it is evidence."""
+    """Print the run's report; returns the command's exit code."""
     from harness.cli.reading import show
     from harness.conduct.run import why_invalid
 
     run = show(folder.path, json=json)
     if interrupted:
-        sys.stderr.write(f"interrupted: {len(run.finished)} of {len(run.manifest.trials)} trials are whole\n")
+        sys.stderr.write(f"interrupted: {len(run.finished)} of {len(run.manifest.trials)} trials finished\n")
         return EXIT_INTERRUPTED
     if reason := why_invalid(run):
         sys.stderr.write(f"bakeoff: run INVALID: {reason}\n")

@@ -1,4 +1,4 @@
-"""What the commands share: options and exit codes."""
+"""Options and exit codes shared by the commands."""
 
 import sys
 from pathlib import Path
@@ -10,28 +10,28 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Out = Annotated[Path, cyclopts.Parameter(name="--out")]
-"""Where run folders go."""
+"""Folder for run folders."""
 Json = Annotated[bool, cyclopts.Parameter(name="--json", negative="")]
 """Machine-readable output on stdout."""
 Metrics = Annotated[list[str] | None, cyclopts.Parameter(name="--metric", negative="")]
-"""Names of the catalogue."""
+"""Metric names, as in the catalogue."""
 Bands = Annotated[list[str] | None, cyclopts.Parameter(name="--band", negative="")]
-"""How much of a change nobody minds, for all metrics or for one."""
+"""Largest change that counts as equal, for all metrics or for one."""
 Workers = Annotated[int | None, cyclopts.Parameter(name="--workers")]
-"""Processes of the measuring client."""
+"""Worker processes of the measuring client."""
 Ray = Annotated[str | None, cyclopts.Parameter(name="--ray")]
-"""A cluster for them."""
+"""Ray cluster that runs the workers."""
 
 DEFAULT_OUT = Path("runs")
 EXIT_OK, EXIT_USER, EXIT_INVALID, EXIT_INTERRUPTED = 0, 2, 3, 130
-"""Exit codes: the user's mistake is 2, a run that is no evidence, or that cannot be written, is 3."""
+"""2: the user made a mistake. 3: the run is no evidence, or its files cannot be written."""
 EXIT_REGRESSION, EXIT_CANNOT_TELL = 1, 2
-"""Of gate and history, where a mistake is 3: a pipeline that lets 2 pass must not let a typing error pass."""
+"""Verdicts of gate and history. There a mistake exits with 3: a pipeline that tolerates 2 must not tolerate a typo."""
 _WIDTH = 100
 
 
 def standard_output() -> "Console":
-    """Where tables go; a pipe has no width of its own."""
+    """The console for tables; a pipe has no width, so it gets a fixed one."""
     from rich.console import Console
 
     return Console() if sys.stdout.isatty() else Console(width=_WIDTH)

@@ -1,4 +1,4 @@
-"""Commands that read: report, compare, history and frontier."""
+"""Commands that read stored runs: report, compare, history and frontier."""
 
 import sys
 from pathlib import Path
@@ -25,9 +25,9 @@ def report(run: str, *, json: Json = False) -> int:
     Parameters
     ----------
     run
-        The run's folder, or its address in a store (s3://…).
+        Run folder, or its address in a remote store (s3://…).
     json
-        Print the summary as JSON on stdout.
+        Print the summary as JSON.
     """
     show(run, json=json)
     return EXIT_OK
@@ -45,28 +45,27 @@ def compare(
 ) -> int:
     """Compare B with A, level by level.
 
-    Runs are the sample: each metric is one number a run, and the ratio of the sides has an interval. One metric is the
-    primary one; the others are guardrails, whose words hold for all of them at once (Holm).
+    The unit of observation is a run: each metric has one value per run, and each ratio B/A an interval. The guardrails
+    (all metrics but the primary one) are corrected for multiple comparisons (Holm).
 
     Parameters
     ----------
     a
-        The baseline: RUN, or RUN@ENGINE for one engine of it. RUN may be a file of export --as pytest-benchmark.
+        Baseline: RUN, or RUN@ENGINE for one of its engines. RUN may be a file of export --as pytest-benchmark.
     b
-        The candidate, likewise.
+        Candidate: RUN or RUN@ENGINE.
     metric
-        Metrics to compare; the default is the headline of the table.
+        Metric to compare; repeat the option for several. Default: the table's headline metrics.
     primary
-        The metric that counts most. The default is output_tokens_per_s at the highest concurrency, or ttft_p50_s at
-        the last rate.
+        Metric that counts most. Default: output_tokens_per_s at the highest concurrency, or ttft_p50_s at the last
+        rate.
     alpha
-        Share of false alarms of the primary metric, and of all others together.
+        False alarm rate of the primary metric, and of all guardrails together.
     band
-        What counts as the same: 5% for all metrics compared as ratios (the default is 3%), ttft_p99=10%,
-        attainment=0.5pp or failures=0 for one, work=10% for how much the work of the sides may differ. May be given
-        several times.
+        Largest change that counts as equal: 5% for all ratio metrics (default 3%), or one metric's, such as
+        ttft_p99=10%, attainment=0.5pp, failures=0 or work=10% (difference in work done). Repeat the option for several.
     json
-        Print the comparisons as JSON on stdout.
+        Print the comparisons as JSON.
     """
     from results.comparison import compare_sides
     from results.report import print_comparison
@@ -93,26 +92,26 @@ def history(
 ) -> int:
     """Find between which commits a metric changed: exit 1 if the newest step is a regression.
 
-    Each step has the commits between which it lies; a drift has none to blame. Exit 0: no series that the newest run
-    continues ends with a step for the worse. Exit 2: one of them cannot tell, since it has fewer than six runs, or its
-    newest value is missing, 0, or far on the bad side of its level. Exit 3: no such runs, or a mistake in the call.
+    Reports the commits around each step; a drift has no single cause. Exit 0: no series that includes the newest run
+    ends with a step for the worse. Exit 2: one of them is inconclusive (fewer than six runs, or a newest value that is
+    missing, 0, or far on the bad side). Exit 3: no such runs, or a mistake in the call.
 
     Parameters
     ----------
     runs
         Folder of run folders.
     name
-        Of the experiment; needed where the folder holds several.
+        Experiment name; needed if the folder holds several experiments.
     engine
-        Its label; the default is all.
+        Engine label. Default: all engines.
     branch
-        Only runs of this branch: of the checkout they were started in, or what CI calls it.
+        Only runs of this git branch, as named by the checkout or by CI.
     metric
-        Metrics to look at; the default is the headline of the table.
+        Metric to analyse; repeat the option for several. Default: the table's headline metrics.
     newest
-        Look at so many runs only, so that an older step no longer counts; the default is all.
+        Analyse only this many newest runs, so that older steps no longer count. Default: all.
     json
-        Print every series with its points, steps and drifts as JSON on stdout.
+        Print every series with its points, steps and drifts as JSON.
     """
     from results.errors import NoEvidence
     from results.history import history
@@ -143,9 +142,9 @@ def frontier(*runs: str, json: Json = False) -> int:
     Parameters
     ----------
     runs
-        Run folders; their engines are set side by side.
+        Run folders, whose engines are compared.
     json
-        Print every point as JSON on stdout.
+        Print every point as JSON.
     """
     from results.errors import NoEvidence
     from results.frontier import frontier
@@ -153,7 +152,7 @@ def frontier(*runs: str, json: Json = False) -> int:
 
     points = frontier([read(run) for run in runs])
     if not points:
-        raise NoEvidence("no level of these runs has a valid trial with TPOT and throughput; give run folders")
+        raise NoEvidence("these runs have no valid trial with TPOT and throughput; give other run folders")
     if json:
         print_json(points)
     else:
@@ -161,30 +160,30 @@ def frontier(*runs: str, json: Json = False) -> int:
     return EXIT_OK
 
 
-def read(place: str | Path) -> "Run":
-    """The run there, with what a crash left salvaged."""
+def read(location: str | Path) -> "Run":
+    """Load the run at a path or address. Requests of a trial that a crash cut off are decoded first."""
     import results
     from harness.conduct.run import recover
     from results.run import located
     from results.store import RunFolder
 
-    path = located(place)
+    path = located(location)
     recover(RunFolder.open(path))
     return results.load(path)
 
 
-def show(place: str | Path, *, json: bool) -> "Run":
-    """Salvage what a crash left, print the table (or JSON) and write the page; a full disk costs no table."""
+def show(location: str | Path, *, json: bool) -> "Run":
+    """Print a run's table (or JSON) and write its HTML page; see :func:`read`."""
     from rich.console import Console
 
     from results.report import print_summary, write_html
 
-    run = read(place)
+    run = read(location)
     if json:
         print_json(_summary(run, write_html(run)))
     else:
         console = Console()
-        print_summary(run, console)
+        print_summary(run, console)  # before the page: on a full disk the user still gets the table
         console.print(f"\nreport: {write_html(run)}", markup=False, highlight=False, soft_wrap=True)
     return run
 

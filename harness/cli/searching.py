@@ -1,4 +1,4 @@
-"""The command that looks for a load: search."""
+"""The command ``bakeoff search``."""
 
 import sys
 from pathlib import Path
@@ -44,44 +44,44 @@ def search(
 ) -> int:
     """Find the highest load at which each engine meets its objectives.
 
-    Each trial may be wrong: the answer has an interval, from noisy bisection over all of them. Exit 0 where every
-    engine keeps them at some level, 3 where one keeps them at none or nothing could be told.
+    Single trials are noisy, so the search is a noisy bisection and each answer has an interval. Exit 0: every engine
+    meets the objectives at some level. Exit 3: one meets them at none, or no trial could be judged.
 
     Parameters
     ----------
     experiment
         TOML file; its loads bound the range and give the arrival process.
     slo
-        What must hold in each trial: 'ttft_p99<500ms,itl_p99<30ms'.
+        Objectives of every trial, such as 'ttft_p99<500ms,itl_p99<30ms'.
     over
-        Which load; the default is that of the experiment's first one.
+        Search arrival rates or concurrency levels. Default: the kind of the file's first load.
     low
-        Lowest level; the default is the least of the experiment's loads.
+        Lowest level. Default: the file's lowest load, or 1/32 of a single load.
     high
-        Highest level; the default is the greatest of them. Of a single load: from a thirty-second to 32 times it.
+        Highest level. Default: the file's highest load, or 32 times a single load.
     around
-        Where the answer is expected: a level, or the run of an earlier search. It saves trials.
+        Expected answer, which saves trials: a level, or the run folder of an earlier search.
     trials
-        At most so many for each engine.
+        Maximum trials per engine.
     minutes
-        At most so long for each engine; the trial under way is finished.
+        Maximum minutes per engine; the last trial may finish later.
     resolution
-        The answer is to be known to this share, up or down.
+        Stop when the interval is within ± this share of the answer.
     alpha
-        Share of searches whose interval may fail to hold the truth.
+        Share of searches whose interval may miss the true capacity.
     resume
-        Reuse the finished trials of an earlier search, where they would be the same measurement: its folder, or latest
-        for the last one of this experiment in --out.
+        Run folder of a search whose finished trials are reused if they would be the same measurement, or latest for the
+        newest search of this experiment in --out.
     workers
-        Processes that send, instead of the file's client.workers.
+        Worker processes of the client. Default: client.workers of the file.
     ray
-        Ray cluster on whose nodes they run, instead of the file's client.ray.
+        Ray cluster that runs the workers. Default: client.ray of the file.
     out
-        Folder in which the run's folder is made.
+        Parent of the new run folder.
     json
-        Print the search as JSON on stdout.
+        Print the search as JSON.
     """
-    from harness.conduct.policies.search_config import forewarnings, search_config
+    from harness.conduct.policies.search_config import search_config, search_warnings
     from harness.conduct.run import capacity_search, create_run, run_into
     from harness.experiment.config import load_experiment, with_client
     from results import load
@@ -93,17 +93,17 @@ def search(
         loaded, slo, over=None if over is None else Over(over), low=low, high=high, around=around,
         resolution=resolution, alpha=alpha, trials=trials, minutes=minutes,
     )  # fmt: skip
-    for line in forewarnings(loaded, config):
+    for line in search_warnings(loaded, config):
         sys.stderr.write(f"note: {line}\n")
     earlier = earlier_run(out, f"{loaded.name}-search", resume) if resume else None
     folder = create_run(loaded, out, earlier, search=config)
     interrupted = run_into(folder, loaded, earlier, capacity_search(config))
     run = load(folder.path)
-    _tell(run, json=json)
+    _print(run, json=json)
     return EXIT_INTERRUPTED if interrupted else _exit_code(run)
 
 
-def _tell(run: "Run", *, json: bool) -> None:
+def _print(run: "Run", *, json: bool) -> None:
     from harness.cli.reading import print_json
     from results.frontier import frontier
     from results.report import print_frontier, print_search, write_html
@@ -128,8 +128,8 @@ def _exit_code(run: "Run") -> int:
     if run.search is None or not run.search.engines:
         sys.stderr.write(f"bakeoff: {plain(run.manifest.failure or 'nothing was searched')}\n")
         return EXIT_INVALID
-    pairs = zip(run.search.engines, search_lines(run.search), strict=True)
-    without = [line for one, line in pairs if not one.has_level]
-    for line in without:
+    answers = zip(run.search.engines, search_lines(run.search), strict=True)
+    unanswered = [line for engine, line in answers if not engine.has_level]
+    for line in unanswered:
         sys.stderr.write(f"bakeoff: {plain(line)}\n")
-    return EXIT_INVALID if without else EXIT_OK
+    return EXIT_INVALID if unanswered else EXIT_OK

@@ -1,4 +1,4 @@
-"""``bakeoff engines start``: one engine as a run would start it, until Ctrl-C."""
+"""``bakeoff engines start``: start one engine as a run would, until Ctrl-C."""
 
 import sys
 from pathlib import Path
@@ -22,7 +22,7 @@ Settings = Annotated[list[str] | None, cyclopts.Parameter(name="--spec", negativ
 @engines_app.command
 def start(
     adapter: str,
-    *words: str,
+    *engine_args: str,
     model: str,
     port: int | None = None,
     option: Options = None,
@@ -36,23 +36,23 @@ def start(
     Parameters
     ----------
     adapter
-        Which engine: bakeoff engines list.
-    words
-        More of its command line, after --.
+        Adapter of the engine; see bakeoff engines list.
+    engine_args
+        Extra command-line arguments for the engine, after --.
     model
-        A known model, or the path of a checkpoint folder or a GGUF file.
+        Known model name (bakeoff models list), or path of a checkpoint folder or GGUF file.
     port
-        Port of 127.0.0.1; the default is a free one.
+        Port on 127.0.0.1. Default: a free one.
     option
-        key=value of the adapter's own options, several times; values as in TOML.
+        Adapter option as key=value, with the value in TOML; repeat the option for several.
     spec
-        key=value of the settings that all engines share, such as --spec max_num_seqs=8.
+        Setting that all engines share as key=value, such as max_num_seqs=8; repeat the option for several.
     environment
-        Where its packages are: an installed environment, or the folder of a venv.
+        Python environment of the engine: an installed environment's name, or a venv folder.
     log
-        File to which its output is appended; the default is a new one.
+        File to append the engine's output to. Default: a new temporary file.
     json
-        Print where it is and what it is as one line of JSON on stdout.
+        Print the server's address and description as one line of JSON.
     """
     import asyncio
 
@@ -62,16 +62,20 @@ def start(
     from harness.traffic.profile.selection import parse_options
 
     served = _model(model)
-    deployment = Deployment(environment=environment, port=port, args=list(words))
-    made = engine(adapter, served, parse_options(option or []), _spec(spec or []), deployment)
-    place = log or _new_log(adapter)
-    sys.stderr.write(f"starting {adapter}; its output: {place}\n")
+    deployment = Deployment(environment=environment, port=port, args=list(engine_args))
+    chosen = engine(adapter, served, parse_options(option or []), _spec(spec or []), deployment)
+    log_file = log or _new_log(adapter)
+    sys.stderr.write(f"starting {adapter}; its output: {log_file}\n")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_until_interrupted(made, served, port, place, json=json))
+        return runner.run(_until_interrupted(chosen, served, port, log_file, json=json))
 
 
-async def _until_interrupted(made: "Engine", model: "Model", port: int | None, log: Path, *, json: bool) -> int:
-    """Keep it until Ctrl-C or SIGTERM, or until it dies, which is an error."""
+async def _until_interrupted(engine: "Engine", model: "Model", port: int | None, log: Path, *, json: bool) -> int:
+    """Run the engine until Ctrl-C or SIGTERM.
+
+    Raises:
+        EngineError: it did not start, or died.
+    """
     import asyncio
     import signal
 
@@ -85,9 +89,9 @@ async def _until_interrupted(made: "Engine", model: "Model", port: int | None, l
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     status = EXIT_INTERRUPTED
     try:
-        async with started(made, made.adapter, model, pick_port(port), log) as under_test:
-            status = EXIT_OK
-            _say(under_test, log, json=json)
+        async with started(engine, engine.adapter, model, pick_port(port), log) as under_test:
+            status = EXIT_OK  # from now on Ctrl-C is the normal way to stop
+            _print(under_test, log, json=json)
             await under_test.server.ended.wait()
             death = under_test.server.died()
             assert death is not None
@@ -96,7 +100,7 @@ async def _until_interrupted(made: "Engine", model: "Model", port: int | None, l
         return status
 
 
-def _say(under_test: "EngineUnderTest", log: Path, *, json: bool) -> None:
+def _print(under_test: "EngineUnderTest", log: Path, *, json: bool) -> None:
     import shlex
 
     import msgspec
@@ -117,7 +121,7 @@ def _say(under_test: "EngineUnderTest", log: Path, *, json: bool) -> None:
 
 
 def _model(name_or_path: str) -> "Model":
-    """A known name, unless something lies at that path."""
+    """Resolve a known model name; a file or folder of that name wins."""
     from engines.models import resolve
     from harness.cli.listing import fetching
 
@@ -126,7 +130,7 @@ def _model(name_or_path: str) -> "Model":
 
 
 def _spec(pairs: list[str]) -> "EngineSpec":
-    """Shared settings from key=value."""
+    """Parse shared settings from ``key=value`` pairs."""
     from engines import EngineSpec
     from engines.errors import BadOption
     from harness.traffic.profile.selection import parse_options

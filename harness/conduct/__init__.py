@@ -1,1 +1,1 @@
-"""How a run is carried out: one conductor, the policies that choose trials, and the world they run in."""
+"""Carries out runs: the conductor, the policies that choose trials, and the world that both act on."""

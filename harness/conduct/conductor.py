@@ -1,7 +1,7 @@
-"""The conductor: asks the policy what comes next, carries it out, and writes down what happened.
+"""The conductor: asks the policy what comes next, carries it out, and logs what happened.
 
-An engine is started for each of its turns, and again where it died or stayed busy in one. One that does not start, or
-dies before a trial, is given up; the others go on.
+An engine is started for each of its turns, and again if it died or stayed busy during one. An engine that does not
+start, or dies before its first trial, is given up; the others continue.
 """
 
 import contextlib
@@ -38,13 +38,13 @@ class Conductor:
     """Carries out one run.
 
     Args:
-        preparation: what was known beforehand.
-        run: where trials are stored.
+        preparation: model, engines and traffic.
+        run: folder that stores the trials.
         writer: of the run's log.
-        observer: hears of each event.
+        observer: is notified of each event.
         runner: runs one trial.
-        warm_up: brings engines to their working speed.
-        reusable: finished trials of an earlier run by fingerprint, each with its folder.
+        warm_up: warms engines up.
+        reusable: finished trials of an earlier run by fingerprint, each with its run folder.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class Conductor:
         self._reusable = reusable
         self._starts: Counter[str] = Counter()
         self._builds: dict[str, dict[str, Any]] = {}
-        self._busy: dict[str, str] = {}
+        self._busy: dict[str, str] = {}  # running servers that stayed busy, with the reason for giving them up
         self._turn: tuple[str, int] | None = None
         self._turn_plans: list[TrialPlan] = []
         self._running: _RunningEngine | None = None
 
     async def carry_out(self, policy: Policy) -> Done:
-        """Do what the policy says until it is done."""
+        """Carry out the policy's decisions until it is done."""
         try:
             while not isinstance(decision := await self._world.in_thread(policy.next, self._writer.log), Done):
                 self._append(decision)
@@ -94,22 +94,23 @@ class Conductor:
         return decision
 
     async def _begin_turn(self, planned: TrialPlanned) -> None:
-        """Where a trial is the first of its turn, end the last turn, and make the traffic while no engine runs."""
+        """If this trial is the first of its turn, end the last turn and plan traffic."""
         plan, turn = planned.plan, (planned.plan.engine, planned.turn)
         if turn != self._turn:
             await self._end_turn()
             self._turn = turn
             started = self._writer.log.started
             known = [trial for trial in started.plan if trial.repeat == plan.repeat] if started else []
+            # plan the whole repeat now, because no engine runs that the CPU work could disturb
             for trial in known or [plan]:
                 await self._world.in_thread(self._preparation.planner.traffic, trial.load, trial.repeat, trial.engine)
         self._turn_plans.append(plan)
 
     async def _measure(self, planned: TrialPlanned) -> None:
-        """Run a trial on its engine, which is started where it does not run.
+        """Run a trial, starting its engine if necessary.
 
         Raises:
-            EngineError: the engine did not start, or was lost.
+            EngineError: the engine did not start, or died.
         """
         plan = planned.plan
         if self._running and self._running.may_be_busy and not await self._is_idle(self._running, plan):
@@ -131,14 +132,14 @@ class Conductor:
         running.may_be_busy = running.idle_s is not None and record.abandoned_requests > 0
         if under_test.engine.url and running.may_be_busy and not await self._is_idle(running, plan):
             busy = f"{plan.engine} was still busy long after its trial at {plan.load.label}"
-            self._busy[plan.engine] = f"{busy}; restart it, and search below that"
+            self._busy[plan.engine] = f"{busy}; restart it, and search below that load"
             await self._stop()
 
     async def _start(self, planned: TrialPlanned) -> "_RunningEngine | None":
-        """Start the engine and bring it to its working speed; None where its address is busy and is given up.
+        """Start the engine and warm it up; None if it is a running server that stayed busy and is given up.
 
         Raises:
-            EngineError: it did not start, or was lost since.
+            EngineError: it did not start, or died.
         """
         label, preparation = planned.plan.engine, self._preparation
         if label in self._busy:
@@ -147,7 +148,7 @@ class Conductor:
         self._starts[label] += 1
         number = self._starts[label]
         self._append(EngineStarting(engine=label, turn=planned.turn, start=number))
-        log, port = self._run.engine_log(label, number), self._experiment.side(label).port
+        log, port = self._run.engine_log(label, number), self._experiment.engine(label).port
         stack = contextlib.AsyncExitStack()
         under_test = await stack.enter_async_context(
             self._world.started(preparation.engines[label], label, preparation.model, port, log)
@@ -167,9 +168,9 @@ class Conductor:
         return self._running
 
     async def _warmed_up(self, under_test: EngineUnderTest, start: str) -> EngineUnderTest:
-        """The engine at its working speed, with a record of how it got there."""
+        """Warm the engine up; returns it with the warm-up's result in its startup record."""
         if under_test.engine.url:
-            return under_test  # whoever started it has warmed it up, and may have to pay for each request
+            return under_test  # a server that others run is warm already, and may charge for each request
         result = await self._warm_up.run(under_test.engine, under_test.server, start)
         if result is None:
             return under_test
@@ -179,9 +180,9 @@ class Conductor:
         return structs.replace(under_test, startup=startup)
 
     async def _is_idle(self, running: "_RunningEngine", plan: TrialPlan) -> bool:
-        """Wait until the engine has finished abandoned requests; False where that took too long.
+        """Wait until the engine has finished abandoned requests; False if that took too long.
 
-        An engine that has ended is idle, too: whoever uses it next will see.
+        A dead engine counts as idle: the next trial on it reports its death.
         """
         under_test = running.under_test
         idle_s = running.idle_s or 0.0
@@ -190,7 +191,7 @@ class Conductor:
         return idle or under_test.server.died() is not None
 
     async def _lose(self, planned: TrialPlanned, error: EngineError) -> None:
-        """Stop the engine, and write down why; give it up where this start has seen no trial: so would the next."""
+        """Stop the engine and log why; give it up if this start had no trial, because another start would fail too."""
         label = planned.plan.engine
         fate = EngineFate.DIED if isinstance(error, EngineDied) else None
         fate = EngineFate.NOT_READY if isinstance(error, NotReady) else fate
@@ -204,7 +205,7 @@ class Conductor:
         )  # fmt: skip
 
     async def _end_turn(self) -> None:
-        """Stop the engine, and compare a sample of its answers with the reference, now that the machine is free."""
+        """Stop the engine, then compare a sample of its answers with the reference model while the machine is free."""
         await self._stop()
         finished = self._writer.log.finished
         records = [finished[plan.id] for plan in self._turn_plans if plan.id in finished]
@@ -223,7 +224,7 @@ class Conductor:
             await running.stack.aclose()
 
     def _reused(self, plan: TrialPlan) -> bool:
-        """Take a trial from an earlier run where it would be the same measurement."""
+        """Reuse an earlier run's trial if it would be the same measurement."""
         earlier = self._reusable.get(self.fingerprint(plan)) if self._reusable else None
         if earlier is None:
             return False
@@ -237,7 +238,7 @@ class Conductor:
         return True
 
     def fingerprint(self, plan: TrialPlan) -> str:
-        """What makes a trial the same measurement as another one."""
+        """The trial's fingerprint; see :mod:`harness.experiment.fingerprint`."""
         preparation = self._preparation
         traffic = preparation.planner.traffic(plan.load, plan.repeat, plan.engine)
         if plan.engine not in self._builds:
@@ -256,14 +257,14 @@ class Conductor:
 
 
 class _RunningEngine:
-    """A start of an engine.
+    """One start of an engine.
 
     Attributes:
         stack: stops it.
         under_test: the engine as trials see it.
-        trials: how many this start has seen.
-        idle_s: median seconds of a request before any load; None where it was not measured.
-        may_be_busy: whether the last trial left requests on it that nobody waits for.
+        trials: number of trials on this start.
+        idle_s: median seconds of a small request before any load; None if not measured.
+        may_be_busy: whether abandoned requests of the last trial may still run on it.
     """
 
     def __init__(self, stack: contextlib.AsyncExitStack, under_test: EngineUnderTest) -> None:
@@ -275,6 +276,6 @@ class _RunningEngine:
 
 
 def _reason(label: str, turn: int, error: EngineError) -> str:
-    """One line, and the engine's last lines below it where they say more."""
+    """The error in one line, followed by those of the engine's last log lines that it does not quote already."""
     tail = [line for line in error.log_tail if line.strip() and line.strip() not in str(error)]
     return "\n  | ".join([f"{label}, repeat {turn}: {error}", *tail])

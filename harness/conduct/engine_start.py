@@ -1,4 +1,4 @@
-"""One start of one engine: what the machine had before, what the engine is, and what it took before any request."""
+"""Starts an engine and records its description, its start time and the memory that it took before any request."""
 
 import asyncio
 import contextlib
@@ -22,13 +22,13 @@ class EngineUnderTest(msgspec.Struct, frozen=True):
     """A running engine, as trials see it.
 
     Attributes:
-        engine: how it is spoken to.
-        server: the process, or the address.
-        description: what is measured.
-        startup: what it took before any request.
-        build: which code it runs, as :func:`harness.experiment.fingerprint.build_of_engine` gives it.
-        gpus: those of this machine that it may use, as ``CUDA_VISIBLE_DEVICES`` names them; None: every one.
-        own: its processes on this machine that the harness did not start.
+        engine: its adapter, which speaks its API.
+        server: its process, or the address of a running server.
+        description: version, command line and settings, as stored in the trial's record.
+        startup: start time, and memory before the first request.
+        gpus: GPUs of this machine that it may use, as in ``CUDA_VISIBLE_DEVICES``; None: all.
+        own: its processes on this machine that the harness did not start, such as those of a container.
+        build: from :func:`harness.experiment.fingerprint.build_of_engine`.
     """
 
     engine: Engine
@@ -42,7 +42,14 @@ class EngineUnderTest(msgspec.Struct, frozen=True):
 
 @contextlib.asynccontextmanager
 async def started(engine: Engine, label: str, model: Model, port: int, log: Path) -> AsyncGenerator[EngineUnderTest]:
-    """The engine, running and described; stopped with the block, whatever ends it.
+    """Start the engine; it is stopped at the end of the block.
+
+    Args:
+        engine: to launch, or to attach to if it has a ``url``.
+        label: of the engine, for its description.
+        model: that it serves.
+        port: to listen on.
+        log: file that gets the engine's output.
 
     Raises:
         EngineError: it cannot be launched, did not get ready in time, or ended before that.
@@ -50,17 +57,17 @@ async def started(engine: Engine, label: str, model: Model, port: int, log: Path
     launch = engine.launch(port)
     visible = engine.gpus()
     gpus = visible_to(visible, open_gpus()[0])
-    before = psutil.virtual_memory().available, _used(gpus)
-    running = launched(launch, log, engine.access) if launch else _already(engine)
+    host_before_bytes, gpu_before_bytes = psutil.virtual_memory().available, _used_bytes(gpus)
+    running = launched(launch, log, engine.access) if launch else _running_server(engine)
     async with running as server:
         startup = Startup(
             start_s=server.start_s,
-            host_available_before_bytes=before[0],
+            host_available_before_bytes=host_before_bytes,
             host_available_ready_bytes=psutil.virtual_memory().available,
-            gpu_used_before_bytes=before[1],
-            gpu_used_ready_bytes=_used(gpus),
+            gpu_used_before_bytes=gpu_before_bytes,
+            gpu_used_ready_bytes=_used_bytes(gpus),
         )
-        build = await asyncio.to_thread(build_of_engine, engine)  # now: an image that was not here has been pulled
+        build = await asyncio.to_thread(build_of_engine, engine)  # after the launch, which may have pulled an image
         description = await _description(engine, label, model, launch, server)
         if build:
             description = msgspec.structs.replace(description, details={**description.details, "build": build})
@@ -68,14 +75,14 @@ async def started(engine: Engine, label: str, model: Model, port: int, log: Path
         yield EngineUnderTest(engine, server, description, startup, visible, own, build)
 
 
-def _already(engine: Engine) -> contextlib.AbstractAsyncContextManager[Server]:
+def _running_server(engine: Engine) -> contextlib.AbstractAsyncContextManager[Server]:
     return contextlib.nullcontext(attached(engine.url or "", engine.access))
 
 
 async def _description(
     engine: Engine, label: str, model: Model, launch: Launch | None, server: Server
 ) -> EngineDescription:
-    """What is measured, told by the engine itself; secrets are masked."""
+    """Describe the engine, partly by asking it; secrets are masked."""
     details = await engine.describe(server)
     version = details.pop("version", None)
     return EngineDescription(
@@ -92,5 +99,5 @@ async def _description(
     )
 
 
-def _used(gpus: list[GpuProbe]) -> list[int]:
+def _used_bytes(gpus: list[GpuProbe]) -> list[int]:
     return [gpu.memory_used_bytes() for gpu in gpus]

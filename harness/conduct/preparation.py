@@ -1,4 +1,4 @@
-"""All that is known before the first engine starts: model, tokenizer, engines and traffic."""
+"""Prepares a run before the first engine starts: model, tokenizer, engines and traffic planner."""
 
 import contextlib
 from collections.abc import AsyncGenerator, Callable
@@ -20,13 +20,13 @@ class Preparation(msgspec.Struct, frozen=True):
     """What a conductor and its policy work with.
 
     Attributes:
-        experiment: what is measured.
-        model: its files.
+        experiment: to measure.
+        model: its name and files.
         tokenizer: the model's.
         engines: by label.
         planner: of the traffic.
-        machine: as :func:`harness.host.environment.machine` gives it.
-        world: where it is measured.
+        machine: from :func:`harness.host.environment.machine`.
+        world: in which the run takes place.
     """
 
     experiment: Experiment
@@ -47,13 +47,13 @@ async def prepared(
     *,
     redraw: bool = False,
 ) -> AsyncGenerator[Preparation]:
-    """Fetch the model, make the engines and the traffic planner, whose files go with the block.
+    """Fetch the model, and make the engines and the traffic planner, whose files are deleted at the end of the block.
 
     Args:
-        experiment: what is measured.
+        experiment: to measure.
         run: its folder.
-        world: where it is measured.
-        fetching: hears of a download's progress.
+        world: in which the run takes place.
+        fetching: is called with a download's progress.
         redraw: draw the traffic of each repeat anew.
 
     Raises:
@@ -62,7 +62,7 @@ async def prepared(
     model = await _model(experiment, world, fetching)
     tokenizer = world.tokenizer(experiment.model, model)
     engines = {
-        config.shown: engine(config.adapter, model, config.options, experiment.spec_of(config), config)
+        config.name: engine(config.adapter, model, config.options, experiment.spec_of(config), config)
         for config in experiment.engines
     }
     with traffic_planner(experiment, tokenizer, redraw=redraw) as planner:
@@ -73,7 +73,7 @@ async def prepared(
 
 
 async def _model(experiment: Experiment, world: World, fetching: Callable[[int, int | None], None]) -> Model:
-    """The model; fetched when it is a known one that is not cached. An experiment on addresses alone needs none."""
+    """The experiment's model, fetched if necessary; without files if all engines are running servers."""
     config = experiment.model
     if config.path is None and all(engine.url for engine in experiment.engines):
         return Model(config.name or "default")

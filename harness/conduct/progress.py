@@ -1,4 +1,4 @@
-"""A run's progress for whoever watches: a live bar on a terminal, plain lines elsewhere. Both fold the run's log."""
+"""Shows a run's progress, from its log: a live bar on a terminal, plain lines elsewhere."""
 
 import contextlib
 from collections.abc import Generator
@@ -18,13 +18,13 @@ from results.text.format import plain
 from results.units import NS_PER_S
 
 _START_S = 6.0
-"""First guess of a start, until one was seen."""
+"""Guessed duration of a start, until one has been measured."""
 _TAIL_SHARE = 1.3
-"""First guess of window and tail together, over the length of the window."""
+"""Guessed duration of window and tail together, over that of the window."""
 
 
 class Observer(Protocol):
-    """Hears of a run's progress."""
+    """Is notified of a run's progress."""
 
     def fetching(self, have_bytes: int, total_bytes: int | None) -> None:
         """A model is being downloaded."""
@@ -36,10 +36,10 @@ class Observer(Protocol):
 
 
 class Estimate:
-    """Time left of a run with a known plan: measured lengths of starts and trials like those to come, else guesses.
+    """Estimates the time left of a run with a fixed plan from the starts and trials measured so far, else by guesses.
 
     Args:
-        experiment: its plan and durations.
+        experiment: has the plan and the durations.
     """
 
     def __init__(self, experiment: Experiment) -> None:
@@ -51,7 +51,7 @@ class Estimate:
         self._running: tuple[str, int] | None = None
 
     def event(self, event: Event) -> None:
-        """Take an event into account."""
+        """Update the estimate with one event."""
         match event:
             case EngineStarting():
                 self._starting_since_ns, self._running = event.t_ns, None
@@ -66,7 +66,7 @@ class Estimate:
                 pass
 
     def left_s(self) -> float:
-        """Seconds left; starts to come are taken to last as the engine's last one, else as the mean of the others."""
+        """Seconds left. A future start is taken to last as long as the engine's last one, else as the mean of all."""
         to_start = {(plan.engine, plan.repeat) for plan in self._left} - {self._running}
         start_s = fmean(self._starts_s.values()) if self._starts_s else _START_S
         starts_s = sum(self._starts_s.get(engine, start_s) for engine, _ in to_start)
@@ -75,17 +75,17 @@ class Estimate:
 
 
 class QuietObserver:
-    """Says nothing."""
+    """Prints nothing."""
 
     def fetching(self, have_bytes: int, total_bytes: int | None) -> None:
-        """Nothing."""
+        """Ignore a download's progress."""
 
     def event(self, log: RunLog) -> None:
-        """Nothing."""
+        """Ignore an event."""
 
 
 class PlainObserver:
-    """One line per event: for logs, pipes and CI."""
+    """Prints one line per start and trial, for log files, pipes and CI."""
 
     def __init__(self, console: Console, experiment: Experiment) -> None:
         self._console = console
@@ -94,13 +94,13 @@ class PlainObserver:
         self._megabytes = -1
 
     def fetching(self, have_bytes: int, total_bytes: int | None) -> None:
-        """Every 20 MB."""
+        """Print a line every 20 MB."""
         if have_bytes // 20_000_000 != self._megabytes:
             self._megabytes = have_bytes // 20_000_000
             self._print(f"model: {megabytes_text(have_bytes, total_bytes)}")
 
     def event(self, log: RunLog) -> None:
-        """Starts, and each trial's result with the time left."""
+        """Print each start, and each trial's result with the time left."""
         event = log.events[-1]
         self._estimate.event(event)
         match event:
@@ -117,19 +117,19 @@ class PlainObserver:
 
 
 class SearchObserver:
-    """One line for each start and each judged trial of a search, whose number of trials nobody knows beforehand."""
+    """Prints one line per start and judged trial of a search, whose number of trials is not known beforehand."""
 
     def __init__(self, console: Console, over: Over) -> None:
         self._console = console
         self._over = over
 
     def fetching(self, have_bytes: int, total_bytes: int | None) -> None:
-        """Once, when all is there."""
+        """Print a line when the download is complete."""
         if have_bytes == total_bytes:
             self._print(f"model: {megabytes_text(have_bytes, total_bytes)}")
 
     def event(self, log: RunLog) -> None:
-        """Which engine starts, and what a trial said."""
+        """Print each start and each judged trial."""
         match event := log.events[-1]:
             case EngineStarting():
                 self._print(f"starting {event.engine}")
@@ -143,7 +143,7 @@ class SearchObserver:
 
 
 class LiveObserver:
-    """A progress bar with the time left, and a line for each INVALID trial."""
+    """Shows a progress bar with the time left, and prints a line per INVALID trial."""
 
     def __init__(self, bar: Progress, experiment: Experiment) -> None:
         self._bar = bar
@@ -151,11 +151,11 @@ class LiveObserver:
         self._task = bar.add_task("preparing", total=len(experiment.plan()), left="")
 
     def fetching(self, have_bytes: int, total_bytes: int | None) -> None:
-        """Bytes so far."""
+        """Show the bytes downloaded so far."""
         self._bar.update(self._task, description=f"model {megabytes_text(have_bytes, total_bytes)}")
 
     def event(self, log: RunLog) -> None:
-        """What goes on; an INVALID trial stays on the screen with its reason."""
+        """Show the current start or trial; print an INVALID trial with its reason."""
         event = log.events[-1]
         self._estimate.event(event)
         match event:
@@ -177,7 +177,7 @@ class LiveObserver:
 
 @contextlib.contextmanager
 def progress(console: Console, experiment: Experiment, log: RunLog) -> Generator[Observer]:
-    """A live bar on a terminal, plain lines elsewhere; of a search one line a trial."""
+    """The observer of a run: one line per trial for a search; else a live bar on a terminal, plain lines elsewhere."""
     search = log.started.search if log.started else None
     if search is not None:
         yield SearchObserver(console, search.over)
@@ -193,17 +193,17 @@ def progress(console: Console, experiment: Experiment, log: RunLog) -> Generator
 
 
 def trial_line(record: TrialRecord) -> str:
-    """``reference c=8 r1: VALID``, or INVALID and why."""
+    """A trial's result in a line, such as ``reference c=8 r1: VALID``, or INVALID and why."""
     why = f" ({sentences(record.invalidating)})" if record.invalidating else ""
     return f"{record.engine} {record.load.label} r{record.repeat}: {record.verdict.value}{why}"
 
 
 def clock_text(seconds: float) -> str:
-    """``3:05``."""
+    """Minutes and seconds, such as ``3:05``."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def megabytes_text(have_bytes: int, total_bytes: int | None) -> str:
-    """``21 of 93 MB``, or ``21 MB`` when the whole is not known."""
+    """A download's progress, such as ``21 of 93 MB``, or ``21 MB`` if the total is not known."""
     total = f" of {total_bytes / 1e6:.0f}" if total_bytes else ""
     return f"{have_bytes / 1e6:.0f}{total} MB"

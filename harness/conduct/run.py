@@ -1,8 +1,8 @@
-"""A whole run: from an experiment to a run folder.
+"""Makes a run: from an experiment to a run folder.
 
-Whatever ends it, the log tells: ``complete``; ``interrupted`` after Ctrl-C, with every finished trial whole and the
-cut-off one salvaged; ``failed`` with the engine's last words; and after ``kill -9`` of this process a reader calls it
-``incomplete`` (:func:`recover` then decodes what the cut-off trial had recorded).
+The run's status tells how it ended: ``complete``; ``interrupted`` after Ctrl-C, which keeps all finished trials and the
+requests of the trial under way; ``failed`` with the reason; and, after ``kill -9`` of this process, ``incomplete``, in
+which case :func:`recover` decodes the requests of the trial under way.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ from workloads.errors import WorkloadError
 MakePolicy = Callable[[Preparation, RunFolder], Policy]
 
 
-def fixed_plan(preparation: Preparation, run: RunFolder) -> Policy:  # noqa: ARG001  (as every policy is made)
+def fixed_plan(preparation: Preparation, run: RunFolder) -> Policy:  # noqa: ARG001  (a MakePolicy)
     """The policy of an ordinary run."""
     return FixedPlan(preparation.experiment.plan())
 
@@ -64,10 +64,10 @@ def create_run(
     """Make the run's folder below ``root``, before anything is fetched or started.
 
     Args:
-        experiment: what will be run.
-        root: where to.
+        experiment: to run.
+        root: parent of the new folder.
         earlier: a run whose finished trials will be reused.
-        search: what is searched for; the plan is then empty, and the run's name ends in ``-search``.
+        search: configuration of a capacity search; its plan is empty and its name ends in ``-search``.
 
     Raises:
         NotWritable: the folder cannot be made.
@@ -105,7 +105,7 @@ def run_into(
     earlier: RunFolder | None = None,
     make_policy: MakePolicy = fixed_plan,
 ) -> bool:
-    """Run an experiment with its progress on stderr; returns whether it was interrupted."""
+    """Run an experiment into ``folder`` with its progress on stderr; returns whether it was interrupted."""
     with progress(Console(stderr=True), experiment, folder.read_log()) as observer:
         try:
             current_world().run(run_experiment(experiment, folder, observer, earlier, make_policy))
@@ -121,19 +121,19 @@ async def run_experiment(
     earlier: RunFolder | None = None,
     make_policy: MakePolicy = fixed_plan,
 ) -> None:
-    """Run the trials that a policy chooses into ``run``, reusing those that ``earlier`` has finished.
+    """Run the trials that a policy chooses into ``run``, reusing the finished ones of ``earlier``.
 
-    Afterwards its status is ``complete``, or ``failed`` when an engine did not start or was lost.
+    Afterwards the run's status is ``complete``, or ``failed`` if an engine did not start or died.
 
     Raises:
         EngineError, WorkloadError: the model, an engine's options or the traffic are wrong.
-        NotWritable: the disk filled up; what was recorded before is whole.
-        CancelledError: interrupted; what was measured is kept and marked.
+        NotWritable: the disk is full; records written before are intact.
+        CancelledError: interrupted; the finished trials are kept.
     """
     task, world = asyncio.current_task(), current_world()
     limits, client = experiment.trial, experiment.client
     assert task is not None
-    world.on_termination(task.cancel)  # as Ctrl-C
+    world.on_termination(task.cancel)  # handle SIGTERM and SIGHUP like Ctrl-C
     with contextlib.closing(RunLogWriter(run.log_path, world.now_ns)) as writer:
         try:
             async with (
@@ -157,7 +157,7 @@ async def run_experiment(
             raise
         except Exception as error:
             cause = first_leaf(error)
-            with contextlib.suppress(NotWritable):  # a full disk may be what went wrong
+            with contextlib.suppress(NotWritable):  # the error may be a full disk
                 _end(writer, world, RunStatus.FAILED, f"{type(cause).__name__}: {cause}")
             raise
         _end(writer, world, RunStatus.FAILED if done.failure else RunStatus.COMPLETE, done.failure, *done.notes)
@@ -177,23 +177,27 @@ def _finished_in(earlier: RunFolder | None) -> dict[str, tuple[RunFolder, TrialR
 
 
 def recover(run: RunFolder) -> int:
-    """Decode the streams of trials that were cut off, so that their requests can be read; returns how many trials."""
+    """Decode the recorded streams of trials that were cut off, so that their requests can be read.
+
+    Returns:
+        How many trials were decoded.
+    """
     manifest = run.read_manifest()
     with_streams = [(plan, run.trial(plan.id)) for plan in manifest.trials if run.trial(plan.id).stream_logs()]
     cut_off = [(plan, folder) for plan, folder in with_streams if not folder.has_requests()]
     if not cut_off:
         return 0
-    engines = {engine.shown: engine for engine in msgspec.convert(manifest.experiment["engines"], list[EngineConfig])}
+    engines = {engine.name: engine for engine in msgspec.convert(manifest.experiment["engines"], list[EngineConfig])}
     tokenizer = _tokenizer_here(msgspec.convert(manifest.experiment.get("model", {}), ModelConfig))
     for plan, folder in cut_off:
         engine = engines[plan.engine]
-        spoken = dialect(engine.adapter, engine.options, engine)
-        folder.write_requests(decode_stream(stream, spoken, tokenizer) for stream in folder.read_streams())
+        api = dialect(engine.adapter, engine.options, engine)
+        folder.write_requests(decode_stream(stream, api, tokenizer) for stream in folder.read_streams())
     return len(cut_off)
 
 
 def why_invalid(run: Run) -> str | None:
-    """Why a run is no evidence: it failed, or a load level of an engine has no valid trial. None of one that is."""
+    """Why a run is no evidence: it failed, or an engine has a load level without a valid trial; None if it is valid."""
     if run.status is not RunStatus.FAILED and all(cell.valid for cell in run.cells):
         return None
     invalid = (trial_line(trial.record) for trial in run.finished if trial.record.verdict is Verdict.INVALID)
@@ -201,7 +205,7 @@ def why_invalid(run: Run) -> str | None:
 
 
 def _tokenizer_here(model: ModelConfig) -> Tokenizer | None:
-    """The tokenizer, if it is on this machine already."""
+    """The model's tokenizer if it is on this machine already; never downloads."""
     known = cached(model.name) if model.name in KNOWN_MODELS else None
     folder = model.tokenizer or model.path or known
     try:

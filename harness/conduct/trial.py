@@ -1,4 +1,4 @@
-"""One trial: fill the cache, put the load on, decode, judge, store."""
+"""Runs one trial: fills the cache, applies the load, decodes, judges and stores the requests."""
 
 import asyncio
 import functools
@@ -42,10 +42,11 @@ from results.store import RunFolder, TrialFolder
 from workloads import PlannedSession, Tokenizer
 
 _ABANDONED = frozenset({Outcome.TIMEOUT, Outcome.CANCELLED})
+"""Outcomes after which the engine may still work on the request."""
 
 
 def shape_of(load: Load, requests: Sequence[RequestRecord]) -> Shape:
-    """The shape that a trial's load had to the client: the streams it asked for, at the pace at which chunks came."""
+    """The trial's load as a calibration can repeat it: the number of streams, and the pace and size of their chunks."""
     answers = [request for request in under_load(requests) if request.chunk_ns]
     rate = None if load.concurrency is not None else _sent_per_s(answers, load.rate_per_s)
     shape = Shape(concurrency=load.concurrency, rate_per_s=rate)
@@ -66,9 +67,9 @@ def shape_of(load: Load, requests: Sequence[RequestRecord]) -> Shape:
 
 
 def _sent_per_s(requests: Sequence[RequestRecord], planned: float | None) -> float:
-    """Requests per second: as planned, or fewer where a cap held some back, or more where sessions have turns."""
+    """Requests per second: as planned; fewer if a cap held some back; more if sessions have several turns."""
     sent_ns = [request.sent_ns for request in requests if request.sent_ns is not None]
-    if len(sent_ns) < 2:
+    if len(sent_ns) < 2:  # no interval to measure a rate by
         return planned or 1.0
     rate = (len(sent_ns) - 1) / max(1e-9, (max(sent_ns) - min(sent_ns)) / 1e9)
     return rate if planned is None or any(request.turn for request in requests) else min(planned, rate)
@@ -78,12 +79,12 @@ class TrialRunner:
     """Runs trials of one experiment into one run folder.
 
     Args:
-        experiment: limits and seeds.
-        run: where to.
+        experiment: has the limits and seeds.
+        run: folder that stores the trials.
         fleet: the client's workers.
         sampler: telemetry.
-        tokenizer: for engines whose chunks must be counted by it.
-        world: gives stamps, and calibrates the client.
+        tokenizer: counts the tokens of chunks if the engine does not.
+        world: has the clock, and calibrates the client.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class TrialRunner:
     async def run(
         self, plan: TrialPlan, order: int, under_test: EngineUnderTest, traffic: Traffic, fingerprint: str = ""
     ) -> TrialRecord:
-        """Run one trial and store its files; an engine that dies makes it INVALID, it does not raise."""
+        """Run one trial and store its files. If the engine dies, the trial is INVALID and no error is raised."""
         folder = self._run.trial(plan.id)
         folder.create()
         started_ns = self._world.now_ns()
@@ -176,16 +177,17 @@ class TrialRunner:
         return result
 
     async def _prime(self, under_test: EngineUnderTest, sessions: Sequence[PlannedSession], folder: TrialFolder) -> int:
-        """Fill the cache, two sessions at a time; returns how many requests that were, numbered below zero."""
+        """Fill the prefix cache, two sessions at a time; returns the number of requests sent."""
         requests = sum(len(planned.session.turns) for planned in sessions)
         if sessions:
             share = Closed(min(2, len(sessions)), self._experiment.trial.timeout_s * len(sessions))
             order = self._order(under_test, share, Phase.WARMUP)
+            # numbered below 0, because the window's requests are numbered from 0
             await self._fleet.load(order, self._encoded(under_test, sessions, -requests), folder)
         return requests
 
     def _asks(self, load: Load) -> Callable[[int], bool] | None:
-        """Whether the request at a position of the window's plan asks for log-probabilities; None where none does."""
+        """Tells which positions of the window's plan request log-probabilities; None if none does."""
         quality = self._experiment.quality
         return asks_logprobs(self._experiment.traffic_seed(load), quality.samples) if quality.logprobs else None
 
@@ -210,7 +212,7 @@ class TrialRunner:
         )
 
     async def _unless_death(self, server: Server, work: Coroutine[Any, Any, LoadResult]) -> LoadResult | None:
-        """The work's result; None, and the work cancelled, when the engine ends first."""
+        """The work's result; None, with the work cancelled, if the engine ends first."""
         tasks = (asyncio.ensure_future(work), asyncio.ensure_future(server.ended.wait()))
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -224,8 +226,8 @@ class TrialRunner:
         self, record: TrialRecord, folder: TrialFolder, under_test: EngineUnderTest, death: str | None
     ) -> TrialRecord:
         """Decode the log, store the requests, and fill in the client's error, verdict and findings."""
-        counting = self._tokenizer if self._tokenizer and self._tokenizer.is_exact else None
-        requests = [decode_stream(stream, under_test.engine.dialect, counting) for stream in folder.read_streams()]
+        tokenizer = self._tokenizer if self._tokenizer and self._tokenizer.is_exact else None
+        requests = [decode_stream(stream, under_test.engine.dialect, tokenizer) for stream in folder.read_streams()]
         folder.write_requests(requests)
         telemetry: list[TelemetryRecord] = folder.read_telemetry().records
         evidence = Evidence(
@@ -251,7 +253,7 @@ class TrialRunner:
         )  # fmt: skip
 
     async def _client_error(self, record: TrialRecord, evidence: Evidence) -> tuple[ClientError | None, str | None]:
-        """The client's error at this engine's pace under this load, or why it is not known; found once for each."""
+        """The client's error at this engine's pace under this load, or why it is unknown; measured once for each."""
         if not self._experiment.client.calibrate:
             return None, "client.calibrate is off"
         if not self._fleet.is_local:
@@ -267,7 +269,7 @@ class TrialRunner:
         return self._client_errors[key], None
 
     async def _calibrated(self, evidence: Evidence) -> ClientError:
-        """One calibration; where it would void the trial, the median of three."""
+        """Calibrate once; if the result would invalidate the trial, twice more, and take the median."""
         shape = shape_of(evidence.load, evidence.requests)
         transport = self._experiment.client.transport
         error = await self._world.calibrate(self._fleet, shape, transport)
@@ -277,13 +279,13 @@ class TrialRunner:
 
 
 def _page(under_test: EngineUnderTest) -> ServerPage | None:
-    """Where the engine tells its own view of the load."""
+    """The engine's metrics endpoint; None if it has none."""
     source = under_test.engine.metrics
     return ServerPage(under_test.server.base_url, source, under_test.server.access) if source else None
 
 
 def _window(result: LoadResult | None, issue: Issue, folder: TrialFolder) -> Window:
-    """What was measured; nothing of a trial that was cut off."""
+    """The measured window; empty if the trial was cut off."""
     if result is None:
         return Window(issue.start_ns, issue.start_ns)
     if result.window is not None:
@@ -293,5 +295,5 @@ def _window(result: LoadResult | None, issue: Issue, folder: TrialFolder) -> Win
 
 
 def _under_load(folder: TrialFolder) -> int:
-    """Requests of a trial that was cut off: those that were under way are recorded as cancelled."""
+    """Number of requests under load that a cut-off trial recorded, the cancelled ones included."""
     return sum(stream.phase is not Phase.WARMUP for stream in folder.read_streams())

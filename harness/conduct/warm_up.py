@@ -1,7 +1,7 @@
-"""Warm-up until stable: the first requests after a start compile kernels, fill caches and allocate memory.
+"""Warms engines up until they are stable: their first requests compile kernels, fill caches and allocate memory.
 
-Rounds of small requests, one at a time, are sent until a round's median time is no more than a tenth below the last
-one's. Rounds have equal lengths and new words, so that they differ in nothing but the engine's state.
+Sends rounds of small requests, one at a time, until a round's median time is less than a tenth below the last round's.
+Rounds have equal lengths and different words, so that only the engine's state differs between them.
 """
 
 import statistics
@@ -23,18 +23,18 @@ from results.store import TrialFolder
 from results.units import NS_PER_S
 
 STILL_FALLING = 0.9
-"""A round that takes less than this share of the last one's time shows that the engine is still warming up."""
+"""If a round takes less than this share of the last round's time, the engine is still warming up."""
 BUSY = 2.0
-"""A round that takes more than this many times an idle engine's shows that it is still busy with something else."""
+"""If a round takes more than this multiple of an idle engine's time, the engine is still busy."""
 _MAX_ROUNDS = 12
 
 
 class WarmUpResult(msgspec.Struct, frozen=True):
-    """How a warm-up went.
+    """The result of a warm-up.
 
     Attributes:
-        requests: sent in all.
-        is_warm: whether the engine stopped getting faster; False where the time ran out or a request failed.
+        requests: number of requests sent.
+        is_warm: whether the engine stopped getting faster; False if the time ran out or a request failed.
     """
 
     requests: int
@@ -42,14 +42,14 @@ class WarmUpResult(msgspec.Struct, frozen=True):
 
 
 class WarmUp:
-    """Brings engines to their working speed.
+    """Warms engines up, and checks that they are idle.
 
     Args:
         fleet: the client's workers.
-        planner: of what is sent.
-        limits: ``warm_up_s`` for one start, whose last round is finished, and ``timeout_s`` for an exchange.
-        transport: as the trials use it.
-        now_ns: monotonic nanoseconds.
+        planner: plans the requests.
+        limits: ``warm_up_s`` limits a warm-up, whose last round may finish later; ``timeout_s`` limits a request.
+        transport: the one that trials use.
+        now_ns: monotonic clock in nanoseconds.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class WarmUp:
         self._now_ns = now_ns
 
     async def run(self, engine: Engine, server: Server, start: str) -> WarmUpResult | None:
-        """Send rounds until the engine stops getting faster; None where no time is given for it.
+        """Send rounds until the engine stops getting faster; None if ``warm_up_s`` is 0.
 
         Args:
-            engine: whose dialect is spoken.
-            server: that engine, running.
-            start: names this start; its rounds have words of their own.
+            engine: speaks the server's API.
+            server: to warm up.
+            start: names this start; seeds the words of its rounds.
         """
         if not self._limit_s:
             return None
@@ -91,26 +91,26 @@ class WarmUp:
         return WarmUpResult(requests, is_warm=False)
 
     async def round_s(self, engine: Engine, server: Server, name: str) -> float | None:
-        """Median seconds of one round; None where a request failed, or no time is given for rounds.
+        """Median seconds of a request in one round; None if a request failed or ``warm_up_s`` is 0.
 
         Args:
-            engine: whose dialect is spoken.
-            server: that engine, running.
-            name: of the round, which seeds its words.
+            engine: speaks the server's API.
+            server: to send to.
+            name: of the round; seeds its words.
         """
         took_s = await self._round(engine, server, name) if self._limit_s else []
         return statistics.median(took_s) if took_s else None
 
     async def is_idle(self, engine: Engine, server: Server, name: str, *, idle_s: float) -> bool:
-        """Send rounds until one is about as quick as on the idle engine; False where the time ran out before.
+        """Send rounds until one is about as fast as on the idle engine; False if ``warm_up_s`` runs out first.
 
-        An engine may go on with abandoned requests, and would take them into the next trial.
+        Abandoned requests may still run on the engine, and would slow the next trial.
 
         Args:
-            engine: whose dialect is spoken.
-            server: that engine, running.
-            name: of these rounds.
-            idle_s: what a round took before any load.
+            engine: speaks the server's API.
+            server: to send to.
+            name: of these rounds; seeds their words.
+            idle_s: median seconds of a request before any load.
         """
         deadline_ns, rounds = self._deadline_ns(), 0
         while server.exit_status is None and self._now_ns() < deadline_ns:
@@ -124,7 +124,7 @@ class WarmUp:
         return self._now_ns() + round(self._limit_s * NS_PER_S)
 
     async def _round(self, engine: Engine, server: Server, name: str) -> Sequence[float]:
-        """Seconds from send to end of each request of one round; empty where one failed."""
+        """Seconds from send to end of each request of one round; empty if one failed."""
         sessions = self._planner.warm_up_sessions(name)
         share = Closed(1, self._timeout_s * len(sessions), len(sessions))
         order = LoadOrder(

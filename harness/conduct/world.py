@@ -1,7 +1,7 @@
-"""Everything that a run does to the outside, behind one seam: processes, threads, signals, stamps.
+"""The interface between a run and its surroundings: processes, threads, signals and clocks.
 
-:class:`RealWorld` does it; :class:`harness.virtual.VirtualWorld` is its twin in virtual time. Waiting needs no method
-here: ``asyncio.sleep`` and ``asyncio.timeout`` belong to the event loop, and :meth:`World.run` chooses the loop.
+:class:`RealWorld` is this machine; :class:`harness.virtual.VirtualWorld` simulates one in virtual time. Waiting needs
+no method here: ``asyncio.sleep`` and ``asyncio.timeout`` use the event loop, which :meth:`World.run` chooses.
 """
 
 import asyncio
@@ -40,11 +40,11 @@ from workloads import NoTokenizer, Tokenizer, tokenizer_at
 T = TypeVar("T")
 P = ParamSpec("P")
 Fetching = Callable[[int, int | None], None]
-"""Told of a download's progress: bytes so far, and all of them or None."""
+"""Called with a download's progress: bytes so far, and the total or None."""
 
 
 class Telemetry(Protocol):
-    """Samples host, engine and client: :class:`harness.telemetry.Sampler`, or its twin in virtual time."""
+    """Samples host, engine and client: :class:`harness.telemetry.Sampler`, or its virtual counterpart."""
 
     def into(
         self,
@@ -65,7 +65,7 @@ class Telemetry(Protocol):
 
 
 class Provenance(msgspec.Struct, frozen=True):
-    """Who measures, where and what; stored in the manifest under the same names."""
+    """The process, machine and commits behind a run; stored in the manifest under the same names."""
 
     pid: int
     host: str
@@ -75,26 +75,26 @@ class Provenance(msgspec.Struct, frozen=True):
 
 
 class World(Protocol):
-    """What runs, searches and gates need of the outside."""
+    """What runs, searches and gates need from their surroundings."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run to the end on an event loop of this world."""
+        """Run a coroutine to its end on an event loop of this world."""
         ...
 
     def now_ns(self) -> int:
-        """Monotonic nanoseconds: the clock of every stamp of a run."""
+        """Monotonic nanoseconds; all timestamps of a run come from this clock."""
         ...
 
     def now_utc(self) -> datetime:
-        """The time of day."""
+        """The wall-clock time."""
         ...
 
     def run_id(self, name: str) -> str:
-        """A new run id; ids sort by time and do not collide."""
+        """A new run id; ids sort by time and are unique."""
         ...
 
     def provenance(self) -> Provenance:
-        """Who measures, where and what."""
+        """The process, machine and commits behind a run."""
         ...
 
     def on_termination(self, callback: Callable[[], object]) -> None:
@@ -102,11 +102,11 @@ class World(Protocol):
         ...
 
     async def in_thread(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do what blocks, without holding up the loop."""
+        """Run blocking work without blocking the event loop."""
         ...
 
     async def model(self, config: ModelConfig, fetching: Fetching) -> Model:
-        """The model's files, fetched where that is needed.
+        """The model, fetched if necessary.
 
         Raises:
             EngineError: it is unknown, or cannot be fetched.
@@ -117,18 +117,18 @@ class World(Protocol):
         """The model's tokenizer.
 
         Raises:
-            NoTokenizer: nothing says where it is, or it is not there.
+            NoTokenizer: its folder is not configured, or has no tokenizer.
         """
         ...
 
     def build(self, engine: Engine) -> dict[str, Any]:
-        """Which code a launch of the engine would run; see :func:`harness.experiment.fingerprint.build_of_engine`."""
+        """The build that a launch would run; see :func:`harness.experiment.fingerprint.build_of_engine`."""
         ...
 
     def started(
         self, engine: Engine, label: str, model: Model, port: int | None, log: Path
     ) -> AbstractAsyncContextManager[EngineUnderTest]:
-        """The engine, running and described; stopped with the block.
+        """Start the engine; it is stopped at the end of the block.
 
         Raises:
             EngineError: as :func:`harness.conduct.engine_start.started`; or ``port`` is taken.
@@ -136,11 +136,11 @@ class World(Protocol):
         ...
 
     def fleet(self, client: ClientConfig) -> AbstractAsyncContextManager[Fleet]:
-        """The measuring client; it goes with the block."""
+        """The measuring client; closed at the end of the block."""
         ...
 
     def sampler(self) -> AbstractAsyncContextManager[Telemetry]:
-        """The telemetry; it goes with the block."""
+        """The telemetry; closed at the end of the block."""
         ...
 
     async def calibrate(self, fleet: Fleet, shape: Shape, transport: str) -> ClientError:
@@ -166,24 +166,24 @@ class RealWorld:
     """This machine."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """On uvloop."""
+        """Run the coroutine on uvloop."""
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(coroutine)
 
     def now_ns(self) -> int:
-        """``time.monotonic_ns()``."""
+        """The time of ``time.monotonic_ns()``."""
         return time.monotonic_ns()
 
     def now_utc(self) -> datetime:
-        """Of this machine's clock."""
+        """The time of this machine's clock."""
         return datetime.now(UTC)
 
     def run_id(self, name: str) -> str:
-        """See :func:`results.store.new_run_id`."""
+        """A new id from :func:`results.store.new_run_id`."""
         return new_run_id(name)
 
     def provenance(self) -> Provenance:
-        """This process, this machine and the checkouts."""
+        """This process, this machine, and the commits of harness and working directory."""
         return Provenance(
             pid=os.getpid(),
             host=socket.gethostname(),
@@ -193,50 +193,50 @@ class RealWorld:
         )
 
     def on_termination(self, callback: Callable[[], object]) -> None:
-        """By the loop's own signal handlers."""
+        """Install the callback as signal handler of the running loop."""
         for number in stop_signals():
             asyncio.get_running_loop().add_signal_handler(number, callback)
 
     async def in_thread(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """``asyncio.to_thread``."""
+        """Run the work in ``asyncio.to_thread``."""
         return await asyncio.to_thread(work, *args, **kwargs)
 
     async def model(self, config: ModelConfig, fetching: Fetching) -> Model:
-        """From the cache, a path, or the net."""
+        """The model from the cache, a path or the network."""
         return await asyncio.to_thread(resolve, config.name, config.path, fetching)
 
     def tokenizer(self, config: ModelConfig, model: Model) -> Tokenizer:
-        """From ``tokenizer`` of the experiment, or beside the model."""
-        place = config.tokenizer or model.path
-        if place is None:
+        """The tokenizer in ``[model]`` of the experiment, or in the model's folder."""
+        location = config.tokenizer or model.path
+        if location is None:
             raise NoTokenizer(
                 "prompts of exact length need the model's tokenizer; set tokenizer in [model] to its folder, or to "
                 "'approximate'"
             )
-        return tokenizer_at(place)
+        return tokenizer_at(location)
 
     def build(self, engine: Engine) -> dict[str, Any]:
-        """Of the code on this machine."""
+        """The build of the engine on this machine."""
         return build_of_engine(engine)
 
     @contextlib.asynccontextmanager
     async def started(self, engine: Engine, label: str, model: Model, port: int | None, log: Path):  # noqa: ANN201
-        """See :func:`harness.conduct.engine_start.started`."""
-        async with started(engine, label, model, pick_port(port), log) as side:
-            yield side
+        """Start the engine by :func:`harness.conduct.engine_start.started`."""
+        async with started(engine, label, model, pick_port(port), log) as under_test:
+            yield under_test
 
     def fleet(self, client: ClientConfig) -> AbstractAsyncContextManager[Fleet]:
-        """Workers on this machine or on a cluster's."""
+        """Workers on this machine, or on a Ray cluster."""
         if client.ray:
             return ray_fleet(client.ray, client.workers, client.cores)
         return local_fleet(client.workers, client.cores)
 
     def sampler(self) -> AbstractAsyncContextManager[Telemetry]:
-        """The sampler's process."""
+        """A sampler in its own process."""
         return sampler()
 
     async def calibrate(self, fleet: Fleet, shape: Shape, transport: str) -> ClientError:
-        """Against a truth server."""
+        """Calibrate against a truth server."""
         return await calibrate(fleet, shape, transport)
 
     async def check_quality(
@@ -250,7 +250,7 @@ class RealWorld:
         tokenizer: Tokenizer,
         planner: TrafficPlanner,
     ) -> None:
-        """With Transformers, in a process of its own."""
+        """Compare with Transformers, in its own process."""
         await check_quality(
             records, run, engine, experiment=experiment, model=model, tokenizer=tokenizer, planner=planner
         )
@@ -260,13 +260,13 @@ _WORLD: ContextVar[World] = ContextVar("world", default=RealWorld())  # noqa: B0
 
 
 def current_world() -> World:
-    """The world in which a run that begins now takes place; this machine, unless :func:`inside` says otherwise."""
+    """The world for runs that begin now: this machine, except inside :func:`inside`."""
     return _WORLD.get()
 
 
 @contextlib.contextmanager
 def inside(world: World) -> Generator[None]:
-    """Runs that begin in the block take place in ``world``, also those of the command line."""
+    """Make runs that begin in the block use ``world``, those of the command line included."""
     token = _WORLD.set(world)
     try:
         yield

@@ -1,1 +1,1 @@
-"""What is to be measured: the experiment file, what it demands of engines, and what identifies a trial."""
+"""Experiments: the experiment file, the features it needs from engines, and the fingerprint of a trial."""

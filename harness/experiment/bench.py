@@ -1,4 +1,4 @@
-"""The experiment of a server that runs already: what the user leaves out is asked of the server."""
+"""The experiment of ``bakeoff bench``: a running server, which is asked for whatever the user leaves out."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from harness.verdict.machine_state import MAX_FOREIGN_SHARE
 from workloads import APPROXIMATE
 
 DEFAULT_CONCURRENCY = (1, 8)
-"""Levels of a bench that names no load: one user alone, and some at once."""
+"""Default load levels: a single user, and a moderate load."""
 
 
 def bench_experiment(
@@ -39,13 +39,14 @@ def bench_experiment(
     max_foreign_share: float = MAX_FOREIGN_SHARE,
     name: str = "bench",
 ) -> Experiment:
-    """The experiment of a server that runs already; ``bakeoff bench --help`` says what each value means.
+    """Build an experiment for a running server; ``bakeoff bench --help`` documents the parameters.
 
-    The server is asked for what is not given. Without a tokenizer on this machine, prompts are approximate.
+    The server is asked for engine and model if they are not given. If the model's tokenizer is not on this machine,
+    prompt lengths are approximate.
 
     Raises:
         BadExperiment, EngineError, WorkloadError: as :func:`~harness.experiment.config.experiment_from`; both a rate
-            and a concurrency are given; or the server does not say what it is.
+            and a concurrency are given; or the server does not identify itself.
     """
     if rate_per_s is not None and concurrency is not None:
         raise BadExperiment("bench needs one kind of load; give either a concurrency or a rate")
@@ -57,7 +58,7 @@ def bench_experiment(
     if engine is None or model is None or tokenizer is None:
         identity = asyncio.run(_identity(url, engine, model, api_key_env))
         engine, options = identity.adapter, identity.options
-        model = model or only_model(identity, base_url(url))  # an error must not quote a password
+        model = model or only_model(identity, base_url(url))  # base_url: errors must not quote the URL's password
         tokenizer = tokenizer or tokenizer_folder(model, identity.checkpoint) or APPROXIMATE
     server = {"adapter": engine, "url": url, "options": options}
     data = {
@@ -75,7 +76,7 @@ def bench_experiment(
 
 
 async def _identity(url: str, engine: str | None, model: str | None, api_key_env: str | None) -> Identity:
-    """What the server says it is, where it has to say it."""
+    """Ask the server for its identity; an unknown one is an error only if engine or model is not given."""
     try:
         return await identify(Deployment(url=url, api_key_env=api_key_env), engine)
     except NotIdentified:

@@ -1,7 +1,7 @@
-"""What a workload asks that not every engine can do: refused before an engine starts.
+"""Checks, before any engine starts, that the engines support what the workload needs.
 
-An engine that cannot force the length of its answers, or that takes a completion as a chat, is not refused: it says so
-in its notes, which stand below every table.
+An engine that cannot force the length of its answers, or that treats completions as chats, is accepted: the notes below
+the tables say so.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,23 +16,23 @@ from workloads import Tokenizer, Turn
 def refuse_unmet(
     engines: Mapping[str, Engine], turns: Sequence[Turn], workload: str, tokenizer: Tokenizer | None = None
 ) -> None:
-    """Compare what engines can do with what is asked of them.
+    """Refuse an engine that lacks a feature which the workload needs.
 
     Args:
         engines: by label.
         turns: a sample of the workload.
         workload: its name.
-        tokenizer: the model's; writes chats out for an engine that takes only text.
+        tokenizer: the model's; renders chats for engines that take only text.
 
     Raises:
-        BadExperiment: answers must follow a JSON schema, and an engine cannot be told one.
+        BadExperiment: answers must follow a JSON schema, and an engine's API has no such parameter.
     """
-    held = [turn for turn in turns if turn.json_schema is not None]
+    with_schema = [turn for turn in turns if turn.json_schema is not None]
     for label, engine in engines.items():
         ask = asking(engine.dialect, tokenizer)
-        if free := [turn for turn in held if not holds_to_schema(ask, turn)]:
-            api = "completions" if free[0].messages is None else "chats"
+        if unsupported := [turn for turn in with_schema if not holds_to_schema(ask, turn)]:
+            api = "completions" if unsupported[0].messages is None else "chats"
             raise BadExperiment(
-                f"engine '{label}' cannot hold {api} to a JSON schema, which workload '{workload}' asks; "
-                "leave the engine out, or choose another workload or api"
+                f"engine '{label}' cannot hold {api} to a JSON schema, which workload '{workload}' needs; "
+                "remove the engine, or choose another workload or api"
             )

@@ -1,10 +1,9 @@
-"""What makes two trials the same measurement: then one that is finished need not be run again.
+"""Fingerprints of trials: trials with equal fingerprints are the same measurement, so a finished one can be reused.
 
-A fingerprint is over all that the harness decides or can know before an engine starts: the engine and everything that
-it is told, the build of its code and of this one, the model's bytes, the traffic's lengths and times, the limits of the
-trial, the client, and this machine. It leaves out what does not touch the figures of the trial: labels, ports, the
-other engines, bounds for goodput, and whether answers are checked afterwards. Secrets are masked before they are
-hashed.
+The fingerprint covers everything that is known before an engine starts and can change a trial's figures: the engine and
+its settings, the builds of engine and harness, the model's bytes, the traffic's lengths and times, the trial's limits,
+the client and this machine. It leaves out labels, ports, the other engines, goodput bounds, and whether answers are
+checked afterwards. Secrets are masked before hashing.
 """
 
 import functools
@@ -35,22 +34,21 @@ def fingerprint(
     traffic_sha256: str,
     machine: dict[str, Any],
 ) -> str:
-    """SHA-256 over everything that may change a trial's figures, in hexadecimal.
+    """SHA-256 in hexadecimal over everything that can change a trial's figures.
 
     Args:
-        experiment: the whole.
-        model: what the engine serves.
-        plan: which trial.
-        build: as :func:`build_of_engine` gives it.
-        traffic_sha256: over the lengths, order and times of what is sent.
-        machine: as :func:`harness.host.environment.machine` gives it.
+        experiment: that the trial belongs to.
+        model: that the engine serves.
+        plan: of the trial.
+        build: from :func:`build_of_engine`.
+        traffic_sha256: over the lengths, order and times of the requests.
+        machine: from :func:`harness.host.environment.machine`.
     """
-    side = experiment.side(plan.engine)
-    config: dict[str, Any] = msgspec.to_builtins(side)
-    told = {name: value for name, value in config.items() if name not in _NOT_MEASURED}
-    whole = {
-        "engine": told,
-        "spec": msgspec.to_builtins(experiment.spec_of(side)),
+    engine = experiment.engine(plan.engine)
+    config: dict[str, Any] = msgspec.to_builtins(engine)
+    facts = {
+        "engine": {name: value for name, value in config.items() if name not in _NOT_MEASURED},
+        "spec": msgspec.to_builtins(experiment.spec_of(engine)),
         "build": build,
         "bakeoff": _own_build(),
         "model": [model.name, model.sha256],
@@ -64,22 +62,22 @@ def fingerprint(
         "client": msgspec.to_builtins(experiment.client),
         "machine": machine,
     }
-    return hashlib.sha256(msgspec.json.encode(masked_data(whole), order="sorted")).hexdigest()
+    return hashlib.sha256(msgspec.json.encode(masked_data(facts), order="sorted")).hexdigest()
 
 
-def build_of_engine(made: Engine) -> dict[str, Any]:
-    """Which code a launch of an engine runs.
+def build_of_engine(engine: Engine) -> dict[str, Any]:
+    """The engine build that a launch would run: versions, commits or hashes.
 
-    Empty where that is not known: at an address, over ssh, where it is not installed, and of adapters of other packages
-    that do not say.
+    Empty if unknown: for running servers, over SSH, for engines that are not installed, and for third-party adapters
+    without :class:`~engines.base.SupportsBuild`.
     """
     try:
-        return made.build() if isinstance(made, SupportsBuild) else {}
+        return engine.build() if isinstance(engine, SupportsBuild) else {}
     except NotInstalled:
         return {}
 
 
 @functools.cache
 def _own_build() -> list[str | None]:
-    """Of the harness, whose client takes the times; as it was when it was loaded."""
+    """The harness's own version and commit; cached, because the loaded code does not change with the checkout."""
     return [VERSION, checkout(Path(__file__).parents[2])]

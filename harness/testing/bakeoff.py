@@ -1,4 +1,4 @@
-"""The object behind the fixture: makes runs for one test."""
+"""The object that the fixture returns: measures runs for one test."""
 
 import itertools
 import re
@@ -17,15 +17,15 @@ from results.objectives import objectives
 
 
 class Bakeoff:
-    """Makes runs for one test; a run that is no evidence fails it.
+    """Measures runs for one test; an INVALID run fails the test.
 
     Args:
-        name: of the test: what its benches are called.
-        title: of its runs; the second and later ones have a number behind it.
-        out: folder in which run folders are made.
-        slo: asserted on every run; None for nothing.
-        baseline: of regressions, where the test names none; several are one of several runs.
-        runs: to which every run is appended, whatever it is worth.
+        name: of the test; names the runs of :meth:`bench`.
+        title: of its runs; the second and later ones get a number.
+        out: parent of the run folders.
+        slo: objectives asserted on every run; None for none.
+        baseline: default of :meth:`~harness.testing.measured.Measured.assert_no_regression`; several runs are pooled.
+        runs: list that every run is appended to, INVALID ones included.
     """
 
     def __init__(
@@ -39,19 +39,19 @@ class Bakeoff:
         self._runs = runs
 
     def run(self, experiment: str | PathLike[str] | Experiment) -> Measured:
-        """Measure an experiment: a file, or one that was made in Python.
+        """Measure an experiment, given as a file or as an object.
 
         Raises:
-            AssertionError: the run is INVALID, or misses the objectives of the test's mark.
-            HarnessError, EngineError, WorkloadError, ResultsError: what ``bakeoff run`` would say in a line.
+            AssertionError: the run is INVALID, or violates the objectives of the test's mark.
+            HarnessError, EngineError, WorkloadError, ResultsError: as ``bakeoff run`` would print in one line.
         """
         __tracebackhide__ = True
         with OneLine():
-            made = experiment if isinstance(experiment, Experiment) else load_experiment(Path(experiment))
-        return self._measured(made)
+            loaded = experiment if isinstance(experiment, Experiment) else load_experiment(Path(experiment))
+        return self._measured(loaded)
 
     def bench(self, **options: Any) -> Measured:  # noqa: ANN401  (typed where they arrive)
-        """Measure a server that runs already; options are those of :func:`harness.experiment.bench.bench_experiment`.
+        """Measure a running server; takes the parameters of :func:`harness.experiment.bench.bench_experiment`.
 
         Raises:
             AssertionError, HarnessError, EngineError, WorkloadError, ResultsError: as :meth:`run`.
@@ -59,14 +59,14 @@ class Bakeoff:
         __tracebackhide__ = True
         options.setdefault("name", self._name)
         with OneLine():
-            made = bench_experiment(**options)
-        return self._measured(made)
+            experiment = bench_experiment(**options)
+        return self._measured(experiment)
 
     def _measured(self, experiment: Experiment) -> Measured:
         __tracebackhide__ = True
         with OneLine():
             if self._slo is not None:
-                objectives(self._slo)  # a mistake in it shows before minutes of measuring
+                objectives(self._slo)  # fail on a typo now, not after minutes of measuring
             folder = create_run(experiment, self._out)
             interrupted = run_into(folder, experiment)
         if interrupted:
@@ -74,7 +74,7 @@ class Bakeoff:
         measured = Measured(self._new_title(), load(folder.path), self._baseline)
         self._runs.append(measured)
         if reason := why_invalid(measured.results):
-            raise AssertionError(f"the run is INVALID: {reason}\n  all of it: bakeoff report {measured.path}")
+            raise AssertionError(f"the run is INVALID: {reason}\n  full report: bakeoff report {measured.path}")
         if self._slo is not None:
             measured.assert_slo(self._slo)
         return measured

@@ -1,4 +1,4 @@
-"""A run that a test has made, and what the test may hold it to."""
+"""A run that a test has measured, and the assertions on it."""
 
 import warnings
 from collections.abc import Sequence
@@ -18,52 +18,58 @@ from results.terms import agreed
 from results.text.findings import miss_sentence
 
 NO_BASELINE = "none"
-"""The baseline of whoever has none yet."""
-Place = tuple[str, str]
-"""An engine's label and a load's."""
+"""Value of ``--bakeoff-baseline`` for the first run, which has no baseline yet."""
+CellKey = tuple[str, str]
+"""Labels of an engine and a load."""
 
 
-class NotHeld(UserWarning):
+class NoVerdict(UserWarning):
     """No verdict on a regression (no baseline, or inconclusive), and the test was configured to pass."""
 
 
 class Measured:
-    """A run that a test has made; it is evidence, or the test would have failed.
+    """A run that a test has measured; a valid one, because an INVALID run fails the test.
 
     Attributes:
-        title: of the run, in files that hold several.
+        title: identifies the run among all runs of the session.
         path: its folder.
-        results: what :func:`results.load` gives: trials, cells, pandas frames.
-        said: what was found of each cell, by engine and load.
+        results: from :func:`results.load`: trials, cells and pandas frames.
+        outcomes: results of the assertions on each cell, in words.
     """
 
     def __init__(self, title: str, results: Run, baseline: str | Sequence[str] | None = None) -> None:
         self.title = title
         self.path = results.path
         self.results = results
-        self.said: dict[Place, list[str]] = {
+        self.outcomes: dict[CellKey, list[str]] = {
             (cell.engine, cell.load): [] if cell.valid else [Verdict.INVALID.value] for cell in results.cells
         }
         self._baseline = [] if baseline is None else _texts(baseline)
 
     def assert_slo(self, text: str) -> None:
-        """Every valid trial of every cell meets every objective of a text such as ``ttft_p99<500ms,itl_p99<30ms``.
+        """Assert that every valid trial meets every objective.
+
+        Args:
+            text: the objectives, such as ``ttft_p99<500ms,itl_p99<30ms``.
 
         Raises:
-            AssertionError: one does not; the message has a line for each miss.
-            NotComparable: the text is no list of objectives.
+            AssertionError: a trial violates one; the message has a line for each violation.
+            NotComparable: the text is malformed.
         """
         __tracebackhide__ = True
         with OneLine():
-            wanted = objectives(text)
+            slo = objectives(text)
         valid = [trial for trial in self.results.finished if trial.record.verdict is Verdict.VALID]
-        misses = [(trial, missing) for trial in valid if (missing := missed(wanted, trial.metrics))]
-        failing = {_place(trial) for trial, _ in misses}
-        for place in {_place(trial): None for trial in valid}:
-            self.said[place].append("SLO missed" if place in failing else "SLO met")
-        if misses:
-            lines = [f"  {_where(trial)}: {miss_sentence(miss)}" for trial, missing in misses for miss in missing]
-            raise AssertionError("\n".join([f"SLO missed by {len(misses)} of {len(valid)} valid trials", *lines]))
+        violations = [(trial, misses) for trial in valid if (misses := missed(slo, trial.metrics))]
+        violating = {_cell_key(trial) for trial, _ in violations}
+        for cell in {_cell_key(trial): None for trial in valid}:
+            self.outcomes[cell].append("SLO violated" if cell in violating else "SLO met")
+        if violations:
+            lines = [
+                f"  {_trial_text(trial)}: {miss_sentence(miss)}" for trial, misses in violations for miss in misses
+            ]
+            title = f"SLO violated by {len(violations)} of {len(valid)} valid trials"
+            raise AssertionError("\n".join([title, *lines]))
 
     def assert_no_regression(
         self,
@@ -76,53 +82,53 @@ class Measured:
         band: float | str | Sequence[str] | None = None,
         cannot_tell: Literal["fail", "pass"] = "fail",
     ) -> None:
-        """The run is not worse than a stored one: what ``bakeoff gate`` says of the two.
+        """Assert that the run is not worse than a stored one, by the verdict of ``bakeoff gate``.
 
         Args:
-            baseline: ``RUN`` or ``RUN@ENGINE``, a folder or file of ``--bakeoff-json``; or ``branch:NAME``, the newest
-                runs of a branch beside this one; several are one baseline that shows how runs differ. Without it,
-                what ``--bakeoff-baseline`` names. An engine that is not named is the one with the candidate's label.
-            engine: label of the candidate, where the run has several.
-            metrics: to compare; without it, those of the table.
-            primary: the metric that decides; without it, as :mod:`results.primary` has it.
-            alpha: share of false alarms of the primary metric, and of all others together.
-            band: what counts as the same: a share, or bands such as ``ttft_p99=10%`` as the gate takes them.
-            cannot_tell: whether a verdict that is neither fails, or passes with a warning.
+            baseline: ``RUN`` or ``RUN@ENGINE``, where ``RUN`` is a folder or a file of ``--bakeoff-json``; or
+                ``branch:NAME`` for the newest runs of a branch in this run's parent folder. Several are pooled. The
+                default engine is the one with the candidate's label. Default: ``--bakeoff-baseline``.
+            engine: label of the candidate, if the run has several engines.
+            metrics: to compare. Default: the table's headline metrics.
+            primary: the metric that decides. Default: chosen by :mod:`results.primary`.
+            alpha: false alarm rate of the primary metric, and of all others together.
+            band: largest change that counts as equal: a share, or bands such as ``ttft_p99=10%`` as for the gate.
+            cannot_tell: whether an inconclusive verdict fails, or passes with a warning.
 
         Raises:
-            AssertionError: it is worse, or it cannot be told, or there is no baseline.
-            NotComparable, NoEvidence, NotImportable, RunNotFound: the two cannot be compared.
+            AssertionError: the run is worse, the verdict is inconclusive, or there is no baseline.
+            NotComparable, NoEvidence, NotImportable, RunNotFound: the runs cannot be compared.
         """
         __tracebackhide__ = True
         texts = self._baseline if baseline is None else _texts(baseline)
         if not texts:
             raise AssertionError(
                 "no baseline: name a run here or as pytest --bakeoff-baseline RUN_OR_JSON; "
-                f"the first run has none: --bakeoff-baseline {NO_BASELINE}"
+                f"for the first run, use --bakeoff-baseline {NO_BASELINE}"
             )
         if texts == [NO_BASELINE]:
-            warnings.warn(NotHeld(f"{self.title}: no baseline, so no regression was looked for"), stacklevel=2)
+            warnings.warn(NoVerdict(f"{self.title}: no baseline, so not checked for regressions"), stacklevel=2)
             return
         with OneLine():
             terms = agreed(metrics, primary, alpha, band)
             candidate = side_of(self.results, engine) if engine else only_side(self.results)
             verdict = judge(baseline_of(candidate, texts, self.title), candidate, terms)
-        for place, said in self.said.items():
-            if place[0] == candidate.engine:
-                said.append(verdict.outcome.value)
-        told = _told(verdict)
+        for cell, outcomes in self.outcomes.items():
+            if cell[0] == candidate.engine:
+                outcomes.append(verdict.outcome.value)
+        message = _message(verdict)
         if verdict.outcome is Outcome.REGRESSION or (verdict.outcome is Outcome.CANNOT_TELL and cannot_tell == "fail"):
-            raise AssertionError(told)
+            raise AssertionError(message)
         if verdict.outcome is Outcome.CANNOT_TELL:
-            warnings.warn(NotHeld(f"{self.title}: {told}"), stacklevel=2)
+            warnings.warn(NoVerdict(f"{self.title}: {message}"), stacklevel=2)
 
 
 def _texts(baseline: str | PathLike[str] | Sequence[str | PathLike[str]]) -> list[str]:
-    several = [baseline] if isinstance(baseline, str | PathLike) else baseline
-    return [str(one) for one in several]
+    runs = [baseline] if isinstance(baseline, str | PathLike) else baseline
+    return [str(run) for run in runs]
 
 
-def _told(verdict: GateVerdict) -> str:
+def _message(verdict: GateVerdict) -> str:
     lines = [
         f"{verdict.outcome.value}: {verdict.sentence}",
         *regression_texts(verdict),
@@ -130,13 +136,13 @@ def _told(verdict: GateVerdict) -> str:
         *verdict.notes,
     ]
     if verdict.outcome is Outcome.CANNOT_TELL:
-        lines.append("raise repeats; or let it pass with a warning: cannot_tell='pass'")
+        lines.append("raise repeats, or pass with a warning: cannot_tell='pass'")
     return "\n  ".join(lines)
 
 
-def _place(trial: Trial) -> Place:
+def _cell_key(trial: Trial) -> CellKey:
     return trial.record.engine, trial.record.load.label
 
 
-def _where(trial: Trial) -> str:
+def _trial_text(trial: Trial) -> str:
     return f"{trial.record.engine} {trial.record.load.label} repeat {trial.record.repeat}"

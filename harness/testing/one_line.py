@@ -1,4 +1,4 @@
-"""Errors that were expected, as a test's report should show them."""
+"""Shows expected errors as one line in pytest's report."""
 
 from types import TracebackType
 
@@ -7,20 +7,20 @@ from harness.errors import expected_errors, first_leaf
 
 
 class OneLine:
-    """A block whose expected errors keep their kind and their line, and lose the traceback inside bakeoff.
+    """A context manager that strips the traceback inside bakeoff from expected errors, and masks secrets in them.
 
     Raises:
-        HarnessError, EngineError, WorkloadError, ResultsError: what was raised inside, without secrets.
+        HarnessError, EngineError, WorkloadError, ResultsError: as raised inside the block.
     """
 
     def __enter__(self) -> None:
-        """Nothing."""
+        """Enter the block; there is no state to set up."""
 
     def __exit__(
         self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Raise it again, from here."""
-        __tracebackhide__ = True  # pytest leaves such frames out of what it prints
+        """Raise an expected error again, from this frame."""
+        __tracebackhide__ = True  # pytest hides such frames
         error = first_leaf(raised) if raised is not None else None
         if isinstance(error, expected_errors()):
             error.args = (masked(str(error)),)

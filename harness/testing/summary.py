@@ -1,4 +1,4 @@
-"""What a session has measured, for the end of pytest's output."""
+"""The table of a session's measurements at the end of pytest's output."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ _HEADINGS = ("test", "engine", "load", "valid", *(CATALOGUE[name].title for name
 
 
 def summary(runs: Sequence[Measured]) -> list[str]:
-    """A heading, and a line for each engine at each load: centre [95 % interval], and what was found of it."""
+    """A heading, and a line for each engine and load: centre [95 % interval] of metrics, and outcomes of assertions."""
     rows = [_HEADINGS, *(row for run in runs for row in _rows(run))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -25,7 +25,7 @@ def _rows(run: Measured) -> list[tuple[str, ...]]:
             plain(cell.load),
             f"{cell.valid}/{cell.planned}",
             *(interval_text(CATALOGUE[name], cell.intervals.get(name)) for name in _SHOWN),
-            ", ".join(run.said[cell.engine, cell.load]),
+            ", ".join(run.outcomes[cell.engine, cell.load]),
         )
         for cell in run.results.cells
     ]

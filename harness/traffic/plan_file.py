@@ -1,4 +1,4 @@
-"""A plan of sessions in a file, written as far as it is needed and checked on the way."""
+"""A plan of sessions in a file, written as far as it is needed and checked while writing."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -13,20 +13,22 @@ _FLUSH_BYTES = 1 << 22
 
 
 class PlanFile:
-    """Sessions in the order in which they are sent; written once, read as often as they are sent.
+    """Sessions in send order; written once, read as often as they are sent.
 
     Args:
         path: of the file.
-        plan: the sessions; what is not written yet has not been made.
-        reader: encodes every prompt once, to count it.
-        cache: what an engine without limit on its prefix cache would hold; plans sent one after the other share it.
+        plan: generates the sessions, lazily.
+        reader: encodes every prompt once, to count its tokens.
+        cache: simulates an unlimited prefix cache; plans sent one after the other share it.
 
     Attributes:
-        sessions: written so far.
-        requests: of them.
-        output_tokens: asked for by them.
-        off_length: prompts that are not as long as the workload says, and ``off_example``, the first of them.
-        has_ended: whether the plan holds no further session.
+        sessions: written so far, as are the counts below.
+        requests: in these sessions.
+        prompt_tokens: in their prompts.
+        output_tokens: requested by them.
+        off_length: prompts whose length differs from the one that the workload states.
+        off_example: describes the first of these; None if there is none.
+        has_ended: whether the plan has no further session.
     """
 
     def __init__(self, path: Path, plan: Iterator[PlannedSession], reader: PromptReader, cache: EndlessCache) -> None:
@@ -57,19 +59,19 @@ class PlanFile:
         return self._shape.hexdigest()
 
     def write(self, enough: Callable[["PlanFile"], bool] = lambda _: False) -> None:
-        """Write sessions until there are enough, or the plan has ended."""
-        waiting = 0
+        """Write sessions until ``enough`` says so, or the plan has ended."""
+        unflushed_bytes = 0
         with FrameAppender(self._path) as file:
             while not self.has_ended and not enough(self):
                 planned = next(self._plan, None)
                 if planned is None:
                     self.has_ended = True
                     break
-                waiting += self._count(planned)
+                unflushed_bytes += self._count(planned)
                 file.append(planned)
-                if waiting > _FLUSH_BYTES:
+                if unflushed_bytes > _FLUSH_BYTES:
                     file.flush()
-                    waiting = 0
+                    unflushed_bytes = 0
             file.flush()
 
     def __iter__(self) -> Iterator[PlannedSession]:
@@ -81,7 +83,7 @@ class PlanFile:
         self._path.unlink(missing_ok=True)
 
     def _count(self, planned: PlannedSession) -> int:
-        """Take a session into account; returns about how many bytes it has."""
+        """Add a session to the counts and hashes; returns its approximate size in bytes."""
         self.sessions += 1
         self._hash.add(planned)
         turns = [(turn.input_tokens, turn.output_tokens, turn.think_s) for turn in planned.session.turns]

@@ -1,8 +1,8 @@
-"""What a trial sends: planned and checked before it, kept in files, so that no plan has to fit into memory.
+"""Plans the traffic of trials: drawn and checked beforehand, and kept in files so that no plan must fit into memory.
 
-A steady load has three plans with seeds of their own. The window's is the measured one: its sessions, and in an open
-loop their times, are the same for every engine and repeat. Ramp and tail are pools of other sessions in other words,
-which begin again when they have been sent.
+A steady load has three plans with separate seeds. The window's plan is measured: its sessions, and in an open loop
+their arrival times, are equal for every engine and repeat. Ramp and tail are pools of other sessions with other
+prompts, which start over once they have all been sent.
 """
 
 import contextlib
@@ -39,22 +39,25 @@ from workloads import (
 from workloads.types import SupportsOwnRate, SupportsPrimers, SupportsReach
 
 WARM_UP_REQUESTS = 3
-"""In one round of them."""
-_SETTLING_TOKENS = 16
-_LEAST_RAMP = 40
-_MOST_RAMP = 1000
-"""Sessions of the pools of ramp and tail; requests of a closed loop's tail."""
+"""Requests per warm-up round."""
+_WARM_UP_TOKENS = 16
+"""Maximum output tokens of a warm-up request."""
+_MIN_POOL = 40
+_MAX_POOL = 1000
+"""Sessions in the pools of ramp and tail; for a closed loop's tail, requests."""
 _TURNOVERS = 3
-"""Requests of a closed loop's plans that are written beforehand, for each slot."""
+"""Requests per slot that a closed loop's plans hold before the trial."""
+_ENDLESS = 1 << 62
+"""Session count of a plan that is generated as far as it is read."""
 
 
 class Pool(msgspec.Struct, frozen=True):
-    """Sessions that are sent again when they have all been sent.
+    """Sessions that are sent again from the start once all have been sent.
 
     Attributes:
         plan: the sessions.
-        period_s: open loop: length of the plan.
-        think_s: closed loop: mean time for which users think before a request; 0 before the first of a session.
+        period_s: open loop: seconds from the start of one cycle to the next.
+        think_s: closed loop: mean think time before a request, which is 0 before the first of a session.
     """
 
     plan: PlanFile
@@ -63,18 +66,19 @@ class Pool(msgspec.Struct, frozen=True):
 
 
 class Traffic(msgspec.Struct, frozen=True):
-    """What one trial sends.
+    """The traffic of one trial.
 
     Attributes:
-        primers: sent before the load, to bring the cache into the state that the trial declares.
-        window: the measured sessions; of a load that is meant to change, all of them.
-        ramp: sent before the window, and
-        tail: after it; None for a load that is meant to change.
-        length_s: open loop: how long the window's plan lasts; None for a closed one.
-        shape_sha256: over lengths, order and times of what is written beforehand: equal for every engine and repeat.
-        sha256: over the bytes of the same.
+        primers: sent before the load, to bring the prefix cache into the state that the trial declares.
+        window: the measured sessions; for varying loads and recorded arrivals, all sessions.
+        ramp: sent before the window; None for varying loads and recorded arrivals.
+        tail: sent after the window; None as ``ramp``.
+        length_s: steady open loop: seconds that the window's plan lasts; None for other loads.
+        shape_sha256: over lengths, order and times of the window's plan before the trial: equal for all engines and
+            repeats.
+        sha256: over the bytes of the same sessions.
         cache: what the prefix cache may hold.
-        endless: prefix cache of the planned prompts.
+        endless: an unlimited prefix cache, as the planned prompts would fill it.
     """
 
     primers: Callable[[], Iterator[PlannedSession]]
@@ -89,7 +93,7 @@ class Traffic(msgspec.Struct, frozen=True):
 
     @property
     def record(self) -> TrafficRecord:
-        """What is stored of it: of the window's plan as far as it was written, and of what all parts repeat."""
+        """The stored summary: counts of the window's plan as written so far, and repeated tokens of all plans."""
         window = self.window
         return TrafficRecord(
             sha256=self.sha256,
@@ -107,22 +111,22 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 def is_steady(load: Load) -> bool:
-    """Whether a load stays as it is, so that it has a ramp, a window and a tail; a trace at its own times does not."""
+    """Whether a load is constant and so has ramp, window and tail; varying loads and recorded arrivals are not."""
     return load.concurrency is not None or load.arrival not in {"workload", *VARYING_ARRIVALS}
 
 
 class TrafficPlanner:
     """Plans the traffic of an experiment's trials, each distinct plan once.
 
-    Lengths and times are the same for every engine and repeat, so that the spread between repeats is the noise of
-    machine and engine alone. The words are new in every repeat and at every level, so that no trial finds an earlier
-    one's prompts in a cache.
+    Lengths and times are equal for every engine and repeat, so that the spread between repeats is the noise of machine
+    and engine alone. The words differ between repeats and levels, so that no trial finds an earlier one's prompts in a
+    cache.
 
     Args:
-        experiment: what is sent, and how much of it.
+        experiment: its workload, seed and trial limits.
         tokenizer: the model's.
         folder: for the plans' files.
-        redraw: draw lengths and times anew for each repeat, so that the spread holds that of the traffic, too.
+        redraw: draw lengths and times anew for each repeat, so that the spread includes that of the traffic.
 
     Attributes:
         tokenizer: as given.
@@ -134,7 +138,7 @@ class TrafficPlanner:
         self.tokenizer = tokenizer
         self._folder = folder
         self._workload = workload(experiment.workload.name, experiment.workload.options)
-        self._made: dict[Seed, Traffic] = {}
+        self._planned: dict[Seed, Traffic] = {}
         self._repeat: int | None = None
 
     def traffic(self, load: Load, repeat: int, engine: str) -> Traffic:
@@ -147,17 +151,20 @@ class TrafficPlanner:
             self._forget()
             self._repeat = repeat
         seed = self._seed(load, repeat, engine)
-        if seed not in self._made:
-            self._made[seed] = self._planned(load, seed)
-        return self._made[seed]
+        if seed not in self._planned:
+            self._planned[seed] = self._plan(load, seed)
+        return self._planned[seed]
 
-    def warm_up_sessions(self, words: str) -> tuple[PlannedSession, ...]:
-        """A round of small requests after an engine's start.
+    def warm_up_sessions(self, name: str) -> tuple[PlannedSession, ...]:
+        """One round of warm-up requests.
 
-        All rounds are alike in length, answers cut short; ``words`` names the words of this one.
+        Lengths are equal in all rounds, with at most 16 output tokens.
+
+        Args:
+            name: of the round; seeds its words.
         """
-        shape = f"{self._experiment.seed}/settling"
-        seed = Seed(shape, f"{shape}/{words}")
+        shape = f"{self._experiment.seed}/settling"  # part of the seed: another name would send other words
+        seed = Seed(shape, f"{shape}/{name}")
         plan = plan_closed(_within(self._workload, 0.0), self.tokenizer, seed, WARM_UP_REQUESTS)
         return tuple(_shortened(_first_turn(planned)) for planned in plan)
 
@@ -167,26 +174,26 @@ class TrafficPlanner:
         return Seed(trial if self._redraw else level, f"{trial}{self._own_words(engine)}")
 
     def _own_words(self, engine: str) -> str:
-        """Engines at one address share its cache, so each gets words of its own."""
-        url = self._experiment.side(engine).url
-        shared = url is not None and sum(side.url == url for side in self._experiment.engines) > 1
-        return f"/{engine}" if shared else ""
+        """A seed suffix that gives engines at one address different words, because they share its prefix cache."""
+        url = self._experiment.engine(engine).url
+        is_shared = url is not None and sum(config.url == url for config in self._experiment.engines) > 1
+        return f"/{engine}" if is_shared else ""
 
     def _forget(self) -> None:
-        """Plans of another repeat are not needed again; their files may be large."""
-        for traffic in self._made.values():
+        """Delete all plans: a repeat's plans are not needed after it, and their files can be large."""
+        for traffic in self._planned.values():
             for plan in {traffic.window, *(pool.plan for pool in (traffic.ramp, traffic.tail) if pool)}:
                 plan.unlink()
-        self._made.clear()
+        self._planned.clear()
 
-    def _planned(self, load: Load, seed: Seed) -> Traffic:
+    def _plan(self, load: Load, seed: Seed) -> Traffic:
         limits, endless = self._experiment.trial, EndlessCache()
         steady, warm = is_steady(load), limits.cache is Cache.WARM
         ramp = self._ramp(load, _part(seed, "ramp"), endless) if steady and not warm else None
         window, length_s = self._window(load, seed, endless)
         if not window.sessions:
             raise BadOption("the workload has no session for this load; give it a longer duration_s or more requests")
-        shape_sha256, sha256 = window.shape_sha256, window.sha256
+        shape_sha256, sha256 = window.shape_sha256, window.sha256  # now: the trial may extend the window's plan
         if steady and warm:
             ramp = Pool(window, length_s or 0.0, _mean_think_s(window))
         tail = self._pool(load, _part(seed, "tail"), endless) if steady else None
@@ -194,26 +201,27 @@ class TrafficPlanner:
         return Traffic(primers, window, ramp, tail, length_s, shape_sha256, sha256, limits.cache, endless)
 
     def _window(self, load: Load, seed: Seed, endless: EndlessCache) -> tuple[PlanFile, float | None]:
-        """The window's plan, written as far as can be known, and how long it lasts in an open loop."""
+        """The window's plan, written as far as its need is known, and its length in seconds (steady open loop only)."""
         limits = self._experiment.trial
         if load.concurrency is not None:
-            plan = self._file(seed, self._capped(plan_closed(self._source(), self.tokenizer, seed, _NO_END)), endless)
+            plan = self._file(seed, self._capped(plan_closed(self._source(), self.tokenizer, seed, _ENDLESS)), endless)
             plan.write(lambda plan: plan.requests >= max(limits.min_requests, _TURNOVERS * (load.concurrency or 1)))
             return plan, None
         if not is_steady(load):
-            plan = self._file(seed, self._changing(load, seed), endless)
+            plan = self._file(seed, self._varying(load, seed), endless)
             plan.write()
             return plan, None
-        arrivals = _Arrivals(self._capped(self._arriving(load, seed)), load)
+        arrivals = _Arrivals(self._capped(self._constant(load, seed)), load)
         plan = self._file(seed, arrivals, endless)
         plan.write(lambda plan: arrivals.next_s >= limits.duration_s and plan.requests >= limits.min_requests)
+        # else the plan lasts longer, for min_requests, or shorter, because max_requests ended it
         as_planned = arrivals.last_s < limits.duration_s <= arrivals.end_s
         return plan, limits.duration_s if as_planned else arrivals.end_s
 
-    def _changing(self, load: Load, seed: Seed) -> Iterator[PlannedSession]:
-        """All sessions of a load that is meant to change."""
+    def _varying(self, load: Load, seed: Seed) -> Iterator[PlannedSession]:
+        """All sessions of a load with varying or recorded arrivals."""
         limits, span_s = self._experiment.trial, self._experiment.trial.duration_s
-        count = limits.max_requests or _NO_END
+        count = limits.max_requests or _ENDLESS
         if load.arrival == "workload":
             warp, thinking = self._time_warp(load)
             source = _within(self._workload, span_s * warp if thinking else span_s)
@@ -224,31 +232,32 @@ class TrafficPlanner:
         source = _within(self._workload, span_s)
         return plan_open(source, process, self.tokenizer, seed, duration_s=span_s, count=count)
 
-    def _arriving(self, load: Load, seed: Seed) -> Iterator[PlannedSession]:
+    def _constant(self, load: Load, seed: Seed) -> Iterator[PlannedSession]:
+        """Sessions of a steady open loop, without end."""
         process = arrival(load.arrival or "poisson", load.rate_per_s or 0.0, load.arrival_options)
-        return plan_open(self._source(), process, self.tokenizer, seed, duration_s=math.inf, count=_NO_END)
+        return plan_open(self._source(), process, self.tokenizer, seed, duration_s=math.inf, count=_ENDLESS)
 
     def _ramp(self, load: Load, seed: Seed, endless: EndlessCache) -> Pool:
-        """The pool of the ramp; in a closed loop its first sessions are met in the middle, as at any later time."""
+        """The ramp's pool; a closed loop's begins with sessions in progress, the mix of any later time."""
         if load.concurrency is None:
             return self._pool(load, seed, endless)
-        count = max(_LEAST_RAMP, _TURNOVERS * load.concurrency)
+        count = max(_MIN_POOL, _TURNOVERS * load.concurrency)
         sessions = list(plan_closed(self._source(), self.tokenizer, seed, count))
-        plan = self._file(seed, _begun(sessions, load.concurrency, seed), endless)
+        plan = self._file(seed, _in_progress(sessions, load.concurrency, seed), endless)
         plan.write()
         return Pool(plan, think_s=_mean_think_s(sessions))
 
     def _pool(self, load: Load, seed: Seed, endless: EndlessCache) -> Pool:
         if load.concurrency is not None:
-            least = max(_LEAST_RAMP, _TURNOVERS * load.concurrency)
-            plan = self._file(seed, plan_closed(self._source(), self.tokenizer, seed, least), endless)
-            plan.write(lambda plan: plan.requests >= least)
+            count = max(_MIN_POOL, _TURNOVERS * load.concurrency)
+            plan = self._file(seed, plan_closed(self._source(), self.tokenizer, seed, count), endless)
+            plan.write(lambda plan: plan.requests >= count)
             return Pool(plan)
-        arrivals = _Arrivals(self._arriving(load, seed), load)
+        arrivals = _Arrivals(self._constant(load, seed), load)
         plan = self._file(seed, arrivals, endless)
         ramp_s = self._experiment.trial.ramp_s
         plan.write(
-            lambda plan: plan.sessions >= _MOST_RAMP or (arrivals.next_s >= ramp_s and plan.sessions >= _LEAST_RAMP)
+            lambda plan: plan.sessions >= _MAX_POOL or (arrivals.next_s >= ramp_s and plan.sessions >= _MIN_POOL)
         )
         return Pool(plan, arrivals.end_s)
 
@@ -260,25 +269,25 @@ class TrafficPlanner:
         return itertools.islice(plan, self._experiment.trial.max_requests)
 
     def _source(self) -> Workload:
-        """The workload without the turns that no trial can reach."""
+        """The workload without turns that lie beyond the longest possible trial."""
         limits = self._experiment.trial
         return _within(self._workload, limits.ramp_s + limits.max_window_s + 2 * limits.timeout_s)
 
     def _time_warp(self, load: Load) -> tuple[float, bool]:
-        """How much faster than recorded, and whether think times shrink with it.
+        """How much faster than recorded, and whether think times shrink too.
 
         Raises:
-            BadOption: a rate was asked of a workload that does not know its own.
+            BadOption: the load has a rate, but the workload has no recorded one to scale.
         """
         if load.rate_per_s is None:
             return load.time_warp or 1.0, True
-        if self._natural_rate is None:
-            raise BadOption("this workload does not know its own rate; give the load time_warp instead of rate_per_s")
-        return load.rate_per_s / self._natural_rate, False
+        if self._recorded_rate is None:
+            raise BadOption("this workload has no recorded rate; give the load time_warp instead of rate_per_s")
+        return load.rate_per_s / self._recorded_rate, False
 
     @functools.cached_property
-    def _natural_rate(self) -> float | None:
-        """The workload's own, found once: a trace is read to its end for it."""
+    def _recorded_rate(self) -> float | None:
+        """Sessions per second of the workload itself; cached because a trace must be read to its end."""
         return self._workload.own_rate_per_s() if isinstance(self._workload, SupportsOwnRate) else None
 
     def _primers(self, window: PlanFile, seed: Seed) -> Callable[[], Iterator[PlannedSession]]:
@@ -286,23 +295,19 @@ class TrafficPlanner:
             case Cache.COLD:
                 return lambda: iter(())
             case Cache.WARM:
-                return lambda: (_hurried(planned.session) for planned in window)
+                return lambda: (_primer(planned.session) for planned in window)
             case Cache.PRIMED:
                 source = self._workload
                 if not isinstance(source, SupportsPrimers) or next(source.primers(self.tokenizer, seed), None) is None:
                     raise BadOption("this workload shares no system prompts to prime a cache with; use cold or warm")
-                return lambda: (_hurried(session) for session in source.primers(self.tokenizer, seed))
-
-
-_NO_END = 1 << 62
-"""Sessions of a plan that goes on as long as it is read."""
+                return lambda: (_primer(session) for session in source.primers(self.tokenizer, seed))
 
 
 class _Arrivals:
-    """A plan of an open loop that is read one session ahead, so that it is known when the next one would arrive.
+    """An open loop's plan with one session of lookahead, so that the next arrival time is known.
 
     Attributes:
-        last_s: when the last session that was read arrives.
+        last_s: arrival time of the last session that was read.
     """
 
     def __init__(self, plan: Iterator[PlannedSession], load: Load) -> None:
@@ -313,12 +318,12 @@ class _Arrivals:
 
     @property
     def next_s(self) -> float:
-        """When the next session arrives; infinite where there is none."""
+        """Arrival time of the next session; infinite if there is none."""
         return math.inf if self._next is None else self._next.offset_s or 0.0
 
     @property
     def end_s(self) -> float:
-        """When what was read is over: at the next arrival, or a mean gap after the last one."""
+        """End of the part that was read: the next arrival, or one mean gap after the last."""
         return self.next_s if self._next else self.last_s + self._gap_s
 
     def __iter__(self) -> "_Arrivals":
@@ -334,7 +339,7 @@ class _Arrivals:
 
 @contextlib.contextmanager
 def traffic_planner(experiment: Experiment, tokenizer: Tokenizer, *, redraw: bool = False) -> Generator[TrafficPlanner]:
-    """A planner whose files go with the block."""
+    """A planner whose files are deleted at the end of the block."""
     with tempfile.TemporaryDirectory(prefix="bakeoff-traffic-") as folder:
         yield TrafficPlanner(experiment, tokenizer, Path(folder), redraw=redraw)
 
@@ -349,24 +354,25 @@ def _mean_think_s(sessions: Iterable[PlannedSession]) -> float:
     return statistics.fmean(thinks_s) if thinks_s else 0.0
 
 
-def _begun(sessions: list[PlannedSession], count: int, seed: Seed) -> Iterator[PlannedSession]:
-    """Sessions as a load in progress has them: ``count`` of them at a turn drawn from all turns, then the others.
+def _in_progress(sessions: list[PlannedSession], count: int, seed: Seed) -> Iterator[PlannedSession]:
+    """Sessions as a load in progress has them: ``count`` of them begin at a random turn, then follow the others.
 
-    Long sessions are met more often.
+    The turn is drawn uniformly from all turns of all sessions, because a snapshot of a running load meets long sessions
+    more often.
     """
-    places = [(number, turn) for number, planned in enumerate(sessions) for turn in range(len(planned.session.turns))]
-    rng = seed.draws("begun")
-    drawn: dict[int, int] = {}
-    while len(drawn) < min(count, len(sessions)):
-        drawn.setdefault(*places[rng.below(len(places))])
-    for number, turn in drawn.items():
+    turns = [(number, turn) for number, planned in enumerate(sessions) for turn in range(len(planned.session.turns))]
+    rng = seed.draws("begun")  # names the random stream: another name would draw other sessions
+    first_turns: dict[int, int] = {}
+    while len(first_turns) < min(count, len(sessions)):
+        first_turns.setdefault(*turns[rng.below(len(turns))])
+    for number, turn in first_turns.items():
         session = sessions[number].session
         yield PlannedSession(msgspec.structs.replace(session, turns=session.turns[turn:]), None, turn)
-    yield from (planned for number, planned in enumerate(sessions) if number not in drawn)
+    yield from (planned for number, planned in enumerate(sessions) if number not in first_turns)
 
 
 def _within(source: Workload, reach_s: float) -> Workload:
-    """The workload without the turns that a load of that length cannot reach, where it can leave them out."""
+    """The workload without turns later than ``reach_s``, if it can leave them out."""
     return source.within(reach_s) if isinstance(source, SupportsReach) else source
 
 
@@ -375,15 +381,15 @@ def _first_turn(planned: PlannedSession) -> PlannedSession:
 
 
 def _shortened(planned: PlannedSession) -> PlannedSession:
-    """A session whose answers are a few tokens long."""
+    """The session with answers cut to warm-up length."""
     turns = tuple(
-        msgspec.structs.replace(turn, output_tokens=min(turn.output_tokens, _SETTLING_TOKENS))
+        msgspec.structs.replace(turn, output_tokens=min(turn.output_tokens, _WARM_UP_TOKENS))
         for turn in planned.session.turns
     )
     return PlannedSession(msgspec.structs.replace(planned.session, turns=turns), None)
 
 
-def _hurried(session: Session) -> PlannedSession:
-    """A session to fill a cache with: one token for an answer, no thinking."""
+def _primer(session: Session) -> PlannedSession:
+    """The session as it fills a cache: one output token per answer, no think times."""
     turns = tuple(msgspec.structs.replace(turn, output_tokens=1, think_s=0.0) for turn in session.turns)
     return PlannedSession(msgspec.structs.replace(session, turns=turns), None)

@@ -1,4 +1,4 @@
-"""The parts of a steady load in an engine's dialect, and the length of its window."""
+"""Ramp, window and tail of a steady load in an engine's dialect, and the length of the window."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -14,24 +14,24 @@ from results.units import NS_PER_S
 from workloads import PlannedSession
 
 TURNOVERS = 3
-"""A closed loop's window lasts at least so many times the mean time from one request of a slot to its next."""
+"""Minimum length of a closed loop's window, in turnovers: mean times from one request of a slot to its next."""
 _SPARE = 2.0
-"""A closed loop's plan has so many times the requests that the ramp's pace would send in the window."""
+"""A closed loop's plan has this many times the requests that the ramp's pace would send, in case the pace rises."""
 
 Encode = Callable[[Iterable[PlannedSession], int], Iterator[WireSession]]
-"""Sessions in an engine's dialect, their requests numbered from the second argument on."""
+"""Encodes sessions in an engine's dialect, numbering their requests from the second argument on."""
 
 
 def share_of(load: Load, limits: TrialConfig) -> Open | Steady:
-    """What the client keeps up at one load level."""
+    """The client's instructions for one load level."""
     if is_steady(load):
         return Steady(load.concurrency, load.max_in_flight, limits.ramp_s)
     return Open(limits.duration_s, load.max_in_flight)
 
 
 def ramp_record(load: Load, limits: TrialConfig, traffic: Traffic, ramped: Ramped) -> RampRecord:
-    """How the ramp went, and how long the window had to be."""
-    # Users who think for long have sent one request each when the ramp ends, so think times are the plan's.
+    """The ramp's turnover time and the window length that follows from it."""
+    # Users with long think times have sent one request each when the ramp ends, so think times come from the plan.
     think_s = traffic.ramp.think_s if traffic.ramp else 0.0
     turnover_s = None if ramped.request_s is None else ramped.request_s + think_s
     for_requests_s = traffic.length_s or limits.min_requests * (turnover_s or 0.0) / (load.concurrency or 1)
@@ -40,18 +40,18 @@ def ramp_record(load: Load, limits: TrialConfig, traffic: Traffic, ramped: Rampe
 
 
 class SteadyTraffic:
-    """What one steady trial sends.
+    """The traffic of one steady trial, as orders for the client.
 
-    Requests of the window's plan are numbered from 0 on, those of the tail behind them, those before the window below
-    zero. Whenever a plan begins again its numbers are moved by as many as no other plan has.
+    Request numbers: the window's plan from 0 up, the tail's plan after it, and everything before the window below 0.
+    Each time a plan starts over, its numbers shift by a stride that keeps them unique.
 
     Args:
         load: the trial's level.
         limits: of the trial.
         traffic: its plans.
-        primed: requests sent before the load.
-        encode: for ramp and tail.
-        encode_window: for the window.
+        primed: number of requests sent before the load.
+        encode: encodes ramp and tail.
+        encode_window: encodes the window.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class SteadyTraffic:
         self._encode_window = encode_window
 
     def plan(self) -> SteadyPlan:
-        """The ramp, and what decides what follows it."""
+        """The order for the client: the ramp, and the callbacks that plan the window and detect saturation."""
         assert self._traffic.ramp is not None
         requests = self._traffic.ramp.plan.requests
         ramp = self._pool(self._traffic.ramp, first=-requests - self._primed, stride=-requests)
@@ -84,7 +84,7 @@ class SteadyTraffic:
         )
 
     def _length_s(self, ramped: Ramped, plan: PlanFile) -> float:
-        """The window's length; the plan of a closed loop is written as far as the ramp's pace will need it."""
+        """Seconds of the window. Extends a closed loop's plan as far as the ramp's pace will need."""
         if self._traffic.length_s is not None:
             return min(self._traffic.length_s, self._limits.max_window_s)
         record = ramp_record(self._load, self._limits, self._traffic, ramped)

@@ -1,1 +1,1 @@
-"""Whether a trial is evidence: pure functions over its log."""
+"""Verdicts: whether a trial is valid evidence, as pure functions over its log."""

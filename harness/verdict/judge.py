@@ -1,4 +1,4 @@
-"""Whether a trial may be used as evidence, and what was found out about it. Pure functions over its log."""
+"""Judges trials: VALID or INVALID, with the findings. Pure functions over a trial's log."""
 
 import math
 import statistics
@@ -35,26 +35,20 @@ from results.records import (
 from results.server_view import fall, readings, tokens_disagree
 
 MAX_SEND_LAG_S = 0.020
-"""A client that sends its 90th-percentile request later than this, and later than a tenth of the TTFT, is saturated."""
-
-
-_CALIBRATED_UP_TO = 1.5
-"""A trial may have this many times the chunks per second at which the client's error was measured."""
-
-
-_WARM_SHARE = 0.5
-"""A cache that hits less than this share of prompts that it has seen before is not warm."""
-
-
-_LEAST_TURNS, _TURNS_OFF = 20, 0.15
-"""A mix of turns is judged from so many requests on; its mean may be off by this share."""
+"""Largest tolerable 90th-percentile send lag; a tenth of the TTFT is tolerated too."""
+_MAX_PACE_RATIO = 1.5
+"""Largest ratio of a trial's chunks per second to those at which the client's error was measured."""
+_MIN_WARM_HITS = 0.5
+"""A warm cache hits at least this share of prompt tokens."""
+_MIN_TURN_REQUESTS, _MAX_TURN_ERROR = 20, 0.15
+"""The mean turn is checked from this many requests up; it may differ from the plan's by this share."""
 _ROUNDING = 1e-6
 _MIN_STOPPED_S = 0.25
-"""The sampling at 10 Hz cannot tell a shorter stop of the engine's processes from none."""
+"""Shorter stops of the engine's processes are not visible at 10 samples per second."""
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """All that a verdict rests on."""
+    """Everything that a verdict depends on."""
 
     requests: Sequence[RequestRecord]
     telemetry: Sequence[TelemetryRecord]
@@ -63,25 +57,25 @@ class Evidence(msgspec.Struct, frozen=True):
     max_failure_share: float
     engine_death: str | None = None
     planned: int | None = None
-    """Measured requests that the driver planned; they must all be in the log."""
+    """Requests under load that the client planned; all of them must be in the log."""
     client_error: ClientError | None = None
     """The client's own error under this shape of load."""
     max_error_share: float = 0.1
-    """Of the median TTFT, and of the mean gap between chunks, that it may reach."""
+    """Largest client error, as a share of the median TTFT and of the mean gap between chunks."""
     traffic: TrafficRecord | None = None
-    """What was to be sent, and what the cache was declared to hold."""
+    """The planned traffic and the declared state of the prefix cache."""
     ramp: RampRecord | None = None
-    """How the ramp went; None of a load that is meant to change."""
+    """The result of the ramp; None for varying loads and recorded arrivals."""
     max_foreign_share: float = 1.0
-    """Share of the cores that other processes may use."""
+    """Largest share of all CPU time that other processes may use."""
     max_window_s: float = math.inf
-    """The longest window that was allowed."""
+    """Longest allowed window."""
 
 
 def judge(evidence: Evidence) -> tuple[Verdict, list[Finding]]:
-    """The verdict and its findings, the most damning first; warnings stand last."""
-    found = list(_invalidating(evidence))
-    return (Verdict.INVALID if found else Verdict.VALID), [*found, *_warnings(evidence)]
+    """The verdict and its findings: invalidating ones first, the most serious on top, then warnings."""
+    invalidating = list(_invalidating(evidence))
+    return (Verdict.INVALID if invalidating else Verdict.VALID), [*invalidating, *_warnings(evidence)]
 
 
 def _invalidating(evidence: Evidence) -> Iterator[Finding]:
@@ -121,7 +115,7 @@ def _warnings(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _length(evidence: Evidence) -> Iterator[Finding]:
-    """Whether the window is as long as it had to be; a plan that ended early may leave one that is long enough."""
+    """A window that is shorter than needed: INVALID, or a warning if only the plan ended early."""
     length_s, ramp = evidence.window.length_s, evidence.ramp
     needed_s = ramp.window_s if ramp else 0.0
     if evidence.engine_death or (length_s > 0 and length_s >= needed_s * (1 - _ROUNDING)):
@@ -134,29 +128,29 @@ def _length(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _turn_mix(evidence: Evidence, inside: Sequence[RequestRecord]) -> Iterator[Finding]:
-    """Whether early turns are over-represented: sessions that began with the load are young."""
+    """A window with too many early turns, because its sessions all began with the load."""
     planned = evidence.traffic.mean_turn if evidence.traffic else 0.0
-    if evidence.window.kind is not WindowKind.STEADY or not planned or len(inside) < _LEAST_TURNS:
+    if evidence.window.kind is not WindowKind.STEADY or not planned or len(inside) < _MIN_TURN_REQUESTS:
         return
     mean = statistics.fmean(request.turn for request in inside)
-    if abs(mean - planned) > _TURNS_OFF * planned:
+    if abs(mean - planned) > _MAX_TURN_ERROR * planned:
         yield warning(FindingCode.TURN_MIX, window_turn=mean + 1, workload_turn=planned + 1)
 
 
 def _stopped(telemetry: Sequence[TelemetryRecord], measured: Sequence[RequestRecord]) -> Iterator[Finding]:
-    """Whether the engine's processes were stopped (state T) between the first request's plan and the last one's end.
+    """Engine processes that were stopped (state T) between the first request's planned start and the last one's end.
 
-    Such an engine has not failed, but the trial says nothing of its speed.
+    Such an engine has not failed, but the trial does not show its speed.
     """
     if not measured:
         return
     start_ns = min(request.planned_ns for request in measured)
     end_ns = max(request.ended_ns for request in measured)
     samples = [record for record in telemetry if record.source == "engine" and start_ns <= record.t_ns <= end_ns]
-    held = [(later.t_ns - sample.t_ns, sample) for sample, later in pairwise(samples) if _count(sample, "stopped")]
-    stopped_s = sum(length_ns for length_ns, _ in held) / 1e9
+    stops = [(later.t_ns - sample.t_ns, sample) for sample, later in pairwise(samples) if _count(sample, "stopped")]
+    stopped_s = sum(length_ns for length_ns, _ in stops) / 1e9
     if stopped_s >= _MIN_STOPPED_S:
-        stopped, processes = max((_count(sample, "stopped"), _count(sample, "processes")) for _, sample in held)
+        stopped, processes = max((_count(sample, "stopped"), _count(sample, "processes")) for _, sample in stops)
         yield invalid(FindingCode.ENGINE_STOPPED, stopped_processes=stopped, processes=processes, stopped_s=stopped_s)
 
 
@@ -187,7 +181,7 @@ def _late(measured: Sequence[RequestRecord]) -> Iterator[Finding]:
     if not lags or not ttfts:
         return
     lag = sorted(lags)[int(0.9 * (len(lags) - 1))]
-    ttft = percentile(ttfts, 0.5).value or max(ttfts)
+    ttft = percentile(ttfts, 0.5).value or max(ttfts)  # too few requests for a median
     if lag > MAX_SEND_LAG_S and lag > 0.1 * ttft:
         yield invalid(FindingCode.CLIENT_LATE, late_share=0.1, send_lag_s=lag)
 
@@ -201,9 +195,9 @@ def _stalled(evidence: Evidence, load: Sequence[RequestRecord], inside: Sequence
 
 
 def client_faults(evidence: Evidence) -> list[Finding]:
-    """A figure that is as small as the error of the client that measured it is no figure.
+    """Latencies that are too small for the error of the client that measured them.
 
-    The pace is judged by the mean gap: an engine whose chunks come in bursts has a median gap of nothing.
+    Uses the mean gap between chunks, because the median gap is 0 for an engine that sends chunks in bursts.
     """
     error = evidence.client_error
     if error is None:
@@ -225,24 +219,25 @@ def client_faults(evidence: Evidence) -> list[Finding]:
 
 
 def _restarted(telemetry: Sequence[TelemetryRecord]) -> Iterator[Finding]:
-    fell = fall(telemetry)
-    if fell is not None and not fell.several:
-        yield invalid(FindingCode.ENGINE_RESTARTED, counter=fell.name, before=fell.before, after=fell.after)
+    """A counter that fell and stayed low: the engine was restarted."""
+    reset = fall(telemetry)
+    if reset is not None and not reset.several:
+        yield invalid(FindingCode.ENGINE_RESTARTED, counter=reset.name, before=reset.before, after=reset.after)
 
 
 def _of_counters(evidence: Evidence) -> Iterator[Finding]:
-    """What the engine's own counters say against themselves, or against the client's count."""
-    fell = fall(evidence.telemetry)
-    if fell is not None and fell.several:
-        yield warning(FindingCode.SEVERAL_SERVERS, counter=fell.name, before=fell.before, after=fell.after)
+    """A counter that fell and recovered (several servers behind one address), or token counts unlike the client's."""
+    reset = fall(evidence.telemetry)
+    if reset is not None and reset.several:
+        yield warning(FindingCode.SEVERAL_SERVERS, counter=reset.name, before=reset.before, after=reset.after)
     elif disagreement := tokens_disagree(evidence.telemetry, evidence.requests):
         yield disagreement
 
 
 def _hits(evidence: Evidence, load: Sequence[RequestRecord]) -> tuple[int, int] | None:
-    """Prompt tokens that came from the engine's prefix cache, and all of them; None where it does not count.
+    """Prompt tokens from the engine's prefix cache, and all prompt tokens; None if the engine reports no hits.
 
-    As its answers say; where they do not, as its own counters moved while the load was on.
+    Counts from the engine's answers, or from its metrics endpoint if the answers have none.
     """
     if tokens := prompt_tokens(load):
         return tokens
@@ -253,25 +248,26 @@ def _hits(evidence: Evidence, load: Sequence[RequestRecord]) -> tuple[int, int] 
 
 
 def _not_cold(evidence: Evidence, load: Sequence[RequestRecord]) -> Iterator[Finding]:
-    """A cold trial may hit what it repeats itself, in blocks of any size, and nothing else."""
+    """Cache hits beyond the prompts that a cold trial itself repeats."""
     traffic, hits = evidence.traffic, _hits(evidence, load)
     if traffic is None or traffic.cache is not Cache.COLD or hits is None:
         return
     sent_again = sum(request.wanted_input_tokens or 0 for request in load if request.cycle)
+    # one block more per request: an engine with smaller blocks hits more of a prefix than the simulated cache
     allowed = traffic.repeated_tokens + sent_again + traffic.block_tokens * len(load)
     if hits[0] > allowed:
         yield invalid(FindingCode.CACHE_NOT_COLD, cached_tokens=hits[0], prompt_tokens=hits[1], repeated_tokens=allowed)
 
 
 def _unfilled(evidence: Evidence, measured: Sequence[RequestRecord]) -> Iterator[Finding]:
-    """Whether a cache that was filled on purpose was hit."""
+    """A primed or warm cache that has few or no hits."""
     traffic = evidence.traffic
     if traffic is None or traffic.cache is Cache.COLD:
         return
     hits = _hits(evidence, measured)
     if hits is None:
         yield warning(FindingCode.CACHE_UNKNOWN, cache=traffic.cache.value)
-    elif not hits[0] or (traffic.cache is Cache.WARM and hits[0] < _WARM_SHARE * hits[1]):
+    elif not hits[0] or (traffic.cache is Cache.WARM and hits[0] < _MIN_WARM_HITS * hits[1]):
         yield warning(FindingCode.CACHE_UNUSED, cache=traffic.cache.value, cached_tokens=hits[0], prompt_tokens=hits[1])
 
 
@@ -286,7 +282,7 @@ def _off_length(traffic: TrafficRecord | None) -> Iterator[Finding]:
 
 
 def _unsteady(evidence: Evidence, load: Sequence[RequestRecord]) -> Iterator[Finding]:
-    """An open loop whose backlog grew, or a closed loop whose throughput has a trend."""
+    """An open loop with a growing backlog, or a closed loop with a trend in its throughput."""
     window = evidence.window
     if window.kind is not WindowKind.STEADY or window.length_s <= 0:
         return
@@ -305,7 +301,7 @@ def _of_machine(evidence: Evidence) -> Sequence[Finding]:
 
 
 def _of_answers(done: Sequence[RequestRecord]) -> Iterator[Finding]:
-    """Lengths and token counts of answers that are not what they should be."""
+    """Answers of the wrong length, and token counts that differ from the plan or are estimates."""
     if wrong := _unequal((r.output_tokens, r.wanted_output_tokens) for r in done):
         output, asked = wrong[0]
         yield warning(
@@ -326,18 +322,18 @@ def _of_answers(done: Sequence[RequestRecord]) -> Iterator[Finding]:
 
 
 def _unequal(pairs: Iterable[tuple[int | None, int | None]]) -> list[tuple[int, int]]:
-    """Those of which both are known and differ."""
-    return [(seen, asked) for seen, asked in pairs if seen is not None and asked is not None and seen != asked]
+    """The pairs in which both numbers are known and differ."""
+    return [(a, b) for a, b in pairs if a is not None and b is not None and a != b]
 
 
 def _uncalibrated(evidence: Evidence, measured: Sequence[RequestRecord]) -> Iterator[Finding]:
-    """The error was measured at one pace; a trial that was much faster may have a larger one."""
+    """A trial that was much faster than the calibration: its client error may be larger than measured."""
     error = evidence.client_error
     if error is None or evidence.window.length_s <= 0:
         return
     chunks = sum(evidence.window.holds(t_ns) for request in measured for t_ns, _ in latency.arrivals(request))
     rate = chunks / evidence.window.length_s
-    if rate > _CALIBRATED_UP_TO * error.chunks_per_s:
+    if rate > _MAX_PACE_RATIO * error.chunks_per_s:
         yield warning(
             FindingCode.UNCALIBRATED_PACE, calibrated_chunks_per_s=error.chunks_per_s, trial_chunks_per_s=rate
         )

@@ -1,4 +1,4 @@
-"""Findings about the machine that a trial ran on: foreign load, heat, power limits. Pure functions over its log."""
+"""Findings about the machine: foreign CPU load, GPU throttling, power limits. Pure functions over a trial's log."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,29 +7,32 @@ from results.metrics.machine import foreign_cpu_share, held_back
 from results.records import TelemetryRecord, Window
 
 SOME_FOREIGN_SHARE = 0.05
-"""Of all cores; above it a reader is warned."""
+"""Share of all CPU time above which foreign load is a warning."""
 MAX_FOREIGN_SHARE = 0.2
-"""Default of ``trial.max_foreign_share``. An engine that keeps all cores busy loses about this share of its speed, more
-than most differences that are looked for; and one core that is kept busy exceeds it on up to four cores."""
-_MOST = 0.5
-"""Share of the window for which a GPU may be at its power limit without a warning."""
+"""Default of ``trial.max_foreign_share``. An engine that keeps all cores busy slows down by about this share, more than
+most differences under test. On machines with up to four cores, one busy core exceeds it."""
+_MAX_CAPPED_SHARE = 0.5
+"""Share of the window that a GPU may spend at its power limit without a warning."""
 
 
 def machine_findings(
     telemetry: Sequence[TelemetryRecord], window: Window, max_foreign_share: float = MAX_FOREIGN_SHARE
 ) -> list[Finding]:
-    """What was wrong with the machine inside the window, INVALID first.
+    """Disturbances by the machine inside the window, INVALID first.
 
-    Parameters of the findings: ``foreign_share`` and ``max_foreign_share`` of all cores, and ``foreign_cores``, the
-    same as a number of cores; ``gpu``, ``held_s``, ``capped_share`` of the window.
+    Parameters of the findings: ``foreign_share`` and ``max_foreign_share`` of all CPU time; ``foreign_cores``, the same
+    in cores; ``gpu``; ``held_s``, seconds of throttling; ``capped_share`` of the window.
 
     Args:
         telemetry: the trial's samples.
         window: its measured window.
-        max_foreign_share: above it the trial is INVALID.
+        max_foreign_share: a larger share makes the trial INVALID.
     """
-    invalid_first = [*_throttled(telemetry, window), *_foreign_load(telemetry, window, max_foreign_share)]
-    return [*invalid_first, *_power_capped(telemetry, window)]
+    return [
+        *_throttled(telemetry, window),
+        *_foreign_load(telemetry, window, max_foreign_share),
+        *_power_capped(telemetry, window),
+    ]
 
 
 def _foreign_load(telemetry: Sequence[TelemetryRecord], window: Window, limit: float) -> Iterator[Finding]:
@@ -55,5 +58,5 @@ def _throttled(telemetry: Sequence[TelemetryRecord], window: Window) -> Iterator
 
 def _power_capped(telemetry: Sequence[TelemetryRecord], window: Window) -> Iterator[Finding]:
     for gpu in held_back(telemetry, window):
-        if gpu.power_capped_share > _MOST:
+        if gpu.power_capped_share > _MAX_CAPPED_SHARE:
             yield warning(FindingCode.POWER_CAPPED, gpu=gpu.gpu, capped_share=gpu.power_capped_share)

@@ -1,4 +1,4 @@
-"""Whether the client was on time in one trial: rules of its verdict, as pure functions over its log."""
+"""Whether the client kept to its schedule: rules of the verdict, as pure functions over a trial's log."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,29 +8,29 @@ from results.metrics import latency
 from results.records import RequestRecord, TelemetryRecord
 
 MAX_LATE_S = 0.005
-"""A request of an open loop that is sent later than this is late;"""
+"""A request of an open loop that is sent this much after its planned time is late."""
 MAX_LATE_SHARE = 0.01
-"""more than this share of them is too much;"""
-FORGIVEN = 2
-"""so many are forgiven in any trial: one hiccup of a machine delays neighbours alike."""
+"""Largest share of late requests."""
+MAX_LATE_REQUESTS = 2
+"""Late requests that any trial may have: one hiccup of the machine delays neighbouring requests together."""
 MAX_RATE_ERROR = 0.005
-"""By this share the rate at which requests were sent may differ from the plan's."""
+"""Largest relative difference between the actual and the planned send rate."""
 MIN_STALL_S = 0.001
-"""Loop lag below this is no stall; what it adds to latencies is part of the client's calibrated error."""
+"""Loop lag below this is not a stall: the client's calibrated error includes it."""
 
 
 def stalled(
     telemetry: Iterable[TelemetryRecord], typical_s: Iterable[float | None], max_error_share: float
 ) -> Finding | None:
-    """A worker whose loop was late stamped what came meanwhile late, by up to as much.
+    """A worker whose event loop lagged, so that it stamped incoming chunks late by up to that lag.
 
-    The 99th percentile of the worst worker's lateness may be :data:`MIN_STALL_S`, or ``max_error_share`` of the
-    shortest typical latency.
+    The worst worker's 99th percentile lag may reach :data:`MIN_STALL_S`, or ``max_error_share`` of the smallest typical
+    latency.
 
     Args:
         telemetry: of the trial.
-        typical_s: what the trial's latencies are of the order of: its median TTFT, its mean gap between chunks.
-        max_error_share: as the experiment's ``client.max_error_share``.
+        typical_s: typical latencies of the trial in seconds: its median TTFT, its mean gap between chunks.
+        max_error_share: the experiment's ``client.max_error_share``.
     """
     lags_s = [
         value
@@ -47,7 +47,7 @@ def stalled(
 
 
 def off_schedule(requests: Sequence[RequestRecord]) -> list[Finding]:
-    """An open loop that did not keep its schedule is none.
+    """Late requests, or a wrong send rate: an open loop must keep its schedule.
 
     Args:
         requests: of one open loop, under load.
@@ -57,7 +57,7 @@ def off_schedule(requests: Sequence[RequestRecord]) -> list[Finding]:
         return []
     findings: list[Finding] = []
     late = sum(lag_s > MAX_LATE_S for _, lag_s in sent)
-    if late > max(FORGIVEN, MAX_LATE_SHARE * len(sent)):
+    if late > max(MAX_LATE_REQUESTS, MAX_LATE_SHARE * len(sent)):
         findings.append(invalid(FindingCode.CLIENT_LATE, late_share=late / len(sent), send_lag_s=MAX_LATE_S))
     planned_s = _span_s(due_ns / 1e9 for due_ns, _ in sent)
     took_s = _span_s(due_ns / 1e9 + lag_s for due_ns, lag_s in sent)

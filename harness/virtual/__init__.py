@@ -1,12 +1,12 @@
-"""A virtual world: whole runs, searches and gates in virtual time, through the product's own code.
+"""A simulated world: whole runs, searches and gates in virtual time, through the harness's real code.
 
-There is no process, socket, thread or wait; the same seeds give the same bytes. Engines are models
-(:class:`VirtualEngine`) that keep the truth of every request they served (:class:`Served`).
+It uses no processes, sockets, threads or waiting, and equal seeds give equal bytes. Simulated engines
+(:class:`VirtualEngine`) record the true timing of every request they served (:class:`Served`).
 """
 
 from harness.virtual.draws import Exponential, Fixed, PerToken, Whole
 from harness.virtual.engine import Death, Fault, VirtualEngine
-from harness.virtual.running import (
+from harness.virtual.runs import (
     gate_in,
     run_in,
     search_in,

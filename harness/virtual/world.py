@@ -1,4 +1,4 @@
-"""The twin of this machine in virtual time: engines, client, telemetry and clock in one process, on one loop."""
+"""A simulated machine in virtual time: engines, client, telemetry and clock in one process, on one event loop."""
 
 import asyncio
 import contextlib
@@ -35,24 +35,24 @@ from workloads import Tokenizer, tokenizer_at
 T = TypeVar("T")
 P = ParamSpec("P")
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-"""When virtual time begins."""
+"""Start of virtual time."""
 MEMORY_BYTES = 1 << 34
-"""What is free on a machine that is none."""
+"""Free memory of the virtual machine."""
 EXACT = ClientError(requests=1, chunks_per_s=1e9, by_metric={}, send_lag_s=0.0, cpu_s=0.0)
-"""A client that stamps everything when it happens, which the virtual one does."""
+"""Error of a client whose timestamps are exact, as those of the virtual client are."""
 
 
 class VirtualWorld:
-    """A :class:`~harness.conduct.world.World` that costs no time: runs take milliseconds and give the same bytes again.
+    """A :class:`~harness.conduct.world.World` in virtual time: runs take milliseconds and are reproducible to the byte.
 
     Args:
         engines: by the labels of the experiments.
-        seed: of all that is drawn here; the traffic's is the experiment's.
-        client_error: what a calibration finds.
-        probes: what telemetry samples.
+        seed: of the engines' random draws; the traffic has the experiment's seed.
+        client_error: result of every calibration.
+        probes: sampled by telemetry.
 
     Attributes:
-        sites: the engines of the last run, by label, with the truth of what they served.
+        sites: the engines of the last run by label, with the true timings of the requests they served.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class VirtualWorld:
         self.sites: dict[str, Site] = {}
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """On a loop whose time jumps, and begins where that of the last run ended."""
+        """Run on an event loop in virtual time, which continues from the end of the last run."""
         self._runs += 1
         self.sites = {
             label: Site(engine, f"{self._seed}/{self._runs}/{label}") for label, engine in self._engines.items()
@@ -93,31 +93,31 @@ class VirtualWorld:
         return EPOCH + timedelta(seconds=self._time_s())
 
     def run_id(self, name: str) -> str:
-        """Of the time of day and a number."""
+        """A run id from virtual time and a counter."""
         self._ids += 1
         return f"{self.now_utc():%Y%m%d-%H%M%S}-{name}-{self._ids:08x}"
 
     def provenance(self) -> Provenance:
-        """A machine that is none; no process has its id."""
+        """A virtual machine; no process has pid 0."""
         return Provenance(0, "virtual", None, None, {"cpu": "virtual", "cores": 1, "gpus": None})
 
     def on_termination(self, callback: Callable[[], object]) -> None:
-        """No signal comes."""
+        """Ignore the callback: there are no signals."""
 
     async def in_thread(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """At once: it takes no virtual time."""
+        """Run the work at once, in no virtual time."""
         return work(*args, **kwargs)
 
     async def model(self, config: ModelConfig, fetching: Fetching) -> Model:  # noqa: ARG002
-        """A name."""
+        """A model without files."""
         return Model(config.name or "virtual")
 
     def tokenizer(self, config: ModelConfig, model: Model) -> Tokenizer:  # noqa: ARG002
-        """The one that the experiment names, else one in memory."""
+        """The experiment's tokenizer, else one in memory with a token per word."""
         return tokenizer_at(config.tokenizer) if config.tokenizer else word_tokenizer()
 
     def build(self, engine: Engine) -> dict[str, Any]:  # noqa: ARG002
-        """There is no code."""
+        """An empty build: virtual engines have no code."""
         return {}
 
     @contextlib.asynccontextmanager
@@ -129,7 +129,7 @@ class VirtualWorld:
         port: int | None,  # noqa: ARG002
         log: Path,
     ) -> AsyncGenerator[EngineUnderTest]:
-        """The engine's virtual twin."""
+        """Start the virtual engine with this label."""
         if not isinstance(engine.dialect, OpenAiDialect):
             raise BadExperiment(f"engine '{label}': virtual engines speak OpenAI's API, {engine.adapter} does not")
         site = self._site(label)
@@ -158,15 +158,15 @@ class VirtualWorld:
         yield Fleet([VirtualWorkerHost(VirtualEnvironment(self._servers))], self.now_ns, self.in_thread)
 
     def fleet(self, client: ClientConfig) -> AbstractAsyncContextManager[Fleet]:  # noqa: ARG002
-        """One worker, in this process."""
+        """A client with one worker in this process."""
         return self._client()
 
     def sampler(self) -> AbstractAsyncContextManager[Telemetry]:
-        """Of the world's probes."""
+        """A sampler of the world's probes."""
         return contextlib.nullcontext(VirtualSampler(self._probes))
 
     async def calibrate(self, fleet: Fleet, shape: Shape, transport: str) -> ClientError:  # noqa: ARG002
-        """What the world was told."""
+        """The client error that the world was given."""
         return self._client_error
 
     async def check_quality(
@@ -180,7 +180,7 @@ class VirtualWorld:
         tokenizer: Tokenizer,
         planner: TrafficPlanner,
     ) -> None:
-        """Nothing: there is no model that could be compared with."""
+        """Do nothing: there is no reference model."""
 
     async def _timed(self, coroutine: Coroutine[Any, Any, T]) -> T:
         self._loop = asyncio.get_running_loop()
@@ -198,19 +198,19 @@ class VirtualWorld:
 
     def _site(self, label: str) -> Site:
         if label not in self.sites:
-            raise BadExperiment(f"the virtual world has no engine '{label}'; it has {', '.join(self.sites)}")
+            raise BadExperiment(f"the virtual world has no engine '{label}'; choose from {', '.join(self.sites)}")
         return self.sites[label]
 
     def _cache_of(self, site: Site, url: str) -> PrefixCache | None:
-        """Two engines at one address share it."""
+        """The prefix cache at an address, which engines at the same address share; None if the engine has none."""
         blocks = site.engine.cache_block_tokens
         return None if blocks is None else self._caches.setdefault(url, PrefixCache(blocks))
 
     async def _ready(self, site: Site) -> None:
-        """Wait for the start.
+        """Wait until the engine is ready.
 
         Raises:
-            EngineDied: it ends before it is ready.
+            EngineDied: it dies first.
         """
         await asyncio.sleep(site.engine.start_s)
         for death in site.engine.deaths:

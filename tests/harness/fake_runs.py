@@ -1,4 +1,4 @@
-"""A whole run of the harness against a fake engine: one repeat, one level, no settling, no more than is measured."""
+"""Whole runs of the harness against a fake engine: one repeat, one level, no warm-up."""
 
 import asyncio
 from pathlib import Path
@@ -8,7 +8,7 @@ import results
 from harness.conduct.run import create_run, run_experiment
 from harness.conduct.world import inside
 from harness.experiment.config import experiment_from
-from harness.virtual.running import QUIET
+from harness.virtual.runs import QUIET
 from results.records import Phase, RequestRecord
 from results.run import Trial
 from tests.engines.fakes.answers import Answering, by_tokenizer
@@ -17,7 +17,7 @@ from tests.harness.in_process import InProcess
 from tests.workloads.small_tokenizers import checkpoint
 
 SHORT = {"ramp_s": 0.1, "duration_s": 0.3, "warm_up_s": 0.0, "max_foreign_share": 1.0}
-"""Enough for a trial to be VALID, whatever else the machine is doing."""
+"""A trial that is VALID even on a busy machine."""
 
 
 def tokenizer(tmp_path: Path) -> Path:
@@ -27,7 +27,7 @@ def tokenizer(tmp_path: Path) -> Path:
 
 
 async def measured_run(tmp_path: Path, engine: dict[str, Any], *, samples: bool = False, **changes: Any) -> results.Run:
-    """Run one engine to the end of one trial, with the telemetry's process where ``samples`` says so."""
+    """Run one trial of one engine; ``samples`` turns telemetry on."""
     data: dict[str, Any] = {
         "name": "t",
         "repeats": 1,
@@ -48,14 +48,14 @@ async def measured_run(tmp_path: Path, engine: dict[str, Any], *, samples: bool 
 
 
 def attached_run(tmp_path: Path, fake: Answering, adapter: str, **changes: Any) -> results.Run:
-    """The same against a fake that runs already, and counts prompts as the tokenizer does unless it is told how."""
+    """As :func:`measured_run`, with a fake server, which counts tokens by the tokenizer unless configured otherwise."""
     if fake.counts_words:
         fake.count = by_tokenizer(tokenizer(tmp_path))
-    side = {"adapter": adapter, **changes.pop("engine", {})}
+    config = {"adapter": adapter, **changes.pop("engine", {})}
 
     async def scene() -> results.Run:
         async with running(fake) as url:
-            return await measured_run(tmp_path, {**side, "url": url}, **changes)
+            return await measured_run(tmp_path, {**config, "url": url}, **changes)
 
     return asyncio.run(scene())
 

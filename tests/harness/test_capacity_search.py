@@ -1,4 +1,4 @@
-"""The search of one engine, trial after trial, without an engine: trials are written as a harness would leave them."""
+"""The capacity search of one engine, trial by trial; the test writes the trials that a harness would have stored."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,19 +39,19 @@ DATA: dict[str, Any] = {
     ],
     "trial": {"duration_s": 10.0},
 }
-Said = tuple[Sequence[RequestRecord], list[Finding]]
-"""The requests of a trial, and why it is INVALID."""
-Engine = Callable[[float], Said]
+TrialResult = tuple[Sequence[RequestRecord], list[Finding]]
+"""The requests of a trial, and its invalidating findings."""
+Engine = Callable[[float], TrialResult]
 
 
-def of_latency(ttft_ms: float, count: int = 80) -> Said:
+def of_latency(ttft_ms: float, count: int = 80) -> TrialResult:
     return [request(10 * i, [10 * i + ttft_ms + j for j in range(5)], sent=10 * i) for i in range(count)], []
 
 
 def queue(capacity: float, rng: np.random.Generator, cv: float = 0.02) -> Engine:
-    """TTFT of 20 ms alone, twice that at half of the capacity; beyond it a growing queue."""
+    """TTFT is 20 ms when idle and doubles at half the capacity; above the capacity the queue grows."""
 
-    def engine(rate: float) -> Said:
+    def engine(rate: float) -> TrialResult:
         load = rate / (capacity * float(np.exp(rng.normal(0, cv))))
         return of_latency(20 / (1 - load)) if load < 1 else ([], [void(FindingCode.SATURATED)])
 
@@ -59,7 +59,7 @@ def queue(capacity: float, rng: np.random.Generator, cv: float = 0.02) -> Engine
 
 
 class HalfMinutes(VirtualWorld):
-    """Each event comes 30 s after the one before."""
+    """A clock that advances 30 s per event."""
 
     events = -1
 
@@ -69,11 +69,11 @@ class HalfMinutes(VirtualWorld):
 
 
 class Scene:
-    """A search whose trials are written here."""
+    """A search whose trials the test writes."""
 
-    def __init__(self, tmp_path: Path, slo: str = "ttft_p50<100ms", world: World | None = None, **asked):
+    def __init__(self, tmp_path: Path, slo: str = "ttft_p50<100ms", world: World | None = None, **options):
         experiment = experiment_from(DATA, "t")
-        config = search_config(experiment, slo, **asked)
+        config = search_config(experiment, slo, **options)
         self.run = create_run(experiment, tmp_path, search=config)
         self.requests = 1000
         preparation: Any = SimpleNamespace(experiment=experiment, planner=SimpleNamespace(traffic=self.traffic))
@@ -84,17 +84,17 @@ class Scene:
         planned = min(self.requests, round((load.rate_per_s or 0) * 10))
         return SimpleNamespace(record=SimpleNamespace(requests=planned))
 
-    def play(self, engine: Engine, most: int = 99) -> EngineSearch:
-        """Run the search to its end, or for so many trials."""
-        while most and (planned := self.next()) is not None:
+    def search(self, engine: Engine, max_trials: int = 99) -> EngineSearch:
+        """Run the search to its end, or for `max_trials` trials."""
+        while max_trials and (planned := self.next()) is not None:
             load = planned.plan.load
             self.finish(planned.plan, *engine(load.rate_per_s or float(load.concurrency or 0)))
-            most -= 1
+            max_trials -= 1
         self.next()
         return self.stored
 
     def next(self) -> TrialPlanned | None:
-        """The next trial that is chosen; None where none is."""
+        """The next trial that the policy chooses; None if it is done."""
         while not isinstance(decision := self.policy.next(self.writer.log), Done):
             assert decision == self.policy.next(self.writer.log), "the same log gives the same decision"
             if isinstance(decision, TrialPlanned):
@@ -127,19 +127,19 @@ class Scene:
 def test_it_finds_the_rate_at_which_the_bound_is_reached(tmp_path: Path):
     """A queue of 20 / (1 - load) ms reaches 100 ms at 80 % of its capacity."""
     scene = Scene(tmp_path)
-    found = scene.play(queue(25.0, np.random.default_rng(1)))
-    assert found.ended is Ended.KNOWN
-    assert (found.low or 0) <= 20.0 <= (found.high or 0)
-    assert (found.high or 0) / (found.low or 1) < 1.12
-    assert [attempt.level for attempt in found.attempts[:4]] == pytest.approx([1, 2, 4, 8], rel=0.03)
-    overloaded = [attempt for attempt in found.attempts if attempt.level > 26]
+    search = scene.search(queue(25.0, np.random.default_rng(1)))
+    assert search.ended is Ended.KNOWN
+    assert (search.low or 0) <= 20.0 <= (search.high or 0)
+    assert (search.high or 0) / (search.low or 1) < 1.12
+    assert [attempt.level for attempt in search.attempts[:4]] == pytest.approx([1, 2, 4, 8], rel=0.03)
+    overloaded = [attempt for attempt in search.attempts if attempt.level > 26]
     assert overloaded
     assert {(attempt.kept, attempt.margin) for attempt in overloaded} == {(False, None)}
 
 
-def test_the_run_is_an_ordinary_one_whose_plan_grew(tmp_path: Path):
+def test_a_search_run_plans_the_trials_it_ran(tmp_path: Path):
     scene = Scene(tmp_path)
-    scene.play(queue(25.0, np.random.default_rng(1)))
+    scene.search(queue(25.0, np.random.default_rng(1)))
     run = results.load(scene.run.path)
     assert [trial.record.id for trial in run.finished] == [plan.id for plan in run.manifest.trials]
     assert [trial.record.order for trial in run.finished] == list(range(1, len(run.finished) + 1))
@@ -148,76 +148,76 @@ def test_the_run_is_an_ordinary_one_whose_plan_grew(tmp_path: Path):
     assert {plan.repeat for plan in run.manifest.trials} == {1}, "no rate twice: each has traffic of its own"
 
 
-def test_levels_of_a_closed_loop_are_whole_and_repeated(tmp_path: Path):
+def test_concurrency_levels_are_integers_and_repeat(tmp_path: Path):
     scene = Scene(tmp_path, over=Over.CONCURRENCY, low=1, high=64)
     rng = np.random.default_rng(2)
-    found = scene.play(lambda slots: of_latency(99.0 * float(np.exp(rng.normal(0, 0.02))) if slots < 7 else 101.0))
-    assert {attempt.level for attempt in found.attempts} <= {float(n) for n in range(65)}
+    search = scene.search(lambda slots: of_latency(99.0 * float(np.exp(rng.normal(0, 0.02))) if slots < 7 else 101.0))
+    assert {attempt.level for attempt in search.attempts} <= {float(n) for n in range(65)}
     assert max(plan.repeat for plan in results.load(scene.run.path).manifest.trials) > 1
-    assert len({attempt.trial for attempt in found.attempts}) == len(found.attempts)
+    assert len({attempt.trial for attempt in search.attempts}) == len(search.attempts)
 
 
 @pytest.mark.parametrize(("trials", "minutes"), [(5, None), (20, 2.0)])
-def test_a_budget_ends_it_with_what_is_known(tmp_path: Path, trials: int, minutes: float | None):
+def test_a_spent_budget_keeps_the_interval(tmp_path: Path, trials: int, minutes: float | None):
     scene = Scene(tmp_path, world=HalfMinutes({}), trials=trials, minutes=minutes)
-    found = scene.play(queue(25.0, np.random.default_rng(3)))
-    assert found.ended is (Ended.TRIALS if minutes is None else Ended.MINUTES)
-    assert len(found.attempts) == (5 if minutes is None else 4), "30 s each, from the first one's start"
-    assert (found.low or 0) < 20.0 < (found.high or 99.0)
+    search = scene.search(queue(25.0, np.random.default_rng(3)))
+    assert search.ended is (Ended.TRIALS if minutes is None else Ended.MINUTES)
+    assert len(search.attempts) == (5 if minutes is None else 4), "30 s each, from the first one's start"
+    assert (search.low or 0) < 20.0 < (search.high or 99.0)
 
 
-def test_rates_whose_trials_plan_too_few_requests_are_left_out_unrun(tmp_path: Path):
-    """p90 needs 64 requests: 10 s at 6.4 a second."""
+def test_rates_that_plan_too_few_requests_are_skipped(tmp_path: Path):
+    """p90 needs 64 requests: 10 s at 6.4 per second."""
     scene = Scene(tmp_path, "ttft_p90<100ms")
-    found = scene.play(queue(25.0, np.random.default_rng(4)))
-    assert min(attempt.level for attempt in found.attempts) == pytest.approx(6.4, rel=0.02)
-    assert found.skip is not None
-    assert found.skip.needed_requests == 64
-    assert (found.low or 0) <= 20.0 <= (found.high or 0)
+    search = scene.search(queue(25.0, np.random.default_rng(4)))
+    assert min(attempt.level for attempt in search.attempts) == pytest.approx(6.4, rel=0.02)
+    assert search.skip is not None
+    assert search.skip.needed_requests == 64
+    assert (search.low or 0) <= 20.0 <= (search.high or 0)
 
 
-def test_where_no_rate_has_requests_enough_nothing_is_known(tmp_path: Path):
+def test_no_answer_if_every_rate_plans_too_few_requests(tmp_path: Path):
     scene = Scene(tmp_path, "ttft_p99<100ms")
     scene.requests = 500
-    found = scene.play(lambda _: pytest.fail("no trial is worth its time"))
-    assert (found.ended, found.attempts, found.has_level) == (Ended.NO_EVIDENCE, [], False)
-    assert found.skip is not None
-    assert skip_text(Over.RATE, found.skip) == "up to 64/s: 500 requests are planned, 662 are needed"
+    search = scene.search(lambda _: pytest.fail("no trial is worth its time"))
+    assert (search.ended, search.attempts, search.has_level) == (Ended.NO_EVIDENCE, [], False)
+    assert search.skip is not None
+    assert skip_text(Over.RATE, search.skip) == "up to 64/s: 500 requests are planned, 662 are needed"
 
 
-def test_a_closed_loop_that_had_too_few_goes_on_above(tmp_path: Path):
+def test_a_closed_loop_with_too_few_requests_searches_higher(tmp_path: Path):
     scene = Scene(tmp_path, "ttft_p90<100ms", over=Over.CONCURRENCY, low=1, high=64)
-    found = scene.play(lambda slots: of_latency(50.0 if slots < 10 else 200.0, 40 if slots < 3 else 80))
-    assert [(attempt.level, attempt.kept) for attempt in found.attempts[:3]] == [(1, None), (2, None), (3, True)]
-    assert (found.low or 0) <= 9 <= (found.high or 0)
-    (miss,) = found.attempts[0].misses
+    search = scene.search(lambda slots: of_latency(50.0 if slots < 10 else 200.0, 40 if slots < 3 else 80))
+    assert [(attempt.level, attempt.kept) for attempt in search.attempts[:3]] == [(1, None), (2, None), (3, True)]
+    assert (search.low or 0) <= 9 <= (search.high or 0)
+    (miss,) = search.attempts[0].misses
     assert (miss.metric, miss.value.value) == ("ttft_p90_s", None)
 
 
-def test_a_level_without_evidence_is_tried_again_once_then_the_search_goes_on_below(tmp_path: Path):
+def test_a_level_without_evidence_is_repeated_once_then_searched_below(tmp_path: Path):
     late = [void(FindingCode.CLIENT_LATE)]
     scene = Scene(tmp_path)
-    found = scene.play(lambda rate: of_latency(30.0) if rate < 10 else ([], late))
-    none = [attempt.level for attempt in found.attempts if attempt.kept is None]
+    search = scene.search(lambda rate: of_latency(30.0) if rate < 10 else ([], late))
+    none = [attempt.level for attempt in search.attempts if attempt.kept is None]
     assert none == pytest.approx([16, 16, 11.4, 11.4], rel=0.03)
-    assert (found.low, found.open_above, found.ended) == (pytest.approx(9.6, rel=0.03), True, Ended.KNOWN)
-    assert found.skip is not None
-    text = skip_text(Over.RATE, found.skip)
+    assert (search.low, search.open_above, search.ended) == (pytest.approx(9.6, rel=0.03), True, Ended.KNOWN)
+    assert search.skip is not None
+    text = skip_text(Over.RATE, search.skip)
     assert text.startswith("not above 9.")
     assert sentence(late[0]) in text
 
 
-def test_a_client_that_is_never_fit_ends_it(tmp_path: Path):
+def test_a_search_ends_if_no_trial_is_evidence(tmp_path: Path):
     scene = Scene(tmp_path)
-    found = scene.play(lambda _: ([], [void(FindingCode.THROTTLED)]))
-    assert (len(found.attempts), found.ended, found.has_level) == (2, Ended.NO_EVIDENCE, False)
+    search = scene.search(lambda _: ([], [void(FindingCode.THROTTLED)]))
+    assert (len(search.attempts), search.ended, search.has_level) == (2, Ended.NO_EVIDENCE, False)
 
 
-def test_what_is_known_is_stored_after_each_trial(tmp_path: Path):
+def test_the_interval_is_stored_after_each_trial(tmp_path: Path):
     scene = Scene(tmp_path)
-    found = scene.play(queue(25.0, np.random.default_rng(5)), most=3)
-    assert (len(found.attempts), found.ended) == (3, None)
-    assert found.has_level
+    search = scene.search(queue(25.0, np.random.default_rng(5)), max_trials=3)
+    assert (len(search.attempts), search.ended) == (3, None)
+    assert search.has_level
     reason = "a, repeat 1: it ended by signal 9"
     scene.writer.append(EngineLost(engine="a", turn=1, reason=reason, given_up=True))
     assert (scene.stored.ended, scene.stored.lost) == (Ended.ENGINE, reason)
@@ -247,13 +247,13 @@ def judged(findings: list[Finding], ttft: Value, itl: Value = Value(0.02)) -> At
         ([FindingCode.CACHE_NOT_COLD], None),
     ],
 )
-def test_what_an_invalid_trial_says(codes: list[FindingCode], kept: bool | None):
+def test_judging_an_invalid_trial(codes: list[FindingCode], kept: bool | None):
     findings = [void(code) for code in codes]
     attempt = judged([*findings, remark(FindingCode.OUTPUT_LENGTH)], Value(0.1))
     assert (attempt.kept, attempt.margin, attempt.findings, attempt.misses) == (kept, None, findings, [])
 
 
-def test_what_a_valid_trial_says():
+def test_judging_a_valid_trial():
     kept = judged([remark(FindingCode.OUTPUT_LENGTH)], Value(0.25))
     assert kept.kept is True
     assert kept.margin == pytest.approx(np.log(1.5)), "of the objective that is kept least"
@@ -269,15 +269,15 @@ def test_what_a_valid_trial_says():
     assert (half.margin, half.misses) == (None, [Miss("itl_p50<30ms", "itl_p50_s", Value(0.04))])
 
 
-def test_a_percentile_among_failed_requests_is_not_kept():
-    """It is worse than any number, and no want of observations."""
+def test_a_percentile_among_failed_requests_violates_its_bound():
+    """The value is known to be worse than any bound; it does not lack observations."""
     among = absent("p99 lies among the 9 failed of 700 requests", Absence.AMONG_FAILURES)
     attempt = judged([], among)
     assert (attempt.kept, attempt.margin) == (False, None)
     assert attempt.misses == [Miss("ttft_p99<500ms", "ttft_p99_s", among)]
 
 
-def test_requests_that_percentiles_need():
+def test_requests_needed_by_percentiles():
     assert requests_needed(objectives("ttft_p99<1s,itl_p99<1s")) == 662
     assert requests_needed(objectives("itl_p99<1s")) == 1, "an answer has many tokens"
     assert requests_needed(objectives("e2e_p90<1s,tpot_p50<1s")) == 64
@@ -288,6 +288,6 @@ def test_failed_requests_are_seen_by_their_count(tmp_path: Path):
     requests, _ = of_latency(20.0)
     failed = [msgspec.structs.replace(one, outcome=Outcome.TIMEOUT) for one in requests[:1]]
     scene = Scene(tmp_path, "failures<=0")
-    found = scene.play(lambda rate: ([*failed, *requests[1:]], []) if rate > 5 else (requests, []))
-    assert (found.low or 0) <= 5.0 <= (found.high or 0) * 1.01
-    assert {attempt.margin for attempt in found.attempts} == {None}
+    search = scene.search(lambda rate: ([*failed, *requests[1:]], []) if rate > 5 else (requests, []))
+    assert (search.low or 0) <= 5.0 <= (search.high or 0) * 1.01
+    assert {attempt.margin for attempt in search.attempts} == {None}

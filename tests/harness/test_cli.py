@@ -34,7 +34,7 @@ def in_process(*arguments: str) -> int:
 
 
 def bars_of(module: str, *arguments: str) -> dict[str, dict[str, object]]:
-    """Run a benchmark as a stranger would and return its last line."""
+    """Run a benchmark script as a user would, and return its last line."""
     argv = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.stdout, done.stderr
@@ -76,15 +76,15 @@ def test_bench_of_an_address_where_nothing_listens_is_one_line(capsys: pytest.Ca
     assert capsys.readouterr().err.startswith(f"bakeoff: {url} cannot be reached: ")
 
 
-@pytest.mark.parametrize("words", [("--model", "m", "--no-enable-prefix-caching"), ("--help",)])
-def test_serve_passes_every_option_to_the_engine(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("arguments", [("--model", "m", "--no-enable-prefix-caching"), ("--help",)])
+def test_serve_passes_every_option_to_the_engine(arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
     started: list[str] = []
     monkeypatch.setattr(os, "execv", lambda _, argv: started.extend(argv))
-    in_process("serve", *words)
-    assert started == [sys.executable, "-m", "reference_engine", "serve", *words]
+    in_process("serve", *arguments)
+    assert started == [sys.executable, "-m", "reference_engine", "serve", *arguments]
 
 
-def test_lists(capsys: pytest.CaptureFixture[str]):
+def test_list_commands(capsys: pytest.CaptureFixture[str]):
     assert in_process("engines", "list") == 0
     assert in_process("models", "list") == 0
     assert in_process("workloads", "list") == 0
@@ -94,7 +94,7 @@ def test_lists(capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (("report", "/no/such/run"), "is not a run folder"),
         (("compare", "/no/such/run", "/nor/this"), "is not a run folder"),
@@ -104,15 +104,15 @@ def test_lists(capsys: pytest.CaptureFixture[str]):
         (("run",), "see bakeoff --help"),
     ],
 )
-def test_mistakes_are_one_line_on_stderr(arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]):
+def test_mistakes_are_one_line_on_stderr(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]):
     assert in_process(*arguments) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.count("\n") == 1
-    assert words in printed.err
+    assert message in printed.err
 
 
-def test_what_cannot_be_written_is_one_line_and_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_unwritable_output_is_one_line_and_exit_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
     arguments = ("--engine", "openai", "--url", "http://127.0.0.1:9", "--model", "m", "--tokenizer", str(tmp_path))
     assert in_process("bench", *arguments, "--concurrency", "1", "--out", str(tmp_path / "file" / "runs")) == 3
@@ -121,7 +121,7 @@ def test_what_cannot_be_written_is_one_line_and_3(tmp_path: Path, capsys: pytest
     assert "cannot make the folder" in printed
 
 
-def test_a_page_that_cannot_be_written_costs_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_an_unwritable_page_still_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = build_run(tmp_path, Sheet(finished=1))
     (run / "report.html").mkdir()
     assert in_process("report", str(run)) == 3
@@ -200,6 +200,6 @@ def test_report_and_compare_read_what_bench_measured(tmp_path: Path, capsys: pyt
 
 @pytest.mark.model
 def test_killing_the_harness_loses_nothing(model_folder: Path):
-    """Once; make nightly kills harnesses, engines and writers at many instants."""
+    """Kills once; make nightly kills harnesses, engines and writers at many instants."""
     bars = bars_of("crash.harness_killed", "--instants", "1", "--model", str(model_folder))
     assert [name for name, bar in bars.items() if not bar["pass"]] == []

@@ -1,4 +1,4 @@
-"""An engine that cannot be told a JSON schema is refused where the workload has one, before anything starts."""
+"""An engine without JSON schema support is refused before anything starts, if the workload has schemas."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def at(adapter: str, **options: Any) -> Any:
     ],
     ids=lambda value: getattr(value, "name", ""),
 )  # fmt: skip
-def test_who_can_be_told_a_schema(dialect: Dialect, held: set[Turn]) -> None:
+def test_dialects_that_support_a_json_schema(dialect: Dialect, held: set[Turn]) -> None:
     assert {turn for turn in (CHAT, COMPLETION) if holds_to_schema(dialect.request, turn)} == held
 
 
@@ -57,17 +57,17 @@ def test_the_refusal_names_engine_workload_and_what_to_do() -> None:
     with pytest.raises(BadExperiment) as refused:
         refuse_unmet(engines, [CHAT], "structured-output")
     assert str(refused.value) == (
-        "engine 'slow' cannot hold chats to a JSON schema, which workload 'structured-output' asks; "
-        "leave the engine out, or choose another workload or api"
+        "engine 'slow' cannot hold chats to a JSON schema, which workload 'structured-output' needs; "
+        "remove the engine, or choose another workload or api"
     )
 
 
-def test_it_depends_on_the_api() -> None:
+def test_the_refusal_depends_on_the_api() -> None:
     refuse_unmet({"tgi": at("tgi", api="openai")}, [CHAT], "mine")
     with pytest.raises(BadExperiment, match="engine 'tgi' cannot hold completions to a JSON schema"):
         refuse_unmet({"tgi": at("tgi", api="openai")}, [COMPLETION], "mine")
 
 
-def test_a_workload_without_schemas_refuses_nobody() -> None:
+def test_a_workload_without_schemas_refuses_no_engine() -> None:
     free = [Turn(9, 3, messages=CHAT.messages), Turn(3, 5, prompt="one two three")]
     refuse_unmet({"a": at("anthropic"), "b": at("transformers")}, free, "chat")

@@ -1,4 +1,4 @@
-"""Two engines, of which the first misbehaves: the failure has a name, and the others go on.
+"""Two engines, of which the first fails: the failure is identified, and the other engine continues.
 
 Once with processes: both are Quill, the imaginary engine of docs/adapters.md. The same in large, with deadlines, is
 ``benchmarks/engines/life_cycle.py``; what a launch can fail of is in ``tests/engines/test_engines_launcher.py``. What a
@@ -20,7 +20,7 @@ from engines import registry
 from harness.conduct.run import create_run, run_experiment
 from harness.experiment.config import experiment_from
 from harness.virtual import Death, Fault, VirtualEngine, virtual_experiment, virtual_run
-from harness.virtual.running import QUIET
+from harness.virtual.runs import QUIET
 from results.findings import FindingCode, invalid
 from results.frames import FrameLog
 from results.records import Phase, RunStatus, StreamRecord, Verdict
@@ -77,7 +77,7 @@ async def struck(tmp_path: Path, *strikes: Strike) -> RunFolder:
 
 
 def measured(trial: Path) -> int:
-    """Measured requests that have ended so far."""
+    """Number of measured requests that have ended so far."""
     streams = (stream for log in trial.glob("*.frames") for stream in FrameLog(log, StreamRecord))
     return sum(stream.phase is Phase.MEASURED for stream in streams)
 
@@ -131,8 +131,8 @@ def test_an_engine_that_dies_in_every_trial_is_started_for_each(tmp_path: Path) 
     assert len(list((run.path / "engines").glob("bad-*.log"))) == 2
 
 
-def test_an_engine_that_dies_before_every_trial_is_not_started_for_ever(tmp_path: Path) -> None:
-    """It dies of what it is sent to settle."""
+def test_an_engine_that_dies_before_every_trial_is_given_up(tmp_path: Path) -> None:
+    """It dies during warm-up."""
     run, verdicts = played(tmp_path, VirtualEngine(deaths=(Death(after_requests=2),)), warm_up_s=6.0)
     assert verdicts == {"r1-good-1": GOOD, "r1-good-2": GOOD}
     assert (run.manifest.failure or "").count("ended by itself (exit status 1)") == 1
@@ -146,7 +146,7 @@ def test_an_engine_that_does_not_start_is_given_up_and_the_other_goes_on(tmp_pat
     assert verdicts == {"r1-good-1": GOOD, "r1-good-2": GOOD}
 
 
-def test_an_engine_that_refuses_every_request_is_told_by_its_own_words(tmp_path: Path) -> None:
+def test_refused_requests_quote_the_engines_error(tmp_path: Path) -> None:
     run, verdicts = played(tmp_path, VirtualEngine(faults={Fault.HTTP_500: 1.0}))
     assert verdicts == {"r1-bad-1": VOID, "r1-bad-2": VOID, "r1-good-1": GOOD, "r1-good-2": GOOD}
     for trial in run.finished[:2]:

@@ -19,13 +19,13 @@ GOOD: dict[str, Any] = {
 }
 
 
-def made(**changes: Any) -> Experiment:
+def build(**changes: Any) -> Experiment:
     return experiment_from({**GOOD, **changes}, "x.toml")
 
 
 def test_the_demo_experiment_is_good():
     experiment = load_experiment(Path("harness/demo.toml"))
-    assert [side.shown for side in experiment.engines] == ["reference", "transformers"]
+    assert [engine.name for engine in experiment.engines] == ["reference", "transformers"]
     assert [load.label for load in experiment.loads] == ["c=4", "poisson 2/s"]
     assert experiment.repeats == 3
 
@@ -38,7 +38,7 @@ def test_experiments_of_the_repository_are_good(path: Path):
 
 
 def test_every_second_repeat_has_the_reverse_order():
-    plan = made(repeats=3).plan()
+    plan = build(repeats=3).plan()
     a, b = ("reference", "c=1"), ("reference", "poisson 2/s")
     c, d = ("transformers", "c=1"), ("transformers", "poisson 2/s")
     assert [(p.engine, p.load.label) for p in plan] == [a, b, c, d, d, c, b, a, a, b, c, d]
@@ -47,13 +47,13 @@ def test_every_second_repeat_has_the_reverse_order():
 
 
 def test_levels_have_seeds_of_their_own_and_engines_share_them():
-    experiment = made(seed=7)
+    experiment = build(seed=7)
     assert experiment.traffic_seed(Load(concurrency=1)) == "7/c=1"
     assert experiment.traffic_seed(Load(concurrency=1)) != experiment.traffic_seed(Load(concurrency=4))
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "words"),
+    ("changes", "error", "message"),
     [
         ({"repeat": 3}, BadExperiment, "x.toml has no option 'repeat'; did you mean 'repeats'?"),
         (
@@ -67,11 +67,11 @@ def test_levels_have_seeds_of_their_own_and_engines_share_them():
         ({"workload": {"name": "chatt"}}, UnknownWorkload, "did you mean 'chat'?"),
         ({"repeats": "three"}, BadExperiment, "Expected `int`, got `str`"),
         ({"repeats": 0}, BadExperiment, "repeats must be at least 1"),
-        ({"name": "a/b"}, BadExperiment, "name may hold"),
+        ({"name": "a/b"}, BadExperiment, "name may only have letters"),
         ({"engines": []}, BadExperiment, "engines is empty"),
         ({"loads": []}, BadExperiment, "loads is empty"),
         ({"engines": [{"adapter": "reference"}] * 2}, BadExperiment, "share a label"),
-        ({"loads": [{"concurrency": 1}] * 2}, BadExperiment, "two loads are the same"),
+        ({"loads": [{"concurrency": 1}] * 2}, BadExperiment, "two loads are equal"),
         ({"trial": {"duration_s": 0}}, BadExperiment, "duration_s must be above 0"),
         ({"trial": {"max_requests": 0}}, BadExperiment, "trial.max_requests must be at least 1"),
         ({"trial": {"ramp_s": -1.0}}, BadExperiment, "trial.ramp_s must not be negative"),
@@ -83,10 +83,12 @@ def test_levels_have_seeds_of_their_own_and_engines_share_them():
         ({"workload": {"name": "rag", "options": {"scal": 1}}}, BadOption, "did you mean 'scale'?"),
     ],
 )
-def test_each_mistake_gets_one_line_that_names_the_remedy(changes: dict[str, Any], error: type[Exception], words: str):
+def test_each_mistake_gets_one_line_that_names_the_remedy(
+    changes: dict[str, Any], error: type[Exception], message: str
+):
     with pytest.raises(error) as caught:
-        made(**changes)
-    assert words in str(caught.value)
+        build(**changes)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -94,7 +96,7 @@ POISSON = {"rate_per_s": 2.0, "arrival": "poisson"}
 
 
 @pytest.mark.parametrize(
-    ("load", "words"),
+    ("load", "message"),
     [
         ({}, "a load has either concurrency or rate_per_s with arrival"),
         ({"concurrency": 1, **POISSON}, "a load has either concurrency or rate_per_s with arrival"),
@@ -117,15 +119,15 @@ POISSON = {"rate_per_s": 2.0, "arrival": "poisson"}
         ({**POISSON, "max_in_flight": 0}, "max_in_flight must be at least 1, not 0"),
     ],
 )
-def test_a_load_that_contradicts_itself_is_told_how(load: dict[str, Any], words: str):
+def test_a_contradictory_load_is_refused_with_the_remedy(load: dict[str, Any], message: str):
     with pytest.raises(BadExperiment) as caught:
-        made(loads=[load])
-    assert words in str(caught.value)
+        build(loads=[load])
+    assert message in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    ("load", "error", "words"),
+    ("load", "error", "message"),
     [
         (
             {**POISSON, "arrival": "posson"},
@@ -144,10 +146,10 @@ def test_a_load_that_contradicts_itself_is_told_how(load: dict[str, Any], words:
         ),
     ],
 )
-def test_an_arrival_process_is_checked_before_anything_runs(load: dict[str, Any], error: type[Exception], words: str):
+def test_an_arrival_process_is_checked_before_anything_runs(load: dict[str, Any], error: type[Exception], message: str):
     with pytest.raises(error) as caught:
-        made(loads=[load])
-    assert words in str(caught.value)
+        build(loads=[load])
+    assert message in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -167,8 +169,8 @@ def test_an_arrival_process_is_checked_before_anything_runs(load: dict[str, Any]
     ],
 )
 def test_every_load_has_a_label_of_its_own(load: dict[str, Any], label: str):
-    (found,) = made(loads=[load]).loads
-    assert found.label == label
+    (parsed,) = build(loads=[load]).loads
+    assert parsed.label == label
 
 
 def test_loads_that_differ_in_anything_are_different():
@@ -178,17 +180,17 @@ def test_loads_that_differ_in_anything_are_different():
         POISSON, {**POISSON, "max_in_flight": 3}, gamma, {**gamma, "arrival_options": {"burstiness": 0.5}},
         {**gamma, "arrival_options": {"burstiness": 0.25}}, {"concurrency": 2},
     ]  # fmt: skip
-    experiment = made(loads=loads)
+    experiment = build(loads=loads)
     assert len({experiment.traffic_seed(load) for load in experiment.loads}) == len(loads)
 
 
-def test_what_a_cache_may_hold_is_cold_unless_told_otherwise():
-    assert made().trial.cache is Cache.COLD
-    assert made(trial={"cache": "primed"}).trial.cache is Cache.PRIMED
-    assert made(trial={"cache": "warm"}).trial.cache is Cache.WARM
+def test_the_cache_is_cold_by_default():
+    assert build().trial.cache is Cache.COLD
+    assert build(trial={"cache": "primed"}).trial.cache is Cache.PRIMED
+    assert build(trial={"cache": "warm"}).trial.cache is Cache.WARM
 
 
-def test_a_missing_file_and_a_torn_one(tmp_path: Path):
+def test_missing_and_malformed_files(tmp_path: Path):
     with pytest.raises(BadExperiment, match="does not exist"):
         load_experiment(tmp_path / "none.toml")
     torn = tmp_path / "torn.toml"
@@ -201,21 +203,21 @@ def test_a_missing_file_and_a_torn_one(tmp_path: Path):
 
 @pytest.mark.parametrize("address", ["auto", "head:6379", "10.0.0.1:6379", "[fd00::1]:6379", ""])
 def test_a_cluster_is_auto_or_a_host_and_a_port(address: str):
-    assert made(client={"ray": address}).client.ray == address
+    assert build(client={"ray": address}).client.ray == address
 
 
 @pytest.mark.parametrize("address", ["head", ":6379", "head:", "ray://head:10001", "head:port"])
 def test_anything_else_is_no_cluster(address: str):
     with pytest.raises(BadExperiment, match=r"client\.ray must be 'auto' or the host:port"):
-        made(client={"ray": address})
+        build(client={"ray": address})
 
 
-def test_the_client_of_the_command_line_stands_above_the_files():
-    experiment = made(client={"workers": 2, "cores": [0, 1], "transport": "aiohttp"})
+def test_command_line_options_override_the_client():
+    experiment = build(client={"workers": 2, "cores": [0, 1], "transport": "aiohttp"})
     assert with_client(experiment, None, None) == experiment
     changed = with_client(experiment, None, "head:6379")
     assert (changed.client.ray, changed.client.workers, changed.client.transport) == ("head:6379", 2, "aiohttp")
     with pytest.raises(BadExperiment, match=r"client\.cores must name one core"):
         with_client(experiment, 3, None)
     with pytest.raises(BadExperiment, match=r"client\.workers must be at least 1"):
-        with_client(made(), 0, None)
+        with_client(build(), 0, None)

@@ -36,7 +36,7 @@ def test_the_exit_code_is_the_outcome(tmp_path: Path, capsys, candidate, code: i
     assert f"\n{last}: output at c=8: branch has " in capsys.readouterr().out
 
 
-def test_what_cannot_be_told_is_2_and_no_evidence_3(tmp_path: Path, capsys) -> None:
+def test_cannot_tell_is_exit_2_and_no_evidence_exit_3(tmp_path: Path, capsys) -> None:
     path = build_run(tmp_path / "few", replace(SAME, repeats=2))
     assert gate(path, "--band", "0.0001") == 2
     assert "CANNOT TELL: output at c=8" in capsys.readouterr().out
@@ -45,7 +45,7 @@ def test_what_cannot_be_told_is_2_and_no_evidence_3(tmp_path: Path, capsys) -> N
     assert "bakeoff: INVALID: " in capsys.readouterr().err
 
 
-def test_mistakes_are_one_line_and_3_and_so_is_what_cannot_be_written(tmp_path: Path, capsys) -> None:
+def test_mistakes_and_unwritable_files_are_one_line_and_exit_3(tmp_path: Path, capsys) -> None:
     path = build_run(tmp_path, SAME)
     assert bakeoff("gate", "--baseline", str(path), "--candidate", f"{path}@branch") == 3
     assert "holds several engines; name one" in capsys.readouterr().err
@@ -57,14 +57,14 @@ def test_mistakes_are_one_line_and_3_and_so_is_what_cannot_be_written(tmp_path: 
     assert "cannot write" in capsys.readouterr().err
 
 
-def test_everybodys_file(tmp_path: Path, capsys, monkeypatch) -> None:
+def test_verdict_files_for_every_ci(tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     path = build_run(tmp_path, replace(SAME, engines={"main": FAST, "branch": SLOWER}))
     markdown, junit = tmp_path / "gate.md", tmp_path / "gate.xml"
     assert gate(path, "--json", "--markdown", str(markdown), "--junit", str(junit)) == 1
-    told = capsys.readouterr()
-    assert json.loads(told.out)["outcome"] == "regression"
-    assert told.err.startswith("::error title=bakeoff gate%3A regression::"), "stdout is JSON's"
+    output = capsys.readouterr()
+    assert json.loads(output.out)["outcome"] == "regression"
+    assert output.err.startswith("::error title=bakeoff gate%3A regression::"), "stdout is JSON's"
     assert markdown.read_text().startswith("### ❌ bakeoff gate: regression\n")
     assert junit.read_bytes().startswith(b"<?xml")
     gate(path, "--no-github")
@@ -72,8 +72,8 @@ def test_everybodys_file(tmp_path: Path, capsys, monkeypatch) -> None:
 
 
 def measured(tmp_path: Path, engines: dict[str, VirtualEngine], *arguments: str) -> int:
-    """``bakeoff gate`` of engines that are measured now, in virtual time."""
-    sides = ", ".join(
+    """``bakeoff gate`` of a new measurement in virtual time."""
+    tables = ", ".join(
         f'{{ adapter = "openai", url = "http://{label}", label = "{label}" }}' for label in ("main", "branch")
     )
     file = tmp_path / "gate.toml"
@@ -81,7 +81,7 @@ def measured(tmp_path: Path, engines: dict[str, VirtualEngine], *arguments: str)
 name = "gate"
 repeats = 5
 model = {{ name = "smol" }}
-engines = [{sides}]
+engines = [{tables}]
 workload = {{ name = "random", options = {{ input_tokens = 8, output_tokens = 5 }} }}
 loads = [{{ concurrency = 3 }}]
 trial = {{ ramp_s = 0.5, duration_s = 2.0 }}
@@ -95,7 +95,7 @@ def test_an_engine_that_is_not_there_is_no_evidence(tmp_path: Path, capsys) -> N
     assert measured(tmp_path, {"main": gone, "main-again": gone}, "--candidate", "main") == 3
     assert "bakeoff: INVALID: " in capsys.readouterr().err
     assert measured(tmp_path, {}, "--candidate", "vllm") == 3
-    assert "the experiment has no engine 'vllm'; it has main, branch" in capsys.readouterr().err
+    assert "the experiment has no engine 'vllm'; choose from main, branch" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("slowdown", "code", "outcome"), [(1.0, 0, "no regression"), (1.2, 1, "regression")])
@@ -116,36 +116,36 @@ def test_it_ends_as_soon_as_the_verdict_is_clear(
     assert run.manifest.notes[-1] == "ended after 3 of at most 5 repeats: the verdict was clear"
 
 
-def test_two_engines_of_many() -> None:
+def test_a_gate_keeps_two_engines_of_many() -> None:
     whole = virtual_experiment(["main", "branch", "other"], [{"concurrency": 3}])
     pair, a, b = gate_experiment(whole, "other", "main", repeats=6)
-    assert ([side.shown for side in pair.engines], pair.repeats, a, b) == (["other", "main"], 6, "other", "main")
-    twins, a, b = gate_experiment(whole, "main", "main")
-    assert [side.shown for side in twins.engines] == [a, b] == ["main", "main-again"]
-    with pytest.raises(BadExperiment, match="has no engine 'vllm'; it has main, branch, other"):
+    assert ([engine.name for engine in pair.engines], pair.repeats, a, b) == (["other", "main"], 6, "other", "main")
+    same, a, b = gate_experiment(whole, "main", "main")
+    assert [engine.name for engine in same.engines] == [a, b] == ["main", "main-again"]
+    with pytest.raises(BadExperiment, match="has no engine 'vllm'; choose from main, branch, other"):
         gate_experiment(whole, "main", "vllm")
     with pytest.raises(BadExperiment, match="at least 3 repeats, not 2"):
         gate_experiment(whole, "main", "branch", repeats=2)
 
 
-def test_an_engine_against_itself_tells_the_noise(tmp_path: Path) -> None:
-    twins = build_run(tmp_path / "1", replace(SAME, engines={"main": FAST, "main-again": FAST}))
-    found = InterimAnalyses(RunFolder.open(twins), "main", "main-again", 6, Terms()).analyse(6)
-    evidence = found.compared.primary.evidence
+def test_gating_an_engine_against_itself_notes_the_noise(tmp_path: Path) -> None:
+    same = build_run(tmp_path / "1", replace(SAME, engines={"main": FAST, "main-again": FAST}))
+    verdict = InterimAnalyses(RunFolder.open(same), "main", "main-again", 6, Terms()).analyse(6)
+    evidence = verdict.compared.primary.evidence
     assert evidence is not None
-    (note,) = found.notes
-    assert note.startswith("the same engine twice, so this is the machine's noise: runs like these show a change of ")
+    (note,) = verdict.notes
+    assert note.startswith("the same engine twice, so this is the machine's noise: runs like these detect a change of ")
     assert note.endswith(
-        f" {evidence.smallest_effect:.1%} in output; about {evidence.runs_needed} runs of each side show 3%"
+        f" {evidence.smallest_effect:.1%} in output; 3% needs about {evidence.runs_needed} runs per engine"
     )
     others = build_run(tmp_path / "2", SAME)
     assert InterimAnalyses(RunFolder.open(others), "main", "branch", 6, Terms()).analyse(6).notes == []
-    loud = msgspec.structs.replace(evidence, runs_needed=None)
-    assert "; no 100 runs of each" in noise(msgspec.structs.replace(found.compared.primary, evidence=loud))[0]
-    assert noise(msgspec.structs.replace(found.compared.primary, evidence=None)) == []
+    noisy = msgspec.structs.replace(evidence, runs_needed=None)
+    assert "3% needs more than 100 runs" in noise(msgspec.structs.replace(verdict.compared.primary, evidence=noisy))[0]
+    assert noise(msgspec.structs.replace(verdict.compared.primary, evidence=None)) == []
 
 
-def test_it_goes_on_while_nothing_is_clear(tmp_path: Path, monkeypatch) -> None:
+def test_a_gate_continues_until_the_verdict_is_clear(tmp_path: Path, monkeypatch) -> None:
     def analyses(path: Path, repeats: int) -> InterimAnalyses:
         return InterimAnalyses(RunFolder.open(path), "main", "branch", repeats, Terms(band=0.5))
 
@@ -163,7 +163,7 @@ def test_it_goes_on_while_nothing_is_clear(tmp_path: Path, monkeypatch) -> None:
 
 
 def test_the_newest_runs_of_a_branch_are_a_baseline(tmp_path: Path, capsys) -> None:
-    """Three of main at three times, one a slower branch, and one of its own."""
+    """Three runs of main at different times, one of a slower branch, and one of another branch."""
     much_slower = replace(FAST, ttft_s=FAST.ttft_s * 2, itl_s=FAST.itl_s * 2)
     runs = [("main", FAST), ("main", FAST), ("main", FAST), ("side", much_slower), ("topic", FAST)]
     for number, (branch, speed) in enumerate(runs):

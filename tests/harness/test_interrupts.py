@@ -1,4 +1,4 @@
-"""Ctrl-C at any instant: the run ends at once, says so, and everything that had ended is there and readable."""
+"""Ctrl-C at any instant: the run ends at once, with status interrupted, and finished trials are readable."""
 
 import asyncio
 import itertools
@@ -14,7 +14,7 @@ import results
 from harness.conduct.run import create_run, recover, run_experiment
 from harness.conduct.world import inside
 from harness.virtual import Ending, Fixed, PerToken, VirtualEngine, VirtualWorld, run_in, virtual_experiment
-from harness.virtual.running import QUIET
+from harness.virtual.runs import QUIET
 from results.records import Outcome, RunStatus
 from results.store import RunFolder
 
@@ -62,7 +62,7 @@ class Interrupted(VirtualWorld):
 
 
 def whole_run(root: Path) -> tuple[results.Run, int]:
-    """A run that nothing interrupts, and how many turns of the loop it takes."""
+    """An uninterrupted run, and its number of event loop iterations."""
     world = Interrupted()
     return run_in(world, EXPERIMENT, root), world.turns
 
@@ -77,7 +77,7 @@ def interrupted_run(world: Interrupted, root: Path) -> results.Run:
 
 
 def test_ctrl_c_at_fifty_instants(tmp_path: Path):
-    """It ends within 2 s; trials that had ended are whole, and of one that was cut off all requests are there."""
+    """The run ends within 2 s; finished trials are complete, and a cut-off trial has all its requests."""
     whole, turns = whole_run(tmp_path / "whole")
     records = {trial.record.id: trial.record for trial in whole.finished}
     seen: Counter[tuple[int, bool]] = Counter()
@@ -87,8 +87,10 @@ def test_ctrl_c_at_fifty_instants(tmp_path: Path):
         assert world.now_ns() / 1e9 - world.struck_s <= 2.0
         assert run.status is RunStatus.INTERRUPTED
         assert {trial.record.id: trial.record for trial in run.finished}.items() <= records.items()
-        sent = [one for site in world.sites.values() for one in site.served]
-        assert {one.ending for one in sent} <= {Ending.COMPLETE, Ending.DROPPED}, "no request was left to the engine"
+        sent = [request for site in world.sites.values() for request in site.served]
+        assert {request.ending for request in sent} <= {Ending.COMPLETE, Ending.DROPPED}, (
+            "no request was left to the engine"
+        )
         kept = [*itertools.chain(*(requests for _, requests in run.salvaged), *(t.requests for t in run.finished))]
         assert len(kept) == len(sent)
         assert {request.outcome for request in kept} <= {Outcome.OK, Outcome.CANCELLED}
@@ -97,7 +99,7 @@ def test_ctrl_c_at_fifty_instants(tmp_path: Path):
     assert {is_cut_off for _, is_cut_off in seen} == {True, False}
 
 
-def test_what_was_interrupted_is_taken_up_again(tmp_path: Path):
+def test_an_interrupted_run_can_be_resumed(tmp_path: Path):
     whole, turns = whole_run(tmp_path / "whole")
     cut_off = interrupted_run(Interrupted(turns // 2), tmp_path)
     assert 0 < len(cut_off.finished) < len(whole.finished)

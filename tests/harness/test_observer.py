@@ -1,4 +1,4 @@
-"""The time left of a run: two engines, two repeats, one level; trials of 2 + 10 s are first taken to last 15 s."""
+"""Estimated time left of a run: two engines, two repeats, one level; trials of 2 + 10 s are guessed to last 15 s."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def record(plan: TrialPlan, seconds: float) -> TrialRecord:
     )  # fmt: skip
 
 
-def test_the_time_left_learns_from_the_starts_and_trials_seen(experiment: Experiment) -> None:
+def test_the_estimate_uses_measured_starts_and_trials(experiment: Experiment) -> None:
     estimate = Estimate(experiment)
     first, second, *_ = experiment.plan()
     assert estimate.left_s() == pytest.approx(FIRST_GUESS_S)
@@ -52,7 +52,7 @@ def test_the_time_left_learns_from_the_starts_and_trials_seen(experiment: Experi
     assert estimate.left_s() == pytest.approx(40 + 2 + 20 + 15)
 
 
-def test_trials_taken_over_from_an_earlier_run_need_no_start(experiment: Experiment) -> None:
+def test_reused_trials_need_no_start(experiment: Experiment) -> None:
     estimate = Estimate(experiment)
     for plan in experiment.plan()[:2]:
         estimate.event(TrialFinished(record=record(plan, 15)))

@@ -14,7 +14,7 @@ import results
 from harness.conduct.run import create_run, run_experiment
 from harness.experiment.config import experiment_from
 from harness.virtual import VirtualEngine, VirtualWorld, run_in
-from harness.virtual.running import QUIET
+from harness.virtual.runs import QUIET
 from results.findings import Finding, FindingCode
 from results.metrics import under_load
 from results.records import Outcome, Phase, RequestRecord, Verdict

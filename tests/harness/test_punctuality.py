@@ -1,4 +1,4 @@
-"""Whether a client was on time, in trials of any length."""
+"""Whether the client kept its schedule, in trials of any length."""
 
 import pytest
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ def loop_lag(p99_s: float | None) -> TelemetryRecord:
 
 
 def sent(count: int, late: int = 0, late_ms: float = 6.0, every_ms: float = 100.0) -> list[RequestRecord]:
-    """Requests of an open loop, each 0.1 ms late but for some in the middle."""
+    """Requests of an open loop, each 0.1 ms late except for some in the middle."""
     middle = range(count // 2, count // 2 + late)
     lags_ms = [late_ms if i in middle else 0.1 for i in range(count)]
     return [
@@ -27,10 +27,10 @@ def sent(count: int, late: int = 0, late_ms: float = 6.0, every_ms: float = 100.
 
 
 def test_a_worker_that_stalled_voids_the_trial():
-    """TTFT 200 ms, gaps of 20 ms: lateness of 2 ms is a tenth of a gap."""
+    """TTFT is 200 ms, gaps are 20 ms: a lag of 2 ms is a tenth of a gap."""
     assert stalled([loop_lag(0.0019)], [0.2, 0.02], 0.1) is None
-    found = stalled([loop_lag(0.001), loop_lag(0.0021)], [0.2, 0.02], 0.1)
-    assert found == invalid(FindingCode.CLIENT_STALLED, loop_lag_s=0.0021, max_loop_lag_s=0.002)
+    finding = stalled([loop_lag(0.001), loop_lag(0.0021)], [0.2, 0.02], 0.1)
+    assert finding == invalid(FindingCode.CLIENT_STALLED, loop_lag_s=0.0021, max_loop_lag_s=0.002)
 
 
 def test_lateness_below_a_millisecond_is_no_stall():
@@ -47,29 +47,32 @@ def test_lateness_below_a_millisecond_is_no_stall():
     ],
     ids=["not sampled", "too short", "no token", "of something else"],
 )
-def test_what_is_not_known_is_no_stall(telemetry: list[TelemetryRecord], typical_s: list[float | None]):
+def test_an_unknown_lag_is_no_stall(telemetry: list[TelemetryRecord], typical_s: list[float | None]):
     assert stalled(telemetry, typical_s, 0.1) is None
 
 
-@pytest.mark.parametrize(("count", "forgiven"), [(20, 2), (200, 2), (660, 6), (2000, 20)])
-def test_one_percent_of_the_requests_may_be_late_and_two_of_any_trial(count: int, forgiven: int):
-    assert off_schedule(sent(count, forgiven)) == []
-    (found,) = off_schedule(sent(count, forgiven + 1))
-    assert found == invalid(FindingCode.CLIENT_LATE, late_share=(forgiven + 1) / count, send_lag_s=0.005)
+@pytest.mark.parametrize(("count", "allowed"), [(20, 2), (200, 2), (660, 6), (2000, 20)])
+def test_one_percent_of_the_requests_may_be_late_and_two_of_any_trial(count: int, allowed: int):
+    assert off_schedule(sent(count, allowed)) == []
+    (finding,) = off_schedule(sent(count, allowed + 1))
+    assert finding == invalid(FindingCode.CLIENT_LATE, late_share=(allowed + 1) / count, send_lag_s=0.005)
 
 
-def test_what_opening_connections_took_is_not_late():
+def test_time_to_connect_is_not_lateness():
     far = [
         replace(
-            one, dial_start_ns=one.planned_ns, dial_end_ns=one.planned_ns + 200 * MS, sent_ns=one.planned_ns + 200 * MS
+            record,
+            dial_start_ns=record.planned_ns,
+            dial_end_ns=record.planned_ns + 200 * MS,
+            sent_ns=record.planned_ns + 200 * MS,
         )
-        for one in sent(40)
+        for record in sent(40)
     ]
     assert off_schedule([*sent(40), *far]) == []
 
 
 def test_a_client_that_falls_behind_sends_at_another_rate():
-    slower = [replace(one, sent_ns=round(one.planned_ns * 1.02)) for one in sent(50)]
+    slower = [replace(record, sent_ns=round(record.planned_ns * 1.02)) for record in sent(50)]
     late, off = off_schedule(slower)
     assert late.code is FindingCode.CLIENT_LATE
     assert off.code is FindingCode.CLIENT_OFF_RATE
@@ -78,7 +81,9 @@ def test_a_client_that_falls_behind_sends_at_another_rate():
 
 def test_the_rate_of_a_short_burst_is_not_off_by_a_hiccup():
     assert (
-        off_schedule([replace(one, sent_ns=(one.sent_ns or 0) + i * MS) for i, one in enumerate(sent(4, every_ms=2))])
+        off_schedule(
+            [replace(record, sent_ns=(record.sent_ns or 0) + i * MS) for i, record in enumerate(sent(4, every_ms=2))]
+        )
         == []
     )
 

@@ -1,4 +1,4 @@
-"""The plugin in sessions of their own: real runs against the truth server, and sessions that have no use for it."""
+"""The plugin in separate pytest sessions: with real runs against the truth server, and without any use of it."""
 
 import json
 import os
@@ -94,7 +94,7 @@ GONE = """
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """One session that measures: a server, one half as fast, and one that is not there."""
+    """One session that measures a server, one half as fast, and one that does not exist."""
     folder = tmp_path_factory.mktemp("repository")
     checkpoint(folder / "tok")
     (folder / "gone.toml").write_text(dedent(GONE), encoding="utf-8")
@@ -105,7 +105,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 
 def failure(scene: SimpleNamespace, test: str) -> list[str]:
-    """The report of one test that failed, without what was captured."""
+    """The report of one failed test, without captured output."""
     text = scene.out.partition("= FAILURES =")[2]
     report = re.search(rf"^_+ {re.escape(test)} _+\n(.*?)^(?:_+ |-+ |=+ )", text, re.MULTILINE | re.DOTALL)
     assert report is not None, scene.out
@@ -114,7 +114,7 @@ def failure(scene: SimpleNamespace, test: str) -> list[str]:
 
 def test_what_passes_and_what_fails(scene: SimpleNamespace) -> None:
     outcomes = re.findall(r"^(PASSED|FAILED) test_chat.py::test_(\w+)", scene.out, re.MULTILINE)
-    passed, failed = ([name for word, name in outcomes if word == wanted] for wanted in ("PASSED", "FAILED"))
+    passed, failed = ([name for word, name in outcomes if word == outcome] for outcome in ("PASSED", "FAILED"))
     assert passed == ["fast", "faster_is_no_regression"], scene.out
     assert failed == ["missed", "no_baseline", "regression", "invalid", "mistake"]
     assert (scene.done.returncode, scene.done.stderr) == (1, "")
@@ -123,7 +123,7 @@ def test_what_passes_and_what_fails(scene: SimpleNamespace) -> None:
 def test_a_report_shows_the_line_of_the_test_and_the_message(scene: SimpleNamespace) -> None:
     shown = failure(scene, "test_missed")
     assert shown[1] == '>       RUNS["fast"].assert_slo("itl_p50<1ms")'
-    assert shown[2] == "E       AssertionError: SLO missed by 3 of 3 valid trials"
+    assert shown[2] == "E       AssertionError: SLO violated by 3 of 3 valid trials"
     misses = [
         re.fullmatch(r"E +reference c=4 repeat (\d): itl_p50<1ms: it was ([\d.]+) ms", line) for line in shown[3:6]
     ]
@@ -135,11 +135,11 @@ def test_a_report_shows_the_line_of_the_test_and_the_message(scene: SimpleNamesp
     )
 
 
-def test_a_regression_is_told_by_the_gates_sentence(scene: SimpleNamespace) -> None:
+def test_a_regression_fails_with_the_gates_sentence(scene: SimpleNamespace) -> None:
     shown = "\n".join(failure(scene, "test_regression[slow server]"))
-    found = re.search(r"regression: output at c=4: reference \(\S+\) has ([\d.]+)× .* that of reference \(\S+\)", shown)
-    assert found is not None, shown
-    assert 0.3 < float(found[1]) < 0.7
+    match = re.search(r"regression: output at c=4: reference \(\S+\) has ([\d.]+)× .* that of reference \(\S+\)", shown)
+    assert match is not None, shown
+    assert 0.3 < float(match[1]) < 0.7
     assert "ITL p50 at c=4" in shown
 
 
@@ -158,7 +158,7 @@ def test_the_end_of_the_session_shows_each_cell(scene: SimpleNamespace) -> None:
     lines = scene.out[scene.out.index("= bakeoff =") :].splitlines()[1:]
     assert lines[0].startswith("test ")
     assert re.match(r"test_chat.py::test_fast +reference +c=4 +3/3 +[\d.]+ ms \[", lines[1])
-    assert lines[1].endswith("SLO met, SLO met, SLO missed, no regression")
+    assert lines[1].endswith("SLO met, SLO met, SLO violated, no regression")
     assert re.match(r"test_chat.py::test_regression\[slow server\] +reference +c=4 +3/3 .* regression$", lines[2])
     assert re.match(r"test_chat.py::test_invalid +openai +c=1 +0/1 +–.*INVALID$", lines[3])
     runs = [line.removeprefix("bakeoff report ") for line in lines[4:7]]
@@ -179,12 +179,12 @@ def test_the_file_holds_the_session_and_pytest_benchmark_reads_it(scene: SimpleN
     done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=scene.folder)
     assert done.returncode == 0, done.stderr
     row = re.compile(r"^(test_\w+).*?\[reference-c=4-itl_p50_s\] .*? [\d.]+ \((\S+)\) .* (\d+)$", re.MULTILINE)
-    (fast, one, rounds), (slow, times, _) = row.findall(done.stdout)
-    assert (fast, one, rounds, slow) == ("test_fast", "1.0", "3", "test_regression")
+    (fast, ratio, rounds), (slow, times, _) = row.findall(done.stdout)
+    assert (fast, ratio, rounds, slow) == ("test_fast", "1.0", "3", "test_regression")
     assert 1.4 < float(times) < 2.6
 
 
-def test_that_file_is_a_baseline(scene: SimpleNamespace) -> None:
+def test_the_json_file_is_a_baseline(scene: SimpleNamespace) -> None:
     """The same verdict as that of the run's folder, by option, for the test of the same name."""
     text = """
         import results
@@ -196,11 +196,11 @@ def test_that_file_is_a_baseline(scene: SimpleNamespace) -> None:
     """
     slow = next(path for path in (scene.folder / "runs").iterdir() if "test_regression" in path.name)
     done = session(scene.folder, text.format(run=slow), "--bakeoff-baseline", "all.json")
-    told = [line for line in failure(scene, "test_regression[slow server]") if line.startswith("E ")]
-    assert [line for line in done.stdout.splitlines() if line.startswith("E ")] == told
+    lines = [line for line in failure(scene, "test_regression[slow server]") if line.startswith("E ")]
+    assert [line for line in done.stdout.splitlines() if line.startswith("E ")] == lines
 
 
-def test_a_session_without_it_pays_for_pytest_alone(tmp_path: Path) -> None:
+def test_an_unused_plugin_imports_only_pytest(tmp_path: Path) -> None:
     text = """
         import sys
 
@@ -215,7 +215,7 @@ def test_a_session_without_it_pays_for_pytest_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [(), ("-p", PLUGIN)])
 def test_it_may_be_loaded_by_its_entry_point_too(tmp_path: Path, words: tuple[str, ...]) -> None:
-    """As an installed one is: its name in some distribution's list, here one of its own."""
+    """As if installed: by an entry point of a distribution, here a fake one."""
     info = tmp_path / "site" / "as_installed-1.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: as-installed\nVersion: 1\n")
@@ -236,14 +236,14 @@ def test_it_may_be_loaded_by_its_entry_point_too(tmp_path: Path, words: tuple[st
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_several_workers_are_refused_in_a_line(tmp_path: Path) -> None:
+def test_pytest_xdist_workers_are_refused_in_one_line(tmp_path: Path) -> None:
     done = session(tmp_path, "def test_chat(bakeoff): pass", "-n", "1")
     assert done.returncode == 1
-    assert "bakeoff measures alone, other workers would be in its way: run this test with -n 0" in done.stdout
+    assert "other pytest workers would disturb the measurement; run this test with -n 0" in done.stdout
     assert "Traceback" not in done.stdout
 
 
-def test_marks_and_files_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_marks_and_unwritable_files(tmp_path: Path) -> None:
     text = """
         import pytest
         import results
@@ -262,13 +262,13 @@ def test_marks_and_files_that_cannot_be(tmp_path: Path) -> None:
     run = build_run(tmp_path / "runs")
     done = session(tmp_path, text.format(run=run), "--strict-markers", "--bakeoff-json", "none/all.json")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert done.stdout.count("the mark is bakeoff(slo='ttft_p99<500ms'), and takes nothing else") == 4
+    assert done.stdout.count("the mark takes only slo; write bakeoff(slo='ttft_p99<500ms')") == 4
     assert "1 passed, 2 errors" in done.stdout
     assert "cannot write none/all.json: No such file or directory" in done.stdout
 
 
-def test_the_page_is_true() -> None:
-    """Its example calls what there is, and it has every option."""
+def test_the_docs_page_matches_the_plugin() -> None:
+    """The example calls existing functions, and every option is listed."""
     page = (HERE / "docs/pytest.md").read_text(encoding="utf-8")
     example: dict[str, object] = {}
     text = page.partition("```python\n")[2].partition("```")[0]

@@ -1,4 +1,4 @@
-"""A run takes over what an earlier one has finished, if it would be the same measurement, and nothing else."""
+"""A run reuses exactly those finished trials of an earlier run that would be the same measurement."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from harness.conduct.world import RealWorld
 from harness.experiment.config import experiment_from
 from harness.experiment.fingerprint import fingerprint
 from harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
-from harness.virtual.running import search_in
+from harness.virtual.runs import search_in
 from results.errors import RunNotFound
 from results.records import Load, RunStatus, TrialPlan
 from results.run_log import TrialFinished
@@ -33,20 +33,20 @@ BASE: dict[str, Any] = {
 }
 
 
-def adopted(found: results.Run) -> dict[str, str | None]:
-    return {trial.record.id: trial.record.adopted_from for trial in found.finished}
+def adopted(run: results.Run) -> dict[str, str | None]:
+    return {trial.record.id: trial.record.adopted_from for trial in run.finished}
 
 
-def test_finished_trials_are_taken_over_whole_and_the_rest_is_measured(tmp_path: Path):
+def test_finished_trials_are_reused_and_the_rest_is_measured(tmp_path: Path):
     world = VirtualWorld({"a": VirtualEngine()})
 
     def run(repeats: int, earlier: results.Run | None = None) -> results.Run:
         loads = [{"concurrency": 3}, {"rate_per_s": 20.0, "arrival": "poisson"}]
-        made = virtual_experiment(
+        experiment = virtual_experiment(
             ["a"], loads, repeats=repeats, trial={"ramp_s": 0.2, "duration_s": 1.2, "warm_up_s": 0.0}
         )
         folder = RunFolder.open(earlier.path) if earlier else None
-        return run_in(world, made, tmp_path, earlier=folder)
+        return run_in(world, experiment, tmp_path, earlier=folder)
 
     first = run(repeats=1)
     second = run(repeats=2, earlier=first)
@@ -63,45 +63,45 @@ def test_finished_trials_are_taken_over_whole_and_the_rest_is_measured(tmp_path:
 
 
 def test_another_build_of_the_same_version_is_another_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """What ``--resume`` asks before it starts anything, for each process of the harness anew."""
+    """The fingerprint that ``--resume`` computes before anything starts, anew in each process."""
 
     def asked(build: str) -> str:
         monkeypatch.setattr(ServerEngine, "build", lambda _: {"program_sha256": build})
-        made = experiment_from(BASE, "t")
-        model, side = Model("m", "/m", "0" * 64), made.engines[0]
+        experiment = experiment_from(BASE, "t")
+        model, config = Model("m", "/m", "0" * 64), experiment.engines[0]
         planner = SimpleNamespace(traffic=lambda *_: SimpleNamespace(shape_sha256="1" * 64))
         prepared: Any = SimpleNamespace(
-            experiment=made, model=model, engines={side.shown: engine(side.adapter, model, side.options)},
+            experiment=experiment, model=model, engines={config.name: engine(config.adapter, model, config.options)},
             planner=planner, machine=MACHINE, world=RealWorld(),
         )  # fmt: skip
         nobody: Any = None
         conductor = Conductor(prepared, RunFolder(tmp_path), nobody, nobody, runner=nobody, warm_up=nobody, reusable={})
-        return conductor.fingerprint(made.plan()[0])
+        return conductor.fingerprint(experiment.plan()[0])
 
     assert asked("1") == asked("1")
     assert asked("1") != asked("2")
 
 
-def of(changes: dict[str, Any], **other: Any) -> str:
-    made = experiment_from(msgspec.json.decode(msgspec.json.encode({**BASE, **changes})), "t")
-    side = made.engines[0]
+def fingerprint_of(changes: dict[str, Any], **other: Any) -> str:
+    experiment = experiment_from(msgspec.json.decode(msgspec.json.encode({**BASE, **changes})), "t")
+    config = experiment.engines[0]
     model = Model("m", "/m", other.pop("sha256", "0" * 64))
-    plan = TrialPlan("r1", side.shown, "random", other.pop("load", made.loads[0]), other.pop("repeat", 1))
+    plan = TrialPlan("r1", config.name, "random", other.pop("load", experiment.loads[0]), other.pop("repeat", 1))
     facts = {"build": {"program_sha256": "3" * 64}, "traffic_sha256": "1" * 64, "machine": MACHINE, **other}
-    return fingerprint(made, model, plan, **facts)
+    return fingerprint(experiment, model, plan, **facts)
 
 
-def side(**changes: Any) -> dict[str, Any]:
+def with_engine(**changes: Any) -> dict[str, Any]:
     return {"engines": [{**BASE["engines"][0], **changes}]}
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        side(options={"block_size": 32}),
-        side(args=["--threads", "1"]),
-        side(env={"OMP_NUM_THREADS": "1"}),
-        side(spec={"dtype": "float32"}),
+        with_engine(options={"block_size": 32}),
+        with_engine(args=["--threads", "1"]),
+        with_engine(env={"OMP_NUM_THREADS": "1"}),
+        with_engine(spec={"dtype": "float32"}),
         {"spec": {"dtype": "float32"}},
         {"seed": 2},
         {"workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": 6}}},
@@ -112,7 +112,7 @@ def side(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_whatever_may_change_a_figure_changes_the_fingerprint(changes: dict[str, Any]):
-    assert of(changes) != of({})
+    assert fingerprint_of(changes) != fingerprint_of({})
 
 
 @pytest.mark.parametrize(
@@ -126,26 +126,26 @@ def test_whatever_may_change_a_figure_changes_the_fingerprint(changes: dict[str,
         {"repeat": 2},
     ],
 )
-def test_so_does_another_build_model_machine_traffic_load_or_repeat(facts: dict[str, Any]):
-    assert of({}, **facts) != of({})
+def test_build_model_machine_traffic_load_and_repeat_change_the_fingerprint(facts: dict[str, Any]):
+    assert fingerprint_of({}, **facts) != fingerprint_of({})
 
 
 @pytest.mark.parametrize(
     "changes",
-    [side(label="other"), side(port=9000), {"slo": {"ttft_s": 1.0}}, {"name": "u"}, {"repeats": 9},
+    [with_engine(label="other"), with_engine(port=9000), {"slo": {"ttft_s": 1.0}}, {"name": "u"}, {"repeats": 9},
      {"quality": {"samples": 9}}, {"engines": [*BASE["engines"], {"adapter": "reference", "label": "b"}]}],
 )  # fmt: skip
-def test_what_does_not_touch_the_figures_does_not(changes: dict[str, Any]):
-    assert of(changes) == of({})
+def test_settings_that_cannot_change_a_figure_keep_the_fingerprint(changes: dict[str, Any]):
+    assert fingerprint_of(changes) == fingerprint_of({})
 
 
 def test_the_fingerprint_does_not_depend_on_a_secrets_value():
-    assert of(side(env={"API_KEY": "sk-secret-2"})) == of({})
+    assert fingerprint_of(with_engine(env={"API_KEY": "sk-secret-2"})) == fingerprint_of({})
 
 
 def test_latest_is_the_newest_of_that_name(tmp_path: Path):
-    made = experiment_from(BASE, "t")
-    folders = [create_run(made, tmp_path) for _ in range(2)]
+    experiment = experiment_from(BASE, "t")
+    folders = [create_run(experiment, tmp_path) for _ in range(2)]
     other = create_run(experiment_from({**BASE, "name": "other"}, "t"), tmp_path)
     newest = max(folders, key=lambda folder: folder.path.name)
     assert earlier_run(tmp_path, "t", "latest").path == newest.path
@@ -158,11 +158,11 @@ def test_latest_is_the_newest_of_that_name(tmp_path: Path):
 
 
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.55, 0.8, 0.97])
-def test_a_log_that_is_cut_keeps_what_was_whole_and_the_run_resumes(tmp_path: Path, share: float):
+def test_a_cut_log_keeps_its_whole_events_and_the_run_can_be_resumed(tmp_path: Path, share: float):
     """``benchmarks/crash/log_cut.py`` cuts at 500 bytes."""
     engines = {"a": VirtualEngine()}
-    made = virtual_experiment(["a"], [{"concurrency": 3}], repeats=3, trial={"duration_s": 1.2, "warm_up_s": 0.0})
-    whole = run_in(VirtualWorld(engines), made, tmp_path / "whole")
+    experiment = virtual_experiment(["a"], [{"concurrency": 3}], repeats=3, trial={"duration_s": 1.2, "warm_up_s": 0.0})
+    whole = run_in(VirtualWorld(engines), experiment, tmp_path / "whole")
     with whole.folder.log_path.open("r+b") as log:
         log.truncate(round(share * whole.folder.log_path.stat().st_size))
     left = list(whole.folder.read_log().finished)
@@ -170,21 +170,21 @@ def test_a_log_that_is_cut_keeps_what_was_whole_and_the_run_resumes(tmp_path: Pa
         cut = results.load(whole.path)
         assert cut.status is RunStatus.INCOMPLETE
         assert [trial.metrics for trial in cut.finished] == [trial.metrics for trial in whole.finished[: len(left)]]
-    resumed = run_in(VirtualWorld(engines), made, tmp_path / "resumed", earlier=whole.folder)
+    resumed = run_in(VirtualWorld(engines), experiment, tmp_path / "resumed", earlier=whole.folder)
     assert resumed.status is RunStatus.COMPLETE
     origins = adopted(resumed)
     assert [trial for trial, origin in origins.items() if origin] == left
     assert list(origins) == ["r1-a-1", "r2-a-1", "r3-a-1"]
 
 
-def test_a_search_goes_on_where_an_earlier_one_was_cut(tmp_path: Path):
+def test_a_search_continues_an_interrupted_one(tmp_path: Path):
     engines = {"a": VirtualEngine(slots=4)}
-    made = virtual_experiment(["a"], [{"concurrency": 2}], trial={"duration_s": 1.2, "warm_up_s": 0.0})
-    config = search_config(made, "ttft_p50<100ms", trials=5)
-    whole = search_in(VirtualWorld(engines), made, tmp_path / "whole", config)
+    experiment = virtual_experiment(["a"], [{"concurrency": 2}], trial={"duration_s": 1.2, "warm_up_s": 0.0})
+    config = search_config(experiment, "ttft_p50<100ms", trials=5)
+    whole = search_in(VirtualWorld(engines), experiment, tmp_path / "whole", config)
     events = whole.folder.read_log().events
     third = [number for number, event in enumerate(events) if isinstance(event, TrialFinished)][2]
     whole.folder.write_log(events[: third + 1])
-    resumed = search_in(VirtualWorld(engines), made, tmp_path / "resumed", config, earlier=whole.folder)
+    resumed = search_in(VirtualWorld(engines), experiment, tmp_path / "resumed", config, earlier=whole.folder)
     assert list(adopted(resumed).values()) == [whole.manifest.run_id] * 3 + [None] * 2
     assert resumed.search == whole.search

@@ -1,4 +1,4 @@
-"""Whole runs: one against the truth server, which stands in for an engine that runs already; the others virtual."""
+"""Whole runs: one against the truth server as a running server, the others virtual."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -32,7 +32,7 @@ LOADS = [{"concurrency": 3}, {"rate_per_s": 20.0, "arrival": "poisson"}]
 TRIAL = {"ramp_s": 0.2, "duration_s": 1.2, "warm_up_s": 0.0, "max_foreign_share": 1.0}
 
 
-def experiment(tmp_path: Path, url: str, **changes: Any) -> Experiment:
+def make_experiment(tmp_path: Path, url: str, **changes: Any) -> Experiment:
     data: dict[str, Any] = {
         "name": "t",
         "repeats": 2,
@@ -59,7 +59,7 @@ def virtual(**changes: Any) -> Experiment:
 
 
 def run(tmp_path: Path, world: VirtualWorld | None = None, **changes: Any) -> results.Run:
-    """A virtual run to its end."""
+    """Run a virtual experiment to its end."""
     return run_in(world or VirtualWorld({"reference": ENGINE}), virtual(**changes), tmp_path / "runs")
 
 
@@ -67,14 +67,16 @@ def test_a_real_run_holds_every_trial_with_all_its_requests(tmp_path: Path):
     async def scene() -> None:
         async with truth() as url:
             client = {"max_error_share": 1000.0}  # whatever else this machine is doing
-            made = experiment(tmp_path, url, repeats=1, client=client)
-            await run_experiment(made, create_run(made, tmp_path / "runs"), PlainObserver(Console(quiet=True), made))
+            experiment = make_experiment(tmp_path, url, repeats=1, client=client)
+            await run_experiment(
+                experiment, create_run(experiment, tmp_path / "runs"), PlainObserver(Console(quiet=True), experiment)
+            )
 
     asyncio.run(scene())
-    found = results.load(next((tmp_path / "runs").iterdir()))
-    assert found.status is RunStatus.COMPLETE
-    assert len(found.finished) == 2
-    for trial in found.finished:
+    result = results.load(next((tmp_path / "runs").iterdir()))
+    assert result.status is RunStatus.COMPLETE
+    assert len(result.finished) == 2
+    for trial in result.finished:
         assert len(trial.requests) == trial.record.planned_requests
         assert {Phase.RAMP, Phase.MEASURED} <= {request.phase for request in trial.requests}
         assert trial.record.window.length_s == pytest.approx(TRIAL["duration_s"])
@@ -90,20 +92,20 @@ def test_a_real_run_holds_every_trial_with_all_its_requests(tmp_path: Path):
         assert 0 < error.by_metric["itl_p50_s"] < 1
         assert 0 < error.by_metric["ttft_p99_s"] < 1
         assert error.requests >= 5
-    assert found.manifest.environment["cores"] >= 1
+    assert result.manifest.environment["cores"] >= 1
 
 
 def test_a_run_holds_every_trial_in_its_order(tmp_path: Path):
-    found = run(tmp_path)
-    assert found.status is RunStatus.COMPLETE
-    assert [trial.record.verdict for trial in found.finished] == [Verdict.VALID] * 4
-    assert [trial.record.order for trial in found.finished] == [1, 2, 3, 4]
-    assert all(cell.intervals["output_tokens_per_s"].n == 2 for cell in found.cells)
-    assert [trial.metrics["itl_p50_s"].value for trial in found.finished] == pytest.approx([0.005] * 4)
+    result = run(tmp_path)
+    assert result.status is RunStatus.COMPLETE
+    assert [trial.record.verdict for trial in result.finished] == [Verdict.VALID] * 4
+    assert [trial.record.order for trial in result.finished] == [1, 2, 3, 4]
+    assert all(cell.intervals["output_tokens_per_s"].n == 2 for cell in result.cells)
+    assert [trial.metrics["itl_p50_s"].value for trial in result.finished] == pytest.approx([0.005] * 4)
 
 
 class Calibrating(VirtualWorld):
-    """Each calibration finds another error, in seconds as its number times ``step_s``."""
+    """A world whose n-th calibration returns an error of n times ``step_s`` seconds."""
 
     step_s = 1e-4
     calibrations = 0
@@ -115,35 +117,35 @@ class Calibrating(VirtualWorld):
         return ClientError(requests=20, chunks_per_s=1e6, by_metric=by_metric, send_lag_s=0.0, cpu_s=0.0)
 
 
-def test_the_clients_error_is_found_once_for_each_level_and_stored(tmp_path: Path):
+def test_the_client_error_is_measured_once_per_level(tmp_path: Path):
     world = Calibrating({"reference": ENGINE})
-    found = run(tmp_path, world)
-    errors = [trial.record.client_error for trial in found.finished]
+    result = run(tmp_path, world)
+    errors = [trial.record.client_error for trial in result.finished]
     assert [error.by_metric["ttft_p50_s"] for error in errors if error] == [1e-4, 2e-4, 2e-4, 1e-4]
     assert world.calibrations == 2
-    assert [cell.client_error for cell in found.cells] == errors[:2]
+    assert [cell.client_error for cell in result.cells] == errors[:2]
 
 
-def test_a_client_that_errs_too_much_is_measured_thrice_and_voids_its_trials(tmp_path: Path):
+def test_a_large_client_error_is_measured_three_times_and_invalidates_the_trials(tmp_path: Path):
     world = Calibrating({"reference": ENGINE})
     world.step_s = 0.01
-    found = run(tmp_path, world, loads=LOADS[1:])
+    result = run(tmp_path, world, loads=LOADS[1:])
     assert world.calibrations == 3
-    for trial in found.finished:
+    for trial in result.finished:
         assert trial.record.verdict is Verdict.INVALID
-        errors = [one for one in trial.record.invalidating if one.code is FindingCode.CLIENT_ERROR]
-        assert {one.parameters["latency"] for one in errors} == {"ttft", "chunk_gap"}
+        errors = [finding for finding in trial.record.invalidating if finding.code is FindingCode.CLIENT_ERROR]
+        assert {finding.parameters["latency"] for finding in errors} == {"ttft", "chunk_gap"}
         assert trial.record.client_error is not None
         assert trial.record.client_error.by_metric["ttft_p50_s"] == 0.02, "the median of three"
 
 
-def test_why_the_error_is_not_known_is_stored(tmp_path: Path):
-    found = run(tmp_path, repeats=1, client={"calibrate": False})
-    assert [trial.record.uncalibrated for trial in found.finished] == ["client.calibrate is off"] * 2
-    assert {cell.uncalibrated for cell in found.cells} == {"client.calibrate is off"}
+def test_the_reason_for_an_unknown_client_error_is_stored(tmp_path: Path):
+    result = run(tmp_path, repeats=1, client={"calibrate": False})
+    assert [trial.record.uncalibrated for trial in result.finished] == ["client.calibrate is off"] * 2
+    assert {cell.uncalibrated for cell in result.cells} == {"client.calibrate is off"}
 
 
-def test_repeats_send_the_same_shape_in_other_words_and_levels_another(tmp_path: Path):
+def test_repeats_share_lengths_but_not_words_and_levels_differ_in_both(tmp_path: Path):
     records = [trial.record for trial in run(tmp_path).finished]
     first, second, *again = sorted(records, key=lambda record: (record.repeat, record.id))
     assert [record.workload_sha256 for record in again] == [first.workload_sha256, second.workload_sha256]
@@ -156,11 +158,11 @@ def test_repeats_send_the_same_shape_in_other_words_and_levels_another(tmp_path:
 
 
 def test_an_interrupt_keeps_what_was_measured(tmp_path: Path):
-    world, made = VirtualWorld({"reference": ENGINE}), virtual()
+    world, experiment = VirtualWorld({"reference": ENGINE}), virtual()
 
     async def struck() -> None:
         task = asyncio.create_task(
-            run_experiment(made, create_run(made, tmp_path), PlainObserver(Console(quiet=True), made))
+            run_experiment(experiment, create_run(experiment, tmp_path), PlainObserver(Console(quiet=True), experiment))
         )
         await asyncio.sleep(3.5)  # one for the start, 1.4 and a tail for the first trial
         task.cancel()
@@ -169,13 +171,13 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path: Path):
 
     with inside(world):
         world.run(struck())
-    found = results.load(next(tmp_path.iterdir()))
-    assert found.status is RunStatus.INTERRUPTED
-    assert len(found.finished) == 1
-    ((plan, requests),) = found.salvaged
+    result = results.load(next(tmp_path.iterdir()))
+    assert result.status is RunStatus.INTERRUPTED
+    assert len(result.finished) == 1
+    ((plan, requests),) = result.salvaged
     assert plan.id == "r1-reference-2"
     assert requests
-    assert found.requests[found.requests.trial == plan.id].verdict.isna().all()
+    assert result.requests[result.requests.trial == plan.id].verdict.isna().all()
 
 
 def is_end_of(trial: str, event: Event) -> bool:
@@ -183,8 +185,8 @@ def is_end_of(trial: str, event: Event) -> bool:
 
 
 def test_streams_of_a_crash_are_decoded_once(tmp_path: Path):
-    found = run(tmp_path)
-    folder = RunFolder.open(found.path)
+    result = run(tmp_path)
+    folder = RunFolder.open(result.path)
     trial = folder.trial("r2-reference-1")
     whole = trial.read_requests()
     folder.write_log([event for event in folder.read_log().events if not is_end_of(trial.path.name, event)])
@@ -192,22 +194,22 @@ def test_streams_of_a_crash_are_decoded_once(tmp_path: Path):
     assert recover(folder) == 1
     assert recover(folder) == 0
     assert trial.read_requests() == whole
-    again = results.load(found.path)
+    again = results.load(result.path)
     assert [plan.id for plan in again.unfinished] == ["r2-reference-1"]
     assert len(again.salvaged[0][1]) == len(whole)
 
 
 def test_a_folder_that_cannot_be_made_fails_before_anything_starts(tmp_path: Path):
     (tmp_path / "runs").write_text("in the way", encoding="utf-8")
-    made = experiment(tmp_path, "http://127.0.0.1:9")
+    experiment = make_experiment(tmp_path, "http://127.0.0.1:9")
     with pytest.raises(NotWritable, match="choose"):
-        create_run(made, tmp_path / "runs")
+        create_run(experiment, tmp_path / "runs")
 
 
 def test_an_address_where_nothing_listens_gives_invalid_trials(tmp_path: Path):
     gone = VirtualWorld({"reference": VirtualEngine(faults={Fault.REFUSED: 1.0})})
-    found = run(tmp_path, gone, repeats=1, loads=[{"concurrency": 1}], trial=TRIAL | {"max_requests": 3})
-    (trial,) = found.finished
+    result = run(tmp_path, gone, repeats=1, loads=[{"concurrency": 1}], trial=TRIAL | {"max_requests": 3})
+    (trial,) = result.finished
     assert trial.record.verdict is Verdict.INVALID
     finding = trial.record.findings[0]
     assert finding.code is FindingCode.FAILED_REQUESTS
@@ -216,15 +218,21 @@ def test_an_address_where_nothing_listens_gives_invalid_trials(tmp_path: Path):
 
 
 def test_an_engine_that_does_not_start_fails_the_run_with_its_last_words(tmp_path: Path):
-    found = run(tmp_path, VirtualWorld({"reference": VirtualEngine(deaths=(Death(after_requests=0),))}))
-    assert found.status is RunStatus.FAILED
-    assert found.manifest.failure is not None
-    assert found.manifest.failure.startswith("reference, repeat 1: it did not start")
-    assert not found.finished  # and repeat 2 was not tried again
+    result = run(tmp_path, VirtualWorld({"reference": VirtualEngine(deaths=(Death(after_requests=0),))}))
+    assert result.status is RunStatus.FAILED
+    assert result.manifest.failure is not None
+    assert result.manifest.failure.startswith("reference, repeat 1: it did not start")
+    assert not result.finished  # and repeat 2 was not tried again
 
 
 def test_a_wrong_model_fails_with_one_line(tmp_path: Path):
-    made = experiment(tmp_path, "", engines=[{"adapter": "reference"}], model={"path": str(tmp_path / "none")})
+    experiment = make_experiment(
+        tmp_path, "", engines=[{"adapter": "reference"}], model={"path": str(tmp_path / "none")}
+    )
     with pytest.raises(EngineError, match="does not exist"):
-        asyncio.run(run_experiment(made, create_run(made, tmp_path / "runs"), PlainObserver(Console(quiet=True), made)))
+        asyncio.run(
+            run_experiment(
+                experiment, create_run(experiment, tmp_path / "runs"), PlainObserver(Console(quiet=True), experiment)
+            )
+        )
     assert results.load(next((tmp_path / "runs").iterdir())).status is RunStatus.FAILED

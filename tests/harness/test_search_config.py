@@ -1,4 +1,4 @@
-"""What a search is asked: its configuration, its mistakes, and what is said before it starts."""
+"""The configuration of a search: defaults, mistakes, and warnings before it starts."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.conduct.policies.search_config import forewarnings, search_config
+from harness.conduct.policies.search_config import search_config, search_warnings
 from harness.conduct.run import create_run
 from harness.errors import BadExperiment
 from harness.experiment.config import Experiment, experiment_from
@@ -54,7 +54,7 @@ def test_one_load_is_where_it_starts():
     assert all(level == round(level) for level in config.levels)
 
 
-def test_what_the_user_says_stands_above_the_file():
+def test_options_override_the_file():
     config = search_config(experiment(), SLO, low=1, high=100, resolution=0.1, alpha=0.1, trials=9, minutes=5)
     assert ends(config) == (1.0, 100.0)
     assert (config.resolution, config.alpha, config.trials, config.minutes) == (0.1, 0.1, 9, 5)
@@ -88,55 +88,55 @@ def test_a_guess_is_a_number_for_all_or_an_earlier_search_for_those_it_had(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("slo", "asked", "words"),
+    ("slo", "options", "message"),
     [
         ("output_tokens>100", {}, "is met at high loads, not at low ones"),
         ("attainment>=0.9", {}, r"set \[slo\] in the experiment"),
         (SLO, {"low": 50.0}, "the range from 50 to 30 is empty; give --low and --high"),
         (SLO, {"low": -1.0}, "the range from -1 to 30 is empty"),
-        (SLO, {"around": "99"}, "99 does not lie between 4 and 30; change --low or --high"),
+        (SLO, {"around": "99"}, "99 is not between 4 and 30; change --low, --high or --around"),
         (SLO, {"over": Over.CONCURRENCY}, "no load with concurrency; give --low and --high, or --around"),
-        (SLO, {"resolution": 0.0}, "resolution must lie between"),
-        (SLO, {"alpha": 1.0}, "alpha must lie between 0 and 1"),
+        (SLO, {"resolution": 0.0}, "resolution must be between"),
+        (SLO, {"alpha": 1.0}, "alpha must be between 0 and 1"),
         (SLO, {"trials": 0}, "trials must be at least 1"),
         (SLO, {"minutes": 0.0}, "minutes must be above 0"),
     ],
 )
-def test_mistakes_are_one_line(slo: str, asked: dict[str, Any], words: str):
-    with pytest.raises(BadExperiment, match=words):
-        search_config(experiment(), slo, **asked)
+def test_mistakes_are_one_line(slo: str, options: dict[str, Any], message: str):
+    with pytest.raises(BadExperiment, match=message):
+        search_config(experiment(), slo, **options)
 
 
 def test_attainment_is_an_objective_where_requests_have_bounds():
     assert search_config(experiment(slo={"ttft_s": 0.5}), "attainment>=0.99").objectives[0].metric == "attainment"
 
 
-def told(slo: str, *loads: dict[str, Any], trial: dict[str, Any] | None = None, **asked: Any) -> list[str]:
-    made = experiment(*loads, trial=trial or {})
-    return forewarnings(made, search_config(made, slo, **asked))
+def warnings(slo: str, *loads: dict[str, Any], trial: dict[str, Any] | None = None, **options: Any) -> list[str]:
+    searched = experiment(*loads, trial=trial or {})
+    return search_warnings(searched, search_config(searched, slo, **options))
 
 
-def test_percentiles_that_trials_are_too_short_for_are_told_beforehand():
-    assert told(SLO) == []
-    (few,) = told("ttft_p99<1s")
+def test_warns_that_trials_are_too_short_for_a_percentile():
+    assert warnings(SLO) == []
+    (few,) = warnings("ttft_p99<1s")
     assert few == (
-        "below 22.1/s a trial has fewer than the 662 sessions that an objective needs, if each is one request: such "
-        "rates are left out; raise trial.min_requests to that, or bound p95, which needs 130"
+        "trials below 22.1/s are skipped, because an objective needs 662 requests (sessions may have several); raise "
+        "trial.min_requests to 662, or bound p95, which needs 130"
     )
-    assert "or bound p50, which needs 3" in told("ttft_p90<1s", low=1.0)[0]
-    assert told("ttft_p99<1s", trial={"min_requests": 662}) == [], "then windows are as long as that takes"
-    assert told("ttft_p99<1s", trial={"duration_s": 200, "max_requests": 10_000}) == []
-    (capped,) = told("ttft_p99<1s", {"concurrency": 8}, trial={"max_requests": 500})
-    assert capped.startswith("trial.max_requests is 500, an objective needs 662 requests; raise it, or bound p95")
-    (closed,) = told("e2e_p90<9s", {"concurrency": 8})
-    assert closed.startswith("a trial may have fewer than the 64 requests that an objective needs; raise trial.min_req")
-    assert told("e2e_p90<9s", {"concurrency": 8}, trial={"min_requests": 64}) == []
-    assert told("itl_p99<30ms") == [], "an answer has many gaps"
+    assert "or bound p50, which needs 3" in warnings("ttft_p90<1s", low=1.0)[0]
+    assert warnings("ttft_p99<1s", trial={"min_requests": 662}) == [], "then windows are as long as that takes"
+    assert warnings("ttft_p99<1s", trial={"duration_s": 200, "max_requests": 10_000}) == []
+    (capped,) = warnings("ttft_p99<1s", {"concurrency": 8}, trial={"max_requests": 500})
+    assert capped.startswith("trial.max_requests is 500, but an objective needs 662 requests; raise it, or bound p95")
+    (closed,) = warnings("e2e_p90<9s", {"concurrency": 8})
+    assert closed.startswith("trials may have fewer than the 64 requests that an objective needs; raise trial.min_req")
+    assert warnings("e2e_p90<9s", {"concurrency": 8}, trial={"min_requests": 64}) == []
+    assert warnings("itl_p99<30ms") == [], "an answer has many gaps"
 
 
-def test_rates_that_the_cap_on_requests_cuts_short_are_told_beforehand():
-    assert told(SLO, high=200) == []
-    (cut,) = told(SLO, high=200, trial={"max_requests": 1000})
+def test_warns_that_the_cap_on_requests_shortens_windows():
+    assert warnings(SLO, high=200) == []
+    (cut,) = warnings(SLO, high=200, trial={"max_requests": 1000})
     assert cut == "above 33.3/s windows are shorter than trial.duration_s: trial.max_requests is 1000"
 
 

@@ -1,4 +1,4 @@
-"""Searches of engines that die under load, do not start, or stay busy: each ends with what is known of it."""
+"""Searches of engines that die under load, do not start, or stay busy: each keeps the interval found so far."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ def searched(
     url: str | None = None,
     warm_up_s: float = 0.0,
     slo: str = "e2e_p50<5s",
-    **asked: Any,
+    **options: Any,
 ) -> results.Run:
     data = {
         "name": "t",
@@ -33,29 +33,29 @@ def searched(
         "quality": {"samples": 0},
     }
     experiment = experiment_from(data, "t")
-    return virtual_search(experiment, engines, tmp_path, search_config(experiment, slo, **asked))
+    return virtual_search(experiment, engines, tmp_path, search_config(experiment, slo, **options))
 
 
-def of(run: results.Run, engine: str) -> EngineSearch:
+def search_of(run: results.Run, engine: str) -> EngineSearch:
     assert run.search is not None
-    return next(one for one in run.search.engines if one.engine == engine)
+    return next(search for search in run.search.engines if search.engine == engine)
 
 
 def starts(run: results.Run, engine: str) -> int:
     return len(list((run.path / "engines").glob(f"{engine}-*.log")))
 
 
-def test_an_engine_that_dies_of_a_crowd_is_started_again_and_one_that_never_starts_is_lost(tmp_path: Path):
+def test_an_engine_that_dies_under_load_is_restarted_and_one_that_never_starts_is_lost(tmp_path: Path):
     crowded, broken = VirtualEngine(deaths=(Death(beyond=4),)), VirtualEngine(deaths=(Death(after_requests=0),))
     run = searched(tmp_path, {"broken": broken, "crowded": crowded}, trials=4)
-    found = of(run, "crowded")
-    assert {attempt.level for attempt in found.attempts if attempt.kept} <= {2.0, 3.0, 4.0}
-    died = [attempt for attempt in found.attempts if not attempt.kept]
+    search = search_of(run, "crowded")
+    assert {attempt.level for attempt in search.attempts if attempt.kept} <= {2.0, 3.0, 4.0}
+    died = [attempt for attempt in search.attempts if not attempt.kept]
     assert died
     assert all(attempt.level > 4 and attempt.findings[0].code is FindingCode.ENGINE_DIED for attempt in died)
-    assert (found.low or 0) <= 4 <= (found.high or 0)
+    assert (search.low or 0) <= 4 <= (search.high or 0)
     assert starts(run, "crowded") >= 2
-    lost = of(run, "broken")
+    lost = search_of(run, "broken")
     assert (lost.ended, lost.attempts, starts(run, "broken")) == (Ended.ENGINE, [], 1)
     assert lost.lost is not None
     assert lost.lost.startswith("broken, repeat 1: ")
@@ -67,19 +67,19 @@ def test_engines_take_turns_on_fresh_starts(tmp_path: Path):
     run = searched(tmp_path, {"quick": quick, "slow": slow}, slo="ttft_p50<100ms", high=64.0, trials=6)
     order = [trial.record.engine for trial in sorted(run.finished, key=lambda trial: trial.record.order)]
     assert order == ["quick"] * 4 + ["slow"] * 4 + ["slow"] * 2 + ["quick"] * 2
-    counts = {engine: len(of(run, engine).attempts) for engine in ("quick", "slow")}
+    counts = {engine: len(search_of(run, engine).attempts) for engine in ("quick", "slow")}
     assert counts == {"quick": 6, "slow": 6}, "neither is known to 5 % after six trials"
     assert {engine: starts(run, engine) for engine in counts} == {"quick": 2, "slow": 2}
 
 
 @pytest.mark.parametrize("url", [None, "http://theirs"], ids=["ours", "theirs"])
-def test_an_engine_that_stays_busy_is_started_again_or_given_up_where_it_is_not_ours(tmp_path: Path, url: str | None):
-    """It goes on with requests that have timed out: two at a time for a second are three seconds of work for it."""
+def test_a_busy_engine_is_restarted_or_given_up_if_it_is_a_running_server(tmp_path: Path, url: str | None):
+    """The engine keeps working on timed-out requests: two at a time for one second are three seconds of work."""
     drowning = VirtualEngine(service=Whole(Fixed(0.9)), slots=1, aborts=False)
     run = searched(tmp_path, {"a": drowning}, url=url, warm_up_s=2.0, trials=2)
-    found = of(run, "a")
+    search = search_of(run, "a")
     if url is None:
-        assert (starts(run, "a"), len(found.attempts), run.status) == (2, 2, RunStatus.COMPLETE)
+        assert (starts(run, "a"), len(search.attempts), run.status) == (2, 2, RunStatus.COMPLETE)
     else:
-        assert (len(found.attempts), found.ended) == (1, Ended.ENGINE)
-        assert found.lost == "a was still busy long after its trial at c=2; restart it, and search below that"
+        assert (len(search.attempts), search.ended) == (1, Ended.ENGINE)
+        assert search.lost == "a was still busy long after its trial at c=2; restart it, and search below that load"

@@ -36,7 +36,7 @@ quality = {{ samples = 0 }}
 
 
 def file(tmp_path: Path, warm_up_s: float = 0.0, **real: str) -> Path:
-    """An experiment; ``real`` is the address and the tokenizer of an engine that is not virtual."""
+    """An experiment file; ``real`` has address and tokenizer of a real engine."""
     fields = {name: f', {name} = "{real[name]}"' if name in real else "" for name in ("tokenizer", "url")}
     path = tmp_path / "t.toml"
     path.write_text(FILE.format(warm_up_s=warm_up_s, **fields), encoding="utf-8")
@@ -49,22 +49,24 @@ def searched(file: Path, *arguments: str, engine: VirtualEngine = ENGINE) -> int
         return bakeoff("search", str(file), *arguments, "--out", str(file.parent / "runs"))
 
 
-def test_it_finds_the_slots_of_a_server_and_leaves_an_ordinary_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """Slots fall into step: with 5 requests in flight one of 4 has waited for a slot, with 7 three of 4 have."""
+def test_a_search_finds_the_slots_of_a_server_and_writes_an_ordinary_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Slots synchronize: with 5 requests in flight, one of 4 has waited for a slot; with 7, three of 4 have."""
     assert searched(file(tmp_path, warm_up_s=5.0), "--slo", "ttft_p50<160ms", "--trials", "9", "--json") == 0
-    told = capsys.readouterr()
-    found = json.loads(told.out)
-    (one,) = found["search"]["engines"]
-    sure = [attempt for attempt in one["attempts"] if attempt["level"] != 6]
-    assert all(attempt["kept"] == (attempt["level"] <= 5) for attempt in sure), told.err
-    assert one["low"] <= 6
-    assert one["high"] >= 5
-    assert one["attempts"][0]["margin"] == pytest.approx(0.47, abs=0.01), "log of 160 over 100"
-    run = results.load(found["run"])
+    output = capsys.readouterr()
+    answer = json.loads(output.out)
+    (engine,) = answer["search"]["engines"]
+    sure = [attempt for attempt in engine["attempts"] if attempt["level"] != 6]
+    assert all(attempt["kept"] == (attempt["level"] <= 5) for attempt in sure), output.err
+    assert engine["low"] <= 6
+    assert engine["high"] >= 5
+    assert engine["attempts"][0]["margin"] == pytest.approx(0.47, abs=0.01), "log of 160 over 100"
+    run = results.load(answer["run"])
     assert run.status is RunStatus.COMPLETE
-    assert len(run.finished) == len(run.manifest.trials) == len(one["attempts"])
-    assert Path(found["report"]).stat().st_size > 10_000
-    assert {point["load"] for point in found["frontier"]} == {cell.load for cell in run.cells if cell.valid}
+    assert len(run.finished) == len(run.manifest.trials) == len(engine["attempts"])
+    assert Path(answer["report"]).stat().st_size > 10_000
+    assert {point["load"] for point in answer["frontier"]} == {cell.load for cell in run.cells if cell.valid}
     assert bakeoff("report", str(run.path)) == 0
     assert "Highest concurrency that meets ttft_p50<160ms:" in capsys.readouterr().out
     assert bakeoff("frontier", str(run.path)) == 0
@@ -72,44 +74,44 @@ def test_it_finds_the_slots_of_a_server_and_leaves_an_ordinary_run(tmp_path: Pat
     assert bakeoff("compare", str(run.path), str(run.path)) == 0, "a run beside itself"
 
 
-def test_no_level_that_keeps_it_is_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_no_level_that_meets_the_objective_is_exit_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert searched(file(tmp_path), "--slo", "ttft_p50<50ms") == 3
     assert "truth: none, at c=2 ttft_p50<50ms: it was" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (("--slo", "ttft<1s"), "unknown metric 'ttft'"),
-        (("--slo", "ttft_p50<1s", "--around", "99"), "99 does not lie between 2 and 16"),
+        (("--slo", "ttft_p50<1s", "--around", "99"), "99 is not between 2 and 16"),
         (("--slo", "ttft_p50<1s", "--over", "rate"), "no load with rate_per_s; give --low and --high, or --around"),
         (("--slo", "output_tokens>10"), "is met at high loads"),
         ((), "see bakeoff --help"),
     ],
 )
-def test_mistakes_are_one_line_and_2(tmp_path: Path, capsys: Any, arguments: tuple[str, ...], words: str):
+def test_mistakes_are_one_line_and_2(tmp_path: Path, capsys: Any, arguments: tuple[str, ...], message: str):
     assert searched(file(tmp_path), *arguments) == 2
     err = capsys.readouterr().err
-    assert words in err
+    assert message in err
     assert err.count("\n") == 1
     assert not (tmp_path / "runs").exists()
 
 
-def test_what_is_known_beforehand_is_said_and_an_engine_that_is_not_there_is_3(tmp_path: Path, capsys: Any):
+def test_it_warns_beforehand_and_an_unreachable_engine_is_exit_3(tmp_path: Path, capsys: Any):
     gone = VirtualEngine(faults={Fault.REFUSED: 1.0})
     assert searched(file(tmp_path), "--slo", "ttft_p99<1s", "--trials", "1", engine=gone) == 3
     err = capsys.readouterr().err
-    assert err.startswith("note: a trial may have fewer than the 662 requests that an objective needs")
+    assert err.startswith("note: trials may have fewer than the 662 requests that an objective needs")
     (folder,) = (tmp_path / "runs").iterdir()
-    found = results.load(folder).search
-    assert found is not None
-    (attempt,) = found.engines[0].attempts
+    answer = results.load(folder).search
+    assert answer is not None
+    (attempt,) = answer.engines[0].attempts
     assert attempt.findings[0].code is FindingCode.FAILED_REQUESTS
     assert f"truth at c=2: violated ({attempt_why(attempt)})" in err
 
 
 def test_ctrl_c_leaves_a_run_that_can_be_read(tmp_path: Path, capsys: Any):
-    """Of a real process, which searches a real server."""
+    """In a real process that searches a real server."""
     with serving(Schedule(ttft_s=0.1, itl_s=0.005, slots=4)) as server:
         place = file(tmp_path, url=f"http://127.0.0.1:{server.port}", tokenizer=str(tokenizer(tmp_path)))
         argv = [
@@ -131,19 +133,19 @@ def test_ctrl_c_leaves_a_run_that_can_be_read(tmp_path: Path, capsys: Any):
     run = results.load(next((tmp_path / "runs").iterdir()))
     assert run.status is RunStatus.INTERRUPTED
     assert run.search is not None
-    (one,) = run.search.engines
-    assert one.ended is None
-    assert len(one.attempts) == len(run.finished) >= 1
+    (engine,) = run.search.engines
+    assert engine.ended is None
+    assert len(engine.attempts) == len(run.finished) >= 1
     assert bakeoff("report", str(run.path)) == 0
     assert "truth: " in capsys.readouterr().out
 
 
-def test_the_answer_of_one_search_begins_the_next(tmp_path: Path, capsys: Any):
-    asked = ("--slo", "ttft_p50<160ms", "--json", "--trials", "1")
-    assert searched(file(tmp_path), *asked, "--around", "4") == 0
+def test_around_starts_at_the_answer_of_an_earlier_search(tmp_path: Path, capsys: Any):
+    options = ("--slo", "ttft_p50<160ms", "--json", "--trials", "1")
+    assert searched(file(tmp_path), *options, "--around", "4") == 0
     first = json.loads(capsys.readouterr().out)
     (tmp_path / "next").mkdir()
-    assert searched(file(tmp_path / "next"), *asked, "--around", first["run"]) == 0
+    assert searched(file(tmp_path / "next"), *options, "--around", first["run"]) == 0
     second = json.loads(capsys.readouterr().out)
     assert first["search"]["config"]["guesses"] == {"truth": 4.0}
     assert second["search"]["config"]["guesses"] == {"truth": first["search"]["engines"][0]["level"]}

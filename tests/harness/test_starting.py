@@ -1,4 +1,4 @@
-"""What an engine's start notes of the machine: only the GPUs that the engine may use are its own."""
+"""The startup record counts only the GPUs that the engine may use."""
 
 import asyncio
 import socket
@@ -20,10 +20,10 @@ from tests.harness.test_telemetry import FakeNvml
 __all__ = ["quill"]
 
 
-def test_a_port_that_is_taken_is_an_engines_error_before_anything_is_launched(tmp_path: Path) -> None:
+def test_a_taken_port_is_an_engine_error_before_the_launch(tmp_path: Path) -> None:
     async def start(port: int) -> None:
-        made = engine("reference", Model("m"), {})
-        async with RealWorld().started(made, "a", Model("m"), port, tmp_path / "log"):
+        reference = engine("reference", Model("m"), {})
+        async with RealWorld().started(reference, "a", Model("m"), port, tmp_path / "log"):
             raise AssertionError
 
     with socket.create_server(("127.0.0.1", 0)) as busy:
@@ -39,12 +39,12 @@ def test_a_port_that_is_taken_is_an_engines_error_before_anything_is_launched(tm
 def test_a_start_counts_the_gpus_that_the_engine_may_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ours: str | None, its_own: dict[str, str], seen: int
 ) -> None:
-    """Those of its table's ``env``, else those that Bakeoff was started with; and trials sample the same."""
-    asked: list[str | None] = []
+    """The GPUs of its ``env``, else those of Bakeoff's own environment; trials sample the same GPUs."""
+    sampled: list[str | None] = []
     into = VirtualSampler.into
 
     def noted(self: Any, *order: Any, **rest: Any) -> Any:
-        asked.append(order[-1])
+        sampled.append(order[-1])
         return into(self, *order, **rest)
 
     monkeypatch.setattr(harness.conduct.engine_start, "open_gpus", lambda: open_gpus(FakeNvml(count=3)))
@@ -54,9 +54,9 @@ def test_a_start_counts_the_gpus_that_the_engine_may_use(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ours)
     smol = {"name": "smol", "path": str(model(tmp_path / "model"))}
     (trial,) = asyncio.run(measured_run(tmp_path, {"adapter": "quill", "env": its_own}, model=smol)).finished
-    told = trial.record.engine_description
-    assert told is not None
-    assert told.details["build"].keys() >= {"program_sha256"}, "which build it was, for who reads the run"
+    description = trial.record.engine_description
+    assert description is not None
+    assert description.details["build"].keys() >= {"program_sha256"}, "which build it was, for who reads the run"
     assert trial.record.startup is not None
     assert len(trial.record.startup.gpu_used_before_bytes) == len(trial.record.startup.gpu_used_ready_bytes) == seen
-    assert asked == [its_own.get("CUDA_VISIBLE_DEVICES", ours)]
+    assert sampled == [its_own.get("CUDA_VISIBLE_DEVICES", ours)]

@@ -1,4 +1,4 @@
-"""What a trial sends: one shape for all engines and repeats, words of its own, counted before anything is sent."""
+"""Planned traffic: equal lengths for all engines and repeats, different words, counted before anything is sent."""
 
 import statistics
 from collections.abc import Iterable
@@ -37,22 +37,17 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return Tokenizer(checkpoint(tmp_path_factory.mktemp("tokenizer"), bare=True, merges=800))
 
 
-def made(**changes: Any) -> Experiment:
+def make_experiment(**changes: Any) -> Experiment:
     data: dict[str, Any] = {
-        "name": "t",
-        "engines": TWO_SERVERS,
-        "workload": CHAT,
-        "loads": [{"concurrency": 2}],
-        "trial": LIMITS,
-        **changes,
-    }
+        "name": "t", "engines": TWO_SERVERS, "workload": CHAT, "loads": [{"concurrency": 2}], "trial": LIMITS, **changes
+    }  # fmt: skip
     return experiment_from(data, "t")
 
 
 @pytest.fixture
 def planner_of(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Any:
     def planner(*, redraw: bool = False, **changes: Any) -> TrafficPlanner:
-        return TrafficPlanner(made(**changes), tokenizer, tmp_path_factory.mktemp("plans"), redraw=redraw)
+        return TrafficPlanner(make_experiment(**changes), tokenizer, tmp_path_factory.mktemp("plans"), redraw=redraw)
 
     return planner
 
@@ -88,18 +83,18 @@ def shape(traffic: Traffic) -> list[object]:
 
 @pytest.mark.parametrize("workload", [CHAT, RAG, TALK, {"name": "random", "options": {"spread": 0.5}}])
 @pytest.mark.parametrize("load", [CLOSED, OPEN])
-def test_repeats_and_engines_have_one_shape_and_words_are_new_in_every_repeat(
+def test_lengths_are_equal_for_all_repeats_and_engines_and_words_differ_between_repeats(
     planner_of: Any, workload: dict[str, Any], load: Load
 ):
     planner = planner_of(workload=workload)
-    found = {(repeat, side): planner.traffic(load, repeat, side) for repeat in (1, 2) for side in "ab"}
-    assert len({traffic.shape_sha256 for traffic in found.values()}) == 1
-    assert found[1, "a"] is found[1, "b"], "engines at addresses of their own get the same bytes, planned once"
-    second = found[2, "a"]
+    by_trial = {(repeat, engine): planner.traffic(load, repeat, engine) for repeat in (1, 2) for engine in "ab"}
+    assert len({traffic.shape_sha256 for traffic in by_trial.values()}) == 1
+    assert by_trial[1, "a"] is by_trial[1, "b"], "engines at addresses of their own get the same bytes, planned once"
+    second = by_trial[2, "a"]
     again = planner_of(workload=workload).traffic(load, 1, "a")
     assert shape(again) == shape(second)
     assert all(a != b for a, b in zip(contents(again.window), contents(second.window), strict=True))
-    assert again.record == found[1, "a"].record
+    assert again.record == by_trial[1, "a"].record
     assert again.record.sha256 != second.record.sha256
     for ours, others in zip(pools(again), pools(second), strict=True):
         assert ours.shape_sha256 == others.shape_sha256
@@ -109,20 +104,20 @@ def test_repeats_and_engines_have_one_shape_and_words_are_new_in_every_repeat(
 @pytest.mark.parametrize("load", [CLOSED, OPEN])
 def test_traffic_can_be_drawn_anew_for_each_repeat(planner_of: Any, load: Load):
     planner = planner_of(redraw=True)
-    drawn = {(repeat, side): planner.traffic(load, repeat, side) for repeat in (1, 2) for side in "ab"}
+    drawn = {(repeat, engine): planner.traffic(load, repeat, engine) for repeat in (1, 2) for engine in "ab"}
     assert drawn[1, "a"] is drawn[1, "b"]
     assert shape(drawn[1, "a"]) != shape(drawn[2, "a"])
     assert not set(contents(planner.traffic(load, 1, "a").window)) & set(contents(drawn[2, "a"].window))
 
 
-def test_levels_have_shapes_and_words_of_their_own(planner_of: Any):
+def test_levels_differ_in_lengths_and_words(planner_of: Any):
     planner = planner_of()
     few, many = planner.traffic(CLOSED, 1, "a"), planner.traffic(Load(concurrency=3), 1, "a")
     assert few.shape_sha256 != many.shape_sha256
     assert not set(contents(few.window)) & set(contents(many.window))
 
 
-def test_engines_at_one_address_share_its_cache_so_each_has_words_of_its_own(planner_of: Any):
+def test_engines_at_one_address_get_different_words(planner_of: Any):
     planner = planner_of(engines=ONE_SERVER)
     a, b = planner.traffic(CLOSED, 1, "a"), planner.traffic(CLOSED, 1, "b")
     assert a.shape_sha256 == b.shape_sha256
@@ -131,15 +126,15 @@ def test_engines_at_one_address_share_its_cache_so_each_has_words_of_its_own(pla
 
 
 @pytest.mark.parametrize("load", [CLOSED, OPEN])
-def test_ramp_and_tail_are_pools_in_words_of_their_own(planner_of: Any, load: Load):
+def test_ramp_and_tail_are_pools_with_different_words(planner_of: Any, load: Load):
     traffic = planner_of().traffic(load, 1, "a")
     parts = [set(contents(plan)) for plan in (traffic.window, *pools(traffic))]
     assert [len(part) for part in parts] == [12, 40, 40]
     assert len(set.union(*parts)) == 92
 
 
-def test_the_ramp_of_a_closed_loop_meets_its_first_sessions_in_the_middle(planner_of: Any):
-    """Those of the slots begin at random turns, so that the mix of turns is that of a load in progress."""
+def test_the_ramp_of_a_closed_loop_begins_with_sessions_in_progress(planner_of: Any):
+    """The slots' first sessions begin at random turns, so that the mix of turns is that of a load in progress."""
     ramp, tail = pools(planner_of(workload=TALK).traffic(Load(concurrency=20), 1, "a"))
     begun = [planned.first_turn for planned in ramp]
     assert any(begun[:20])
@@ -149,7 +144,7 @@ def test_the_ramp_of_a_closed_loop_meets_its_first_sessions_in_the_middle(planne
     assert [session.first_turn for session in records] == begun
 
 
-def test_the_pool_of_an_open_loop_begins_again_when_its_next_session_would_have_come(planner_of: Any, tmp_path: Path):
+def test_the_pool_of_an_open_loop_repeats_at_its_next_arrival(planner_of: Any, tmp_path: Path):
     ramp = planner_of(**trial(ramp_s=12.0)).traffic(STEADY, 1, "a").ramp
     assert (ramp.plan.sessions, ramp.period_s) == (48, 12.0)
     only = written(tmp_path, Session("s", (Turn(4, 5, prompt="the the the"),)))
@@ -158,7 +153,7 @@ def test_the_pool_of_an_open_loop_begins_again_when_its_next_session_would_have_
 
 
 @pytest.mark.parametrize("workload", [CHAT, RAG, TALK])
-def test_a_record_counts_what_is_sent_by_encoding_it(tokenizer: Tokenizer, planner_of: Any, workload: dict[str, Any]):
+def test_a_record_counts_the_tokens_of_encoded_prompts(tokenizer: Tokenizer, planner_of: Any, workload: dict[str, Any]):
     traffic = planner_of(workload=workload).traffic(CLOSED, 1, "a")
     sent, reader, cache = turns(traffic.window), PromptReader(tokenizer), EndlessCache()
     ids = [list(reader.ids(turn)) for turn in sent]
@@ -186,7 +181,7 @@ def written(tmp_path: Path, *sessions: Session) -> dict[str, Any]:
     return {"name": "sessions", "options": {"path": str(path)}}
 
 
-def test_prompts_that_are_not_as_long_as_they_say_are_counted_and_the_first_is_named(planner_of: Any, tmp_path: Path):
+def test_prompts_of_the_wrong_length_are_counted_and_the_first_is_named(planner_of: Any, tmp_path: Path):
     tokens = 1 + 3  # the model puts one before every text
     honest = Session("honest", (Turn(tokens, 5, prompt="the the the"),))
     liar = Session("liar", (Turn(tokens, 5, prompt="the the the"), Turn(99, 5, prompt="the the the")))
@@ -196,8 +191,8 @@ def test_prompts_that_are_not_as_long_as_they_say_are_counted_and_the_first_is_n
     assert record.prompt_tokens == 5 * 4
 
 
-def test_a_plan_of_a_closed_loop_is_written_as_far_as_is_known_and_goes_on(planner_of: Any):
-    """At least the requests that a trial must have, and three for each slot."""
+def test_a_plan_of_a_closed_loop_can_be_extended(planner_of: Any):
+    """At least ``min_requests``, and three requests per slot."""
     for slots, requests in ((2, 12), (10, 30)):
         window = planner_of(**trial(max_requests=50)).traffic(Load(concurrency=slots), 1, "a").window
         first = list(window)
@@ -236,19 +231,19 @@ def test_the_window_of_an_open_loop_is_as_long_as_its_plan(
     assert (traffic.window.sessions, traffic.length_s) == (sessions, length_s)
 
 
-def test_options_of_an_arrival_process_reach_it(planner_of: Any):
+def test_arrival_options_reach_the_process(planner_of: Any):
     loads = [Load(rate_per_s=4.0, arrival="gamma", arrival_options={"burstiness": b}) for b in (0.1, 1.0)]
     bursty, smooth = (planner_of(**trial(max_requests=100)).traffic(load, 1, "a") for load in loads)
     assert [p.offset_s for p in bursty.window] != [p.offset_s for p in smooth.window]
 
 
-def test_a_load_that_gets_no_session_is_refused(planner_of: Any):
+def test_a_load_without_sessions_is_refused(planner_of: Any):
     late = Load(rate_per_s=0.001, arrival="diurnal")
     with pytest.raises(BadOption, match="the workload has no session for this load; give it a longer duration_s"):
         planner_of().traffic(late, 1, "a")
 
 
-def test_a_load_that_is_meant_to_change_is_one_plan(planner_of: Any):
+def test_a_varying_load_is_one_plan(planner_of: Any):
     traffic = planner_of(**trial(max_requests=None)).traffic(Load(rate_per_s=4.0, arrival="diurnal"), 1, "a")
     assert (traffic.ramp, traffic.tail, traffic.length_s) == (None, None, None)
     assert max(planned.offset_s or 0.0 for planned in traffic.window) < 5.0
@@ -271,8 +266,8 @@ def test_recorded_arrivals_are_warped_with_the_pauses_between_turns(planner_of: 
         assert (plan[-1].offset_s or 0.0) * warp == pytest.approx(11.0, rel=0.7), "one session a second"
 
 
-def test_a_rate_of_ones_own_moves_the_arrivals_and_leaves_users_their_pauses(planner_of: Any):
-    """The preset has one session a second."""
+def test_a_rate_scales_recorded_arrivals_but_not_think_times(planner_of: Any):
+    """The preset has one session per second."""
     traffic = planner_of(workload=TALK, **trial(duration_s=300.0, max_window_s=300.0, max_requests=60)).traffic(
         Load(arrival="workload", rate_per_s=5.0), 1, "a"
     )
@@ -283,21 +278,21 @@ def test_a_rate_of_ones_own_moves_the_arrivals_and_leaves_users_their_pauses(pla
     assert sum(thinks_s) / len(thinks_s) == pytest.approx(45.0, rel=0.4)
 
 
-def test_a_workload_that_has_no_times_of_its_own_cannot_be_recorded(planner_of: Any, tmp_path: Path):
+def test_a_workload_without_recorded_arrivals_cannot_be_replayed(planner_of: Any, tmp_path: Path):
     recorded, faster = Load(arrival="workload"), Load(arrival="workload", rate_per_s=5.0)
     timed = written(tmp_path, Session("s", (Turn(4, 5, prompt="the the the"),), start_s=1.0))
     for workload, load, message in (
         ({"name": "random"}, recorded, "has no start times; give the load an arrival process"),
-        ({"name": "random"}, faster, "does not know its own rate; give the load time_warp instead of rate_per_s"),
-        (timed, faster, "does not know its own rate; give the load time_warp instead of rate_per_s"),
-        ({"name": "offline-batch", "options": {"scale": 0.1}}, faster, "does not know its own rate"),
+        ({"name": "random"}, faster, "has no recorded rate; give the load time_warp instead of rate_per_s"),
+        (timed, faster, "has no recorded rate; give the load time_warp instead of rate_per_s"),
+        ({"name": "offline-batch", "options": {"scale": 0.1}}, faster, "has no recorded rate"),
     ):
         with pytest.raises(BadOption, match=message):
             planner_of(workload=workload).traffic(load, 1, "a")
     assert planner_of(workload=timed).traffic(recorded, 1, "a").record.sessions == 1
 
 
-def test_a_batch_comes_at_once(planner_of: Any):
+def test_a_batch_arrives_at_once(planner_of: Any):
     traffic = planner_of(workload={"name": "offline-batch", "options": {"scale": 0.1}}).traffic(
         Load(arrival="workload"), 1, "a"
     )
@@ -305,7 +300,7 @@ def test_a_batch_comes_at_once(planner_of: Any):
 
 
 def test_turns_that_the_load_cannot_reach_are_neither_planned_nor_counted(planner_of: Any):
-    """The longest load has a ramp of 5 s, as much for what is late in it, a window of 5 s, and a tail of 5 s."""
+    """The longest load has a ramp of 5 s, 5 s for its late requests, a window of 5 s, and a tail of 5 s."""
     short, long = (
         planner_of(workload=TALK, **trial(max_window_s=span_s, min_requests=50)).traffic(CLOSED, 1, "a")
         for span_s in (5.0, 900.0)
@@ -317,13 +312,13 @@ def test_turns_that_the_load_cannot_reach_are_neither_planned_nor_counted(planne
         assert sum(turn.think_s for turn in planned.session.turns[:-1]) <= 20
 
 
-def test_a_cold_trial_sends_nothing_before_itself(planner_of: Any):
+def test_a_cold_trial_has_no_primers(planner_of: Any):
     traffic = planner_of().traffic(CLOSED, 1, "a")
     assert list(traffic.primers()) == []
     assert traffic.record.cache is Cache.COLD
 
 
-def test_a_warm_trial_sends_every_prompt_once_before(planner_of: Any):
+def test_a_warm_trial_primes_every_prompt_once(planner_of: Any):
     traffic = planner_of(workload=TALK, **trial(cache="warm")).traffic(CLOSED, 1, "a")
     primers, sent = turns(traffic.primers()), turns(traffic.window)
     assert [primer.messages for primer in primers] == [turn.messages for turn in sent]
@@ -333,7 +328,7 @@ def test_a_warm_trial_sends_every_prompt_once_before(planner_of: Any):
     assert traffic.record.cache is Cache.WARM
 
 
-def test_a_primed_trial_sends_each_shared_system_prompt_once_before(planner_of: Any, tokenizer: Tokenizer):
+def test_a_primed_trial_primes_each_shared_system_prompt_once(planner_of: Any, tokenizer: Tokenizer):
     workload = {"name": "structured-output", "options": {"scale": 2.0}}
     traffic = planner_of(workload=workload, **trial(cache="primed")).traffic(CLOSED, 1, "a")
     primers = turns(traffic.primers())
@@ -346,7 +341,7 @@ def test_a_primed_trial_sends_each_shared_system_prompt_once_before(planner_of: 
 
 
 @pytest.mark.parametrize("workload", [CHAT, {"name": "random"}])
-def test_nothing_can_be_primed_where_nothing_is_shared(planner_of: Any, workload: dict[str, Any]):
+def test_priming_needs_shared_system_prompts(planner_of: Any, workload: dict[str, Any]):
     planner = planner_of(workload=workload, **trial(cache="primed"))
     with pytest.raises(BadOption, match="shares no system prompts to prime a cache with; use cold or warm"):
         planner.traffic(CLOSED, 1, "a")
@@ -359,13 +354,13 @@ def test_primers_have_the_words_of_their_repeat(planner_of: Any):
     assert first != second
 
 
-def test_files_go_with_their_repeat_and_with_the_planner(tokenizer: Tokenizer, tmp_path: Path):
+def test_files_are_deleted_after_their_repeat(tokenizer: Tokenizer, tmp_path: Path):
     folder = tmp_path / "plans"
     folder.mkdir()
-    planner = TrafficPlanner(made(engines=ONE_SERVER), tokenizer, folder)
+    planner = TrafficPlanner(make_experiment(engines=ONE_SERVER), tokenizer, folder)
     for load in (CLOSED, OPEN):
-        for side in "ab":
-            planner.traffic(load, 1, side)
+        for engine in "ab":
+            planner.traffic(load, 1, engine)
     first = set(folder.iterdir())
     assert len(first) == 4 * 3, "a window, a ramp and a tail each"
     planner.traffic(CLOSED, 2, "a")
@@ -375,20 +370,20 @@ def test_files_go_with_their_repeat_and_with_the_planner(tokenizer: Tokenizer, t
     assert set(folder.iterdir()) == second
 
 
-def test_a_planner_takes_its_files_with_it(tokenizer: Tokenizer):
-    with traffic_planner(made(), tokenizer) as planner:
+def test_a_planner_deletes_its_files(tokenizer: Tokenizer):
+    with traffic_planner(make_experiment(), tokenizer) as planner:
         window = planner.traffic(OPEN, 1, "a").window
         assert list(window)
     assert list(window) == []
 
 
-def test_a_plan_is_read_as_often_as_it_is_asked_for(planner_of: Any):
+def test_a_plan_can_be_read_repeatedly(planner_of: Any):
     window = planner_of().traffic(OPEN, 1, "a").window
     assert list(window) == list(window) != []
 
 
 def test_a_user_who_thinks_beyond_the_end_of_a_closed_loop_keeps_the_slot_until_then(planner_of: Any):
-    """A plan without the turns out of reach is driven as one that has them all."""
+    """A plan without the unreachable turns sends the same requests as the full plan."""
     sent = []
     for span_s in (5.0, 1e6):
         limits = trial(max_window_s=span_s, min_requests=200, max_requests=None)

@@ -37,14 +37,14 @@ def evidence(requests: list[Any] = GOOD, **changes: Any) -> Evidence:
     return Evidence(**{**fields, **changes})
 
 
-def found(*arguments: Any, **changes: Any) -> list[Finding]:
+def findings_of(*arguments: Any, **changes: Any) -> list[Finding]:
     verdict, findings = judge(evidence(*arguments, **changes))
     assert (verdict is Verdict.INVALID) == any(finding.severity is Severity.INVALID for finding in findings)
     return findings
 
 
 def invalidating(*arguments: Any, **changes: Any) -> list[Finding]:
-    return [finding for finding in found(*arguments, **changes) if finding.severity is Severity.INVALID]
+    return [finding for finding in findings_of(*arguments, **changes) if finding.severity is Severity.INVALID]
 
 
 def codes(findings: list[Finding]) -> list[FindingCode]:
@@ -52,93 +52,95 @@ def codes(findings: list[Finding]) -> list[FindingCode]:
 
 
 def test_a_good_trial_is_valid():
-    assert found() == []
+    assert findings_of() == []
 
 
 def test_a_dead_engine_comes_first():
-    first, *_ = found(engine_death="signal 9", window=Window(0, 0))
+    first, *_ = findings_of(engine_death="signal 9", window=Window(0, 0))
     assert first == invalid(FindingCode.ENGINE_DIED, detail="signal 9")
 
 
-def test_too_many_failures_are_told_with_the_most_frequent_class_and_its_first_error():
+def test_too_many_failures_name_the_most_frequent_outcome_and_its_first_error():
     outcomes = [Outcome.REFUSED, Outcome.TIMEOUT, Outcome.TIMEOUT]
     bad = [*GOOD, *(request(10 + i, outcome=outcome, error=f"error {i}") for i, outcome in enumerate(outcomes))]
-    assert found(bad, window=Window(0, 13 * S)) == [
+    assert findings_of(bad, window=Window(0, 13 * S)) == [
         invalid(
             FindingCode.FAILED_REQUESTS, failed_requests=3, measured_requests=13, outcome="timeout",
             outcome_requests=2, error="error 1",
         )
     ]  # fmt: skip
-    assert found(bad, window=Window(0, 13 * S), max_failure_share=0.25) == []
+    assert findings_of(bad, window=Window(0, 13 * S), max_failure_share=0.25) == []
 
 
-def test_failures_count_that_were_planned_in_the_window():
+def test_only_failures_planned_in_the_window_count():
     for outcome in (Outcome.TIMEOUT, Outcome.EMPTY):
         outside = [request(i, outcome=outcome, phase=phase) for i, phase in ((-1, Phase.RAMP), (10, Phase.TAIL))]
-        assert found([*GOOD, *outside]) == []
-        assert codes(found([*GOOD[1:], request(0, outcome=outcome)])) == [FindingCode.FAILED_REQUESTS]
+        assert findings_of([*GOOD, *outside]) == []
+        assert codes(findings_of([*GOOD[1:], request(0, outcome=outcome)])) == [FindingCode.FAILED_REQUESTS]
 
 
-def test_what_the_client_gave_up_is_no_failure():
-    assert found([*GOOD[1:], request(0, outcome=Outcome.CANCELLED)]) == []
+def test_requests_cancelled_by_the_client_are_no_failures():
+    assert findings_of([*GOOD[1:], request(0, outcome=Outcome.CANCELLED)]) == []
 
 
 def ramp(window_s: float, turnover_s: float | None = None) -> RampRecord:
     return RampRecord(complete=True, turnover_s=turnover_s, window_s=window_s)
 
 
-def test_a_window_that_is_shorter_than_it_must_be_is_no_evidence():
-    """It had to last three turnovers, or more than was allowed."""
+def test_a_window_shorter_than_needed_is_invalid():
+    """It is shorter than three turnovers, or needs more than ``max_window_s``."""
     for needed_s, turnover_s, limit_s in ((12.0, 4.0, 600.0), (30.0, 1.0, 10.0)):
-        assert found(ramp=ramp(needed_s, turnover_s), max_window_s=limit_s) == [
+        assert findings_of(ramp=ramp(needed_s, turnover_s), max_window_s=limit_s) == [
             invalid(FindingCode.WINDOW_TOO_SHORT, window_s=10.0, needed_window_s=needed_s)
         ]
-    assert found(ramp=ramp(10.0, 3.0), max_window_s=10.0) == []
+    assert findings_of(ramp=ramp(10.0, 3.0), max_window_s=10.0) == []
 
 
-def test_a_window_in_which_no_request_began_is_no_evidence():
+def test_a_window_in_which_no_request_began_is_invalid():
     """Its metrics would be absent, and no failure would be counted."""
     window = Window(900_000_000_000, 910_000_000_000)
     assert invalidating(window=window) == [invalid(FindingCode.WINDOW_EMPTY, window_s=10.0)]
 
 
-def test_a_trial_that_never_had_a_window_is_no_evidence():
-    assert found(window=Window(0, 0)) == [invalid(FindingCode.WINDOW_TOO_SHORT, window_s=0.0, needed_window_s=0.0)]
+def test_a_trial_without_a_window_is_invalid():
+    assert findings_of(window=Window(0, 0)) == [
+        invalid(FindingCode.WINDOW_TOO_SHORT, window_s=0.0, needed_window_s=0.0)
+    ]
 
 
-def test_a_plan_that_ended_early_leaves_a_shorter_window():
-    assert found(ramp=ramp(30.0, 3.0), max_window_s=600.0) == [
+def test_a_window_shortened_by_its_plan_is_a_warning():
+    assert findings_of(ramp=ramp(30.0, 3.0), max_window_s=600.0) == [
         warning(FindingCode.PLAN_ENDED_EARLY, planned_s=10.0, needed_window_s=30.0)
     ]
 
 
-def test_a_window_of_young_sessions_has_another_mix_of_turns():
+def test_a_window_of_early_turns_is_a_warning():
     """The plan's mean position is 2.0, counted from 0."""
     planned = traffic(mean_turn=2.0)
     for turns, warned in (([2] * 20, False), ([1] * 20, True), ([1] * 19, False)):
         requests = [request(i, turn=turn) for i, turn in enumerate(turns)]
-        findings = found(requests, traffic=planned, window=Window(0, 20 * S))
+        findings = findings_of(requests, traffic=planned, window=Window(0, 20 * S))
         assert findings == ([warning(FindingCode.TURN_MIX, window_turn=2.0, workload_turn=3.0)] if warned else [])
 
 
-def test_a_load_that_is_meant_to_change_is_not_judged_by_steadiness():
+def test_varying_loads_are_not_judged_by_steadiness():
     makespan = Window(0, 10 * S, WindowKind.MAKESPAN)
     growing = [request(i, i / 10, ended_ns=20 * S) for i in range(100)]
     for load in (Load(arrival="workload"), Load(rate_per_s=9, arrival="diurnal")):
-        assert found(growing, load=load, window=makespan, traffic=traffic(mean_turn=9.0)) == []
+        assert findings_of(growing, load=load, window=makespan, traffic=traffic(mean_turn=9.0)) == []
 
 
-def test_a_client_that_sends_late_accuses_itself():
+def test_a_client_that_sends_late_invalidates_the_trial():
     late = [request(i, sent_ns=i * S + 50_000_000) for i in range(10)]
-    assert found(late) == [invalid(FindingCode.CLIENT_LATE, late_share=0.1, send_lag_s=0.05)]
+    assert findings_of(late) == [invalid(FindingCode.CLIENT_LATE, late_share=0.1, send_lag_s=0.05)]
 
 
 def test_lateness_far_below_the_latency_is_tolerated():
     late = [request(i, sent_ns=i * S + 50_000_000, chunk_ns=[i * S + 6 * S, i * S + 7 * S]) for i in range(10)]
-    assert found(late) == []
+    assert findings_of(late) == []
 
 
-def test_an_open_loop_that_sends_at_another_rate_did_not_keep_its_schedule():
+def test_an_open_loop_at_the_wrong_rate_is_invalid():
     hurried = [request(i, sent_ns=round(0.9 * i * S)) for i in range(700)]
     (finding,) = invalidating(hurried, load=Load(rate_per_s=1, arrival="poisson"), window=Window(0, 700 * S))
     assert finding.code is FindingCode.CLIENT_OFF_RATE
@@ -149,20 +151,20 @@ POISSON = Load(rate_per_s=10, arrival="poisson")
 
 
 def test_a_queue_that_grows_means_saturation_in_an_open_loop_only():
-    """Of ten a second none has ended at the end of 10 s: 5 on the mean of the first tenth, 95 in the last."""
+    """10 requests per second arrive and none ends: a mean of 5 in flight in the first tenth of 10 s, 95 in the last."""
     growing = [request(i, i / 10, ended_ns=20 * S) for i in range(100)]
-    (finding,) = found(growing, load=POISSON)
+    (finding,) = findings_of(growing, load=POISSON)
     assert finding == invalid(FindingCode.SATURATED, first_in_flight=5.0, last_in_flight=95.0)
-    assert found(growing, load=Load(concurrency=100)) == []
+    assert findings_of(growing, load=Load(concurrency=100)) == []
 
 
 def test_a_steady_queue_is_fine():
     steady = [request(i, i / 10, ended_ns=i * S // 10 + 2 * S) for i in range(-20, 100)]
-    assert found(steady, load=POISSON) == []
+    assert findings_of(steady, load=POISSON) == []
 
 
 def test_a_closed_loop_whose_throughput_falls_is_not_steady():
-    """20 tokens in the first second, one fewer in each later one: 15.5 in the mean, and 9 fewer at the end."""
+    """20 tokens in the first second, one fewer in each later one: a mean of 15.5, and 9 fewer at the end."""
     arrivals_ns = [i * S + S // 2 for i in range(10)]
     slowing = [request(0, chunk_ns=arrivals_ns, chunk_tokens=[20 - i for i in range(10)])]
     (finding,) = invalidating(slowing)
@@ -174,14 +176,16 @@ def test_a_closed_loop_whose_throughput_falls_is_not_steady():
 @pytest.mark.parametrize(("t_ns", "counts"), [(5 * S, True), (11 * S, False)])
 def test_throttling_counts_inside_the_window(t_ns: int, counts: bool):
     samples = [TelemetryRecord(t_ns + i, "gpu0", {"throttle_reasons": HEAT_OR_BRAKE}) for i in range(2)]
-    assert found(telemetry=samples) == ([invalid(FindingCode.THROTTLED, gpu="gpu0", held_s=10.0)] if counts else [])
+    assert findings_of(telemetry=samples) == (
+        [invalid(FindingCode.THROTTLED, gpu="gpu0", held_s=10.0)] if counts else []
+    )
 
 
 def test_a_lost_request_is_our_bug():
-    assert found(planned=11) == [invalid(FindingCode.REQUESTS_LOST, planned_requests=11, logged_requests=10)]
+    assert findings_of(planned=11) == [invalid(FindingCode.REQUESTS_LOST, planned_requests=11, logged_requests=10)]
 
 
-def test_answers_that_are_not_as_planned_are_warnings():
+def test_wrong_answer_and_prompt_lengths_are_warnings():
     odd = [
         request(0, output_tokens=5),
         request(1, prompt_tokens=4),
@@ -189,7 +193,7 @@ def test_answers_that_are_not_as_planned_are_warnings():
         request(3, token_source=TokenSource.APPORTIONED),
         request(4, token_source=TokenSource.ASSUMED),
     ]
-    assert found(odd) == [
+    assert findings_of(odd) == [
         warning(FindingCode.OUTPUT_LENGTH, wrong_requests=1, ok_requests=5, output_tokens=5, asked_tokens=2),
         warning(FindingCode.INPUT_LENGTH, wrong_requests=1, ok_requests=5, engine_tokens=4, planned_tokens=3),
         warning(FindingCode.TOKENS_APPORTIONED, apportioned_requests=1, ok_requests=5),
@@ -197,8 +201,8 @@ def test_answers_that_are_not_as_planned_are_warnings():
     ]
 
 
-def test_a_length_that_nobody_asked_for_is_no_wrong_one():
-    assert found([request(i, wanted_output_tokens=None, wanted_input_tokens=None) for i in range(10)]) == []
+def test_lengths_that_were_not_requested_are_not_checked():
+    assert findings_of([request(i, wanted_output_tokens=None, wanted_input_tokens=None) for i in range(10)]) == []
 
 
 def error(ttft_s: float = 0.001, itl_s: float | None = 0.001, chunks_per_s: float = 10.0) -> ClientError:
@@ -208,7 +212,7 @@ def error(ttft_s: float = 0.001, itl_s: float | None = 0.001, chunks_per_s: floa
     return ClientError(20, chunks_per_s, send_lag_s=0.0, cpu_s=0.1, by_metric=by_metric)
 
 
-def test_a_client_that_errs_by_more_than_a_tenth_voids_the_trial():
+def test_a_client_error_above_a_tenth_invalidates_the_trial():
     """TTFT is 100 ms in the samples, the gap too."""
     assert invalidating(client_error=error(0.009, 0.009)) == []
     for client_error, latency, error_s in ((error(0.012), "ttft", 0.012), (error(itl_s=0.03), "chunk_gap", 0.03)):
@@ -237,10 +241,10 @@ def test_answers_of_one_chunk_and_failures_have_no_gap_to_judge():
     assert invalidating(nothing, client_error=error(9.0, 9.0)) == []
 
 
-def test_an_error_found_at_a_slower_pace_is_a_warning():
+def test_a_calibration_at_a_slower_pace_is_a_warning():
     """20 chunks in the window of 10 s."""
-    assert found(client_error=error(chunks_per_s=1.4)) == []
-    assert found(client_error=error(chunks_per_s=1.2)) == [
+    assert findings_of(client_error=error(chunks_per_s=1.4)) == []
+    assert findings_of(client_error=error(chunks_per_s=1.2)) == [
         warning(FindingCode.UNCALIBRATED_PACE, calibrated_chunks_per_s=1.2, trial_chunks_per_s=2.0)
     ]
 
@@ -272,17 +276,17 @@ def hitting(*cached: int | None) -> list[RequestRecord]:
 def test_a_cold_trial_may_hit_what_it_repeats_itself_and_no_more(cached: list[int | None], cold: bool):
     hits = sum(hit or 0 for hit in cached)
     complaint = invalid(FindingCode.CACHE_NOT_COLD, cached_tokens=hits, prompt_tokens=1000, repeated_tokens=360)
-    assert found(hitting(*cached), traffic=traffic()) == ([] if cold else [complaint])
+    assert findings_of(hitting(*cached), traffic=traffic()) == ([] if cold else [complaint])
 
 
-def test_hits_of_the_warm_up_say_nothing():
+def test_cache_hits_of_the_warm_up_do_not_count():
     warm_up = request(10, phase=Phase.WARMUP, cached_tokens=900, prompt_tokens=1000, wanted_input_tokens=1000)
-    assert found([*hitting(*[0] * 10), warm_up], traffic=traffic()) == []
+    assert findings_of([*hitting(*[0] * 10), warm_up], traffic=traffic()) == []
 
 
 @pytest.mark.parametrize("cache", [Cache.PRIMED, Cache.WARM])
 def test_a_cache_that_was_filled_on_purpose_may_be_hit(cache: Cache):
-    assert found(hitting(*[90] * 10), traffic=traffic(cache)) == []
+    assert findings_of(hitting(*[90] * 10), traffic=traffic(cache)) == []
 
 
 @pytest.mark.parametrize(
@@ -297,19 +301,19 @@ def test_a_cache_that_was_filled_on_purpose_may_be_hit(cache: Cache):
 def test_a_cache_that_was_filled_and_is_not_hit_is_a_warning(cache: Cache, cached: int, warned: bool):
     requests = hitting(*[cached] * 10)
     complaint = warning(FindingCode.CACHE_UNUSED, cache=cache.value, cached_tokens=cached * 10, prompt_tokens=1000)
-    assert found(requests, traffic=traffic(cache)) == ([complaint] if warned else [])
+    assert findings_of(requests, traffic=traffic(cache)) == ([complaint] if warned else [])
 
 
 @pytest.mark.parametrize("cache", [Cache.PRIMED, Cache.WARM])
-def test_an_engine_that_does_not_count_hits_leaves_the_question_open(cache: Cache):
-    assert found(hitting(*[None] * 10), traffic=traffic(cache)) == [
+def test_an_engine_that_reports_no_hits_leaves_the_cache_unknown(cache: Cache):
+    assert findings_of(hitting(*[None] * 10), traffic=traffic(cache)) == [
         warning(FindingCode.CACHE_UNKNOWN, cache=cache.value)
     ]
 
 
-def test_prompts_that_are_not_as_long_as_the_workload_says_are_a_warning():
+def test_prompts_of_the_wrong_length_are_a_warning():
     off = traffic(off_length=2, off_example="chat-3: 12 tokens where 10 were meant")
-    assert found(traffic=off) == [
+    assert findings_of(traffic=off) == [
         warning(
             FindingCode.PROMPT_LENGTH, wrong_requests=2, planned_requests=10,
             example="chat-3: 12 tokens where 10 were meant",
@@ -317,5 +321,5 @@ def test_prompts_that_are_not_as_long_as_the_workload_says_are_a_warning():
     ]  # fmt: skip
 
 
-def test_runs_of_which_nothing_is_known_are_judged_without():
-    assert found(hitting(*[100] * 10)) == []
+def test_trials_without_a_traffic_record_are_not_judged_by_it():
+    assert findings_of(hitting(*[100] * 10)) == []

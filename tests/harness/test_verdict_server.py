@@ -1,4 +1,4 @@
-"""Verdicts that rest on the engine's own counters."""
+"""Verdicts that use the engine's own counters."""
 
 from typing import Any
 
@@ -27,12 +27,12 @@ def evidence(telemetry: list[TelemetryRecord], requests: list[RequestRecord] = T
     )
 
 
-def found(telemetry: list[TelemetryRecord], requests: list[RequestRecord] = TEN, **changes: Any) -> list[Finding]:
+def findings_of(telemetry: list[TelemetryRecord], requests: list[RequestRecord] = TEN, **changes: Any) -> list[Finding]:
     return judge(evidence(telemetry, requests, **changes))[1]
 
 
 def marks(**moved: float) -> list[TelemetryRecord]:
-    """Counters that moved by so much while the load was on."""
+    """Counters that grew by these amounts under load."""
     return [
         reading(0, "before", **dict.fromkeys(moved, 1000.0)),
         reading(10, "after", **{name: 1000.0 + value for name, value in moved.items()}),
@@ -64,34 +64,34 @@ def test_several_servers_behind_one_address_are_a_warning():
     )
 
 
-def test_other_token_counts_of_the_engine_are_a_warning():
-    assert found(marks(output_tokens_total=20)) == []
-    assert found(marks(output_tokens_total=200)) == [
+def test_token_counts_that_disagree_are_a_warning():
+    assert findings_of(marks(output_tokens_total=20)) == []
+    assert findings_of(marks(output_tokens_total=200)) == [
         warning(FindingCode.COUNTERS_DISAGREE, engine_tokens=200, client_tokens=20)
     ]
 
 
 @pytest.mark.parametrize(("hits", "cold"), [(0, True), (360, True), (361, False)])
-def test_an_engine_whose_answers_hide_their_hits_is_judged_by_its_counters(hits: int, cold: bool):
-    findings = found(marks(prefix_hits_tokens_total=hits), traffic=traffic(Cache.COLD))
+def test_cache_hits_come_from_counters_if_answers_have_none(hits: int, cold: bool):
+    findings = findings_of(marks(prefix_hits_tokens_total=hits), traffic=traffic(Cache.COLD))
     complaint = invalid(FindingCode.CACHE_NOT_COLD, cached_tokens=361, prompt_tokens=1000, repeated_tokens=360)
     assert findings == ([] if cold else [complaint])
 
 
 @pytest.mark.parametrize(("hits", "warm"), [(0, False), (499, False), (500, True)])
 def test_a_warm_cache_shows_in_the_engines_counters(hits: int, warm: bool):
-    findings = found(marks(prefix_hits_tokens_total=hits), traffic=traffic(Cache.WARM))
+    findings = findings_of(marks(prefix_hits_tokens_total=hits), traffic=traffic(Cache.WARM))
     complaint = warning(FindingCode.CACHE_UNUSED, cache="warm", cached_tokens=hits, prompt_tokens=1000)
     assert findings == ([] if warm else [complaint])
 
 
-def test_what_answers_say_of_their_hits_stands_above_the_counters():
+def test_cache_hits_in_answers_override_the_counters():
     said = [request(i, prompt_tokens=100, wanted_input_tokens=100, cached_tokens=0) for i in range(10)]
     telemetry = marks(prefix_hits_tokens_total=900)  # of somebody else's requests, as far as the answers go
     assert judge(evidence(telemetry, said, traffic=traffic(Cache.COLD)))[0] is Verdict.VALID
 
 
-def test_an_engine_that_counts_nothing_leaves_the_question_open():
-    assert found(marks(prompt_tokens_total=5), traffic=traffic(Cache.WARM)) == [
+def test_an_engine_without_counters_leaves_the_cache_unknown():
+    assert findings_of(marks(prompt_tokens_total=5), traffic=traffic(Cache.WARM)) == [
         warning(FindingCode.CACHE_UNKNOWN, cache="warm")
     ]

@@ -1,4 +1,4 @@
-"""Whole runs, searches and gates in virtual time, through the product's own code."""
+"""Whole runs, searches and gates in virtual time, through the harness's real code."""
 
 from pathlib import Path
 from typing import Any
@@ -41,14 +41,14 @@ def files(run: results.Run) -> dict[str, bytes]:
 
 
 def served_run(tmp_path: Path, engine: VirtualEngine, **changes: Any) -> tuple[results.Run, list[Served]]:
-    """A run of one engine, and the truth of what it served."""
+    """A run of one engine, and the true timings of what it served."""
     options: dict[str, Any] = {"loads": LOADS[:1], "repeats": 1, "trial": TRIAL, **changes}
     experiment = virtual_experiment(["a"], **options)
     world = VirtualWorld({"a": engine})
     return run_in(world, experiment, tmp_path), world.sites["a"].served
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_one_others(tmp_path: Path):
+def test_equal_seeds_give_equal_bytes_and_others_do_not(tmp_path: Path):
     experiment = virtual_experiment(["a", "b"], LOADS, trial=TRIAL)
     engines = {"a": NOISY, "b": msgspec.structs.replace(NOISY, service=PerToken(Exponential(0.05), Fixed(0.01)))}
     runs = [virtual_run(experiment, engines, tmp_path / str(i), seed=seed) for i, seed in enumerate((1, 1, 2))]
@@ -63,17 +63,17 @@ def test_what_the_client_measures_is_what_the_engine_did(tmp_path: Path):
     (trial,) = run.finished
     requests = sorted(trial.requests, key=lambda request: request.sent_ns or 0)
     assert [(r.sent_ns, r.chunk_ns, r.chunk_tokens, r.ended_ns) for r in requests] == [
-        (one.arrived_ns, one.chunk_ns, one.chunk_tokens, one.ended_ns) for one in served
+        (request.arrived_ns, request.chunk_ns, request.chunk_tokens, request.ended_ns) for request in served
     ]
     assert {(r.prompt_tokens, r.output_tokens, r.outcome) for r in requests} == {(8, 5, Outcome.OK)}
-    inside = [one for one in served if trial.record.window.holds(one.arrived_ns)]
+    inside = [request for request in served if trial.record.window.holds(request.arrived_ns)]
     assert 60 < len(inside) < len(served)
-    waits_s = [(one.chunk_ns[0] - one.arrived_ns) / 1e9 for one in inside]
+    waits_s = [(request.chunk_ns[0] - request.arrived_ns) / 1e9 for request in inside]
     assert trial.metrics["ttft_p50_s"].value == pytest.approx(np.quantile(waits_s, 0.5))
-    assert any(one.begun_ns != one.arrived_ns for one in served), "some waited for a slot"
+    assert any(request.begun_ns != request.arrived_ns for request in served), "some waited for a slot"
 
 
-def test_a_run_takes_as_long_as_it_would_and_the_next_one_comes_later(tmp_path: Path):
+def test_virtual_time_passes_as_in_a_real_run_and_continues_in_the_next(tmp_path: Path):
     world = VirtualWorld({"a": VirtualEngine(start_s=7.0)})
     experiment = virtual_experiment(["a"], LOADS[:1], repeats=1, trial=TRIAL)
     first, second = (run_in(world, experiment, tmp_path).manifest for _ in range(2))
@@ -83,7 +83,7 @@ def test_a_run_takes_as_long_as_it_would_and_the_next_one_comes_later(tmp_path: 
 
 
 def test_a_search_finds_the_capacity_of_an_m_d_c_server(tmp_path: Path):
-    """Two slots and answers of 0.1 s: 20 a second."""
+    """Two slots and answers of 0.1 s: 20 requests per second."""
     loads = [{"rate_per_s": rate, "arrival": "poisson"} for rate in (5.0, 80.0)]
     workload = {"name": "random", "options": {"input_tokens": 8, "output_tokens": 1}}
     trial = TRIAL | {"duration_s": 30.0}
@@ -92,8 +92,8 @@ def test_a_search_finds_the_capacity_of_an_m_d_c_server(tmp_path: Path):
     run = virtual_search(experiment, {"a": VirtualEngine(service=Whole(Fixed(0.1)), slots=2)}, tmp_path, terms)
     assert run.status is RunStatus.COMPLETE
     assert run.search is not None
-    (found,) = run.search.engines
-    assert found.level == pytest.approx(20.0, rel=0.1)
+    (search,) = run.search.engines
+    assert search.level == pytest.approx(20.0, rel=0.1)
 
 
 @pytest.mark.parametrize(("slowdown", "outcome"), [(1.0, Gate.NO_REGRESSION), (1.2, Gate.REGRESSION)])
@@ -124,9 +124,9 @@ def test_each_fault_is_seen_as_what_it_is(tmp_path: Path, fault: Fault, outcome:
     assert {(request.outcome, len(request.chunk_ns)) for request in requests} == {(outcome, chunks)}
     assert 0.1 < len(requests) / len(run.finished[0].requests) < 0.6
     if fault is not Fault.REFUSED:
-        befallen = [one for one in served if one.fault is fault]
+        befallen = [request for request in served if request.fault is fault]
         ending = Ending.DROPPED if outcome is Outcome.TIMEOUT else Ending.FAULT
-        assert {(one.ending, len(one.chunk_ns)) for one in befallen} == {(ending, chunks)}
+        assert {(request.ending, len(request.chunk_ns)) for request in befallen} == {(ending, chunks)}
         assert len(befallen) == len(requests)
 
 
@@ -136,11 +136,11 @@ def test_an_empty_answer_has_a_finish_reason_and_no_token(tmp_path: Path):
     assert seen == {("length", 0, 0, 200)}
 
 
-def test_short_answers_are_as_short_as_they_shall_be(tmp_path: Path):
+def test_short_answers_have_the_configured_length(tmp_path: Path):
     run, served = served_run(tmp_path, VirtualEngine(short_share=0.5, short_length=0.4))
     lengths = [request.output_tokens for request in run.finished[0].requests]
     assert set(lengths) == {2, 5}
-    assert sorted(lengths, key=str) == sorted((one.tokens for one in served), key=str)
+    assert sorted(lengths, key=str) == sorted((request.tokens for request in served), key=str)
 
 
 def test_an_engine_that_dies_in_its_first_start_is_started_again(tmp_path: Path):
@@ -149,9 +149,9 @@ def test_an_engine_that_dies_in_its_first_start_is_started_again(tmp_path: Path)
     assert [trial.record.verdict for trial in run.finished] == [Verdict.INVALID, Verdict.VALID]
     assert run.status is RunStatus.FAILED
     assert run.manifest.failure == "a, repeat 1: the engine's process ended by itself (exit status 1)"
-    assert {one.start for one in served} == {1, 2}
-    died = [one for one in served if one.ending is Ending.DIED]
-    assert [(one.ended_ns - died[0].arrived_ns) // 10**9 for one in died if one.ended_ns] == [0, 0]
+    assert {request.start for request in served} == {1, 2}
+    died = [request for request in served if request.ending is Ending.DIED]
+    assert [(request.ended_ns - died[0].arrived_ns) // 10**9 for request in died if request.ended_ns] == [0, 0]
     assert run.finished[0].record.ended_ns - run.finished[0].record.started_ns == pytest.approx(2e9, rel=0.01)
 
 
@@ -170,7 +170,7 @@ def test_an_engine_that_dies_of_its_nth_request_or_never_starts(tmp_path: Path):
     assert "broken, repeat 1: it did not start (exit status 3)" in (run.manifest.failure or "")
 
 
-def test_dialling_costs_time_and_what_was_opened_ahead_does_not(tmp_path: Path):
+def test_connecting_costs_time_unless_connections_were_opened_ahead(tmp_path: Path):
     """An open loop opens 16 connections ahead; 30 before the first answer has ended need 14 more."""
     loads = [{"rate_per_s": 30.0, "arrival": "constant"}]
     engine = VirtualEngine(service=PerToken(Fixed(1.0), Fixed(0.1)), dial_s=0.2)
@@ -185,18 +185,21 @@ def test_a_request_that_is_given_up_frees_its_slot_or_is_served_to_its_end(
 ):
     engine = VirtualEngine(service=Whole(Fixed(3.0)), slots=1, aborts=aborts)
     _, served = served_run(tmp_path, engine, loads=[{"concurrency": 1}], trial=TRIAL | {"timeout_s": 1.0})
-    begun = [one.begun_ns for one in served if one.begun_ns is not None]
+    begun = [request.begun_ns for request in served if request.begun_ns is not None]
     assert (begun[1] - begun[0]) / 1e9 == pytest.approx(served_s)
-    assert {one.ending for one in served} == {Ending.DROPPED}
+    assert {request.ending for request in served} == {Ending.DROPPED}
 
 
-def test_starts_and_trials_have_a_pace_of_their_own(tmp_path: Path):
+def test_speed_varies_between_starts_and_trials(tmp_path: Path):
     engine = VirtualEngine(service=Whole(Fixed(0.1)), start_noise=0.1, trial_noise=0.1)
     _, served = served_run(tmp_path, engine, loads=LOADS[:1], repeats=2, trial=TRIAL | {"cache": "warm"})
-    paces = {(one.trial, one.start): round((one.chunk_ns[-1] - (one.begun_ns or 0)) / 1e9, 4) for one in served}
+    paces = {
+        (request.trial, request.start): round((request.chunk_ns[-1] - (request.begun_ns or 0)) / 1e9, 4)
+        for request in served
+    }
     assert len(served) > 20
     assert len(set(paces.values())) == len(paces) == 2
-    assert {one.phase for one in served} == {Phase.WARMUP, Phase.MEASURED}
+    assert {request.phase for request in served} == {Phase.WARMUP, Phase.MEASURED}
 
 
 @pytest.mark.parametrize(

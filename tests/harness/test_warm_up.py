@@ -1,4 +1,4 @@
-"""After a start, small requests are sent until the engine stops getting faster."""
+"""Warm-up sends small requests until the engine stops getting faster."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -22,21 +22,21 @@ ENGINE: Any = SimpleNamespace(dialect=ReferenceDialect(), model_id="m")
 
 
 class Planner:
-    """Rounds of three, whose words are remembered."""
+    """A planner of rounds of three requests that records their names."""
 
     tokenizer = None
 
     def __init__(self) -> None:
-        self.words: list[str] = []
+        self.names: list[str] = []
 
-    def warm_up_sessions(self, words: str) -> tuple[PlannedSession, ...]:
-        self.words.append(words)
-        turn = Turn(4, 2, prompt=f"p {words}")
+    def warm_up_sessions(self, name: str) -> tuple[PlannedSession, ...]:
+        self.names.append(name)
+        turn = Turn(4, 2, prompt=f"p {name}")
         return tuple(PlannedSession(Session(f"s{i}", (turn,)), None) for i in range(3))
 
 
 class Rounds:
-    """A fleet whose n-th round takes so many seconds a request; a text is how its transport ends."""
+    """A fleet whose n-th round takes this many seconds per request; a ``StreamEnd`` is how its requests end instead."""
 
     def __init__(self, took: Sequence[float | StreamEnd]) -> None:
         self._took = iter(took)
@@ -75,29 +75,29 @@ def warmed_up(took: Sequence[float | StreamEnd], limit_s: float = 60.0) -> tuple
     ("took", "rounds"),
     [([1.0, 1.0], 2), ([9.0, 3.0, 1.0, 0.95], 4), ([1.0, 2.0], 2), ([2.0, 1.0, 0.91], 3)],
 )
-def test_it_ends_when_a_round_is_no_longer_a_tenth_faster(took: list[float], rounds: int):
+def test_warm_up_ends_when_a_round_is_less_than_a_tenth_faster(took: list[float], rounds: int):
     result, fleet, _ = warmed_up(took)
     assert result == WarmUpResult(3 * rounds, is_warm=True)
     assert len(fleet.orders) == rounds
 
 
-def test_requests_are_warm_up_sent_one_at_a_time_in_words_of_their_own():
+def test_rounds_are_sent_one_request_at_a_time_with_different_words():
     _, fleet, planner = warmed_up([1.0, 1.0])
     assert {order.phase for order in fleet.orders} == {Phase.WARMUP}
-    assert planner.words == ["a/1/0", "a/1/1"]
+    assert planner.names == ["a/1/0", "a/1/1"]
 
 
-def test_a_failed_request_ends_it_and_it_says_so():
+def test_a_failed_request_ends_the_warm_up_as_not_warm():
     assert warmed_up([3.0, StreamEnd.TIMEOUT])[0] == WarmUpResult(3, is_warm=False)
 
 
-def test_a_warm_up_that_never_ends_is_given_up_and_says_so():
+def test_a_warm_up_without_end_stops_as_not_warm():
     result, fleet, _ = warmed_up([2.0**-n for n in range(40)])
     assert result == WarmUpResult(3 * len(fleet.orders), is_warm=False)
     assert len(fleet.orders) == 12
 
 
-def test_without_time_for_it_nothing_is_sent():
+def test_warm_up_s_of_0_sends_nothing():
     result, fleet, _ = warmed_up([], limit_s=0)
     assert result is None
     assert not fleet.orders
@@ -116,12 +116,12 @@ def test_an_engine_is_idle_when_a_round_is_about_as_quick_as_before_the_load():
     assert len(fleet.orders) == 4
 
 
-def test_an_engine_that_stays_busy_or_ends_is_not():
+def test_an_engine_that_stays_busy_or_ends_is_not_idle():
     assert is_idle([9.0] * 1000, limit_s=0.05)[0] is False
     assert is_idle([1.0], dead=True)[0] is False
 
 
-def test_a_round_on_the_idle_engine_is_measured_unless_no_time_is_given_for_rounds():
+def test_an_idle_round_is_measured_unless_warm_up_s_is_0():
     for limit_s, took, seconds in ((60.0, [2.0], 2.0), (60.0, [StreamEnd.TIMEOUT], None), (0.0, [], None)):
         warm_up = WarmUp(Rounds(took), Planner(), limits(limit_s), "http")  # type: ignore[arg-type]
         assert asyncio.run(warm_up.round_s(ENGINE, attached("http://127.0.0.1:9"), "idle")) == seconds

@@ -26,9 +26,9 @@ def bakeoff(*arguments: object) -> int:
 
 def test_the_options_are_the_tools() -> None:
     """They are spelt out in the command, so that --help imports no view."""
-    names, _ = get_args(get_args(exchanging.As)[0])  # one of them, or None
+    names, _ = get_args(get_args(exchanging.Tool)[0])  # one of them, or None
     assert set(get_args(names)) == set(VIEWS)
-    assert set(get_args(get_args(exchanging.FileOf)[0])) == set(EXPORTS)
+    assert set(get_args(get_args(exchanging.Format)[0])) == set(EXPORTS)
 
 
 def test_all_tools_side_by_side(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

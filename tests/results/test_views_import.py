@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.importing import NOTE, import_vllm
+from harness.run_import import NOTE, import_vllm
 from results import NotImportable, Run, load
 from results.comparison import compare_sides
 from results.findings import FindingCode, warning

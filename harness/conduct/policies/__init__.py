@@ -1,4 +1,4 @@
-"""Policies: what a run does next, as a function of its log."""
+"""Policies: choose what a run does next, from its log."""
 
 from typing import Protocol
 
@@ -8,11 +8,11 @@ from results.run_log import LevelJudged, LevelsSkipped, RunLog, TrialPlanned
 
 
 class Done(msgspec.Struct, frozen=True):
-    """Nothing is left to measure.
+    """Ends the run.
 
     Attributes:
-        failure: what went wrong with engines; None where nothing did.
-        notes: declarations that the report prints.
+        failure: reasons why engines were lost; None if the run succeeded.
+        notes: printed in the report.
     """
 
     failure: str | None = None
@@ -25,10 +25,10 @@ Decision = TrialPlanned | LevelJudged | LevelsSkipped | Done
 class Policy(Protocol):
     """Chooses trials.
 
-    The conductor stores each decision in the log and asks again. The same log gives the same decision, so a run that is
-    resumed with the trials of an earlier one goes on where that ended.
+    The conductor appends each decision to the log and asks again. Decisions depend only on the log, so a run that
+    reuses an earlier run's trials continues where that run ended.
     """
 
     def next(self, log: RunLog) -> Decision:
-        """The next decision; it may read the files of finished trials, and takes its time."""
+        """The next decision. May block: it can read the files of finished trials."""
         ...

@@ -1,7 +1,7 @@
-"""Capacity search: the highest load at which each engine meets its objectives.
+"""The policy of a capacity search: finds the highest load at which each engine meets its objectives.
 
-Engines take turns of a few trials, each on a fresh start, so that a drift of the machine falls on all of them alike and
-the spread between starts shows in the answers.
+Engines take turns of a few trials, each on a fresh start, so that machine drift affects all of them equally and the
+intervals include the spread between starts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,49 +20,52 @@ from results.search_fold import EngineState, engine_states
 from results.store import RunFolder
 
 _CONSEQUENCES = {FindingCode.WINDOW_TOO_SHORT, FindingCode.WINDOW_EMPTY, FindingCode.CLIENT_ERROR}
-"""An engine that fails may cause these too; alone they say nothing about it."""
-TRIALS_OF_TURN = 4
-"""On one start, before the other engines have theirs: a start of vLLM takes as long as four trials."""
+"""A failing engine can cause these findings too; without another finding they do not accuse it."""
+TRIALS_PER_TURN = 4
+"""Trials on one start; a start of vLLM takes about as long as four trials."""
 
 
-def attempt_of(record: TrialRecord, level: float, wanted: Sequence[Objective], metrics: Mapping[str, Value]) -> Attempt:
-    """What a trial says of its level.
+def attempt_of(
+    record: TrialRecord, level: float, objectives: Sequence[Objective], metrics: Mapping[str, Value]
+) -> Attempt:
+    """Judge a trial at its level.
 
-    A trial that is INVALID because of its engine does not keep the objectives, nor one whose percentile lies among
-    failed requests. One that is INVALID for another reason, or has too few requests for a percentile, is no evidence.
+    A trial violates the objectives if it is INVALID because of its engine, or if a percentile lies among failed
+    requests. It is no evidence if it is INVALID for another reason, or has too few requests for a percentile.
     """
-    if found := record.invalidating:
-        others = {finding.code for finding in found if finding.code.cause is not Cause.ENGINE}
-        failed = is_against_engine(found) and others <= _CONSEQUENCES
-        return Attempt(record.id, level, kept=False if failed else None, margin=None, findings=found)
-    misses = missed(wanted, metrics)
-    unseen = [miss for miss in misses if miss.value.absence not in {None, Absence.AMONG_FAILURES}]
-    if len(misses) > len(unseen):
-        margin = None if unseen else least_margin(wanted, metrics)
-        return Attempt(record.id, level, kept=False, margin=margin, misses=[m for m in misses if m not in unseen])
-    if unseen:
-        return Attempt(record.id, level, kept=None, margin=None, misses=unseen)
-    return Attempt(record.id, level, kept=True, margin=least_margin(wanted, metrics))
+    if invalidating := record.invalidating:
+        others = {finding.code for finding in invalidating if finding.code.cause is not Cause.ENGINE}
+        failed = is_against_engine(invalidating) and others <= _CONSEQUENCES
+        return Attempt(record.id, level, kept=False if failed else None, margin=None, findings=invalidating)
+    misses = missed(objectives, metrics)
+    unknown = [miss for miss in misses if miss.value.absence not in {None, Absence.AMONG_FAILURES}]
+    if len(misses) > len(unknown):
+        margin = None if unknown else least_margin(objectives, metrics)
+        return Attempt(record.id, level, kept=False, margin=margin, misses=[m for m in misses if m not in unknown])
+    if unknown:
+        return Attempt(record.id, level, kept=None, margin=None, misses=unknown)
+    return Attempt(record.id, level, kept=True, margin=least_margin(objectives, metrics))
 
 
 def quantile_of(metric: str) -> float | None:
-    """Of ``ttft_p99_s``: 0.99; None where the metric is no percentile."""
+    """The quantile of a percentile metric, such as 0.99 for ``ttft_p99_s``; None for other metrics."""
     return next((q for label, q in QUANTILES if metric.endswith(f"_{label}_s")), None)
 
 
-def requests_needed(wanted: Sequence[Objective]) -> int:
-    """The fewest requests of which every percentile over requests can be told; at least 1."""
-    of_requests = [one.metric for one in wanted if not one.metric.startswith(("itl_", "chunk_gap_"))]
-    return max([1, *(required_count(q) for metric in of_requests if (q := quantile_of(metric)))])
+def requests_needed(objectives: Sequence[Objective]) -> int:
+    """Requests that a trial needs for every percentile over requests in the objectives; at least 1."""
+    metrics = [objective.metric for objective in objectives]
+    over_requests = [metric for metric in metrics if not metric.startswith(("itl_", "chunk_gap_"))]
+    return max([1, *(required_count(q) for metric in over_requests if (q := quantile_of(metric)))])
 
 
 class CapacitySearch:
-    """Chooses the load of each trial by what earlier ones said; a :class:`~harness.conduct.policies.Policy`.
+    """Chooses each trial's load from the results of earlier ones.
 
     Args:
-        config: what is searched for.
-        preparation: workload, limits and traffic.
-        run: where finished trials are read.
+        config: range, objectives and budget.
+        preparation: has workload, limits and traffic.
+        run: folder of the finished trials.
     """
 
     def __init__(self, config: SearchConfig, preparation: Preparation, run: RunFolder) -> None:
@@ -73,16 +76,16 @@ class CapacitySearch:
         self._run = run
 
     def check(self) -> None:
-        """Plan the traffic of the highest level: what is wrong with it shows before an engine starts.
+        """Plan the traffic of the highest level, so that mistakes show before an engine starts.
 
         Raises:
-            WorkloadError: the workload cannot make it.
+            WorkloadError: the workload cannot be planned at this level.
         """
         highest = self._config.load_at(self._config.levels[-1])
         self._planner.traffic(highest, 1, self._config.engines[0])
 
     def next(self, log: RunLog) -> Decision:
-        """Judge the trial that has finished; else choose the next one, or leave out levels with too few requests."""
+        """Judge a finished trial; else choose the next one, or skip levels that plan too few requests."""
         if not log.planned:
             self.check()
         levels = {event.plan.id: self._level_of(event.plan) for event in log.planned}
@@ -92,7 +95,7 @@ class CapacitySearch:
                 return LevelJudged(engine=record.engine, attempt=self._attempt(record, levels[trial]))
         last = log.planned[-1] if log.planned else None
         if last and last.plan.id not in log.finished and last.plan.engine not in log.given_up:
-            return last  # its engine was lost before the trial could begin, and is started again
+            return last  # the engine was lost before this trial began: repeat the decision, so that it is restarted
         states = engine_states(self._config, log)
         turn = self._turn(states, log)
         if turn is None:
@@ -103,16 +106,19 @@ class CapacitySearch:
         plan = self._plan(engine, level, log)
         if (planned := self._planned_requests(plan, level)) is not None and planned < self._needed:
             return LevelsSkipped(engine=engine, up_to=level, planned_requests=planned, needed_requests=self._needed)
-        is_last = _trials_in(log, engine, number) + 1 == TRIALS_OF_TURN
+        is_last = _trials_in(log, engine, number) + 1 == TRIALS_PER_TURN
         return TrialPlanned(plan=plan, turn=number, ends_turn=is_last)
 
     def _turn(self, states: Mapping[str, EngineState], log: RunLog) -> tuple[str, int] | None:
-        """Whose turn it is, and its number; None where every search has ended. Even turns go in reverse order."""
+        """The engine to measure and the number of its turn; None if all searches have ended.
+
+        Even turns reverse the order of engines.
+        """
         searching = [engine for engine in self._config.engines if states[engine].next_level is not None]
         if not searching or not log.planned:
             return (searching[0], 1) if searching else None
         engine, number = log.planned[-1].plan.engine, log.planned[-1].turn
-        if engine in searching and _trials_in(log, engine, number) < TRIALS_OF_TURN:
+        if engine in searching and _trials_in(log, engine, number) < TRIALS_PER_TURN:
             return engine, number
         order = self._config.engines if number % 2 else self._config.engines[::-1]
         later = [label for label in order[order.index(engine) + 1 :] if label in searching]
@@ -130,7 +136,7 @@ class CapacitySearch:
         return requests_needed(self._objectives)
 
     def _planned_requests(self, plan: TrialPlan, level: float) -> int | None:
-        """Requests that an open loop of this rate plans; None for a closed loop, where that is up to the engine."""
+        """Requests that an open loop at this rate plans; None for a closed loop, where it depends on the engine."""
         if self._config.over is Over.CONCURRENCY:
             return None
         limits = self._experiment.trial

@@ -1,4 +1,4 @@
-"""A plan that is known beforehand: repeat after repeat, engine after engine."""
+"""The policy of an ordinary run: a fixed list of trials."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,10 @@ from results.run_log import RunLog, TrialPlanned
 
 
 class FixedPlan:
-    """Every trial of a plan but those of engines that were given up; a :class:`~harness.conduct.policies.Policy`.
+    """Runs every trial of a plan, except those of engines that were given up.
 
     Args:
-        plan: the trials in order; those of an engine in one repeat stand together and share a start.
+        plan: the trials in order; those of one engine and repeat must be adjacent, and share a start.
     """
 
     def __init__(self, plan: Sequence[TrialPlan]) -> None:
@@ -20,10 +20,10 @@ class FixedPlan:
     def next(self, log: RunLog) -> TrialPlanned | Done:
         """The first trial that has not finished."""
         given_up = log.given_up
-        left = [plan for plan in self._plan if plan.id not in log.finished and plan.engine not in given_up]
-        if not left:
+        remaining = [plan for plan in self._plan if plan.id not in log.finished and plan.engine not in given_up]
+        if not remaining:
             return Done("; ".join(lost.reason for lost in log.lost) or None)
-        first = left[0]
+        first = remaining[0]
         turn = (first.engine, first.repeat)
-        ends_turn = len(left) == 1 or (left[1].engine, left[1].repeat) != turn
+        ends_turn = len(remaining) == 1 or (remaining[1].engine, remaining[1].repeat) != turn
         return TrialPlanned(plan=first, turn=first.repeat, ends_turn=ends_turn)

@@ -1,4 +1,4 @@
-"""A gate that is measured now: two engines of an experiment, side by side, until the verdict is clear."""
+"""The policy of a gate on a new measurement: alternates two engines until the verdict is clear."""
 
 from collections.abc import Sequence
 
@@ -23,29 +23,29 @@ from results.store import RunFolder
 from results.terms import Terms
 from results.text.comparison import band_text, change_text
 
-TWIN = "-again"
-"""Ends the label of the second of two equal engines."""
+AGAIN = "-again"
+"""Suffix of the candidate's label when an engine is gated against itself."""
 
 
 def gate_experiment(experiment: Experiment, a: str, b: str, repeats: int | None = None) -> tuple[Experiment, str, str]:
-    """The experiment with two engines only, and their labels; an engine that is compared with itself is in it twice.
+    """The experiment reduced to baseline and candidate, and their labels; if these are equal, the engine is duplicated.
 
     Args:
-        experiment: names the engines.
+        experiment: has both engines.
         a: label of the baseline.
         b: label of the candidate.
-        repeats: at most this many, instead of the experiment's own.
+        repeats: maximum repeats; None for the experiment's.
 
     Raises:
-        BadExperiment: it has no such engine, or too few repeats for a verdict.
+        BadExperiment: the experiment has no such engine, or too few repeats for a verdict.
     """
-    engines = {engine.shown: engine for engine in experiment.engines}
+    engines = {engine.name: engine for engine in experiment.engines}
     for label in (a, b):
         if label not in engines:
-            raise BadExperiment(f"the experiment has no engine '{label}'; it has {', '.join(engines)}")
+            raise BadExperiment(f"the experiment has no engine '{label}'; choose from {', '.join(engines)}")
     pair = [engines[a], engines[b]]
     if a == b:
-        b = a + TWIN
+        b = a + AGAIN
         pair[1] = msgspec.structs.replace(engines[a], label=b)
     chosen = msgspec.structs.replace(experiment, engines=pair, repeats=repeats or experiment.repeats)
     if chosen.repeats < 3:
@@ -54,27 +54,27 @@ def gate_experiment(experiment: Experiment, a: str, b: str, repeats: int | None 
 
 
 def noise(primary: Comparison) -> list[str]:
-    """What an engine compared with itself shows of this machine, in one line; none where there are too few runs."""
+    """A line on this machine's noise, from an engine compared with itself; none if there are too few runs."""
     evidence = primary.evidence
     if evidence is None:
         return []
     metric = CATALOGUE[primary.metric]
     scale = scale_of(metric)
-    few = f"no {MAX_RUNS} runs" if evidence.runs_needed is None else f"about {evidence.runs_needed} runs"
-    shown = f"runs like these show a change of {change_text(evidence.smallest_effect, scale)} in {metric.title}"
+    needed = f"more than {MAX_RUNS}" if evidence.runs_needed is None else f"about {evidence.runs_needed}"
+    smallest = f"runs like these detect a change of {change_text(evidence.smallest_effect, scale)} in {metric.title}"
     band = band_text(evidence.band, scale)
-    return [f"the same engine twice, so this is the machine's noise: {shown}; {few} of each side show {band}"]
+    return [f"the same engine twice, so this is the machine's noise: {smallest}; {band} needs {needed} runs per engine"]
 
 
 class InterimAnalyses:
-    """Judges a run while it grows.
+    """Judges a run after some of its repeats (a group sequential test).
 
     Args:
         run: its folder.
         a: label of the baseline.
         b: label of the candidate.
-        repeats: the budget.
-        terms: what was agreed; alpha is shared by all analyses.
+        repeats: maximum repeats of the run.
+        terms: of the comparison; all analyses together share its alpha.
 
     Attributes:
         verdict: of the last analysis; None before the first.
@@ -89,17 +89,17 @@ class InterimAnalyses:
         self.verdict: GateVerdict | None = None
 
     def is_clear(self, repeat: int) -> bool:
-        """Whether the verdict is clear after this many repeats; asked after each one."""
+        """Whether the verdict is clear after this many repeats; False if no analysis is due."""
         if repeat not in self._levels:
             return False
         try:
             verdict = self.analyse(repeat)
         except (NoEvidence, NotComparable):
-            return False  # the end will say so
+            return False  # more repeats may help; if not, the final analysis raises again
         return verdict.outcome is not Outcome.CANNOT_TELL
 
     def analyse(self, repeat: int) -> GateVerdict:
-        """Judge what is there, at the level of this analysis.
+        """Judge the finished trials, at the significance level of this analysis.
 
         Raises:
             NoEvidence, NotComparable: as :func:`results.gate.judge`.
@@ -107,7 +107,7 @@ class InterimAnalyses:
         run = load(self._run.path)
         a, b = (side_of(run, label) for label in self._labels)
         verdict = judge(a, b, msgspec.structs.replace(self._terms, alpha=self._levels[repeat]))
-        if self._labels[1] == self._labels[0] + TWIN:
+        if self._labels[1] == self._labels[0] + AGAIN:
             verdict = msgspec.structs.replace(verdict, notes=[*verdict.notes, *noise(verdict.compared.primary)])
         self.verdict = verdict
         return verdict
@@ -116,7 +116,7 @@ class InterimAnalyses:
         """Judge a run that has ended.
 
         Raises:
-            NoEvidence: too little of the run is valid, and what is not says nothing against the candidate.
+            NoEvidence: too few trials are valid, and the INVALID ones do not accuse the candidate.
             NotComparable: as :func:`results.gate.judge`.
         """
         plans = self._run.read_manifest().trials
@@ -124,7 +124,7 @@ class InterimAnalyses:
 
 
 class Gate:
-    """A fixed plan that ends after the repeat at which the verdict is clear.
+    """Runs a fixed plan, but ends it after the repeat at which the verdict is clear.
 
     Args:
         plan: the trials in order.
@@ -132,16 +132,16 @@ class Gate:
     """
 
     def __init__(self, plan: Sequence[TrialPlan], analyses: InterimAnalyses) -> None:
-        self._budget = max(trial.repeat for trial in plan)
+        self._max_repeats = max(trial.repeat for trial in plan)
         self._fixed = FixedPlan(plan)
         self._analyses = analyses
 
     def next(self, log: RunLog) -> TrialPlanned | Done:
-        """The next trial of the plan; done where a repeat has ended and the verdict is clear."""
+        """The next trial of the plan; done if a repeat has ended and the verdict is clear."""
         decision = self._fixed.next(log)
         repeat = max((planned.turn for planned in log.planned), default=0)
         begins_repeat = isinstance(decision, TrialPlanned) and decision.turn > repeat > 0
         if not begins_repeat or not self._analyses.is_clear(repeat):
             return decision
-        note = f"ended after {repeat} of at most {self._budget} repeats: the verdict was clear"
+        note = f"ended after {repeat} of at most {self._max_repeats} repeats: the verdict was clear"
         return Done("; ".join(lost.reason for lost in log.lost) or None, notes=(note,))

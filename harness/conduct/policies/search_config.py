@@ -1,4 +1,4 @@
-"""What a capacity search is asked, from what a user says and what the experiment holds."""
+"""Builds the configuration of a capacity search from the user's options and the experiment."""
 
 import math
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ from results.search_fold import search_record
 from results.store import RunFolder
 
 _SPAN = 32.0
-"""How far a search may go from a single load, up or down."""
-_RISING = {Unit.PER_SECOND, Unit.TOKENS_PER_SECOND, Unit.JOULES}
-"""Units of metrics that get better with the load, to a point: no highest load meets a bound on them."""
+"""Default range around a single load: from 1/32 of it to 32 times it."""
+_BETTER_UNDER_LOAD = {Unit.PER_SECOND, Unit.TOKENS_PER_SECOND, Unit.JOULES}
+"""Units of metrics that improve with the load up to a point, so that bounds on them have no highest load."""
 
 
 def search_config(
@@ -40,59 +40,57 @@ def search_config(
     """The configuration of a search.
 
     Args:
-        experiment: whose loads bound the search where the user does not: several by the least and the greatest, one by
-            a thirty-second and thirty-two times it.
-        slo: objectives in one line of text.
-        over: which load; the default is that of the experiment's first one.
+        experiment: its loads give the default range: from the lowest to the highest, or 1/32 to 32 times a single one.
+        slo: objectives, such as ``ttft_p99<500ms,itl_p99<30ms``.
+        over: rate or concurrency; the default is the kind of the experiment's first load.
         low: lowest level.
         high: highest level.
-        around: a level near which the answers are expected, or the folder of an earlier search.
-        resolution: as in :class:`~results.search.SearchConfig`, as the other three.
-        alpha: see there.
-        trials: see there.
-        minutes: see there.
+        around: expected answer: a level, or the folder of an earlier search.
+        resolution: as in :class:`~results.search.SearchConfig`.
+        alpha: as in :class:`~results.search.SearchConfig`.
+        trials: as in :class:`~results.search.SearchConfig`.
+        minutes: as in :class:`~results.search.SearchConfig`.
 
     Raises:
-        BadExperiment: they contradict each other or the experiment.
-        NotComparable: an objective is none.
-        RunNotFound, RunUnreadable: ``around`` is no run.
+        BadExperiment: the options contradict each other or the experiment.
+        NotComparable: ``slo`` is malformed, or ``around`` is a run without a matching search.
+        RunNotFound, RunUnreadable: ``around`` is neither a number nor a readable run.
     """
     _check_objectives(objectives(slo), experiment)
     _check_numbers(resolution=resolution, alpha=alpha, trials=trials, minutes=minutes)
     over = over or _first_kind(experiment)
-    labels = [engine.shown for engine in experiment.engines]
+    labels = [engine.name for engine in experiment.engines]
     loads = [load for load in experiment.loads if _level_of(load, over) is not None]
     levels = [level for load in loads if (level := _level_of(load, over)) is not None]
     guesses = _guesses(around, over, labels)
-    least, most = _ends(levels, list(guesses.values()), low, high, over)
-    start = None if guesses or len(levels) != 1 or not least <= levels[0] <= most else float(levels[0])
+    low, high = _range(levels, list(guesses.values()), low, high, over)
+    start = None if guesses or len(levels) != 1 or not low <= levels[0] <= high else float(levels[0])
     return SearchConfig(
-        engines=labels, over=over, slo=slo, low=least, high=most, template=loads[0] if loads else _template(over),
+        engines=labels, over=over, slo=slo, low=low, high=high, template=loads[0] if loads else _template(over),
         start=start, guesses=guesses, resolution=resolution, alpha=alpha, trials=trials, minutes=minutes,
     )  # fmt: skip
 
 
-def forewarnings(experiment: Experiment, config: SearchConfig) -> list[str]:
-    """What can be known beforehand of trials that cannot be judged, a line each."""
+def search_warnings(experiment: Experiment, config: SearchConfig) -> list[str]:
+    """Warnings, one line each, about trials that will be too short to be judged."""
     needed, trial = requests_needed(config.objectives), experiment.trial
     levels = config.levels
-    least = max(trial.min_requests, levels[0] * trial.duration_s)
+    fewest = max(trial.min_requests, levels[0] * trial.duration_s)
+    # the highest percentile that needs fewer requests
     instead = next(label for label, q in reversed(QUANTILES) if required_count(q) < max(needed, required_count(0.9)))
     remedy = f"or bound {instead}, which needs {required_count(dict(QUANTILES)[instead])}"
     lines: list[str] = []
     if trial.max_requests is not None and trial.max_requests < needed:
         lines.append(
-            f"trial.max_requests is {trial.max_requests}, an objective needs {needed} requests; raise it, {remedy}"
+            f"trial.max_requests is {trial.max_requests}, but an objective needs {needed} requests; raise it, {remedy}"
         )
     elif config.over is Over.CONCURRENCY and trial.min_requests < needed > required_count(0.5):
-        few = f"a trial may have fewer than the {needed} requests that an objective needs"
-        lines.append(f"{few}; raise trial.min_requests to that, {remedy}")
-    elif config.over is Over.RATE and least < needed > required_count(0.5):
+        few = f"trials may have fewer than the {needed} requests that an objective needs"
+        lines.append(f"{few}; raise trial.min_requests to {needed}, {remedy}")
+    elif config.over is Over.RATE and fewest < needed > required_count(0.5):
         rate = _rate_text(needed / trial.duration_s)
-        few = f"below {rate} a trial has fewer than the {needed} sessions that an objective needs"
-        lines.append(
-            f"{few}, if each is one request: such rates are left out; raise trial.min_requests to that, {remedy}"
-        )
+        few = f"trials below {rate} are skipped, because an objective needs {needed} requests"
+        lines.append(f"{few} (sessions may have several); raise trial.min_requests to {needed}, {remedy}")
     max_requests = trial.max_requests or math.inf
     if config.over is Over.RATE and max_requests < levels[-1] * trial.duration_s:
         rate = _rate_text(max_requests / trial.duration_s)
@@ -108,7 +106,7 @@ def _rate_text(rate: float) -> str:
 
 def _check_objectives(slo: Sequence[Objective], experiment: Experiment) -> None:
     for objective in slo:
-        if CATALOGUE[objective.metric].unit in _RISING:
+        if CATALOGUE[objective.metric].unit in _BETTER_UNDER_LOAD:
             text = f"'{objective.text}' is met at high loads, not at low ones"
             raise BadExperiment(f"{text}; bound a latency or attainment")
         if objective.metric == "attainment" and experiment.slo == Slo():
@@ -117,14 +115,14 @@ def _check_objectives(slo: Sequence[Objective], experiment: Experiment) -> None:
 
 def _check_numbers(*, resolution: float, alpha: float, trials: int, minutes: float | None) -> None:
     checks = (
-        (0.005 <= resolution <= 0.5, f"resolution must lie between 0.005 and 0.5, not {resolution}"),
-        (0 < alpha < 1, f"alpha must lie between 0 and 1, not {alpha}"),
+        (0.005 <= resolution <= 0.5, f"resolution must be between 0.005 and 0.5, not {resolution}"),
+        (0 < alpha < 1, f"alpha must be between 0 and 1, not {alpha}"),
         (trials >= 1, f"trials must be at least 1, not {trials}"),
         (minutes is None or minutes > 0, f"minutes must be above 0, not {minutes}"),
     )
-    for good, complaint in checks:
-        if not good:
-            raise BadExperiment(complaint)
+    for is_ok, problem in checks:
+        if not is_ok:
+            raise BadExperiment(problem)
 
 
 def _level_of(load: Load, over: Over) -> float | None:
@@ -141,7 +139,7 @@ def _template(over: Over) -> Load:
 
 
 def _guesses(around: str | None, over: Over, labels: Sequence[str]) -> dict[str, float]:
-    """A number for all engines, or the answers of an earlier search for those that it had."""
+    """Expected answers by engine: one level for all, or the answers of an earlier search for the engines it had."""
     if around is None:
         return {}
     try:
@@ -154,23 +152,23 @@ def _guesses(around: str | None, over: Over, labels: Sequence[str]) -> dict[str,
     return dict.fromkeys(labels, level)
 
 
-def _ends(
-    given: Sequence[float], guesses: Sequence[float], low: float | None, high: float | None, over: Over
+def _range(
+    levels: Sequence[float], guesses: Sequence[float], low: float | None, high: float | None, over: Over
 ) -> tuple[float, float]:
-    """The ends of the range."""
-    known = [*given, *guesses]
+    """The lowest and highest level to search."""
+    known = [*levels, *guesses]
     if not known and (low is None or high is None):
         key = "rate_per_s" if over is Over.RATE else "concurrency"
         raise BadExperiment(f"the experiment has no load with {key}; give --low and --high, or --around")
-    span = _SPAN if len(given) < 2 else 1.0
+    span = _SPAN if len(levels) < 2 else 1.0
     if low is None:
-        low = min(given if span == 1 else known) / span
+        low = min(levels if span == 1 else known) / span
     if high is None:
-        high = max(given if span == 1 else known) * span
+        high = max(levels if span == 1 else known) * span
     if over is Over.CONCURRENCY:
         low, high = max(1.0, float(round(low))), float(round(high))
     if not 0 < low < high:
         raise BadExperiment(f"the range from {low:g} to {high:g} is empty; give --low and --high")
     if outside := [guess for guess in guesses if not low <= guess <= high]:
-        raise BadExperiment(f"{outside[0]:g} does not lie between {low:g} and {high:g}; change --low or --high")
+        raise BadExperiment(f"{outside[0]:g} is not between {low:g} and {high:g}; change --low, --high or --around")
     return low, high

@@ -1,4 +1,4 @@
-"""Other tools' result files as runs of ours: shown, compared and judged like any other, and marked as imported."""
+"""Imports other tools' result files as runs, which are shown, compared and judged like ours and marked as imported."""
 
 import hashlib
 import os
@@ -30,25 +30,26 @@ from results.views.import_vllm import VllmResult, read_vllm, requests_of
 WORKLOAD = "imported"
 TOOL = "vllm bench serve"
 NOTE = f"imported from {TOOL}: its client's stamps, whose error was not measured; no telemetry"
+"""Printed below the run's tables."""
 
 
 def import_vllm(file: Path, root: Path) -> RunFolder:
-    """Make a run below ``root`` of a detailed result file of ``vllm bench serve``.
+    """Import a detailed result file of ``vllm bench serve`` as a new run below ``root``.
 
-    Several results in one file at the same load are its repeats. Latencies are those of the file's own times; where it
-    had a rate, they count from the planned arrival as ours do, which its own table leaves out.
+    Results at the same load become repeats. Latencies come from the file's timestamps. In an open loop they count from
+    the planned arrival as ours do, so they include queueing in the client, which vLLM's own table leaves out.
 
     Raises:
-        NotImportable: the file is damaged, or holds no times of single requests.
+        NotImportable: the file is damaged, or has no times of single requests.
         NotWritable: the folder cannot be made.
     """
-    found = read_vllm(file)
-    plans = _plans(found)
-    created = _created(found[0].date, file)
-    started = _started(file, found, plans, created)
+    results = read_vllm(file)
+    plans = _plans(results)
+    created = _created(results[0].date, file)
+    started = _started(file, results, plans, created)
     run = RunFolder.create(root, started)
     finished: list[TrialFinished] = []
-    for order, (plan, result) in enumerate(zip(plans, found, strict=True), start=1):
+    for order, (plan, result) in enumerate(zip(plans, results, strict=True), start=1):
         folder = run.trial(plan.id)
         folder.create()
         requests = requests_of(result, apportion)
@@ -58,10 +59,10 @@ def import_vllm(file: Path, root: Path) -> RunFolder:
     return run
 
 
-def _plans(found: list[VllmResult]) -> list[TrialPlan]:
-    """One trial per result; those of one engine at one load are repeats."""
+def _plans(results: list[VllmResult]) -> list[TrialPlan]:
+    """Plan one trial per result; results of one engine at one load are repeats."""
     plans: list[TrialPlan] = []
-    for number, result in enumerate(found, start=1):
+    for number, result in enumerate(results, start=1):
         earlier = sum((plan.engine, plan.load) == (result.engine, result.load) for plan in plans)
         plans.append(TrialPlan(f"r{earlier + 1}-import-{number}", result.engine, WORKLOAD, result.load, earlier + 1))
     return plans
@@ -82,7 +83,7 @@ def _record(plan: TrialPlan, order: int, result: VllmResult, requests: list[Requ
         ended_ns=end_ns,
         issue_start_ns=start_ns,
         issue_end_ns=end_ns if plan.load.rate_per_s is None else last_planned_ns,
-        window=Window(start_ns, end_ns + 1, WindowKind.MAKESPAN),
+        window=Window(start_ns, end_ns + 1, WindowKind.MAKESPAN),  # its end is exclusive
         planned_requests=len(requests),
         workload_sha256=_fingerprint(result),
         verdict=Verdict.INVALID,
@@ -105,7 +106,7 @@ def _judged(record: TrialRecord, requests: list[RequestRecord]) -> TrialRecord:
 
 
 def _fingerprint(result: VllmResult) -> str:
-    """What the file tells of the traffic: the lengths of the prompts in order. Equal seeds give equal ones."""
+    """Hash the prompt lengths in order: all that the file tells of its traffic. Equal seeds give equal lengths."""
     return hashlib.sha256(msgspec.json.encode(result.input_lens)).hexdigest()
 
 
@@ -127,10 +128,10 @@ def _started(file: Path, results: list[VllmResult], plans: list[TrialPlan], crea
 
 
 def _created(date: str, file: Path) -> str:
-    """When it was measured, in UTC as ISO 8601.
+    """The time of the measurement in UTC, as ISO 8601.
 
-    ``date`` is ``20261120-101500`` in the local time of the client's machine, which the file does not name: this
-    machine's is taken. Where the text is another, it is the time at which the file was written.
+    ``date`` has the form ``20261120-101500``. The file does not name its time zone, so this machine's is assumed. If
+    ``date`` has another form, the file's modification time is used.
     """
     try:
         measured = datetime.strptime(date, "%Y%m%d-%H%M%S").astimezone(UTC)

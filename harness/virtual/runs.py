@@ -1,4 +1,4 @@
-"""Runs, searches and gates in virtual time, in a line each."""
+"""Runs, searches and gates in virtual time, by one call each."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,12 +21,12 @@ QUIET = QuietObserver()
 
 
 def virtual_experiment(labels: Iterable[str], loads: Iterable[Mapping[str, Any]], **changes: Any) -> Experiment:  # noqa: ANN401
-    """An experiment on virtual engines: prompts of 8 words, answers of 5 tokens, 3 repeats, no settling.
+    """An experiment on virtual engines: prompts of 8 words, answers of 5 tokens, 3 repeats, no warm-up.
 
     Args:
         labels: of the engines.
         loads: as in an experiment file.
-        changes: tables that replace those of here.
+        changes: top-level keys that override the defaults.
 
     Raises:
         BadExperiment: as :func:`harness.experiment.config.experiment_from`.
@@ -51,14 +51,14 @@ def run_in(
     earlier: RunFolder | None = None,
     observer: Observer = QUIET,
 ) -> Run:
-    """Run an experiment to its end; ``world.sites`` then hold the truth.
+    """Run an experiment to its end; afterwards ``world.sites`` hold the true timings.
 
     Args:
         world: has an engine for each label of the experiment.
-        experiment: what is run.
-        root: folder in which the run's folder is made.
-        earlier: a run whose finished trials are taken over.
-        observer: hears of the progress.
+        experiment: to run.
+        root: parent of the new run folder.
+        earlier: a run whose finished trials are reused.
+        observer: is notified of the progress.
 
     Raises:
         EngineError, WorkloadError: as :func:`harness.conduct.run.run_experiment`.
@@ -69,17 +69,17 @@ def run_in(
 def search_in(
     world: VirtualWorld, experiment: Experiment, root: Path, config: SearchConfig, *, earlier: RunFolder | None = None
 ) -> Run:
-    """Search for the highest load that each engine can take; see :func:`run_in`."""
+    """Search for the highest load at which each engine meets its objectives; see :func:`run_in`."""
     return _run_in(world, experiment, root, earlier=earlier, search=config, make_policy=capacity_search(config))
 
 
 def gate_in(
     world: VirtualWorld, experiment: Experiment, root: Path, *, baseline: str, candidate: str, terms: Terms
 ) -> tuple[Run, GateVerdict]:
-    """Measure two engines side by side until the verdict is clear; see :func:`run_in`.
+    """Measure two engines in alternation until the verdict is clear; see :func:`run_in`.
 
     Raises:
-        NoEvidence: too little of the run is valid, and what is not says nothing against the candidate.
+        NoEvidence: too few trials are valid, and the INVALID ones do not accuse the candidate.
     """
     pair, a, b = gate_experiment(experiment, baseline, candidate)
     with inside(world):
@@ -106,14 +106,14 @@ def _run_in(
 
 
 def virtual_run(experiment: Experiment, engines: Mapping[str, VirtualEngine], root: Path, *, seed: int = 1) -> Run:
-    """:func:`run_in` a world of its own, with these engines by label."""
+    """Run :func:`run_in` in a new world that has these engines, by label."""
     return run_in(VirtualWorld(engines, seed=seed), experiment, root)
 
 
 def virtual_search(
     experiment: Experiment, engines: Mapping[str, VirtualEngine], root: Path, config: SearchConfig, *, seed: int = 1
 ) -> Run:
-    """:func:`search_in` a world of its own, with these engines by label."""
+    """Run :func:`search_in` in a new world that has these engines, by label."""
     return search_in(VirtualWorld(engines, seed=seed), experiment, root, config)
 
 
@@ -127,6 +127,6 @@ def virtual_gate(
     terms: Terms,
     seed: int = 1,
 ) -> GateVerdict:
-    """:func:`gate_in` a world of its own, with these engines by label; the verdict alone."""
+    """Run :func:`gate_in` in a new world that has these engines, by label; returns only the verdict."""
     world = VirtualWorld(engines, seed=seed)
     return gate_in(world, experiment, root, baseline=baseline, candidate=candidate, terms=terms)[1]
