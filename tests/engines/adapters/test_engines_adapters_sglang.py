@@ -13,7 +13,7 @@ from engines.adapters.sglang import METRICS, SglangEngine, SglangOptions
 from engines.deployment import Container, Ssh
 from engines.dialects import SglangDialect, SglangNativeDialect
 from engines.errors import BadOption, NotInstalled
-from engines.metrics.reading import reader_of
+from engines.metrics.readers import reader_of
 from tests.engines.fakes.sglang import FakeSglang
 from tests.engines.fakes.sglang_flags import arguments
 from tests.engines.fakes.stage import Script, running

@@ -14,7 +14,7 @@ from engines.adapters.tensorrt_llm import REQUEST_METRICS, TensorRtLlmEngine, Te
 from engines.deployment import Container, Ssh
 from engines.errors import BadOption, ModelNotFound, NotInstalled
 from engines.metrics import DrainedIterations
-from engines.metrics.reading import reader_of
+from engines.metrics.readers import reader_of
 from tests.engines.fakes.stage import running
 from tests.engines.fakes.tensorrt_llm import TensorRtLlmFake
 

@@ -12,7 +12,7 @@ from engines.adapters.triton import TritonEngine, TritonOptions
 from engines.deployment import Container, Ssh
 from engines.errors import BadOption, ModelNotFound, PortInUse
 from engines.metrics import Prometheus
-from engines.metrics.reading import reader_of
+from engines.metrics.readers import reader_of
 from tests.engines.fakes.stage import running
 from tests.engines.fakes.triton import TritonFake, metrics_page
 

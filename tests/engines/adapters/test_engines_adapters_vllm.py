@@ -17,7 +17,7 @@ from engines.adapters.vllm import METRICS, VllmEngine, VllmOptions
 from engines.deployment import Container, Ssh
 from engines.dialects import VllmDialect
 from engines.errors import BadOption, NotInstalled
-from engines.metrics.reading import reader_of
+from engines.metrics.readers import reader_of
 from engines.metrics.source import COUNTERS, GAUGES, HISTOGRAMS
 
 CAPTURES = Path(__file__).parents[3].parent / "shared/protocols/specs/captures"

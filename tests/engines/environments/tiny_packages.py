@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engines.environments import RECIPES, Recipe
-from engines.environments.finding import MARKER, environments_folder
+from engines.environments.lookup import MARKER, environments_folder
 
 QUICK_VENV = """
 import pathlib, sys, venv, pip

@@ -7,7 +7,7 @@ import pytest
 
 from engines import Model
 from engines.errors import FetchFailed, ModelNotFound
-from engines.models import KNOWN_MODELS, cache_folder, cached, fetch, pull, resolve, store
+from engines.models import KNOWN_MODELS, cache_folder, cached, pull, resolve, store, wheels
 from engines.models.store import GGUF_NAME, PackagedModel, checkpoint_sha256
 from tests.engines.models.wheels import MEMBER, REQUIREMENT, build_wheel, sha256
 
@@ -21,7 +21,7 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     wheel = build_wheel(tmp_path / "index", GGUF)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setitem(KNOWN_MODELS, "tiny", PackagedModel(REQUIREMENT, sha256(wheel), MEMBER, "Apache-2.0"))
-    monkeypatch.setattr(fetch, "locate_wheel", lambda _: wheel.as_uri())
+    monkeypatch.setattr(wheels, "locate_wheel", lambda _: wheel.as_uri())
     return wheel
 
 

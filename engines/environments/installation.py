@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from engines import guard
-from engines.environments.finding import (
+from engines.environments.lookup import (
     MARKER,
     Environment,
     Installation,

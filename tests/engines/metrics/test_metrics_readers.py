@@ -9,7 +9,7 @@ from engines.adapters.reference import ReferenceEngine
 from engines.adapters.sglang import METRICS as SGLANG
 from engines.adapters.vllm import METRICS as VLLM
 from engines.metrics import DrainedIterations, Histogram, Prometheus, Series
-from engines.metrics.reading import Frame, PrometheusReader, reader_of
+from engines.metrics.readers import Frame, PrometheusReader, reader_of
 from engines.metrics.source import COUNTERS, GAUGES, HISTOGRAMS
 
 CAPTURES = Path(__file__).parents[4] / "shared" / "protocols" / "specs" / "captures"

