@@ -128,7 +128,7 @@ class TestEvents:
             (data("error", error={"message": "boom", "code": 1}), "boom"),
             ({"error": "CUDA out of memory"}, "CUDA out of memory"),
             (data("response.failed", response={"status": "failed", "error": {"code": "x", "message": "boom"}}), "boom"),
-            (data("response.failed", response={"status": "failed"}), "the server says that the response failed"),
+            (data("response.failed", response={"status": "failed"}), "the server reports a failed response"),
         ],
     )
     def test_failures_under_status_200_are_faults(self, event: dict, message: str) -> None:

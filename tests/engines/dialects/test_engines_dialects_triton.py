@@ -116,7 +116,7 @@ class TestRequests:
         with pytest.raises(BadOption) as caught:
             TritonDialect().request(Turn(4, 3, messages=(Message("user", "Hi"),)), "ensemble")
         assert str(caught.value) == (
-            "Triton takes plain text and no chats; give [model] the tokenizer that writes them out"
+            "Triton takes plain text and no chats; set tokenizer in [model] to render chats as text"
         )
 
     def test_log_probabilities_change_nothing(self) -> None:
@@ -208,7 +208,7 @@ class TestEnds:
 
     def test_an_answer_that_the_engine_gave_up_is_a_failure(self) -> None:
         record = decoded(said(" a", finish_reason="cancelled"), "llm-api")
-        assert (record.outcome, record.error) == (Outcome.STREAM_ERROR, "the server gave the request up (cancelled)")
+        assert (record.outcome, record.error) == (Outcome.STREAM_ERROR, "the server abandoned the request (cancelled)")
 
     def test_a_refusal_before_inference_is_told_in_one_line(self) -> None:
         status, whole = ask(TritonFake(faults=["full"]))
