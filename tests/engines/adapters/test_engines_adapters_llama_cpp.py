@@ -102,7 +102,7 @@ class TestLlamaServersCommandLine:
             ({"kv_cache_dtype": "fp8"}, "it knows auto, f32"),
             ({"enable_chunked_prefill": False}, "it knows True, not False"),
             ({"speculation": Speculation("medusa", 3)}, "it knows ngram, draft, eagle3, mtp, not 'medusa'"),
-            ({"speculation": Speculation("draft", 3)}, "draft needs the model that drafts, in speculation.model"),
+            ({"speculation": Speculation("draft", 3)}, "draft needs a draft model, in speculation.model"),
             ({"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, "not both"),
         ],
     )
@@ -169,7 +169,7 @@ class TestWhichFileIsServed:
         quantised = made(model)
         quantised.launch(9000)
         noted = set(quantised.notes) - set(plain.notes)
-        assert noted == {"it serves the quantised weights of model-q4.gguf; engines that read safetensors serve others"}
+        assert noted == {"it serves the quantised weights of model-q4.gguf; engines that read safetensors do not"}
 
     def test_a_folder_without_one_is_told_how_to_make_it(self, tmp_path: Path) -> None:
         for adapter in ("llama_cpp", "llama_cpp_python"):
@@ -219,7 +219,7 @@ class TestWhereItRuns:
         with pytest.raises(NotInstalled, match=rf"^{package} is not installed; run: bakeoff engines install {recipe}$"):
             launch(model, adapter, Deployment())
         other = environment(tmp_path / "venv", "something-else", "1")
-        with pytest.raises(NotInstalled, match=f"holds no {package}; run: bakeoff engines install {recipe}"):
+        with pytest.raises(NotInstalled, match=f"has no {package}; run: bakeoff engines install {recipe}"):
             launch(model, adapter, Deployment(environment=other))
 
     def test_the_usual_container_starts_it_by_itself(self, model: Model) -> None:

@@ -124,8 +124,8 @@ class TestCommandLine:
             ({"kv_cache_dtype": "q8_0"}, "kv_cache_dtype: it knows auto, fp8, "),
             ({"quantization": "q4_0"}, "quantization: it knows awq, "),
             ({"max_model_len": 1}, "max_model_len: a prompt and its answer need 2"),
-            ({"pipeline_parallel_size": 2}, "pipeline_parallel_size: it splits tensors only"),
-            ({"seed": 1}, "seed: it has a seed for each request only"),
+            ({"pipeline_parallel_size": 2}, "pipeline_parallel_size: it has tensor parallelism only"),
+            ({"seed": 1}, "seed: it has seeds per request only"),
             ({"speculation": Speculation("draft", 3, "/m")}, "speculation: it knows ngram, and medusa"),
             ({"speculation": Speculation("ngram", 3, "/m")}, "speculation: it takes no second model"),
         ],
@@ -151,7 +151,7 @@ class TestPlaces:
 
     def test_where_it_is_not_the_ways_out_are_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(shutil, "which", lambda name: None)
-        with pytest.raises(NotInstalled, match="not on PATH; no package brings it: use a container, or give its url"):
+        with pytest.raises(NotInstalled, match="not on PATH, and no package has it; use a container, or give its url"):
             launch(deployment=Deployment())
 
     def test_a_containers_entry_point_is_the_launcher(self, monkeypatch: pytest.MonkeyPatch) -> None:
