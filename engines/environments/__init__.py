@@ -1,4 +1,4 @@
-"""Private environments: each engine's packages in a venv of its own, since their dependencies clash."""
+"""Python environments of engines: one venv per engine, because their dependencies conflict."""
 
 from engines.environments.installation import install
 from engines.environments.lookup import Environment, find, installed

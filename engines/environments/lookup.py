@@ -1,4 +1,4 @@
-"""Where an engine's packages are."""
+"""Lookup of the Python environment in which an engine is installed."""
 
 import contextlib
 import os
@@ -18,21 +18,21 @@ from engines.machine import has_gpu
 from workloads.options import nearest
 
 MARKER = "bakeoff-environment.json"
-"""Written last by an installation; a folder without it is half made."""
+"""File that an installation writes last; a folder without it is incomplete."""
 _SEPARATORS = re.compile(r"[-_.]+")
 
 
 class Installation(msgspec.Struct, frozen=True):
-    """What the marker says.
+    """Record of an installation, stored in the marker.
 
     Attributes:
-        recipe: its name.
-        requirements: groups that pip was asked for.
-        removed: packages that were taken out again.
-        versions: of everything that is in it, by the package's name as indexes write it.
-        python: version of its interpreter.
-        made_utc: when it was whole.
-        size_bytes: what it takes on the disk.
+        recipe: name of the recipe.
+        requirements: groups of requirements that pip installed.
+        removed: packages that were uninstalled afterwards.
+        versions: versions of all packages, by normalised name.
+        python: version of the interpreter.
+        made_utc: time of completion, ISO 8601.
+        size_bytes: size on disk.
     """
 
     recipe: str
@@ -48,10 +48,10 @@ class Package(msgspec.Struct, frozen=True):
     """One installed package.
 
     Attributes:
-        name: as indexes write it: lower case, with hyphens.
-        version: as it says itself.
-        record: the list of its files with their digests; empty where it was not installed by pip.
-        editable_source: the folder that it is imported from, where it is only linked (``pip install -e``).
+        name: normalised name: lower case, with hyphens.
+        version: version in its metadata.
+        record: list of its files with their digests; empty if pip did not install it.
+        editable_source: source folder of an editable installation (``pip install -e``); None otherwise.
     """
 
     name: str
@@ -75,8 +75,8 @@ class Environment(msgspec.Struct, frozen=True):
     """A Python environment.
 
     Attributes:
-        name: its recipe's, or a path, or ``this`` for the one that Bakeoff runs in.
-        folder: of the venv.
+        name: name of its recipe, a path, or ``this`` for the one in which Bakeoff runs.
+        folder: folder of the venv.
     """
 
     name: str
@@ -84,34 +84,34 @@ class Environment(msgspec.Struct, frozen=True):
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
+        """Path of the interpreter."""
         return self.folder / "bin" / "python"
 
     def program(self, name: str) -> Path:
-        """A console script of it; may not exist."""
+        """Path of a console script, which may not exist."""
         return self.folder / "bin" / name
 
     def version(self, distribution: str) -> str | None:
-        """Version of a package in it; None where it is not installed."""
-        found = next(iter(metadata.distributions(name=distribution, path=self._places())), None)
-        return found.version if found else None
+        """Version of a package; None if it is not installed."""
+        package = next(iter(metadata.distributions(name=distribution, path=self._search_path())), None)
+        return package.version if package else None
 
     def versions(self) -> dict[str, str]:
-        """Versions of all packages in it, by name as indexes write it: lower case, with hyphens."""
-        found = metadata.distributions(path=self._places())
-        return dict(sorted((_name(package), package.version) for package in found))
+        """Versions of all packages, by normalised name."""
+        packages = metadata.distributions(path=self._search_path())
+        return dict(sorted((_name(package), package.version) for package in packages))
 
     def packages(self) -> list[Package]:
-        """All packages in it."""
+        """All installed packages."""
         return [
-            Package(_name(found), found.version, found.read_text("RECORD") or "", _editable_source(found))
-            for found in metadata.distributions(path=self._places())
+            Package(_name(package), package.version, package.read_text("RECORD") or "", _editable_source(package))
+            for package in metadata.distributions(path=self._search_path())
         ]
 
-    def _places(self) -> list[str]:
+    def _search_path(self) -> list[str]:
         if self.folder == Path(sys.prefix):
-            return sys.path  # some systems keep packages elsewhere
-        return [str(place) for place in self.folder.glob("lib/python3*/site-packages")]
+            return sys.path  # some systems have packages outside site-packages
+        return [str(folder) for folder in self.folder.glob("lib/python3*/site-packages")]
 
 
 def _name(package: metadata.Distribution) -> str:
@@ -129,18 +129,19 @@ def _editable_source(package: metadata.Distribution) -> Path | None:
 
 
 def environments_folder() -> Path:
-    """Where environments are kept: the platform's user cache (``XDG_CACHE_HOME`` moves it)."""
+    """Folder of the environments, in the platform's user cache, which ``XDG_CACHE_HOME`` sets."""
     return platformdirs.user_cache_path("bakeoff") / "environments"
 
 
 def installed(name: str) -> Environment | None:
-    """The environment of a recipe, if it is whole and its interpreter still exists."""
-    made = Environment(name, environments_folder() / name)
-    return made if (made.folder / MARKER).is_file() and made.python.exists() else None
+    """The environment of a recipe; None if it is incomplete or its interpreter no longer exists."""
+    environment = Environment(name, environments_folder() / name)
+    complete = (environment.folder / MARKER).is_file() and environment.python.exists()
+    return environment if complete else None
 
 
 def record(name: str) -> Installation | None:
-    """What the marker of a recipe's environment says; None where there is none that can be read."""
+    """The record in the marker of a recipe's environment; None if there is no readable one."""
     try:
         marker = (environments_folder() / name / MARKER).read_bytes()
         return msgspec.json.decode(marker, type=Installation)
@@ -149,57 +150,57 @@ def record(name: str) -> Installation | None:
 
 
 def size_bytes(folder: Path) -> int:
-    """What a folder takes on the disk."""
+    """Size of a folder on disk."""
     total = 0
-    for place, _, files in os.walk(folder):
+    for parent, _, files in os.walk(folder):
         for file in files:
-            with contextlib.suppress(FileNotFoundError):  # an installation may be at work in it
-                total += os.lstat(os.path.join(place, file)).st_blocks * 512  # noqa: PTH118  (a hundred thousand files)
+            with contextlib.suppress(FileNotFoundError):  # a running installation can remove files
+                total += os.lstat(os.path.join(parent, file)).st_blocks * 512  # noqa: PTH118  (faster, for 100,000 files)
     return total
 
 
-def find(wanted: str | None, recipes: Sequence[str], distributions: Sequence[str] = ()) -> Environment:
-    """The environment that an engine runs in: the one that was asked for, else the first that is installed.
+def find(environment: str | None, recipes: Sequence[str], distributions: Sequence[str] = ()) -> Environment:
+    """The environment of an engine: the configured one, otherwise the first that is installed.
 
     Args:
-        wanted: name of a recipe, or folder of a venv; None to look.
-        recipes: names of recipes, best first; those made for this machine, with or without a GPU, go before others.
-        distributions: packages of which one, found in our own environment, will do too.
+        environment: name of a recipe, or folder of a venv; None to search.
+        recipes: names of recipes, best first; those suited to this machine, with or without a GPU, take precedence.
+        distributions: packages of the engine; Bakeoff's own environment also qualifies if it has one of them.
 
     Raises:
-        NotInstalled: there is none; the message says the command that installs it.
+        NotInstalled: there is none; the error has the command that installs it.
     """
-    if wanted is not None:
-        return _asked_for(wanted)
+    if environment is not None:
+        return _configured(environment)
     suited = for_this_machine(recipes)
     for name in suited:
-        if environment := installed(name):
-            return environment
+        if found := installed(name):
+            return found
     own = Environment("this", Path(sys.prefix))
     if any(own.version(distribution) for distribution in distributions):
         return own
     names = " or ".join(distributions or recipes)
     if suited:
         raise NotInstalled(f"{names} is not installed", f"bakeoff engines install {suited[0]}")
-    raise NotInstalled(f"{names} is not installed; install it, or give the url of one that runs")
+    raise NotInstalled(f"{names} is not installed; install it, or set url to a running server")
 
 
 def for_this_machine(recipes: Sequence[str]) -> list[str]:
-    """Recipes, those first that are made for a machine with a GPU, or without one, as this is."""
+    """Recipes sorted so that those suited to this machine, with or without a GPU, come first."""
     return sorted(recipes, key=lambda name: name in RECIPES and RECIPES[name].needs_gpu != has_gpu())
 
 
-def _asked_for(wanted: str) -> Environment:
-    if environment := installed(wanted):
+def _configured(name: str) -> Environment:
+    if environment := installed(name):
         return environment
-    folder = Path(wanted).expanduser()
+    folder = Path(name).expanduser()
     if (folder / "bin" / "python").exists():
-        return Environment(wanted, folder.absolute())
-    if wanted in RECIPES:
-        raise NotInstalled(f"the environment {wanted} is not installed", f"bakeoff engines install {wanted}")
-    raise NotInstalled(f"{wanted} is neither a venv nor an environment; {nearest(wanted, RECIPES)}")
+        return Environment(name, folder.absolute())
+    if name in RECIPES:
+        raise NotInstalled(f"the environment {name} is not installed", f"bakeoff engines install {name}")
+    raise NotInstalled(f"{name} is neither a venv nor an environment; {nearest(name, RECIPES)}")
 
 
 def recipes_of(adapter: str) -> list[Recipe]:
-    """The recipes that serve one adapter."""
+    """The recipes of one adapter."""
     return [recipe for recipe in RECIPES.values() if recipe.adapter == adapter]

@@ -106,6 +106,6 @@ def test_what_an_engine_does_not_tell_is_absent():
 def test_a_page_that_is_no_list_of_records_is_refused_and_changes_nothing(body: bytes):
     reader = IterationReader()
     reader.read(page(record(1, numDraftTokens=4)))
-    with pytest.raises(ValueError, match="no list of iterations"):
+    with pytest.raises(ValueError, match="not a list of iterations"):
         reader.read(body)
     assert reader.read(b"[]")["drafted_tokens_total"] == 4

