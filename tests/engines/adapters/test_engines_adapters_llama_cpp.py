@@ -1,4 +1,4 @@
-"""llama-server's command line setting by setting, which file it is given, where it runs, and what it tells."""
+"""Adapter of llama-server: command line, choice of the GGUF file, deployment and description."""
 
 import asyncio
 from pathlib import Path
@@ -77,7 +77,7 @@ class TestLlamaServersCommandLine:
         arguments().parse_args(argv[1:])
         xllamacpp_server.parser().parse_args(argv[1:])
 
-    def test_no_setting_is_forgotten(self) -> None:
+    def test_all_settings_are_covered(self) -> None:
         assert {*SPEC, *CANNOT, "max_num_seqs"} == set(EngineSpec.__struct_fields__) == set(LlamaCppEngine.spellings)
         assert set(OPTIONS) == set(LlamaCppEngine.Options.__struct_fields__)
 
@@ -106,7 +106,7 @@ class TestLlamaServersCommandLine:
             ({"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, "not both"),
         ],
     )
-    def test_what_it_cannot_do_is_said_before_anything_starts(self, settings: dict[str, Any], why: str) -> None:
+    def test_unsupported_settings_are_refused_before_a_launch(self, settings: dict[str, Any], why: str) -> None:
         with pytest.raises(BadOption) as caught:
             check("llama_cpp", {}, EngineSpec(**settings), Deployment())
         assert why in str(caught.value)

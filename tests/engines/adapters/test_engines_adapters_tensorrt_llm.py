@@ -1,4 +1,4 @@
-"""trtllm-serve's command line and YAML file, setting by setting; where it is observed; what a reader is told."""
+"""Adapter of trtllm-serve: command line, configuration file, metrics and notes."""
 
 import asyncio
 import json
@@ -117,7 +117,7 @@ class TestSettings:
             ({"kv_cache_dtype": "q8_0"}, "kv_cache_dtype: it knows auto, fp8, nvfp4, not 'q8_0'"),
         ],
     )
-    def test_what_it_cannot_be_told_is_refused(self, setting: dict[str, Any], why: str) -> None:
+    def test_unsupported_settings_are_refused(self, setting: dict[str, Any], why: str) -> None:
         with pytest.raises(BadOption, match=why):
             made(EngineSpec(**setting))
 
@@ -218,7 +218,7 @@ class TestPlaces:
         quiet = launch(deployment=Deployment(container=container), enable_iter_perf_stats=False)
         assert not any("config" in word for word in quiet.argv)
 
-    def test_over_ssh_only_flags_are_told(self) -> None:
+    def test_over_ssh_only_flags_are_possible(self) -> None:
         deployment = Deployment(ssh=Ssh("gpu", model_path="/data/smol"))
         found = launch(EngineSpec(max_num_seqs=8), deployment)
         assert found.files == {}
@@ -297,31 +297,31 @@ class TestObservation:
 
 
 class TestNotes:
-    def test_block_reuse_is_told_unless_it_is_off(self) -> None:
+    def test_notes_mention_block_reuse_unless_it_is_off(self) -> None:
         note = "block reuse is on and no call empties it: only prompts with new text keep a trial cold"
         assert note in made().notes
         assert note in made(EngineSpec(enable_prefix_caching=True)).notes
         assert note not in made(EngineSpec(enable_prefix_caching=False)).notes
 
-    def test_chunked_prefill_that_nobody_decided_is_told(self) -> None:
+    def test_notes_mention_chunked_prefill_unless_it_is_set(self) -> None:
         note = "chunked prefill is off unless enable_chunked_prefill says so; vLLM has it on"
         assert note in made().notes
         assert note not in made(EngineSpec(enable_chunked_prefill=True)).notes
         assert note not in made(EngineSpec(enable_chunked_prefill=False)).notes
 
-    def test_what_the_share_of_memory_is_of_is_told_with_it(self) -> None:
+    def test_notes_explain_memory_fraction(self) -> None:
         note = "memory_fraction is of the GPU memory that is free after loading the model; vLLM's is of the total"
         assert note in made(EngineSpec(memory_fraction=0.8)).notes
         assert note not in made().notes
 
-    def test_that_its_statistics_are_work_and_are_taken_is_told(self) -> None:
+    def test_notes_mention_the_cost_of_statistics(self) -> None:
         note = "it collects statistics of every iteration, which costs work; only one reader gets them"
         assert note in made().notes
         assert note not in made(enable_iter_perf_stats=False).notes
 
-    def test_late_cancelling_is_told(self) -> None:
+    def test_notes_mention_late_cancellation(self) -> None:
         assert "it looks once a second whether a client has hung up, and decodes on until then" in made().notes
 
-    def test_at_an_address_it_is_told_that_nobody_here_knows(self) -> None:
+    def test_notes_on_a_running_server(self) -> None:
         first = made(deployment=THERE).notes[0]
         assert first.startswith("it runs already: block reuse, chunked prefill and memory fraction are as it was")

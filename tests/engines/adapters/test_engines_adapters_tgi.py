@@ -1,4 +1,4 @@
-"""TGI's command line, setting by setting, against the launcher's own flags; and what it tells of itself."""
+"""Adapter of TGI: command line against the launcher's flags, deployment and description."""
 
 import asyncio
 import shutil
@@ -130,7 +130,7 @@ class TestCommandLine:
             ({"speculation": Speculation("ngram", 3, "/m")}, "speculation: it takes no second model"),
         ],
     )
-    def test_what_it_cannot_do_is_refused_in_one_line(self, spec: dict[str, Any], why: str) -> None:
+    def test_unsupported_settings_are_refused_in_one_line(self, spec: dict[str, Any], why: str) -> None:
         with pytest.raises(BadOption) as caught:
             made(EngineSpec(**spec))
         assert str(caught.value).startswith(f"engine 'tgi' cannot be told {why}")
@@ -191,7 +191,7 @@ def test_the_option_says_which_routes() -> None:
     assert "--api" not in launch(api="openai").argv
 
 
-def test_a_reader_is_told_what_its_figures_mean() -> None:
+def test_notes_explain_its_metrics() -> None:
     notes = " ".join(made().notes)
     assert "compare figures per token" in notes
     assert "more than 1,024 tokens" in notes

@@ -1,4 +1,4 @@
-"""Triton: started only where something is named that starts it; what its models are told stands in their repository."""
+"""Adapter of Triton: launch on a model repository, metrics and notes."""
 
 import asyncio
 from pathlib import Path
@@ -133,7 +133,7 @@ class TestAddress:
         assert asyncio.run(ask()) == {"version": "2.62.0", "model_config": config}
         assert asyncio.run(made().describe(attached("http://127.0.0.1:9"))) == {}
 
-    def test_a_reader_is_told_what_the_stream_does_not_tell(self) -> None:
+    def test_notes_list_what_the_stream_lacks(self) -> None:
         notes = made().notes
         assert (
             "it tells neither counts nor ids of tokens: they are counted by the model's tokenizer, chunk by chunk"

@@ -1,4 +1,4 @@
-"""trtllm-serve refuses any field that it does not know, and breaks off without a word: both are pinned here."""
+"""Dialect of trtllm-serve: no unknown fields, and broken streams are failures."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Triton's stream has no counts, no end mark and no finish reason; errors come under HTTP 200."""
+"""Triton's dialect: no token counts, end by closing, errors under HTTP 200."""
 
 import asyncio
 import json
@@ -145,7 +145,7 @@ class TestStreams:
         assert events(said(" a", " a b"), cumulative=True) == [TokenDelta(" a"), TokenDelta(" b")]
         assert events(said(" a", " a"), "llm-api", cumulative=False) == [TokenDelta(" a"), TokenDelta(" a")]
 
-    def test_half_a_character_waits_for_its_other_half(self) -> None:
+    def test_an_incomplete_character_waits_for_its_rest(self) -> None:
         whole = said("caf\N{REPLACEMENT CHARACTER}", "café", finish_reason="None")
         assert events(whole, "llm-api") == [TokenDelta("caf"), TokenDelta("é")]
 
@@ -219,6 +219,6 @@ class TestEnds:
     @pytest.mark.parametrize(
         "data", [b"{", b"[]", b"{}", b'{"text_output":7}', b"[" * 100_000, b'{"text_output":"\xff"}']
     )
-    def test_garbage_is_a_fault_and_never_an_exception(self, data: bytes) -> None:
+    def test_invalid_data_is_a_fault_not_an_exception(self, data: bytes) -> None:
         (fault,) = TritonDialect().reader().events(data)
         assert isinstance(fault, StreamFault)

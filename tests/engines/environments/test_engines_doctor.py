@@ -1,4 +1,4 @@
-"""What the doctor says of adapters of every kind, on machines of every kind."""
+"""The doctor's findings for all kinds of adapters and machines."""
 
 import sys
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Real venvs and a real pip, which sees a folder of tiny packages and nothing else."""
+"""Installation of environments with real venvs and a pip that sees only tiny packages."""
 
 import fcntl
 import os

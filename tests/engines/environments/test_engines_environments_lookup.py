@@ -1,4 +1,4 @@
-"""Where an engine's packages are looked for; environments are pretended, nothing is installed."""
+"""Lookup of engines' environments; nothing is installed."""
 
 import sys
 from pathlib import Path

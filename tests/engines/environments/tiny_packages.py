@@ -1,4 +1,4 @@
-"""Packages of a few bytes that pip accepts, recipes of them, and places where they can be installed in a moment."""
+"""Tiny packages that pip accepts, recipes of them, and fast environments."""
 
 import io
 import json

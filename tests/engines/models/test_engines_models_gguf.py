@@ -1,4 +1,4 @@
-"""The head of GGUF files, and which one of a folder is served."""
+"""Metadata of GGUF files, and choice of the file to serve."""
 
 from pathlib import Path
 

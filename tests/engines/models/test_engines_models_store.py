@@ -1,4 +1,4 @@
-"""Models by name or path: made once, found at once, and never taken from a half-made folder."""
+"""Models by name or path: pulled once, cached, and never used incomplete."""
 
 import os
 from pathlib import Path

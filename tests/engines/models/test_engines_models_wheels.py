@@ -1,4 +1,4 @@
-"""Downloads: resumed where they broke off, never accepted with other bytes than the pinned ones."""
+"""Downloads of wheels: resumption and verification of the pinned hash."""
 
 import hashlib
 import socket
