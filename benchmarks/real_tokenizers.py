@@ -17,7 +17,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, processors
 
 from engines.models import cached
-from engines.models.fetch import fetch_wheel
+from engines.models.wheels import fetch_wheel
 
 _DEEPSEEK_WHEEL = (
     "litellm==1.109.1",

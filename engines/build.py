@@ -1,6 +1,6 @@
-"""Which code an engine runs: two builds of one version may differ in every figure.
+"""Identification of the code that an engine runs, because builds of the same version can perform differently.
 
-A version says little of a program that was compiled here, of a package installed from a folder, or of ``image:latest``.
+A version does not identify a locally compiled program, a package installed from a folder, or ``image:latest``.
 """
 
 import functools
@@ -20,21 +20,21 @@ _ASK_S = 30.0
 
 
 def build_of(program: str) -> dict[str, Any]:
-    """What a program of this machine is made of.
+    """Digests of a program's code on this machine.
 
     Args:
-        program: path or name of what is executed.
+        program: path or name of the executable.
 
     Returns:
-        Plain data that is the same only where the code is: of the program and the shared libraries beside it, and of
-        every package where it is the interpreter or a script of a Python environment. Empty where it is not there.
+        Plain data that changes with the program and the shared libraries beside it, and with every package if it is
+        the interpreter or a script of a Python environment. Empty if the program does not exist.
     """
-    found = shutil.which(program)
-    if found is None:
+    path = shutil.which(program)
+    if path is None:
         return {}
-    folder = Path(found).parent
-    files = [Path(found), *sorted(path for path in folder.glob("*.so*") if path.is_file())]
-    build: dict[str, Any] = {"program_sha256": _digest(_sha256(path) for path in files)}
+    folder = Path(path).parent
+    files = [Path(path), *sorted(library for library in folder.glob("*.so*") if library.is_file())]
+    build: dict[str, Any] = {"program_sha256": _digest(_sha256(file) for file in files)}
     prefix = folder.parent
     if prefix == Path(sys.prefix) or (prefix / "pyvenv.cfg").exists():
         build |= _packages(Environment(str(prefix), prefix))
@@ -42,9 +42,9 @@ def build_of(program: str) -> dict[str, Any]:
 
 
 def checkout(folder: Path) -> str | None:
-    """The commit of a folder in a git checkout, as ``git describe`` says it, and a digest of the changes in the folder.
+    """``git describe`` of a folder's commit, with a digest of uncommitted changes in the folder.
 
-    None where git does not know the folder; that it lies in a checkout, as a venv may, is not enough.
+    None unless git tracks the folder; an untracked folder in a checkout, such as a venv, does not count.
     """
     is_tracked = _git(folder, "rev-parse", "--verify", "HEAD:./")
     described = _git(folder, "describe", "--always", "--tags", "--long", "--abbrev=40")
@@ -58,19 +58,19 @@ def checkout(folder: Path) -> str | None:
 
 
 def image_id(runtime: str, image: str) -> str | None:
-    """The digest of a container image that lies on this machine; None where the runtime tells none."""
-    told = _output(runtime, "image", "inspect", "--format", "{{.Id}}", image)
-    return told.decode().strip() or None if told else None
+    """Digest of a local container image; None if the runtime reports none."""
+    digest = _output(runtime, "image", "inspect", "--format", "{{.Id}}", image)
+    return digest.decode().strip() or None if digest else None
 
 
 def _packages(environment: Environment) -> dict[str, Any]:
-    """Every file that pip installed, by the digests in its own records, and the source of what it only linked."""
+    """Digest of all files that pip installed, from its records, and the checkouts of editable packages."""
     sources: dict[str, str] = {}
     records: list[bytes] = []
     for package in environment.packages():
         records.append(f"{package.name} {package.version} {package.record}".encode())
         if package.editable_source is not None:
-            # What cannot be told is never the same as before.
+            # An unidentifiable source must never equal an earlier one.
             sources[package.name] = checkout(package.editable_source) or f"unknown-{secrets.token_hex(8)}"
     return {"packages_sha256": _digest(sorted(records)), "sources": sources}
 
@@ -82,20 +82,20 @@ def _sha256(path: Path) -> bytes:
 
 @functools.lru_cache(maxsize=256)
 def _sha256_of(path: Path, *_: int) -> bytes:
-    """Of the bytes of a file, read again when anything was written to it: no program can set a file's ctime back."""
+    """Digest of a file, cached until the file changes; programs cannot reset a file's ctime."""
     with path.open("rb") as file:
         return path.name.encode() + hashlib.file_digest(file, "sha256").digest()
 
 
 def _digest(parts: "Iterator[bytes] | list[bytes]") -> str:
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in parts:
-        whole.update(len(part).to_bytes(8, "big") + part)
-    return whole.hexdigest()
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()
 
 
 def _stamp(path: Path) -> bytes:
-    """Of a file that git does not know: its content may be a data set of gigabytes."""
+    """Size and time of an untracked file, not its content, which can be gigabytes of data."""
     try:
         stat = path.lstat()
     except FileNotFoundError:
@@ -108,7 +108,7 @@ def _git(folder: Path, *words: str) -> bytes | None:
 
 
 def _output(*argv: str) -> bytes | None:
-    """What a program prints; None where it fails or is not there."""
+    """Standard output of a program; None if it fails or does not exist."""
     try:
         return subprocess.run(argv, capture_output=True, check=True, timeout=_ASK_S, stdin=subprocess.DEVNULL).stdout
     except (OSError, subprocess.SubprocessError):

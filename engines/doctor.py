@@ -15,8 +15,8 @@ import msgspec
 
 from engines.base import Model
 from engines.environments import RECIPES, Environment, find
-from engines.environments.finding import for_this_machine
-from engines.environments.installing import is_current
+from engines.environments.installation import is_current
+from engines.environments.lookup import for_this_machine
 from engines.errors import BadOption, EngineError, NotInstalled, UnknownEngine
 from engines.machine import Machine
 from engines.registry import adapter_class, engine, is_server_engine, known_adapters

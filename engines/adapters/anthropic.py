@@ -1,4 +1,8 @@
-"""Anthropic's Messages: the service itself, or a local server that speaks them."""
+"""Adapter of Anthropic's Messages API: the service, or a running server that imitates it.
+
+The format cannot force the length of an answer, has no seed and reports token counts only per answer; these become
+notes of the report. The key goes in the header ``x-api-key``.
+"""
 
 from typing import Literal
 
@@ -14,30 +18,30 @@ class AnthropicOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """Options of the ``anthropic`` adapter."""
 
     cache: Literal["5m", "1h"] | None = None
-    """How long the service shall keep the system's words, or the first message where there are none; each use renews
-    it. The default asks for no cache."""
+    """Lifetime of the cached system message, or of the first message without one; each use renews it. The default is
+    no caching."""
 
 
 class AnthropicEngine(AddressEngine):
-    """An address; nothing is known of what is behind it."""
+    """A running server of the Messages API."""
 
     adapter = "anthropic"
     Options = AnthropicOptions
     key_header = "x-api-key"
     notes = (
-        "answers end where the model ends them, since their length cannot be forced: compare figures per token",
-        "the format counts tokens by answer, not by chunk: the pace of single tokens is apportioned",
+        "answers end where the model ends them, because their length cannot be forced: compare figures per token",
+        "the format counts tokens per answer, not per chunk: the token times within an answer are apportioned",
         "a completion is sent as a chat of one message: the tokens of the chat template come on top of its prompt",
-        "there is no seed, so that the words and lengths of answers differ between repeats",
+        "there is no seed, so texts and lengths of answers differ between repeats",
     )
 
     @classmethod
     def identify(cls, pages: Pages) -> Identity | None:
-        """See :class:`~engines.server_engine.ServerEngine`; its list of models is not OpenAI's."""
+        """See :class:`~engines.server_engine.ServerEngine`; its model list has another shape than OpenAI's."""
         names = tuple(model.id for model in listed_models(pages) if model.type == "model")
         return Identity(cls.adapter, names) if names else None
 
     @classmethod
     def dialect_for(cls, setup: Setup) -> Dialect:
-        """Its own."""
+        """The Messages dialect."""
         return AnthropicDialect(setup.options.cache)

@@ -1,4 +1,4 @@
-"""What servers of GGUF files have in common, whichever program of llama.cpp's family they are."""
+"""Common base of the adapters that serve GGUF files: llama-server and llama-cpp-python."""
 
 from typing import ClassVar
 
@@ -9,16 +9,16 @@ from engines.spec import Cannot, Spellings, one_of, switch
 
 
 class GgufEngine(ServerEngine):
-    """Serves the GGUF of a checkpoint; types of weights are those of the file that is chosen."""
+    """Serves one GGUF file; the file determines the type of the weights."""
 
     of_weights: ClassVar[Spellings] = {
         "dtype": one_of(("auto", "float32", "float16", "bfloat16"), switch(None)),
         "quantization": Cannot("it is in the GGUF file; set path in [model] to a quantised one"),
     }
-    """How both say what the file says already; a part of ``spellings``."""
+    """Spellings of settings that the file determines; subclasses include them in ``spellings``."""
 
     def model_file(self) -> str:
-        """The GGUF that is served; see :func:`~engines.models.gguf.gguf_file`."""
+        """Path of the GGUF file; see :func:`~engines.models.gguf.gguf_file`."""
         remote, path = self.setup.deployment.ssh, self.setup.model.path
         if remote and remote.model_path:
             return remote.model_path

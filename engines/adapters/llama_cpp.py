@@ -1,4 +1,13 @@
-"""llama-server of llama.cpp: the program itself, or the same server out of package ``xllamacpp``."""
+"""Adapter of llama.cpp's llama-server: the program itself, or the same server from the package ``xllamacpp``.
+
+Source: ``tools/server/README.md`` of https://github.com/ggml-org/llama.cpp. Its quirks:
+
+- ``-c`` is the context of all slots together, so max_model_len and max_num_seqs are passed as a product.
+- By default it shrinks settings to fit the memory; a launch disables that and checks the slots of the server.
+- The weights' type is that of the GGUF file, which can be a quantised copy of what other engines serve.
+- Its count of prompt tokens excludes cached ones, which are added again; its count of output tokens changes only when a
+  request ends; it has no histograms and no KV usage.
+"""
 
 import shutil
 from collections.abc import Sequence
@@ -22,14 +31,15 @@ CACHE_TYPES = {
     **{name: name for name in ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")},
     "float32": "f32", "float16": "f16", "bfloat16": "bf16",
 }  # fmt: skip
-"""Types of a KV cache, by their common names and llama.cpp's own."""
+"""llama.cpp's types of the KV cache, by common and own names."""
 _SLOTS = 4
-"""llama-server's own number where none is given."""
+"""llama-server's default number of slots."""
 _DRAFTS = {"draft": "draft-simple", "eagle3": "draft-eagle3", "mtp": "draft-mtp"}
+"""llama.cpp's names of speculation methods, by ours."""
 _IDENTIFYING = ("build_info", "model_path", "model_ftype", "total_slots")
-"""What of ``/props`` says which server this was."""
-_BURSTS = "accepted drafts come in bursts of single tokens: its gaps between chunks are many of nothing, and long ones"
-_WHEEL = "its package's code for CPUs knows AVX2 and nothing newer: a llama-server built on this machine may be faster"
+"""Fields of ``/props`` that describe the engine in reports."""
+_BURSTS = "accepted drafts come in bursts of single tokens: most gaps between chunks are near zero, the others long"
+_WHEEL = "its package's CPU code knows AVX2 and nothing newer: a llama-server built on this machine may be faster"
 METRICS = Prometheus(
     values={
         "running": (Series("llamacpp:requests_processing"),),
@@ -46,33 +56,33 @@ METRICS = Prometheus(
         "output_tokens_total": (Series("llamacpp:tokens_predicted_total"),),
     }
 )  # fmt: skip
-"""Its count of prompt tokens leaves out those from the cache. It has no histograms, and is silent on its KV cache."""
+"""Prompt tokens exclude cached ones, so both are added. There are no histograms and no KV usage."""
 
 
 class LlamaCppOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Options of the ``llama_cpp`` adapter."""
 
     api: Literal["native", "openai"] = "native"
-    """``native``: /completion, with token ids; chats, which it does not take, go to the OpenAI route all the same.
-    ``openai``: the OpenAI routes only."""
+    """``native``: /completion, with token ids, for prompts and the OpenAI route for chats. ``openai``: the OpenAI
+    routes only."""
     cache_prompt: bool | None = None
-    """Whether a request may use what a slot has of its prompt; the default is as enable_prefix_caching says."""
+    """Whether a request may reuse a slot's cached prefix of its prompt; the default is enable_prefix_caching."""
     token_ids: bool = False
-    """OpenAI routes: have completions' ids sent too, at some 150 bytes a token."""
+    """Request token ids in completions of the OpenAI route, at about 150 bytes per token."""
     threads: int | None = None
-    """CPU threads; the default is one for each core."""
+    """CPU threads of decoding; the default is the number of cores."""
     threads_batch: int | None = None
-    """CPU threads of the prefill; the default is as many as of the rest."""
+    """CPU threads of the prefill; the default is ``threads``."""
     threads_http: int | None = None
-    """Threads that answer requests."""
+    """Threads of the HTTP server."""
     n_gpu_layers: int | None = None
     """Layers on GPUs; the default is as many as fit."""
     flash_attention: Literal["on", "off", "auto"] | None = None
-    """A quantised cache of values needs it."""
+    """Whether to use flash attention, which a quantised KV cache requires."""
     cache_ram_mib: int | None = None
-    """Memory for the prompts of slots that were given to others; the default is 8192."""
+    """Host memory for cached prompts of reassigned slots, in MiB; the default is 8192."""
     ngram_size: int | None = None
-    """With speculation ``ngram``: tokens that must have been said before, for what followed them to be proposed; 12."""
+    """Length of the n-gram that speculation ``ngram`` looks up, in tokens; the default is 12."""
 
 
 def _speculate(value: Speculation) -> Setting | Cannot:
@@ -82,7 +92,7 @@ def _speculate(value: Speculation) -> Setting | Cannot:
     if value.method not in _DRAFTS:
         return Cannot(f"it knows ngram, {', '.join(_DRAFTS)}, not {value.method!r}")
     if value.model is None and value.method != "mtp":
-        return Cannot(f"{value.method} needs the model that drafts, in speculation.model")
+        return Cannot(f"{value.method} needs a draft model, in speculation.model")
     return Setting(("--spec-type", _DRAFTS[value.method], "--spec-draft-n-max", count))
 
 
@@ -94,12 +104,12 @@ def _cache_type(value: str) -> Setting | Cannot:
 
 
 def _split(mode: str) -> Spelling:
-    """Over so many GPUs, in equal shares."""
+    """Split the model equally among the given number of GPUs."""
     return lambda value: Setting(("-sm", mode, "-ts", ",".join(["1"] * value)) if value > 1 else ())
 
 
 class LlamaCppEngine(GgufEngine):
-    """Starts ``llama-server``: from ``program``, from PATH, or out of the environment ``llama-cpp``."""
+    """Starts ``llama-server`` from ``program``, PATH or the environment ``llama-cpp``."""
 
     adapter = "llama_cpp"
     Options = LlamaCppOptions
@@ -112,7 +122,7 @@ class LlamaCppEngine(GgufEngine):
     spellings: ClassVar[Spellings] = {
         **GgufEngine.of_weights,
         "kv_cache_dtype": _cache_type,
-        "max_model_len": switch(None),  # these two make -c and -np together
+        "max_model_len": switch(None),  # _contexts() makes -c and -np of both
         "max_num_seqs": switch(None),
         "max_num_batched_tokens": lambda value: Setting(("-b", str(value), "-ub", str(value))),
         "tensor_parallel_size": _split("row"),
@@ -121,7 +131,7 @@ class LlamaCppEngine(GgufEngine):
         "enable_chunked_prefill": one_of((True,), switch(None)),
         "speculation": _speculate,
         "seed": flag("--seed"),
-        "memory_fraction": Cannot("it takes what weights and contexts need; bound those with max_model_len"),
+        "memory_fraction": Cannot("it allocates what weights and contexts need; bound those with max_model_len"),
     }
     key_variable = "LLAMA_API_KEY"
     ready_timeout_s = 600.0
@@ -129,7 +139,7 @@ class LlamaCppEngine(GgufEngine):
 
     @classmethod
     def identify(cls, pages: Pages) -> Identity | None:
-        """See :class:`~engines.server_engine.ServerEngine`; ``/props`` says which file it loaded."""
+        """See :class:`~engines.server_engine.ServerEngine`; ``/props`` names the loaded file."""
         identity = super().identify(pages)
         return identity and msgspec.structs.replace(identity, checkpoint=field_of(pages, "/props", "model_path"))
 
@@ -137,7 +147,7 @@ class LlamaCppEngine(GgufEngine):
 
     @classmethod
     def dialect_for(cls, setup: Setup) -> Dialect:
-        """The one that the option ``api`` names."""
+        """The dialect of the option ``api``."""
         options: LlamaCppOptions = setup.options
         cache_prompt = setup.spec.enable_prefix_caching if options.cache_prompt is None else options.cache_prompt
         if options.api == "native":
@@ -146,7 +156,7 @@ class LlamaCppEngine(GgufEngine):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """See :class:`~engines.server_engine.ServerEngine`; each slot has its part of the whole context."""
+        """See :class:`~engines.server_engine.ServerEngine`; also checks slots and splits."""
         super().check(setup)
         spec = setup.spec
         if setup.deployment.url is not None:
@@ -156,25 +166,25 @@ class LlamaCppEngine(GgufEngine):
                 f"engine '{cls.adapter}' splits its context among max_num_seqs slots; set max_model_len too"
             )
         if max(spec.tensor_parallel_size or 1, 1) > 1 and max(spec.pipeline_parallel_size or 1, 1) > 1:
-            raise BadOption(f"engine '{cls.adapter}' splits layers or what is in them, not both; leave one out")
+            raise BadOption(f"engine '{cls.adapter}' has tensor or pipeline parallelism, not both; leave one out")
 
     def launch(self, port: int) -> Launch | None:
-        """See :class:`engines.base.Engine`; notes what is special about this build, these weights, this setting."""
-        made = super().launch(port)
-        if made is None:
+        """See :class:`engines.base.Engine`; also adds notes on the build, the weights and speculation."""
+        launch = super().launch(port)
+        if launch is None:
             return None
         deployment, notes = self.setup.deployment, list(type(self).notes)
         if not (deployment.container or deployment.ssh or self._program()):
             notes.append(_WHEEL)
         if self.setup.spec.speculation:
             notes.append(_BURSTS)
-        if file := self._other_weights():
-            notes.append(f"it serves the quantised weights of {file}; engines that read safetensors serve others")
+        if file := self._quantised_copy():
+            notes.append(f"it serves the quantised weights of {file}; engines that read safetensors do not")
         self.notes = notes
-        return made
+        return launch
 
-    def _other_weights(self) -> str | None:
-        """Name of the file, where it is quantised and lies beside safetensors that are not."""
+    def _quantised_copy(self) -> str | None:
+        """Name of the served file if it is a quantised copy beside safetensors, which other engines serve."""
         folder = Path(self.setup.model.path or "")
         if self.setup.deployment.ssh or not any(folder.glob("*.safetensors")):
             return None
@@ -182,18 +192,18 @@ class LlamaCppEngine(GgufEngine):
         return file.name if weights_dtype(file) == "quantised" else None
 
     def command(self) -> Sequence[str]:
-        """The program, or the script that stands for it; on another host the program is looked for there."""
+        """The program, or the script that runs the package's server; over ssh, the program on PATH there."""
         if self.setup.deployment.ssh:
             return self.programs
         if program := self._program():
             return (program,)
         place = self.environment()
         if place.version("xllamacpp") is None:
-            raise NotInstalled(f"{place.name} holds no xllamacpp", f"bakeoff engines install {self.recipes[0]}")
-        return (str(place.python), "-I", xllamacpp_server.__file__)  # isolated: beside it lie modules named as packages
+            raise NotInstalled(f"{place.name} has no xllamacpp", f"bakeoff engines install {self.recipes[0]}")
+        return (str(place.python), "-I", xllamacpp_server.__file__)  # -I: its folder has modules named like packages
 
     def _program(self) -> str | None:
-        """Where llama-server itself is: named, on PATH, or in the environment that was asked for; None for nowhere."""
+        """Path of llama-server: configured, on PATH, or in the configured environment; None if there is none."""
         deployment = self.setup.deployment
         if deployment.program or not deployment.environment:
             return deployment.program or shutil.which(self.programs[0])
@@ -201,26 +211,26 @@ class LlamaCppEngine(GgufEngine):
         return str(inside) if inside.exists() else None
 
     def installed_version(self) -> str | None:
-        """The version of the package; None where the program is not of it."""
+        """The version of the package; None if another program is used."""
         return None if self._program() else super().installed_version()
 
     def arguments(self, host: str, port: int, model: str) -> Sequence[str]:
-        """Where to listen, contexts, and its own options. Nothing is fitted to memory behind the experiment's back."""
+        """Model, address, contexts and options; also disables fitting settings to the memory."""
         argv = ["-m", model, "--alias", self.model_id, "--host", host, "--port", str(port)]
         argv += ["--metrics", "--slots", "--no-webui", "--fit", "off", *self._contexts()]
         speculation, options = self.setup.spec.speculation, self.setup.options
         if speculation and speculation.model:
             argv += ["-md", str(gguf_file(speculation.model, None))]
-        for word, value in (
+        for name, value in (
             ("-t", options.threads), ("-tb", options.threads_batch), ("--threads-http", options.threads_http),
             ("-ngl", options.n_gpu_layers), ("-fa", options.flash_attention), ("--cache-ram", options.cache_ram_mib),
             ("--spec-ngram-simple-size-n", options.ngram_size),
         ):  # fmt: skip
-            argv += [word, str(value)] if value is not None else []
+            argv += [name, str(value)] if value is not None else []
         return argv
 
     def _contexts(self) -> list[str]:
-        """``-c`` is the whole context, of which each slot gets an equal part."""
+        """``-c`` and ``-np``; the server divides the total context ``-c`` equally among the slots."""
         spec = self.setup.spec
         slots = spec.max_num_seqs or _SLOTS
         if spec.max_model_len is None:
@@ -228,28 +238,28 @@ class LlamaCppEngine(GgufEngine):
         return ["-c", str(spec.max_model_len * slots), "-np", str(slots)]
 
     async def describe(self, server: Server) -> dict[str, Any]:
-        """What ``/props`` and ``/v1/models`` say of the build, the file and the slots.
+        """Build, file and slots, from ``/props`` and ``/v1/models``.
 
         Raises:
-            BadOption: its slots are fewer or shorter than was asked for.
+            BadOption: the server has fewer or shorter slots than configured.
         """
         props: dict[str, Any] = await server.get_json("/props") or {}
         models: dict[str, Any] = await server.get_json("/v1/models") or {}
-        told: dict[str, Any] = {name: props[name] for name in _IDENTIFYING if name in props}
-        told["n_ctx_slot"] = props.get("default_generation_settings", {}).get("n_ctx")
+        description: dict[str, Any] = {name: props[name] for name in _IDENTIFYING if name in props}
+        description["n_ctx_slot"] = props.get("default_generation_settings", {}).get("n_ctx")
         meta = next(iter(models.get("data") or ()), {}).get("meta") or {}
-        told |= {name: meta[name] for name in ("n_ctx_train", "n_params", "size") if name in meta}
+        description |= {name: meta[name] for name in ("n_ctx_train", "n_params", "size") if name in meta}
         version = self.installed_version()
-        self._check_slots(told)
-        return {"version": version or props.get("build_info"), **told}
+        self._check_slots(description)
+        return {"version": version or props.get("build_info"), **description}
 
-    def _check_slots(self, told: dict[str, Any]) -> None:
+    def _check_slots(self, description: dict[str, Any]) -> None:
         spec = self.setup.spec
-        for asked, made, name in (
-            (spec.max_model_len, told["n_ctx_slot"], "max_model_len"),
-            (spec.max_num_seqs, told.get("total_slots"), "max_num_seqs"),
+        for configured, actual, name in (
+            (spec.max_model_len, description["n_ctx_slot"], "max_model_len"),
+            (spec.max_num_seqs, description.get("total_slots"), "max_num_seqs"),
         ):
-            if self.url is None and asked and made and made < asked:
+            if self.url is None and configured and actual and actual < configured:
                 raise BadOption(
-                    f"llama-server made {name} {made} where {asked} was asked for; lower it, or see its log"
+                    f"llama-server made {name} {actual} where {configured} was asked for; lower it, or see its log"
                 )

@@ -1,4 +1,7 @@
-"""The in-repo reference engine, as one more server over HTTP."""
+"""Adapter of the reference engine in this repository, measured over HTTP like any other server.
+
+It speaks vLLM's dialect and has vLLM's metric names; see ``reference_engine/``.
+"""
 
 import importlib.util
 import sys
@@ -16,50 +19,50 @@ from engines.server_engine import ServerEngine
 from engines.spec import Cannot, Setting, Spellings, flag, one_of, option_argv, switch
 
 _PACKAGES = ("torch", "safetensors", "prometheus_client", "gguf")
-"""What the extra ``engine`` adds; looked for, not imported."""
+"""Packages of the extra ``engine``; checked without importing them, because torch takes seconds."""
 
 
 class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Options of the ``reference`` adapter; each is the flag of ``python -m reference_engine serve`` of that name."""
+    """Options of the ``reference`` adapter; each is the flag of that name of ``python -m reference_engine serve``."""
 
     device: str | None = None
     """``auto``, ``cpu`` or ``cuda``."""
     block_size: int | None = None
-    """Tokens in one KV block."""
+    """Tokens per KV block."""
     num_blocks: int | None = None
-    """KV blocks in the pool."""
+    """Number of KV blocks in the pool."""
     kv_cache_memory_bytes: int | None = None
     """Size of the pool in bytes, instead of ``num_blocks``."""
     kv_allocator: str | None = None
-    """``paged``, or ``contiguous``: memory for the longest sequence at once; wants ``enable_prefix_caching`` off."""
+    """``paged``, or ``contiguous``: each sequence reserves its maximum length; needs ``enable_prefix_caching`` off."""
     policy: str | None = None
-    """``continuous`` batching, ``no_chunking``: the same with prompts in one piece, or ``static``."""
+    """``continuous`` batching, ``no_chunking`` (continuous, without chunked prefill) or ``static``."""
     preemption: str | None = None
-    """What becomes of a request that makes room: ``recompute`` or ``swap``."""
+    """What happens to preempted requests: ``recompute`` or ``swap``."""
     swap_memory_bytes: int | None = None
     """Host memory for ``swap``."""
     priority_patience_steps: int | None = None
-    """By how many steps one level of priority sends a request forward."""
+    """Scheduling steps of waiting time that one priority level is worth."""
     max_queue: int | None = None
-    """Requests that may wait; more get HTTP 429."""
+    """Maximum number of waiting requests; further ones get HTTP 429."""
     attention_window: int | None = None
-    """Latest tokens that a token sees, in every layer."""
+    """Sliding attention window of every layer, in tokens."""
     attention_sinks: int | None = None
-    """First tokens that stay in sight besides them."""
+    """First tokens that remain visible outside the window."""
     kv_budget: int | None = None
-    """Tokens that each layer and KV head keeps (H2O)."""
+    """Tokens that each layer and KV head keeps (H2O cache eviction)."""
     kv_heavy: int | None = None
-    """Those of them that got the most attention."""
+    """Tokens of ``kv_budget`` kept for their accumulated attention; the rest are the latest."""
     threads: int | None = None
-    """CPU threads of each process; by default its share of all cores."""
+    """CPU threads per process; the default divides the cores among the processes."""
     data_parallel_size: int | None = None
-    """Engines behind the same port, each with the whole model."""
+    """Number of replicas of the model behind one port."""
     drain_timeout_s: int | None = None
-    """Seconds that requests under way get to end after SIGTERM."""
+    """Seconds that running requests get to finish after SIGTERM."""
     profile_dir: str | None = None
-    """Where ``POST /start_profile`` writes traces."""
+    """Folder in which ``POST /start_profile`` writes traces."""
     slow_down: float | None = None
-    """For tests of gates: how much longer its model takes, as a share."""
+    """For tests of regression gates: fraction by which the model is slowed down."""
 
 
 class ReferenceEngine(ServerEngine):
@@ -86,11 +89,11 @@ class ReferenceEngine(ServerEngine):
 
     @classmethod
     def dialect_for(cls, setup: Setup) -> Dialect:  # noqa: ARG003
-        """Its own."""
+        """The reference engine's dialect."""
         return ReferenceDialect()
 
     def command(self) -> Sequence[str]:
-        """The interpreter that runs this."""
+        """The interpreter that runs Bakeoff, since the engine is part of it."""
         if not all(importlib.util.find_spec(package) for package in _PACKAGES):
             raise NotInstalled("the reference engine is not installed here", "pip install 'bakeoff[engine]'")
         return (sys.executable, "-m", "reference_engine", "serve")
@@ -105,5 +108,5 @@ class ReferenceEngine(ServerEngine):
         return await server.post("/reset_prefix_cache")
 
     async def describe(self, server: Server) -> dict[str, Any]:
-        """What ``/version`` says: versions and every resolved setting."""
+        """Versions and all resolved settings, from ``/version``."""
         return await server.get_json("/version") or {}

@@ -1,4 +1,13 @@
-"""SGLang: its server from an environment here, in a container, over ssh, or at an address; two wire formats."""
+"""Adapter of SGLang's server, by its OpenAI routes or its native ``/generate``.
+
+Source: https://docs.sglang.ai and ``sglang/srt``. Its quirks:
+
+- ``/health`` generates a token on each call by default; readiness is checked at ``/ready``.
+- Metrics and the report of cache hits are off by default, so a launch turns them on.
+- Every tensor-parallel rank can export the same gauges, so only rank 0 is read.
+- ``/flush_cache`` waits for running requests, and abandoned ones run on for seconds.
+- The number of draft tokens includes the verified one.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
@@ -14,11 +23,11 @@ from engines.spec import Cannot, Setting, Speculation, Spellings, flag, one_of, 
 
 _MODULE = ("-m", "sglang.launch_server")
 _FLUSH_WAIT_S = 8
-"""How long it may wait for requests to end before it empties the cache; an abandoned one runs on for seconds."""
+"""Seconds that ``/flush_cache`` waits for running requests, since abandoned ones run on for seconds."""
 _DRAFT_ALGORITHMS = {"draft": "STANDALONE", "eagle": "EAGLE", "eagle3": "EAGLE3"}
-"""That need a draft model, by our name of the method."""
+"""SGLang's names of methods with a draft model, by ours."""
 _FIRST_RANK = {"tp_rank": "0"}
-"""Every rank may show the same scheduler; one of them is enough."""
+"""Labels of one rank, because every rank can export the same scheduler."""
 _IDENTIFYING = (
     "version", "model_path", "dtype", "quantization", "kv_cache_dtype", "context_length", "max_req_input_len",
     "max_total_num_tokens", "max_running_requests", "max_prefill_tokens", "chunked_prefill_size", "page_size",
@@ -29,7 +38,7 @@ _IDENTIFYING = (
     "speculative_draft_model_path", "speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens",
     "device", "frontend",
 )  # fmt: skip
-"""What of all its resolved arguments says which SGLang this was."""
+"""Resolved arguments that describe the engine in reports."""
 
 METRICS = Prometheus(
     values={
@@ -53,67 +62,67 @@ METRICS = Prometheus(
 
 
 class SglangOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Options of the ``sglang`` adapter; all but the first are the flags of those names."""
+    """Options of the ``sglang`` adapter; all but the first are flags of the same name."""
 
     api: Literal["openai", "native"] = "openai"
-    """``openai``, or ``native``: completions by ``/generate``, which says token ids but repeats the whole answer."""
+    """``openai``, or ``native``: completions by ``/generate``, whose events have token ids and repeat the answer."""
     page_size: int | None = None
-    """Tokens in one KV page."""
+    """Tokens per KV page."""
     max_total_tokens: int | None = None
     """Size of the KV cache in tokens."""
     max_prefill_tokens: int | None = None
     """Prompt tokens in one prefill batch."""
     max_queued_requests: int | None = None
-    """Requests beyond which the server answers 503."""
+    """Maximum number of waiting requests; further ones get HTTP 503."""
     schedule_policy: str | None = None
     """``fcfs``, ``lpm``…"""
     schedule_conservativeness: float | None = None
-    """Above 1, fewer requests are taken on and retracted again."""
+    """Above 1, the scheduler admits fewer requests and so retracts fewer."""
     enable_mixed_chunk: bool = False
-    """Prefill and decode in one batch."""
+    """Mix prefill and decode in one batch."""
     disable_overlap_schedule: bool = False
-    """Do not plan the next batch while the last one runs."""
+    """Do not schedule the next batch while the current one runs."""
     attention_backend: str | None = None
-    """By SGLang's name for it."""
+    """Attention backend, by SGLang's name."""
     sampling_backend: str | None = None
-    """By SGLang's name for it."""
+    """Sampling backend, by SGLang's name."""
     cuda_graph_backend_decode: str | None = None
     """``full``, ``breakable`` or ``disabled``."""
     cuda_graph_backend_prefill: str | None = None
     """``full``, ``breakable`` or ``disabled``."""
     stream_interval: int | None = None
-    """Tokens in one chunk of a stream."""
+    """Tokens per chunk of a stream."""
     incremental_streaming_output: bool = False
-    """``/generate`` says only what is new."""
+    """Send only new tokens in events of ``/generate``."""
     enable_deterministic_inference: bool = False
-    """The same answer whatever else is in the batch."""
+    """Make answers independent of the other requests in the batch."""
     device: str | None = None
-    """``cuda``, ``cpu``…; the default is what is there."""
+    """``cuda``, ``cpu``…; the default is detected."""
 
 
-def _speculative(wanted: Speculation) -> Setting | Cannot:
-    """A chain of ``num_tokens``; what SGLang counts includes the token that is certain already."""
-    width = ("--speculative-num-draft-tokens", str(wanted.num_tokens + 1))
-    if wanted.method == "ngram":
+def _speculative(speculation: Speculation) -> Setting | Cannot:
+    """A chain of ``num_tokens`` drafts; SGLang's count of draft tokens includes the verified one."""
+    width = ("--speculative-num-draft-tokens", str(speculation.num_tokens + 1))
+    if speculation.method == "ngram":
         return Setting(("--speculative-algorithm", "NGRAM", *width))
-    chain = ("--speculative-num-steps", str(wanted.num_tokens), "--speculative-eagle-topk", "1", *width)
-    draft = ("--speculative-draft-model-path", wanted.model) if wanted.model else ()
-    if wanted.method == "mtp":
+    chain = ("--speculative-num-steps", str(speculation.num_tokens), "--speculative-eagle-topk", "1", *width)
+    draft = ("--speculative-draft-model-path", speculation.model) if speculation.model else ()
+    if speculation.method == "mtp":
         return Setting(("--speculative-algorithm", "NEXTN", *draft, *chain))
-    if wanted.method not in _DRAFT_ALGORITHMS:
-        return Cannot(f"it knows the methods ngram, mtp, {', '.join(_DRAFT_ALGORITHMS)}, not {wanted.method!r}")
+    if speculation.method not in _DRAFT_ALGORITHMS:
+        return Cannot(f"it knows the methods ngram, mtp, {', '.join(_DRAFT_ALGORITHMS)}, not {speculation.method!r}")
     if not draft:
-        return Cannot(f"{wanted.method} needs the folder of a draft model, in speculation.model")
-    return Setting(("--speculative-algorithm", _DRAFT_ALGORITHMS[wanted.method], *draft, *chain))
+        return Cannot(f"{speculation.method} needs the folder of a draft model, in speculation.model")
+    return Setting(("--speculative-algorithm", _DRAFT_ALGORITHMS[speculation.method], *draft, *chain))
 
 
 def _chunked(value: bool) -> Setting:
-    """On by itself, in pieces that fit the GPU."""
+    """Chunked prefill is on by default, with a chunk size for the GPU; -1 disables it."""
     return Setting(() if value else ("--chunked-prefill-size", "-1"))
 
 
 class SglangEngine(ServerEngine):
-    """Starts ``python -m sglang.launch_server`` in the environment that holds SGLang."""
+    """Starts ``python -m sglang.launch_server`` in SGLang's environment."""
 
     adapter = "sglang"
     owned_by = "sglang"
@@ -146,7 +155,7 @@ class SglangEngine(ServerEngine):
 
     @classmethod
     def dialect_for(cls, setup: Setup) -> Dialect:
-        """Of the API that the option names."""
+        """The dialect of the option ``api``."""
         return SglangNativeDialect() if setup.options.api == "native" else SglangDialect()
 
     def __init__(self, setup: Setup) -> None:
@@ -154,30 +163,30 @@ class SglangEngine(ServerEngine):
         self.notes = tuple(_notes(setup))
 
     def arguments(self, host: str, port: int, model: str) -> Sequence[str]:
-        """Metrics and cache hits told, sampling as requests say and not as the model's files do, no log of accesses."""
+        """Model, address and options; also enables metrics, and ignores the model's generation config."""
         where = ("--model-path", model, "--served-model-name", self.model_id, "--host", host, "--port", str(port))
-        told = ("--enable-metrics", "--enable-cache-report", "--sampling-defaults", "openai")
-        return (*where, *told, "--log-level-http", "warning", *_flags(self.setup.options))
+        fixed = ("--enable-metrics", "--enable-cache-report", "--sampling-defaults", "openai")
+        return (*where, *fixed, "--log-level-http", "warning", *_flags(self.setup.options))
 
     def environ(self) -> dict[str, str]:
-        """Whoever asks for its health gets an answer, and no token is generated for it."""
+        """Health checks do not generate tokens, whoever sends them."""
         return {**super().environ(), "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}
 
     async def reset_cache(self, server: Server) -> bool:
-        """Empty its prefix cache once no request runs; those that a client gave up run on for seconds."""
+        """Empty the prefix cache once no request runs."""
         return await server.post(f"/flush_cache?timeout={_FLUSH_WAIT_S}")
 
     async def describe(self, server: Server) -> dict[str, Any]:
-        """Version and resolved arguments, as far as the server tells."""
-        told = await server.get_json("/server_info") or await server.get_json("/get_server_info") or {}
-        found = {name: told[name] for name in _IDENTIFYING if told.get(name) is not None}
-        if "version" not in found and (version := self.installed_version()):
-            found["version"] = version
-        return found
+        """Version and resolved arguments, as far as the server reports them."""
+        info = await server.get_json("/server_info") or await server.get_json("/get_server_info") or {}
+        description = {name: info[name] for name in _IDENTIFYING if info.get(name) is not None}
+        if "version" not in description and (version := self.installed_version()):
+            description["version"] = version
+        return description
 
 
 def _flags(options: SglangOptions) -> Sequence[str]:
-    """Those that are set; its switches have no opposite."""
+    """Flags of the options that are set; switches have no negative form."""
     argv: list[str] = []
     for name, value in msgspec.to_builtins(options).items():
         if name == "api" or value is False:
@@ -188,8 +197,8 @@ def _flags(options: SglangOptions) -> Sequence[str]:
 
 def _notes(setup: Setup) -> Iterator[str]:
     if setup.deployment.url is None:
-        yield "SGLang runs with metrics and its report of cache hits on; both are off by default and cost a little"
+        yield "SGLang runs with metrics and cache-hit reports on; both are off by default and cost a little"
     if setup.deployment.url is None and setup.spec.memory_fraction is not None:
-        yield "SGLang's memory_fraction is of weights and KV cache only; other engines count activations and graphs too"
+        yield "SGLang's memory_fraction covers weights and KV cache only; other engines include activations and graphs"
     if setup.options.api == "native" and not setup.options.incremental_streaming_output:
-        yield "SGLang's /generate repeats the whole answer in every event: the bytes grow with the square of its length"
+        yield "SGLang's /generate repeats the whole answer in every event: bytes grow with the square of its length"

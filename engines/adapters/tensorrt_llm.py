@@ -1,7 +1,13 @@
-"""TensorRT-LLM's own server, ``trtllm-serve``. Written from its sources; none was seen.
+"""Adapter of TensorRT-LLM's own server, ``trtllm-serve``.
 
-Half of its settings are flags and half are keys of a YAML file. Releases differ in which of the two stands above the
-other, so nothing is said in both.
+Written from the source, https://github.com/NVIDIA/TensorRT-LLM; never tested against a running server. Its quirks:
+
+- Some settings are flags and others keys of a YAML file. Releases differ in which takes precedence, so a setting given
+  in both is refused.
+- Iteration statistics can be read only once, because reading empties their queue; the Prometheus page empties the same
+  queue.
+- It polls once a second whether a client has disconnected, and decodes until then.
+- No call empties the prefix cache.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +26,7 @@ from engines.spec import Cannot, Setting, Speculation, Spellings, flag, key, one
 _CONFIG = "config.yml"
 _FILE_FLAGS = ("--config", "--extra_llm_api_options")
 _METHODS = {"ngram": "NGram", "draft": "DraftTarget", "eagle3": "Eagle3", "mtp": "MTP"}
-"""Its names of speculation, by ours."""
+"""TensorRT-LLM's names of speculation methods, by ours."""
 _WITH_MODEL = ("draft", "eagle3")
 _FLAGS = {
     "--backend": "backend",
@@ -32,7 +38,7 @@ _FLAGS = {
     "--kv_cache_free_gpu_memory_fraction": "kv_cache_config.free_gpu_memory_fraction",
     "--enable_chunked_prefill": "enable_chunked_prefill",
 }
-"""Key of the file by the flag that says the same."""
+"""Keys of the configuration file by the equivalent flags."""
 
 REQUEST_METRICS = Prometheus(
     path="/prometheus/metrics",
@@ -53,48 +59,48 @@ REQUEST_METRICS = Prometheus(
         "decode_s": Histogram("trtllm_request_decode_time_seconds"),
     },
 )
-"""Two things are left out. ``time_per_output_token`` is one mean for each request, no histogram of the gaps. And the
-counters of speculation take in only the newest iteration of each time that the server's collector looks."""
+"""Two metrics are omitted: ``time_per_output_token`` is a mean per request, not a histogram of gaps; the counters of
+speculation only see the newest iteration at each collection."""
 
 
 class TensorRtLlmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Options of the ``tensorrt_llm`` adapter."""
 
     backend: Literal["pytorch", "tensorrt", "_autodeploy"] = "pytorch"
-    """What runs the model."""
+    """Runtime of the model."""
     token_ids: bool = False
-    """Ask completions for token ids instead of text: exact counts, no text. Chats have no ids."""
+    """Request token ids instead of text from completions, for exact counts; chats have no ids."""
     enable_iter_perf_stats: bool | None = None
-    """Collect statistics of every iteration, which is work for the server, and read them. The default is to where it
-    is started here; at an address it is not to, because reading takes them from whoever else reads."""
+    """Collect and read statistics of every iteration, which costs the server some work. The default is true for a local
+    launch, and false otherwise, because reading takes the statistics away from other readers."""
     return_perf_metrics: bool = False
-    """Measure every request in the server too, and read its Prometheus page instead of the iterations: both empty the
-    same queue. Its gauges change only when a request ends."""
+    """Measure requests in the server, and read its Prometheus page instead of the iterations, since both empty the same
+    queue. Its gauges change only when a request ends."""
     config: dict[str, Any] = {}
-    """More keys of the configuration file, nested or with dots."""
+    """More keys of the configuration file, nested or dotted."""
 
 
 def _dtype(value: str) -> Setting | Cannot:
-    return Setting() if value == "auto" else Cannot(f"the checkpoint decides it, which knows auto, not {value!r}")
+    return Setting() if value == "auto" else Cannot(f"the checkpoint sets it; use auto, not {value!r}")
 
 
-def _speculation(wanted: Speculation) -> Setting | Cannot:
-    if wanted.method not in _METHODS:
-        return Cannot(f"it knows the methods {', '.join(_METHODS)}, not {wanted.method!r}")
-    if wanted.method in _WITH_MODEL and wanted.model is None:
-        return Cannot(f"{wanted.method} needs the folder of a draft model, in speculation.model")
-    if wanted.method not in _WITH_MODEL and wanted.model is not None:
-        return Cannot(f"{wanted.method} takes no draft model")
-    config: dict[str, Any] = {"decoding_type": _METHODS[wanted.method], "max_draft_len": wanted.num_tokens}
-    if wanted.model is not None:
-        config["speculative_model"] = wanted.model
-    if wanted.method == "mtp":  # the older name, from which older releases take the length
-        config["num_nextn_predict_layers"] = wanted.num_tokens
+def _speculation(speculation: Speculation) -> Setting | Cannot:
+    if speculation.method not in _METHODS:
+        return Cannot(f"it knows the methods {', '.join(_METHODS)}, not {speculation.method!r}")
+    if speculation.method in _WITH_MODEL and speculation.model is None:
+        return Cannot(f"{speculation.method} needs the folder of a draft model, in speculation.model")
+    if speculation.method not in _WITH_MODEL and speculation.model is not None:
+        return Cannot(f"{speculation.method} takes no draft model")
+    config: dict[str, Any] = {"decoding_type": _METHODS[speculation.method], "max_draft_len": speculation.num_tokens}
+    if speculation.model is not None:
+        config["speculative_model"] = speculation.model
+    if speculation.method == "mtp":  # the name in older releases
+        config["num_nextn_predict_layers"] = speculation.num_tokens
     return key("speculative_config")(config)
 
 
 class TensorRtLlmEngine(ServerEngine):
-    """Starts ``trtllm-serve MODEL``; it listens once the model is loaded."""
+    """Starts ``trtllm-serve MODEL``, which opens its port once the model is loaded."""
 
     adapter = "tensorrt_llm"
     owned_by = "tensorrt_llm"
@@ -105,7 +111,7 @@ class TensorRtLlmEngine(ServerEngine):
     needs_gpu = True
     spellings: ClassVar[Spellings] = {
         "dtype": _dtype,
-        "quantization": Cannot("it comes from the checkpoint"),
+        "quantization": Cannot("the checkpoint sets it"),
         "kv_cache_dtype": one_of(("auto", "fp8", "nvfp4"), key("kv_cache_config.dtype")),
         "max_model_len": flag("--max_seq_len"),
         "max_num_seqs": flag("--max_batch_size"),
@@ -113,18 +119,18 @@ class TensorRtLlmEngine(ServerEngine):
         "tensor_parallel_size": flag("--tp_size"),
         "pipeline_parallel_size": flag("--pp_size"),
         "enable_prefix_caching": key("kv_cache_config.enable_block_reuse"),
-        "enable_chunked_prefill": switch("--enable_chunked_prefill"),  # off without
+        "enable_chunked_prefill": switch("--enable_chunked_prefill"),  # the default is off
         "speculation": _speculation,
-        "seed": Cannot("it has no seed of its own, and requests ask for greedy decoding"),
+        "seed": Cannot("it has no engine-wide seed, and greedy decoding needs none"),
         "memory_fraction": flag("--kv_cache_free_gpu_memory_fraction"),
     }
     container_command = ("trtllm-serve",)
-    ready_timeout_s = 1800.0  # loading, autotuning and capturing graphs of a large model
-    stop_grace_s = (20.0, 10.0)  # its workers are processes of MPI
+    ready_timeout_s = 1800.0  # a large model is loaded, autotuned and captured in graphs
+    stop_grace_s = (20.0, 10.0)  # its workers are MPI processes
 
     @classmethod
     def dialect_for(cls, setup: Setup) -> Dialect:
-        """Its own."""
+        """TensorRT-LLM's dialect."""
         return TensorRtLlmDialect(token_ids=setup.options.token_ids)
 
     @classmethod
@@ -132,20 +138,20 @@ class TensorRtLlmEngine(ServerEngine):
         """See :class:`~engines.server_engine.ServerEngine`.
 
         Raises:
-            BadOption: as there; or a setting is said twice, or cannot be told by file.
+            BadOption: as there; or the configuration file is impossible, as for :meth:`_file_config`.
         """
         super().check(setup)
         if setup.deployment.url is None:
-            cls._told_by_file(setup)
+            cls._file_config(setup)
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self._config: dict[str, Any] = {} if self.url else self._told_by_file(setup)
+        self._config: dict[str, Any] = {} if self.url else self._file_config(setup)
         self.metrics = _metrics(setup)
         self.notes = tuple(_notes(setup))
 
     def command(self) -> Sequence[str]:
-        """The console script of its environment."""
+        """The configured program, or the console script of its environment."""
         deployment = self.setup.deployment
         if deployment.program:
             return (deployment.program,)
@@ -157,60 +163,60 @@ class TensorRtLlmEngine(ServerEngine):
         return (str(program),)
 
     def arguments(self, host: str, port: int, model: str) -> Sequence[str]:
-        """The model, where to listen, and the configuration file where it holds anything."""
+        """Model, address and backend, and the configuration file unless it is empty."""
         where = (model, "--host", host, "--port", str(port), "--backend", self.setup.options.backend)
         return (*where, "--config", f"{{file:{_CONFIG}}}") if self._config else where
 
     def files(self) -> dict[str, str]:
-        """The configuration file: JSON, which YAML includes."""
+        """The configuration file in JSON, which is valid YAML."""
         return {_CONFIG: msgspec.json.format(msgspec.json.encode(self._config)).decode()} if self._config else {}
 
     async def describe(self, server: Server) -> dict[str, Any]:
-        """Its version, what it says of itself, and what it was told by file. Its statistics are left alone."""
-        told: Mapping[str, Any] = await server.get_json("/version") or {}
+        """Version, ``/server_info`` and configuration file. Reads no statistics, because that would consume them."""
+        version: Mapping[str, Any] = await server.get_json("/version") or {}
         models: Mapping[str, Any] = await server.get_json("/v1/models") or {}
-        found = {
-            "version": told.get("version") or self.installed_version(),
+        description = {
+            "version": version.get("version") or self.installed_version(),
             "server_info": await server.get_json("/server_info"),
             "models": [model.get("id") for model in models.get("data") or ()],
             "config": self._config,
         }
-        return {name: value for name, value in found.items() if value not in (None, {}, [])}
+        return {name: value for name, value in description.items() if value not in (None, {}, [])}
 
     @classmethod
-    def _told_by_file(cls, setup: Setup) -> dict[str, Any]:
-        """The keys of the configuration file, nested.
+    def _file_config(cls, setup: Setup) -> dict[str, Any]:
+        """Content of the configuration file, as nested keys.
 
         Raises:
-            BadOption: one is said twice, or there would have to be two files, or one on another host.
+            BadOption: a setting is given twice, there is another configuration file, or the file is needed over ssh.
         """
-        told = spelt(setup.spec, cls.spellings, cls.adapter)
-        config = dict(_leaves({**told.config, **_observed(setup)}))
-        words = [word.partition("=")[0] for word in (*told.argv, "--backend", *setup.deployment.args)]
+        setting = spelt(setup.spec, cls.spellings, cls.adapter)
+        config = dict(_leaves({**setting.config, **_observed(setup)}))
+        words = [word.partition("=")[0] for word in (*setting.argv, "--backend", *setup.deployment.args)]
         by_flag = {_FLAGS[word] for word in words if word in _FLAGS}
         for name, value in _leaves(setup.options.config):
             if any(_is_within(name, other) or _is_within(other, name) for other in (*config, *by_flag)):
-                raise BadOption(f"engine '{cls.adapter}': config.{name} is said elsewhere already; say it once")
+                raise BadOption(f"engine '{cls.adapter}': config.{name} is set elsewhere, too; set it once")
             config[name] = value
         own_file = next((word for word in words if word in _FILE_FLAGS), None)
-        stands = f"engine '{cls.adapter}': {', '.join(config)} stands in a file"
+        needs_file = f"engine '{cls.adapter}': {', '.join(config)} needs a configuration file"
         if config and setup.deployment.ssh:
-            remedy = "leave it out, or name a file there in args: --config PATH"
-            raise BadOption(f"{stands}, which ssh does not carry; {remedy}")
+            remedy = "leave it out, or name a file on that host in args: --config PATH"
+            raise BadOption(f"{needs_file}, which is not copied over ssh; {remedy}")
         if config and own_file:
-            raise BadOption(f"{stands} beside that of {own_file}; use the option config instead")
+            raise BadOption(f"{needs_file} besides that of {own_file}; use the option config instead")
         return _nested(config)
 
 
 def _observes(setup: Setup) -> bool:
-    """Whether its iterations are counted and read."""
-    asked: bool | None = setup.options.enable_iter_perf_stats
-    return asked if asked is not None else not (setup.deployment.url or setup.deployment.ssh)
+    """Whether iteration statistics are collected and read."""
+    enabled: bool | None = setup.options.enable_iter_perf_stats
+    return enabled if enabled is not None else not (setup.deployment.url or setup.deployment.ssh)
 
 
 def _observed(setup: Setup) -> dict[str, bool]:
-    wanted = {"enable_iter_perf_stats": _observes(setup), "return_perf_metrics": setup.options.return_perf_metrics}
-    return {name: value for name, value in wanted.items() if value}
+    switches = {"enable_iter_perf_stats": _observes(setup), "return_perf_metrics": setup.options.return_perf_metrics}
+    return {name: value for name, value in switches.items() if value}
 
 
 def _metrics(setup: Setup) -> MetricsSource | None:
@@ -222,20 +228,20 @@ def _metrics(setup: Setup) -> MetricsSource | None:
 def _notes(setup: Setup) -> Iterator[str]:
     spec = setup.spec
     if setup.deployment.url:
-        yield "it runs already: block reuse, chunked prefill and its share of memory are as somebody started it"
+        yield "it runs already: block reuse, chunked prefill and memory fraction are as it was started"
     elif spec.enable_prefix_caching is not False:
-        yield "block reuse is on and no call empties it: only prompts in new words keep a trial cold"
+        yield "block reuse is on and no call empties it: only prompts with new text keep a trial cold"
     if spec.enable_chunked_prefill is None and not setup.deployment.url:
         yield "chunked prefill is off unless enable_chunked_prefill says so; vLLM has it on"
     if spec.memory_fraction is not None:
-        yield "memory_fraction is of the GPU memory that is free once the model is loaded; vLLM's is of all of it"
+        yield "memory_fraction is of the GPU memory that is free after loading the model; vLLM's is of the total"
     if _observes(setup):
-        yield "it collects statistics of every iteration, which is work; reading takes them away, so nobody else may"
+        yield "it collects statistics of every iteration, which costs work; only one reader gets them"
     yield "it looks once a second whether a client has hung up, and decodes on until then"
 
 
 def _leaves(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value with its whole name, dots for nesting."""
+    """Every value with its full name, dotted for nesting."""
     for name, value in config.items():
         if isinstance(value, dict) and value:
             yield from _leaves(value, f"{above}{name}.")
@@ -248,11 +254,11 @@ def _is_within(name: str, other: str) -> bool:
 
 
 def _nested(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    whole: dict[str, Any] = {}
+    root: dict[str, Any] = {}
     for name, value in leaves.items():
         *above, last = name.split(".")
-        place = whole
+        table = root
         for part in above:
-            place = place.setdefault(part, {})
-        place[last] = value
-    return whole
+            table = table.setdefault(part, {})
+        table[last] = value
+    return root

@@ -1,4 +1,13 @@
-"""TGI (text-generation-inference): Hugging Face's launcher, its own routes or its OpenAI routes."""
+"""Adapter of TGI (text-generation-inference), by its native routes or its OpenAI routes.
+
+Source: https://huggingface.co/docs/text-generation-inference and the launcher's ``--help``. Its quirks:
+
+- The length of an answer cannot be forced.
+- Attention kernels, prefix caching and chunked prefill are set by environment variables, not flags.
+- It chooses the size of its KV cache during warm-up; only its metrics report it.
+- It opens a second port for Prometheus, always 9000 unless set.
+- It sends usage statistics to its makers unless told not to.
+"""
 
 import re
 import shutil
@@ -32,45 +41,45 @@ _METRICS = Prometheus(
     },
     histograms={"e2e_s": Histogram("tgi_request_duration"), "queue_s": Histogram("tgi_request_queue_duration")},
 )
-"""It reserves KV for whole requests and says nothing of what is used, and counts neither preemptions nor cache hits."""
+"""TGI reports neither KV usage nor preemptions nor cache hits; it reserves KV for whole requests."""
 
 
 class TgiOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Options of the ``tgi`` adapter; where nothing else is said, each is the launcher's flag of that name."""
+    """Options of the ``tgi`` adapter; unless noted, each is the launcher's flag of that name."""
 
     api: Literal["native", "openai"] = "native"
-    """``native``: /generate_stream, with token ids; chats, which it does not take, go to the OpenAI route all the same.
-    ``openai``: the OpenAI routes only."""
+    """``native``: /generate_stream, with token ids, for prompts and the OpenAI route for chats. ``openai``: the OpenAI
+    routes only."""
     attention: str | None = None
-    """``flashinfer``, ``flashdecoding`` or ``paged``; the variable ATTENTION."""
+    """``flashinfer``, ``flashdecoding`` or ``paged``; set as the variable ATTENTION."""
     max_concurrent_requests: int | None = None
-    """Requests above this number are refused at once; the launcher's default is 128."""
+    """Maximum number of concurrent requests; further ones are refused. The launcher's default is 128."""
     max_input_tokens: int | None = None
-    """Longest prompt; where max_model_len is set, the default leaves one token for the answer."""
+    """Longest prompt in tokens; with max_model_len, the default leaves one token for the answer."""
     max_batch_total_tokens: int | None = None
-    """Tokens of KV cache that a batch may reserve; by default found out at warm-up from the memory that is free."""
+    """Tokens of KV cache that a batch can reserve; the default is determined at warm-up from the free memory."""
     waiting_served_ratio: float | None = None
-    """Waiting against running requests, above which a prefill interrupts decoding; without effect where it chunks."""
+    """Ratio of waiting to running requests above which a prefill interrupts decoding; unused with chunked prefill."""
     max_waiting_tokens: int | None = None
-    """Steps after which waiting requests are let in all the same; without effect where it chunks."""
+    """Steps after which waiting requests are admitted anyway; unused with chunked prefill."""
     cuda_graphs: str | None = None
-    """Batch sizes with commas; ``0`` for none."""
+    """Comma-separated batch sizes to capture; ``0`` for none."""
     validation_workers: int | None = None
     """Threads that tokenise prompts; the launcher's default is 2."""
 
 
 def _speculate(value: Speculation) -> Setting | Cannot:
     if value.method not in {"ngram", "medusa"}:
-        return Cannot(f"it knows ngram, and medusa where the model has the heads, not {value.method!r}")
+        return Cannot(f"it knows ngram, and medusa if the model has the heads, not {value.method!r}")
     return Cannot("it takes no second model") if value.model else Setting(("--speculate", str(value.num_tokens)))
 
 
 def _or_auto(spelling: Spelling) -> Spelling:
-    """``auto`` is what it does untold."""
+    """Omit the setting for ``auto``, which is the launcher's default."""
     return lambda value: Setting() if value == "auto" else spelling(value)
 
 
-def _whole(value: int) -> Setting | Cannot:
+def _total_tokens(value: int) -> Setting | Cannot:
     return Setting(("--max-total-tokens", str(value))) if value > 1 else Cannot("a prompt and its answer need 2")
 
 
@@ -80,7 +89,7 @@ def _kv_cache(value: str) -> Setting | Cannot:
 
 
 class TgiEngine(ServerEngine):
-    """Starts ``text-generation-launcher``; it opens its port when the model is loaded and warm."""
+    """Starts ``text-generation-launcher``, which opens its port once the model is loaded and warmed up."""
 
     adapter = "tgi"
     Options = TgiOptions
@@ -90,15 +99,15 @@ class TgiEngine(ServerEngine):
         "dtype": _or_auto(one_of(("float16", "bfloat16"), flag("--dtype"))),
         "quantization": one_of(_QUANTIZATIONS, flag("--quantize")),
         "kv_cache_dtype": _or_auto(_kv_cache),
-        "max_model_len": _whole,
+        "max_model_len": _total_tokens,
         "max_num_seqs": flag("--max-batch-size"),
         "max_num_batched_tokens": flag("--max-batch-prefill-tokens"),
         "tensor_parallel_size": flag("--num-shard"),
-        "pipeline_parallel_size": lambda value: Setting() if value == 1 else Cannot("it splits tensors only"),
+        "pipeline_parallel_size": lambda value: Setting() if value == 1 else Cannot("it has tensor parallelism only"),
         "enable_prefix_caching": variable("PREFIX_CACHING"),
         "enable_chunked_prefill": variable("PREFILL_CHUNKING"),
         "speculation": _speculate,
-        "seed": Cannot("it has a seed for each request only, and none is needed: decoding is greedy"),
+        "seed": Cannot("it has seeds per request only, and greedy decoding needs none"),
         "memory_fraction": flag("--cuda-memory-fraction"),
     }
     key_variable = "API_KEY"
@@ -106,14 +115,14 @@ class TgiEngine(ServerEngine):
     stop_grace_s = (15.0, 10.0)
     metrics: MetricsSource | None = _METRICS
     notes = (
-        "answers end where the model ends them, since their length cannot be forced: compare figures per token",
-        "an answer of more than 1,024 tokens is made in pieces; each after the first waits for a prefill of its own",
+        "answers end where the model ends them, because their length cannot be forced: compare figures per token",
+        "an answer of more than 1,024 tokens is generated in pieces; each after the first waits for its own prefill",
         "its prefix cache is on unless enable_prefix_caching is false, and cannot be emptied while it runs",
     )
 
     @classmethod
     def identify(cls, pages: Pages) -> Identity | None:
-        """See :class:`~engines.server_engine.ServerEngine`; it has a page of its own."""
+        """See :class:`~engines.server_engine.ServerEngine`; recognised by ``router`` in ``/info``."""
         if field_of(pages, "/info", "router") != "text-generation-router":
             return None
         model = str(field_of(pages, "/info", "model_id"))
@@ -121,43 +130,45 @@ class TgiEngine(ServerEngine):
 
     @classmethod
     def dialect_for(cls, setup: Setup) -> Dialect:
-        """The one that the option ``api`` names."""
+        """The dialect of the option ``api``."""
         return TgiNativeDialect() if setup.options.api == "native" else TgiDialect()
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """See :class:`~engines.server_engine.ServerEngine`; a quantised model chooses its own type."""
+        """See :class:`~engines.server_engine.ServerEngine`; with quantization, the engine chooses the dtype itself."""
         super().check(setup)
         spec = setup.spec
         if setup.deployment.url is None and spec.quantization and spec.dtype not in {None, "auto"}:
             raise BadOption(f"engine '{cls.adapter}' takes dtype or quantization, not both; leave one out")
 
     def command(self) -> Sequence[str]:
-        """The launcher: the program that was named, or the one on PATH; on another host it is looked for there."""
+        """The launcher: the configured program, or the one on PATH of the host."""
         program = self.setup.deployment.program or shutil.which(self.programs[0])
         if program or self.setup.deployment.ssh:
             return (program or self.programs[0],)
-        raise NotInstalled(f"{self.programs[0]} is not on PATH; no package brings it: use a container, or give its url")
+        raise NotInstalled(
+            f"{self.programs[0]} is not on PATH, and no package has it; use a container, or give its url"
+        )
 
     def arguments(self, host: str, port: int, model: str) -> Sequence[str]:
-        """Where it listens, and what its own default would leave to chance or send to its makers."""
+        """Model, address and options; also disables usage statistics and sets what has no deterministic default."""
         options: TgiOptions = self.setup.options
         argv = ["--model-id", model, "--hostname", host, "--port", str(port), "--usage-stats", "off"]
         if not (self.setup.deployment.container or self.setup.deployment.ssh):
-            argv += ["--prometheus-port", str(pick_port())]  # its second listener, else always 9000
-        whole = self.setup.spec.max_model_len
-        if whole is not None and options.max_input_tokens is None:
-            argv += ["--max-input-tokens", str(whole - 1)]  # its default is refused where it is not below the whole
+            argv += ["--prometheus-port", str(pick_port())]  # the default is always 9000
+        total = self.setup.spec.max_model_len
+        if total is not None and options.max_input_tokens is None:
+            argv += ["--max-input-tokens", str(total - 1)]  # the default can exceed the total, which TGI refuses
         return [*argv, *option_argv(msgspec.structs.replace(options, api="native", attention=None))]
 
     def environ(self) -> dict[str, str]:
-        """Nothing is fetched; the kernels of attention are chosen by a variable."""
+        """See :class:`~engines.server_engine.ServerEngine`; ATTENTION selects the attention kernels."""
         attention = self.setup.options.attention
         return {**super().environ(), **({"ATTENTION": attention} if attention else {})}
 
     async def describe(self, server: Server) -> dict[str, Any]:
-        """What ``/info`` says, and the budget of KV tokens that its warm-up found, which ``/info`` lacks."""
-        told: dict[str, Any] = await server.get_json("/info") or {}
+        """``/info``, and the KV budget in tokens that the warm-up determined, which only the metrics have."""
+        info: dict[str, Any] = await server.get_json("/info") or {}
         _, page = await server.ask("GET", "/metrics")
-        found = _BUDGET.search(page)
-        return {**told, "max_batch_total_tokens": int(found[1])} if found else told
+        budget = _BUDGET.search(page)
+        return {**info, "max_batch_total_tokens": int(budget[1])} if budget else info

@@ -1,4 +1,8 @@
-"""``transformers serve``: Hugging Face's own OpenAI-compatible server."""
+"""Adapter of ``transformers serve``, Hugging Face's OpenAI-compatible server.
+
+Its quirks: it accepts only the model name that it was started with; ``/v1/models`` lists the local hub cache instead of
+the served model; it has neither a version endpoint nor metrics nor a call that empties the cache.
+"""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -20,17 +24,17 @@ class TransformersOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     device: str | None = None
     """``auto``, ``cpu`` or ``cuda``."""
     continuous_batching: bool = False
-    """Off, the server answers requests one after another."""
+    """Whether requests are batched; without it the server answers them one after another."""
     attn_implementation: str | None = None
     """``eager``, ``sdpa`` or ``flash_attention_2``."""
     cb_block_size: int | None = None
-    """Continuous batching: tokens in one KV block."""
+    """Tokens per KV block of continuous batching."""
     cb_num_blocks: int | None = None
-    """Continuous batching: KV blocks in the pool."""
+    """KV blocks in the pool of continuous batching."""
 
 
 class TransformersEngine(ServerEngine):
-    """Starts ``transformers serve MODEL``; the model is loaded before the port opens."""
+    """Starts ``transformers serve MODEL``, which opens its port once the model is loaded."""
 
     adapter = "transformers"
     Options = TransformersOptions
@@ -49,26 +53,23 @@ class TransformersEngine(ServerEngine):
 
     @classmethod
     def identify(cls, pages: Pages) -> Identity | None:
-        """See :class:`~engines.server_engine.ServerEngine`; no other server has a route that loads a model.
-
-        It lists what lies in the hub's cache, not what it was started with.
-        """
+        """See :class:`~engines.server_engine.ServerEngine`; recognised by its unique route ``/load_model``."""
         names = tuple(model.id for model in listed_models(pages))
-        is_its_own = field_of(pages, "/openapi.json", "paths", "/load_model") is not None
-        return Identity(cls.adapter, names) if is_its_own else None
+        has_route = field_of(pages, "/openapi.json", "paths", "/load_model") is not None
+        return Identity(cls.adapter, names) if has_route else None
 
     @classmethod
     def dialect_for(cls, setup: Setup) -> Dialect:  # noqa: ARG003
-        """Its own."""
+        """The dialect of ``transformers serve``."""
         return TransformersDialect()
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         if setup.deployment.served_model_name is None:
-            self.model_id = setup.model.path or setup.model.name  # it refuses any other name than it was started with
+            self.model_id = setup.model.path or setup.model.name  # it refuses other names
 
     def command(self) -> Sequence[str]:
-        """The console script of its environment."""
+        """The configured program, or the console script of its environment."""
         if self.setup.deployment.program:
             return (self.setup.deployment.program, "serve")
         program = self.environment().program("transformers")
@@ -77,7 +78,7 @@ class TransformersEngine(ServerEngine):
         return (str(program), "serve")
 
     def arguments(self, host: str, port: int, model: str) -> Sequence[str]:
-        """The model must be named: without, the server loads whatever a request asks for."""
+        """Model, address and options. Without a model, the server would load whatever model a request names."""
         argv = [model, "--host", host, "--port", str(port)]
         for name, value in msgspec.to_builtins(self.setup.options).items():
             flag_name = f"--{name.replace('_', '-')}"
@@ -85,7 +86,7 @@ class TransformersEngine(ServerEngine):
         return argv
 
     async def describe(self, server: Server) -> dict[str, Any]:  # noqa: ARG002  (it has no version endpoint)
-        """Versions of the packages in the environment that it was started from; nothing when somebody else did."""
+        """Versions of transformers and torch, if it was started from an environment of this machine."""
         deployment = self.setup.deployment
         if self.url or deployment.container or deployment.ssh or deployment.program:
             return {}

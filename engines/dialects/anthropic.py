@@ -1,9 +1,12 @@
-"""Anthropic's Messages, as the service and some local engines speak them.
+"""Anthropic's Messages API, ``/v1/messages``, of the service and of engines that imitate it.
 
-The format can neither force a length nor take token ids, and says no token counts by chunk. Usage is spread over the
-stream: the first event has the prompt's, later ones have the answer's, and whichever field comes again is newer. An
-answer is whole at ``message_stop``, not at its stop reason; there is no ``[DONE]``. Events of unknown types are
-ignored, as its documents ask.
+Source: https://docs.anthropic.com/en/api/messages-streaming. The format can neither force the length of an answer nor
+send token ids, log-probabilities or token counts per chunk. Its quirks:
+
+- Usage is spread over the stream: prompt counts come first, output counts later, and a repeated field replaces the
+  earlier value.
+- An answer is complete at ``message_stop``, not at its stop reason; there is no ``[DONE]``.
+- Events of unknown types must be ignored.
 """
 
 from typing import Any
@@ -28,14 +31,14 @@ from workloads.types import Message, Turn
 API_VERSION = "2023-06-01"
 _HEADERS = {**STREAM_HEADERS, "anthropic-version": API_VERSION}
 _UNKNOWN = "unknown"
-"""Reason of an end without a stop reason."""
+"""Finish reason of an answer without a stop reason."""
 
 
 class AnthropicDialect:
-    """``/v1/messages``; completions are asked as one message of the user.
+    """``/v1/messages``; a completion is sent as one user message.
 
     Args:
-        cache: how long the service shall keep the beginning of the prompt: ``5m`` or ``1h``; None for not at all.
+        cache: lifetime of the cached prompt prefix, ``5m`` or ``1h``; None for no caching.
     """
 
     name = "anthropic"
@@ -44,34 +47,34 @@ class AnthropicDialect:
     takes_messages = True
 
     def __init__(self, cache: str | None = None) -> None:
-        self._mark = {"cache_control": {"type": "ephemeral", "ttl": cache}} if cache else {}
+        self._cache_field = {"cache_control": {"type": "ephemeral", "ttl": cache}} if cache else {}
 
     def request(self, turn: Turn, model: str, *, logprobs: bool = False) -> HttpRequest:  # noqa: ARG002  (it has none)
-        """A streamed request with the least randomness that there is; see :class:`~engines.dialects.base.Dialect`.
+        """A streamed request at temperature 0, without thinking; see :class:`~engines.dialects.base.Dialect`.
 
-        No thinking is asked for. What the system says goes beside the messages, whose roles are two.
+        System messages go into the field ``system``, because messages have only the roles user and assistant.
         """
-        said = turn.messages if turn.messages is not None else (Message("user", turn.prompt or ""),)
-        system = "\n\n".join(message.content for message in said if message.role == "system")
-        messages = [{"role": message.role, "content": message.content} for message in said if message.role != "system"]
+        all_messages = turn.messages if turn.messages is not None else (Message("user", turn.prompt or ""),)
+        system = "\n\n".join(message.content for message in all_messages if message.role == "system")
+        messages = [{"role": m.role, "content": m.content} for m in all_messages if m.role != "system"]
         body: dict[str, Any] = {"model": model, "max_tokens": turn.output_tokens, "stream": True, "temperature": 0}
         if system:
-            body["system"] = self._marked(system)
+            body["system"] = self._content(system)
         elif messages:
-            messages[0]["content"] = self._marked(messages[0]["content"])
+            messages[0]["content"] = self._content(messages[0]["content"])
         return HttpRequest("/v1/messages", _HEADERS, msgspec.json.encode({**body, "messages": messages}))
 
-    def _marked(self, text: str) -> Any:  # noqa: ANN401  (a text, or a block of it that can carry the mark)
-        return [{"type": "text", "text": text, **self._mark}] if self._mark else text
+    def _content(self, text: str) -> Any:  # noqa: ANN401  (only blocks, not plain strings, can be cached)
+        return [{"type": "text", "text": text, **self._cache_field}] if self._cache_field else text
 
     def reader(self) -> EventReader:
-        """One for each answer: usage comes in parts."""
+        """A new reader, because usage comes in parts."""
         return _Reader()
 
     def refusal(self, status: int, body: bytes) -> str:
-        """``HTTP 529: overloaded_error: Overloaded``; local engines may answer in the shapes of the OpenAI format."""
+        """``HTTP 529: overloaded_error: Overloaded``; other engines may use the shapes of the OpenAI format."""
         try:
-            return f"HTTP {status}: {_said(msgspec.json.decode(body, type=_Refusal).error)}"
+            return f"HTTP {status}: {_error_text(msgspec.json.decode(body, type=_Refusal).error)}"
         except failures.UNREADABLE:
             return failures.refusal(status, body)
 
@@ -85,7 +88,7 @@ class _Refusal(msgspec.Struct):
     error: _Error
 
 
-def _said(error: _Error) -> str:
+def _error_text(error: _Error) -> str:
     return failures.clip(f"{error.type}: {error.message}".encode())
 
 
@@ -118,7 +121,7 @@ class _Event(msgspec.Struct):
 
 
 class _Reader:
-    """Reads the events of one answer."""
+    """Decodes one answer."""
 
     def __init__(self) -> None:
         self._decoder = msgspec.json.Decoder(_Event)
@@ -137,7 +140,7 @@ class _Reader:
             return [_fault(event.error)]
         match event.type:
             case "message_start" if isinstance(event.message, _Message):
-                # Its count of output tokens is of what was made so far, not a part of the sum.
+                # Its output_tokens counts the tokens generated so far; without a later count, the answer has none.
                 self._merge(event.message.usage or _Usage())
                 self._usage.output_tokens = None
             case "content_block_start" if event.content_block is not None:
@@ -156,14 +159,14 @@ class _Reader:
         return []
 
     def _merge(self, newer: _Usage) -> None:
-        """Take what has come, field by field."""
+        """Replace the fields that ``newer`` has."""
         for name in _Usage.__struct_fields__:
             value = getattr(newer, name)
             if value is not None:
                 setattr(self._usage, name, value)
 
     def _counted(self) -> Usage:
-        """The whole prompt: what was neither read from the cache nor written to it, what was written, what was read."""
+        """Usage with the whole prompt: uncached tokens, tokens written to the cache and tokens read from it."""
         usage = self._usage
         parts = (usage.input_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
         known = [part for part in parts if part is not None]
@@ -171,7 +174,7 @@ class _Reader:
 
 
 def _piece(delta: _Delta) -> Event:
-    """What a delta, or the beginning of a block, says; a signature or a citation is no token."""
+    """The event of a delta or of the start of a block; signatures and citations are no tokens."""
     kind = TokenKind.TEXT
     if delta.thinking:
         kind = TokenKind.REASONING
@@ -185,8 +188,8 @@ def _text(delta: _Delta) -> str:
     return delta.thinking or delta.partial_json or delta.text or ""
 
 
-def _fault(error: Any) -> StreamFault:  # noqa: ANN401  (local engines send strings too)
+def _fault(error: Any) -> StreamFault:  # noqa: ANN401  (some engines send strings)
     try:
-        return StreamFault(_said(msgspec.convert(error, _Error)))
+        return StreamFault(_error_text(msgspec.convert(error, _Error)))
     except failures.UNREADABLE:
         return StreamFault(failures.error_text(error))

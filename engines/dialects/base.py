@@ -1,4 +1,4 @@
-"""The seam between traffic and a wire format. No I/O in it."""
+"""The interface between traffic and a wire format. No I/O."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -10,7 +10,7 @@ from workloads.types import Turn
 
 
 class TokenKind(StrEnum):
-    """What a token belongs to; all of them are tokens."""
+    """The part of the answer that a token belongs to; all kinds count as tokens."""
 
     TEXT = "text"
     REASONING = "reasoning"
@@ -18,37 +18,37 @@ class TokenKind(StrEnum):
 
 
 class TokenDelta(msgspec.Struct, frozen=True):
-    """A token-bearing piece of the answer: some text, or token ids, or both."""
+    """A piece of the answer with tokens: text, token ids or both."""
 
     text: str
     token_ids: tuple[int, ...] | None = None
-    """Exact ids, where the engine sends them."""
+    """Exact ids, if the engine sends them."""
     logprobs: tuple[float, ...] | None = None
-    """Natural logarithm of each token's probability, where they were asked for and the engine sends them."""
+    """Natural logarithm of each token's probability, if requested and sent."""
     kind: TokenKind = TokenKind.TEXT
     tokens: int | None = None
-    """How many tokens it brought, where the engine says so without their ids."""
+    """Number of tokens, if the engine sends it without their ids."""
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """The engine's own counts; the last one of a stream holds."""
+    """The engine's token counts; the last event of this type in a stream is valid."""
 
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
     in_choice: bool = False
-    """Whether its chunk had choices too; some clients read usage only where it comes alone."""
+    """Whether its chunk also had choices; some clients read usage only from chunks without choices."""
 
 
 class EmptyChunk(msgspec.Struct, frozen=True):
-    """A chunk with choices but no token: a role, an empty piece, a finish reason of its own.
+    """A chunk with choices but without a token: a role, empty text, or only a finish reason.
 
-    It is no token; other benchmark clients take some of them for one (:mod:`results.views`).
+    Other benchmark clients count some of these as tokens (:mod:`results.views`).
     """
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """The engine says that the answer is whole, and why it ended."""
+    """The engine reports that the answer is complete, and why it ended."""
 
     reason: str
 
@@ -76,22 +76,22 @@ class HttpRequest(msgspec.Struct, frozen=True):
     body: bytes
 
     def __repr__(self) -> str:
-        """Without the values of headers: one of them may be a key."""
+        """Without the values of headers, which can be keys."""
         return f"HttpRequest({self.path!r}, headers={sorted(self.headers)}, body={self.body!r})"
 
 
 class EventReader(Protocol):
-    """Reads one stream; made anew for each, because some formats say only what has changed since the last event."""
+    """Decodes one stream. Each stream needs a new reader, because events can depend on earlier ones."""
 
     def events(self, data: bytes) -> list[Event]:
-        """What the ``data`` of one server-sent event means; garbage is a :class:`StreamFault`, never an exception."""
+        """Decode the ``data`` of one server-sent event; invalid data is a :class:`StreamFault`, never an exception."""
         ...
 
 
 class Dialect(Protocol):
-    """How one engine wants to be asked, and what its stream means.
+    """Encodes requests to one engine and decodes its streams.
 
-    Pure: the same turn gives the same bytes, and the same payloads give the same events.
+    Deterministic: equal turns give equal bytes, and equal payloads give equal events.
     """
 
     @property
@@ -101,29 +101,29 @@ class Dialect(Protocol):
 
     @property
     def exact_length(self) -> bool:
-        """Whether it can force the length of an answer; else the wanted length is an upper bound."""
+        """Whether it can force the length of an answer; otherwise the requested length is an upper bound."""
         ...
 
     @property
     def ends_by_closing(self) -> bool:
-        """Whether an orderly end of the stream is the only sign that an answer is whole: there is no finish reason."""
+        """Whether streams have no finish reason, so that an orderly close is the only sign of a complete answer."""
         ...
 
     @property
     def takes_messages(self) -> bool:
-        """Whether the format has chats; else it takes only text."""
+        """Whether the format has chats; otherwise it takes only text."""
         ...
 
     def request(self, turn: Turn, model: str, *, logprobs: bool = False) -> HttpRequest:
-        """The bytes that ask ``model`` for exactly ``turn.output_tokens`` tokens, greedily, as a stream.
+        """Encode a request for exactly ``turn.output_tokens`` tokens, decoded greedily and streamed.
 
-        Where the turn has a JSON schema, which ends an answer, that number is an upper bound. A format that has no
-        schemas gives the bytes that it gives without one, by which :func:`holds_to_schema` knows.
+        With a JSON schema, which ends an answer by itself, that number is an upper bound. A format without schemas
+        ignores the schema, which :func:`holds_to_schema` detects.
 
         Args:
-            turn: what is asked.
-            model: what the request calls the model.
-            logprobs: ask for the log-probability of each token too, where the format has them.
+            turn: the prompt or messages, the length and the schema.
+            model: value of ``model`` in the request.
+            logprobs: also request the log-probability of each token, if the format has them.
         """
         ...
 
@@ -132,16 +132,16 @@ class Dialect(Protocol):
         ...
 
     def refusal(self, status: int, body: bytes) -> str:
-        """One line for an answer whose status is not 200."""
+        """Error in one line, from a response whose status is not 200."""
         ...
 
 
 def holds_to_schema(ask: Callable[[Turn, str], HttpRequest], turn: Turn) -> bool:
-    """Whether the answer to a turn is held to its JSON schema.
+    """Whether the request for a turn enforces the turn's JSON schema.
 
     Args:
-        ask: :meth:`Dialect.request`, or what renders the turn before it.
-        turn: one with a schema.
+        ask: :meth:`Dialect.request`, or a function that renders the turn first.
+        turn: a turn with a schema.
     """
     free = msgspec.structs.replace(turn, json_schema=None)
     return ask(turn, "").body != ask(free, "").body

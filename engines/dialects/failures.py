@@ -1,4 +1,8 @@
-"""What went wrong, in one line, from whichever shape an engine gives it."""
+"""Error messages in one line, from the shapes in which servers of the OpenAI format report errors.
+
+vLLM and OpenAI send ``{"error": {"message": …}}``, older servers ``{"message": …}`` or ``{"error": "…"}``, and FastAPI
+sends ``{"detail": …}``.
+"""
 
 from typing import Any
 
@@ -7,12 +11,12 @@ import msgspec
 from engines.dialects.base import StreamFault
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding hostile bytes may raise: no JSON or another shape, a string that is no UTF-8, nesting without end."""
+"""Exceptions of decoding invalid data: not JSON or another shape, invalid UTF-8, too deep nesting."""
 _MAX_CHARS = 500
 
 
 def refusal(status: int, body: bytes) -> str:
-    """``HTTP 400: message``, from the shapes that servers of the OpenAI format use."""
+    """``HTTP 400: message``; the whole body if it has no known shape."""
     try:
         error: Any = msgspec.json.decode(body)
         if isinstance(error, dict):
@@ -28,13 +32,13 @@ def unreadable(error: Exception, data: bytes) -> StreamFault:
 
 
 def error_text(error: Any) -> str:  # noqa: ANN401  (engines send strings, lists and objects)
-    """The message of an error, or all of it where it names none."""
+    """The message of an error, or the whole error if it has none."""
     if isinstance(error, dict) and isinstance(error.get("message"), str):
         return clip(error["message"].encode())
     return clip(error.encode() if isinstance(error, str) else msgspec.json.encode(error))
 
 
 def clip(data: bytes) -> str:
-    """One line of at most 500 characters."""
+    """``data`` as one line of at most 500 characters."""
     text = " ".join(data.decode("utf-8", "replace").split())
     return text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}…"

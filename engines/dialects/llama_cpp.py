@@ -1,9 +1,12 @@
-"""llama.cpp's dialects: llama-server's own ``/completion`` and its OpenAI routes, and llama-cpp-python's server.
+"""llama.cpp's dialects: llama-server's native ``/completion`` and its OpenAI routes, and llama-cpp-python's server.
 
-llama-server's defaults are not neutral (temperature 0.8, top-k 40), so greedy decoding is asked for by name. An answer
-that is no stream runs to its end and keeps its slot though nobody waits for it: all requests are streams. After each
-stream it closes the connection, though it says that it keeps it: a request that followed would be lost, and look like
-a failure of the engine. So every request asks for that end, which then is told.
+Quirks of llama-server, from ``tools/server/README.md`` of https://github.com/ggml-org/llama.cpp and its source:
+
+- Its sampling defaults are not neutral (temperature 0.8, top-k 40), so requests set greedy decoding explicitly.
+- A request without streaming keeps its slot until it ends, even if the client has left, so all requests stream.
+- It closes the connection after each stream although it announces keep-alive; a request sent on the same connection
+  would be lost and look like a failure of the engine. So each request asks for ``connection: close``.
+- ``/completion`` takes no chats; chats use the OpenAI route.
 """
 
 from typing import Any, ClassVar
@@ -17,21 +20,21 @@ from workloads.types import Turn
 
 _HEADERS = {**STREAM_HEADERS, "connection": "close"}
 _VERBOSE = {"verbose": True, "return_tokens": True}
-"""Fields that put the native event into each chunk of a completion."""
+"""Fields that add the native event to each chunk of a completion."""
 
 
 class LlamaCppDialect(OpenAiDialect):
-    """llama-server's OpenAI routes: exact lengths by ``ignore_eos``, there is no ``min_tokens``.
+    """llama-server's OpenAI routes: exact lengths by ``ignore_eos``, since they have no ``min_tokens``.
 
     Args:
-        cache_prompt: whether a request may use what the slot has of its prompt; None for the server's default.
-        token_ids: have ids sent too, where a route has them: completions, at some 150 bytes a token.
+        cache_prompt: whether a request may reuse the slot's cached prefix of its prompt; None for the server's default.
+        token_ids: request token ids in completions, at about 150 bytes per token; chats have none.
     """
 
     name = "llama_cpp"
     exact_length = True
     neutral: ClassVar[dict[str, Any]] = {"repeat_penalty": 1.0}
-    """What flags or the GGUF itself could change of greedy decoding."""
+    """Parameters that affect greedy decoding and that flags or the GGUF could change."""
 
     def __init__(self, *, cache_prompt: bool | None = None, token_ids: bool = False) -> None:
         super().__init__()
@@ -43,32 +46,32 @@ class LlamaCppDialect(OpenAiDialect):
         return msgspec.structs.replace(super().request(turn, model, logprobs=logprobs), headers=_HEADERS)
 
     def sampling(self, turn: Turn) -> dict[str, Any]:
-        """Greedy decoding of exactly ``output_tokens`` tokens; a JSON schema makes it at most so many."""
+        """Greedy decoding of exactly ``output_tokens`` tokens; under a JSON schema, of at most that many."""
         forced = {"ignore_eos": True} if turn.json_schema is None else {}
         fields = {**super().sampling(turn), **forced, **self.neutral, **self.caching()}
         return fields | (_VERBOSE if self._token_ids and turn.messages is None else {})
 
     def caching(self) -> dict[str, Any]:
-        """The field that says whether the prompt may be found in the cache."""
+        """The field that allows or forbids use of the slot's cache."""
         return {} if self._cache_prompt is None else {"cache_prompt": self._cache_prompt}
 
     def asking_logprobs(self, turn: Turn) -> dict[str, Any]:
-        """Of the chosen token only, where the default is of 20; counts beside them tell which token is meant."""
+        """Log-probabilities of the chosen token only (the default is 20), with counts that assign them to tokens."""
         if turn.messages is not None:
             return {"logprobs": True, "top_logprobs": 1, "timings_per_token": True}
         return {"logprobs": 1, **_VERBOSE}
 
     def answer_format(self, turn: Turn) -> dict[str, Any]:
-        """A chat's is OpenAI's; completions know only the server's own field."""
+        """OpenAI's field in chats; completions have only the server's own field."""
         return super().answer_format(turn) if turn.messages is not None else _own_format(turn)
 
-    def reader(self) -> EventReader:  # type: ignore[override]  (this one remembers)
-        """One for each answer."""
+    def reader(self) -> EventReader:  # type: ignore[override]  (stateful)
+        """A new reader, because token counts are cumulative."""
         return LlamaServerReader(self)
 
 
 class LlamaCppNativeDialect(LlamaCppDialect):
-    """``/completion``, with the id of every token. It knows no chat: chats go by the OpenAI route."""
+    """``/completion`` with the id of every token; chats use the OpenAI route."""
 
     name = "llama_cpp-native"
 
@@ -91,12 +94,12 @@ def _own_format(turn: Turn) -> dict[str, Any]:
 class LlamaCppPythonDialect(OpenAiDialect):
     """llama-cpp-python's server: exact lengths by ``min_tokens``, which bans the end of sequence.
 
-    Its default penalty of repetitions, 1.1, would change what greedy decoding says. It sends no usage: its chunks are
-    counted by the tokenizer, since one may hold the pieces of a character. A prompt that is too long is answered with
-    HTTP 200 and nothing, which is an answer cut off.
+    Its quirks, from ``llama_cpp/server`` of https://github.com/abetlen/llama-cpp-python: the default repetition penalty
+    of 1.1 would change greedy decoding; streams have no usage, and a chunk can hold several tokens of one character, so
+    answers are counted by the tokenizer; too long a prompt gets HTTP 200 and an empty stream, a truncated answer.
 
     Args:
-        logprobs: whether the server keeps what log-probabilities need; else it would refuse them.
+        logprobs: whether the server was started with ``--logits_all``; without it, it refuses log-probabilities.
     """
 
     name = "llama_cpp_python"
@@ -107,17 +110,17 @@ class LlamaCppPythonDialect(OpenAiDialect):
         self._logprobs = logprobs
 
     def sampling(self, turn: Turn) -> dict[str, Any]:
-        """Greedy decoding of exactly ``output_tokens`` tokens; a JSON schema makes it at most so many."""
-        wanted = turn.output_tokens
-        forced = {} if self.answer_format(turn) else {"min_tokens": wanted}
-        return {"max_tokens": wanted, **forced, "temperature": 0, "repeat_penalty": 1.0}
+        """Greedy decoding of exactly ``output_tokens`` tokens; under a JSON schema, of at most that many."""
+        count = turn.output_tokens
+        forced = {} if self.answer_format(turn) else {"min_tokens": count}
+        return {"max_tokens": count, **forced, "temperature": 0, "repeat_penalty": 1.0}
 
     def asking_logprobs(self, turn: Turn) -> dict[str, Any]:
-        """Fields that ask for each token's log-probability, where it has them."""
+        """Fields that request each token's log-probability, if the server has them."""
         return super().asking_logprobs(turn) if self._logprobs else {}
 
     def answer_format(self, turn: Turn) -> dict[str, Any]:
-        """A chat's schema, in its own spelling; completions know grammars only."""
+        """A chat's schema in the server's own format; completions take only grammars."""
         if turn.json_schema is None or turn.messages is None:
             return {}
         return {"response_format": {"type": "json_object", "schema": msgspec.Raw(turn.json_schema.encode())}}

@@ -1,8 +1,8 @@
-"""Streams of llama-server, of whichever route.
+"""Reader of llama-server's streams, of all its routes.
 
-It puts one token into each event, save that half a character is held back: then an event has the text of several
-tokens, but id and log-probability of the last one only. How many there are is said beside them, as a count from the
-beginning.
+Each event is one token, except that incomplete UTF-8 characters are held back: the next event then has the text of
+several tokens, but id and log-probability of the last one only. Their number follows from the cumulative count that
+events also carry. Source: ``tools/server`` of https://github.com/ggml-org/llama.cpp.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from engines.dialects.base import EmptyChunk, Event, Finish, StreamFault, TokenD
 from engines.dialects.openai import OpenAiDialect
 
 _REASONS = {"limit": "length", "eos": "stop", "word": "stop"}
-"""Its own names of why an answer ended, by the usual ones."""
+"""OpenAI's finish reasons by llama-server's stop types."""
 
 
 class _Timings(msgspec.Struct):
@@ -43,7 +43,7 @@ class _Native(msgspec.Struct):
 
 
 class _Verbose(msgspec.Struct):
-    """The native event as a chunk of the OpenAI routes carries it; the last one of a chat leaves things out."""
+    """The native event inside a chunk of the OpenAI routes; that of a chat's last chunk is incomplete."""
 
     tokens: list[int] = []
     tokens_predicted: int | None = None
@@ -58,8 +58,8 @@ class _Choice(msgspec.Struct):
     logprobs: _LogProbs | None = None
 
 
-class _Beside(msgspec.Struct):
-    """What a chunk of the OpenAI routes may have beside what that format knows."""
+class _Extras(msgspec.Struct):
+    """llama-server's extra fields in chunks of the OpenAI routes."""
 
     choices: list[_Choice] = []
     verbose: _Verbose | None = msgspec.field(default=None, name="__verbose")
@@ -67,13 +67,13 @@ class _Beside(msgspec.Struct):
     prompt_progress: Any = None
 
     def total(self) -> int | None:
-        """Tokens since the beginning; None where it does not say."""
+        """Cumulative token count; None without one."""
         if self.verbose is not None:
             return self.verbose.tokens_predicted
         return self.timings.predicted_n if self.timings else None
 
     def ids(self) -> tuple[int, ...]:
-        """Of its tokens, as far as it says them."""
+        """Ids of the chunk's tokens, as far as it has them."""
         if self.verbose is not None:
             return tuple(self.verbose.tokens)
         logprobs = self.choices[0].logprobs if self.choices else None
@@ -81,53 +81,55 @@ class _Beside(msgspec.Struct):
 
 
 _NATIVE = msgspec.json.Decoder(_Native)
-_BESIDE = msgspec.json.Decoder(_Beside)
+_EXTRAS = msgspec.json.Decoder(_Extras)
 
 
 class LlamaServerReader:
-    """Reads one answer, whichever of the routes it came by."""
+    """Decodes one answer of any route."""
 
     def __init__(self, dialect: OpenAiDialect) -> None:
         self._dialect = dialect
         self._tokens = 0
 
     def events(self, data: bytes) -> list[Event]:
-        """See :class:`~engines.dialects.base.EventReader`. What is no native event is a chunk, an error or garbage."""
+        """See :class:`~engines.dialects.base.EventReader`; other payloads than native events are chunks or errors."""
         try:
             return self._native_events(_NATIVE.decode(data))
         except failures.UNREADABLE:
             return self._chunk_events(data)
 
-    def _native_events(self, said: _Native) -> list[Event]:
-        if said.prompt_progress is not None:
-            return [EmptyChunk()]  # its token 0 is made up
-        fresh = self._fresh(said.tokens_predicted, otherwise=len(said.tokens))
-        logprobs = tuple(p.logprob for p in said.completion_probabilities if p.logprob is not None)
+    def _native_events(self, event: _Native) -> list[Event]:
+        if event.prompt_progress is not None:
+            return [EmptyChunk()]  # its token id 0 is a placeholder
+        fresh = self._fresh(event.tokens_predicted, otherwise=len(event.tokens))
+        logprobs = tuple(p.logprob for p in event.completion_probabilities if p.logprob is not None)
         events: list[Event] = []
-        if said.content or fresh:
-            events.append(_delta(said.content, tuple(said.tokens), logprobs, fresh))
-        elif not said.stop:
+        if event.content or fresh:
+            events.append(_delta(event.content, tuple(event.tokens), logprobs, fresh))
+        elif not event.stop:
             events.append(EmptyChunk())
-        if said.stop:
-            cached = said.timings.cache_n if said.timings else None
-            events.append(_CUT_OFF if said.truncated else Finish(_REASONS.get(said.stop_type, said.stop_type)))
-            events.append(Usage(said.tokens_evaluated, said.tokens_predicted, cached, in_choice=True))
+        if event.stop:
+            cached = event.timings.cache_n if event.timings else None
+            events.append(_TRUNCATED if event.truncated else Finish(_REASONS.get(event.stop_type, event.stop_type)))
+            events.append(Usage(event.tokens_evaluated, event.tokens_predicted, cached, in_choice=True))
         return events
 
     def _chunk_events(self, data: bytes) -> list[Event]:
         events = self._dialect.events(data)
         try:
-            beside = _BESIDE.decode(data)
+            extras = _EXTRAS.decode(data)
         except failures.UNREADABLE:
             return events
-        if beside.prompt_progress is not None:
+        if extras.prompt_progress is not None:
             return [EmptyChunk()]
-        cut_off = beside.verbose is not None and beside.verbose.truncated
-        return [_CUT_OFF if cut_off and isinstance(event, Finish) else self._counted(event, beside) for event in events]
+        truncated = extras.verbose is not None and extras.verbose.truncated
+        return [
+            _TRUNCATED if truncated and isinstance(event, Finish) else self._counted(event, extras) for event in events
+        ]
 
-    def _counted(self, event: Event, beside: _Beside) -> Event:
-        """A chunk's event with the ids of its tokens; a token may have no text."""
-        ids, total = beside.ids(), beside.total()
+    def _counted(self, event: Event, extras: _Extras) -> Event:
+        """The event with ids and count of its tokens; a token can have no text."""
+        ids, total = extras.ids(), extras.total()
         if isinstance(event, TokenDelta) and total is not None:
             return _delta(event.text, ids, event.logprobs or (), self._fresh(total, otherwise=1))
         if isinstance(event, EmptyChunk) and ids:
@@ -135,17 +137,17 @@ class LlamaServerReader:
         return event
 
     def _fresh(self, total: int | None, otherwise: int) -> int:
-        """Tokens since the last event, by the count from the beginning, where there is one."""
+        """Tokens since the last event, from the cumulative count if there is one."""
         fresh = otherwise if total is None else max(0, total - self._tokens)
         self._tokens += fresh
         return fresh
 
 
-_CUT_OFF = StreamFault("the slot's context is full, so the answer was cut off; raise max_model_len")
+_TRUNCATED = StreamFault("the slot's context is full, so the answer was cut off; raise max_model_len")
 
 
 def _delta(text: str, ids: tuple[int, ...], logprobs: tuple[float, ...], count: int) -> TokenDelta:
-    """Text with the ids and log-probabilities of its tokens, where there are as many of them as tokens."""
-    whole = ids if ids and len(ids) == count else None
-    known = None if whole else count or None
-    return TokenDelta(text, whole, logprobs if len(logprobs) == count else None, tokens=known)
+    """A delta with ids and log-probabilities if they are complete; else with the token count alone."""
+    complete_ids = ids if ids and len(ids) == count else None
+    tokens = None if complete_ids else count or None
+    return TokenDelta(text, complete_ids, logprobs if len(logprobs) == count else None, tokens=tokens)

@@ -1,7 +1,8 @@
-"""The OpenAI wire format as the engines speak it, and the seams where they differ.
+"""The OpenAI wire format: ``/v1/chat/completions`` and ``/v1/completions``, streamed.
 
-One common body does not work: vLLM ignores unknown fields, Transformers answers 422. So this class sends only what
-the official service knows, and each engine's dialect overrides :meth:`OpenAiDialect.sampling`.
+Source: https://platform.openai.com/docs/api-reference. Engines extend it differently and treat unknown fields
+differently: vLLM ignores them, Transformers answers 422. So this class sends only fields of the official format, and
+each engine's dialect overrides the methods in which it differs, above all :meth:`OpenAiDialect.sampling`.
 """
 
 from typing import Any
@@ -38,15 +39,15 @@ class _TokenLogProb(msgspec.Struct):
 
 class _LogProbs(msgspec.Struct):
     token_logprobs: list[float | None] | None = None
-    """Completions."""
+    """In completions."""
     content: list[_TokenLogProb] | None = None
-    """Chat."""
+    """In chats."""
 
     def values(self) -> tuple[float, ...] | None:
-        """One for each token; None where one is missing."""
+        """One value per token; None if any is missing."""
         of_chat = [token.logprob for token in self.content or ()]
-        found = self.token_logprobs or of_chat
-        return tuple(value for value in found if value is not None) if found and None not in found else None
+        logprobs = self.token_logprobs or of_chat
+        return tuple(value for value in logprobs if value is not None) if logprobs and None not in logprobs else None
 
 
 class _Choice(msgspec.Struct):
@@ -76,9 +77,9 @@ class _Chunk(msgspec.Struct):
 
 
 class OpenAiDialect:
-    """Chat and completions against any OpenAI-compatible server.
+    """Chats and completions of any OpenAI-compatible server.
 
-    The wanted length is an upper bound here: the official format has no way to force it.
+    The requested length is an upper bound, because the official format cannot force it.
     """
 
     name = "openai"
@@ -100,27 +101,27 @@ class OpenAiDialect:
         body["prompt"] = self.prompt(turn)
         return HttpRequest("/v1/completions", STREAM_HEADERS, msgspec.json.encode(body))
 
-    def prompt(self, turn: Turn) -> Any:  # noqa: ANN401  (what JSON holds)
-        """A completion's prompt."""
+    def prompt(self, turn: Turn) -> Any:  # noqa: ANN401  (any JSON value)
+        """Value of the field ``prompt`` of a completion."""
         return turn.prompt
 
     def asking_logprobs(self, turn: Turn) -> dict[str, Any]:
-        """Fields that ask for each token's log-probability."""
+        """Fields that request each token's log-probability."""
         return {"logprobs": True} if turn.messages is not None else {"logprobs": 0}
 
     def sampling(self, turn: Turn) -> dict[str, Any]:
-        """Fields that ask for greedy decoding and bound the length."""
+        """Fields that request greedy decoding, bound or force the length, and request usage."""
         return {"max_tokens": turn.output_tokens, "temperature": 0, "stream_options": {"include_usage": True}}
 
     def answer_format(self, turn: Turn) -> dict[str, Any]:
-        """Fields that hold the answer to the turn's JSON schema, where it has one."""
+        """Fields that enforce the turn's JSON schema; empty without a schema."""
         if turn.json_schema is None:
             return {}
         schema = {"name": "answer", "schema": msgspec.Raw(turn.json_schema.encode()), "strict": True}
         return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
     def reader(self) -> EventReader:
-        """Itself: what an event means does not depend on earlier ones."""
+        """The dialect itself, because events of this format do not depend on earlier ones."""
         return self
 
     def events(self, data: bytes) -> list[Event]:
@@ -133,7 +134,7 @@ class OpenAiDialect:
             return [failures.unreadable(error, data)]
 
     def refusal(self, status: int, body: bytes) -> str:
-        """``HTTP 400: message``, from whichever error shape the engine uses."""
+        """See :func:`engines.dialects.failures.refusal`."""
         return failures.refusal(status, body)
 
 
@@ -159,11 +160,11 @@ def _choice_events(choice: _Choice) -> list[Event]:
         (TokenKind.TEXT, choice.text or delta.content or ""),
         (TokenKind.TOOL, msgspec.json.encode(delta.tool_calls).decode() if delta.tool_calls else ""),
     ]
-    said = [piece for piece in pieces if piece[1]] or ([(TokenKind.TEXT, "")] if ids else [])
-    # A chunk that says several things does not say which ids belong to which: the last one carries them all.
-    events: list[Event] = [TokenDelta(text, kind=kind) for kind, text in said[:-1]]
-    events += [TokenDelta(text, ids, logprobs, kind) for kind, text in said[-1:]]
-    if not said:
+    present = [piece for piece in pieces if piece[1]] or ([(TokenKind.TEXT, "")] if ids else [])
+    # A chunk with several pieces does not tell which ids belong to which piece; the last piece gets them all.
+    events: list[Event] = [TokenDelta(text, kind=kind) for kind, text in present[:-1]]
+    events += [TokenDelta(text, ids, logprobs, kind) for kind, text in present[-1:]]
+    if not present:
         events.append(EmptyChunk())
     if choice.finish_reason is not None:
         events.append(Finish(choice.finish_reason))

@@ -1,4 +1,9 @@
-"""The OpenAI format as OpenAI's own service speaks it."""
+"""The OpenAI format as OpenAI's own service speaks it, or a gateway to it.
+
+Its quirks: it pads events with random text unless ``include_obfuscation`` is false; chats bound the answer with
+``max_completion_tokens``, since reasoning models refuse ``max_tokens``; usage counts reasoning tokens that no chunk
+contains. Source: https://platform.openai.com/docs/api-reference/chat.
+"""
 
 from typing import Any
 
@@ -11,7 +16,7 @@ from workloads.types import Turn
 
 
 class OpenAiServiceDialect(OpenAiDialect):
-    """Without the random text that pads its events, and with the newer name of the bound on a chat's answer."""
+    """Unpadded events, and the newer name of the bound on a chat's answer."""
 
     name = "openai-service"
 
@@ -22,8 +27,8 @@ class OpenAiServiceDialect(OpenAiDialect):
             fields["max_completion_tokens"] = fields.pop("max_tokens")
         return {**fields, "stream_options": {"include_usage": True, "include_obfuscation": False}}
 
-    def reader(self) -> EventReader:  # type: ignore[override]  (this one remembers)
-        """One for each answer: whether thoughts were shown decides what the counts mean."""
+    def reader(self) -> EventReader:  # type: ignore[override]  (stateful)
+        """A new reader, because the count depends on whether the answer showed its reasoning."""
         return _Reader(self)
 
 
@@ -40,20 +45,20 @@ class _Chunk(msgspec.Struct):
 
 
 class _Reader:
-    """Takes thoughts that were never shown out of the counts: having come in no chunk, they would look like pace."""
+    """Subtracts hidden reasoning tokens from usage; they are in no chunk, so they would inflate the token rate."""
 
     def __init__(self, dialect: OpenAiServiceDialect) -> None:
         self._dialect = dialect
-        self._thought = False
+        self._shows_reasoning = False
 
     def events(self, data: bytes) -> list[Event]:
         """See :class:`~engines.dialects.base.EventReader`."""
-        return [self._seen(event, data) for event in self._dialect.events(data)]
+        return [self._visible(event, data) for event in self._dialect.events(data)]
 
-    def _seen(self, event: Event, data: bytes) -> Event:
+    def _visible(self, event: Event, data: bytes) -> Event:
         if isinstance(event, TokenDelta):
-            self._thought |= event.kind is TokenKind.REASONING
-        if not isinstance(event, Usage) or event.output_tokens is None or self._thought:
+            self._shows_reasoning |= event.kind is TokenKind.REASONING
+        if not isinstance(event, Usage) or event.output_tokens is None or self._shows_reasoning:
             return event
         return msgspec.structs.replace(event, output_tokens=event.output_tokens - _reasoning_tokens(data))
 

@@ -1,8 +1,13 @@
-"""OpenAI's Responses, as the service and some engines speak them.
+"""OpenAI's Responses API, ``/v1/responses``, of the service and of engines that imitate it.
 
-Each event says its type in its data; some servers send no ``event:`` lines, and none sends ``[DONE]``. An answer that
-its bound cut off may come as ``response.incomplete``, or as ``response.completed`` with the reason in its details.
-Neither the length can be forced nor token ids be had; counts come with the last event.
+Source: https://platform.openai.com/docs/api-reference/responses-streaming. The format can neither force the length of
+an answer nor return token ids; token counts come with the last event. Its quirks:
+
+- The event type is read from the data, because some servers send no ``event:`` lines. ``[DONE]`` is not part of the
+  format.
+- An answer truncated by its bound ends with ``response.incomplete``, or with ``response.completed`` and a reason in
+  ``incomplete_details``.
+- Usage counts reasoning tokens that no event contains.
 """
 
 from typing import Any
@@ -38,8 +43,8 @@ class ResponsesDialect:
     """``/v1/responses``.
 
     Args:
-        official: the service itself, which pads its events with random text unless it is told not to; engines may
-            refuse a field that they do not know.
+        official: whether it is OpenAI's service, which pads events with random text unless a field disables that;
+            engines may refuse the field.
     """
 
     name = "openai-responses"
@@ -52,10 +57,10 @@ class ResponsesDialect:
 
     def request(self, turn: Turn, model: str, *, logprobs: bool = False) -> HttpRequest:
         """A streamed, greedy request; see :class:`~engines.dialects.base.Dialect`."""
-        asked: Any = turn.prompt
+        content: Any = turn.prompt
         if turn.messages is not None:
-            asked = [{"role": message.role, "content": message.content} for message in turn.messages]
-        body: dict[str, Any] = {"model": model, "input": asked, "max_output_tokens": turn.output_tokens,
+            content = [{"role": message.role, "content": message.content} for message in turn.messages]
+        body: dict[str, Any] = {"model": model, "input": content, "max_output_tokens": turn.output_tokens,
                                 "stream": True, "temperature": 0, **self._unpadded}  # fmt: skip
         if turn.json_schema is not None:
             schema = msgspec.Raw(turn.json_schema.encode())
@@ -65,11 +70,11 @@ class ResponsesDialect:
         return HttpRequest("/v1/responses", STREAM_HEADERS, msgspec.json.encode(body))
 
     def reader(self) -> EventReader:
-        """One for each answer: whether thoughts were shown decides what the counts mean."""
+        """A new reader, because the count depends on whether the answer showed its reasoning."""
         return _Reader()
 
     def refusal(self, status: int, body: bytes) -> str:
-        """``HTTP 400: message``, from whichever error shape the server uses."""
+        """See :func:`engines.dialects.failures.refusal`."""
         return failures.refusal(status, body)
 
 
@@ -77,19 +82,19 @@ class _LogProb(msgspec.Struct):
     logprob: float
 
 
-class _Cached(msgspec.Struct):
+class _InputDetails(msgspec.Struct):
     cached_tokens: int | None = None
 
 
-class _Thought(msgspec.Struct):
+class _OutputDetails(msgspec.Struct):
     reasoning_tokens: int | None = None
 
 
 class _Usage(msgspec.Struct):
     input_tokens: int | None = None
     output_tokens: int | None = None
-    input_tokens_details: _Cached | None = None
-    output_tokens_details: _Thought | None = None
+    input_tokens_details: _InputDetails | None = None
+    output_tokens_details: _OutputDetails | None = None
 
 
 class _Incomplete(msgspec.Struct):
@@ -113,11 +118,11 @@ class _Event(msgspec.Struct):
 
 
 class _Reader:
-    """Reads the events of one answer."""
+    """Decodes one answer."""
 
     def __init__(self) -> None:
         self._decoder = msgspec.json.Decoder(_Event)
-        self._thought = False
+        self._shows_reasoning = False
 
     def events(self, data: bytes) -> list[Event]:
         """Decode one payload; see :class:`~engines.dialects.base.EventReader`."""
@@ -138,24 +143,24 @@ class _Reader:
     def _piece(self, event: _Event, kind: TokenKind) -> Event:
         if not isinstance(event.delta, str) or not event.delta:
             return EmptyChunk()
-        self._thought |= kind is TokenKind.REASONING
+        self._shows_reasoning |= kind is TokenKind.REASONING
         logprobs = tuple(token.logprob for token in event.logprobs or ()) or None
         return TokenDelta(event.delta, logprobs=logprobs, kind=kind)
 
     def _counts(self, usage: _Usage | None) -> list[Event]:
-        """What was counted; thoughts that were never shown came in no chunk, and would look like a faster pace."""
+        """Usage without hidden reasoning tokens; they are in no event, so they would inflate the token rate."""
         if usage is None:
             return []
-        cached, thought = usage.input_tokens_details, usage.output_tokens_details
-        unseen = 0 if self._thought or thought is None else thought.reasoning_tokens or 0
-        output = None if usage.output_tokens is None else usage.output_tokens - unseen
-        return [Usage(usage.input_tokens, output, cached.cached_tokens if cached else None)]
+        inputs, outputs = usage.input_tokens_details, usage.output_tokens_details
+        hidden = 0 if self._shows_reasoning or outputs is None else outputs.reasoning_tokens or 0
+        visible = None if usage.output_tokens is None else usage.output_tokens - hidden
+        return [Usage(usage.input_tokens, visible, inputs.cached_tokens if inputs else None)]
 
 
 def _end(kind: str, response: _Response) -> Event:
-    """How it ended."""
+    """The finish reason, or a fault if the response failed."""
     if kind == "response.failed" or response.status == "failed":
-        why = failures.error_text(response.error) if response.error else "the server says that the response failed"
-        return StreamFault(why)
-    cut_off = response.incomplete_details and response.incomplete_details.reason
-    return Finish(cut_off or response.status or kind.removeprefix("response."))
+        message = failures.error_text(response.error) if response.error else "the server reports a failed response"
+        return StreamFault(message)
+    incomplete = response.incomplete_details and response.incomplete_details.reason
+    return Finish(incomplete or response.status or kind.removeprefix("response."))

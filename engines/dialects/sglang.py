@@ -1,8 +1,13 @@
-"""SGLang's two dialects: its OpenAI routes, and its own ``/generate``.
+"""SGLang's two dialects: its OpenAI routes, and its native ``/generate``.
 
-``/generate`` says the whole answer so far in every event, unless the server runs with
-``--incremental-streaming-output``; and where the client or its server lags, only the newest state is sent. So what is
-new in an event is a difference, and it may be any number of tokens.
+Their quirks, from ``sglang/srt/entrypoints``:
+
+- The OpenAI routes refuse ``return_token_ids`` in a streamed chat with HTTP 400; chats get cumulative token counts
+  in each chunk instead.
+- ``/generate`` repeats the whole answer so far in every event, unless the server runs with
+  ``--incremental-streaming-output``. If the client or the server lags, only the newest state is sent, so an event
+  can add any number of tokens.
+- ``/generate`` has no chats; chats use the OpenAI route.
 """
 
 from typing import Any
@@ -26,15 +31,12 @@ from workloads.types import Turn
 
 
 class SglangDialect(VllmDialect):
-    """Its OpenAI routes: vLLM's field names, but no token ids in a streamed chat, which it refuses with HTTP 400.
-
-    A chat's chunks say how many tokens there are so far instead.
-    """
+    """The OpenAI routes: vLLM's fields, with cumulative token counts instead of token ids in chats."""
 
     name = "sglang"
 
     def sampling(self, turn: Turn) -> dict[str, Any]:
-        """Greedy decoding of exactly ``output_tokens`` tokens, with their ids where it gives them."""
+        """Greedy decoding of exactly ``output_tokens`` tokens, with ids in completions and counts in chats."""
         fields = super().sampling(turn)
         if turn.messages is not None:
             del fields["return_token_ids"]
@@ -42,12 +44,12 @@ class SglangDialect(VllmDialect):
         return fields
 
     def reader(self) -> EventReader:
-        """One for each answer."""
-        return _Counting(self)
+        """A new reader, because token counts are cumulative."""
+        return _CountReader(self)
 
 
-class _Counting:
-    """Reads chunks that say how many tokens there are so far: what is new in one is its own."""
+class _CountReader:
+    """Assigns to each chunk the tokens by which the cumulative count grew."""
 
     def __init__(self, dialect: SglangDialect) -> None:
         self._dialect = dialect
@@ -67,7 +69,7 @@ class _Counting:
 
 
 class SglangNativeDialect(SglangDialect):
-    """``/generate``, with token ids in every event. It knows no chat: chats go by the OpenAI route."""
+    """``/generate`` with token ids in every event; chats use the OpenAI route."""
 
     name = "sglang-native"
 
@@ -86,7 +88,7 @@ class SglangNativeDialect(SglangDialect):
         return HttpRequest("/generate", STREAM_HEADERS, msgspec.json.encode(body))
 
     def reader(self) -> EventReader:
-        """One for each answer."""
+        """A new reader, because events are cumulative."""
         return _NativeReader(self)
 
 
@@ -112,29 +114,29 @@ class _State(msgspec.Struct):
 
 
 class _NativeReader:
-    """Reads the events of one answer, whichever of the two routes it came by."""
+    """Decodes one answer of either route."""
 
     def __init__(self, dialect: SglangNativeDialect) -> None:
-        self._chunks = _Counting(dialect)
+        self._chunks = _CountReader(dialect)
         self._decoder = msgspec.json.Decoder(_State)
         self._tokens = 0
         self._chars = 0
 
     def events(self, data: bytes) -> list[Event]:
-        """See :class:`~engines.dialects.base.EventReader`. What is no state is an error, a chat's chunk, or garbage."""
+        """See :class:`~engines.dialects.base.EventReader`; other payloads than states are chunks of chats or errors."""
         try:
             state = self._decoder.decode(data)
         except UNREADABLE:
             return self._chunks.events(data)
-        return [*self._new(state), *_end(state.meta_info)]
+        return [*self._added(state), *_end(state.meta_info)]
 
-    def _new(self, state: _State) -> list[Event]:
-        """What this event adds to those before it."""
+    def _added(self, state: _State) -> list[Event]:
+        """The tokens that this event adds to earlier ones."""
         meta = state.meta_info
         total = len(state.output_ids) if meta.completion_tokens is None else meta.completion_tokens
         count = max(0, total - self._tokens)
         ids = tuple(state.output_ids[-count:]) if count else ()
-        is_whole = len(state.output_ids) > count or (count > 0 and not ids)  # as against only what is new
+        is_whole = len(state.output_ids) > count or (count > 0 and not ids)  # not only the new tokens
         text = state.text[self._chars :] if is_whole else state.text
         self._tokens += count
         self._chars += len(text)
@@ -144,14 +146,14 @@ class _NativeReader:
 
 
 def _log_probs(meta: _MetaInfo, count: int) -> tuple[float, ...] | None:
-    """Those of the newest ``count`` tokens; None where one is missing."""
+    """Log-probabilities of the newest ``count`` tokens; None if any is missing."""
     newest = [logprob for logprob, _, _ in meta.output_token_logprobs[-count:]] if count else []
-    found = tuple(logprob for logprob in newest if logprob is not None)
-    return found if found and len(found) == count else None
+    known = tuple(logprob for logprob in newest if logprob is not None)
+    return known if known and len(known) == count else None
 
 
 def _end(meta: _MetaInfo) -> list[Event]:
-    """The counts so far, and how it ended, if it has."""
+    """The counts so far, and the finish reason of an answer that has ended."""
     events: list[Event] = []
     reason = meta.finish_reason
     if reason is not None:

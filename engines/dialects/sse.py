@@ -1,14 +1,14 @@
-"""Server-sent events from bytes, however the network cut them.
+"""Incremental parser of server-sent events.
 
-Follows the WHATWG event-stream rules: lines end in LF, CRLF or CR; a blank line ends an event; ``data:`` may or may
-not be followed by one space; several ``data`` lines of one event are joined by LF; lines that begin with a colon are
-comments; an event that the stream's end cut off is dropped. Works on bytes throughout, so a split inside a UTF-8
-character is harmless.
+Follows https://html.spec.whatwg.org/multipage/server-sent-events.html: lines end in LF, CRLF or CR; a blank line ends
+an event; one space after ``data:`` is dropped; several ``data`` lines of one event are joined by LF; lines that begin
+with a colon are comments; an event that the end of the stream truncates is dropped. The parser works on bytes, so
+reads may split UTF-8 characters.
 """
 
 
 class SseParser:
-    """Incremental parser; one for each stream."""
+    """Parses one stream."""
 
     def __init__(self) -> None:
         self._line = bytearray()
@@ -16,7 +16,7 @@ class SseParser:
         self._after_cr = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Take the bytes of one read and return the ``data`` of every event that they complete."""
+        """Add the bytes of one read; return the ``data`` of every event that they complete."""
         events: list[bytes] = []
         if not chunk:
             return events
@@ -25,7 +25,7 @@ class SseParser:
             if chunk[0] == 0x0A:  # the second half of a CRLF that was split between two reads
                 chunk = chunk[1:]
         self._after_cr = chunk.endswith(b"\r")
-        # CR alone ends a line too, so normalising first keeps one rule.
+        # A single CR also ends a line; with normalised line ends one split is enough.
         lines = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         for end in lines[:-1]:
             self._line += end

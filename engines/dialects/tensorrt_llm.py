@@ -1,7 +1,11 @@
-"""trtllm-serve's dialect: the OpenAI routes, with every field that it does not know refused.
+"""The dialect of ``trtllm-serve``: the OpenAI routes; unknown fields are refused.
 
-An exception in a stream breaks the connection without a word, and a proxy may close it in order after that. So an
-answer is whole only where ``[DONE]`` follows its finish reason. Written from the server's sources; none was seen.
+Its quirks, from ``tensorrt_llm/serve`` (written from the source; never tested against a running server):
+
+- An exception during a stream breaks the connection without an error event, and a proxy in front can turn that into
+  an orderly close. So an answer is complete only if ``[DONE]`` follows its finish reason.
+- ``logprobs: 0`` means none in completions, where the OpenAI format means those of the chosen token.
+- Schemas are enforced only if the server was started with a guided-decoding backend; otherwise it refuses them.
 """
 
 from typing import Any
@@ -13,14 +17,14 @@ from engines.dialects.openai import OpenAiDialect
 from workloads.types import Turn
 
 NO_END = frozenset({"cancelled", "timeout"})
-"""Finish reasons of answers that the engine gave up."""
+"""Finish reasons of answers that the engine abandoned."""
 
 
 class TensorRtLlmDialect(OpenAiDialect):
     """Exact lengths by ``ignore_eos`` and ``min_tokens``.
 
     Args:
-        token_ids: ask completions for ids instead of text, for exact counts; chats have none.
+        token_ids: request ids instead of text from completions, for exact counts; chats have no ids.
     """
 
     name = "tensorrt_llm"
@@ -31,31 +35,31 @@ class TensorRtLlmDialect(OpenAiDialect):
         self._token_ids = token_ids
 
     def sampling(self, turn: Turn) -> dict[str, Any]:
-        """Greedy decoding of exactly ``output_tokens`` tokens, said in both ways: either may be what it looks at.
+        """Greedy decoding of exactly ``output_tokens`` tokens; under a schema, of at most that many.
 
-        Under a schema it is at most so many: forbidding the end would leave no token that is allowed.
+        Greedy is requested by temperature and by ``top_k``, because either may be the one that a backend reads.
         """
         forced = {"ignore_eos": True, "min_tokens": turn.output_tokens} if turn.json_schema is None else {}
         as_ids = {"detokenize": False} if self._token_ids and turn.messages is None else {}
         return {**super().sampling(turn), **forced, "top_k": 1, **as_ids}
 
     def asking_logprobs(self, turn: Turn) -> dict[str, Any]:
-        """As the format has it, but that 0 means none."""
+        """Log-probabilities of the chosen tokens; 0 would mean none."""
         return {"logprobs": True} if turn.messages is not None else {"logprobs": 1}
 
     def answer_format(self, turn: Turn) -> dict[str, Any]:
-        """The type that every release reads as a bare schema; the server refuses it without a backend for grammars."""
+        """Type ``json``, which every release reads as a bare schema, unlike ``json_schema``."""
         if turn.json_schema is None:
             return {}
         return {"response_format": {"type": "json", "schema": msgspec.Raw(turn.json_schema.encode())}}
 
-    def reader(self) -> EventReader:  # type: ignore[override]  (this one remembers)
-        """One for each answer."""
+    def reader(self) -> EventReader:  # type: ignore[override]  (stateful)
+        """A new reader, which delays the finish reason."""
         return _Reader(self)
 
 
 class _Reader:
-    """Holds the finish reason back until ``[DONE]``."""
+    """Delays the finish reason until ``[DONE]``."""
 
     def __init__(self, dialect: TensorRtLlmDialect) -> None:
         self._dialect = dialect
@@ -71,7 +75,7 @@ class _Reader:
 
 
 def ended(event: Event) -> Event:
-    """The event; a fault where it is the end of an answer that the engine gave up."""
+    """The event, or a fault if it ends an answer that the engine abandoned."""
     if isinstance(event, Finish) and event.reason in NO_END:
-        return StreamFault(f"the server gave the request up ({event.reason})")
+        return StreamFault(f"the server abandoned the request ({event.reason})")
     return event

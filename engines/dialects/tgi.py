@@ -1,8 +1,11 @@
-"""TGI's two dialects: its OpenAI routes, and its own ``/generate_stream``.
+"""TGI's two dialects: its OpenAI routes, and its native ``/generate_stream``.
 
-Neither can force the length of an answer: TGI always stops at the end that the model puts. Each event is one token,
-the end of sequence among them; a special token has no text that belongs to the answer. HTTP 200 says nothing: a request
-that was refused, even for overload, is told so in an event of its stream.
+Their quirks, from https://huggingface.github.io/text-generation-inference and the router's source:
+
+- The length of an answer cannot be forced: TGI always stops at the end of sequence.
+- Each event is one token, including the end of sequence; the text of special tokens is not part of the answer.
+- Requests are refused, even for overload, with HTTP 200 and an error event.
+- ``/generate_stream`` refuses temperature 0, always sends log-probabilities, and takes no chats.
 """
 
 from typing import Any
@@ -15,36 +18,36 @@ from engines.dialects.openai import STREAM_HEADERS, OpenAiDialect
 from workloads.types import Turn
 
 _UNKNOWN = "unknown"
-"""Reason of an end that comes without its details, which are asked for."""
+"""Finish reason of an answer without ``details``, although the request asks for them."""
 
 
 class TgiDialect(OpenAiDialect):
-    """Its OpenAI routes."""
+    """The OpenAI routes."""
 
     name = "tgi"
 
     def sampling(self, turn: Turn) -> dict[str, Any]:
-        """Greedy decoding of at most ``output_tokens`` tokens; completions send usage unasked."""
+        """Greedy decoding of at most ``output_tokens`` tokens; completions always send usage."""
         fields = super().sampling(turn)
         if turn.messages is None:
             del fields["stream_options"]
         return fields
 
     def prompt(self, turn: Turn) -> list[str | None]:
-        """In a list, as its published schema has it; the server takes the bare text too."""
+        """A list, as in its published schema; the server also accepts a string."""
         return [turn.prompt]
 
     def asking_logprobs(self, turn: Turn) -> dict[str, Any]:
-        """Chat has them; completions have none."""
+        """Chats have log-probabilities; completions have none."""
         return {"logprobs": True} if turn.messages is not None else {}
 
     def answer_format(self, turn: Turn) -> dict[str, Any]:
-        """A grammar in its own spelling, which chat takes and completions do not."""
+        """A grammar in TGI's own format for chats; completions take none."""
         grammar = _grammar(turn) if turn.messages is not None else None
         return {"response_format": grammar} if grammar else {}
 
     def events(self, data: bytes) -> list[Event]:
-        """Decode one payload. A chunk without text is a token too; an empty finish reason is none."""
+        """Decode one payload. A chunk without text is also a token; an empty finish reason means none."""
         return [_one_token(event) for event in super().events(data) if event != Finish("")]
 
 
@@ -70,7 +73,7 @@ class _Details(msgspec.Struct):
 
 
 class _Generated(msgspec.Struct):
-    """One event of ``/generate_stream``; the last one has the whole text."""
+    """One event of ``/generate_stream``; the last one has the whole text in ``generated_text``."""
 
     token: _Token
     generated_text: str | None = None
@@ -78,7 +81,7 @@ class _Generated(msgspec.Struct):
 
 
 class TgiNativeDialect(TgiDialect):
-    """``/generate_stream``, with the id of every token. It takes text only, so chats go by the OpenAI route."""
+    """``/generate_stream`` with the id of every token; chats use the OpenAI route."""
 
     name = "tgi-native"
 
@@ -87,7 +90,7 @@ class TgiNativeDialect(TgiDialect):
         self._generated = msgspec.json.Decoder(_Generated)
 
     def request(self, turn: Turn, model: str, *, logprobs: bool = False) -> HttpRequest:
-        """A streamed, greedy request: a temperature of 0 would be refused. Log-probabilities always come."""
+        """A streamed request, greedy by ``do_sample``; log-probabilities need no field."""
         if turn.messages is not None:
             return super().request(turn, model, logprobs=logprobs)
         parameters: dict[str, Any] = {"max_new_tokens": turn.output_tokens, "do_sample": False, "details": True}
@@ -97,15 +100,15 @@ class TgiNativeDialect(TgiDialect):
         return HttpRequest("/generate_stream", STREAM_HEADERS, msgspec.json.encode(body))
 
     def events(self, data: bytes) -> list[Event]:
-        """Decode one payload; what is no token is an error, a chunk of chat, or garbage."""
+        """Decode one payload; other payloads than tokens are chunks of chats or errors."""
         try:
-            said = self._generated.decode(data)
+            event = self._generated.decode(data)
         except failures.UNREADABLE:
             return super().events(data)
-        token, details = said.token, said.details
+        token, details = event.token, event.details
         logprobs = None if token.logprob is None else (token.logprob,)
         events: list[Event] = [TokenDelta("" if token.special else token.text, (token.id,), logprobs)]
-        if said.generated_text is not None:
+        if event.generated_text is not None:
             events.append(Finish(details.finish_reason if details else _UNKNOWN))
         if details is not None:
             events.append(Usage(details.input_length, details.generated_tokens, in_choice=True))

@@ -1,8 +1,9 @@
-"""The dialect of ``transformers serve``.
+"""The dialect of ``transformers serve``: the OpenAI routes.
 
-It answers 422 to fields that it does not know, always sends usage on its last chunk, never sends ``[DONE]``, and
-sends the role chunk before the prefill. The exact length is forced through ``generation_config``, a JSON string that
-replaces the model's own: leaving ``eos_token_id`` out would not disable the end of sequence, -1 does.
+Its quirks, from ``transformers/cli/serving``: unknown fields get HTTP 422; usage is always in the last chunk;
+``[DONE]`` is never sent; the role chunk precedes the prefill, so it does not mark the first token. The length is forced
+by ``generation_config``, a JSON string that replaces the model's: ``eos_token_id`` -1 disables the end of sequence,
+which omitting it would not.
 """
 
 from typing import Any
@@ -14,7 +15,7 @@ from workloads.types import Turn
 
 
 class TransformersDialect(OpenAiDialect):
-    """Exact lengths by a generation config; counts from usage."""
+    """Exact lengths by a generation config; token counts from usage."""
 
     name = "transformers"
     exact_length = True
@@ -25,9 +26,9 @@ class TransformersDialect(OpenAiDialect):
         return {"max_tokens": turn.output_tokens, "generation_config": msgspec.json.encode(config).decode()}
 
     def asking_logprobs(self, turn: Turn) -> dict[str, Any]:  # noqa: ARG002
-        """Nothing: the server sends none."""
+        """No fields: the server sends no log-probabilities."""
         return {}
 
     def answer_format(self, turn: Turn) -> dict[str, Any]:  # noqa: ARG002
-        """Nothing: the server refuses the field."""
+        """No fields: the server refuses ``response_format``."""
         return {}

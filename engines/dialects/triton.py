@@ -1,8 +1,12 @@
-"""Triton's ``generate_stream`` in front of TensorRT-LLM's models.
+"""Triton's ``generate_stream`` in front of TensorRT-LLM's models: the ensemble, BLS, or the LLM API.
 
-Its stream says neither how many tokens it brought nor that it is whole: it ends by being closed, and only what closed
-it in disorder shows. Errors come in events under HTTP 200. A model of the LLM API says the whole answer so far in every
-event, and a finish reason where it is asked. Written from the models' sources; none was seen.
+Its quirks, from https://github.com/triton-inference-server/tensorrtllm_backend (written from the source; never tested
+against a running server):
+
+- Events carry no token counts, and the stream has no end mark: an orderly close is the only sign of a complete answer.
+- Errors are events under HTTP 200.
+- The LLM API's model repeats the whole answer so far in every event, and sends a finish reason on request.
+- It takes plain text and no chats.
 """
 
 import urllib.parse
@@ -18,17 +22,17 @@ from engines.errors import BadOption
 from workloads.types import Turn
 
 Fields = Literal["ensemble", "llm-api"]
-"""Whose names a request's fields have: those of the ensemble and ``tensorrt_llm_bls``, or of the LLM API's model."""
+"""Naming scheme of a request's fields: of the ensemble and ``tensorrt_llm_bls``, or of the LLM API's model."""
 _NO_REASON = frozenset({"", "None"})
-"""How a model of Python's spells that there is none yet."""
+"""Spellings of "not finished": Triton's Python models send ``str(None)``."""
 
 
 class TritonDialect:
-    """Text in, text out; what requests call the model is the model in Triton's repository.
+    """Text in, text out; requests name the model as Triton's repository does.
 
     Args:
-        fields: whose names are used.
-        cumulative: whether each event says the whole answer so far; the default is what such a model does.
+        fields: naming scheme of the request's fields.
+        cumulative: whether each event repeats the whole answer so far; the default is that of the model.
     """
 
     name = "triton"
@@ -41,27 +45,27 @@ class TritonDialect:
 
     @property
     def exact_length(self) -> bool:
-        """The ensemble's end of sequence can be taken away; the LLM API's model has no field for that."""
+        """Whether ``end_id`` can disable the end of sequence; the LLM API's model has no such field."""
         return self._fields == "ensemble"
 
     def request(self, turn: Turn, model: str, *, logprobs: bool = False) -> HttpRequest:  # noqa: ARG002
-        """A streamed, greedy request; the prompt, which would be echoed, is kept out of the answer.
+        """A streamed, greedy request that excludes the prompt from the answer.
 
         Raises:
             BadOption: the turn is a chat.
         """
         if turn.prompt is None:
-            raise BadOption("Triton takes plain text and no chats; give [model] the tokenizer that writes them out")
+            raise BadOption("Triton takes plain text and no chats; set tokenizer in [model] to render chats as text")
         body = self._ensemble(turn) if self._fields == "ensemble" else self._llm_api(turn)
         path = f"/v2/models/{urllib.parse.quote(model, safe='')}/generate_stream"
         return HttpRequest(path, STREAM_HEADERS, msgspec.json.encode({"text_input": turn.prompt, **body}))
 
     def reader(self) -> EventReader:
-        """One for each answer."""
+        """A new reader, because events can be cumulative."""
         return _Reader(cumulative=self._cumulative)
 
     def refusal(self, status: int, body: bytes) -> str:
-        """One line for an answer whose status is not 200."""
+        """See :func:`engines.dialects.failures.refusal`."""
         return failures.refusal(status, body)
 
     def _ensemble(self, turn: Turn) -> dict[str, Any]:
@@ -95,7 +99,7 @@ class _Reader:
     def __init__(self, *, cumulative: bool) -> None:
         self._cumulative = cumulative
         self._decoder = msgspec.json.Decoder(_Response)
-        self._said = ""
+        self._text = ""
 
     def events(self, data: bytes) -> list[Event]:
         """See :class:`~engines.dialects.base.EventReader`."""
@@ -107,15 +111,15 @@ class _Reader:
             return [StreamFault(failures.error_text(response.error))]
         if response.text_output is None:
             return [StreamFault(f"not a chunk of this format (no text_output): {failures.clip(data)}")]
-        text = self._new(response.text_output)
-        # The ensemble decodes each event by itself, a special token to nothing; the LLM API holds half characters back.
+        text = self._added(response.text_output)
+        # In the ensemble an event without text is a special token; with the LLM API it is part of a character.
         events: list[Event] = [TokenDelta(text) if text or not self._cumulative else EmptyChunk()]
         reason = response.finish_reason
         return [*events, ended(Finish(reason))] if reason and reason not in _NO_REASON else events
 
-    def _new(self, text: str) -> str:
-        """What this event adds; half a character waits for its other half."""
+    def _added(self, text: str) -> str:
+        """The text that this event adds, without a trailing incomplete character."""
         if not self._cumulative:
             return text
-        said, self._said = self._said, text.rstrip("\N{REPLACEMENT CHARACTER}")
-        return self._said.removeprefix(said)
+        before, self._text = self._text, text.rstrip("\N{REPLACEMENT CHARACTER}")
+        return self._text.removeprefix(before)

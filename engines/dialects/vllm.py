@@ -1,9 +1,12 @@
-"""vLLM's dialect: the OpenAI routes with forced lengths and token ids.
+"""vLLM's dialect: the OpenAI routes with forced lengths and token ids. The reference engine speaks the same.
 
-vLLM ignores fields that it does not know, so nothing tells that one is misspelt: tests hold the bodies against its
-schema. The end of a stream proves nothing either: ``[DONE]`` follows errors too, and an aborted answer has a finish
-reason like any other. Where a prompt leaves no room for the whole answer, ``max_tokens`` is lowered without a word;
-it is ``min_tokens`` that then makes it refuse the request.
+Its quirks, from ``vllm/entrypoints/openai``:
+
+- Unknown fields are ignored silently, so tests check request bodies against vLLM's schema.
+- ``[DONE]`` also follows errors, and an aborted answer has the finish reason ``abort``, so the end of a stream does
+  not prove a complete answer.
+- If a prompt leaves too little room for the answer, vLLM lowers ``max_tokens`` silently; with ``min_tokens`` it
+  refuses the request instead.
 """
 
 from typing import Any, ClassVar
@@ -18,26 +21,26 @@ _ABORT = "abort"
 class VllmDialect(OpenAiDialect):
     """Exact lengths by ``ignore_eos`` and ``min_tokens``; exact counts by ``return_token_ids``.
 
-    An answer that is held to a JSON schema ends with it: forbidding the end would leave no token that is allowed.
+    Under a JSON schema the length is not forced: after the closing brace only the end of sequence is allowed.
     """
 
     name = "vllm"
     exact_length = True
     neutral: ClassVar[dict[str, Any]] = {"repetition_penalty": 1.0}
-    """What a model's generation config could change of greedy decoding, on a server that was not told to ignore it."""
+    """Parameters that a model's generation config could change, unless the server was started to ignore it."""
 
     def sampling(self, turn: Turn) -> dict[str, Any]:
-        """Greedy decoding of exactly ``output_tokens`` tokens, with their ids; of at most so many under a schema."""
+        """Greedy decoding of exactly ``output_tokens`` tokens, with their ids; under a schema, of at most that many."""
         forced = {"ignore_eos": True, "min_tokens": turn.output_tokens} if turn.json_schema is None else {}
         return {**super().sampling(turn), **forced, "return_token_ids": True, **self.neutral}
 
     def events(self, data: bytes) -> list[Event]:
-        """Decode one payload; an answer that the server aborted is no answer."""
+        """Decode one payload; an aborted answer is a fault."""
         return [_unless_aborted(event) for event in super().events(data)]
 
 
 class ReferenceDialect(VllmDialect):
-    """The reference engine's: vLLM's field names, and no generation config to neutralise."""
+    """The reference engine: vLLM's fields; it applies no generation config."""
 
     name = "reference"
     neutral: ClassVar[dict[str, Any]] = {}

@@ -1,7 +1,7 @@
-"""Private environments: each engine's packages in a venv of its own, since their dependencies clash."""
+"""Python environments of engines: one venv per engine, because their dependencies conflict."""
 
-from engines.environments.finding import Environment, find, installed
-from engines.environments.installing import install
+from engines.environments.installation import install
+from engines.environments.lookup import Environment, find, installed
 from engines.environments.recipes import RECIPES, Recipe
 
 __all__ = ["RECIPES", "Environment", "Recipe", "find", "install", "installed"]

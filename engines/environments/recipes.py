@@ -1,4 +1,4 @@
-"""What each environment holds, pinned."""
+"""Pinned contents of each environment."""
 
 import msgspec
 
@@ -9,14 +9,14 @@ class Recipe(msgspec.Struct, frozen=True):
     """One environment.
 
     Attributes:
-        name: what ``bakeoff engines install`` calls it.
-        adapter: that uses it; empty where it holds no engine.
-        requirements: groups of pinned requirements, each installed by one call of pip, in this order.
-        distribution: the package whose version is the engine's.
-        remove: packages that are taken out again at the end, because their builds clash.
-        needs_gpu: whether it serves only with an NVIDIA GPU.
-        disk_bytes: free space that the installation needs.
-        note: what else to know; empty for nothing.
+        name: name for ``bakeoff engines install``.
+        adapter: adapter that uses it; empty if it contains no engine.
+        requirements: groups of pinned requirements; each is one call of pip, in this order.
+        distribution: package whose version is the engine's.
+        remove: packages to uninstall at the end, because their builds conflict with others.
+        needs_gpu: whether its engine needs an NVIDIA GPU.
+        disk_bytes: free disk space that the installation needs.
+        note: remark for users before the installation; may be empty.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Recipe(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-# torch is asked for first and by itself, so that a build of this machine's own is taken; what comes after finds it.
+# torch is installed first and alone, so that pip takes the build for this machine; later groups keep it.
 RECIPES = {
     recipe.name: recipe
     for recipe in (
@@ -41,7 +41,7 @@ RECIPES = {
         Recipe("llama-cpp", "llama_cpp", (("xllamacpp==2026.10.11549",),), "xllamacpp", disk_bytes=_GB // 4),
         Recipe(
             "llama-cpp-python", "llama_cpp_python", (("llama-cpp-python[server]==0.3.36",),), "llama-cpp-python",
-            disk_bytes=_GB, note="is compiled here: minutes, and a C++ compiler",
+            disk_bytes=_GB, note="is compiled here, which takes minutes and needs a C++ compiler",
         ),
         Recipe(
             "transformers", "transformers",
@@ -51,12 +51,12 @@ RECIPES = {
         Recipe("sglang", "sglang", (("sglang==0.5.23",),), "sglang", needs_gpu=True, disk_bytes=16 * _GB),
         Recipe(
             "tensorrt-llm", "tensorrt_llm", (("tensorrt-llm==1.2.1",),), "tensorrt-llm", needs_gpu=True,
-            disk_bytes=30 * _GB, note="its wheels lie on NVIDIA's own index; add that to pip's configuration",
+            disk_bytes=30 * _GB, note="its wheels are on NVIDIA's index; add that to pip's configuration",
         ),
         Recipe(
             "text-generation", "", (("text-generation==0.7.0",),), "text-generation", disk_bytes=_GB // 4,
-            note="the client of TGI, for checks; no engine",
+            note="TGI's client, for checks; not an engine",
         ),
     )
 }  # fmt: skip
-"""By name."""
+"""Recipes by name."""

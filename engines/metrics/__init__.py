@@ -1,4 +1,4 @@
-"""The engines' own view of the load: one frame of the same names, whatever an engine calls them."""
+"""The engines' own metrics, under one set of names for all engines."""
 
 from engines.metrics.source import DrainedIterations, Histogram, MetricsSource, Prometheus, Series
 

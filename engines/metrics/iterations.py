@@ -1,15 +1,15 @@
-"""TensorRT-LLM's draining JSON: what each of its iterations did, made into a frame.
+"""Reader of TensorRT-LLM's iteration statistics, ``GET /metrics`` of ``trtllm-serve``.
 
-A record is told once. So what counts events is added up here, and one process only may read a server: whatever another
-one reads is gone. The server keeps the newest 1000 records; the first page may hold all of those from before anybody
-read, its slow first iterations among them, and is the base from which the sums count on.
+The server returns each record once, so the reader sums event counts itself, and only one process may read a server.
+The server keeps the newest 1000 records; the first page can hold records from before the run, so its sums are the
+baseline for later ones. Source: ``tensorrt_llm/serve`` and ``IterationStats`` of TensorRT-LLM.
 """
 
 import msgspec
 
 
 class _KvCache(msgspec.Struct, rename="camel"):
-    """Blocks; the last two are sums since the engine's start, as the engine keeps them."""
+    """Counts of blocks; reused and missed blocks are totals since the engine's start."""
 
     max_num_blocks: float = 0
     used_num_blocks: float = 0
@@ -20,18 +20,18 @@ class _KvCache(msgspec.Struct, rename="camel"):
 
 class _Batch(msgspec.Struct, rename="camel"):
     num_paused_requests: float | None = None
-    """Requests that lost their blocks in this iteration."""
+    """Requests preempted in this iteration."""
 
 
 class _Speculation(msgspec.Struct, rename="camel"):
-    """Of this iteration."""
+    """Draft tokens of this iteration."""
 
     num_draft_tokens: float = 0
     num_accepted_tokens: float = 0
 
 
 class _Iteration(msgspec.Struct, rename="camel"):
-    """One record; of its times nothing is taken, since the first iterations compile and capture."""
+    """One record, without its durations, because the first iterations include compilation and graph capture."""
 
     iter: int | None = None
     num_active_requests: float | None = None
@@ -42,15 +42,16 @@ class _Iteration(msgspec.Struct, rename="camel"):
 
 
 class IterationReader:
-    """Reads the pages of one server, one after the other; names are those of :mod:`engines.metrics.source`.
+    """Reads successive pages of one server; names are those of :mod:`engines.metrics.source`.
 
-    Gauges are those of the newest record, and absent where a page holds none: nothing was computed since the last one.
-    Prefix counts are in whole blocks. How many tokens were served no record says: prompt tokens that were found in the
-    cache are not among those computed, and the first token of an answer belongs to no generation request.
+    Gauges are those of the newest record, and absent if a page is empty because no iteration ran. Prefix counts are
+    multiples of the block size. Token throughput cannot be derived: records omit cached prompt tokens and the first
+    token of each answer.
 
     Attributes:
-        lost: records that were missing between those seen, by their numbers: the queue overflowed, or somebody else
-            reads this server too. The sums then are too small. Some versions number iterations that they do not tell.
+        lost: records missing between those read, by their numbers, because the queue overflowed or another process
+            reads the server. The sums are then too small. Some versions also number iterations that they do not
+            report.
     """
 
     def __init__(self) -> None:
@@ -60,15 +61,15 @@ class IterationReader:
         self._totals: dict[str, float | None] = {}
 
     def read(self, body: bytes) -> dict[str, float | None]:
-        """What a page says, and what all pages so far add up to.
+        """Gauges of a page, and totals of all pages so far.
 
         Raises:
-            ValueError: it is no list of records.
+            ValueError: the page is not a list of records.
         """
         try:
             records = self._decoder.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise ValueError(f"no list of iterations: {error}") from error
+            raise ValueError(f"not a list of iterations: {error}") from error
         for record in records:
             self._add(record)
         return {**(_gauges(records[-1]) if records else {}), **self._totals}
@@ -85,8 +86,8 @@ class IterationReader:
             self._count("drafted_tokens_total", speculation.num_draft_tokens)
             self._count("accepted_tokens_total", speculation.num_accepted_tokens)
         if cache is not None and cache.reused_blocks is not None and cache.missed_blocks is not None:
-            looked_for = cache.reused_blocks + cache.missed_blocks
-            self._totals["prefix_queries_tokens_total"] = looked_for * cache.tokens_per_block
+            queried = cache.reused_blocks + cache.missed_blocks
+            self._totals["prefix_queries_tokens_total"] = queried * cache.tokens_per_block
             self._totals["prefix_hits_tokens_total"] = cache.reused_blocks * cache.tokens_per_block
 
     def _count(self, name: str, events: float) -> None:

@@ -1,7 +1,7 @@
-"""Prometheus' text format, as far as numbers go: one sample for each line that is none of ``# HELP`` and ``# TYPE``.
+"""Parser of the samples in Prometheus' text format 0.0.4 and OpenMetrics 1.0; ``# HELP`` and ``# TYPE`` are ignored.
 
-Read as the exposition format 0.0.4 and OpenMetrics 1.0 have it: labels with escapes, a timestamp or an exemplar behind
-the value, ``NaN`` and ``+Inf``. A line that is none of this is skipped: a page is read for what it has.
+Source: https://prometheus.io/docs/instrumenting/exposition_formats. Labels can have escapes, a value can be ``NaN`` or
+``+Inf``, and a timestamp or an exemplar can follow it. Invalid lines are skipped, so that the rest of a page is read.
 """
 
 import re
@@ -17,7 +17,7 @@ _ESCAPED = {"n": "\n"}
 
 
 class Sample(NamedTuple):
-    """One number of a page; ``value`` may be infinite, or not a number."""
+    """One sample of a page; ``value`` can be infinite or NaN."""
 
     name: str
     labels: dict[str, str]
@@ -25,20 +25,20 @@ class Sample(NamedTuple):
 
 
 def samples(page: str, names: Container[str] | None = None) -> Iterator[Sample]:
-    """The samples of a page, in its order.
+    """The samples of a page, in order.
 
     Args:
-        page: the whole of it.
-        names: only these; everything else is passed over unread, which makes long pages cheap. None takes all.
+        page: text of the page.
+        names: names to parse; other lines are skipped early, which makes long pages cheap. None for all.
     """
-    for raw in page.split("\n"):  # not splitlines: a label's value may hold what Python takes for the end of a line
+    for raw in page.split("\n"):  # not splitlines(): label values can contain Unicode line separators
         head = _NAME.match(raw)
         if head is None or (names is not None and head[1] not in names):
             continue
-        found = _SAMPLE.match(raw, head.end())
-        value = _number(found["value"]) if found else None
-        if found and value is not None:
-            yield Sample(head[1], _labels(found["labels"]), value)
+        sample = _SAMPLE.match(raw, head.end())
+        value = _number(sample["value"]) if sample else None
+        if sample and value is not None:
+            yield Sample(head[1], _labels(sample["labels"]), value)
 
 
 def _labels(text: str | None) -> dict[str, str]:
@@ -47,8 +47,8 @@ def _labels(text: str | None) -> dict[str, str]:
     return {name: _ESCAPE.sub(_unescaped, value) if "\\" in value else value for name, value in _LABEL.findall(text)}
 
 
-def _unescaped(found: re.Match[str]) -> str:
-    return _ESCAPED.get(found[1], found[1])
+def _unescaped(escape: re.Match[str]) -> str:
+    return _ESCAPED.get(escape[1], escape[1])
 
 
 def _number(text: str) -> float | None:

@@ -1,25 +1,25 @@
-"""Where an engine tells how it sees the load, and what its names mean. Plain data: the sampler gets it as an order.
+"""Sources of an engine's own metrics, and how its names map to ours. Plain data, which is sent to the sampler process.
 
-Names of a frame, the same for every engine; what an engine does not tell is absent:
+Names of a frame, the same for every engine; values that an engine does not report are absent:
 
 ================================  ===========================================================================
-``running``, ``waiting``          requests in the batch, and in the queue before it (gauges)
-``kv_usage_share``                of the KV cache, 0 to 1 (gauge)
-``preemptions_total``             requests that lost their KV cache and began again
-``prefix_queries_tokens_total``   prompt tokens that were looked for in the prefix cache
-``prefix_hits_tokens_total``      those that were found
-``drafted_tokens_total``          tokens that speculation proposed
-``accepted_tokens_total``         those that were right
-``prompt_tokens_total``           prompt tokens served
-``output_tokens_total``           tokens generated
+``running``, ``waiting``          requests in the batch and in the queue (gauges)
+``kv_usage_share``                fraction of the KV cache in use, 0 to 1 (gauge)
+``preemptions_total``             preemptions: requests that lost their KV cache
+``prefix_queries_tokens_total``   prompt tokens looked up in the prefix cache
+``prefix_hits_tokens_total``      prompt tokens found in the prefix cache
+``drafted_tokens_total``          draft tokens of speculative decoding
+``accepted_tokens_total``         accepted draft tokens
+``prompt_tokens_total``           prompt tokens processed, including cached ones
+``output_tokens_total``           generated tokens
 ``ttft_s``, ``itl_s``, ``e2e_s``  histograms in seconds: ``_sum``, ``_count``, ``_le_<bound>`` (cumulative)
-``queue_s``, ``prefill_s``,       histograms of a request's phases: before it was scheduled, from there to its
-``decode_s``                      first token, from there to its last
+``queue_s``, ``prefill_s``,       histograms of a request's phases in seconds: until it is scheduled, until its first
+``decode_s``                      token, until its last token
 ================================  ===========================================================================
 
-An engine that keeps only the sum of a phase, and no histogram, tells ``prefill_s_sum`` and the like among its values;
-it is then divided by the requests that the client saw answered. Counters and histograms begin at 0 where a page shows
-them only after their first use.
+An engine that has only the sum of a phase, without a histogram, reports it as a value such as ``prefill_s_sum``, which
+is then divided by the number of requests that the client saw answered. Counters and histograms that a page shows only
+after their first use start at 0.
 """
 
 import msgspec
@@ -33,14 +33,14 @@ HISTOGRAMS = ("ttft_s", "itl_s", "e2e_s", "queue_s", "prefill_s", "decode_s")
 
 
 class Series(msgspec.Struct, frozen=True):
-    """One number of a Prometheus page: the sum over every series of that name that has these labels.
+    """One value of a Prometheus page: the sum of all series with this name and these labels.
 
-    Of our names that end in ``_share`` it is the mean: two replicas with half-full caches are half full.
+    For our names that end in ``_share`` it is the mean: two replicas with half-full caches are half full.
 
     Attributes:
-        name: as the page spells it, ``_total`` included.
-        labels: which a series must have, with these values.
-        scale: what it is multiplied by to get our unit.
+        name: name on the page, including ``_total``.
+        labels: labels that a series must have.
+        scale: factor that converts to our unit.
     """
 
     name: str
@@ -49,12 +49,12 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class Histogram(msgspec.Struct, frozen=True):
-    """A histogram of a Prometheus page, summed over the series with these labels; a summary's sum and count do too.
+    """A histogram of a Prometheus page, summed over the series with these labels; a summary gives sum and count.
 
     Attributes:
-        name: without ``_bucket``, ``_sum``, ``_count``.
-        labels: which a series must have, with these values.
-        scale: from its unit to seconds.
+        name: name without ``_bucket``, ``_sum`` and ``_count``.
+        labels: labels that a series must have.
+        scale: factor that converts to seconds.
     """
 
     name: str
@@ -66,20 +66,20 @@ class Prometheus(msgspec.Struct, frozen=True, tag="prometheus"):
     """A page in Prometheus' text format; reading it changes nothing.
 
     Attributes:
-        path: of the page.
-        values: gauges and counters by our name; several series are added up.
-        histograms: by our name.
+        values: gauges and counters by our name; several series are summed.
+        histograms: histograms by our name.
+        path: path of the page.
+        port: port of the page; None for the server's own port.
     """
 
     values: dict[str, tuple[Series, ...]]
     histograms: dict[str, Histogram] = {}
     path: str = "/metrics"
     port: int | None = None
-    """Where the page is not on the server's own port."""
 
 
 class DrainedIterations(msgspec.Struct, frozen=True, tag="iterations"):
-    """TensorRT-LLM's ``GET /metrics``: a JSON list of the iterations since the last call; reading empties it."""
+    """TensorRT-LLM's ``GET /metrics``: a JSON list of the iterations since the last call, which empties it."""
 
     path: str = "/metrics"
 

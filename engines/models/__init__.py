@@ -1,4 +1,4 @@
-"""Models by name or path: fetched once, checked, converted, hashed."""
+"""Models by name or path: download, verify, convert and hash them."""
 
 from engines.models.store import KNOWN_MODELS, cache_folder, cached, pull, resolve
 

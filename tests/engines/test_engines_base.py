@@ -1,4 +1,4 @@
-"""The seam's value types, and what requests must carry to be let in."""
+"""Value types of the engine interface, and credentials of requests."""
 
 import base64
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which code an engine runs: whatever is built anew is another build, and what is the same is the same."""
+"""Identification of an engine's code: any rebuild changes it, and nothing else does."""
 
 import os
 import subprocess
@@ -38,7 +38,7 @@ class TestPrograms:
         program.chmod(0o755)
         return program
 
-    def test_one_that_was_built_anew_in_place_is_another(self, tmp_path: Path) -> None:
+    def test_a_rebuilt_program_has_another_build(self, tmp_path: Path) -> None:
         """Not even its size and its time need differ: a build may be copied with its times."""
         program = self.made(tmp_path / "bin")
         before, times = build_of(str(program)), program.stat()
@@ -49,7 +49,7 @@ class TestPrograms:
         self.made(tmp_path / "bin")
         assert build_of(str(program)) == before
 
-    def test_so_is_one_whose_library_was(self, tmp_path: Path) -> None:
+    def test_a_rebuilt_library_changes_the_build(self, tmp_path: Path) -> None:
         """llama.cpp is in libllama.so, beside a small program."""
         program = self.made(tmp_path / "bin")
         library = tmp_path / "bin" / "libllama.so.0"
@@ -83,14 +83,14 @@ class TestEnvironments:
         assert build_of(self.package(tmp_path / "venv")) == before
         assert build_of(self.package(tmp_path / "venv", "vllm/engine.py,sha256=bb,9")) != before
 
-    def test_what_is_only_linked_is_known_by_its_checkout(self, tmp_path: Path, source: Path) -> None:
+    def test_an_editable_package_is_identified_by_its_checkout(self, tmp_path: Path, source: Path) -> None:
         program = self.package(tmp_path / "venv", "", f'{{"url": "file://{source}", "dir_info": {{"editable": true}}}}')
         before = build_of(program)
         assert before["sources"] == {"vllm": checkout(source)}
         (source / "engine.py").write_text("FAST = False")
         assert build_of(program) != before
 
-    def test_what_is_linked_to_no_checkout_is_never_the_same(self, tmp_path: Path) -> None:
+    def test_an_editable_package_outside_a_checkout_is_never_equal(self, tmp_path: Path) -> None:
         url = f'{{"url": "file://{tmp_path}", "dir_info": {{"editable": true}}}}'
         program = self.package(tmp_path / "venv", "", url)
         assert build_of(program) != build_of(program)
@@ -151,5 +151,5 @@ class TestContainers:
 
 
 @pytest.mark.parametrize("deployment", [Deployment(url="http://127.0.0.1:1"), Deployment(ssh=Ssh("box"))])
-def test_of_a_server_elsewhere_nothing_is_known(deployment: Deployment) -> None:
+def test_a_remote_server_has_no_build(deployment: Deployment) -> None:
     assert small(url=deployment.url, ssh=deployment.ssh).build() == {}

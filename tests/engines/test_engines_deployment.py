@@ -1,4 +1,4 @@
-"""Where an engine runs: what contradicts itself is found before anything starts, and no secret may be shown."""
+"""Deployments: contradictory settings are refused before a launch, and secrets are hidden."""
 
 import socket
 from types import SimpleNamespace

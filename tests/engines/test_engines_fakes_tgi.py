@@ -1,4 +1,4 @@
-"""The fake of TGI against TGI's published schema, and against what its sources are known to do."""
+"""The fake of TGI against TGI's published schema and known behaviour."""
 
 import asyncio
 import json

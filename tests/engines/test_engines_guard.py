@@ -1,4 +1,4 @@
-"""The guard on its own, and under a harness that is killed: no exit of anybody leaves a process behind."""
+"""The guard alone, and under a harness that is killed: no process survives."""
 
 import os
 import random

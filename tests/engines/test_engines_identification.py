@@ -1,4 +1,4 @@
-"""A server that runs already says what it is: every adapter recognises its own, and nobody else's."""
+"""Identification of running servers: each adapter recognises only its own."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The launcher with real processes: ready means ready, every failure tells why, and nothing is left behind."""
+"""The launcher with real processes: readiness, errors with their cause, and no leftovers."""
 
 import asyncio
 import itertools

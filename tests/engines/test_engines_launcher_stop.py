@@ -1,4 +1,4 @@
-"""How the launcher's engines end: when they are asked to, when the harness or the guard goes, and always whole."""
+"""Ends of launched engines: on request, and when the harness or the guard dies."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Lack of memory is told apart from other ends: by the words of the log, or by the kernel's count."""
+"""Detection of out-of-memory ends, from the log or the kernel's counter."""
 
 from pathlib import Path
 

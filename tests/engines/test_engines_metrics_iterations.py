@@ -1,4 +1,4 @@
-"""TensorRT-LLM's draining page: told once, so added up here."""
+"""Reader of TensorRT-LLM's iteration statistics, which are sent only once."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def test_gauges_are_those_of_the_newest_iteration():
     assert set(frame) <= {*GAUGES, *COUNTERS}
 
 
-def test_what_each_iteration_did_is_added_up_over_all_pages():
+def test_event_counts_are_summed_over_all_pages():
     reader = IterationReader()
     reader.read(
         page(record(1, numDraftTokens=4, numAcceptedTokens=3, numPausedRequests=1), record(2, numDraftTokens=4))
@@ -54,7 +54,7 @@ def test_what_each_iteration_did_is_added_up_over_all_pages():
     assert frame["preemptions_total"] == 3
 
 
-def test_prefix_blocks_are_the_engines_own_sums_and_are_counted_as_tokens():
+def test_prefix_blocks_are_converted_to_tokens():
     reader = IterationReader()
     reader.read(page(record(1, reusedBlocks=1, missedBlocks=3)))
     frame = reader.read(page(record(2, reusedBlocks=1, missedBlocks=3), record(3, reusedBlocks=5, missedBlocks=3)))
@@ -62,7 +62,7 @@ def test_prefix_blocks_are_the_engines_own_sums_and_are_counted_as_tokens():
     assert frame["prefix_queries_tokens_total"] == 8 * 32
 
 
-def test_a_page_without_records_tells_no_gauge_and_forgets_no_sum():
+def test_an_empty_page_has_no_gauges_and_keeps_totals():
     reader = IterationReader()
     reader.read(page(record(1, numDraftTokens=4)))
     frame = reader.read(b"[]")
@@ -81,7 +81,7 @@ def test_the_slow_first_iterations_are_only_the_base_of_later_differences():
     assert (later["drafted_tokens_total"] or 0) - (base["drafted_tokens_total"] or 0) == 5
 
 
-def test_records_that_somebody_else_read_are_noticed():
+def test_records_lost_to_another_reader_are_counted():
     reader = IterationReader()
     reader.read(page(record(7), record(8)))
     assert reader.lost == 0, "what was before the first page is nobody's loss"
@@ -91,7 +91,7 @@ def test_records_that_somebody_else_read_are_noticed():
     assert reader.lost == 3, "numbers that begin again are another engine's"
 
 
-def test_what_an_engine_does_not_tell_is_absent():
+def test_values_that_the_engine_lacks_are_absent():
     assert IterationReader().read(b'[{"iter":1,"numActiveRequests":3}]') == {"running": 3}
     told = record(1)
     told["kvCacheStats"] = told["specDecodingStats"] = told["inflightBatchingStats"] = None
@@ -106,6 +106,6 @@ def test_what_an_engine_does_not_tell_is_absent():
 def test_a_page_that_is_no_list_of_records_is_refused_and_changes_nothing(body: bytes):
     reader = IterationReader()
     reader.read(page(record(1, numDraftTokens=4)))
-    with pytest.raises(ValueError, match="no list of iterations"):
+    with pytest.raises(ValueError, match="not a list of iterations"):
         reader.read(body)
     assert reader.read(b"[]")["drafted_tokens_total"] == 4

@@ -1,4 +1,4 @@
-"""Adapters by name: every mistake is one line that says what would have been right."""
+"""Adapters by name: each mistake is one line with a suggestion."""
 
 import asyncio
 import os

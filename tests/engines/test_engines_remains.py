@@ -1,4 +1,4 @@
-"""What an engine leaves when its guard is killed: found by its mark or its session, and nothing else is touched."""
+"""Killing of the processes of an engine whose guard was killed."""
 
 import os
 import subprocess

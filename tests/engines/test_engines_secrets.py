@@ -1,4 +1,4 @@
-"""Secrets: known by their names or because somebody said so, and replaced wherever something is written."""
+"""Secrets: registered by name or by value, and masked in all output."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Shared settings: one name each, spelt as each engine spells it, and refused in one line where it cannot."""
+"""Shared settings: their spelling for each engine, and refusals in one line."""
 
 import msgspec
 import pytest

@@ -18,7 +18,7 @@ from results.metrics import under_load
 from results.records import Verdict
 from results.run import Trial
 from tests.harness.pages import SOURCE, page_server
-from tests.harness.test_run import experiment, truth
+from tests.harness.test_run import make_experiment, truth
 
 TOKENS = 5
 """In each answer of that experiment."""
@@ -29,7 +29,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Callable[[str
 
     async def scene() -> None:
         async with truth() as url:
-            made = experiment(tmp_path, url, repeats=1, loads=[{"concurrency": 3}])
+            made = make_experiment(tmp_path, url, repeats=1, loads=[{"concurrency": 3}])
             await run_experiment(made, create_run(made, tmp_path / "runs"), PlainObserver(Console(quiet=True), made))
 
     with page_server(say) as server:

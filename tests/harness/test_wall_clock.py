@@ -12,7 +12,7 @@ from harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experim
 ROOT = Path(results.__file__).parents[1]
 EXPERIMENT = virtual_experiment(["a"], [{"concurrency": 2}], repeats=2, trial={"warm_up_s": 0.0, "duration_s": 2.0})
 DATES = {
-    "engines/environments/installing.py": "when an environment was made",
+    "engines/environments/installation.py": "when an environment was made",
     "harness/calibration/grid.py": "when a calibration was made",
     "harness/conduct/world.py": "when a run began and ended",
     "results/store.py": "the run's id",

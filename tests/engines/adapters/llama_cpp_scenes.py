@@ -1,4 +1,4 @@
-"""What tests of llama.cpp's adapters need: a model's folder, engines and launches of it, environments."""
+"""Helpers for tests of llama.cpp's adapters: a model folder, engines, launches and environments."""
 
 import sys
 from pathlib import Path

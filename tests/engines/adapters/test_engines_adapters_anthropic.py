@@ -1,4 +1,4 @@
-"""An address that speaks Anthropic's Messages: its key, its one option, and what it cannot."""
+"""Adapter of Anthropic's Messages API: key, options and notes."""
 
 import asyncio
 from typing import Any
@@ -63,7 +63,7 @@ def test_shared_settings_are_not_told_to_it() -> None:
     engine("anthropic", Model("m"), {}, EngineSpec(seed=1, dtype="float16"), SERVICE)
 
 
-def test_a_reader_is_told_what_its_figures_mean() -> None:
+def test_notes_explain_its_metrics() -> None:
     """Chunk gaps are not token gaps, and there is neither a forced length nor a seed."""
     notes = " ".join(made().notes)
     assert "compare figures per token" in notes

@@ -1,4 +1,4 @@
-"""llama-server's command line setting by setting, which file it is given, where it runs, and what it tells."""
+"""Adapter of llama-server: command line, choice of the GGUF file, deployment and description."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,7 @@ from engines.adapters.llama_cpp import LlamaCppEngine
 from engines.deployment import Container, Ssh
 from engines.dialects import LlamaCppDialect, LlamaCppNativeDialect
 from engines.errors import BadOption, EngineError, ModelNotFound, NotInstalled
-from engines.metrics.reading import reader_of
+from engines.metrics.readers import reader_of
 from tests.engines.adapters.llama_cpp_scenes import CANNOT, PROGRAM, environment, launch, made, model_in
 from tests.engines.fakes.llama_cpp import FakeLlamaServer
 from tests.engines.fakes.llama_cpp_flags import arguments, defaults
@@ -77,7 +77,7 @@ class TestLlamaServersCommandLine:
         arguments().parse_args(argv[1:])
         xllamacpp_server.parser().parse_args(argv[1:])
 
-    def test_no_setting_is_forgotten(self) -> None:
+    def test_all_settings_are_covered(self) -> None:
         assert {*SPEC, *CANNOT, "max_num_seqs"} == set(EngineSpec.__struct_fields__) == set(LlamaCppEngine.spellings)
         assert set(OPTIONS) == set(LlamaCppEngine.Options.__struct_fields__)
 
@@ -102,11 +102,11 @@ class TestLlamaServersCommandLine:
             ({"kv_cache_dtype": "fp8"}, "it knows auto, f32"),
             ({"enable_chunked_prefill": False}, "it knows True, not False"),
             ({"speculation": Speculation("medusa", 3)}, "it knows ngram, draft, eagle3, mtp, not 'medusa'"),
-            ({"speculation": Speculation("draft", 3)}, "draft needs the model that drafts, in speculation.model"),
+            ({"speculation": Speculation("draft", 3)}, "draft needs a draft model, in speculation.model"),
             ({"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, "not both"),
         ],
     )
-    def test_what_it_cannot_do_is_said_before_anything_starts(self, settings: dict[str, Any], why: str) -> None:
+    def test_unsupported_settings_are_refused_before_a_launch(self, settings: dict[str, Any], why: str) -> None:
         with pytest.raises(BadOption) as caught:
             check("llama_cpp", {}, EngineSpec(**settings), Deployment())
         assert why in str(caught.value)
@@ -158,7 +158,7 @@ class TestWhichFileIsServed:
         gguf_head(Path(model.path or "", "model-f16.gguf"), 1)
         assert launch(model, dtype="float16").argv[2].endswith("model-f16.gguf")
         assert launch(model, dtype="bfloat16").argv[2].endswith("model-bf16.gguf")
-        with pytest.raises(BadOption, match="holds several GGUF files: model-bf16"):
+        with pytest.raises(BadOption, match="has several GGUF files: model-bf16"):
             launch(model)
 
     def test_quantised_weights_beside_others_are_noted(self, model: Model) -> None:
@@ -169,7 +169,7 @@ class TestWhichFileIsServed:
         quantised = made(model)
         quantised.launch(9000)
         noted = set(quantised.notes) - set(plain.notes)
-        assert noted == {"it serves the quantised weights of model-q4.gguf; engines that read safetensors serve others"}
+        assert noted == {"it serves the quantised weights of model-q4.gguf; engines that read safetensors do not"}
 
     def test_a_folder_without_one_is_told_how_to_make_it(self, tmp_path: Path) -> None:
         for adapter in ("llama_cpp", "llama_cpp_python"):
@@ -219,7 +219,7 @@ class TestWhereItRuns:
         with pytest.raises(NotInstalled, match=rf"^{package} is not installed; run: bakeoff engines install {recipe}$"):
             launch(model, adapter, Deployment())
         other = environment(tmp_path / "venv", "something-else", "1")
-        with pytest.raises(NotInstalled, match=f"holds no {package}; run: bakeoff engines install {recipe}"):
+        with pytest.raises(NotInstalled, match=f"has no {package}; run: bakeoff engines install {recipe}"):
             launch(model, adapter, Deployment(environment=other))
 
     def test_the_usual_container_starts_it_by_itself(self, model: Model) -> None:

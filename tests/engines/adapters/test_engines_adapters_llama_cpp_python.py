@@ -1,4 +1,4 @@
-"""llama-cpp-python's command line setting by setting, and what its server would do untold."""
+"""Adapter of llama-cpp-python: command line and overridden defaults."""
 
 import asyncio
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_each_setting_is_its_flag(model: Model, name: str, given: tuple[Any, tup
     python_arguments().parse_args(argv[3:])
 
 
-def test_no_setting_is_forgotten() -> None:
+def test_all_settings_are_covered() -> None:
     assert {*PYTHON_SPEC, *CANNOT} == set(EngineSpec.__struct_fields__) == set(LlamaCppPythonEngine.spellings)
 
 
@@ -87,7 +87,7 @@ def test_it_is_ready_when_it_names_its_model_and_has_no_metrics(model: Model) ->
         ({"kv_cache_dtype": "fp8"}, "it knows auto, f32"),
     ],
 )
-def test_what_it_cannot_do_is_said_before_anything_starts(settings: dict[str, Any], why: str) -> None:
+def test_unsupported_settings_are_refused_before_a_launch(settings: dict[str, Any], why: str) -> None:
     with pytest.raises(BadOption) as caught:
         check("llama_cpp_python", {}, EngineSpec(**settings), Deployment())
     assert why in str(caught.value)

@@ -1,4 +1,4 @@
-"""An address: nothing is launched, and the key is held but never told."""
+"""Adapter of running OpenAI-compatible servers: dialect, notes and secrecy of the key."""
 
 import asyncio
 import copy
@@ -111,7 +111,7 @@ def test_routes_that_it_does_not_have_are_refused() -> None:
         (ELSEWHERE, {"api": "responses"}, ("figures per token", "its tokens are not counted", "template come on top")),
     ],
 )
-def test_a_reader_is_told_what_its_figures_mean(url: str, options: dict[str, object], told: tuple[str, ...]) -> None:
+def test_notes_explain_its_metrics(url: str, options: dict[str, object], told: tuple[str, ...]) -> None:
     notes = engine("openai", Model("m"), options, deployment=Deployment(url=url)).notes
     assert len(notes) == len(told)
     assert all(part in note for part, note in zip(told, notes, strict=True))

@@ -1,4 +1,4 @@
-"""The reference engine's command line, setting by setting."""
+"""Adapter of the reference engine: command line."""
 
 import asyncio
 import importlib.util

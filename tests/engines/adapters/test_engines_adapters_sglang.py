@@ -1,4 +1,4 @@
-"""SGLang's command line setting by setting, parsed as its server would, and what it is asked beside the load."""
+"""Adapter of SGLang: command line against the server's parser, and requests outside the load."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,7 @@ from engines.adapters.sglang import METRICS, SglangEngine, SglangOptions
 from engines.deployment import Container, Ssh
 from engines.dialects import SglangDialect, SglangNativeDialect
 from engines.errors import BadOption, NotInstalled
-from engines.metrics.reading import reader_of
+from engines.metrics.readers import reader_of
 from tests.engines.fakes.sglang import FakeSglang
 from tests.engines.fakes.sglang_flags import arguments
 from tests.engines.fakes.stage import Script, running
@@ -94,7 +94,7 @@ def test_each_setting_is_one_flag_that_the_server_knows(name: str, given: tuple[
     arguments().parse_args(argv[2:])
 
 
-def test_no_setting_is_forgotten() -> None:
+def test_all_settings_are_covered() -> None:
     assert set(SPEC) == set(EngineSpec.__struct_fields__) == set(SglangEngine.spellings)
     assert set(OPTIONS) == set(SglangOptions.__struct_fields__)
 
@@ -127,7 +127,7 @@ def test_speculation_is_a_chain_whose_width_counts_the_token_that_is_certain(
         (Speculation("eagle3", 2), "eagle3 needs the folder of a draft model"),
     ],
 )
-def test_what_it_cannot_do_is_refused_before_anything_is_looked_for(spec: Speculation, message: str) -> None:
+def test_unsupported_settings_are_refused_before_any_lookup(spec: Speculation, message: str) -> None:
     with pytest.raises(BadOption, match="engine 'sglang' cannot be told speculation") as caught:
         check("sglang", {}, EngineSpec(speculation=spec), Deployment())
     assert message in str(caught.value)

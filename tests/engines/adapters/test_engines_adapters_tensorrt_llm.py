@@ -1,4 +1,4 @@
-"""trtllm-serve's command line and YAML file, setting by setting; where it is observed; what a reader is told."""
+"""Adapter of trtllm-serve: command line, configuration file, metrics and notes."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from engines.adapters.tensorrt_llm import REQUEST_METRICS, TensorRtLlmEngine, Te
 from engines.deployment import Container, Ssh
 from engines.errors import BadOption, ModelNotFound, NotInstalled
 from engines.metrics import DrainedIterations
-from engines.metrics.reading import reader_of
+from engines.metrics.readers import reader_of
 from tests.engines.fakes.stage import running
 from tests.engines.fakes.tensorrt_llm import TensorRtLlmFake
 
@@ -111,13 +111,13 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("setting", "why"),
         [
-            ({"dtype": "bfloat16"}, "dtype: the checkpoint decides it, which knows auto, not 'bfloat16'"),
-            ({"quantization": "fp8"}, "quantization: it comes from the checkpoint"),
-            ({"seed": 1}, "seed: it has no seed of its own"),
+            ({"dtype": "bfloat16"}, "dtype: the checkpoint sets it; use auto, not 'bfloat16'"),
+            ({"quantization": "fp8"}, "quantization: the checkpoint sets it"),
+            ({"seed": 1}, "seed: it has no engine-wide seed"),
             ({"kv_cache_dtype": "q8_0"}, "kv_cache_dtype: it knows auto, fp8, nvfp4, not 'q8_0'"),
         ],
     )
-    def test_what_it_cannot_be_told_is_refused(self, setting: dict[str, Any], why: str) -> None:
+    def test_unsupported_settings_are_refused(self, setting: dict[str, Any], why: str) -> None:
         with pytest.raises(BadOption, match=why):
             made(EngineSpec(**setting))
 
@@ -162,15 +162,16 @@ class TestFile:
     def test_nothing_is_said_twice(self, spec: EngineSpec, config: dict[str, Any], named: str) -> None:
         with pytest.raises(BadOption) as caught:
             made(spec, config=config)
-        wanted = f"engine 'tensorrt_llm': config.{named} is said elsewhere already; say it once"
+        wanted = f"engine 'tensorrt_llm': config.{named} is set elsewhere, too; set it once"
         assert str(caught.value) == wanted
 
     def test_a_flag_among_the_raw_words_counts_too(self) -> None:
         deployment = Deployment(program=PROGRAM, args=["--max_batch_size=8"])
-        with pytest.raises(BadOption, match=r"config\.max_batch_size is said elsewhere"):
+        with pytest.raises(BadOption, match=r"config\.max_batch_size is set elsewhere"):
             made(deployment=deployment, config={"max_batch_size": 4})
         with pytest.raises(
-            BadOption, match="enable_iter_perf_stats stands in a file beside that of --config; use the option config"
+            BadOption,
+            match="enable_iter_perf_stats needs a configuration file besides that of --config; use",
         ):
             made(deployment=Deployment(program=PROGRAM, args=["--config", "own.yml"]))
 
@@ -217,7 +218,7 @@ class TestPlaces:
         quiet = launch(deployment=Deployment(container=container), enable_iter_perf_stats=False)
         assert not any("config" in word for word in quiet.argv)
 
-    def test_over_ssh_only_flags_are_told(self) -> None:
+    def test_over_ssh_only_flags_are_possible(self) -> None:
         deployment = Deployment(ssh=Ssh("gpu", model_path="/data/smol"))
         found = launch(EngineSpec(max_num_seqs=8), deployment)
         assert found.files == {}
@@ -226,8 +227,8 @@ class TestPlaces:
         assert found.argv[-1].endswith(told)
         with pytest.raises(BadOption) as caught:
             made(EngineSpec(kv_cache_dtype="fp8"), deployment)
-        wanted = "engine 'tensorrt_llm': kv_cache_config.dtype stands in a file, which ssh does not carry"
-        assert str(caught.value) == f"{wanted}; leave it out, or name a file there in args: --config PATH"
+        wanted = "engine 'tensorrt_llm': kv_cache_config.dtype needs a configuration file, which is not copied over ssh"
+        assert str(caught.value) == f"{wanted}; leave it out, or name a file on that host in args: --config PATH"
 
     def test_at_an_address_nothing_is_started(self) -> None:
         engine = made(deployment=THERE)
@@ -296,31 +297,31 @@ class TestObservation:
 
 
 class TestNotes:
-    def test_block_reuse_is_told_unless_it_is_off(self) -> None:
-        note = "block reuse is on and no call empties it: only prompts in new words keep a trial cold"
+    def test_notes_mention_block_reuse_unless_it_is_off(self) -> None:
+        note = "block reuse is on and no call empties it: only prompts with new text keep a trial cold"
         assert note in made().notes
         assert note in made(EngineSpec(enable_prefix_caching=True)).notes
         assert note not in made(EngineSpec(enable_prefix_caching=False)).notes
 
-    def test_chunked_prefill_that_nobody_decided_is_told(self) -> None:
+    def test_notes_mention_chunked_prefill_unless_it_is_set(self) -> None:
         note = "chunked prefill is off unless enable_chunked_prefill says so; vLLM has it on"
         assert note in made().notes
         assert note not in made(EngineSpec(enable_chunked_prefill=True)).notes
         assert note not in made(EngineSpec(enable_chunked_prefill=False)).notes
 
-    def test_what_the_share_of_memory_is_of_is_told_with_it(self) -> None:
-        note = "memory_fraction is of the GPU memory that is free once the model is loaded; vLLM's is of all of it"
+    def test_notes_explain_memory_fraction(self) -> None:
+        note = "memory_fraction is of the GPU memory that is free after loading the model; vLLM's is of the total"
         assert note in made(EngineSpec(memory_fraction=0.8)).notes
         assert note not in made().notes
 
-    def test_that_its_statistics_are_work_and_are_taken_is_told(self) -> None:
-        note = "it collects statistics of every iteration, which is work; reading takes them away, so nobody else may"
+    def test_notes_mention_the_cost_of_statistics(self) -> None:
+        note = "it collects statistics of every iteration, which costs work; only one reader gets them"
         assert note in made().notes
         assert note not in made(enable_iter_perf_stats=False).notes
 
-    def test_late_cancelling_is_told(self) -> None:
+    def test_notes_mention_late_cancellation(self) -> None:
         assert "it looks once a second whether a client has hung up, and decodes on until then" in made().notes
 
-    def test_at_an_address_it_is_told_that_nobody_here_knows(self) -> None:
+    def test_notes_on_a_running_server(self) -> None:
         first = made(deployment=THERE).notes[0]
-        assert first.startswith("it runs already: block reuse, chunked prefill and its share of memory are as somebody")
+        assert first.startswith("it runs already: block reuse, chunked prefill and memory fraction are as it was")

@@ -1,4 +1,4 @@
-"""TGI's command line, setting by setting, against the launcher's own flags; and what it tells of itself."""
+"""Adapter of TGI: command line against the launcher's flags, deployment and description."""
 
 import asyncio
 import shutil
@@ -124,13 +124,13 @@ class TestCommandLine:
             ({"kv_cache_dtype": "q8_0"}, "kv_cache_dtype: it knows auto, fp8, "),
             ({"quantization": "q4_0"}, "quantization: it knows awq, "),
             ({"max_model_len": 1}, "max_model_len: a prompt and its answer need 2"),
-            ({"pipeline_parallel_size": 2}, "pipeline_parallel_size: it splits tensors only"),
-            ({"seed": 1}, "seed: it has a seed for each request only"),
+            ({"pipeline_parallel_size": 2}, "pipeline_parallel_size: it has tensor parallelism only"),
+            ({"seed": 1}, "seed: it has seeds per request only"),
             ({"speculation": Speculation("draft", 3, "/m")}, "speculation: it knows ngram, and medusa"),
             ({"speculation": Speculation("ngram", 3, "/m")}, "speculation: it takes no second model"),
         ],
     )
-    def test_what_it_cannot_do_is_refused_in_one_line(self, spec: dict[str, Any], why: str) -> None:
+    def test_unsupported_settings_are_refused_in_one_line(self, spec: dict[str, Any], why: str) -> None:
         with pytest.raises(BadOption) as caught:
             made(EngineSpec(**spec))
         assert str(caught.value).startswith(f"engine 'tgi' cannot be told {why}")
@@ -151,7 +151,7 @@ class TestPlaces:
 
     def test_where_it_is_not_the_ways_out_are_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(shutil, "which", lambda name: None)
-        with pytest.raises(NotInstalled, match="not on PATH; no package brings it: use a container, or give its url"):
+        with pytest.raises(NotInstalled, match="not on PATH, and no package has it; use a container, or give its url"):
             launch(deployment=Deployment())
 
     def test_a_containers_entry_point_is_the_launcher(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +191,7 @@ def test_the_option_says_which_routes() -> None:
     assert "--api" not in launch(api="openai").argv
 
 
-def test_a_reader_is_told_what_its_figures_mean() -> None:
+def test_notes_explain_its_metrics() -> None:
     notes = " ".join(made().notes)
     assert "compare figures per token" in notes
     assert "more than 1,024 tokens" in notes

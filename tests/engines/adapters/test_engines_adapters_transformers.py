@@ -1,4 +1,4 @@
-"""``transformers serve``'s command line, setting by setting."""
+"""Adapter of ``transformers serve``: command line."""
 
 import asyncio
 from pathlib import Path
@@ -62,7 +62,7 @@ def test_each_setting_is_one_flag(venv: Path, settings: dict[str, object], flags
 
 
 @pytest.mark.parametrize("settings", [{"max_num_seqs": 8}, {"tensor_parallel_size": 2}, {"quantization": "awq"}])
-def test_what_it_cannot_be_told_is_refused(settings: dict[str, object]) -> None:
+def test_unsupported_settings_are_refused(settings: dict[str, object]) -> None:
     with pytest.raises(BadOption, match=f"engine 'transformers' cannot be told {next(iter(settings))}: "):
         made(**settings)
 

@@ -1,4 +1,4 @@
-"""Triton: started only where something is named that starts it; what its models are told stands in their repository."""
+"""Adapter of Triton: launch on a model repository, metrics and notes."""
 
 import asyncio
 from pathlib import Path
@@ -12,7 +12,7 @@ from engines.adapters.triton import TritonEngine, TritonOptions
 from engines.deployment import Container, Ssh
 from engines.errors import BadOption, ModelNotFound, PortInUse
 from engines.metrics import Prometheus
-from engines.metrics.reading import reader_of
+from engines.metrics.readers import reader_of
 from tests.engines.fakes.stage import running
 from tests.engines.fakes.triton import TritonFake, metrics_page
 
@@ -83,17 +83,17 @@ class TestLaunch:
     def test_nothing_is_looked_for(self) -> None:
         with pytest.raises(BadOption) as caught:
             made(Deployment(), model_repository="/repo")
-        wanted = "engine 'triton' is started by a program, container or ssh; name one, or give url"
+        wanted = "engine 'triton' needs a way to start; set program, container or ssh, or give url"
         assert str(caught.value) == wanted
-        with pytest.raises(BadOption, match=r"is started on a model repository; set options\.model_repository"):
+        with pytest.raises(BadOption, match=r"starts on a model repository; set options\.model_repository"):
             made(PROGRAM)
-        with pytest.raises(ModelNotFound, match=r"/no/repo is no folder; set options\.model_repository"):
+        with pytest.raises(ModelNotFound, match=r"/no/repo is not a folder; set options\.model_repository"):
             made(PROGRAM, model_repository="/no/repo").launch(9000)
 
     def test_what_its_repository_says_it_cannot_be_told(self, tmp_path: Path) -> None:
         with pytest.raises(BadOption) as caught:
             made(PROGRAM, EngineSpec(max_num_seqs=8), model_repository=str(tmp_path))
-        wanted = "max_num_seqs: the model repository says it (max_batch_size); leave it out for this engine"
+        wanted = "max_num_seqs: the model repository sets it (max_batch_size); leave it out for this engine"
         assert str(caught.value) == f"engine 'triton' cannot be told {wanted}"
         assert set(TritonEngine.spellings) == set(EngineSpec.__struct_fields__)
 
@@ -133,7 +133,7 @@ class TestAddress:
         assert asyncio.run(ask()) == {"version": "2.62.0", "model_config": config}
         assert asyncio.run(made().describe(attached("http://127.0.0.1:9"))) == {}
 
-    def test_a_reader_is_told_what_the_stream_does_not_tell(self) -> None:
+    def test_notes_list_what_the_stream_lacks(self) -> None:
         notes = made().notes
         assert (
             "it tells neither counts nor ids of tokens: they are counted by the model's tokenizer, chunk by chunk"

@@ -1,4 +1,4 @@
-"""vLLM's command line setting by setting, what it is asked beside the load, and what of its answers is kept."""
+"""Adapter of vLLM: command line, requests outside the load, and description."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from engines.adapters.vllm import METRICS, VllmEngine, VllmOptions
 from engines.deployment import Container, Ssh
 from engines.dialects import VllmDialect
 from engines.errors import BadOption, NotInstalled
-from engines.metrics.reading import reader_of
+from engines.metrics.readers import reader_of
 from engines.metrics.source import COUNTERS, GAUGES, HISTOGRAMS
 
 CAPTURES = Path(__file__).parents[3].parent / "shared/protocols/specs/captures"
@@ -120,7 +120,7 @@ def test_each_setting_is_one_flag(gpu: Deployment, name: str, given: tuple[Any, 
     assert launch(gpu, **{name: value}).argv[3:] == (*WHERE, *FIXED, *flags)
 
 
-def test_no_setting_is_forgotten() -> None:
+def test_all_settings_are_covered() -> None:
     assert set(SPEC) == set(EngineSpec.__struct_fields__) == set(VllmEngine.spellings)
     assert set(OPTIONS) == set(VllmOptions.__struct_fields__)
 
@@ -149,7 +149,7 @@ def test_speculation_is_told_as_json(gpu: Deployment, wanted: Speculation, confi
         (EngineSpec(dtype="int4"), "it knows auto, float32, bfloat16, float16, not 'int4'"),
     ],
 )  # fmt: skip
-def test_what_it_cannot_do_is_refused_before_anything_is_looked_for(spec: EngineSpec, message: str) -> None:
+def test_unsupported_settings_are_refused_before_any_lookup(spec: EngineSpec, message: str) -> None:
     with pytest.raises(BadOption, match="engine 'vllm' cannot be told") as caught:
         check("vllm", {}, spec, Deployment())
     assert message in str(caught.value)

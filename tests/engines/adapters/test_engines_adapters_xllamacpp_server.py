@@ -1,4 +1,4 @@
-"""The script that stands for llama-server: its flags against the parameters of package xllamacpp, made up here."""
+"""Command line of the xllamacpp server against a fake of the package's parameters."""
 
 import enum
 import itertools

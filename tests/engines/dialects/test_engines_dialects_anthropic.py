@@ -1,4 +1,4 @@
-"""Anthropic's Messages: requests to the byte, usage that comes in parts, every kind of event, and its errors."""
+"""Dialect of Anthropic's Messages API: exact requests, usage in parts, all events and errors."""
 
 import itertools
 import json
@@ -77,7 +77,7 @@ def decode(*reads: bytes) -> list[Event]:
 
 
 class TestRequests:
-    def test_what_the_system_says_goes_beside_the_messages(self) -> None:
+    def test_system_messages_go_into_their_own_field(self) -> None:
         request = AnthropicDialect().request(CHAT, "claude")
         assert request.path == "/v1/messages"
         assert request.headers == {
@@ -103,7 +103,7 @@ class TestRequests:
         assert body["messages"] == [{"role": "user", "content": "The capital of"}]
         assert "system" not in body
 
-    def test_several_words_of_the_system_are_one_text(self) -> None:
+    def test_system_messages_are_joined(self) -> None:
         said = (Message("system", "One."), Message("user", "Hi"), Message("system", "Two."))
         body = json.loads(AnthropicDialect().request(Turn(5, 4, messages=said), "m").body)
         assert body["system"] == "One.\n\nTwo."
@@ -141,7 +141,7 @@ class TestEvents:
         for cut in range(len(WHOLE)):
             assert decode(WHOLE[:cut], WHOLE[cut:]) == WHOLE_EVENTS
 
-    def test_pings_and_what_nobody_knows_are_nothing(self) -> None:
+    def test_pings_and_unknown_events_are_ignored(self) -> None:
         assert decode(stream({"type": "ping"}, {"type": "novelty", "text": "?"}, {"type": ""})) == []
 
     def test_the_first_events_count_of_output_is_not_added(self) -> None:
@@ -200,12 +200,12 @@ class TestEvents:
         assert decode(stream({"type": "error", "error": error, "request_id": "r"})) == [StreamFault(message)]
 
     @given(data=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
-    def test_random_bytes_never_raise(self, data: bytes) -> None:
+    def test_random_bytes_raise_nothing(self, data: bytes) -> None:
         assert all(isinstance(event, Event) for event in AnthropicDialect().reader().events(data))
         assert AnthropicDialect().refusal(500, data).startswith("HTTP 500: ")
 
     @pytest.mark.parametrize("data", [b"", b"[]", b'{"type":3}', b'{"delta":[]}', b"[DONE]", b"[" * 9999])
-    def test_garbage_is_a_fault_that_shows_it(self, data: bytes) -> None:
+    def test_invalid_data_is_a_fault_that_quotes_it(self, data: bytes) -> None:
         (fault,) = AnthropicDialect().reader().events(data)
         assert isinstance(fault, StreamFault)
         assert fault.message.startswith("not a chunk of this format (")

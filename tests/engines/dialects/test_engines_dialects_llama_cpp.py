@@ -1,4 +1,4 @@
-"""llama.cpp's dialects: bodies that leave nothing to defaults, streams read to the token, the recorded ones too."""
+"""llama.cpp's dialects: exact requests, and token counts of synthetic and recorded streams."""
 
 import json
 from pathlib import Path
@@ -216,7 +216,7 @@ class TestNativeStream:
         assert events[:3] == [TokenDelta(" a", (9,)), TokenDelta("🇫", tokens=3), TokenDelta("b", (10,))]
         assert events[-1] == Usage(5, 5, 2, in_choice=True)
 
-    def test_half_a_character_at_the_end_is_a_token_too(self) -> None:
+    def test_an_incomplete_character_at_the_end_is_a_token(self) -> None:
         assert read(NATIVE, native("a", [9], 1), last(2))[:2] == [TokenDelta("a", (9,)), TokenDelta("", tokens=1)]
 
     def test_a_token_without_text_is_a_token(self) -> None:
@@ -281,7 +281,7 @@ class TestOpenAiStream:
                                             "completion_probabilities", "prompt_progress", "tokens_predicted"]),
                            st.none() | st.booleans() | st.integers() | st.text(max_size=3)
                            | st.lists(st.integers() | st.none(), max_size=2)))  # fmt: skip
-    def test_garbage_is_an_event_and_never_an_exception(self, payload: dict[str, object]) -> None:
+    def test_invalid_data_is_an_event_not_an_exception(self, payload: dict[str, object]) -> None:
         for dialect in (NATIVE, OPENAI, PYTHON):
             data = json.dumps(payload).encode()
             assert isinstance(dialect.reader().events(data), list)

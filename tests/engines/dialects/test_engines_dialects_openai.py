@@ -1,4 +1,4 @@
-"""The OpenAI format as engines speak it: requests to the byte, every known kind of chunk, and every kind of garbage."""
+"""The OpenAI format: exact requests, all kinds of chunks, and invalid data."""
 
 import itertools
 import json
@@ -194,7 +194,7 @@ class TestGarbage:
             b'{"error":"\\ud800"}', b"[" * 100_000, b'{"error":' + b"[" * 100_000, b'{"error":1e999}',
         ],
     )  # fmt: skip
-    def test_garbage_is_a_fault_that_shows_it(self, data: bytes) -> None:
+    def test_invalid_data_is_a_fault_that_quotes_it(self, data: bytes) -> None:
         (fault,) = OpenAiDialect().events(data)
         assert isinstance(fault, StreamFault)
         assert fault.message.startswith("not a chunk of this format (")
@@ -203,7 +203,7 @@ class TestGarbage:
 
     @pytest.mark.parametrize("dialect", DIALECTS)
     @given(data=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
-    def test_random_bytes_never_raise(self, dialect: OpenAiDialect, data: bytes) -> None:
+    def test_random_bytes_raise_nothing(self, dialect: OpenAiDialect, data: bytes) -> None:
         found = dialect.events(data)
         assert all(isinstance(event, Event) for event in found)
         assert dialect.refusal(500, data).startswith("HTTP 500: ")

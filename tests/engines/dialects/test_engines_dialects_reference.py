@@ -1,4 +1,4 @@
-"""The reference engine's requests: forced length, ids with every chunk."""
+"""Dialect of the reference engine: forced length and token ids."""
 
 import json
 

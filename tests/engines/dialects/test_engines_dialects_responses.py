@@ -1,4 +1,4 @@
-"""OpenAI's Responses, and the service's own way with chat: requests to the byte, every kind of event."""
+"""Dialects of the Responses API and of OpenAI's service: exact requests and all events."""
 
 import json
 from pathlib import Path
@@ -128,7 +128,7 @@ class TestEvents:
             (data("error", error={"message": "boom", "code": 1}), "boom"),
             ({"error": "CUDA out of memory"}, "CUDA out of memory"),
             (data("response.failed", response={"status": "failed", "error": {"code": "x", "message": "boom"}}), "boom"),
-            (data("response.failed", response={"status": "failed"}), "the server says that the response failed"),
+            (data("response.failed", response={"status": "failed"}), "the server reports a failed response"),
         ],
     )
     def test_failures_under_status_200_are_faults(self, event: dict, message: str) -> None:
@@ -141,7 +141,7 @@ class TestEvents:
         assert ResponsesDialect().reader().events(b"[DONE]") == []
 
     @given(garbage=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
-    def test_random_bytes_never_raise(self, garbage: bytes) -> None:
+    def test_random_bytes_raise_nothing(self, garbage: bytes) -> None:
         for dialect in (ResponsesDialect(), OpenAiServiceDialect()):
             assert all(isinstance(event, Event) for event in dialect.reader().events(garbage))
             assert dialect.refusal(500, garbage).startswith("HTTP 500: ")
@@ -151,21 +151,21 @@ class TestEvents:
         assert ResponsesDialect().refusal(429, body) == "HTTP 429: Rate limit reached"
 
 
-class TestHiddenThoughts:
+class TestHiddenReasoning:
     """They are counted but come in no chunk: spread over the chunks they would look like a faster pace."""
 
-    def test_responses_do_not_count_what_was_never_shown(self) -> None:
+    def test_responses_do_not_count_hidden_reasoning(self) -> None:
         found = decode(ResponsesDialect(), said("Hi"), ended("completed", "completed", reasoning=5))
         assert found[-1] == Usage(9, 2, 4)
 
-    def test_responses_count_thoughts_that_were_shown(self) -> None:
+    def test_responses_count_visible_reasoning(self) -> None:
         events = (said("Hm", "reasoning_text"), said("Hi"), ended("completed", "completed", reasoning=5))
         assert decode(ResponsesDialect(), *events)[-1] == Usage(9, 7, 4)
 
     @pytest.mark.parametrize(
         ("deltas", "output"), [([{"content": "Hi"}], 2), ([{"reasoning_content": "Hm"}, {"content": "Hi"}], 7)]
     )
-    def test_so_do_chats_of_the_service(self, deltas: list[dict], output: int) -> None:
+    def test_service_chats_count_only_visible_reasoning(self, deltas: list[dict], output: int) -> None:
         usage = {"prompt_tokens": 9, "completion_tokens": 7, "completion_tokens_details": {"reasoning_tokens": 5}}
         chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
         assert decode(OpenAiServiceDialect(), *chunks, {"choices": [], "usage": usage})[-1] == Usage(9, output)

@@ -1,4 +1,4 @@
-"""SGLang's two dialects against its fake: what is asked, and streams whose events repeat all that was said."""
+"""SGLang's two dialects against its fake: requests, and streams of cumulative events."""
 
 import asyncio
 import json
@@ -186,13 +186,13 @@ def test_each_reader_begins_anew() -> None:
     assert read(dialect, content) == read(dialect, content)
 
 
-def test_an_event_that_says_nothing_new_is_no_token() -> None:
+def test_an_event_without_new_text_is_no_token() -> None:
     payload = state(" a", [1], 1) + state(" a", [1], 1) + state(" a b", [1, 2], 2, {"type": "length", "length": 2})
     events = [one for one in read(SglangNativeDialect(), payload) if not isinstance(one, Usage)]
     assert events == [TokenDelta(" a", (1,)), EmptyChunk(), TokenDelta(" b", (2,)), Finish("length")]
 
 
-def test_half_a_character_is_a_token_without_text() -> None:
+def test_an_incomplete_character_is_a_token_without_text() -> None:
     payload = state("", [240], 1) + state("🌍", [240, 159], 2)
     assert deltas(read(SglangNativeDialect(), payload)) == [TokenDelta("", (240,)), TokenDelta("🌍", (159,))]
 
@@ -230,7 +230,7 @@ def test_what_does_not_fit_is_refused_in_one_line(dialect: Dialect) -> None:
     assert dialect.refusal(status, content).startswith("HTTP 400: Requested token count exceeds the model's maximum")
 
 
-def test_an_aborted_answer_is_no_answer() -> None:
+def test_an_aborted_answer_is_a_fault() -> None:
     """A full queue, or somebody who aborts: HTTP 200 and a finish reason like any other."""
     aborted = {"type": "abort", "message": "The request queue is full.", "status_code": 503}
     record = decode_stream(stream([(10, state("", [], 0, aborted))]), SglangNativeDialect(), None)
@@ -254,7 +254,7 @@ def test_hits_of_the_prefix_cache_are_read() -> None:
 @pytest.mark.parametrize(
     "data", [b"\xff", b"[]", b'{"meta_info":7}', b"{", b'{"text":"a","meta_info":{"finish_reason":3}}']
 )
-def test_garbage_is_a_fault_and_never_an_exception(data: bytes) -> None:
+def test_invalid_data_is_a_fault_not_an_exception(data: bytes) -> None:
     for one in SglangNativeDialect().reader().events(data):
         assert isinstance(one, StreamFault)
 

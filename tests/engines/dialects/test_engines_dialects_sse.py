@@ -1,4 +1,4 @@
-"""The event-stream parser: however the network cuts the bytes, the events are the same."""
+"""Parser of server-sent events: the same events however the bytes are split."""
 
 import itertools
 

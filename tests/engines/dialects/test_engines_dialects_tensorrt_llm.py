@@ -1,4 +1,4 @@
-"""trtllm-serve refuses any field that it does not know, and breaks off without a word: both are pinned here."""
+"""Dialect of trtllm-serve: no unknown fields, and broken streams are failures."""
 
 import asyncio
 import json
@@ -209,7 +209,7 @@ class TestEnds:
     def test_an_answer_that_the_server_gave_up_is_a_failure(self) -> None:
         _, said = ask(TensorRtLlmFake(faults=["gives-up"]), COMPLETION)
         record = decoded(said)
-        assert (record.outcome, record.error) == (Outcome.STREAM_ERROR, "the server gave the request up (timeout)")
+        assert (record.outcome, record.error) == (Outcome.STREAM_ERROR, "the server abandoned the request (timeout)")
 
     def test_garbage_and_errors_in_the_stream_are_faults(self) -> None:
         assert events(b'data: {"object":"error","message":"no","code":500}\n\n') == [StreamFault("no")]

@@ -1,4 +1,4 @@
-"""transformers serve answers 422 to any field that it does not know: the request is pinned to the last one."""
+"""Dialect of ``transformers serve``: exact requests, since it refuses unknown fields."""
 
 import json
 

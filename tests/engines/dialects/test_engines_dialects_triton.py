@@ -1,4 +1,4 @@
-"""Triton's stream has no counts, no end mark and no finish reason; errors come under HTTP 200."""
+"""Triton's dialect: no token counts, end by closing, errors under HTTP 200."""
 
 import asyncio
 import json
@@ -116,7 +116,7 @@ class TestRequests:
         with pytest.raises(BadOption) as caught:
             TritonDialect().request(Turn(4, 3, messages=(Message("user", "Hi"),)), "ensemble")
         assert str(caught.value) == (
-            "Triton takes plain text and no chats; give [model] the tokenizer that writes them out"
+            "Triton takes plain text and no chats; set tokenizer in [model] to render chats as text"
         )
 
     def test_log_probabilities_change_nothing(self) -> None:
@@ -145,7 +145,7 @@ class TestStreams:
         assert events(said(" a", " a b"), cumulative=True) == [TokenDelta(" a"), TokenDelta(" b")]
         assert events(said(" a", " a"), "llm-api", cumulative=False) == [TokenDelta(" a"), TokenDelta(" a")]
 
-    def test_half_a_character_waits_for_its_other_half(self) -> None:
+    def test_an_incomplete_character_waits_for_its_rest(self) -> None:
         whole = said("caf\N{REPLACEMENT CHARACTER}", "café", finish_reason="None")
         assert events(whole, "llm-api") == [TokenDelta("caf"), TokenDelta("é")]
 
@@ -208,7 +208,7 @@ class TestEnds:
 
     def test_an_answer_that_the_engine_gave_up_is_a_failure(self) -> None:
         record = decoded(said(" a", finish_reason="cancelled"), "llm-api")
-        assert (record.outcome, record.error) == (Outcome.STREAM_ERROR, "the server gave the request up (cancelled)")
+        assert (record.outcome, record.error) == (Outcome.STREAM_ERROR, "the server abandoned the request (cancelled)")
 
     def test_a_refusal_before_inference_is_told_in_one_line(self) -> None:
         status, whole = ask(TritonFake(faults=["full"]))
@@ -219,6 +219,6 @@ class TestEnds:
     @pytest.mark.parametrize(
         "data", [b"{", b"[]", b"{}", b'{"text_output":7}', b"[" * 100_000, b'{"text_output":"\xff"}']
     )
-    def test_garbage_is_a_fault_and_never_an_exception(self, data: bytes) -> None:
+    def test_invalid_data_is_a_fault_not_an_exception(self, data: bytes) -> None:
         (fault,) = TritonDialect().reader().events(data)
         assert isinstance(fault, StreamFault)

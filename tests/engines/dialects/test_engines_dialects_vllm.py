@@ -1,4 +1,4 @@
-"""vLLM's dialect: bodies that its schema knows, and streams read to the token, the recorded ones too."""
+"""vLLM's dialect: requests against its schema, and token counts of fake and recorded streams."""
 
 import json
 from collections.abc import Sequence

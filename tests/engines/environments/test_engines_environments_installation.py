@@ -1,4 +1,4 @@
-"""Real venvs and a real pip, which sees a folder of tiny packages and nothing else."""
+"""Installation of environments with real venvs and a pip that sees only tiny packages."""
 
 import fcntl
 import os
@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engines.environments import RECIPES, Environment, find, install, installed, installing
-from engines.environments.finding import MARKER, environments_folder, record
-from engines.environments.installing import LOG, is_current
+from engines.environments import RECIPES, Environment, find, install, installation, installed
+from engines.environments.installation import LOG, is_current
+from engines.environments.lookup import MARKER, environments_folder, record
 from engines.errors import InstallFailed, NotInstalled
 from tests.engines.environments.tiny_packages import (
     QUICK_VENV,
@@ -37,7 +37,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     only_from(folder, tmp_path / "cache", monkeypatch)
     (tmp_path / "quick_venv.py").write_text(QUICK_VENV)
-    monkeypatch.setattr(installing, "_VENV", (sys.executable, str(tmp_path / "quick_venv.py")))
+    monkeypatch.setattr(installation, "_VENV", (sys.executable, str(tmp_path / "quick_venv.py")))
     return folder
 
 
@@ -169,8 +169,8 @@ def test_an_unknown_recipe_names_the_nearest() -> None:
 
 INSTALLER = """
 import sys
-from engines.environments import RECIPES, Recipe, install, installing
-installing._VENV = (sys.executable, sys.argv[1])
+from engines.environments import RECIPES, Recipe, install, installation
+installation._VENV = (sys.executable, sys.argv[1])
 RECIPES["tiny"] = Recipe("tiny", "tiny", (("endless==1.0",),), "endless")
 install("tiny", lambda words, seconds: None)
 """

@@ -1,4 +1,4 @@
-"""From a page to the frame: sums, shares, units, and what the adapters' tables find on pages of their engines."""
+"""Readers of metrics pages: sums, means, units, and the adapters' mappings."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from engines.adapters.reference import ReferenceEngine
 from engines.adapters.sglang import METRICS as SGLANG
 from engines.adapters.vllm import METRICS as VLLM
 from engines.metrics import DrainedIterations, Histogram, Prometheus, Series
-from engines.metrics.reading import Frame, PrometheusReader, reader_of
+from engines.metrics.readers import Frame, PrometheusReader, reader_of
 from engines.metrics.source import COUNTERS, GAUGES, HISTOGRAMS
 
 CAPTURES = Path(__file__).parents[4] / "shared" / "protocols" / "specs" / "captures"
@@ -25,13 +25,13 @@ def recorded(name: str, source: Prometheus) -> Frame:
     return reader_of(source).read((CAPTURES / name).read_bytes().split(b"\n\n", 2)[2])
 
 
-def test_several_series_of_one_number_are_added_up():
+def test_series_of_one_value_are_summed():
     page = 'a{rank="0"} 2\na{rank="1"} 3\nb 10\n'
     assert read(page, prompt_tokens_total=(Series("a"), Series("b"))) == {"prompt_tokens_total": 15.0}
     assert read(page, running=(Series("a", {"rank": "1"}),)) == {"running": 3.0}
 
 
-def test_of_a_share_the_mean_is_taken():
+def test_shares_are_averaged():
     page = 'use{engine="0"} 50\nuse{engine="1"} 100\n'
     assert read(page, kv_usage_share=(Series("use", scale=0.01),)) == {"kv_usage_share": 0.75}
 
