@@ -163,8 +163,8 @@ def compare(
         ResultsError: a side cannot be read, or the two measure different things.
     """
     from results.comparison import compare_sides
+    from results.comparison_config import agreed
     from results.sides import select
-    from results.terms import agreed
 
     return compare_sides(select(a), select(b), agreed(metrics, primary, alpha, band))
 
@@ -192,9 +192,9 @@ def gate(
         ResultsError: a side cannot be read, is no evidence, or the two measure different things.
     """
     from results.baseline import baseline_of
+    from results.comparison_config import agreed
     from results.gate import judge
     from results.sides import select
-    from results.terms import agreed
 
     side = select(candidate)
     named = [baseline] if isinstance(baseline, str) else list(baseline)

@@ -162,16 +162,16 @@ class Run:
 
     @cached_property
     def declared(self) -> list[str]:
-        """What a reader must know: of the workload, of each engine, and of trials taken over from another run."""
+        """What a reader must know: notes of the workload and of each engine, and trials reused from another run."""
         engines = {
             f"{trial.record.engine}: {note}": None
             for trial in self.finished
             if trial.record.engine_description
             for note in trial.record.engine_description.notes
         }
-        adopted = Counter(trial.record.adopted_from for trial in self.finished if trial.record.adopted_from)
-        taken = [f"{count} trials were measured in the run {origin}" for origin, count in adopted.items()]
-        return [*self.manifest.notes, *engines, *taken]
+        origins = Counter(trial.record.reused_from for trial in self.finished if trial.record.reused_from)
+        reused = [f"{count} trials were measured in the run {origin}" for origin, count in origins.items()]
+        return [*self.manifest.notes, *engines, *reused]
 
     @cached_property
     def cells(self) -> list[Cell]:

@@ -22,8 +22,8 @@ from harness.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from results.comparison_config import ComparisonConfig
     from results.gate import GateVerdict
-    from results.terms import Terms
 
 File = Annotated[Path | None, cyclopts.Parameter()]
 Baselines = Annotated[list[str], cyclopts.Parameter(negative="")]
@@ -85,15 +85,15 @@ def gate(
     json
         Print the verdict as JSON on stdout.
     """
+    from results.comparison_config import agreed
     from results.errors import NoEvidence
-    from results.terms import agreed
 
-    terms = agreed(metric, primary, alpha, band)
+    config = agreed(metric, primary, alpha, band)
     try:
         verdict = (
-            _stored(baseline, candidate, terms)
+            _stored(baseline, candidate, config)
             if experiment is None
-            else _measured(experiment, _label(baseline), candidate, terms, repeats=repeats, out=out)
+            else _measured(experiment, _label(baseline), candidate, config, repeats=repeats, out=out)
         )
     except NoEvidence as error:
         sys.stderr.write(f"bakeoff: INVALID: {error}\n")
@@ -147,17 +147,17 @@ def _label(baseline: list[str]) -> str:
     return baseline[0]
 
 
-def _stored(baseline: list[str], candidate: str, terms: "Terms") -> "GateVerdict":
+def _stored(baseline: list[str], candidate: str, config: "ComparisonConfig") -> "GateVerdict":
     from results.baseline import baseline_of
     from results.gate import judge
     from results.sides import select
 
     side = select(candidate)
-    return judge(baseline_of(side, baseline), side, terms)
+    return judge(baseline_of(side, baseline), side, config)
 
 
 def _measured(
-    file: Path, baseline: str, candidate: str, terms: "Terms", *, repeats: int | None, out: Path
+    file: Path, baseline: str, candidate: str, config: "ComparisonConfig", *, repeats: int | None, out: Path
 ) -> "GateVerdict | None":
     """The verdict of a run that is made for it; None where it was interrupted.
 
@@ -173,7 +173,7 @@ def _measured(
 
     experiment, a, b = gate_experiment(load_experiment(file), baseline, candidate, repeats)
     folder = create_run(experiment, out)
-    analyses = InterimAnalyses(folder, a, b, experiment.repeats, terms)
+    analyses = InterimAnalyses(folder, a, b, experiment.repeats, config)
     if run_into(folder, experiment, make_policy=gate_policy(analyses)):
         sys.stderr.write(f"interrupted: bakeoff report {folder.path} shows what there is\n")
         return None

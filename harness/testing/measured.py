@@ -8,14 +8,14 @@ from typing import Literal
 from harness.testing.one_line import OneLine
 from results import Run, Trial
 from results.baseline import baseline_of
+from results.comparison_config import agreed
 from results.gate import GateVerdict, Outcome, judge
-from results.objectives import missed, objectives
+from results.objectives import objectives, violated
 from results.records import Verdict
 from results.report.gate import doubt_texts, regression_texts
 from results.sides import only_side, side_of
 from results.statistics import ALPHA
-from results.terms import agreed
-from results.text.findings import miss_sentence
+from results.text.findings import violation_sentence
 
 NO_BASELINE = "none"
 """The baseline of whoever has none yet."""
@@ -50,20 +50,20 @@ class Measured:
         """Every valid trial of every cell meets every objective of a text such as ``ttft_p99<500ms,itl_p99<30ms``.
 
         Raises:
-            AssertionError: one does not; the message has a line for each miss.
+            AssertionError: one does not; the message has a line for each violation.
             NotComparable: the text is no list of objectives.
         """
         __tracebackhide__ = True
         with OneLine():
             wanted = objectives(text)
         valid = [trial for trial in self.results.finished if trial.record.verdict is Verdict.VALID]
-        misses = [(trial, missing) for trial in valid if (missing := missed(wanted, trial.metrics))]
-        failing = {_place(trial) for trial, _ in misses}
+        violations = [(trial, found) for trial in valid if (found := violated(wanted, trial.metrics))]
+        failing = {_place(trial) for trial, _ in violations}
         for place in {_place(trial): None for trial in valid}:
             self.said[place].append("SLO missed" if place in failing else "SLO met")
-        if misses:
-            lines = [f"  {_where(trial)}: {miss_sentence(miss)}" for trial, missing in misses for miss in missing]
-            raise AssertionError("\n".join([f"SLO missed by {len(misses)} of {len(valid)} valid trials", *lines]))
+        if violations:
+            lines = [f"  {_where(trial)}: {violation_sentence(one)}" for trial, found in violations for one in found]
+            raise AssertionError("\n".join([f"SLO missed by {len(violations)} of {len(valid)} valid trials", *lines]))
 
     def assert_no_regression(
         self,
@@ -104,9 +104,9 @@ class Measured:
             warnings.warn(NotHeld(f"{self.title}: no baseline, so no regression was looked for"), stacklevel=2)
             return
         with OneLine():
-            terms = agreed(metrics, primary, alpha, band)
+            config = agreed(metrics, primary, alpha, band)
             candidate = side_of(self.results, engine) if engine else only_side(self.results)
-            verdict = judge(baseline_of(candidate, texts, self.title), candidate, terms)
+            verdict = judge(baseline_of(candidate, texts, self.title), candidate, config)
         for place, said in self.said.items():
             if place[0] == candidate.engine:
                 said.append(verdict.outcome.value)

@@ -173,9 +173,9 @@ def last_event_ns(request: RequestRecord) -> int:
 
 def text_chunk_ns(request: RequestRecord) -> list[int]:
     """When each chunk arrived that had text, of whatever kind: what clients that do not read token ids see."""
-    if not request.silent_chunks:
+    if not request.textless_chunks:
         return request.chunk_ns
-    silent = set(request.silent_chunks)
+    silent = set(request.textless_chunks)
     return [t_ns for i, t_ns in enumerate(request.chunk_ns) if i not in silent]
 
 

@@ -59,7 +59,7 @@ def view(log: Log) -> View:
 
 def _token_ns(request: RequestRecord) -> list[int]:
     """One stamp per token: that of its chunk."""
-    silent = set(request.silent_chunks)
+    silent = set(request.textless_chunks)
     chunks = zip(request.chunk_ns, request.chunk_tokens, strict=True)
     return [t_ns for i, (t_ns, tokens) in enumerate(chunks) if i not in silent for _ in range(tokens)]
 

@@ -103,4 +103,4 @@ def test_what_was_interrupted_is_taken_up_again(tmp_path: Path):
     assert 0 < len(cut_off.finished) < len(whole.finished)
     resumed = run_in(Interrupted(), EXPERIMENT, tmp_path / "resumed", earlier=RunFolder.open(cut_off.path))
     assert resumed.status is RunStatus.COMPLETE
-    assert [bool(trial.record.adopted_from) for trial in resumed.finished] == [True, False]
+    assert [bool(trial.record.reused_from) for trial in resumed.finished] == [True, False]

@@ -56,7 +56,7 @@ def test_it_finds_the_slots_of_a_server_and_leaves_an_ordinary_run(tmp_path: Pat
     found = json.loads(told.out)
     (one,) = found["search"]["engines"]
     sure = [attempt for attempt in one["attempts"] if attempt["level"] != 6]
-    assert all(attempt["kept"] == (attempt["level"] <= 5) for attempt in sure), told.err
+    assert all(attempt["met"] == (attempt["level"] <= 5) for attempt in sure), told.err
     assert one["low"] <= 6
     assert one["high"] >= 5
     assert one["attempts"][0]["margin"] == pytest.approx(0.47, abs=0.01), "log of 160 over 100"

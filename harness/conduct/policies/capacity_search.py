@@ -12,7 +12,7 @@ from results.findings import Cause, FindingCode, is_against_engine
 from results.metrics import Absence, Value, trial_metrics
 from results.metrics.catalogue import QUANTILES
 from results.metrics.percentiles import required_count
-from results.objectives import Objective, least_margin, missed
+from results.objectives import Objective, least_margin, violated
 from results.records import TrialPlan, TrialRecord
 from results.run_log import LevelJudged, LevelsSkipped, RunLog, TrialPlanned
 from results.search import Attempt, Over, SearchConfig
@@ -28,21 +28,24 @@ TRIALS_OF_TURN = 4
 def attempt_of(record: TrialRecord, level: float, wanted: Sequence[Objective], metrics: Mapping[str, Value]) -> Attempt:
     """What a trial says of its level.
 
-    A trial that is INVALID because of its engine does not keep the objectives, nor one whose percentile lies among
+    A trial that is INVALID because of its engine does not meet the objectives, nor one whose percentile lies among
     failed requests. One that is INVALID for another reason, or has too few requests for a percentile, is no evidence.
     """
     if found := record.invalidating:
         others = {finding.code for finding in found if finding.code.cause is not Cause.ENGINE}
         failed = is_against_engine(found) and others <= _CONSEQUENCES
-        return Attempt(record.id, level, kept=False if failed else None, margin=None, findings=found)
-    misses = missed(wanted, metrics)
-    unseen = [miss for miss in misses if miss.value.absence not in {None, Absence.AMONG_FAILURES}]
-    if len(misses) > len(unseen):
+        return Attempt(record.id, level, met=False if failed else None, margin=None, findings=found)
+    violations = violated(wanted, metrics)
+    unseen = [violation for violation in violations if violation.value.absence not in {None, Absence.AMONG_FAILURES}]
+    seen = [violation for violation in violations if violation not in unseen]
+    if seen:
         margin = None if unseen else least_margin(wanted, metrics)
-        return Attempt(record.id, level, kept=False, margin=margin, misses=[m for m in misses if m not in unseen])
+        return Attempt(
+            record.id, level, met=False, margin=margin, violations=[v for v in violations if v not in unseen]
+        )
     if unseen:
-        return Attempt(record.id, level, kept=None, margin=None, misses=unseen)
-    return Attempt(record.id, level, kept=True, margin=least_margin(wanted, metrics))
+        return Attempt(record.id, level, met=None, margin=None, violations=unseen)
+    return Attempt(record.id, level, met=True, margin=least_margin(wanted, metrics))
 
 
 def quantile_of(metric: str) -> float | None:
