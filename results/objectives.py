@@ -47,7 +47,7 @@ _EXAMPLE = "write it like ttft_p99<500ms"
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """An objective that a trial violates.
+    """An objective that a trial violates, with the value observed.
 
     Attributes:
         objective: as written.

@@ -1,4 +1,4 @@
-"""MLPerf LoadGen, Server scenario with token latencies: the only other one that counts from the plan.
+"""MLPerf LoadGen, Server scenario with token latencies: the only other tool that counts from the planned time.
 
 Source read: loadgen/results.cc and loadgen.cc of mlcommons/inference. It is linked into the system under test, which
 tells it of first and last tokens; here those of the stream are taken.
@@ -34,7 +34,7 @@ UNANSWERED = "LoadGen waits for every query and knows no failure: failed request
 
 
 def view(log: Log) -> View:
-    """The figures, under the names of its summary, in nanoseconds."""
+    """Figures by their names in its summary, in nanoseconds."""
     good = [request for request in log.requests if request.outcome is Outcome.OK and request.chunk_ns]
     ttfts = [float(request.chunk_ns[0] - request.planned_ns) for request in good]
     latencies = [float(last_event_ns(request) - request.planned_ns) for request in good]
