@@ -151,12 +151,12 @@ class Run:
     def torn(self) -> dict[str, list[str]]:
         """Descriptions of torn logs by trial; readers ignore the torn records."""
         folders = [self.folder.trial(plan.id) for plan in self.manifest.trials]
-        found = {folder.path.name: folder.torn() for folder in folders if folder.path.is_dir()}
+        torn_by_trial = {folder.path.name: folder.torn() for folder in folders if folder.path.is_dir()}
         return {
             trial: [
                 f"{name} ends in a torn record: {torn_bytes:,} bytes are left out" for name, torn_bytes in torn.items()
             ]
-            for trial, torn in found.items()
+            for trial, torn in torn_by_trial.items()
             if torn
         }
 

@@ -111,8 +111,8 @@ class Index:
             stamp: from the scan.
         """
         with self._lock, self._db:
-            found = self._db.execute("SELECT 1 FROM runs WHERE id = ? AND stamp = ?", (facts.id, stamp)).fetchone()
-            if found is not None:
+            row = self._db.execute("SELECT 1 FROM runs WHERE id = ? AND stamp = ?", (facts.id, stamp)).fetchone()
+            if row is not None:
                 self._db.execute(_INSERT, _row(facts, stamp, folded=True))
 
     def refresh(self) -> None:
@@ -128,8 +128,8 @@ class Index:
         # the SQL is our own; user input is in values only
         sql = f"SELECT facts FROM runs {condition} {order} {limit}"  # noqa: S608
         with self._lock:
-            found = self._db.execute(sql, values).fetchall()
-        return [self._decoder.decode(facts) for (facts,) in found]
+            rows = self._db.execute(sql, values).fetchall()
+        return [self._decoder.decode(facts) for (facts,) in rows]
 
     def count(self, query: Query) -> int:
         """Number of runs that match a query, ignoring its limit."""
@@ -140,14 +140,14 @@ class Index:
     def run(self, run_id: str) -> RunFacts | None:
         """Facts of a run; None if the id is unknown."""
         with self._lock:
-            found = self._db.execute("SELECT facts FROM runs WHERE id = ?", (run_id,)).fetchone()
-        return None if found is None else self._decoder.decode(found[0])
+            row = self._db.execute("SELECT facts FROM runs WHERE id = ?", (run_id,)).fetchone()
+        return None if row is None else self._decoder.decode(row[0])
 
     def stamp(self, run_id: str) -> str | None:
         """Stamp of a run, which changes when the run does; None if the id is unknown."""
         with self._lock:
-            found = self._db.execute("SELECT stamp FROM runs WHERE id = ?", (run_id,)).fetchone()
-        return None if found is None else found[0]
+            row = self._db.execute("SELECT stamp FROM runs WHERE id = ?", (run_id,)).fetchone()
+        return None if row is None else row[0]
 
     def newest_name(self) -> str | None:
         """Name of the newest run's experiment."""

@@ -38,19 +38,19 @@ class PermutationTest(msgspec.Struct, frozen=True):
         return self.p_value <= max(alpha, self.least) + _ROUNDING
 
 
-def permutation_test(a: Mapping[int, float], b: Mapping[int, float], found: Contrast) -> PermutationTest:
+def permutation_test(a: Mapping[int, float], b: Mapping[int, float], contrast: Contrast) -> PermutationTest:
     """Permutation test of a contrast.
 
     Args:
         a: repeat → value.
         b: repeat → value, of the other side.
-        found: result of :func:`~results.statistics.two_sample.contrast` for ``a`` and ``b``.
+        contrast: result of :func:`~results.statistics.two_sample.contrast` for ``a`` and ``b``.
     """
-    if found.method is Method.PAIRED:
+    if contrast.method is Method.PAIRED:
         pairs = sorted(a.keys() & b.keys())
-        of_a, of_b = (on_scale([side[repeat] for repeat in pairs], found.scale) for side in (a, b))
+        of_a, of_b = (on_scale([side[repeat] for repeat in pairs], contrast.scale) for side in (a, b))
         return _flipped(of_b - of_a)
-    return division_test(*(on_scale(list(side.values()), found.scale) for side in (a, b)))
+    return division_test(*(on_scale(list(side.values()), contrast.scale) for side in (a, b)))
 
 
 def rank_test(a: Sequence[float], b: Sequence[float]) -> PermutationTest:

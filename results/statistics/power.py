@@ -15,27 +15,27 @@ MAX_RUNS = 100
 """Limit per side; beyond it, reducing the noise is the better remedy."""
 
 
-def smallest_effect(found: Contrast, alpha: float) -> float:
+def smallest_effect(contrast: Contrast, alpha: float) -> float:
     """Smallest effect that runs like these detect with 90 % power: 0.05 is 5 %, or 5 points of a share."""
-    effect = _errors_needed(round(found.degrees, 1), alpha) * found.standard_error
-    return math.expm1(effect) if found.scale is Scale.RATIO else effect
+    effect = _errors_needed(round(contrast.degrees, 1), alpha) * contrast.standard_error
+    return math.expm1(effect) if contrast.scale is Scale.RATIO else effect
 
 
-def runs_needed(found: Contrast, alpha: float, effect: float) -> int | None:
+def runs_needed(contrast: Contrast, alpha: float, effect: float) -> int | None:
     """Runs per side needed to detect an effect with 90 % power, at the present noise.
 
     Args:
-        found: contrast that gives the noise.
+        contrast: contrast that gives the noise.
         alpha: two-sided level.
         effect: positive, such as 0.03.
 
     Returns:
         None if it exceeds :data:`MAX_RUNS`.
     """
-    runs_per_side = 2 / (1 / found.n[0] + 1 / found.n[1])
-    target = math.log1p(effect) if found.scale is Scale.RATIO else effect
-    spread = found.standard_error * math.sqrt(runs_per_side)  # standard error with one run per side
-    per_run = 1.0 if found.method is Method.PAIRED else 2.0  # degrees of freedom
+    runs_per_side = 2 / (1 / contrast.n[0] + 1 / contrast.n[1])
+    target = math.log1p(effect) if contrast.scale is Scale.RATIO else effect
+    spread = contrast.standard_error * math.sqrt(runs_per_side)  # standard error with one run per side
+    per_run = 1.0 if contrast.method is Method.PAIRED else 2.0  # degrees of freedom
     for runs in range(2, MAX_RUNS + 1):
         if _errors_needed(per_run * (runs - 1), alpha) * spread / math.sqrt(runs) <= target:
             return runs

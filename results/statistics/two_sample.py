@@ -123,13 +123,13 @@ def contrast(
     pairs = sorted(a.keys() & b.keys()) if interleaved else []
     if only_pairs and len(pairs) < MIN_PAIRS:
         return None
-    found = None
+    chosen = None
     if len(pairs) >= MIN_PAIRS:
         of_a, of_b = (on_scale([side[repeat] for repeat in pairs], scale) for side in (a, b))
         if only_pairs or _share_noise(of_a, of_b):
-            found = _paired(of_b - of_a)
-    found = found or _welch(*(on_scale(list(side.values()), scale) for side in (a, b)))
-    return msgspec.structs.replace(found, standard_error=max(found.standard_error, min_error), scale=scale)
+            chosen = _paired(of_b - of_a)
+    chosen = chosen or _welch(*(on_scale(list(side.values()), scale) for side in (a, b)))
+    return msgspec.structs.replace(chosen, standard_error=max(chosen.standard_error, min_error), scale=scale)
 
 
 def _share_noise(of_a: np.ndarray, of_b: np.ndarray) -> bool:

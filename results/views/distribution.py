@@ -53,10 +53,12 @@ def summary(sample: Iterable[Weighted], count: int | None = None) -> Summary:
     mean = float((values * shares).sum())
     variance = float(((values - mean) ** 2 * shares).sum())
     reached = np.cumsum(shares)
-    found = {name: float(values[min(np.searchsorted(reached, q), len(values) - 1)]) for name, q in QUANTILES.items()}
+    percentiles = {
+        name: float(values[min(np.searchsorted(reached, q), len(values) - 1)]) for name, q in QUANTILES.items()
+    }
     return Summary(
         mean=mean,
-        median=found["p50"],
+        median=percentiles["p50"],
         mode=float(values[np.argmax(shares)]),
         variance=variance,
         std_dev=variance**0.5,
@@ -64,7 +66,7 @@ def summary(sample: Iterable[Weighted], count: int | None = None) -> Summary:
         max=float(values[-1]),
         count=count,
         total_sum=mean * count,
-        percentiles=found,
+        percentiles=percentiles,
     )
 
 

@@ -65,12 +65,12 @@ def _until_last_issued_s(log: Log, good: Sequence[RequestRecord]) -> float:
 
 
 def _nanoseconds(name: str, family: MetricFamily, values: Sequence[float]) -> dict[str, Figure]:
-    found: Mapping[str, float] = {}
+    statistics: Mapping[str, float] = {}
     if values:
-        found = {"mean": mean(values), **{stat: rank_of(values, q) for stat, q in QUANTILES.items()}}
+        statistics = {"mean": mean(values), **{stat: rank_of(values, q) for stat, q in QUANTILES.items()}}
     return {
         f"Mean {name}" if stat == "mean" else f"{float(stat[1:]):.2f} percentile {name}": Figure(
-            family, stat, "ns", Value(found[stat]) if found else absent(NOTHING)
+            family, stat, "ns", Value(statistics[stat]) if statistics else absent(NOTHING)
         )
         for stat in ("mean", *QUANTILES)
     }

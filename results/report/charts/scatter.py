@@ -74,13 +74,13 @@ def middles(x: Numbers, y: Numbers, edges: Sequence[float], needs: int) -> list[
     """
     xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     bins = np.searchsorted(edges, xs, side="right")
-    found: list[Middle] = []
+    quartiles: list[Middle] = []
     for i in range(1, len(edges)):
         inside = ys[bins == i]
         if len(inside) >= needs:
             low, median, high = np.quantile(inside, (0.25, 0.5, 0.75)).tolist()
-            found.append(Middle(float(np.median(xs[bins == i])), low, median, high, len(inside)))
-    return found
+            quartiles.append(Middle(float(np.median(xs[bins == i])), low, median, high, len(inside)))
+    return quartiles
 
 
 def spread(values: Sequence[float], title: str) -> Scale:
