@@ -164,8 +164,8 @@ def compare(
         ResultsError: a run cannot be read, or the two are not comparable.
     """
     from results.comparison import compare_sides
+    from results.comparison_config import agreed
     from results.sides import select
-    from results.terms import agreed
 
     return compare_sides(select(a), select(b), agreed(metrics, primary, alpha, band))
 
@@ -195,9 +195,9 @@ def gate(
         ResultsError: a run cannot be read, is no evidence, or the two are not comparable.
     """
     from results.baseline import baseline_of
+    from results.comparison_config import agreed
     from results.gate import judge
     from results.sides import select
-    from results.terms import agreed
 
     selected = select(candidate)
     baselines = [baseline] if isinstance(baseline, str) else list(baseline)

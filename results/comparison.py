@@ -12,6 +12,7 @@ import msgspec
 
 from results.client_error import largest_error_s
 from results.comparability import difference, series_of
+from results.comparison_config import ComparisonConfig
 from results.errors import NotComparable
 from results.metrics import CATALOGUE, Metric
 from results.primary import primary_load, primary_metric
@@ -24,7 +25,6 @@ from results.statistics.between_runs import MIN_RUNS, NoiseFloor
 from results.statistics.change_points import change_points
 from results.statistics.comparison import Parameters, Reason, of_effect
 from results.statistics.two_sample import MIN_PAIRS
-from results.terms import Terms
 from results.work import WorkComparison, compare_work, per_token
 
 _COUNTS = frozenset({"requests_per_s", "goodput_per_s", "attainment"})
@@ -41,7 +41,7 @@ class EngineComparison(msgspec.Struct, frozen=True):
         primary: comparison of the primary metric.
         comparisons: the primary comparison and the guardrails, level by level.
         answers: level → token match of A's and of B's answers; None where no answer was compared with the reference.
-        terms: configuration of the comparison.
+        config: configuration of the comparison.
         work: level → comparison of the work.
         tallies: how often each engine failed trials or starts.
     """
@@ -51,7 +51,7 @@ class EngineComparison(msgspec.Struct, frozen=True):
     primary: Comparison
     comparisons: list[Comparison]
     answers: dict[str, tuple[QualitySummary | None, QualitySummary | None]]
-    terms: Terms
+    config: ComparisonConfig
     work: dict[str, WorkComparison] = {}
     tallies: list[Tally] = []
 
@@ -61,32 +61,32 @@ class EngineComparison(msgspec.Struct, frozen=True):
         return [comparison for comparison in self.comparisons if comparison is not self.primary]
 
 
-def compare_sides(a: Side, b: Side, terms: Terms | None = None, *, check: bool = True) -> EngineComparison:
+def compare_sides(a: Side, b: Side, config: ComparisonConfig | None = None, *, check: bool = True) -> EngineComparison:
     """Compare B with A at every load level that was planned for both.
 
     Args:
         a: the baseline.
         b: the candidate.
-        terms: configuration of the comparison.
+        config: configuration of the comparison.
         check: whether to require equal conditions, traffic and weights; engines of one run may serve a model in
             different formats.
 
     Raises:
         NotComparable: traffic, weights or conditions differ.
     """
-    terms = terms or Terms()
+    config = config or ComparisonConfig()
     shared = _shared(a, b)
     if check:
         _check(a, b, shared)
     main = primary_load(shared)
     if main is None:
         raise NotComparable("the two sides have no load level in common")
-    pairs = {load.label: _pair(a, b, load.label, terms) for load in shared}
-    chosen = (main.label, terms.primary or primary_metric(main))
+    pairs = {load.label: _pair(a, b, load.label, config) for load in shared}
+    chosen = (main.label, config.primary or primary_metric(main))
     rest = [
         (load.label, name)
         for load in shared
-        for name in terms.names_at(load, _known(pairs[load.label]))
+        for name in config.names_at(load, _known(pairs[load.label]))
         if (load.label, name) != chosen
     ]
     primary = _compared(pairs[main.label], CATALOGUE[chosen[1]])
@@ -103,9 +103,9 @@ def compare_sides(a: Side, b: Side, terms: Terms | None = None, *, check: bool =
             )
         ],
         answers={level: (_answers(pair.trials[0]), _answers(pair.trials[1])) for level, pair in pairs.items()},
-        terms=terms,
+        config=config,
         work={level: pair.work for level, pair in pairs.items()},
-        tallies=tallies(a.records, b.records, pairs, alpha=terms.alpha, failures_a=a.failures, failures_b=b.failures),
+        tallies=tallies(a.records, b.records, pairs, alpha=config.alpha, failures_a=a.failures, failures_b=b.failures),
     )
 
 
@@ -139,7 +139,7 @@ class _Pair(msgspec.Struct, frozen=True):
         sessions: valid trials of each side at the load, by session.
         trials: the same in one list.
         work: comparison of the work.
-        terms: configuration of the comparison.
+        config: configuration of the comparison.
     """
 
     sides: tuple[Side, Side]
@@ -147,15 +147,15 @@ class _Pair(msgspec.Struct, frozen=True):
     sessions: tuple[dict[str, list[AnyTrial]], dict[str, list[AnyTrial]]]
     trials: tuple[list[AnyTrial], list[AnyTrial]]
     work: WorkComparison
-    terms: Terms
+    config: ComparisonConfig
 
 
-def _pair(a: Side, b: Side, level: str, terms: Terms) -> _Pair:
+def _pair(a: Side, b: Side, level: str, config: ComparisonConfig) -> _Pair:
     of_a, of_b = a.valid_sessions(level), b.valid_sessions(level)
     trials_a, trials_b = ([trial for session in side.values() for trial in session] for side in (of_a, of_b))
     works_a, works_b = ([trial.work for trial in trials] for trials in (trials_a, trials_b))
-    work = compare_work(level, works_a, works_b, band=terms.work_band, alpha=terms.alpha)
-    return _Pair((a, b), level, (of_a, of_b), (trials_a, trials_b), work, terms)
+    work = compare_work(level, works_a, works_b, band=config.work_band, alpha=config.alpha)
+    return _Pair((a, b), level, (of_a, of_b), (trials_a, trials_b), work, config)
 
 
 def _known(pair: _Pair) -> set[str]:
@@ -184,7 +184,7 @@ def _compared(pair: _Pair, metric: Metric) -> Comparison:
 
 def _measured(pair: _Pair, metric: Metric) -> Comparison:
     """Compare with the test that fits how the sides were measured."""
-    alpha, band, level = pair.terms.alpha, pair.terms.band_of(metric), pair.level
+    alpha, band, level = pair.config.alpha, pair.config.band_of(metric), pair.level
     error = largest_error_s(metric.name, (*pair.trials[0], *pair.trials[1]))
     min_error = _min_error(pair, metric)
     of_a, of_b = (_by_session(sessions, metric.name) for sessions in pair.sessions)

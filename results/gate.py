@@ -12,6 +12,7 @@ from enum import StrEnum
 import msgspec
 
 from results.comparison import EngineComparison, compare_sides
+from results.comparison_config import ComparisonConfig
 from results.errors import NoEvidence
 from results.metrics import CATALOGUE
 from results.quality import QualitySummary
@@ -19,7 +20,6 @@ from results.records import Verdict
 from results.reliability import FailureMode
 from results.sides import Side
 from results.statistics import Comparison, Judgement
-from results.terms import Terms
 from results.text.comparison import why_text
 from results.text.findings import sentence
 from results.text.format import effect_text
@@ -98,14 +98,14 @@ class GateVerdict(msgspec.Struct, frozen=True):
     compared: EngineComparison
 
 
-def judge(a: Side, b: Side, terms: Terms | None = None) -> GateVerdict:
+def judge(a: Side, b: Side, config: ComparisonConfig | None = None) -> GateVerdict:
     """Decide whether B is worse than A.
 
     Raises:
         NoEvidence: a side has too few valid trials, and the INVALID ones are no evidence against B.
         NotComparable: as for :func:`~results.comparison.compare_sides`.
     """
-    compared = compare_sides(a, b, terms)
+    compared = compare_sides(a, b, config)
     regressions = [
         *_of_trials(compared, Judgement.WORSE),
         *(Regression(RegressionKind.ANSWERS, at) for at, sides in compared.answers.items() if _answers_differ(*sides)),
@@ -147,7 +147,7 @@ def _outcome(
 
 def effect_clause(compared: EngineComparison, comparison: Comparison) -> str:
     """``TTFT p50 at c=8: branch has 1.20× [1.18, 1.22] that of main (99 % interval)``."""
-    metric, level = CATALOGUE[comparison.metric], f"{100 * (1 - compared.terms.alpha):.3g} % interval"
+    metric, level = CATALOGUE[comparison.metric], f"{100 * (1 - compared.config.alpha):.3g} % interval"
     if not _has_interval(comparison):
         return f"{metric.title} at {comparison.level}: {why_text(compared, comparison)}"
     relation = "that of" if comparison.ratio else "relative to"

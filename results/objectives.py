@@ -46,8 +46,8 @@ _SUFFIXES = ("", "_s", "_per_s", "_bytes", "_j")
 _EXAMPLE = "write it like ttft_p99<500ms"
 
 
-class Miss(msgspec.Struct, frozen=True):
-    """An objective that a trial violates.
+class Violation(msgspec.Struct, frozen=True):
+    """An objective that a trial violates, with the value observed.
 
     Attributes:
         objective: as written.
@@ -89,7 +89,7 @@ class Objective(msgspec.Struct, frozen=True):
         upper = self.relation in {Relation.BELOW, Relation.AT_MOST}
         return math.log(self.bound / value) * (1 if upper else -1)
 
-    def missed(self, metrics: Mapping[str, Value]) -> Miss | None:
+    def violation(self, metrics: Mapping[str, Value]) -> Violation | None:
         """The violation by a trial; None if it meets the objective.
 
         Args:
@@ -97,7 +97,7 @@ class Objective(msgspec.Struct, frozen=True):
         """
         measured = metrics[self.metric]
         met = measured.value is not None and self.holds(measured.value)
-        return None if met else Miss(self.text, self.metric, measured)
+        return None if met else Violation(self.text, self.metric, measured)
 
 
 def objectives(text: str) -> list[Objective]:
@@ -110,13 +110,13 @@ def objectives(text: str) -> list[Objective]:
     return [_objective(part) for part in text.split(",")]
 
 
-def missed(required: Sequence[Objective], metrics: Mapping[str, Value]) -> list[Miss]:
-    """Return the objectives that a trial violates."""
-    return [miss for objective in required if (miss := objective.missed(metrics)) is not None]
+def violated(required: Sequence[Objective], metrics: Mapping[str, Value]) -> list[Violation]:
+    """Violations of objectives by a trial; empty if it meets them all."""
+    return [violation for objective in required if (violation := objective.violation(metrics)) is not None]
 
 
 def least_margin(required: Sequence[Objective], metrics: Mapping[str, Value]) -> float | None:
-    """Return the smallest margin over the objectives; None unless each has one."""
+    """Smallest margin over the objectives; None unless each has one."""
     values = [(objective, metrics[objective.metric].value) for objective in required]
     margins = [None if value is None else objective.margin(value) for objective, value in values]
     known = [margin for margin in margins if margin is not None]

@@ -120,7 +120,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When it could first be sent, where a cap on the requests in flight made it wait after its plan."""
     ended_ns: int
     wanted_input_tokens: int | None = None
-    wanted_output_tokens: int | None = None
+    requested_output_tokens: int | None = None
     cycle: int = 0
     """How often the same prompt had been sent before in this trial: ramp and tail begin their plans again."""
     dial_start_ns: int | None = None
@@ -157,7 +157,7 @@ class RequestRecord(Exchange, frozen=True, kw_only=True, omit_defaults=True):
     first_byte_ns: int | None = None
     chunk_ns: list[int] = []
     chunk_tokens: list[int] = []
-    silent_chunks: list[int] = []
+    textless_chunks: list[int] = []
     """Which of these chunks brought token ids but no text, by position: clients that look for text do not see them."""
     empty_chunk_ns: list[int] = []
     """When each chunk with choices but without a token arrived: a role, an empty piece, a finish reason of its own."""
@@ -414,8 +414,8 @@ class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of the start that served this trial; None in runs of other tools."""
     fingerprint: str = ""
     """Over all that may change the figures: a finished trial with the same one need not be run again."""
-    adopted_from: str | None = None
-    """The run in which this trial was measured, where a later one took it over."""
+    reused_from: str | None = None
+    """Run in which this trial was measured; None unless the trial was reused from an earlier run."""
     clients: list[ClientRecord] = []
     """The workers of the measuring client."""
     client_error: ClientError | None = None

@@ -1,4 +1,4 @@
-"""The public analysis API: ``results.load(path)`` gives a run as pandas frames.
+"""Public analysis API: ``results.load(path)`` gives a run as pandas frames.
 
 >>> run = results.load("runs/20261120-101500-demo-3f9a81c2")
 >>> run.requests.groupby(["engine", "load"]).ttft_s.median()
@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """One finished trial with its log folded.
+    """One finished trial with its metrics.
 
     Attributes:
-        record: verdict, counts, engine.
-        requests: decoded, in the order in which they ended.
+        record: verdict, counts and engine.
+        requests: decoded requests, in planned order.
         telemetry: samples.
-        metrics: one value per name of the catalogue, of the window.
-        load_metrics: those of requests over the whole load, ramp and tail included.
-        server: the engine's own view; one value per name of :data:`results.server_view.SEEN`.
-        quality: its answers beside a reference's; None where that was not looked at.
-        work: what its measured requests came to.
+        metrics: one value per metric of the catalogue, over the window.
+        load_metrics: request metrics over the whole load, ramp and tail included.
+        server: server-side metrics, one value per name of :data:`results.server_view.SEEN`.
+        quality: comparison of answers with a reference's; None without one.
+        work: work of its measured requests.
     """
 
     record: TrialRecord
@@ -65,12 +65,12 @@ class Trial(msgspec.Struct, frozen=True):
 
     @property
     def window(self) -> Window:
-        """What its metrics count."""
+        """Measured window."""
         return self.record.window
 
     @property
     def answered(self) -> list[RequestRecord]:
-        """Its successful requests that were planned inside the window."""
+        """Successful requests planned inside the window."""
         return [r for r in planned_inside(under_load(self.requests), self.window) if r.outcome is Outcome.OK]
 
 
@@ -80,16 +80,16 @@ class Cell(msgspec.Struct, frozen=True):
     Attributes:
         engine: label.
         workload: name.
-        load: the level's label.
-        valid: how many valid trials it rests on.
-        planned: how many trials were planned.
-        failures: failed requests and requests planned, over all finished trials.
+        load: label of the load.
+        valid: number of valid trials.
+        planned: number of planned trials.
+        failures: failed requests and planned requests, over all finished trials.
         intervals: metric → 95 % interval over the valid trials; absent metrics have no entry.
-        reasons: why a metric has no entry.
-        client_error: the measuring client's own error, the largest over all finished trials.
+        reasons: metric → why it has no entry.
+        client_error: the client's own error, the largest over all finished trials.
         uncalibrated: why ``client_error`` is None.
-        server: the engine's own view, over the valid trials.
-        quality: its answers beside a reference's, over all finished trials.
+        server: server-side metrics over the valid trials.
+        quality: comparison of answers with a reference's, over all finished trials.
         unchecked: why ``quality`` is None.
     """
 
@@ -108,16 +108,16 @@ class Cell(msgspec.Struct, frozen=True):
     unchecked: str | None = None
 
     def holds(self, trial: Trial) -> bool:
-        """Whether a trial is one of its repeats."""
+        """Whether a trial belongs to the cell."""
         return _cell_of(trial.record) == (self.engine, self.workload, self.load)
 
     def error_s(self, metric: str) -> float | None:
-        """The ± of a latency metric in seconds; None where it is not known, or the metric is none."""
+        """Client error of a latency metric in seconds; None if unknown, or for other metrics."""
         return client_error.error_s(metric, self.client_error)
 
 
 class Run:
-    """A run read from disk; nothing is written."""
+    """A run read from disk. Read-only."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -128,73 +128,73 @@ class Run:
 
     @cached_property
     def finished(self) -> list[Trial]:
-        """Every finished trial, in the order of the plan."""
+        """Finished trials, in planned order."""
         return [self._read(self.log.finished[plan.id]) for plan in self.manifest.trials if plan.id in self.log.finished]
 
     @cached_property
     def search(self) -> SearchRecord | None:
-        """What was looked for and found; None where the run is no search."""
+        """Record of the capacity search; None if the run is not one."""
         return search_record(self.log)
 
     @cached_property
     def unfinished(self) -> list[TrialPlan]:
-        """Planned trials that never ended."""
+        """Planned trials that did not finish."""
         return [plan for plan in self.manifest.trials if plan.id not in self.log.finished]
 
     @cached_property
     def salvaged(self) -> list[tuple[TrialPlan, list[RequestRecord]]]:
-        """Trials that a crash or Ctrl-C cut off, with the requests that had ended by then; shown, never counted."""
+        """Interrupted trials with the requests that had ended; shown, never counted."""
         pairs = [(plan, self.folder.trial(plan.id).read_requests()) for plan in self.unfinished]
         return [(plan, requests) for plan, requests in pairs if requests]
 
     @cached_property
     def torn(self) -> dict[str, list[str]]:
-        """What a crash tore, in words, by trial; a torn record is left out wherever its log is read."""
+        """Descriptions of torn logs by trial; readers ignore the torn records."""
         folders = [self.folder.trial(plan.id) for plan in self.manifest.trials]
-        found = {folder.path.name: folder.torn() for folder in folders if folder.path.is_dir()}
+        torn_by_trial = {folder.path.name: folder.torn() for folder in folders if folder.path.is_dir()}
         return {
             trial: [
                 f"{name} ends in a torn record: {torn_bytes:,} bytes are left out" for name, torn_bytes in torn.items()
             ]
-            for trial, torn in found.items()
+            for trial, torn in torn_by_trial.items()
             if torn
         }
 
     @cached_property
     def declared(self) -> list[str]:
-        """What a reader must know: of the workload, of each engine, and of trials taken over from another run."""
+        """Notes for readers of a report: notes of workload and engines, and reused trials."""
         engines = {
             f"{trial.record.engine}: {note}": None
             for trial in self.finished
             if trial.record.engine_description
             for note in trial.record.engine_description.notes
         }
-        adopted = Counter(trial.record.adopted_from for trial in self.finished if trial.record.adopted_from)
-        taken = [f"{count} trials were measured in the run {origin}" for origin, count in adopted.items()]
-        return [*self.manifest.notes, *engines, *taken]
+        origins = Counter(trial.record.reused_from for trial in self.finished if trial.record.reused_from)
+        reused = [f"{count} trials were measured in the run {origin}" for origin, count in origins.items()]
+        return [*self.manifest.notes, *engines, *reused]
 
     @cached_property
     def cells(self) -> list[Cell]:
-        """The summary: one cell per engine, workload and load, in the order of the plan."""
+        """One cell per engine, workload and load, in planned order."""
         return [self._cell(key) for key in dict.fromkeys(map(_cell_of, self.manifest.trials))]
 
     def trials_of(self, cell: Cell) -> list[Trial]:
-        """The finished trials of a cell, INVALID ones included, by repeat."""
+        """Finished trials of a cell by repeat, INVALID ones included."""
         return sorted(filter(cell.holds, self.finished), key=lambda trial: trial.record.repeat)
 
     def valid_trials_of(self, cell: Cell) -> list[Trial]:
-        """Those that may be used as evidence."""
+        """Valid trials of a cell by repeat."""
         return [trial for trial in self.trials_of(cell) if trial.record.verdict is Verdict.VALID]
 
     @cached_property
     def headline(self) -> tuple[str, ...]:
-        """The metrics of the summary table."""
+        """Metrics of the summary table."""
         return headline({name for cell in self.cells for name in cell.intervals})
 
     @cached_property
     def trials(self) -> "pd.DataFrame":
         """One row per finished trial: identity, verdict and every metric (NaN where absent)."""
-        import pandas as pd  # noqa: PLC0415  (0.3 s; only analysis pays for it)
+        import pandas as pd  # noqa: PLC0415  (0.3 s; only analysis needs it)
 
         return pd.DataFrame([_trial_row(trial) for trial in self.finished])
 
@@ -291,9 +291,10 @@ class Run:
 
 
 def why_absent(values: Sequence[Value]) -> str | None:
-    """Why a metric cannot be told of several trials; None where all of them have it.
+    """Why a metric is absent over several trials; None if all of them have it.
 
-    One trial without it is enough: the trials that have a p99 are those with the most requests, which were the fastest.
+    One trial without the metric suffices. Using only the others would be biased: the trials with a p99 are those with
+    the most requests, which were the fastest.
     """
     reasons = [value.reason for value in values if value.reason is not None]
     if not reasons:
@@ -303,7 +304,7 @@ def why_absent(values: Sequence[Value]) -> str | None:
 
 
 def by_repeat(trials: Iterable[client_error.Measured], load: str, metric: str) -> dict[int, float]:
-    """What comparisons pair: repeat → value of a metric, over the VALID trials at one load that have it.
+    """Values of a metric by repeat, over the VALID trials at one load that have it; comparisons pair them.
 
     Args:
         trials: of one engine and one workload.
@@ -320,19 +321,19 @@ def by_repeat(trials: Iterable[client_error.Measured], load: str, metric: str) -
 
 
 def load(path: str | Path) -> Run:
-    """Read a run folder, by its path or by its address in a store.
+    """Read a run folder from a path or from an address in a store.
 
     Raises:
-        RunNotFound: the path is not one.
-        RunUnreadable: it is damaged, or newer than this version.
+        RunNotFound: there is no run.
+        RunUnreadable: the run is damaged, or of another schema.
         NotReachable: the store cannot be read.
     """
     return Run(RunFolder.open(located(path)))
 
 
-def located(place: str | Path) -> Path:
-    """Where a run folder is on this machine; one that lies in a store is fetched."""
-    return fetched(str(place)) if is_remote(place) else Path(place)
+def located(address: str | Path) -> Path:
+    """Local path of a run folder; fetches it from a store."""
+    return fetched(str(address)) if is_remote(address) else Path(address)
 
 
 def _why_uncalibrated(trials: Sequence[Trial]) -> str:
@@ -366,7 +367,7 @@ def _trial_row(trial: Trial) -> dict[str, Any]:
 
 
 def _cell_of(trial: TrialPlan | TrialRecord) -> tuple[str, str, str]:
-    """What a cell is of: engine, workload and load."""
+    """Key of a trial's cell: engine, workload and load."""
     return trial.engine, trial.workload, trial.load.label
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from results.findings import Finding
 from results.metrics import Absence
-from results.objectives import Miss, Objective, objectives
+from results.objectives import Objective, Violation, objectives
 from results.records import Load
 from results.statistics.bisection import levels_between
 
@@ -41,20 +41,20 @@ class Attempt(msgspec.Struct, frozen=True):
     trial: str
     """Its id in the run."""
     level: float
-    kept: bool | None
+    met: bool | None
     """Whether it met every objective; None where it is no evidence."""
     margin: float | None
     """Log of bound over value, of the objective that was met least; None where the trial has no such number."""
     findings: list[Finding] = []
     """Why the trial is INVALID."""
-    misses: list[Miss] = []
+    violations: list[Violation] = []
     """The objectives that it violated, or of which it shows nothing."""
 
     @property
     def had_too_few(self) -> bool:
         """Whether it is VALID and no evidence, because a percentile needs more requests than it had."""
-        too_few = any(miss.value.absence is Absence.TOO_FEW for miss in self.misses)
-        return self.kept is None and not self.findings and too_few
+        too_few = any(violation.value.absence is Absence.TOO_FEW for violation in self.violations)
+        return self.met is None and not self.findings and too_few
 
 
 class Skip(msgspec.Struct, frozen=True):
@@ -95,7 +95,7 @@ class EngineSearch(msgspec.Struct, frozen=True):
     @property
     def judged(self) -> list[Attempt]:
         """The attempts that are evidence."""
-        return [attempt for attempt in self.attempts if attempt.kept is not None]
+        return [attempt for attempt in self.attempts if attempt.met is not None]
 
     @property
     def has_level(self) -> bool:

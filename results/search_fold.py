@@ -60,12 +60,12 @@ class EngineState:
     def judge(self, attempt: Attempt) -> None:
         """Take one more trial."""
         self._search = msgspec.structs.replace(self._search, attempts=[*self._search.attempts, attempt])
-        if attempt.kept is not None:
-            self._bisection.tell(attempt.level, kept=attempt.kept, margin=attempt.margin)
-        self._is_settled = attempt.kept is not None and self._bisection.settled
+        if attempt.met is not None:
+            self._bisection.observe(attempt.level, met=attempt.met, margin=attempt.margin)
+        self._is_settled = attempt.met is not None and self._bisection.is_settled
         if attempt.had_too_few:
             self.skip_up_to(Skip(up_to=attempt.level, attempt=attempt))
-        is_evidence = attempt.kept is not None or attempt.had_too_few
+        is_evidence = attempt.met is not None or attempt.had_too_few
         self._without_evidence = 0 if is_evidence else self._without_evidence + 1
         if self._without_evidence and self._without_evidence % _SKIP_AFTER == 0:
             self._skip_above(attempt)
@@ -91,8 +91,8 @@ class EngineState:
         return None if self._bisection.levels else Ended.NO_EVIDENCE
 
     def _skip_above(self, attempt: Attempt) -> None:
-        kept = max((known.level for known in self._search.attempts if known.kept), default=attempt.level / 4)
-        cut = math.sqrt(kept * attempt.level)
+        highest = max((known.level for known in self._search.attempts if known.met), default=attempt.level / 4)
+        cut = math.sqrt(highest * attempt.level)
         self._bisection.drop_from(cut)
         self._search = msgspec.structs.replace(self._search, skip=Skip(above=float(f"{cut:.3g}"), attempt=attempt))
 
@@ -105,7 +105,7 @@ def engine_states(config: SearchConfig, log: RunLog) -> dict[str, EngineState]:
         match event:
             case TrialPlanned():
                 chosen_ns[event.plan.id] = event.t_ns
-            case TrialFinished(record=record) if record.engine in states and record.adopted_from is None:
+            case TrialFinished(record=record) if record.engine in states and record.reused_from is None:
                 states[record.engine].spent_ns += event.t_ns - chosen_ns.get(record.id, event.t_ns)
             case LevelJudged() if event.engine in states:
                 states[event.engine].judge(event.attempt)

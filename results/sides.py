@@ -143,8 +143,8 @@ def side_of(run: AnyRun, engine: str) -> Side:
         raise NotComparable(f"{run.path} has no engine '{engine}'; it has {', '.join(_engines(run))}")
     finished: list[AnyTrial] = [trial for trial in run.finished if trial.record.engine == engine]
     sessions: dict[str, list[AnyTrial]] = {}
-    for trial in sorted(finished, key=lambda trial: trial.record.adopted_from is None):
-        sessions.setdefault(trial.record.adopted_from or run.manifest.run_id, []).append(trial)
+    for trial in sorted(finished, key=lambda trial: trial.record.reused_from is None):
+        sessions.setdefault(trial.record.reused_from or run.manifest.run_id, []).append(trial)
     side = Side(engine, [run], sessions)
     has_evidence = any(t.record.verdict is Verdict.VALID or failure_mode_of(t.record) for t in finished)
     if not has_evidence and not side.failures:

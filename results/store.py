@@ -3,21 +3,21 @@
 ::
 
     <root>/<run_id>/
-        run.jsonl                what happened to the run, event by event  (append-only)
-        engines/<label>-<n>.log  what the engine printed after its n-th start
+        run.jsonl                events of the run                         (append-only)
+        engines/<label>-<n>.log  output of the engine's n-th start
         trials/<trial_id>/
-            streams-<n>.frames   raw reads with their times, by worker     (append-only: the truth)
+            streams-<n>.frames   raw reads with timestamps, by worker      (append-only: the raw data)
             telemetry.jsonl      samples of host, engine, client and GPU   (append-only)
             requests.jsonl       the streams decoded                       (derived, atomic)
             trial.json           verdict, counts, engine description       (atomic, last)
-            quality.json         its answers beside a reference's          (derived, atomic)
+            quality.json         its answers compared with a reference's   (derived, atomic)
 
-A trial counts as finished when the run's log holds its :class:`~results.run_log.TrialFinished`; a run is complete when
-the log says so. Whatever the crash, records already appended stay readable (see :mod:`results.jsonl` and
+A trial is finished when the run's log has its :class:`~results.run_log.TrialFinished`; a run is complete when its log
+says so. After any crash, records appended before it remain readable (see :mod:`results.jsonl` and
 :mod:`results.frames`). Runs of another schema are refused.
 
-A run may come from elsewhere (a CI artifact, a store), so nothing in it may lead out of its folder: trial ids are plain
-names, and a run or a trial that is a symbolic link, or holds one, is refused before anything in it is read.
+Runs from other machines are untrusted, so no path may leave the run's folder: trial ids are plain names, and a run or
+trial that is or contains a symbolic link is refused before anything in it is read.
 """
 
 import contextlib
@@ -56,27 +56,27 @@ class TrialFolder:
         self._quality = path / "quality.json"
 
     def create(self) -> None:
-        """Make the folder."""
+        """Create the folder."""
         _make_folder(self.path)
 
     def stream_log(self, worker: int) -> Path:
-        """The raw log of one worker of the client."""
+        """Path of the raw log of one client worker."""
         return self.path / f"streams-{worker}.frames"
 
     def stream_logs(self) -> list[FrameLog[StreamRecord]]:
-        """The raw logs: every exchange that ended, each worker's in the order in which they did."""
+        """Raw logs by worker: every exchange that ended, in order of its end."""
         return [FrameLog(path, StreamRecord) for path in sorted(self.path.glob("streams-*.frames"))]
 
     def read_streams(self) -> Iterator[StreamRecord]:
-        """Every exchange that ended, one at a time."""
+        """Iterate over all exchanges that ended."""
         return itertools.chain.from_iterable(self.stream_logs())
 
     def read_telemetry(self) -> Log[TelemetryRecord]:
-        """Every sample."""
+        """Read the telemetry samples."""
         return read_log(self.telemetry_log, TelemetryRecord)
 
     def torn(self) -> dict[str, int]:
-        """Logs whose last record a crash tore: name of the file → bytes that readers leave out."""
+        """Logs with a torn last record: file name → bytes that readers ignore."""
         logs = {log.path.name: log.torn_bytes for log in self.stream_logs()}
         logs[self.telemetry_log.name] = self.read_telemetry().torn_bytes
         return {name: torn_bytes for name, torn_bytes in logs.items() if torn_bytes}
@@ -91,18 +91,18 @@ class TrialFolder:
         return self._requests.exists()
 
     def read_requests(self) -> list[RequestRecord]:
-        """The decoded requests in the order of the plan; empty when the trial was cut off before decoding."""
+        """Read the decoded requests, in planned order; empty if the trial was interrupted before decoding."""
         return sorted(read_log(self._requests, RequestRecord).records, key=_plan_order)
 
     def write_quality(self, record: QualityRecord) -> None:
-        """Replace how the trial's answers compare with a reference's."""
+        """Replace the comparison of answers with a reference's."""
         write_atomic(self._quality, _pretty(record))
 
     def read_quality(self) -> QualityRecord | None:
-        """How its answers compare, or None where that was not looked at.
+        """Read the comparison of answers with a reference's; None if there is none.
 
         Raises:
-            RunUnreadable: it is damaged.
+            RunUnreadable: the file is damaged.
         """
         if not self._quality.exists():
             return None
@@ -123,14 +123,14 @@ class RunFolder:
 
     @classmethod
     def create(cls, root: Path, *events: Event) -> "RunFolder":
-        """Make the folder of a run with its log.
+        """Create the folder of a run, with its log.
 
         Args:
-            root: where the folder is made.
+            root: parent folder.
             events: the first is :class:`~results.run_log.RunStarted`, whose run id names the folder.
 
         Raises:
-            NotWritable: the folder cannot be made, or exists already.
+            NotWritable: the folder cannot be created, or exists already.
         """
         started = events[0]
         assert isinstance(started, RunStarted)
@@ -142,7 +142,7 @@ class RunFolder:
             run.write_log(events)
         except NotWritable:
             with contextlib.suppress(OSError):
-                path.rmdir()  # an empty folder says nothing
+                path.rmdir()  # do not leave an empty folder
             raise
         return run
 
@@ -151,8 +151,8 @@ class RunFolder:
         """Open an existing run.
 
         Raises:
-            RunNotFound: there is no log under ``path``.
-            RunUnreadable: it is a symbolic link, or holds one.
+            RunNotFound: ``path`` has no log.
+            RunUnreadable: ``path`` is or contains a symbolic link.
         """
         if not (path / LOG_NAME).is_file():
             raise RunNotFound(f"{path} is not a run folder (it holds no {LOG_NAME}); see the paths under runs/")
@@ -160,11 +160,11 @@ class RunFolder:
         return cls(path)
 
     def write_log(self, events: Sequence[Event]) -> None:
-        """Replace the whole log; a run under way appends through :class:`~results.run_log.RunLogWriter` instead."""
+        """Replace the log. To append to a running run, use :class:`~results.run_log.RunLogWriter`."""
         write_atomic(self.log_path, encoded(events))
 
     def read_log(self) -> RunLog:
-        """What happened to the run.
+        """Read the log.
 
         Raises:
             RunUnreadable: the log is damaged before its last line, or of another schema.
@@ -172,13 +172,13 @@ class RunFolder:
         return read_run_log(self.log_path)
 
     def read_manifest(self, log: RunLog | None = None) -> Manifest:
-        """The log in short.
+        """Summarise the log.
 
         Args:
-            log: where it has been read already.
+            log: the log, if already read.
 
         Raises:
-            RunUnreadable: as :meth:`read_log`; or a crash left no whole event.
+            RunUnreadable: as :meth:`read_log`, or the log has no complete event.
         """
         log = log or self.read_log()
         if log.started is None:
@@ -186,10 +186,10 @@ class RunFolder:
         return log.manifest(log.started, self.status(log))
 
     def status(self, log: RunLog | None = None) -> RunStatus:
-        """The status that the log ends with; ``incomplete`` when it has no end and its process is gone.
+        """Final status of the run; ``incomplete`` if the log has no end and the process is gone.
 
         Args:
-            log: where it has been read already.
+            log: the log, if already read.
         """
         log = log or self.read_log()
         if log.ended is not None:
@@ -198,10 +198,10 @@ class RunFolder:
         return RunStatus.RUNNING if alive else RunStatus.INCOMPLETE
 
     def trial(self, trial_id: str) -> TrialFolder:
-        """The folder of one trial, whether or not it exists yet.
+        """Folder of one trial, which need not exist.
 
         Raises:
-            RunUnreadable: the id is no plain name, or the folder is a symbolic link or holds one.
+            RunUnreadable: the id is not a plain name, or the folder is or contains a symbolic link.
         """
         if not _TRIAL_ID.fullmatch(trial_id) or len(trial_id.encode()) > _MAX_NAME_BYTES:
             raise RunUnreadable(
@@ -214,7 +214,7 @@ class RunFolder:
         return TrialFolder(path)
 
     def reuse(self, trial_id: str, source: TrialFolder) -> None:
-        """Link the files of a finished trial of another run; copy them across file systems."""
+        """Hard-link the files of a finished trial of another run; copy them across file systems."""
         target = self.trial(trial_id)
         target.create()
         for file in source.path.iterdir():
@@ -222,44 +222,49 @@ class RunFolder:
                 _link(file, target.path / file.name)
 
     def engine_log(self, label: str, start: int) -> Path:
-        """Where the engine's output of its ``start``-th start goes; the folder is made."""
+        """Path of the output of the engine's ``start``-th start; creates its folder."""
         folder = self.path / "engines"
         _make_folder(folder)
         return folder / f"{label}-{start}.log"
 
 
-def earlier_run(root: Path, name: str, wanted: str) -> RunFolder:
-    """The run to resume: ``latest`` for the newest of that name below ``root``, else the folder ``wanted``.
+def earlier_run(root: Path, name: str, run: str) -> RunFolder:
+    """Run to resume.
+
+    Args:
+        root: folder of runs.
+        name: of the experiment.
+        run: path of the run's folder, or ``latest`` for the newest run of ``name``.
 
     Raises:
-        RunNotFound: there is none.
+        RunNotFound: there is no such run.
     """
-    if wanted != "latest":
-        return RunFolder.open(Path(wanted))
-    for run in reversed(runs_below(root)):
-        started = run.read_log().started
+    if run != "latest":
+        return RunFolder.open(Path(run))
+    for folder in reversed(runs_below(root)):
+        started = folder.read_log().started
         if started is not None and started.name == name:
-            return run
+            return folder
     raise RunNotFound(f"there is no run of '{name}' in {root} to resume; leave --resume out to begin one")
 
 
 def runs_below(root: Path) -> list[RunFolder]:
-    """All runs in a folder, oldest first; symbolic links to runs are left out."""
+    """All runs in a folder, oldest first, except symbolic links."""
     folders = (path.parent for path in sorted(root.glob(f"*/{LOG_NAME}")))
     return [RunFolder.open(folder) for folder in folders if not folder.is_symlink()]
 
 
 def new_run_id(name: str) -> str:
-    """A run id that sorts by time and does not collide: ``20261120-101500-demo-3f9a81c2``."""
+    """Unique run id that sorts by time: ``20261120-101500-demo-3f9a81c2``."""
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     return f"{stamp}-{name}-{secrets.token_hex(4)}"
 
 
 def _refuse_links(run: Path, *folders: Path) -> None:
-    """Refuse a run in which a folder is a symbolic link, or the last of them holds anything but files and folders.
+    """Refuse symbolic links among ``folders``, and anything but files and folders in the last one.
 
     Raises:
-        RunUnreadable: one line that names the run and the entry.
+        RunUnreadable: names the run and the entry.
     """
     try:
         with os.scandir(folders[-1]) as entries:
@@ -286,7 +291,7 @@ def _plan_order(request: RequestRecord) -> int:
 
 
 def _alive(pid: int, log: Path) -> bool:
-    """Whether ``pid`` runs and was started before the log was last written (pids are reused)."""
+    """Whether process ``pid`` runs and started before the last write to the log (pids are reused)."""
     try:
         return psutil.Process(pid).create_time() <= log.stat().st_mtime
     except psutil.NoSuchProcess:

@@ -59,7 +59,7 @@ def work_of(measured: Sequence[RequestRecord]) -> Work:
     counted = [request for request in measured if request.outcome is not Outcome.CANCELLED]
     done = [request for request in counted if request.outcome is Outcome.OK]
     tokens = [r.total_chunk_tokens if r.output_tokens is None else r.output_tokens for r in done]
-    known = [request.wanted_output_tokens for request in done if request.wanted_output_tokens]
+    known = [request.requested_output_tokens for request in done if request.requested_output_tokens]
     is_known = bool(done) and len(known) == len(done)
     each = [count / asked for count, asked in zip(tokens, known, strict=True)] if is_known else tokens
     return Work(

@@ -46,7 +46,7 @@ def check(whole: Run, scratch: Path, byte: int) -> list[str]:
         kept = figures(results.load(cut))
     wrong = [f"{trial} reads otherwise" for trial, figure in kept.items() if figure != before[trial]]
     resumed = run_in(VirtualWorld(ENGINES), EXPERIMENT, scratch / "resumed", earlier=RunFolder(cut))
-    reused = {trial.record.id for trial in resumed.finished if trial.record.adopted_from}
+    reused = {trial.record.id for trial in resumed.finished if trial.record.reused_from}
     wrong += [f"{trial} was measured again" for trial in kept.keys() - reused]
     wrong += [f"{trial} was reused" for trial in reused - kept.keys()]
     if resumed.status is not RunStatus.COMPLETE or figures(resumed).keys() != before.keys():

@@ -83,7 +83,7 @@ def resumed(folder: Path) -> tuple[list[TrialRecord], int]:
 
 def measured(trials: list[TrialRecord]) -> list[str]:
     """Names of those that were not reused."""
-    return sorted(trial.id for trial in trials if trial.adopted_from is None)
+    return sorted(trial.id for trial in trials if trial.reused_from is None)
 
 
 def main() -> None:

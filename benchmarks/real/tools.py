@@ -195,7 +195,7 @@ def _request(index: int, sent_ns: int, arrivals: list[int], tokens: int, ended_n
         index=index, phase=Phase.MEASURED, session=str(index), turn=0, planned_ns=sent_ns, sent_ns=sent_ns,
         ended_ns=ended_ns, status=200, outcome=Outcome.OK, end=StreamEnd.COMPLETE, chunk_ns=arrivals,
         chunk_tokens=[each] * (len(arrivals) - 1) + [tokens - each * (len(arrivals) - 1)], output_tokens=tokens,
-        usage_ns=ended_ns, last_event_ns=ended_ns, wanted_output_tokens=tokens,
+        usage_ns=ended_ns, last_event_ns=ended_ns, requested_output_tokens=tokens,
     )  # fmt: skip
 
 

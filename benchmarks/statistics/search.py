@@ -116,11 +116,11 @@ def searched(trial: Trial, threshold: float, rng: np.random.Generator, guess: fl
     """One search."""
     search = Bisection(LEVELS, resolution=RESOLUTION, guess=guess)
     trials = 0
-    while trials < BUDGET and not search.settled:
+    while trials < BUDGET and not search.is_settled:
         level = search.next_level()
         assert level is not None
-        kept, margin = trial(rng, level)
-        search.tell(level, kept=kept, margin=margin)
+        met, margin = trial(rng, level)
+        search.observe(level, met=met, margin=margin)
         trials += 1
     return Found(search.bracket, trials, threshold)
 

@@ -88,7 +88,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         found, line = asyncio.run(searched(Path(name), asked.duration, asked.trials))
     print(line)
-    vain = statistics.fmean(attempt.kept is None for attempt in found.attempts)
+    vain = statistics.fmean(attempt.met is None for attempt in found.attempts)
     bars = Bars()
     bars.add(
         "interval_holds_the_truth", int((found.low or 0) <= 1.01 * true and true / 1.01 <= (found.high or 0)), "==", 1

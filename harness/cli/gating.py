@@ -22,8 +22,8 @@ from harness.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from results.comparison_config import ComparisonConfig
     from results.gate import GateVerdict
-    from results.terms import Terms
 
 File = Annotated[Path | None, cyclopts.Parameter()]
 Baselines = Annotated[list[str], cyclopts.Parameter(negative="")]
@@ -84,15 +84,15 @@ def gate(
     json
         Print the verdict as JSON.
     """
+    from results.comparison_config import agreed
     from results.errors import NoEvidence
-    from results.terms import agreed
 
-    terms = agreed(metric, primary, alpha, band)
+    config = agreed(metric, primary, alpha, band)
     try:
         verdict = (
-            _stored(baseline, candidate, terms)
+            _stored(baseline, candidate, config)
             if experiment is None
-            else _measured(experiment, _only_label(baseline), candidate, terms, repeats=repeats, out=out)
+            else _measured(experiment, _only_label(baseline), candidate, config, repeats=repeats, out=out)
         )
     except NoEvidence as error:
         sys.stderr.write(f"bakeoff: INVALID: {error}\n")
@@ -146,17 +146,17 @@ def _only_label(baseline: list[str]) -> str:
     return baseline[0]
 
 
-def _stored(baseline: list[str], candidate: str, terms: "Terms") -> "GateVerdict":
+def _stored(baseline: list[str], candidate: str, config: "ComparisonConfig") -> "GateVerdict":
     from results.baseline import baseline_of
     from results.gate import judge
     from results.sides import select
 
     selected = select(candidate)
-    return judge(baseline_of(selected, baseline), selected, terms)
+    return judge(baseline_of(selected, baseline), selected, config)
 
 
 def _measured(
-    file: Path, baseline: str, candidate: str, terms: "Terms", *, repeats: int | None, out: Path
+    file: Path, baseline: str, candidate: str, config: "ComparisonConfig", *, repeats: int | None, out: Path
 ) -> "GateVerdict | None":
     """Measure the two engines and judge the run; None if it was interrupted.
 
@@ -172,7 +172,7 @@ def _measured(
 
     experiment, a, b = gate_experiment(load_experiment(file), baseline, candidate, repeats)
     folder = create_run(experiment, out)
-    analyses = InterimAnalyses(folder, a, b, experiment.repeats, terms)
+    analyses = InterimAnalyses(folder, a, b, experiment.repeats, config)
     if run_into(folder, experiment, make_policy=gate_policy(analyses)):
         sys.stderr.write(f"interrupted: bakeoff report {folder.path} shows the finished trials\n")
         return None

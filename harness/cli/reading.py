@@ -68,9 +68,9 @@ def compare(
         Print the comparisons as JSON.
     """
     from results.comparison import compare_sides
+    from results.comparison_config import agreed
     from results.report import print_comparison
     from results.sides import select
-    from results.terms import agreed
 
     compared = compare_sides(select(a), select(b), agreed(metric, primary, alpha, band))
     if json:

@@ -75,7 +75,7 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
         first_byte_ns=stream.read_ns[0] if stream.read_ns else None,
         chunk_ns=[t_ns for t_ns, _ in decoded.deltas],
         chunk_tokens=counts,
-        silent_chunks=[i for i, (_, delta) in enumerate(decoded.deltas) if not delta.text],
+        textless_chunks=[i for i, (_, delta) in enumerate(decoded.deltas) if not delta.text],
         empty_chunk_ns=decoded.empty_chunk_ns,
         usage_ns=decoded.usage_ns,
         usage_in_choice=usage.in_choice,

@@ -48,7 +48,7 @@ class RequestInFlight(StreamLog):
             ended_ns=self.ended_ns,
             end=self.end,
             wanted_input_tokens=turn.wanted_input_tokens,
-            wanted_output_tokens=turn.wanted_output_tokens,
+            requested_output_tokens=turn.requested_output_tokens,
             cycle=plan.cycle,
             dial_start_ns=self.dial_start_ns,
             dial_end_ns=self.dial_end_ns,

@@ -27,7 +27,7 @@ class WireTurn(msgspec.Struct, frozen=True, array_like=True):
     request: HttpRequest
     think_ns: int
     wanted_input_tokens: int
-    wanted_output_tokens: int
+    requested_output_tokens: int
 
 
 class WireSession(msgspec.Struct, frozen=True, array_like=True):

@@ -232,7 +232,7 @@ class Conductor:
         self._run.reuse(plan.id, source.trial(record.id))
         reused = structs.replace(
             record, id=plan.id, engine=plan.engine, order=self._order(plan),
-            adopted_from=record.adopted_from or source.path.name,
+            reused_from=record.reused_from or source.path.name,
         )  # fmt: skip
         self._append(TrialFinished(record=reused))
         return True

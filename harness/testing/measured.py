@@ -8,14 +8,14 @@ from typing import Literal
 from harness.testing.one_line import OneLine
 from results import Run, Trial
 from results.baseline import baseline_of
+from results.comparison_config import agreed
 from results.gate import GateVerdict, Outcome, judge
-from results.objectives import missed, objectives
+from results.objectives import objectives, violated
 from results.records import Verdict
 from results.report.gate import doubt_texts, regression_texts
 from results.sides import only_side, side_of
 from results.statistics import ALPHA
-from results.terms import agreed
-from results.text.findings import miss_sentence
+from results.text.findings import violation_sentence
 
 NO_BASELINE = "none"
 """Value of ``--bakeoff-baseline`` for the first run, which has no baseline yet."""
@@ -60,15 +60,18 @@ class Measured:
         with OneLine():
             slo = objectives(text)
         valid = [trial for trial in self.results.finished if trial.record.verdict is Verdict.VALID]
-        violations = [(trial, misses) for trial in valid if (misses := missed(slo, trial.metrics))]
-        violating = {_cell_key(trial) for trial, _ in violations}
+        of_trials = [(trial, violated(slo, trial.metrics)) for trial in valid]
+        violating = {_cell_key(trial) for trial, violations in of_trials if violations}
         for cell in {_cell_key(trial): None for trial in valid}:
             self.outcomes[cell].append("SLO violated" if cell in violating else "SLO met")
-        if violations:
+        if violating:
             lines = [
-                f"  {_trial_text(trial)}: {miss_sentence(miss)}" for trial, misses in violations for miss in misses
+                f"  {_trial_text(trial)}: {violation_sentence(violation)}"
+                for trial, violations in of_trials
+                for violation in violations
             ]
-            title = f"SLO violated by {len(violations)} of {len(valid)} valid trials"
+            count = sum(bool(violations) for _, violations in of_trials)
+            title = f"SLO violated by {count} of {len(valid)} valid trials"
             raise AssertionError("\n".join([title, *lines]))
 
     def assert_no_regression(
@@ -110,9 +113,9 @@ class Measured:
             warnings.warn(NoVerdict(f"{self.title}: no baseline, so not checked for regressions"), stacklevel=2)
             return
         with OneLine():
-            terms = agreed(metrics, primary, alpha, band)
+            config = agreed(metrics, primary, alpha, band)
             candidate = side_of(self.results, engine) if engine else only_side(self.results)
-            verdict = judge(baseline_of(candidate, texts, self.title), candidate, terms)
+            verdict = judge(baseline_of(candidate, texts, self.title), candidate, config)
         for cell, outcomes in self.outcomes.items():
             if cell[0] == candidate.engine:
                 outcomes.append(verdict.outcome.value)

@@ -302,7 +302,7 @@ def _of_machine(evidence: Evidence) -> Sequence[Finding]:
 
 def _of_answers(done: Sequence[RequestRecord]) -> Iterator[Finding]:
     """Answers of the wrong length, and token counts that differ from the plan or are estimates."""
-    if wrong := _unequal((r.output_tokens, r.wanted_output_tokens) for r in done):
+    if wrong := _unequal((r.output_tokens, r.requested_output_tokens) for r in done):
         output, asked = wrong[0]
         yield warning(
             FindingCode.OUTPUT_LENGTH, wrong_requests=len(wrong), ok_requests=len(done), output_tokens=output,

@@ -12,10 +12,10 @@ from harness.experiment.config import Experiment, experiment_from
 from harness.virtual.engine import VirtualEngine
 from harness.virtual.world import VirtualWorld
 from results import Run, load
+from results.comparison_config import ComparisonConfig
 from results.gate import GateVerdict
 from results.search import SearchConfig
 from results.store import RunFolder
-from results.terms import Terms
 
 QUIET = QuietObserver()
 
@@ -74,7 +74,7 @@ def search_in(
 
 
 def gate_in(
-    world: VirtualWorld, experiment: Experiment, root: Path, *, baseline: str, candidate: str, terms: Terms
+    world: VirtualWorld, experiment: Experiment, root: Path, *, baseline: str, candidate: str, config: ComparisonConfig
 ) -> tuple[Run, GateVerdict]:
     """Measure two engines in alternation until the verdict is clear; see :func:`run_in`.
 
@@ -84,7 +84,7 @@ def gate_in(
     pair, a, b = gate_experiment(experiment, baseline, candidate)
     with inside(world):
         folder = create_run(pair, root)
-        analyses = InterimAnalyses(folder, a, b, pair.repeats, terms)
+        analyses = InterimAnalyses(folder, a, b, pair.repeats, config)
         world.run(run_experiment(pair, folder, QUIET, make_policy=gate(analyses)))
     return load(folder.path), analyses.final()
 
@@ -124,9 +124,9 @@ def virtual_gate(
     *,
     baseline: str,
     candidate: str,
-    terms: Terms,
+    config: ComparisonConfig,
     seed: int = 1,
 ) -> GateVerdict:
     """Run :func:`gate_in` in a new world that has these engines, by label; returns only the verdict."""
     world = VirtualWorld(engines, seed=seed)
-    return gate_in(world, experiment, root, baseline=baseline, candidate=candidate, terms=terms)[1]
+    return gate_in(world, experiment, root, baseline=baseline, candidate=candidate, config=config)[1]

@@ -1,6 +1,6 @@
-"""The routes, and a server for them. Every view is an address; nothing can be changed through any of them.
+"""Routes of the dashboard and its server. All routes are read-only.
 
-A run is only ever found by its id in the index: no part of an address becomes part of a path.
+Runs are looked up by their id in the index: no part of an address becomes part of a path.
 """
 
 import asyncio
@@ -35,14 +35,14 @@ routes = web.RouteTableDef()
 
 
 def make_app(index: Index, access: AccessPolicy, *, scan_s: float = SCAN_S) -> web.Application:
-    """The application.
+    """Build the application.
 
     Args:
-        index: of the folder of runs; it is closed with the application.
-        access: who is let in.
-        scan_s: an answer's view of the folder is at most about so old, in seconds.
+        index: of the folder of runs; closed with the application.
+        access: access policy.
+        scan_s: approximate maximum age of the index, in seconds, when a request is answered.
     """
-    app = web.Application(middlewares=[guard(access), _told])
+    app = web.Application(middlewares=[guard(access), _error_pages])
     app.add_routes(routes)
 
     async def watched(app: web.Application) -> AsyncIterator[None]:
@@ -58,18 +58,18 @@ def make_app(index: Index, access: AccessPolicy, *, scan_s: float = SCAN_S) -> w
 async def serve(
     root: Path, access: AccessPolicy, port: int, *, ready: Callable[[str], None], rebuild: bool = False
 ) -> None:
-    """Listen until SIGINT or SIGTERM.
+    """Serve until SIGINT or SIGTERM.
 
     Args:
         root: folder of runs.
-        access: who is let in, and the address.
-        port: 0 for a free one.
-        ready: is told the address to open, with the token where one is needed.
-        rebuild: make the index anew.
+        access: access policy and host.
+        port: 0 for any free port.
+        ready: called with the URL to open, which includes the token if there is one.
+        rebuild: rebuild the index.
 
     Raises:
-        RunNotFound: there is no such folder.
-        NotServed: the port is taken, or not ours.
+        RunNotFound: the folder does not exist.
+        NotServed: the port is in use or not permitted.
     """
     index = Index(root)
     if rebuild:
@@ -97,27 +97,27 @@ def _address(runner: web.AppRunner, access: AccessPolicy) -> str:
 
 
 async def _stopped() -> None:
-    told = asyncio.Event()
+    stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, told.set)
-    await told.wait()
+        loop.add_signal_handler(number, stopped.set)
+    await stopped.wait()
 
 
 @web.middleware
-async def _told(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Errors as a page that says what to do; programs get the same in a line."""
+async def _error_pages(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn errors into a page, or into one line for programs."""
     try:
         return await handler(request)
     except web.HTTPException as error:
-        return _said(request, error.status, error.text or error.reason)
+        return _error_response(request, error.status, error.text or error.reason)
     except NotExportable as error:
-        return _said(request, 404, str(error))
+        return _error_response(request, 404, str(error))
     except ResultsError as error:
-        return _said(request, 409, str(error))
+        return _error_response(request, 409, str(error))
 
 
-def _said(request: web.Request, status: int, text: str) -> web.Response:
+def _error_response(request: web.Request, status: int, text: str) -> web.Response:
     line = text if text.startswith(str(status)) else f"{status}: {text}"
     if "text/html" not in request.headers.get("Accept", ""):
         return web.Response(status=status, text=line + "\n")
@@ -127,31 +127,31 @@ def _said(request: web.Request, status: int, text: str) -> web.Response:
 
 @routes.get("/")
 async def runs(request: web.Request) -> web.Response:
-    """The list."""
-    index = await _fresh(request)
+    """List of runs."""
+    index = await _fresh_index(request)
     page = await asyncio.to_thread(list_page, index, dict(request.query))
     return _html(await asyncio.to_thread(served, "list.html", page, "list.js"))
 
 
 @routes.get("/runs/{run}/report")
 async def report(request: web.Request) -> web.Response:
-    """A run's page."""
-    watcher, path, stamp = await _found(request)
-    return _html(await watcher.made(("report", path.name, stamp), report_html, path))
+    """Report of a run."""
+    watcher, path, stamp = await _indexed(request)
+    return _html(await watcher.rendered(("report", path.name, stamp), report_html, path))
 
 
 @routes.get("/runs/{run}/live")
 async def live_page(request: web.Request) -> web.Response:
-    """A run that goes on."""
-    now, path = await _live(request)
-    page = {"name": now.name, "live": now, "report": report_at(path.name)}
+    """Live page of a running run."""
+    state, path = await _live(request)
+    page = {"name": state.name, "live": state, "report": report_at(path.name)}
     return _html(served("live.html", page, "live.js"))
 
 
 @routes.get("/runs/{run}/export/{table}.{format}")
 async def export(request: web.Request) -> web.Response:
-    """One of its frames as a file."""
-    _, path, _ = await _found(request)
+    """One table of a run as a file."""
+    _, path, _ = await _indexed(request)
     which, how = request.match_info["table"], request.match_info["format"]
     if which not in set(Table) or how not in set(Format):
         raise web.HTTPNotFound(text=f"there is {', '.join(Table)}, each as {', '.join(Format)}")
@@ -163,8 +163,8 @@ async def export(request: web.Request) -> web.Response:
 
 @routes.get("/compare")
 async def compare(request: web.Request) -> web.Response:
-    """Two sides."""
-    index = await _fresh(request)
+    """Comparison of two sides."""
+    index = await _fresh_index(request)
     chosen = _oldest_first(index, request.query.getall("run", [])[:2])
     a = request.query.get("a") or (chosen[0] if chosen else "")
     b = request.query.get("b") or (chosen[-1] if chosen else "")
@@ -173,69 +173,69 @@ async def compare(request: web.Request) -> web.Response:
         raise web.HTTPNotFound(text="choose two runs in the list to compare them")
     primary = request.query.get("primary", "")
     watcher = request.app[WATCHER]
-    return _html(await watcher.made(("compare", a, b, primary, *stamps), compare_html, index.root, a, b, primary))
+    return _html(await watcher.rendered(("compare", a, b, primary, *stamps), compare_html, index.root, a, b, primary))
 
 
 @routes.get("/history")
 async def history(request: web.Request) -> web.Response:
-    """Metrics over many runs."""
-    index = await _fresh(request)
+    """History of metrics over runs."""
+    index = await _fresh_index(request)
     page = await asyncio.to_thread(history_page, index, dict(request.query))
     return _html(await asyncio.to_thread(served, "history.html", page))
 
 
 @routes.get("/api/runs")
 async def api_runs(request: web.Request) -> web.Response:
-    """The list for programs, with the same filters."""
-    index = await _fresh(request)
+    """List of runs as JSON, with the same filters."""
+    index = await _fresh_index(request)
     query = query_of(request.query, limit=_MAX_LISTED)
     return _json([] if query is None else await asyncio.to_thread(index.runs, query))
 
 
 @routes.get("/api/runs/{run}")
 async def api_run(request: web.Request) -> web.Response:
-    """One run's facts."""
-    index = await _fresh(request)
+    """Facts of one run as JSON."""
+    index = await _fresh_index(request)
     return _json(_facts(index, request))
 
 
 @routes.get("/api/runs/{run}/live")
 async def api_live(request: web.Request) -> web.Response:
-    """A run now."""
+    """Present state of a run as JSON."""
     return _json((await _live(request))[0])
 
 
 @routes.get("/metrics")
 async def metrics(request: web.Request) -> web.Response:
-    """For Prometheus."""
-    index = await _fresh(request)
+    """Prometheus exposition."""
+    index = await _fresh_index(request)
     text = await asyncio.to_thread(prometheus.exposition, index, request.app[WATCHER].live)
     return web.Response(body=text, headers={"Content-Type": prometheus.CONTENT_TYPE})
 
 
-async def _fresh(request: web.Request) -> Index:
+async def _fresh_index(request: web.Request) -> Index:
     watcher = request.app[WATCHER]
-    await watcher.look()
+    await watcher.refresh()
     return watcher.index
 
 
-async def _found(request: web.Request) -> tuple[Watcher, Path, str]:
-    """The run that an address names: only one that the index knows."""
-    index = await _fresh(request)
+async def _indexed(request: web.Request) -> tuple[Watcher, Path, str]:
+    """The run that an address names, looked up in the index."""
+    index = await _fresh_index(request)
     facts = _facts(index, request)
     return request.app[WATCHER], index.root / facts.id, index.stamp(facts.id) or ""
 
 
 async def _live(request: web.Request) -> tuple[Live, Path]:
-    """The run that an address names, as it is now."""
-    watcher, path, _ = await _found(request)
-    return await asyncio.to_thread(lambda: watcher.live.look(RunFolder.open(path))), path
+    """Present state and folder of the run that an address names."""
+    watcher, path, _ = await _indexed(request)
+    return await asyncio.to_thread(lambda: watcher.live.read(RunFolder.open(path))), path
 
 
 def _oldest_first(index: Index, runs: list[str]) -> list[str]:
-    """The older run is the baseline."""
-    found = [facts for run in runs if (facts := index.run(run)) is not None]
-    return [facts.id for facts in sorted(found, key=lambda facts: (facts.created_utc, facts.id))]
+    """Run ids by age: the oldest is the baseline."""
+    known = [facts for run in runs if (facts := index.run(run)) is not None]
+    return [facts.id for facts in sorted(known, key=lambda facts: (facts.created_utc, facts.id))]
 
 
 def _facts(index: Index, request: web.Request) -> RunFacts:

@@ -7,6 +7,7 @@ import msgspec
 from markupsafe import Markup
 
 from results.comparison import EngineComparison, compare_sides
+from results.comparison_config import ComparisonConfig
 from results.dashboard.pages import served
 from results.errors import NoEvidence, ResultsError
 from results.gate import GateVerdict, judge
@@ -18,7 +19,6 @@ from results.report.gate import doubt_texts, regression_texts
 from results.run import load
 from results.sides import Side, side_of
 from results.statistics import Comparison, Judgement
-from results.terms import Terms
 from results.text.comparison import why_text
 from results.text.format import effect_text
 
@@ -113,7 +113,7 @@ def compare_page(root: Path, a: str, b: str, primary: str) -> ComparePage:
     )
     try:
         left, right = (_side(root, side) for side in (a, b))
-        return _filled(page, left, right, Terms(primary=primary or None))
+        return _filled(page, left, right, ComparisonConfig(primary=primary or None))
     except ResultsError as error:
         return msgspec.structs.replace(page, problem=str(error))
 
@@ -143,11 +143,11 @@ def _side(root: Path, side: str) -> Side:
     return side_of(load(root / run), engine)
 
 
-def _filled(page: ComparePage, a: Side, b: Side, terms: Terms) -> ComparePage:
+def _filled(page: ComparePage, a: Side, b: Side, config: ComparisonConfig) -> ComparePage:
     try:
-        verdict = judge(a, b, terms)
+        verdict = judge(a, b, config)
     except NoEvidence as error:
-        return _with_rows(page, compare_sides(a, b, terms), notes=[f"no verdict: {error}"])
+        return _with_rows(page, compare_sides(a, b, config), notes=[f"no verdict: {error}"])
     return _with_rows(_with_outcome(page, verdict), verdict.compared, notes=verdict.notes)
 
 
@@ -161,7 +161,7 @@ def _with_outcome(page: ComparePage, verdict: GateVerdict) -> ComparePage:
 
 
 def _with_rows(page: ComparePage, compared: EngineComparison, notes: list[str]) -> ComparePage:
-    axis = ratio_axis((comparison.ratio for comparison in compared.comparisons), compared.terms.band)
+    axis = ratio_axis((comparison.ratio for comparison in compared.comparisons), compared.config.band)
     levels = [
         (level, [_row(comparison, compared, axis) for comparison in members])
         for level, members in groupby(compared.comparisons, key=lambda comparison: comparison.level)
@@ -175,7 +175,7 @@ def _row(comparison: Comparison, compared: EngineComparison, axis: Axis) -> Row:
         title=title(comparison),
         is_primary=comparison is compared.primary,
         ratio=effect_text(comparison),
-        strip=ratio_strip(title(comparison), axis, comparison.ratio, compared.terms.band, class_),
+        strip=ratio_strip(title(comparison), axis, comparison.ratio, compared.config.band, class_),
         judgement=f"{SIGNS[comparison.judgement]} {comparison.judgement.value}",
         class_=class_,
         detectable=smallest_text(comparison),

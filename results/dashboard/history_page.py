@@ -1,4 +1,4 @@
-"""Metrics over many runs, with their steps."""
+"""The history page: metrics over many runs, with steps and drifts."""
 
 from collections.abc import Mapping
 
@@ -16,19 +16,19 @@ from results.series import Change, Drift, Series, is_worse
 from results.text.format import moment_text
 
 NEWEST = 500
-"""Runs that are looked at."""
+"""Maximum number of runs to analyse, newest first."""
 _MAX_CHARTS = 24
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """One series."""
+    """Chart of one series."""
 
     title: str
     svg: Markup
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One line of the table; texts are ready to be shown."""
+    """One row of the table; texts are formatted."""
 
     run: str
     address: str
@@ -43,23 +43,23 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class HistoryPage(msgspec.Struct, frozen=True, kw_only=True):
-    """What the page shows.
+    """Content of the page.
 
     Attributes:
         name: title of the page.
-        asked: filters as they were given.
-        choices: what they may be set to.
+        filters: as given.
+        choices: possible values of each filter.
         metrics: names and titles.
-        steps: newest first; drifts are among them.
+        steps: steps and drifts, newest first.
         outcome: of the newest run.
-        notes: zeros that were left out, and series that cannot tell.
+        notes: omitted zeros, and series too short to test.
         charts: of the series, those with steps first.
-        more: series that found no room.
-        problem: why there is none.
+        more: number of series without a chart.
+        problem: why there is no history.
     """
 
     name: str
-    asked: dict[str, str]
+    filters: dict[str, str]
     choices: dict[str, list[str]]
     metrics: list[tuple[str, str]]
     steps: list[Step] = []
@@ -70,19 +70,19 @@ class HistoryPage(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
-def history_page(index: Index, asked: Mapping[str, str]) -> HistoryPage:
+def history_page(index: Index, query: Mapping[str, str]) -> HistoryPage:
     """The page for a query string.
 
     Args:
-        index: as of the last scan.
-        asked: ``name``, ``engine``, ``branch`` and ``metric``; without a name the experiment of the newest run.
+        index: of the folder of runs.
+        query: ``name``, ``engine``, ``branch`` and ``metric``; the default name is that of the newest run.
     """
     choices = index.choices()
-    filters = {key: asked.get(key, "") for key in ("name", "engine", "branch", "metric")}
+    filters = {key: query.get(key, "") for key in ("name", "engine", "branch", "metric")}
     filters["name"] = filters["name"] or index.newest_name() or ""
     page = HistoryPage(
         name=f"History of {filters['name']}",
-        asked=filters,
+        filters=filters,
         choices=choices,
         metrics=[(name, CATALOGUE[name].title) for name in CATALOGUE if name != "failures"],
     )

@@ -1,9 +1,9 @@
-"""What a run that goes on looks like now: read from its folder, as everything else is.
+"""Present state of running runs, read from their folders.
 
-Answers are decoded when a trial has ended; until then the raw log says how many exchanges have ended, how, and when
-the first bytes came. That is what is shown of the trial under way, under those names.
+Responses are decoded after the trial. During it, the raw log gives the number of exchanges that ended, how they ended,
+and the times of first bytes.
 
-The dashboard may run on the machine that is measured, so each look reads only what was appended since the last one.
+The dashboard may run on the machine under test, so each read covers only what was appended since the last.
 """
 
 import statistics
@@ -34,7 +34,7 @@ class Step(msgspec.Struct, frozen=True):
         load: label.
         repeat: counted from 1.
         state: ``planned``, ``running``, or the verdict.
-        why: of an INVALID one, the first reason.
+        why: first reason why it is INVALID.
     """
 
     id: str
@@ -50,10 +50,10 @@ class Current(msgspec.Struct, frozen=True):
 
     Attributes:
         id: as in the manifest.
-        ends: how many exchanges ended in which way, warm-up included.
-        per_second: exchanges that ended in each of the last seconds, oldest first.
-        first_byte_p50_s: median over the last exchanges, from the planned start; None before the first.
-        telemetry: the last sample of each source.
+        ends: number of exchanges by how they ended, warm-up included.
+        per_second: exchanges that ended in each of the last 60 seconds, oldest first.
+        first_byte_p50_s: median over the last 200 exchanges, from the planned time; None before the first.
+        telemetry: last sample of each source.
     """
 
     id: str
@@ -64,15 +64,15 @@ class Current(msgspec.Struct, frozen=True):
 
 
 class Live(msgspec.Struct, frozen=True):
-    """A run now.
+    """Present state of a run.
 
     Attributes:
-        run: its id.
+        run: id.
         name: of the experiment.
-        status: how far it got.
-        steps: the plan.
-        current: None between trials, and where the run does not go on.
-        failure: why it failed.
+        status: of the run.
+        steps: planned trials.
+        current: None between trials, and if the run is not running.
+        failure: why the run failed.
     """
 
     run: str
@@ -84,39 +84,39 @@ class Live(msgspec.Struct, frozen=True):
 
     @property
     def done(self) -> int:
-        """Trials that ended."""
+        """Number of finished trials."""
         return sum(step.state not in {"planned", "running"} for step in self.steps)
 
 
 class LiveRuns:
-    """The runs that are looked at while they go on. Its method may be called from any thread."""
+    """Incremental readers of running runs. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._runs: dict[Path, _LiveRun] = {}
 
-    def look(self, folder: RunFolder) -> Live:
-        """Look at a run.
+    def read(self, folder: RunFolder) -> Live:
+        """Read the present state of a run.
 
         Raises:
-            RunUnreadable: its manifest or a log is damaged.
+            RunUnreadable: the manifest or a log is damaged.
         """
         with self._lock:
-            now = self._runs.setdefault(folder.path, _LiveRun()).look(folder)
-            if now.status is not RunStatus.RUNNING:
+            state = self._runs.setdefault(folder.path, _LiveRun()).read(folder)
+            if state.status is not RunStatus.RUNNING:
                 del self._runs[folder.path]
-            return now
+            return state
 
 
 class _LiveRun:
-    """The run log as far as it has been read, and the trial under way."""
+    """Incremental reader of one run: its log so far, and the trial under way."""
 
     def __init__(self) -> None:
         self._log = RunLog()
         self._read_bytes = 0
         self._trial: _LiveTrial | None = None
 
-    def look(self, folder: RunFolder) -> Live:
+    def read(self, folder: RunFolder) -> Live:
         events, self._read_bytes = read_after(folder.log_path, Event, self._read_bytes)  # type: ignore[arg-type]  (a union of structs)
         for event in events:
             self._log.add(event)
@@ -127,7 +127,7 @@ class _LiveRun:
         elif self._trial is None or self._trial.id != under_way.id:
             self._trial = _LiveTrial(under_way.id)
         steps = [self._step(plan) for plan in manifest.trials]
-        current = self._trial.look(folder.trial(self._trial.id)) if self._trial else None
+        current = self._trial.read(folder.trial(self._trial.id)) if self._trial else None
         return Live(folder.path.name, manifest.name, manifest.status, steps, current, manifest.failure)
 
     def _step(self, plan: TrialPlan) -> Step:
@@ -139,14 +139,14 @@ class _LiveRun:
 
 
 class _Ended(msgspec.Struct, frozen=True):
-    """When an exchange ended, and how long after its planned start its first byte came; None for never."""
+    """End of an exchange, and the time from its planned start to the first byte; None without a first byte."""
 
     ended_ns: int
     first_byte_s: float | None
 
 
 class _LiveTrial:
-    """The trial under way, as far as its logs have been read."""
+    """Incremental reader of the logs of the trial under way."""
 
     def __init__(self, trial_id: str) -> None:
         self.id = trial_id
@@ -156,8 +156,8 @@ class _LiveTrial:
         self._recent: list[_Ended] = []
         self._telemetry: dict[str, dict[str, float | int | str | None]] = {}
 
-    def look(self, folder: TrialFolder) -> Current:
-        """Read what was appended to its logs."""
+    def read(self, folder: TrialFolder) -> Current:
+        """Read what was appended to the logs."""
         for log in folder.stream_logs():
             for stream, end in log.after(self._read_bytes.get(log.path, 0)):
                 self._read_bytes[log.path] = end
@@ -168,7 +168,7 @@ class _LiveTrial:
         samples, self._read_bytes[path] = read_after(path, TelemetryRecord, self._read_bytes.get(path, 0))
         self._telemetry |= {sample.source: sample.values for sample in samples}
         per_second = self._per_second()
-        first_bytes_s = [one.first_byte_s for one in self._recent[-_RECENT:] if one.first_byte_s is not None]
+        first_bytes_s = [ended.first_byte_s for ended in self._recent[-_RECENT:] if ended.first_byte_s is not None]
         return Current(
             self.id,
             ends=dict(self._ends),
@@ -178,14 +178,14 @@ class _LiveTrial:
         )
 
     def _per_second(self) -> list[int]:
-        """Exchanges by the second in which they ended; the last bin ends with the last of them. Older ones go."""
+        """Exchanges per second; the last bin ends with the last exchange. Discards exchanges no longer needed."""
         if not self._recent:
             return []
-        self._recent.sort(key=attrgetter("ended_ns"))  # each worker has a log of its own
+        self._recent.sort(key=attrgetter("ended_ns"))  # each worker has its own log
         earliest_ns, last_ns = self._recent[0].ended_ns, self._recent[-1].ended_ns
         self._first_ended_ns = min(self._first_ended_ns or earliest_ns, earliest_ns)
         first_ns = max(self._first_ended_ns, last_ns - (_SECONDS - 1) * NS_PER_S)
-        shown = [one for one in self._recent if one.ended_ns >= first_ns]
-        counts = Counter((last_ns - one.ended_ns) // NS_PER_S for one in shown)
+        shown = [ended for ended in self._recent if ended.ended_ns >= first_ns]
+        counts = Counter((last_ns - ended.ended_ns) // NS_PER_S for ended in shown)
         self._recent = self._recent[-max(_RECENT, len(shown)) :]
         return [counts[ago] for ago in range((last_ns - first_ns) // NS_PER_S, -1, -1)]

@@ -1,4 +1,4 @@
-"""The dashboard's pages: the report's shell, style and theme, and a little of its own."""
+"""Rendering of the dashboard's pages, with the report's shell, style and theme."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,37 +8,37 @@ from results.report.offline import SHELL, asset, rendered
 from results.report.page import page_of
 from results.run import load
 
-_OWN = "results.dashboard"
+_PACKAGE = "results.dashboard"
 
 
 def served(template: str, page: object, *scripts: str) -> str:
-    """A page of the dashboard.
+    """Render a page of the dashboard.
 
     Args:
-        template: in this package.
-        page: what it shows.
-        scripts: names of files beside it; comfort only.
+        template: name, in this package.
+        page: content, ``page`` in the template.
+        scripts: names of script files in this package; the page must be complete without them.
     """
     return rendered(
         template,
         page,
-        packages=[_OWN, SHELL],
+        packages=[_PACKAGE, SHELL],
         style=_style(),
-        script=asset("theme.js") + "".join(asset(name, _OWN) for name in scripts),
+        script=asset("theme.js") + "".join(asset(name, _PACKAGE) for name in scripts),
         served=True,
     )
 
 
 def report_html(path: Path) -> str:
-    """A run's report with the way back and its files."""
+    """A run's report, with links to the list and to its files."""
     page, script = page_of(load(path)), report_script()
-    return rendered("run.html", page, packages=[_OWN, SHELL], style=_style(), script=script, served=True)
+    return rendered("run.html", page, packages=[_PACKAGE, SHELL], style=_style(), script=script, served=True)
 
 
 def message_html(title: str, text: str, actions: Sequence[tuple[str, str]] = ()) -> str:
-    """A page that says one thing."""
+    """A page with one message and links."""
     return served("message.html", {"name": title, "text": text, "actions": list(actions)})
 
 
 def _style() -> str:
-    return asset("page.css") + asset("dashboard.css", _OWN)
+    return asset("page.css") + asset("dashboard.css", _PACKAGE)

@@ -1,4 +1,4 @@
-"""The runs of a folder as Prometheus sees them: the live one by its trials and sensors, the others by their results."""
+"""Prometheus metrics: trials and sensors of running runs, results of complete ones."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -16,22 +16,22 @@ from results.store import RunFolder
 
 NAMES = {
     "bakeoff_runs": "Runs in the folder, by status.",
-    "bakeoff_trials": "Trials of a run that goes on, by state: planned, running, VALID, INVALID.",
+    "bakeoff_trials": "Trials of a running run, by state: planned, running, VALID, INVALID.",
     "bakeoff_exchanges": "Exchanges of the trial under way that ended, warm-up included, by how they ended.",
     "bakeoff_first_byte_p50_seconds": "Median time from planned start to first byte, over its last exchanges.",
-    "bakeoff_sensor": "Last sample of each sensor of the trial under way; the unit stands in the sensor's name.",
+    "bakeoff_sensor": "Last sample of each sensor of the trial under way; the unit is in the sensor's name.",
     "bakeoff_result": "Geometric mean over the valid trials of each experiment's newest complete run, by metric.",
 }
-"""Every metric and what it means."""
+"""Metric names and their help texts."""
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
 def exposition(index: Index, live: LiveRuns) -> bytes:
-    """The text of ``/metrics``.
+    """Content of ``/metrics``.
 
     Args:
-        index: as of the last scan.
-        live: remembers how far the logs of runs that go on were read.
+        index: of the folder of runs.
+        live: incremental readers of running runs.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(index, live))
@@ -46,7 +46,7 @@ class _Collector:
     def collect(self) -> Iterator[Metric]:
         yield self._runs()
         running = [self._live(facts) for facts in self._index.runs(Query(status=RunStatus.RUNNING))]
-        yield from _of_live(now for now in running if now is not None)
+        yield from _of_live(state for state in running if state is not None)
         yield self._results()
 
     def _runs(self) -> Metric:
@@ -57,9 +57,9 @@ class _Collector:
 
     def _live(self, facts: RunFacts) -> Live | None:
         try:
-            return self._live_runs.look(RunFolder.open(self._index.root / facts.id))
+            return self._live_runs.read(RunFolder.open(self._index.root / facts.id))
         except ResultsError:
-            return None  # gone, or damaged, since the scan
+            return None  # deleted or damaged since the scan
 
     def _results(self) -> Metric:
         family = _family("bakeoff_result", "experiment", "engine", "load", "metric", "run")
@@ -76,12 +76,12 @@ def _of_live(runs: Iterable[Live]) -> Iterator[Metric]:
     exchanges = _family("bakeoff_exchanges", "experiment", "run", "trial", "end")
     first_byte = _family("bakeoff_first_byte_p50_seconds", "experiment", "run", "trial")
     sensors = _family("bakeoff_sensor", "experiment", "run", "trial", "source", "sensor")
-    for now in runs:
-        for state, count in Counter(step.state for step in now.steps).items():
-            trials.add_metric([now.name, now.run, state], count)
-        if (current := now.current) is None:
+    for run in runs:
+        for trial_state, count in Counter(step.state for step in run.steps).items():
+            trials.add_metric([run.name, run.run, trial_state], count)
+        if (current := run.current) is None:
             continue
-        labels = [now.name, now.run, current.id]
+        labels = [run.name, run.run, current.id]
         for end, count in current.ends.items():
             exchanges.add_metric([*labels, end], count)
         if current.first_byte_p50_s is not None:

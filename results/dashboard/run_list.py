@@ -1,4 +1,4 @@
-"""The list of runs: filters, fifty at a time, two of them to be compared."""
+"""The list of runs: filters, pages of fifty, and a choice of two to compare."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ _DIGITS = 9  # of a commit
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One run in the list; texts are ready to be shown."""
+    """One row of the list; texts are formatted."""
 
     id: str
     address: str
@@ -34,18 +34,18 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class ListPage(msgspec.Struct, frozen=True):
-    """What the list shows.
+    """Content of the page.
 
     Attributes:
         name: title of the page.
-        root: the folder.
-        query: the filters that are set.
-        choices: what each may be set to.
-        lines: of this page.
+        root: folder of runs.
+        query: filters in effect.
+        choices: possible values of each filter.
+        lines: rows of this page.
         span: ``1–50 of 10,000 runs``.
-        newer: address of the page before; None on the first.
-        older: of the one after.
-        waiting: runs whose logs are still being folded.
+        newer: address of the previous page; None on the first.
+        older: address of the next page; None on the last.
+        waiting: number of runs whose logs are not yet folded.
     """
 
     name: str
@@ -59,17 +59,16 @@ class ListPage(msgspec.Struct, frozen=True):
     waiting: int
 
 
-def list_page(index: Index, asked: Mapping[str, str]) -> ListPage:
-    """The list for a query string.
+def list_page(index: Index, parameters: Mapping[str, str]) -> ListPage:
+    """The page for a query string.
 
     Args:
-        index: as of the last scan.
-        asked: ``q``, ``name``, ``engine``, ``branch``, ``status`` and ``page``; what is no value of a filter finds
-            nothing.
+        index: of the folder of runs.
+        parameters: ``q``, ``name``, ``engine``, ``branch``, ``status`` and ``page``; an unknown value matches nothing.
     """
-    page = int(asked["page"]) if asked.get("page", "").isdecimal() else 1
+    page = int(parameters["page"]) if parameters.get("page", "").isdecimal() else 1
     page = min(max(page, 1), 1_000_000)
-    query = query_of(asked, limit=PER_PAGE, offset=(page - 1) * PER_PAGE)
+    query = query_of(parameters, limit=PER_PAGE, offset=(page - 1) * PER_PAGE)
     if query is None:
         runs, total, query = [], 0, Query()
     else:
@@ -81,31 +80,31 @@ def list_page(index: Index, asked: Mapping[str, str]) -> ListPage:
         query=query,
         choices=index.choices(),
         lines=[_line(facts) for facts in runs],
-        span=f"{first:,}–{query.offset + len(runs):,} of {total:,} runs" if runs else "No run is like that.",
-        newer=_turned(asked, page - 1) if page > 1 else None,
-        older=_turned(asked, page + 1) if query.offset + len(runs) < total else None,
+        span=f"{first:,}–{query.offset + len(runs):,} of {total:,} runs" if runs else "No run matches.",
+        newer=_page_address(parameters, page - 1) if page > 1 else None,
+        older=_page_address(parameters, page + 1) if query.offset + len(runs) < total else None,
         waiting=index.unfolded(),
     )
 
 
-def query_of(asked: Mapping[str, str], limit: int | None = None, offset: int = 0) -> Query | None:
-    """The query that a query string asks for; None where its status is none."""
-    wanted = asked.get("status") or None
-    if wanted is not None and wanted not in set(RunStatus):
+def query_of(parameters: Mapping[str, str], limit: int | None = None, offset: int = 0) -> Query | None:
+    """Query of a query string; None if its status is unknown."""
+    status = parameters.get("status") or None
+    if status is not None and status not in set(RunStatus):
         return None
     return Query(
-        words=asked.get("q", ""),
-        name=asked.get("name") or None,
-        engine=asked.get("engine") or None,
-        branch=asked.get("branch") or None,
-        status=RunStatus(wanted) if wanted else None,
+        words=parameters.get("q", ""),
+        name=parameters.get("name") or None,
+        engine=parameters.get("engine") or None,
+        branch=parameters.get("branch") or None,
+        status=RunStatus(status) if status else None,
         limit=limit,
         offset=offset,
     )
 
 
-def _turned(asked: Mapping[str, str], page: int) -> str:
-    return with_query("/", {**asked, "page": str(page) if page > 1 else ""})
+def _page_address(parameters: Mapping[str, str], page: int) -> str:
+    return with_query("/", {**parameters, "page": str(page) if page > 1 else ""})
 
 
 def _line(facts: RunFacts) -> Line:
@@ -130,12 +129,12 @@ def _line(facts: RunFacts) -> Line:
 
 
 def _headline(facts: RunFacts) -> tuple[str, list[tuple[str, str]]]:
-    found = facts.headline
-    if found is None:
+    facts_headline = facts.headline
+    if facts_headline is None:
         return "", []
-    metric = CATALOGUE[found.metric]
-    texts = [(engine, value_text(metric.unit, value)) for engine, value in found.values.items()]
-    return f"{metric.title} at {found.level}", texts
+    metric = CATALOGUE[facts_headline.metric]
+    texts = [(engine, value_text(metric.unit, value)) for engine, value in facts_headline.values.items()]
+    return f"{metric.title} at {facts_headline.level}", texts
 
 
 def _trials(facts: RunFacts) -> str:

@@ -1,6 +1,6 @@
-"""Keeps the index true while somebody looks: scans the folder, and folds new runs in a process of its own.
+"""Keeps the index up to date on request: scans the folder and folds new runs in a worker process.
 
-The work is done where it does not hold up an answer: pages that need a run's logs are made in that process too.
+Pages that need a run's logs are rendered in that process too, so that they do not block other requests.
 """
 
 import asyncio
@@ -24,51 +24,51 @@ _PAGES = 32
 
 
 class Watcher:
-    """An index that follows its folder.
+    """Index that follows its folder, and a cache of rendered pages.
 
     Args:
         index: of the folder.
-        scan_s: a look at the folder is at most so old, in seconds, when somebody asks.
+        scan_s: age in seconds after which a request triggers a scan.
     """
 
     def __init__(self, index: Index, scan_s: float = SCAN_S) -> None:
         self.index = index
         self.live = LiveRuns()
         self._scan_s = scan_s
-        self._looked = -float("inf")
-        self._turn = asyncio.Lock()
+        self._scanned = -float("inf")
+        self._scan_lock = asyncio.Lock()
         self._pool = _pool()
         self._folding: asyncio.Task[None] | None = None
         self._pages: OrderedDict[tuple[Any, ...], str] = OrderedDict()
 
-    async def look(self, *, wait: bool = False) -> None:
-        """See to it that the index is no older than it may be.
+    async def refresh(self, *, wait: bool = False) -> None:
+        """Scan the folder if the last scan is too old.
 
         Args:
-            wait: until it is; else an answer is given from what is known, and the next one will be newer.
+            wait: wait for the scan; otherwise scan in the background, except for the first scan.
         """
-        if asyncio.get_running_loop().time() - self._looked < self._scan_s:
+        if asyncio.get_running_loop().time() - self._scanned < self._scan_s:
             return
-        if wait or self._looked < 0:
+        if wait or self._scanned < 0:
             await self._scan()
-        elif not self._turn.locked():
+        elif not self._scan_lock.locked():
             self._scanning = asyncio.create_task(self._scan())
 
-    async def settled(self) -> None:
-        """Wait until every run that the last scan found is folded."""
+    async def all_folded(self) -> None:
+        """Wait until all runs of the last scan are folded."""
         if self._folding is not None:
             await self._folding
 
-    async def made(self, key: tuple[Any, ...], make: Callable[..., str], *arguments: Any) -> str:  # noqa: ANN401
-        """A page that ``make(*arguments)`` renders in the other process; the newest are kept.
+    async def rendered(self, key: tuple[Any, ...], render: Callable[..., str], *arguments: Any) -> str:  # noqa: ANN401
+        """Page that ``render(*arguments)`` returns in the worker process; the most recent pages are cached.
 
         Args:
-            key: changes whenever the page would.
-            make: a function of a module.
-            arguments: what it is given.
+            key: cache key, which changes whenever the page would.
+            render: a module-level function.
+            arguments: of ``render``.
         """
         if key not in self._pages:
-            page = await self._beside(make, *arguments)
+            page = await self._in_worker(render, *arguments)
             self._pages[key] = page
             while len(self._pages) > _PAGES:
                 self._pages.popitem(last=False)
@@ -88,30 +88,30 @@ class Watcher:
             self._pool.shutdown(cancel_futures=True)
 
     async def _scan(self) -> None:
-        async with self._turn:
+        async with self._scan_lock:
             loop = asyncio.get_running_loop()
-            if loop.time() - self._looked < self._scan_s:
+            if loop.time() - self._scanned < self._scan_s:
                 return
             scan = await asyncio.to_thread(self.index.scan)
-            self._looked = loop.time()
+            self._scanned = loop.time()
             if scan.unfolded and (self._folding is None or self._folding.done()):
                 self._folding = asyncio.create_task(self._fold(scan.unfolded))
 
     async def _fold(self, runs: Mapping[str, str]) -> None:
         for run, stamp in runs.items():
             try:
-                facts = await self._beside(folded, self.index.root / run)
+                facts = await self._in_worker(folded, self.index.root / run)
             except RunUnreadable as error:
                 facts = unreadable(run, error)
             await asyncio.to_thread(self.index.keep, facts, stamp)
 
-    async def _beside(self, work: Callable[..., R], *arguments: Any) -> R:  # noqa: ANN401
-        """Do it in the other process; where that was killed, the next piece of work gets a new one."""
+    async def _in_worker(self, work: Callable[..., R], *arguments: Any) -> R:  # noqa: ANN401
+        """Run a function in the worker process; a killed worker is replaced for the next call."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
         except BrokenProcessPool as error:
             self._pool = _pool()
-            raise RunUnreadable("the process that reads runs was killed, by the kernel for its memory?") from error
+            raise RunUnreadable("the process that reads runs was killed; the kernel may be out of memory") from error
 
 
 def _pool() -> ProcessPoolExecutor:

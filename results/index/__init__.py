@@ -1,6 +1,6 @@
-"""An index of the runs in a folder: what lists, histories and filters need of each, without folding it anew.
+"""Index of the runs in a folder, so that lists, histories and filters need not read their logs.
 
-Run folders are the truth; the index is made of them and may be thrown away at any time.
+The index is derived from the run folders and can be deleted at any time.
 """
 
 from results.index.facts import CellFacts, Headline, RunFacts, Spread, facts_of

@@ -1,4 +1,4 @@
-"""What is worth keeping of a run when its logs are not at hand."""
+"""Facts of a run that the index stores."""
 
 import math
 from pathlib import Path
@@ -17,11 +17,11 @@ from results.text.format import machine_text
 
 
 class Spread(msgspec.Struct, frozen=True, array_like=True):
-    """One metric over the valid trials of a cell.
+    """Mean of one metric over the valid trials of a cell.
 
     Attributes:
-        mean: geometric (arithmetic where a value is zero or below), in the metric's unit.
-        trials: how many values it rests on.
+        mean: geometric (arithmetic if a value is not positive), in the metric's unit.
+        trials: number of trials.
     """
 
     mean: float
@@ -29,17 +29,17 @@ class Spread(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CellFacts(msgspec.Struct, frozen=True):
-    """The valid trials that share all that must be equal where runs are put in one series.
+    """Valid trials that agree in everything that must be equal within a series of runs.
 
     Attributes:
         engine: label.
         level: label of the load.
-        machine: processor, cores and GPUs; the host's name is not among them.
+        machine: CPU, cores and GPUs, without the host name.
         workload: name.
-        traffic_sha256: over what was sent.
-        weights_sha256: of the model; empty where the engine does not say.
-        conditions_sha256: of all else that must be equal, see :mod:`results.comparability`.
-        metrics: name in the catalogue → its spread; metrics that a valid trial lacks are left out.
+        traffic_sha256: of what was sent.
+        weights_sha256: of the model; empty if the engine does not report it.
+        conditions_sha256: of everything else that must be equal, see :mod:`results.comparability`.
+        metrics: name in the catalogue → mean; without metrics that a valid trial lacks.
     """
 
     engine: str
@@ -53,12 +53,12 @@ class CellFacts(msgspec.Struct, frozen=True):
 
 
 class Headline(msgspec.Struct, frozen=True):
-    """The metric that the run's verdict speaks of, for each engine.
+    """The primary metric of the run's verdict, for each engine.
 
     Attributes:
         metric: name in the catalogue.
         level: label of the load.
-        values: engine → geometric mean over its valid trials; None where it has none.
+        values: engine → geometric mean over its valid trials; None if absent.
     """
 
     metric: str
@@ -67,28 +67,28 @@ class Headline(msgspec.Struct, frozen=True):
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in short. What needs the logs is None, or empty, until they have been folded.
+    """Summary of a run. Facts from the trials' logs are None or empty until the logs are folded.
 
     Attributes:
-        id: the folder's name.
+        id: name of the folder.
         name: of the experiment.
-        status: as :meth:`results.store.RunFolder.status` says it.
+        status: see :meth:`results.store.RunFolder.status`.
         created_utc: ISO 8601.
-        ended_utc: likewise.
-        machine: where it was measured, with the host's name.
-        source: what was measured, as its authors number it.
-        engines: labels in the order of the plan.
+        ended_utc: ISO 8601.
+        machine: description, with the host name.
+        source: commit under test.
+        engines: labels in planned order.
         levels: labels of the loads.
         workloads: names.
-        models: as the experiment names them.
-        planned: trials.
-        finished: trials that ended.
-        valid: trials that are evidence.
+        models: names in the experiment.
+        planned: number of planned trials.
+        finished: number of finished trials.
+        valid: number of valid trials.
         failure: why the run failed.
-        problem: why it cannot be read.
-        verdict: the report's sentence.
-        headline: the metric behind it.
-        cells: for series over many runs.
+        problem: why the run cannot be read.
+        verdict: sentence of the report.
+        headline: primary metric.
+        cells: valid trials, for series over runs.
     """
 
     id: str
@@ -113,15 +113,15 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_folded(self) -> bool:
-        """Whether the logs have been read."""
+        """Whether the trials' logs are folded."""
         return self.finished is not None
 
 
 def planned_facts(folder: RunFolder) -> RunFacts:
-    """What the run log alone says.
+    """Facts from the run log alone.
 
     Raises:
-        RunUnreadable: it is damaged or of a newer schema.
+        RunUnreadable: the log is damaged or of another schema.
     """
     manifest = folder.read_manifest()
     plan = manifest.trials
@@ -143,7 +143,7 @@ def planned_facts(folder: RunFolder) -> RunFacts:
 
 
 def facts_of(path: Path) -> RunFacts:
-    """Read a run and fold its logs.
+    """All facts of a run, from its folded logs.
 
     Raises:
         RunNotFound, RunUnreadable: as :func:`results.load`.
@@ -178,7 +178,7 @@ def _headline(run: Run) -> Headline | None:
 
 
 def _cells(run: Run) -> list[CellFacts]:
-    """The valid trials by all that a series shares."""
+    """Valid trials grouped by what must be equal within a series."""
     environment = run.manifest.environment
     gpus = [str(gpu.get("name")) for gpu in environment.get("gpus") or []]
     machine = ", ".join([f"{environment.get('cpu')}, {environment.get('cores')} cores", *gpus])
@@ -199,14 +199,14 @@ def _cells(run: Run) -> list[CellFacts]:
 
 
 def _spreads(trials: list[Trial], level: str) -> dict[str, Spread]:
-    found = {metric: _spread(trials, level, metric) for metric in CATALOGUE}
-    return {metric: spread for metric, spread in found.items() if spread is not None}
+    spreads = {metric: _spread(trials, level, metric) for metric in CATALOGUE}
+    return {metric: spread for metric, spread in spreads.items() if spread is not None}
 
 
 def _spread(trials: list[Trial], level: str, metric: str) -> Spread | None:
     valid = [trial for trial in trials if (trial.record.verdict, trial.record.load.label) == (Verdict.VALID, level)]
     if any(trial.metrics[metric].value is None for trial in valid):
-        return None  # the trials that have it are not those that lack it: docs/definitions.md, "Intervals"
+        return None  # the trials that have it are a biased sample: docs/definitions.md, "Intervals"
     values = list(by_repeat(trials, level, metric).values())
     if not values:
         return None

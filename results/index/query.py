@@ -1,4 +1,4 @@
-"""Which runs of an index are asked for, and in which order."""
+"""Queries of the index: filters and order."""
 
 from enum import StrEnum
 
@@ -8,7 +8,7 @@ from results.records import RunStatus
 
 
 class Order(StrEnum):
-    """What a list is sorted by."""
+    """Sort order."""
 
     NEWEST = "newest"
     OLDEST = "oldest"
@@ -16,17 +16,17 @@ class Order(StrEnum):
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """Filters; all that are set must hold.
+    """Filters, combined with AND.
 
     Attributes:
-        words: every one of them stands somewhere in the run's facts, whatever its case.
+        words: each must occur in the run's facts, ignoring case.
         name: of the experiment.
-        engine: label of an engine that took part.
+        engine: label of one of the run's engines.
         branch: of the code under test.
-        status: how far the run got.
+        status: of the run.
         order: of the list.
-        limit: at most so many runs; None for all.
-        offset: leave out so many first.
+        limit: maximum number of runs; None for all.
+        offset: number of runs to skip.
     """
 
     words: str = ""
@@ -40,7 +40,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def where(query: Query) -> tuple[str, list[str]]:
-    """The condition in SQL, and its values."""
+    """SQL condition and its values."""
     conditions: list[str] = []
     values: list[str] = []
     for column, value in (("name", query.name), ("branch", query.branch), ("status", query.status)):
@@ -64,5 +64,5 @@ ORDERS = {
 
 
 def fenced(*labels: str) -> str:
-    """Labels in one text, such that each can be found whole."""
+    """Labels in one text with separators, so that a search matches whole labels only."""
     return "\n" + "".join(f"{label}\n" for label in labels)

@@ -1,8 +1,7 @@
 """The index on disk: one SQLite file in the folder of runs.
 
-A scan costs one ``stat`` a run and reads the run logs that are new or changed; folding the logs of their trials is left
-to the caller, who may do it elsewhere. A file of another version, or a damaged one, is made anew. Where the folder is
-read-only the index lives in memory.
+A scan costs one ``stat`` per run and reads new or changed run logs. The caller folds the logs of trials, possibly in
+another process. A damaged file, or one of another version, is rebuilt. In a read-only folder the index is in memory.
 """
 
 import contextlib
@@ -23,7 +22,7 @@ from results.store import LOG_NAME, RunFolder
 
 INDEX_FILE = ".index.sqlite"
 _VERSION = 1_000 * 3 + DEFINITIONS
-"""Of the file; values of other metric definitions are folded anew."""
+"""Version of the file; it includes that of the metric definitions, whose changes require folding again."""
 _WAIT_S = 30.0
 _TABLES = """
 CREATE TABLE runs (
@@ -38,12 +37,12 @@ _INSERT = "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 class Scan(msgspec.Struct, frozen=True):
-    """What a look at the folder found.
+    """Result of a scan.
 
     Attributes:
-        runs: run folders that are there.
-        changed: ids of those that were new or changed.
-        unfolded: those whose logs are yet to be folded, newest first: id → stamp of what was seen.
+        runs: number of run folders.
+        changed: ids of new or changed runs.
+        unfolded: runs whose logs are not yet folded, newest first: id → stamp at the scan.
     """
 
     runs: int
@@ -52,7 +51,7 @@ class Scan(msgspec.Struct, frozen=True):
 
 
 class Index:
-    """The runs of one folder. Its methods may be called from any thread.
+    """Index of the runs in one folder. Thread-safe.
 
     Args:
         root: folder of run folders.
@@ -74,23 +73,24 @@ class Index:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             self._db.close()
 
     def forget(self) -> None:
-        """Empty the index; the next scan makes it anew."""
+        """Empty the index; the next scan rebuilds it."""
         with self._lock, self._db:
             self._db.execute("DELETE FROM runs")
             self._choices = None
 
     def scan(self) -> Scan:
-        """Look which runs are new, changed or gone."""
+        """Find new, changed and deleted runs."""
         seen = dict(_run_logs(self.root))
         with self._lock:
             rows = self._db.execute("SELECT id, stamp, folded, status FROM runs").fetchall()
-        still = {run for run, stamp, _, status in rows if run in seen and self._is_still(run, stamp, status, seen[run])}
-        changed = [run for run in seen if run not in still]
+        known = [(run, stamp, status) for run, stamp, _, status in rows if run in seen]
+        unchanged = {run for run, stamp, status in known if self._is_unchanged(run, stamp, status, seen[run])}
+        changed = [run for run in seen if run not in unchanged]
         planned = {run: self._planned(run) for run in changed}
         stamps = {run: seen[run] for run in planned}
         gone = [(run,) for run, *_ in rows if run not in seen]
@@ -99,70 +99,70 @@ class Index:
                 self._db.executemany(_INSERT, [_row(facts, stamps[run]) for run, facts in planned.items()])
                 self._db.executemany("DELETE FROM runs WHERE id = ?", gone)
                 self._choices = None
-        waiting = {run: stamp for run, stamp, is_folded, _ in rows if run in still and not is_folded}
+        waiting = {run: stamp for run, stamp, is_folded, _ in rows if run in unchanged and not is_folded}
         unfolded = {**waiting, **stamps}
         return Scan(len(seen), changed, {run: unfolded[run] for run in sorted(unfolded, reverse=True)})
 
     def keep(self, facts: RunFacts, stamp: str) -> None:
-        """Store what folding found; of a run that is gone again or has changed since, the next scan tells.
+        """Store folded facts, unless the run was deleted or changed since the scan.
 
         Args:
-            facts: folded.
-            stamp: as the scan gave it.
+            facts: of the folded run.
+            stamp: from the scan.
         """
         with self._lock, self._db:
-            found = self._db.execute("SELECT 1 FROM runs WHERE id = ? AND stamp = ?", (facts.id, stamp)).fetchone()
-            if found is not None:
+            row = self._db.execute("SELECT 1 FROM runs WHERE id = ? AND stamp = ?", (facts.id, stamp)).fetchone()
+            if row is not None:
                 self._db.execute(_INSERT, _row(facts, stamp, folded=True))
 
     def refresh(self) -> None:
-        """Scan, and fold all that is new here and now."""
+        """Scan, and fold all unfolded runs."""
         for run, stamp in self.scan().unfolded.items():
             self.keep(folded(self.root / run), stamp)
 
     def runs(self, query: Query) -> list[RunFacts]:
-        """The runs asked for."""
+        """Runs that match a query."""
         condition, values = where(query)
         limit = f"LIMIT {int(query.limit)} OFFSET {int(query.offset)}" if query.limit is not None else ""
         order = ORDERS[query.order]
-        # the pieces are this package's own; what a user wrote stands in values
+        # the SQL is our own; user input is in values only
         sql = f"SELECT facts FROM runs {condition} {order} {limit}"  # noqa: S608
         with self._lock:
-            found = self._db.execute(sql, values).fetchall()
-        return [self._decoder.decode(facts) for (facts,) in found]
+            rows = self._db.execute(sql, values).fetchall()
+        return [self._decoder.decode(facts) for (facts,) in rows]
 
     def count(self, query: Query) -> int:
-        """How many runs a query would give without its limit."""
+        """Number of runs that match a query, ignoring its limit."""
         condition, values = where(query)
         with self._lock:
             return int(self._db.execute(f"SELECT count(*) FROM runs {condition}", values).fetchone()[0])  # noqa: S608
 
     def run(self, run_id: str) -> RunFacts | None:
-        """One run; None where the folder has none of that id."""
+        """Facts of a run; None if the id is unknown."""
         with self._lock:
-            found = self._db.execute("SELECT facts FROM runs WHERE id = ?", (run_id,)).fetchone()
-        return None if found is None else self._decoder.decode(found[0])
+            row = self._db.execute("SELECT facts FROM runs WHERE id = ?", (run_id,)).fetchone()
+        return None if row is None else self._decoder.decode(row[0])
 
     def stamp(self, run_id: str) -> str | None:
-        """What changes when a run does; None where the folder has none of that id."""
+        """Stamp of a run, which changes when the run does; None if the id is unknown."""
         with self._lock:
-            found = self._db.execute("SELECT stamp FROM runs WHERE id = ?", (run_id,)).fetchone()
-        return None if found is None else found[0]
+            row = self._db.execute("SELECT stamp FROM runs WHERE id = ?", (run_id,)).fetchone()
+        return None if row is None else row[0]
 
     def newest_name(self) -> str | None:
-        """The experiment of the newest run."""
-        found = self.runs(Query(limit=1))
-        return found[0].name if found else None
+        """Name of the newest run's experiment."""
+        newest = self.runs(Query(limit=1))
+        return newest[0].name if newest else None
 
     def choices(self) -> dict[str, list[str]]:
-        """What the filters ``name``, ``engine``, ``branch`` and ``status`` may be, sorted."""
+        """Possible values of the filters ``name``, ``engine``, ``branch`` and ``status``, sorted."""
         with self._lock:
             version = self._db.execute("PRAGMA data_version").fetchone()[0]  # another process may have written
             if self._choices is None or self._choices[0] != version:
-                self._choices = (version, self._looked_up())
+                self._choices = (version, self._distinct_values())
             return self._choices[1]
 
-    def _looked_up(self) -> dict[str, list[str]]:
+    def _distinct_values(self) -> dict[str, list[str]]:
         plain = {
             column: [value for (value,) in self._db.execute(f"SELECT DISTINCT {column} FROM runs")]  # noqa: S608
             for column in ("name", "branch", "status", "engines")
@@ -171,12 +171,12 @@ class Index:
         return {key: sorted(value for value in values if value) for key, values in {**plain, "engine": engines}.items()}
 
     def unfolded(self) -> int:
-        """How many runs wait to be folded."""
+        """Number of unfolded runs."""
         with self._lock:
             return int(self._db.execute("SELECT count(*) FROM runs WHERE NOT folded").fetchone()[0])
 
-    def _is_still(self, run: str, stamp: str, status: str, seen: str) -> bool:
-        """Whether a run is as it was; one that went on may have died though no file changed."""
+    def _is_unchanged(self, run: str, stamp: str, status: str, seen: str) -> bool:
+        """Whether a run is unchanged. A running run may have died without a change of its files."""
         if stamp != seen:
             return False
         try:
@@ -192,34 +192,34 @@ class Index:
 
 
 def folded(path: Path) -> RunFacts:
-    """A run's facts with its logs folded; one that cannot be read says why."""
+    """Facts of a run from its folded logs; of an unreadable run, the reason."""
     try:
         return facts_of(path)
-    except Exception as error:  # noqa: BLE001  (whatever one run holds, it must not keep the others out of the index)
+    except Exception as error:  # noqa: BLE001  (one broken run must not keep the others out of the index)
         return unreadable(path.name, error)
 
 
 def unreadable(run: str, error: Exception) -> RunFacts:
-    """The facts of a run that cannot be read."""
+    """Facts of an unreadable run."""
     return RunFacts(
         id=run, name="", status=RunStatus.INCOMPLETE, created_utc="", finished=0, valid=0, problem=str(error)
     )
 
 
 def _run_logs(root: Path) -> Iterator[tuple[str, str]]:
-    """Each run, with its log's time and size: what changes when the run does."""
+    """Id and stamp of each run; the stamp is the modification time and size of its log."""
     with os.scandir(root) as entries:
         for entry in entries:
             try:
-                found = os.stat(f"{entry.path}/{LOG_NAME}")  # noqa: PTH116  (10,000 of them at a time)
+                status = os.stat(f"{entry.path}/{LOG_NAME}")  # noqa: PTH116  (called for 10,000 runs)
             except (FileNotFoundError, NotADirectoryError):
                 continue
-            yield entry.name, f"{found.st_mtime_ns}:{found.st_size}"
+            yield entry.name, f"{status.st_mtime_ns}:{status.st_size}"
 
 
 def _row(facts: RunFacts, stamp: str, *, folded: bool = False) -> tuple[str | int | bytes | None, ...]:
     source = facts.source
-    told = [
+    searchable = [
         facts.id, facts.name, facts.status, facts.machine, *facts.engines, *facts.levels, *facts.workloads,
         *facts.models, source.commit if source else "", (source.branch or "") if source else "", facts.problem or "",
     ]  # fmt: skip
@@ -232,7 +232,7 @@ def _row(facts: RunFacts, stamp: str, *, folded: bool = False) -> tuple[str | in
         facts.created_utc,
         source.branch if source else None,
         fenced(*facts.engines),
-        "\n".join(told).casefold(),
+        "\n".join(searchable).casefold(),
         msgspec.json.encode(facts),
     )
 
@@ -252,7 +252,7 @@ def _connection(path: Path) -> sqlite3.Connection:
 def _opened(place: Path | str) -> sqlite3.Connection:
     db = sqlite3.connect(place, timeout=_WAIT_S, check_same_thread=False)
     try:
-        db.execute("PRAGMA synchronous = OFF")  # a file that a power cut damaged is made anew
+        db.execute("PRAGMA synchronous = OFF")  # a file damaged by a power cut is rebuilt
         if db.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
             with db:
                 db.execute("DROP TABLE IF EXISTS runs")
@@ -260,7 +260,7 @@ def _opened(place: Path | str) -> sqlite3.Connection:
                     db.execute(statement)
                 db.execute(f"PRAGMA user_version = {_VERSION}")
         with db:
-            db.execute("UPDATE runs SET stamp = stamp WHERE 0")  # fails here, and not later, where it is read-only
+            db.execute("UPDATE runs SET stamp = stamp WHERE 0")  # fail early if the file is read-only
     except sqlite3.DatabaseError:
         db.close()
         raise

@@ -63,7 +63,7 @@ def tally(compared: EngineComparison) -> str:
     """Count of each judgement, and their confidence level."""
     judgements = [comparison.judgement for comparison in compared.comparisons]
     counts = ", ".join(f"{judgements.count(each)} {each.value}" for each in Judgement if each in judgements)
-    level = f"{100 * (1 - compared.terms.alpha):.3g}%"
+    level = f"{100 * (1 - compared.config.alpha):.3g}%"
     return f"{counts}; confidence {level} for the primary metric (●), and {level} for all others together (Holm)"
 
 

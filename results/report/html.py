@@ -1,4 +1,4 @@
-"""A run as one offline HTML page; :mod:`results.report.offline` says what is guaranteed."""
+"""The report of a run as one offline HTML page, with the guarantees of :mod:`results.report.offline`."""
 
 from pathlib import Path
 
@@ -9,25 +9,25 @@ from results.run import Run
 
 
 def render_html(run: Run) -> str:
-    """The page of a run.
+    """Render the report.
 
     Args:
-        run: as ``results.load`` gives it, whatever its status.
+        run: of any status.
     """
     return rendered("page.html", page_of(run), packages=[SHELL], style=asset("page.css"), script=report_script())
 
 
 def report_script() -> str:
-    """All of its JavaScript."""
+    """All JavaScript of the report."""
     return asset("theme.js") + asset("page.js") + asset("waterfall.js")
 
 
 def write_html(run: Run, path: Path | None = None) -> Path:
-    """Write the page and return where it is.
+    """Write the report and return its path.
 
     Args:
-        run: as ``results.load`` gives it.
-        path: where to; ``report.html`` in the run's folder by default.
+        run: of any status.
+        path: default: ``report.html`` in the run's folder.
 
     Raises:
         NotWritable: the folder is missing, read-only or full.

@@ -1,9 +1,8 @@
-"""One offline HTML page out of templates, one style and one script.
+"""Rendering of offline HTML pages: templates with one style and one script.
 
-This module owns the rendering of HTML. It guarantees: one file; no request to any network, but for a page that is
-served, to its own server; a content security policy that lets only this page's own style and script run, by their
-hashes; every text autoescaped; data for the script only in ``application/json`` islands in which ``<``, ``>``, ``&``
-and the line separators are escaped.
+Guarantees: one file; no network requests, except from a served page to its own server; a content security policy that
+allows only the page's own style and script, by hash; all text autoescaped; data for the script only in
+``application/json`` islands in which ``<``, ``>``, ``&`` and line separators are escaped.
 """
 
 import base64
@@ -19,22 +18,22 @@ from markupsafe import Markup
 from results.text.format import plain_block
 
 SHELL = "results.report"
-"""The package whose ``shell.html`` holds what every page begins with, and whose style and theme switch it shares."""
+"""Package of ``shell.html``, the base of every page, and of the shared style and theme switch."""
 _ISLAND_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
 def rendered(
     template: str, page: object, *, packages: Sequence[str], style: str, script: str, served: bool = False
 ) -> str:
-    """A page.
+    """Render a page.
 
     Args:
-        template: one that extends ``shell.html``.
-        page: what it shows, as ``page`` in the template.
-        packages: whose ``templates`` folders are searched, in this order.
-        style: the whole of the page's CSS.
-        script: the whole of its JavaScript, comfort only: the page must be complete without it.
-        served: whether its forms and its script may ask the server that it comes from.
+        template: name of a template that extends ``shell.html``.
+        page: content, ``page`` in the template.
+        packages: packages whose ``templates`` folders are searched, in this order.
+        style: all CSS of the page.
+        script: all JavaScript of the page; the page must be complete without it.
+        served: whether forms and script may send requests to the page's own server.
     """
     policy = _policy(style, script, "'self'" if served else "'none'")
     return (
@@ -45,7 +44,7 @@ def rendered(
 
 
 def asset(name: str, package: str = SHELL) -> str:
-    """The text of a file in a package's ``templates`` folder."""
+    """Text of a file in a package's ``templates`` folder."""
     return (resources.files(package) / "templates" / name).read_text(encoding="utf-8")
 
 
@@ -64,12 +63,12 @@ def _environment(packages: tuple[str, ...]) -> jinja2.Environment:
 
 
 def _finalize(value: object) -> object:
-    """Control characters never reach the page; what is already markup was made by us."""
+    """Remove control characters from text; markup is our own."""
     return plain_block(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _island(value: object) -> Markup:
-    """JSON that may stand inside a script element."""
+    """JSON, safe inside a script element."""
     text = msgspec.json.encode(value).decode()
     for character, escaped in _ISLAND_ESCAPES.items():
         text = text.replace(character, escaped)

@@ -155,7 +155,7 @@ def page_of(run: Run) -> Page:
 
 def _island(run: Run, drawn: list[trials.Timeline]) -> dict[str, Any]:
     """Data for the script, and the cells as JSON for readers of the page's source."""
-    waterfalls = {item.key: {"shown": item.waterfalls.shown, "note": item.waterfalls.note} for item in drawn}
+    waterfalls = {item.key: {"shown": item.waterfalls.requests, "note": item.waterfalls.note} for item in drawn}
     return {"bars": {item.key: item.bars for item in drawn}, "waterfalls": waterfalls, "cells": run.cells}
 
 

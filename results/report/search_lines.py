@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.text import Text
 
 from results.search import Attempt, Ended, EngineSearch, Over, SearchConfig, SearchRecord, Skip
-from results.text.findings import miss_sentence, sentences
+from results.text.findings import sentences, violation_sentence
 from results.text.format import plain
 
 _TITLES = {Over.RATE: "Highest rate", Over.CONCURRENCY: "Highest concurrency"}
@@ -37,14 +37,14 @@ def search_lines(record: SearchRecord) -> list[str]:
 
 def attempt_text(over: Over, engine: str, attempt: Attempt) -> str:
     """``reference at 12.1/s: met``, or what was violated."""
-    outcome = {True: "met", False: "violated", None: "no evidence"}[attempt.kept]
+    outcome = {True: "met", False: "violated", None: "no evidence"}[attempt.met]
     why = attempt_why(attempt)
     return f"{engine} at {level_text(over, attempt.level)}: {outcome}{f' ({why})' if why else ''}"
 
 
 def attempt_why(attempt: Attempt) -> str:
     """Why it violated the objectives, or is no evidence; empty where it met them."""
-    return sentences(attempt.findings) or "; ".join(map(miss_sentence, attempt.misses))
+    return sentences(attempt.findings) or "; ".join(map(violation_sentence, attempt.violations))
 
 
 def level_text(over: Over, level: float) -> str:
@@ -82,7 +82,7 @@ def _answer(over: Over, search: EngineSearch) -> str:
 
 def _beyond(over: Over, search: EngineSearch) -> str:
     """What the next higher tried level violated."""
-    failed = [attempt for attempt in search.judged if attempt.kept is False and attempt.level > (search.level or 0)]
+    failed = [attempt for attempt in search.judged if attempt.met is False and attempt.level > (search.level or 0)]
     if not failed:
         return ""
     nearest = min(failed, key=lambda attempt: attempt.level)

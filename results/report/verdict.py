@@ -9,6 +9,7 @@ both did the same work.
 import msgspec
 
 from results.comparison import EngineComparison, compare_sides
+from results.comparison_config import ComparisonConfig
 from results.errors import NoEvidence
 from results.levels import Level, levels_of
 from results.metrics import CATALOGUE, Better, Metric
@@ -19,7 +20,6 @@ from results.report.tallies import tally_text
 from results.run import Run
 from results.sides import side_of
 from results.statistics import Judgement
-from results.terms import Terms
 from results.text.comparison import why_text
 from results.text.format import ratio_text
 
@@ -76,7 +76,7 @@ def _compared(run: Run, metric: Metric, a: str, b: str) -> EngineComparison | No
         sides = side_of(run, a), side_of(run, b)
     except NoEvidence:
         return None
-    return compare_sides(*sides, Terms(metrics=(), primary=metric.name, alpha=_ALPHA), check=False)
+    return compare_sides(*sides, ComparisonConfig(metrics=(), primary=metric.name, alpha=_ALPHA), check=False)
 
 
 def _failures(compared: EngineComparison | None) -> VerdictLine | None:

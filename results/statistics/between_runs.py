@@ -1,20 +1,20 @@
-"""Sides of different runs: what differs from run to run is noise, too.
+"""Comparison of sides measured in different runs, with the noise between runs included.
 
-The trials of one run share its day: placement, page cache, temperature, neighbours. With a standard deviation s_b
-between runs and s_w between trials, the mean of a run's n trials varies by s_b² + s_w²/n, and no number of trials takes
-s_b away. So the run is the unit here. Of k runs of A and m of B, each with its mean y,
+The trials of one run share its conditions: placement, page cache, temperature, other load. With standard deviations s_b
+between runs and s_w between trials, the mean of a run's n trials has variance s_b² + s_w²/n, and no number of trials
+removes s_b. The unit is therefore the run. For k runs of A and m of B, each with mean y,
 
     SE² = v (1/k + 1/m),    v = Σ (y − mean of its side)² / (k + m − 2),
 
-which holds for any s_b and s_w, and for trials that resemble their neighbours: all of that is in v (one-way random
-effects; Searle, Casella & McCulloch 1992, §3). Where B's means are noisier within their runs than A's (fewer trials,
-or a share nearer to a half), the excess s_B²/n_B − s_A²/n_A is added over m. The degrees of freedom stay those of v
-unless an F test says that B's trials do vary more; then they are Satterthwaite's (1946). If they always were, a v that
-is small by chance, beside an excess that is chance too, would raise them: 2.5 % of false alarms at a level of 1 % with
-three runs of A. With one run of B all of this asks whether B could have been one more run of A.
+for any s_b and s_w, and for autocorrelated trials: v contains all of it (one-way random effects; Searle, Casella &
+McCulloch 1992, §3). If B's means are noisier within their runs than A's (fewer trials, or a share nearer to 1/2), the
+excess s_B²/n_B − s_A²/n_A is added, divided by m. The degrees of freedom remain those of v unless an F test shows that
+B's trials vary more; then they are Satterthwaite's (1946). Always using Satterthwaite's raises them whenever v is small
+and the excess large by chance: 2.5 % of false alarms at a level of 1 % with three runs of A. With one run of B, the
+test asks whether B could have been one more run of A.
 
-Fewer than :data:`MIN_RUNS` of A do not show v. A noise floor then stands for it: an upper bound of √v from runs of
-the same thing at other times (:func:`upper_bound`). Without one nothing can be said.
+Fewer than :data:`MIN_RUNS` runs of A do not estimate v. A noise floor then replaces it: an upper bound of √v from
+repeated runs of one configuration (:func:`upper_bound`). Without a floor there is no comparison.
 """
 
 import math
@@ -27,21 +27,21 @@ from results.statistics.distributions import chi_square_quantile, f_tail
 from results.statistics.two_sample import Contrast, Method, Scale, on_scale
 
 MIN_RUNS = 3
-"""Of the baseline, to show how runs differ."""
+"""Minimum of baseline runs to estimate the variance between runs."""
 MIN_FLOOR_RUNS = 5
-"""Of the same thing, for a floor."""
+"""Minimum of runs of one configuration to measure a noise floor."""
 _MORE_NOISE = 0.01
-"""B's trials vary more than A's where chance does so in so small a share of cases."""
+"""Significance level of the F test for a larger variance of B's trials."""
 _CERTAIN = 1e6
-"""Degrees of freedom of a bound, which is not estimated any more."""
+"""Degrees of freedom of a bound: it is taken as known."""
 
 
 class NoiseFloor(msgspec.Struct, frozen=True):
-    """How much runs of one thing differ at most.
+    """Upper bound of the noise between runs of one configuration.
 
     Attributes:
         bound: 99 % upper bound of the standard deviation of run means, on the metric's scale.
-        trials: of each run that it was measured with.
+        trials: trials per run with which it was measured.
     """
 
     bound: float
@@ -49,10 +49,10 @@ class NoiseFloor(msgspec.Struct, frozen=True):
 
 
 def upper_bound(means: Sequence[float], confidence: float = 0.99) -> float:
-    """The standard deviation of run means is below this with the given confidence: s √((n − 1) / χ²).
+    """Upper confidence bound of the standard deviation of run means: s √((n − 1) / χ²).
 
     Args:
-        means: of runs of the same thing, on the metric's scale; at least :data:`MIN_FLOOR_RUNS`.
+        means: of runs of one configuration, on the metric's scale; at least :data:`MIN_FLOOR_RUNS`.
         confidence: one-sided, 0 < c < 1.
     """
     degrees = len(means) - 1
@@ -60,7 +60,7 @@ def upper_bound(means: Sequence[float], confidence: float = 0.99) -> float:
 
 
 def run_means(runs: Sequence[Sequence[float]], scale: Scale) -> np.ndarray:
-    """The mean of each run's trials, on a scale."""
+    """Mean of each run's trials on the given scale, shape (runs,)."""
     return np.array([float(on_scale(values, scale).mean()) for values in runs])
 
 
@@ -72,17 +72,17 @@ def between_runs(
     floor: NoiseFloor | None = None,
     min_error: float = 0.0,
 ) -> Contrast | None:
-    """B against A, of other runs.
+    """Contrast of B against A, measured in different runs.
 
     Args:
-        a: of each run of the baseline its trials' values, above 0 on the ratio scale.
-        b: the same of the candidate.
+        a: values of the baseline, one sequence of trials per run; positive on the ratio scale.
+        b: values of the candidate, likewise.
         scale: how values are compared.
-        floor: for a baseline of too few runs.
-        min_error: the standard error is no smaller.
+        floor: replaces the variance between runs if the baseline has too few runs.
+        min_error: lower bound of the standard error.
 
     Returns:
-        None where nothing is known of the noise between runs.
+        None if the noise between runs is unknown.
     """
     means_a, means_b = run_means(a, scale), run_means(b, scale)
     k, m = len(means_a), len(means_b)
@@ -90,22 +90,28 @@ def between_runs(
     if k >= MIN_RUNS:
         degrees, method = float(k + m - 2), Method.BETWEEN_RUNS
         variance = (_squares(means_a) + _squares(means_b)) / degrees
-        part_of_a = within_a.variance / within_a.trials
+        mean_variance_a = within_a.variance / within_a.trials
     elif floor is not None and m:
         degrees, method, variance = _CERTAIN, Method.NOISE_FLOOR, floor.bound**2
-        part_of_a = within_a.variance / floor.trials
+        mean_variance_a = within_a.variance / floor.trials
     else:
         return None
-    of_runs = variance * (1 / k + 1 / m)
-    excess = max(0.0, within_b.variance / within_b.trials - part_of_a) / m
+    run_variance = variance * (1 / k + 1 / m)
+    excess = max(0.0, within_b.variance / within_b.trials - mean_variance_a) / m
     if excess and (method is Method.NOISE_FLOOR or _vary_more(within_b, within_a)):
-        degrees = (of_runs + excess) ** 2 / (of_runs**2 / degrees + excess**2 / within_b.degrees)
-    error = max(math.sqrt(of_runs + excess), min_error)
+        degrees = (run_variance + excess) ** 2 / (run_variance**2 / degrees + excess**2 / within_b.degrees)
+    error = max(math.sqrt(run_variance + excess), min_error)
     return Contrast(float(means_b.mean() - means_a.mean()), error, degrees, method, (k, m), scale)
 
 
 class _Within(msgspec.Struct, frozen=True):
-    """Variance between the trials of a run, pooled over runs; its degrees of freedom; trials of a run (harmonic)."""
+    """Variance within runs.
+
+    Attributes:
+        variance: between the trials of a run, pooled over runs.
+        degrees: degrees of freedom of the variance.
+        trials: harmonic mean of the trials per run.
+    """
 
     variance: float
     degrees: float
@@ -113,7 +119,7 @@ class _Within(msgspec.Struct, frozen=True):
 
 
 def _vary_more(within_b: _Within, within_a: _Within) -> bool:
-    """Whether the trials of B vary more than those of A beyond chance."""
+    """Whether the trials of B vary significantly more than those of A."""
     if within_a.variance == 0:
         return within_a.degrees > 0
     return f_tail(within_b.variance / within_a.variance, within_b.degrees, within_a.degrees) < _MORE_NOISE
@@ -127,5 +133,5 @@ def _within(runs: Sequence[Sequence[float]], scale: Scale) -> _Within:
 
 
 def _squares(x: np.ndarray) -> float:
-    """Squared distances to the mean; equal values have none, whatever their mean is rounded to."""
+    """Sum of squared deviations; exactly 0 for equal values, whatever the rounding of their mean."""
     return 0.0 if np.ptp(x) == 0 else float(((x - x.mean()) ** 2).sum())

@@ -1,18 +1,17 @@
-"""The highest load that keeps an objective, found by trials each of which is a little wrong.
+"""Probabilistic bisection: the highest load that meets an objective, from noisy trials.
 
-Plain bisection believes every trial, so one unlucky trial sends it to the wrong half for good. Probabilistic bisection
-(Horstein 1963; Waeber, Frazier & Henderson 2013) keeps a distribution over where the threshold lies and weighs each
-answer by how often such an answer is wrong. That depends on the distance: far from the threshold hardly ever, at it
-every second time. So the model is the one by which psychophysics finds thresholds (Kontsevich & Tyler 1999), with the
-margin where a trial tells one. At load x the margin log(bound / value) is normal around s · (t − log x), with deviation
-s · w, and the objective is kept where it is positive: t is the log of the threshold, w the noise of a run as a share of
-the load, s the slope of log value over log load. None of the three is known; the posterior is over all, on a grid.
+Plain bisection trusts every trial, so one unlucky trial sends it into the wrong half for good. Probabilistic bisection
+(Horstein 1963; Waeber, Frazier & Henderson 2013) keeps a posterior over the threshold and weights each outcome by the
+probability that it is wrong: near 0 far from the threshold, 1/2 at the threshold. The model is the psychometric one of
+Kontsevich & Tyler (1999), extended by margins. At load x, the margin log(bound / value) is normal with mean
+s · (t − log x) and standard deviation s · w, and the objective is met if the margin is positive. t is the log of the
+threshold, w the noise between runs as a fraction of the load, s the slope of log value over log load. All three are
+unknown; the posterior is over a grid of them.
 
-A latency is a straight line near its bound only, so a margin beyond a fifth counts as *beyond a fifth* (Tobin 1958). A
-trial without a margin, of an engine that drowned or died, says yes or no. One trial in fifty may say anything. Stopping
-as soon as the interval is narrow stops too early where noise happened to be small (Chow & Robbins 1965); intervals are
-made at half of alpha to pay for it. ``benchmarks/statistics/search.py`` counts how often they hold the truth, how many
-trials that takes, and what plain bisection does instead.
+Latency is linear near its bound only, so margins are censored at ± log 1.2 (Tobin 1958). A trial without a margin (its
+engine was overloaded or died) gives a binary outcome. A lapse rate of 2 % allows for outliers. Stopping as soon as the
+interval is narrow stops too early if the noise happened to be small (Chow & Robbins 1965); therefore intervals use half
+of alpha. ``benchmarks/statistics/search.py`` measures coverage and the number of trials, and compares plain bisection.
 """
 
 import math
@@ -23,33 +22,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 _NOISES = (0.01, 0.02, 0.04, 0.08, 0.16)
-"""w: of one run, as a share of the load."""
+"""Grid of w: noise of one run, as a fraction of the load."""
 _SLOPES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-"""s: ITL that doubles while the load quadruples has 0.5, a queue at 90 % of its capacity 9."""
+"""Grid of s: 0.5 for ITL that doubles while the load quadruples, 9 for a queue at 90 % of its capacity."""
 _VALUE_NOISE = (0.02, math.log(2))
-"""s · w: no metric is believed to repeat to better than 2 %, nor to differ twofold between runs at one load."""
+"""Range of s · w, the noise of a metric between runs at one load: at least 2 %, at most a factor of 2."""
 _FAR = math.log(1.2)
-"""Margins beyond this say that, and no more."""
+"""Margins are censored at this absolute value."""
 _LAPSE = 0.02
 _BEYOND = math.log(2.0)
-"""How far the threshold may lie outside the levels."""
+"""Log distance by which the threshold may lie outside the levels."""
 _GUESS_WIDTH = 0.15
-"""Half of what a guess is believed lies within this of it, as a share; the tails are Cauchy's."""
+"""Scale of the Cauchy prior around a guess, in log load: half of its mass lies within this distance."""
 _PLACES = (0.5, 0.2, 0.8)
-"""Quantiles of the posterior that are tried in turn: at the median it says most about the threshold, but how steep the
-curve is shows only on either side."""
+"""Posterior quantiles to try in turn: the median informs most about the threshold, the others about the slope."""
 _STEPS = 5
-"""Levels within one resolution."""
+"""Levels per resolution."""
 
 
 class Bracket(msgspec.Struct, frozen=True):
-    """The highest level that keeps the objective, as far as it is known.
+    """Interval of the highest level that meets the objective.
 
     Attributes:
-        low: it is no lower than this, None where it may be below every level.
-        level: the median, None where that is below every level.
-        high: it is no higher than this, None where it is below every level.
-        open_above: whether it may be above every level.
+        low: lower end; None if it is below every level.
+        level: posterior median; None if it is below every level.
+        high: upper end; None if it is below every level.
+        open_above: whether the interval extends above every level.
     """
 
     low: float | None
@@ -59,7 +57,7 @@ class Bracket(msgspec.Struct, frozen=True):
 
 
 def levels_between(low: float, high: float, resolution: float) -> list[float]:
-    """Rates from ``low`` to ``high``, even in their logs, five to a resolution, with no more digits than that needs."""
+    """Log-spaced rates from ``low`` to ``high``, five per resolution, rounded to as many digits as that needs."""
     step = math.log1p(resolution / _STEPS)
     count = max(2, math.ceil(math.log(high / low) / step) + 1)
     digits = 1 + round(-math.log10(step))
@@ -68,15 +66,15 @@ def levels_between(low: float, high: float, resolution: float) -> list[float]:
 
 
 class Bisection:
-    """One search.
+    """Posterior over the threshold of one engine.
 
     Args:
-        levels: loads that can be tried, above 0, rising.
-        resolution: the search may end when the threshold is known to this share, up or down.
-        alpha: the interval fails to hold the threshold in at most this share of searches.
-        start: the first level to try, where nothing is known; from there the load is doubled or halved until a trial
-            says otherwise. The default is the lowest.
-        guess: where the threshold is thought to be, instead of a start.
+        levels: loads that can be tried: positive, ascending.
+        resolution: relative half-width of the interval at which the search is settled.
+        alpha: 1 − coverage of the interval.
+        start: first level to try if there is no guess; from there the load is doubled or halved until the threshold is
+            bracketed. Default: the lowest level.
+        guess: expected threshold; replaces ``start``.
     """
 
     def __init__(
@@ -90,9 +88,9 @@ class Bisection:
     ) -> None:
         self._levels = list(levels)
         self._tried = dict.fromkeys(self._levels, 0)
-        self._told = 0
+        self._observed = 0
         self._resolution = resolution
-        self._tail = alpha / 4  # half of alpha, shared by two tails
+        self._tail = alpha / 4  # half of alpha, split between two tails
         self._start = None if guess else start or self._levels[0]
         self._step = resolution / _STEPS
         low, high = math.log(self._levels[0]) - _BEYOND, math.log(self._levels[-1]) + _BEYOND
@@ -103,47 +101,47 @@ class Bisection:
         if guess:
             prior /= 1 + ((self._theta - math.log(guess)) / _GUESS_WIDTH) ** 2
         self._posterior = prior / prior.sum()
-        self._kept: list[float] = []
-        self._not_kept: list[float] = []
+        self._met: list[float] = []
+        self._violated: list[float] = []
 
     @property
     def levels(self) -> list[float]:
-        """Those that can be tried."""
+        """Levels that can still be tried."""
         return list(self._levels)
 
-    def tell(self, level: float, *, kept: bool, margin: float | None = None) -> None:
-        """Take the answer of a trial.
+    def observe(self, level: float, *, met: bool, margin: float | None = None) -> None:
+        """Update the posterior with the outcome of a trial.
 
         Args:
-            level: at which it ran.
-            kept: whether it kept the objective.
-            margin: log of bound over value; None where the trial has no such number.
+            level: load of the trial.
+            met: whether the trial met the objective.
+            margin: log(bound / value); None if the trial has no value.
         """
-        self._told += 1
+        self._observed += 1
         self._tried[level] = self._tried.get(level, 0) + 1
-        (self._kept if kept else self._not_kept).append(level)
-        posterior = self._posterior * self._likelihood(self._theta - math.log(level), kept, margin)
+        (self._met if met else self._violated).append(level)
+        posterior = self._posterior * self._likelihood(self._theta - math.log(level), met, margin)
         self._posterior = posterior / posterior.sum()
 
     def drop_up_to(self, level: float) -> None:
-        """No trial at this level or below can be judged: leave them out."""
-        self._levels = [one for one in self._levels if one > level]
+        """Exclude this level and those below: trials there cannot be judged."""
+        self._levels = [other for other in self._levels if other > level]
 
     def drop_from(self, level: float) -> None:
-        """No trial at this level or above can be judged: leave them out."""
-        self._levels = [one for one in self._levels if one < level]
+        """Exclude this level and those above: trials there cannot be judged."""
+        self._levels = [other for other in self._levels if other < level]
 
     def next_level(self) -> float | None:
-        """The level to try next; None where none is left."""
+        """Level to try next; None if no level is left."""
         if not self._levels:
             return None
-        wanted = self._reach()
-        centre = self._quantile(_PLACES[self._told % len(_PLACES)]) if wanted is None else math.log(wanted)
-        return self._near(min(max(centre, math.log(self._levels[0])), math.log(self._levels[-1])))
+        target = self._bracketing_level()
+        centre = self._quantile(_PLACES[self._observed % len(_PLACES)]) if target is None else math.log(target)
+        return self._least_tried_near(min(max(centre, math.log(self._levels[0])), math.log(self._levels[-1])))
 
     @property
     def bracket(self) -> Bracket:
-        """What is known of the threshold now."""
+        """Current interval of the threshold."""
         low, high = self._interval()
         return Bracket(
             low=self._level_at(low),
@@ -153,60 +151,60 @@ class Bisection:
         )
 
     @property
-    def settled(self) -> bool:
-        """Whether it is known to the resolution, or as well as the levels allow."""
+    def is_settled(self) -> bool:
+        """Whether the interval is as narrow as the resolution, or as adjacent levels allow."""
         low, high = self._interval()
         return high - low <= 2 * math.log1p(self._resolution) or self._level_at(low) == self._level_at(high)
 
-    def _likelihood(self, ahead: NDArray[np.float64], kept: bool, margin: float | None) -> NDArray[np.float64]:
-        """How probable the answer is.
+    def _likelihood(self, distance: NDArray[np.float64], met: bool, margin: float | None) -> NDArray[np.float64]:
+        """Likelihood of an outcome, shape (thresholds, (w, s) pairs).
 
         Args:
-            ahead: of the level, how far the threshold is: θ − log x, a column.
-            kept: as told.
-            margin: as told.
+            distance: θ − log x, shape (thresholds, 1).
+            met: as in :meth:`observe`.
+            margin: as in :meth:`observe`.
         """
         from scipy.special import ndtr  # noqa: PLC0415  (scipy costs 0.2 s; --help must not pay)
 
-        noise, slope, sure = self._noise, self._slope, 1 - _LAPSE
+        noise, slope, no_lapse = self._noise, self._slope, 1 - _LAPSE
         if margin is None:
-            return _LAPSE / 2 + sure * ndtr((1 if kept else -1) * ahead / noise)
+            return _LAPSE / 2 + no_lapse * ndtr((1 if met else -1) * distance / noise)
         if abs(margin) >= _FAR:
             sign = math.copysign(1.0, margin)
-            return _LAPSE / 3 + sure * ndtr((sign * ahead - _FAR / slope) / noise)
+            return _LAPSE / 3 + no_lapse * ndtr((sign * distance - _FAR / slope) / noise)
         spread = noise * slope
-        off = (margin - slope * ahead) / spread
-        return _LAPSE / (6 * _FAR) + sure * np.exp(-off * off / 2) / (spread * math.sqrt(2 * math.pi))
+        z = (margin - slope * distance) / spread
+        return _LAPSE / (6 * _FAR) + no_lapse * np.exp(-z * z / 2) / (spread * math.sqrt(2 * math.pi))
 
-    def _reach(self) -> float | None:
-        """Where to go while only one side of the threshold is known: twice as far; None else, and at the ends."""
+    def _bracketing_level(self) -> float | None:
+        """Next level of doubling or halving; None once the threshold is bracketed, or at either end of the levels."""
         if self._start is None:
             return None
-        if not self._kept and not self._not_kept:
+        if not self._met and not self._violated:
             return self._start
-        if self._kept and max(self._kept) >= max(self._not_kept, default=0.0):
-            return 2 * max(self._kept) if max(self._kept) < self._levels[-1] else None
-        if self._not_kept and min(self._not_kept) <= min(self._kept, default=math.inf):
-            return min(self._not_kept) / 2 if min(self._not_kept) > self._levels[0] else None
+        if self._met and max(self._met) >= max(self._violated, default=0.0):
+            return 2 * max(self._met) if max(self._met) < self._levels[-1] else None
+        if self._violated and min(self._violated) <= min(self._met, default=math.inf):
+            return min(self._violated) / 2 if min(self._violated) > self._levels[0] else None
         return None
 
-    def _near(self, centre: float) -> float:
-        """The level that was tried least, since its traffic is new, of those within a resolution; else the nearest."""
-        away = {level: abs(math.log(level) - centre) for level in self._levels}
-        nearest = min(away.values())
-        close = [level for level in self._levels if away[level] <= max(nearest, self._resolution)]
-        return min(close, key=lambda level: (self._tried[level], away[level]))
+    def _least_tried_near(self, centre: float) -> float:
+        """Least-tried level within the resolution (new levels have new traffic); otherwise the nearest."""
+        distance = {level: abs(math.log(level) - centre) for level in self._levels}
+        nearest = min(distance.values())
+        close = [level for level in self._levels if distance[level] <= max(nearest, self._resolution)]
+        return min(close, key=lambda level: (self._tried[level], distance[level]))
 
     def _interval(self) -> tuple[float, float]:
-        """Bounds of log θ, half a step wider than its grid."""
+        """Interval of log θ, widened by half a grid step on each side."""
         return self._quantile(self._tail) - self._step / 2, self._quantile(1 - self._tail) + self._step / 2
 
-    def _quantile(self, share: float) -> float:
+    def _quantile(self, q: float) -> float:
         below = np.cumsum(self._posterior.sum(axis=1))
-        return float(self._theta[min(int(np.searchsorted(below, share)), len(below) - 1), 0])
+        return float(self._theta[min(int(np.searchsorted(below, q)), len(below) - 1), 0])
 
     def _level_at(self, log: float) -> float | None:
-        """The highest level at or below a load; None where there is none."""
+        """Highest level at or below a log load; None if there is none."""
         return next((level for level in reversed(self._levels) if math.log(level) <= log + 1e-9), None)
 
 

@@ -1,13 +1,13 @@
-"""Where a series of runs changed: steps and drifts, each tested, the same answer every time.
+"""Change points of a series of runs: steps and drifts, each tested. Deterministic.
 
-1. The noise comes from differences of neighbours (median absolute deviation), which no step and no drift inflates.
-2. A run that went wrong is no step: a value further than three times the noise from the median of its neighbours is
-   taken for that median (Hampel's filter, which leaves steps as they are).
-3. The best division into levels and lines is found together with the correlation of neighbouring runs
+1. Noise is estimated from differences of neighbours (median absolute deviation), which steps and drifts do not inflate.
+2. Outliers are removed: a value further than three times the noise from the median of its neighbours is replaced by
+   that median (Hampel filter, which preserves steps).
+3. The best partition into levels and lines is found jointly with the autocorrelation
    (:mod:`results.statistics.segments`). All segments are found at once, so that a step up and the step back do not
-   hide each other; a line is a drift, for which no single commit is to blame.
-4. Each step and each slope must hold before Student's t of its generalised least squares; the weakest is taken out and
-   its segments are joined until all hold.
+   mask each other. A line is a drift, which no single commit caused.
+4. Each step and each slope must be significant by Student's t of its generalised least squares. The weakest is removed
+   and its segments merged until all are.
 
 Hunter (Fleming et al., ICPE 2023), now Apache Otava, is the peer: docs/decisions/history-steps.md.
 """
@@ -23,20 +23,20 @@ from results.statistics.distributions import t_tails
 from results.statistics.segments import MIN_POINTS, Fit, Floats, Segment, divided
 
 _MAX_P = 3e-5
-_FURTHEST = 3.0  # times the noise, from the neighbours' median
-_NEIGHBOURS = 3  # to either side
+_FURTHEST = 3.0  # multiples of the noise, from the median of the neighbours
+_NEIGHBOURS = 3  # on either side
 _MAD_TO_SIGMA = 1.4826
-_MIN_NOISE = 1e-6  # of a value: what is printed with six digits has no less
+_MIN_NOISE = 1e-6  # relative: six printed digits round by as much
 
 
 class ChangePoint(msgspec.Struct, frozen=True):
     """A step between two runs.
 
     Attributes:
-        index: of the first point of the new level.
-        before: fitted value where the old segment ends; of a level its mean, weighted for autocorrelation.
-        after: likewise where the new one begins.
-        p_value: of no step there, for this division; divisions were searched for it.
+        index: first point of the new level.
+        before: fitted value at the end of the old segment; for a level its generalised least-squares mean.
+        after: fitted value at the start of the new segment.
+        p_value: of no step, given this partition; not corrected for the search over partitions.
     """
 
     index: int
@@ -46,18 +46,18 @@ class ChangePoint(msgspec.Struct, frozen=True):
 
     @property
     def ratio(self) -> float:
-        """New level over old."""
+        """New level divided by the old one."""
         return self.after / self.before
 
 
 class Stretch(msgspec.Struct, frozen=True):
-    """Points between two edges: a level, or a drift.
+    """One segment of a series: a level or a drift.
 
     Attributes:
-        first: index of its first point.
-        last: index of its last one.
-        start: fitted value at the first.
-        end: fitted value at the last; equal to ``start`` for a level.
+        first: index of the first point.
+        last: index of the last point.
+        start: fitted value at the first point.
+        end: fitted value at the last point; equal to ``start`` for a level.
         p_value: of no drift; None for a level.
     """
 
@@ -69,19 +69,19 @@ class Stretch(msgspec.Struct, frozen=True):
 
     @property
     def is_drift(self) -> bool:
-        """Whether it has a slope."""
+        """Whether the segment has a slope."""
         return self.p_value is not None
 
 
 class Course(msgspec.Struct, frozen=True):
-    """How a series went.
+    """Levels, drifts and steps of a series.
 
     Attributes:
-        stretches: oldest first; together they cover all points.
-        steps: edges of stretches at which the fitted value jumps.
-        autocorrelation: of neighbouring points.
-        newest_expected: what the points before it in its stretch predict for the newest one.
-        newest_p: probability that it lies as far from that.
+        stretches: oldest first; they cover all points.
+        steps: boundaries of stretches at which the fitted value jumps.
+        autocorrelation: at lag 1.
+        newest_expected: prediction of the newest point from the earlier points of its stretch.
+        newest_p: p value of the newest point against that prediction.
     """
 
     stretches: list[Stretch]
@@ -92,26 +92,26 @@ class Course(msgspec.Struct, frozen=True):
 
 
 def change_points(values: Sequence[float]) -> list[ChangePoint]:
-    """All steps of a series.
+    """Steps of a series; none if it is shorter than twice :data:`MIN_POINTS`.
 
     Args:
-        values: one number a run, above 0, oldest first.
+        values: one per run, positive, oldest first.
     """
     return course(values).steps if len(values) >= 2 * MIN_POINTS else []
 
 
 def course(values: Sequence[float]) -> Course:
-    """The levels, drifts and steps of a series.
+    """Levels, drifts and steps of a series.
 
     Args:
-        values: at least twice :data:`MIN_POINTS`, above 0, oldest first.
+        values: at least twice :data:`MIN_POINTS`, positive, oldest first.
     """
     raw = np.log(np.asarray(values, dtype=np.float64))
     noise = _noise(raw)
     logs = _without_outliers(raw, noise)
     segments, autocorrelation = divided(logs, noise)
     model = _Model(logs, autocorrelation, noise**2 * (1 + autocorrelation))
-    segments = model.held(segments)
+    segments = model.significant(segments)
     expected, newest_p = model.newest(segments[-1], float(raw[-1]))
     return Course(
         [model.stretch(segment) for segment in segments],
@@ -123,10 +123,12 @@ def course(values: Sequence[float]) -> Course:
 
 
 class _Model:
-    """Fits of segments and their tests, for one autocorrelation.
+    """Fits and tests of segments, given the autocorrelation.
 
-    Attributes:
-        least_variance: of the independent part of the noise, which the series as a whole has.
+    Args:
+        logs: log values without outliers.
+        autocorrelation: at lag 1.
+        least_variance: lower bound of a segment's innovation variance: that of the whole series.
     """
 
     def __init__(self, logs: Floats, autocorrelation: float, least_variance: float) -> None:
@@ -134,10 +136,10 @@ class _Model:
         self._autocorrelation = autocorrelation
         self._least_variance = least_variance
 
-    def held(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Without the slopes and the steps between levels that do not hold, the weakest first.
+    def significant(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Segments after removing insignificant slopes and steps between levels, the weakest first.
 
-        What looks like no step beside a line may be where the line begins, and stays.
+        An insignificant step beside a line is kept: the line may begin there.
         """
         segments = list(segments)
         while True:
@@ -154,7 +156,7 @@ class _Model:
             segments[i : i + 2] = [Segment(segments[i].first, segments[i + 1].end)]
 
     def step(self, left: Segment, right: Segment) -> ChangePoint:
-        """The jump between two segments: Student's t with their common variance, at least the series' own."""
+        """Step between two segments, tested by Student's t with their pooled variance, bounded below."""
         a, b, between = self._fit(left), self._fit(right), right.first - 0.5
         degrees = a.degrees + b.degrees
         variance = max((a.squares + b.squares) / degrees, self._least_variance)
@@ -164,21 +166,18 @@ class _Model:
         return ChangePoint(right.first, math.exp(before), math.exp(after), p_value)
 
     def stretch(self, segment: Segment) -> Stretch:
-        """The segment with its fitted values."""
+        """A segment with its fitted values."""
         fit, last = self._fit(segment), segment.end - 1
         p_value = self._slope_p(segment) if segment.is_line else None
         return Stretch(segment.first, last, math.exp(fit.at(segment.first)), math.exp(fit.at(last)), p_value)
 
     def newest(self, segment: Segment, value: float) -> tuple[float, float]:
-        """What the other points of the last segment predict for the newest one; how probable it is, so far from that.
-
-        Its noise is at least that of the whole series.
-        """
+        """Prediction of the newest point from the rest of the last segment, and the p value of its deviation."""
         fit = self._fit(Segment(segment.first, segment.end - 1, segment.is_line))
         expected = fit.at(segment.end - 1)
-        own = 1 / (1 - self._autocorrelation**2)
+        marginal = 1 / (1 - self._autocorrelation**2)
         variance = max(fit.squares / fit.degrees, self._least_variance)
-        error = math.sqrt(variance * (own + fit.variance_at(segment.end - 1)))
+        error = math.sqrt(variance * (marginal + fit.variance_at(segment.end - 1)))
         return expected, t_tails((value - expected) / error, len(self._logs) - segment.parameters)
 
     def _slope_p(self, segment: Segment) -> float:
@@ -198,9 +197,12 @@ def _noise(logs: Floats) -> float:
 
 
 def _without_outliers(logs: Floats, noise: float) -> Floats:
-    """Where an even number of neighbours has two middle values, both are medians: half of them may be a new level."""
-    around = [np.sort(logs[max(0, i - _NEIGHBOURS) : i + _NEIGHBOURS + 1]) for i in range(len(logs))]
-    low = np.array([some[(len(some) - 1) // 2] for some in around])
-    high = np.array([some[len(some) // 2] for some in around])
+    """Hampel filter.
+
+    In an even window, any value between the two middle ones counts as the median: half of it may be a new level.
+    """
+    windows = [np.sort(logs[max(0, i - _NEIGHBOURS) : i + _NEIGHBOURS + 1]) for i in range(len(logs))]
+    low = np.array([window[(len(window) - 1) // 2] for window in windows])
+    high = np.array([window[len(window) // 2] for window in windows])
     nearest = np.clip(logs, low, high)
     return np.where(np.abs(logs - nearest) > _FURTHEST * noise, nearest, logs)

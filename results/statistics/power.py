@@ -1,7 +1,7 @@
-"""How small an effect the data could have shown, and how many runs another one would take.
+"""Power analysis: the smallest detectable effect, and the runs needed to detect a given effect.
 
-A two-sided test at level alpha sees an effect of δ standard errors with the probability that a noncentral t with that
-centre lies beyond the critical value; the smallest effect is the δ at which that is 90 %.
+The power of a two-sided t test at level alpha against an effect of δ standard errors is the probability that a
+noncentral t with noncentrality δ exceeds the critical value. The smallest detectable effect has a power of 90 %.
 """
 
 import functools
@@ -12,39 +12,39 @@ from results.statistics.two_sample import Contrast, Method, Scale
 
 POWER = 0.9
 MAX_RUNS = 100
-"""Of a side; who needs more has to look for the noise instead."""
+"""Limit per side; beyond it, reducing the noise is the better remedy."""
 
 
-def smallest_effect(found: Contrast, alpha: float) -> float:
-    """The smallest change, as a share, that runs like these show in 9 of 10 cases; 0.05 is 5 %, or 5 points."""
-    effect = _errors_needed(round(found.degrees, 1), alpha) * found.standard_error
-    return math.expm1(effect) if found.scale is Scale.RATIO else effect
+def smallest_effect(contrast: Contrast, alpha: float) -> float:
+    """Smallest effect that runs like these detect with 90 % power: 0.05 is 5 %, or 5 points of a share."""
+    effect = _errors_needed(round(contrast.degrees, 1), alpha) * contrast.standard_error
+    return math.expm1(effect) if contrast.scale is Scale.RATIO else effect
 
 
-def runs_needed(found: Contrast, alpha: float, effect: float) -> int | None:
-    """Runs of each side that show an effect of this share in 9 of 10 cases, if the noise stays as it is.
+def runs_needed(contrast: Contrast, alpha: float, effect: float) -> int | None:
+    """Runs per side needed to detect an effect with 90 % power, at the present noise.
 
     Args:
-        found: with the noise.
+        contrast: contrast that gives the noise.
         alpha: two-sided level.
-        effect: above 0, such as 0.03.
+        effect: positive, such as 0.03.
 
     Returns:
-        None where it is more than :data:`MAX_RUNS`.
+        None if it exceeds :data:`MAX_RUNS`.
     """
-    here = 2 / (1 / found.n[0] + 1 / found.n[1])
-    wanted = math.log1p(effect) if found.scale is Scale.RATIO else effect
-    spread = found.standard_error * math.sqrt(here)  # what one run of each side is uncertain by
-    per_run = 1.0 if found.method is Method.PAIRED else 2.0  # degrees of freedom
+    runs_per_side = 2 / (1 / contrast.n[0] + 1 / contrast.n[1])
+    target = math.log1p(effect) if contrast.scale is Scale.RATIO else effect
+    spread = contrast.standard_error * math.sqrt(runs_per_side)  # standard error with one run per side
+    per_run = 1.0 if contrast.method is Method.PAIRED else 2.0  # degrees of freedom
     for runs in range(2, MAX_RUNS + 1):
-        if _errors_needed(per_run * (runs - 1), alpha) * spread / math.sqrt(runs) <= wanted:
+        if _errors_needed(per_run * (runs - 1), alpha) * spread / math.sqrt(runs) <= target:
             return runs
     return None
 
 
 @functools.lru_cache(maxsize=1024)
 def _errors_needed(degrees: float, alpha: float) -> float:
-    """How many standard errors an effect must have."""
+    """Smallest detectable effect in standard errors, by bisection."""
     critical = t_quantile(1 - alpha / 2, degrees)
     low, high = 0.0, 4 * critical
     while high - low > 1e-4 * critical:

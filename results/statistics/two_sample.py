@@ -1,18 +1,19 @@
-"""The difference of two sides, one number a trial: as a ratio on the log scale, or as it is.
+"""Two-sample contrasts with one value per trial: a ratio on the log scale, or a difference.
 
-Two ways to say how sure it is, and a rule for which one speaks:
+Two tests, and a rule that chooses between them:
 
-- **Welch** (1947): the trials of a side are a sample. The difference of means has the standard error
-  √(s_a²/n_a + s_b²/n_b), and Student's t with Satterthwaite's degrees of freedom.
-- **paired**: trials that were made one beside the other share what the machine did at the time. Student's t of the
-  differences of n pairs has n − 1 degrees of freedom, fewer than Welch, but a slow quarter of an hour cancels.
+- **Welch** (1947): the trials of a side are independent. The difference of means has the standard error
+  √(s_a²/n_a + s_b²/n_b) and Student's t with Satterthwaite's degrees of freedom.
+- **paired**: adjacent trials share the state of the machine. Student's t of the differences of n pairs has n − 1
+  degrees of freedom, fewer than Welch, but slow drift cancels.
 
-Pairs exist where the sides were interleaved. They speak where the pairs share a noise that is there: the sums a_i + b_i
-then vary more than the differences b_i − a_i, and F = var(sums)/var(differences) is beyond the 98 % quantile of
-F(n − 1, n − 1). Sums and differences of equal, normal noises are independent, so the choice hardly touches the level:
-`benchmarks/statistics/verdicts.py` finds 0.5 to 1.0 % of false alarms at a level of 1 %, whatever the trials share.
+Pairs exist if the sides were interleaved. The paired test is chosen if the pairs share noise: the sums a_i + b_i then
+vary more than the differences b_i − a_i, and F = var(sums)/var(differences) exceeds the 98 % quantile of
+F(n − 1, n − 1). For normal noise of equal variance, sums and differences are independent, so the choice hardly affects
+the level: ``benchmarks/statistics/verdicts.py`` finds 0.5 to 1.0 % of false alarms at a level of 1 %, whatever the
+trials share.
 
-Both hold for sides that were measured together. Sides of different runs: :mod:`results.statistics.between_runs`.
+Both are for sides measured in one run. For different runs see :mod:`results.statistics.between_runs`.
 """
 
 import math
@@ -26,45 +27,45 @@ from results.statistics.distributions import f_tail, t_quantile, t_tails
 from results.statistics.interval import Interval
 
 _SHARED_NOISE = 0.02
-"""Pairs speak where sums vary more than differences by what chance does in so small a share of cases."""
+"""Significance level of the F test that chooses the paired test."""
 MIN_PAIRS = 3
 
 
 class Method(StrEnum):
-    """What an uncertainty rests on."""
+    """Source of the standard error."""
 
     WELCH = "welch"
     PAIRED = "paired"
     BETWEEN_RUNS = "between runs"
-    """How runs of the baseline differ among themselves."""
+    """Variance between the runs of both sides."""
     NOISE_FLOOR = "noise floor"
-    """How runs of this machine differ at most, as was measured before."""
+    """Upper bound of the variance between runs, measured beforehand on this machine."""
 
 
 class Scale(StrEnum):
     """How two values are compared."""
 
     RATIO = "ratio"
-    """By the difference of their logs: times and rates, whose noise is a share of them."""
+    """Difference of logs: for times and rates, whose noise is proportional to their value."""
     DIFFERENCE = "difference"
-    """As they are: shares, of which 99.9 % and 97.5 % are nearly the same ratio and 25 times the misses."""
+    """Plain difference: for shares. The ratio of 99.9 % and 97.5 % is near 1, yet one has 25 times the failures."""
 
 
 def on_scale(values: Sequence[float], scale: Scale) -> np.ndarray:
-    """Values as they are averaged: their logs, or themselves."""
+    """Values on the scale on which they are averaged: logs for a ratio."""
     x = np.asarray(values, dtype=np.float64)
     return np.log(x) if scale is Scale.RATIO else x
 
 
 class Contrast(msgspec.Struct, frozen=True):
-    """B against A.
+    """Difference of B from A with its uncertainty.
 
     Attributes:
         difference: of the means on the scale, or mean difference of the pairs.
-        standard_error: of it.
-        degrees: of freedom of its t distribution.
-        method: where they come from.
-        n: trials of A and of B that it rests on, pairs counting on both sides; between runs, runs.
+        standard_error: of the difference.
+        degrees: degrees of freedom of its t distribution.
+        method: source of the standard error.
+        n: trials of A and of B (pairs count on both sides); runs if the sides are of different runs.
         scale: of the difference.
     """
 
@@ -77,13 +78,13 @@ class Contrast(msgspec.Struct, frozen=True):
 
     @property
     def p_value(self) -> float:
-        """Two-sided, of no difference. Trials without any noise differ or they do not."""
+        """Two-sided p value of no difference; 0 or 1 if there is no noise."""
         if self.standard_error == 0:
             return 1.0 if self.difference == 0 else 0.0
         return t_tails(self.difference / self.standard_error, self.degrees)
 
     def interval(self, confidence: float) -> Interval:
-        """Of the ratio, or of the difference.
+        """Interval of the ratio or of the difference.
 
         Args:
             confidence: two-sided level, 0 < c < 1.
@@ -104,31 +105,31 @@ def contrast(
     scale: Scale = Scale.RATIO,
     min_error: float = 0.0,
 ) -> Contrast | None:
-    """B against A.
+    """Contrast of B against A.
 
     Args:
-        a: repeat → value, above 0 on the ratio scale.
-        b: the same for the other side.
-        interleaved: whether equal repeats were measured one beside the other.
-        only_pairs: whether nothing but pairs may speak: the repeats belong to sessions with noises of their own.
+        a: repeat → value, positive on the ratio scale.
+        b: repeat → value of the other side.
+        interleaved: whether equal repeats were measured one after the other.
+        only_pairs: whether only the paired test is valid: the repeats belong to sessions that differ in noise.
         scale: how values are compared.
-        min_error: the standard error is no smaller, however alike the values are.
+        min_error: lower bound of the standard error.
 
     Returns:
-        None where a side has fewer than two trials, or too few pairs that alone may speak: no noise is known.
+        None if the noise is unknown: a side has fewer than two trials, or too few pairs where only pairs are valid.
     """
     if min(len(a), len(b)) < 2:
         return None
     pairs = sorted(a.keys() & b.keys()) if interleaved else []
     if only_pairs and len(pairs) < MIN_PAIRS:
         return None
-    found = None
+    chosen = None
     if len(pairs) >= MIN_PAIRS:
         of_a, of_b = (on_scale([side[repeat] for repeat in pairs], scale) for side in (a, b))
         if only_pairs or _share_noise(of_a, of_b):
-            found = _paired(of_b - of_a)
-    found = found or _welch(*(on_scale(list(side.values()), scale) for side in (a, b)))
-    return msgspec.structs.replace(found, standard_error=max(found.standard_error, min_error), scale=scale)
+            chosen = _paired(of_b - of_a)
+    chosen = chosen or _welch(*(on_scale(list(side.values()), scale) for side in (a, b)))
+    return msgspec.structs.replace(chosen, standard_error=max(chosen.standard_error, min_error), scale=scale)
 
 
 def _share_noise(of_a: np.ndarray, of_b: np.ndarray) -> bool:
@@ -147,7 +148,7 @@ def _paired(differences: np.ndarray) -> Contrast:
 
 def _welch(of_a: np.ndarray, of_b: np.ndarray) -> Contrast:
     n_a, n_b = len(of_a), len(of_b)
-    # Equal values have equal logs, but the mean of equal logs may be off by a rounding.
+    # Rounding of the mean would give equal values a variance above 0.
     var_a, var_b = (0.0 if np.ptp(side) == 0 else float(side.var(ddof=1)) / len(side) for side in (of_a, of_b))
     total = var_a + var_b
     degrees = n_a + n_b - 2.0

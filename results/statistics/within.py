@@ -1,10 +1,10 @@
-"""The interval of one run's own percentile: what the same run, gone on for longer, might have shown.
+"""Interval of a percentile within one trial, by block bootstrap.
 
-It says nothing of another start of the engine, so it is never compared; whether engines differ is told by runs
-(:mod:`results.statistics.interval`). Requests are no independent sample: who waits in a queue waits with others, and
-the tokens of an answer share its batches. So the hierarchical bootstrap draws whole stretches of time with all their
-requests and all their tokens (Künsch 1989; Davison & Hinkley 1997 §3.8, strategy 1); as if requests were independent,
-a queue's interval would be several times too narrow.
+The interval covers what the same trial would have shown with more requests. It does not include the noise between
+engine starts, so engines are never compared by it (see :mod:`results.statistics.interval`). Requests are not
+independent: they wait in one queue, and the tokens of a response share its batches. The bootstrap therefore resamples
+blocks of time with all their requests and tokens (Künsch 1989; Davison & Hinkley 1997 §3.8, strategy 1). Assuming
+independent requests would make the interval of a queue several times too narrow.
 """
 
 import functools
@@ -19,46 +19,45 @@ from numpy.typing import NDArray
 from results.statistics.distributions import t_quantile
 from results.statistics.interval import Interval
 
-STRETCHES = 20
+BLOCKS = 20
 _DRAWS = 999
 _GRID = 1000
-"""So many order statistics, at most, a percentile is looked for among."""
+"""Maximum number of order statistics among which a percentile is sought."""
 
 
 def own_interval(requests: Sequence[Sequence[float]], q: float) -> Interval | None:
     """Percentile ``q`` of all observations with its 95 % bootstrap interval.
 
     Args:
-        requests: of each its observations, in the order in which they were planned; it may have none, and a failed
-            one has infinity.
+        requests: observations of each request, in planned order; possibly none, infinity for a failed request.
         q: 0 < q < 1.
 
     Returns:
-        ``n`` counts observations. None where fewer requests than :data:`STRETCHES` have any.
+        ``n`` counts observations. None if fewer requests than :data:`BLOCKS` have observations.
     """
-    told = [one for one in requests if len(one)]
-    if len(told) < STRETCHES:
+    observed = [values for values in requests if len(values)]
+    if len(observed) < BLOCKS:
         return None
-    edges = [len(told) * i // STRETCHES for i in range(STRETCHES + 1)]
-    stretches = [np.sort(np.concatenate(told[a:b])) for a, b in itertools.pairwise(edges)]
-    pooled = np.sort(np.concatenate(stretches))
+    edges = [len(observed) * i // BLOCKS for i in range(BLOCKS + 1)]
+    blocks = [np.sort(np.concatenate(observed[a:b])) for a, b in itertools.pairwise(edges)]
+    pooled = np.sort(np.concatenate(blocks))
     grid = pooled[np.linspace(0, len(pooled) - 1, min(len(pooled), _GRID)).round().astype(np.int64)]
-    below = np.array([np.searchsorted(one, grid, side="right") for one in stretches], dtype=np.float64)
+    below = np.array([np.searchsorted(block, grid, side="right") for block in blocks], dtype=np.float64)
     drawn = _drawn()
-    shares = (drawn @ below) / (drawn @ np.array([len(one) for one in stretches]))[:, None]
+    shares = (drawn @ below) / (drawn @ np.array([len(block) for block in blocks]))[:, None]
     centre = float(np.quantile(pooled, q))
     low, high = np.quantile(grid[(shares >= q).argmax(axis=1)], (0.025, 0.975), method="inverted_cdf")
     if not math.isfinite(high):
         return Interval(centre, None, None, len(pooled), "the upper bound lies among failures")
-    # Few stretches vary less among themselves than all that could have been: Student's correction.
-    wider = t_quantile(0.975, STRETCHES - 1) / NormalDist().inv_cdf(0.975) * math.sqrt(STRETCHES / (STRETCHES - 1))
+    # Student's correction for the small number of blocks.
+    factor = t_quantile(0.975, BLOCKS - 1) / NormalDist().inv_cdf(0.975) * math.sqrt(BLOCKS / (BLOCKS - 1))
     return Interval(
-        centre, centre - wider * (centre - float(low)), centre + wider * (float(high) - centre), len(pooled)
+        centre, centre - factor * (centre - float(low)), centre + factor * (float(high) - centre), len(pooled)
     )
 
 
 @functools.cache
 def _drawn() -> NDArray[np.float64]:
-    """How often each draw has each stretch: the same draws for every trial, so that equal trials have equal bounds."""
-    even = np.full(STRETCHES, 1 / STRETCHES)
-    return np.random.default_rng(0).multinomial(STRETCHES, even, size=_DRAWS).astype(np.float64)
+    """Counts of each block in each resample, shape (draws, blocks); fixed, so that equal trials have equal bounds."""
+    even = np.full(BLOCKS, 1 / BLOCKS)
+    return np.random.default_rng(0).multinomial(BLOCKS, even, size=_DRAWS).astype(np.float64)

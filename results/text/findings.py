@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from results.findings import Finding, FindingCode, Parameter
 from results.metrics import CATALOGUE, Unit
-from results.objectives import Miss
+from results.objectives import Violation
 from results.text.format import share_text, value_text
 
 SENTENCES: dict[FindingCode, str] = {
@@ -125,11 +125,11 @@ def sentences(findings: Iterable[Finding]) -> str:
     return "; also: ".join(map(sentence, findings))
 
 
-def miss_sentence(miss: Miss) -> str:
+def violation_sentence(violation: Violation) -> str:
     """``ttft_p99<500ms: it was 550 ms``, or why the value is absent."""
-    if miss.value.value is None:
-        return f"{miss.objective}: {miss.value.reason}"
-    return f"{miss.objective}: it was {value_text(CATALOGUE[miss.metric].unit, miss.value.value)}"
+    if violation.value.value is None:
+        return f"{violation.objective}: {violation.value.reason}"
+    return f"{violation.objective}: it was {value_text(CATALOGUE[violation.metric].unit, violation.value.value)}"
 
 
 def _text(name: str, value: Parameter) -> str:

@@ -1,4 +1,4 @@
-"""Definition views: from one log, the numbers that other benchmark clients would have printed, and why they differ.
+"""Definition views: the figures that other benchmark clients would print for our log, and why they differ.
 
 >>> from results import load
 >>> from results.views import views
@@ -19,7 +19,7 @@ VIEWS: dict[str, Tool] = {
 
 
 def views(trial: Trial) -> dict[str, View]:
-    """What each tool would have printed for ``trial``."""
+    """What each tool would print for ``trial``."""
     log = Log.of(trial)
     return {name: tool.view(log) for name, tool in VIEWS.items()}
 

@@ -29,7 +29,7 @@ from results.views.statistics import rate, single, spread
 
 VERSION = "0.13.0"
 STATS = {"mean": "avg", "min": "min", "max": "max", "p99": "p99", "p90": "p90", "p50": "p50", "std": "std"}
-"""The columns of its table, by our names."""
+"""Columns of its table, by our names."""
 
 OWN_TOKENIZER = (
     "AIPerf counts output tokens with its own tokenizer (unless --use-server-token-count); taken as the log has them"
@@ -37,12 +37,12 @@ OWN_TOKENIZER = (
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One good request as the tool saw it; times in seconds from the send.
+    """One valid request as the tool sees it; times in seconds from the send.
 
     Attributes:
         record: the request.
-        arrivals_s: each chunk with content.
-        output_tokens: its sequence length.
+        arrivals_s: of each chunk with content.
+        output_tokens: output sequence length.
     """
 
     record: RequestRecord
@@ -51,27 +51,27 @@ class Call(msgspec.Struct, frozen=True):
 
     @property
     def ttft_s(self) -> float:
-        """To the first content."""
+        """Time to the first content."""
         return self.arrivals_s[0]
 
     @property
     def latency_s(self) -> float:
-        """To the last content."""
+        """Time to the last content."""
         return self.arrivals_s[-1]
 
     @property
     def gaps_s(self) -> list[float]:
-        """Between chunks with content."""
+        """Gaps between chunks with content."""
         return [b - a for a, b in itertools.pairwise(self.arrivals_s)]
 
     @property
     def itl_s(self) -> float | None:
-        """Mean pace after the first content; None for one token."""
+        """Mean time per token after the first content; None for one token."""
         return (self.latency_s - self.ttft_s) / (self.output_tokens - 1) if self.output_tokens > 1 else None
 
 
 def calls(log: Log) -> list[Call]:
-    """The requests that the tool calls valid."""
+    """Requests that the tool counts as valid."""
     return [_call(request) for request in log.requests if whole(request) and text_chunk_ns(request)]
 
 
@@ -84,7 +84,7 @@ def duration_s(good: Sequence[Call]) -> float:
 
 
 def view(log: Log) -> View:
-    """The figures, under the names of its table and the columns of it."""
+    """Figures by the rows and columns of its table."""
     good = calls(log)
     phase_s = until_closed_s(log)
     itls = [itl for call in good if (itl := call.itl_s) is not None]

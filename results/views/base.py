@@ -1,4 +1,4 @@
-"""What a view is: the numbers that another benchmark client would have printed for the same requests."""
+"""Types of views: the figures that another benchmark client would print for the same requests."""
 
 import itertools
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ from results.units import NS_PER_S
 
 
 class MetricFamily(StrEnum):
-    """What a figure is about, whatever its tool calls it: the rows by which tools are laid side by side."""
+    """What a figure measures, independent of its name in the tool; aligns tools side by side."""
 
     TTFT = "TTFT"
     ITL = "ITL"
@@ -30,10 +30,10 @@ class Figure(msgspec.Struct, frozen=True):
     """One number of a tool.
 
     Attributes:
-        family: what it is about.
-        stat: ``mean``, ``p50``, ``p99``, ``std``… of a distribution, else empty.
+        family: what it measures.
+        stat: ``mean``, ``p50``, ``p99``, ``std``… of a distribution; otherwise empty.
         unit: of ``value``, as the tool prints it: ``ms``, ``s``, ``ns``, ``tok/s``, ``/s`` or empty.
-        value: the number, or why the tool would have none.
+        value: the number, or why the tool has none.
     """
 
     family: MetricFamily
@@ -43,16 +43,16 @@ class Figure(msgspec.Struct, frozen=True):
 
     @property
     def seconds(self) -> float | None:
-        """The value of a latency or a duration in seconds, of anything else as it is."""
+        """Latencies and durations in seconds; other values unchanged."""
         return None if self.value.value is None else self.value.value * IN_SECONDS.get(self.unit, 1.0)
 
 
 class Definition(msgspec.Struct, frozen=True):
-    """One line of docs/views.md: what a tool means by a metric, in the symbols of docs/definitions.md.
+    """A tool's definition of a metric, in the symbols of docs/definitions.md; one line of docs/views.md.
 
     Attributes:
-        family: what it is about.
-        name: what the tool calls it.
+        family: what it measures.
+        name: in the tool.
         formula: how the tool computes it.
         why: why the number differs from ours.
     """
@@ -64,13 +64,13 @@ class Definition(msgspec.Struct, frozen=True):
 
 
 class Conventions(msgspec.Struct, frozen=True):
-    """What a tool does to all of its metrics.
+    """Conventions of a tool for all of its metrics.
 
     Attributes:
-        percentiles: how it interpolates.
-        std: the divisor of its standard deviation.
-        duration: from when to when.
-        failures: which requests it leaves out, and where its idea of a failure differs.
+        percentiles: interpolation.
+        std: divisor of the standard deviation.
+        duration: start and end of the measurement.
+        failures: requests that it leaves out, and how its notion of failure differs.
     """
 
     percentiles: str
@@ -80,12 +80,12 @@ class Conventions(msgspec.Struct, frozen=True):
 
 
 class Log(msgspec.Struct, frozen=True):
-    """What a view looks at.
+    """Input of a view.
 
     Attributes:
-        requests: the measured requests, decoded.
-        start_ns: when the load was put on.
-        load: its level.
+        requests: measured requests, decoded.
+        start_ns: start of the load.
+        load: of the trial.
     """
 
     requests: list[RequestRecord]
@@ -94,18 +94,18 @@ class Log(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, trial: Trial) -> "Log":
-        """The log of a trial; other tools send warm-up before they begin to count, so ours is left out too."""
+        """Log of a trial, without warm-up, which other tools do not count either."""
         requests = sorted(under_load(trial.requests), key=lambda request: request.index)
         return cls(requests, trial.record.issue_start_ns, trial.record.load)
 
 
 class View(msgspec.Struct, frozen=True):
-    """A tool's numbers for one log.
+    """Figures of a tool for one log.
 
     Attributes:
         tool: key in :data:`results.views.VIEWS`.
-        figures: by the name that the tool prints, or that its result file has, in the tool's order.
-        cannot: what the log does not hold and the tool would have looked at.
+        figures: by the name in the tool's output or result file, in its order.
+        cannot: inputs of the tool that the log does not contain.
     """
 
     tool: str
@@ -118,11 +118,11 @@ class Tool(msgspec.Struct, frozen=True):
 
     Attributes:
         name: key in :data:`results.views.VIEWS` and on the command line.
-        title: as its makers write it.
-        version: whose source was read.
-        conventions: what holds for all its metrics.
-        definitions: its metrics.
-        view: makes its figures, and says what it could not know.
+        title: as its authors write it.
+        version: of the source that was read.
+        conventions: for all metrics.
+        definitions: of its metrics.
+        view: computes the figures of a log.
     """
 
     name: str
@@ -140,48 +140,48 @@ UNSTAMPED = "an imported log holds no times of chunks without tokens and of the 
 
 
 def seconds_between(start_ns: int, end_ns: int) -> float:
-    """Length of an interval of monotonic nanoseconds."""
+    """Seconds from ``start_ns`` to ``end_ns``."""
     return (end_ns - start_ns) / NS_PER_S
 
 
 def gaps_s(times_ns: Iterable[int]) -> list[float]:
-    """Seconds between every two neighbours."""
+    """Seconds between consecutive times."""
     return [seconds_between(a, b) for a, b in itertools.pairwise(times_ns)]
 
 
 def until_closed_s(log: Log) -> float:
-    """From the start of the load to the end of the last request, whatever became of it."""
+    """Seconds from the start of the load to the end of the last request, failed or not."""
     return seconds_between(log.start_ns, max((request.ended_ns for request in log.requests), default=log.start_ns))
 
 
 def engine_tokens(request: RequestRecord) -> int:
-    """Output tokens as the engine counted them, else as the log does."""
+    """Output tokens as counted by the engine, otherwise those of the log."""
     return request.output_tokens or request.total_chunk_tokens
 
 
 def sent_ns(request: RequestRecord) -> int:
-    """Where every tool but MLPerf starts the clock; the plan, for a request whose connection was never made."""
+    """Send time, where every tool but MLPerf starts the clock; the planned time if there was no connection."""
     return request.planned_ns if request.sent_ns is None else request.sent_ns
 
 
 def last_event_ns(request: RequestRecord) -> int:
-    """When the last event arrived; the last token, where that is all that is known."""
+    """Arrival of the last event; of the last token if the event is unknown."""
     if request.last_event_ns is not None:
         return request.last_event_ns
     return request.chunk_ns[-1] if request.chunk_ns else request.ended_ns
 
 
 def text_chunk_ns(request: RequestRecord) -> list[int]:
-    """When each chunk arrived that had text, of whatever kind: what clients that do not read token ids see."""
-    if not request.silent_chunks:
+    """Arrivals of chunks with text: those that a client sees that does not read token ids."""
+    if not request.textless_chunks:
         return request.chunk_ns
-    silent = set(request.silent_chunks)
-    return [t_ns for i, t_ns in enumerate(request.chunk_ns) if i not in silent]
+    textless = set(request.textless_chunks)
+    return [t_ns for i, t_ns in enumerate(request.chunk_ns) if i not in textless]
 
 
 def whole(request: RequestRecord) -> bool:
-    """Whether the answer was a 200 that the transport read to its end, whatever its events said."""
-    if request.end is None:  # an import: only the outcome is known
+    """Whether the response had status 200 and was read to its end, whatever its events."""
+    if request.end is None:  # imported: only the outcome is known
         return request.outcome in {Outcome.OK, Outcome.TRUNCATED, Outcome.EMPTY}
     return request.end is StreamEnd.COMPLETE and request.status == 200
 

@@ -1,4 +1,4 @@
-"""GuideLLM's statistics: every summary is of a weighted sample, and a percentile is always one of its values.
+"""GuideLLM's statistics: summaries of weighted samples whose percentiles are always sample values.
 
 A weight is how many tokens a value stands for (ITL, TPOT), or for how long it held (rates, requests in flight).
 Percentile q is the smallest value whose share of the weight, with all smaller ones, reaches q: the inverse of the
@@ -15,9 +15,9 @@ QUANTILES = {
     "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999,
 }  # fmt: skip
 MERGE_S = 1e-4
-"""Events nearer together than this are one instant to it."""
+"""Events closer together than this are merged."""
 _LAST_S = 1e-6
-"""What an event at the very end of the window is given as its share of time."""
+"""Duration assigned to an event at the end of the window."""
 
 Weighted = tuple[float, float]
 """A value and its weight."""
@@ -53,10 +53,12 @@ def summary(sample: Iterable[Weighted], count: int | None = None) -> Summary:
     mean = float((values * shares).sum())
     variance = float(((values - mean) ** 2 * shares).sum())
     reached = np.cumsum(shares)
-    found = {name: float(values[min(np.searchsorted(reached, q), len(values) - 1)]) for name, q in QUANTILES.items()}
+    percentiles = {
+        name: float(values[min(np.searchsorted(reached, q), len(values) - 1)]) for name, q in QUANTILES.items()
+    }
     return Summary(
         mean=mean,
-        median=found["p50"],
+        median=percentiles["p50"],
         mode=float(values[np.argmax(shares)]),
         variance=variance,
         std_dev=variance**0.5,
@@ -64,24 +66,24 @@ def summary(sample: Iterable[Weighted], count: int | None = None) -> Summary:
         max=float(values[-1]),
         count=count,
         total_sum=mean * count,
-        percentiles=found,
+        percentiles=percentiles,
     )
 
 
 def plain(values: Iterable[float]) -> Summary:
-    """Summary in which each value weighs 1."""
+    """Summary with equal weights."""
     return summary([(value, 1.0) for value in values])
 
 
 def rates(events: Iterable[Weighted], window: tuple[float, float] | None = None) -> Summary:
-    """How often something happened per second.
+    """Summary of event rates per second.
 
     Each event is given the time from half-way to the event before it until half-way to the next one; its rate is its
     weight over that time, and weighs as long. So the mean is the sum of the weights over the length of the window.
 
     Args:
         events: time in seconds and weight.
-        window: its ends; events outside do not count.
+        window: start and end; events outside do not count.
     """
     inside = list(events)
     if window is not None:
@@ -96,11 +98,11 @@ def rates(events: Iterable[Weighted], window: tuple[float, float] | None = None)
 
 
 def in_flight(spans: Sequence[tuple[float, float, float]], window: tuple[float, float] | None = None) -> Summary:
-    """How much was going on at once, weighted by how long it did.
+    """Summary of the amount in flight, weighted by duration.
 
     Args:
-        spans: start, end and weight of each thing.
-        window: its ends; what lies outside does not count.
+        spans: start, end and weight.
+        window: start and end; what lies outside does not count.
     """
     changes = [(start, weight) for start, _, weight in spans] + [(end, -weight) for _, end, weight in spans]
     times, steps = _merged(changes)

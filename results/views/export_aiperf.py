@@ -1,4 +1,4 @@
-"""A trial as the two files that AIPerf leaves: ``profile_export_aiperf.json`` and ``profile_export.jsonl``.
+"""A trial as the two result files of AIPerf: ``profile_export_aiperf.json`` and ``profile_export.jsonl``.
 
 The first holds the statistics, the second one line per request. Its own plots read a folder with both.
 """
@@ -112,7 +112,7 @@ def _per_request(call: Call) -> dict[str, tuple[str, Any]]:
 
 
 def _distributions(good: Sequence[Call]) -> dict[str, Any]:
-    """Statistics over the requests of each of their metrics; of pooled gaps for the one that has many per request."""
+    """Statistics of each metric over requests; the inter-chunk latency pools the gaps of all requests."""
     samples: dict[str, tuple[str, list[float]]] = {}
     for call in good:
         for name, (unit, value) in _per_request(call).items():
@@ -125,8 +125,8 @@ def _distribution(unit: str, values: Sequence[float]) -> dict[str, Any] | None:
     if not values:
         return None
     names = {"avg": "mean", **{f"p{q}": f"p{q}" for q in _PERCENTILES}, "min": "min", "max": "max", "std": "std"}
-    found = {name: stat_of(values, stat) for name, stat in names.items()}
-    return {"unit": unit, **found, "count": len(values), "sum": float(sum(values))}
+    statistics = {name: stat_of(values, stat) for name, stat in names.items()}
+    return {"unit": unit, **statistics, "count": len(values), "sum": float(sum(values))}
 
 
 def _scalar(unit: str, value: float | None) -> dict[str, Any] | None:
@@ -134,7 +134,7 @@ def _scalar(unit: str, value: float | None) -> dict[str, Any] | None:
 
 
 def _errors(log: Log, good: Sequence[Call]) -> list[dict[str, Any]]:
-    """How often each failure happened."""
+    """Failures with their counts."""
     fine = {call.record.index for call in good}
     failures = [_details(request) for request in log.requests if request.index not in fine]
     different = [details for i, details in enumerate(failures) if details not in failures[:i]]

@@ -1,4 +1,4 @@
-"""A run as GuideLLM's report, ``benchmarks.json``: one benchmark for each trial, as its sweeps have them.
+"""A run as GuideLLM's report, ``benchmarks.json``: one benchmark per trial, as in its sweeps.
 
 Its own ``GenerativeBenchmarksReport.load_file`` reads it, and so do its HTML, CSV and console outputs.
 """
@@ -21,11 +21,11 @@ _DELAYS = (
     "queued_time_avg", "resolve_start_delay_avg", "resolve_targeted_start_delay_avg", "request_start_delay_avg",
     "resolve_end_delay_avg", "resolve_time_avg", "finalized_delay_avg", "processed_delay_avg",
 )  # fmt: skip
-"""Times inside GuideLLM's own scheduler, which was not there: -1, as it writes what it does not know."""
+"""Times within GuideLLM's own scheduler: -1, which it writes for unknown times."""
 
 
 def encode(run: Run, trials: Sequence[Trial]) -> bytes:
-    """The report of all ``trials`` (at least one) that have requests."""
+    """Report of those ``trials``, at least one, that have requests."""
     clock = WallClock(run)
     measured = [(trial, Log.of(trial)) for trial in trials]
     benchmarks = [
@@ -121,7 +121,7 @@ def _stats(call: Call, clock: WallClock) -> dict[str, Any]:
 
 
 def _derived(call: Call) -> dict[str, Any]:
-    """What the tool computes from the rest and stores with it, for those who read the file without it."""
+    """Derived values that the tool stores for other readers of the file."""
     total, output = (call.prompt_tokens or 0) + (call.output_tokens or 0), call.output_tokens or 0
     speed = 1 / call.latency_s if call.latency_s > 0 else None
     return {
@@ -139,7 +139,7 @@ def _derived(call: Call) -> dict[str, Any]:
 
 
 def _scenario(trials: Sequence[Trial]) -> dict[str, Any]:
-    """The report's configuration: what GuideLLM would have to be asked for the first trial's load."""
+    """Configuration of the report: GuideLLM's arguments for the first trial's load."""
     return {
         "metadata": {"labels": {"source": "bakeoff"}},
         "spec": {
@@ -184,7 +184,7 @@ def _profile(load: Load) -> dict[str, Any]:
 
 
 def _arrival(load: Load) -> str:
-    """It knows two processes; any other is called by the nearer one."""
+    """GuideLLM's arrival process nearest to ours; it has two."""
     return "constant" if load.arrival == "constant" else "poisson"
 
 

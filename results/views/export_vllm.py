@@ -17,12 +17,12 @@ PERCENTILES = (50, 90, 95, 99)
 
 
 def encode(run: Run, trial: Trial) -> bytes:
-    """The file of one trial."""
+    """Result file of one trial."""
     return msgspec.json.encode(result(run, trial))
 
 
 def result(run: Run, trial: Trial) -> dict[str, Any]:
-    """Its object; latencies in seconds, percentiles in milliseconds, failed requests as 0, as the tool has them."""
+    """The JSON object: latencies in seconds, percentiles in milliseconds, failed requests as 0, as in the tool."""
     record, log = trial.record, Log.of(trial)
     made = calls(log)
     description = record.engine_description

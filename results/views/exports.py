@@ -1,4 +1,4 @@
-"""``bakeoff export``: a run as tables, and in the result files of other tools, for whatever reads those."""
+"""``bakeoff export``: a run as tables, or as result files of other tools."""
 
 from collections.abc import Callable
 from functools import partial
@@ -46,22 +46,22 @@ EXPORTS: dict[str, Callable[[Run], Files]] = {
     "aiperf": _aiperf,
     "pytest-benchmark": _pytest_benchmark,
 }
-"""By name: the run's own tables, a file each; and every tool's format, a file for each trial or one for all."""
+"""Exporters by name: our tables, and formats of other tools with one file per trial or per run."""
 
 
 def export(run: Run, tool: str, out: Path) -> list[Path]:
     """Write the finished trials of ``run``, valid or not, below ``out``.
 
     Args:
-        run: as ``results.load`` gives it.
+        run: the run.
         tool: name in :data:`EXPORTS`.
-        out: folder; made when it is not there.
+        out: folder; created if missing.
 
     Returns:
         the files.
 
     Raises:
-        NotExportable: there is no finished trial; or no valid one, where only those have a place in the format.
+        NotExportable: there is no finished trial, or no valid one if the format allows valid trials only.
         NotWritable: the folder cannot be made or written.
     """
     if not run.finished:

@@ -28,7 +28,7 @@ from results.views.statistics import rate, single, spread
 VERSION = "0.0.5"
 STATS = ("mean", "p50", "p90", "p95", "p99", "std")
 MIN_OUTPUT_S = 1e-3
-"""It leaves out the pace of an answer that took less than this after its first token."""
+"""The tool omits the TPOT of a response that takes less than this after its first token."""
 
 OWN_CLOCK = (
     "its run_duration also covers starting and stopping its load generator (0.6 to 1.7 s, measured), which lowers "
@@ -37,7 +37,7 @@ OWN_CLOCK = (
 
 
 def view(log: Log) -> View:
-    """The figures, under the names of its result file, in seconds."""
+    """Figures by their names in its result file, in seconds."""
     good = [request for request in log.requests if _success(request)]
     ttfts = [seconds_between(sent_ns(request), text_chunk_ns(request)[0]) for request in good]
     latencies = [seconds_between(sent_ns(request), _end_ns(request)) for request in good]
@@ -62,7 +62,7 @@ def view(log: Log) -> View:
 
 
 def _success(request: RequestRecord) -> bool:
-    """It reads error events; an answer without a first token stops it."""
+    """The tool detects error events; a response without a first token stops it."""
     return whole(request) and request.outcome is not Outcome.STREAM_ERROR and bool(text_chunk_ns(request))
 
 

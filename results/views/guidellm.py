@@ -1,4 +1,4 @@
-"""GuideLLM: keeps first and last token time and counts of each request, so its ITL is a mean per request.
+"""GuideLLM: stores only the first and last token time of a request and its counts, so its ITL is a mean per request.
 
 Source read: guidellm/schemas/base/request_stats.py, schemas/base/statistics.py, benchmark/schemas/metrics.py.
 """
@@ -32,7 +32,7 @@ STATS = {"mean": "Mean", "p50": "Mdn", "p95": "p95", "p99": "p99", "std": "std"}
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One request as the tool saw it; times in seconds on the log's clock.
+    """One request as the tool sees it; times in seconds on the log's clock.
 
     Attributes:
         record: the request.
@@ -40,10 +40,10 @@ class Call(msgspec.Struct, frozen=True):
         start_s: when the headers were written.
         first_s: first chunk with text; None without one.
         last_s: last chunk with text.
-        end_s: the mark of the end was read.
+        end_s: when the end marker was read.
         iterations: chunks with text.
-        prompt_tokens: by usage; None where the engine sends none.
-        output_tokens: by usage, else one for each chunk with text; None without any.
+        prompt_tokens: by usage; None without usage.
+        output_tokens: by usage, otherwise the number of chunks with text; None without any.
     """
 
     record: RequestRecord
@@ -63,26 +63,26 @@ class Call(msgspec.Struct, frozen=True):
 
     @property
     def ttft_ms(self) -> float:
-        """Time to first token; 0 without one, as the tool has it."""
+        """Time to first token; 0 without a token, as in the tool."""
         return 0.0 if self.first_s is None else 1e3 * (self.first_s - self.start_s)
 
     @property
     def tpot_ms(self) -> float:
-        """Time per output token, the wait for the first one included; 0 without tokens."""
+        """Time per output token, TTFT included; 0 without tokens."""
         if not self.output_tokens:
             return 0.0
         return 1e3 * ((self.end_s if self.last_s is None else self.last_s) - self.start_s) / self.output_tokens
 
     @property
     def itl_ms(self) -> float:
-        """Mean pace after the first token; 0 for one token."""
+        """Mean time per token after the first; 0 for one token."""
         if self.first_s is None or self.last_s is None or (self.output_tokens or 0) <= 1:
             return 0.0
         return 1e3 * (self.last_s - self.first_s) / ((self.output_tokens or 0) - 1)
 
     @property
     def token_events(self) -> list[tuple[float, float]]:
-        """When the tool thinks that tokens came: one at first, the rest evenly over the iterations to the last."""
+        """Token arrivals as the tool assumes them: one at first, the rest evenly over the iterations to the last."""
         tokens = float(self.output_tokens or 0)
         if self.first_s is None or self.last_s is None or self.iterations <= 1:
             return [(self.end_s if self.last_s is None else self.last_s, tokens)]
@@ -104,7 +104,7 @@ def window(made: Sequence[Call]) -> tuple[float, float]:
 
 
 def view(log: Log) -> View:
-    """The figures, under the headings of its tables."""
+    """Figures by the headings of its tables."""
     made = calls(log)
     if not made:
         return View("guidellm", {})
@@ -129,20 +129,20 @@ def view(log: Log) -> View:
     return View("guidellm", figures, unstamped(log.requests))
 
 
-def itl_summary(some: Sequence[Call]) -> Summary:
-    """Inter-token latencies, each weighing as many tokens as it stands for."""
-    return summary([(call.itl_ms, float(max(0, (call.output_tokens or 1) - 1))) for call in some])
+def itl_summary(group: Sequence[Call]) -> Summary:
+    """Inter-token latencies, weighted by their number of tokens."""
+    return summary([(call.itl_ms, float(max(0, (call.output_tokens or 1) - 1))) for call in group])
 
 
-def tpot_summary(some: Sequence[Call]) -> Summary:
-    """Times per output token, each weighing its tokens."""
-    return summary([(call.tpot_ms, float(call.output_tokens or 0)) for call in some])
+def tpot_summary(group: Sequence[Call]) -> Summary:
+    """Times per output token, weighted by tokens."""
+    return summary([(call.tpot_ms, float(call.output_tokens or 0)) for call in group])
 
 
 def _call(request: RequestRecord) -> Call:
     arrivals = text_chunk_ns(request)
     ended_ns = last_event_ns(request) if whole(request) else request.ended_ns
-    counted = request.usage_ns is not None or request.last_event_ns is None  # or it is not known whether usage came
+    counted = request.usage_ns is not None or request.last_event_ns is None  # or usage is unknown
     return Call(
         record=request,
         success=whole(request) and request.outcome is not Outcome.STREAM_ERROR and bool(arrivals),
@@ -156,16 +156,16 @@ def _call(request: RequestRecord) -> Call:
     )
 
 
-def _columns(name: str, family: MetricFamily, unit: str, found: Summary) -> dict[str, Figure]:
-    values = {"mean": found.mean, "std": found.std_dev, **found.percentiles}
+def _columns(name: str, family: MetricFamily, unit: str, values_summary: Summary) -> dict[str, Figure]:
+    values = {"mean": values_summary.mean, "std": values_summary.std_dev, **values_summary.percentiles}
     return {
-        f"{name} {column}": Figure(family, stat, unit, Value(values[stat]) if found.count else absent(NOTHING))
+        f"{name} {column}": Figure(family, stat, unit, Value(values[stat]) if values_summary.count else absent(NOTHING))
         for stat, column in STATS.items()
     }
 
 
-def _mean(family: MetricFamily, unit: str, found: Summary) -> Figure:
-    return single(family, unit, found.mean if found.count else None)
+def _mean(family: MetricFamily, unit: str, values_summary: Summary) -> Figure:
+    return single(family, unit, values_summary.mean if values_summary.count else None)
 
 
 TOOL = Tool(

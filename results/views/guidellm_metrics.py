@@ -1,4 +1,4 @@
-"""The ``metrics`` of GuideLLM's report: every summary by status, over its measured period or over all of time."""
+"""The ``metrics`` of GuideLLM's report: every summary by status, over its measured period or without limits."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -20,11 +20,11 @@ _SIDES = tuple(
 )
 
 Groups = dict[str, list[Call]]
-"""Requests by status, and all of them."""
+"""Requests by status, ``total`` included."""
 Statuses = dict[str, Summary]
-"""A summary for each status."""
+"""Summary by status."""
 Amount = Callable[[Call], float]
-"""How much of something one request has."""
+"""Amount of a quantity in one request."""
 
 
 def grouped(made: list[Call]) -> Groups:
@@ -36,10 +36,10 @@ def grouped(made: list[Call]) -> Groups:
 
 
 def metrics(groups: Groups, load: Load) -> dict[str, Any]:
-    """All of them; delays against a schedule only where there is one."""
+    """All metrics; schedule delays only for open loops."""
     table = _Table(groups, window(groups["total"]))
     return {
-        "request_totals": {status: len(some) for status, some in groups.items()},
+        "request_totals": {status: len(group) for status, group in groups.items()},
         **_latencies(table, scheduled=load.concurrency is None),
         **_counts(table),
         **_flows(table),
@@ -50,12 +50,12 @@ def metrics(groups: Groups, load: Load) -> dict[str, Any]:
 
 
 def late_s(call: Call) -> float:
-    """Send minus plan."""
+    """Send time minus planned time, in seconds."""
     return call.start_s - call.record.planned_ns / 1e9
 
 
 def lines(record: RequestRecord) -> int:
-    """Lines of the stream that the tool would have read: chunks, usage of its own, the mark of the end."""
+    """Lines of the stream that the tool would have read: chunks, separate usage, the end marker."""
     alone = record.usage_ns is not None and not record.usage_in_choice
     return len(record.chunk_ns) + len(record.empty_chunk_ns) + alone + (record.last_event_ns is not None)
 
@@ -65,7 +65,7 @@ class _Table:
 
     Args:
         groups: requests by status.
-        ends: the measured period; None for all of time.
+        ends: the measured period; None for no limits.
     """
 
     def __init__(self, groups: Groups, ends: tuple[float, float] | None) -> None:
@@ -73,20 +73,20 @@ class _Table:
         self._ends = ends
 
     def each(self, fold: Callable[[list[Call]], Summary]) -> Statuses:
-        """Any summary."""
-        return {status: fold(some) for status, some in self._groups.items()}
+        """Summary of each status by ``fold``."""
+        return {status: fold(group) for status, group in self._groups.items()}
 
     def values(self, value: Amount) -> Statuses:
-        """One value per request."""
-        return self.each(lambda some: plain(value(call) for call in some))
+        """Summary of one value per request."""
+        return self.each(lambda group: plain(value(call) for call in group))
 
     def flow(self, events: Callable[[Call], Iterable[Weighted]]) -> Statuses:
-        """Rates of what happens at times."""
-        return self.each(lambda some: rates([event for call in some for event in events(call)], self._ends))
+        """Summary of event rates."""
+        return self.each(lambda group: rates([event for call in group for event in events(call)], self._ends))
 
     def busy(self, weight: Amount) -> Statuses:
-        """What is going on at once."""
-        return self.each(lambda some: in_flight([(c.start_s, c.end_s, weight(c)) for c in some], self._ends))
+        """Summary of the amount in flight."""
+        return self.each(lambda group: in_flight([(c.start_s, c.end_s, weight(c)) for c in group], self._ends))
 
 
 def _latencies(table: _Table, *, scheduled: bool) -> dict[str, Any]:
@@ -110,8 +110,8 @@ def _counts(table: _Table) -> dict[str, Any]:
         "prompt_token_count": table.values(_prompt),
         "output_token_count": table.values(_output),
         "total_token_count": table.values(_total),
-        "output_tokens_per_iteration": table.each(lambda some: plain(n for c in some for _, n in c.token_events)),
-        "iter_tokens_per_iteration": table.each(lambda some: plain(n for c in some for _, n in c.token_events[1:])),
+        "output_tokens_per_iteration": table.each(lambda group: plain(n for c in group for _, n in c.token_events)),
+        "iter_tokens_per_iteration": table.each(lambda group: plain(n for c in group for _, n in c.token_events[1:])),
     }
 
 
@@ -135,9 +135,9 @@ def _text(groups: Groups) -> dict[str, Any]:
 
 
 def _sides(groups: Groups, **sides: list[Amount]) -> dict[str, Any]:
-    """Amounts of each request, their rates and how much of them was going on at once, over all of time.
+    """Amounts of each request, their rates and the amounts in flight, without limits of time.
 
-    A total is no sum: its sample holds prompts and answers side by side.
+    A total is not a sum: its sample contains prompts and answers.
     """
     table = _Table(groups, None)
     rows: dict[str, Any] = dict.fromkeys(_SIDES)
@@ -148,9 +148,9 @@ def _sides(groups: Groups, **sides: list[Amount]) -> dict[str, Any]:
 
 def _side(table: _Table, amounts: list[Amount]) -> tuple[Statuses, Statuses, Statuses]:
     return (
-        table.each(lambda some: plain(amount(call) for amount in amounts for call in some)),
+        table.each(lambda group: plain(amount(call) for amount in amounts for call in group)),
         table.flow(lambda call: [(call.end_s, amount(call)) for amount in amounts]),
-        table.each(lambda some: in_flight([(c.start_s, c.end_s, amount(c)) for amount in amounts for c in some])),
+        table.each(lambda group: in_flight([(c.start_s, c.end_s, amount(c)) for amount in amounts for c in group])),
     )
 
 
@@ -167,5 +167,5 @@ def _total(call: Call) -> float:
 
 
 def _prompt_event(call: Call) -> tuple[float, float]:
-    """When the tool thinks that the prompt was read: at the first token."""
+    """The prompt as an event at the first token, as the tool assumes."""
     return (call.end_s if call.first_s is None else call.first_s, _prompt(call))

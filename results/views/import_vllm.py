@@ -1,8 +1,8 @@
 """Result files of ``vllm bench serve`` as request records.
 
-The file gives, for each request, when it was sent, the time to its first chunk with ``choices``, the gaps between
-such chunks, and how many tokens they were. A chunk without a token is one of them: where there are more chunks than
-tokens, chat's first is taken for the role, and the last for the finish reason.
+For each request the file has the send time, the time to the first chunk with ``choices``, the gaps between such chunks,
+and the number of tokens. Chunks without a token count as chunks: if there are more chunks than tokens, the first one of
+a chat is taken as the role, and the last one as the finish reason.
 """
 
 import itertools
@@ -17,14 +17,14 @@ from results.records import Load, Outcome, Phase, RequestRecord, StreamEnd, Toke
 from results.units import NS_PER_S
 
 Spread = Callable[[Sequence[int], int], list[int]]
-"""Arrival times and a number of tokens → how many each chunk carried."""
+"""(arrival times, number of tokens) → tokens per chunk."""
 
 _LISTS = ("start_times", "ttfts", "itls", "output_lens", "input_lens", "errors")
 _MAX_ERROR_CHARS = 300
 
 
 class VllmResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One result; what ``--save-detailed`` adds is None without it."""
+    """One result; fields of ``--save-detailed`` are None without it."""
 
     duration: float
     completed: int
@@ -46,12 +46,12 @@ class VllmResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def engine(self) -> str:
-        """How tables call it: the label that was given, else the backend."""
+        """Label of the engine: the given one, otherwise the backend."""
         return self.label or self.backend
 
     @property
     def load(self) -> Load:
-        """The load level; without rate and limit all requests were sent at once."""
+        """Load level; without rate and limit, all requests were sent at once."""
         if isinstance(self.request_rate, str):
             return Load(concurrency=self.max_concurrency or len(self.start_times or ()))
         arrival = "poisson" if self.burstiness == 1 else f"gamma {self.burstiness:g}"
@@ -64,15 +64,15 @@ class VllmResult(msgspec.Struct, frozen=True, kw_only=True):
 
     def column(self, name: str) -> list[Any]:
         """One of the lists that :func:`read_vllm` has checked."""
-        found: list[Any] = getattr(self, name)
-        return found
+        column: list[Any] = getattr(self, name)
+        return column
 
 
 def read_vllm(path: Path) -> list[VllmResult]:
-    """The results in a file: one, or one per line where ``--append-result`` was used.
+    """Results in a file: one, or one per line with ``--append-result``.
 
     Raises:
-        NotImportable: it cannot be read, is no such file, or holds no times of single requests.
+        NotImportable: the file cannot be read, is of another format, or lacks the times of single requests.
     """
     try:
         data = path.read_bytes()
@@ -80,22 +80,22 @@ def read_vllm(path: Path) -> list[VllmResult]:
         raise NotImportable(f"{path} cannot be read: {error.strerror}") from error
     lines = [line for line in data.splitlines() if line.strip()]
     try:
-        found = msgspec.json.decode(b"[" + b",".join(lines) + b"]", type=list[VllmResult])
+        results = msgspec.json.decode(b"[" + b",".join(lines) + b"]", type=list[VllmResult])
     except msgspec.MsgspecError:
-        found = _whole(path, data)
-    if not found:
+        results = _whole(path, data)
+    if not results:
         raise NotImportable(f"{path} is empty: no result of vllm bench serve")
-    for result in found:
+    for result in results:
         _check(path, result)
-    return found
+    return results
 
 
 def requests_of(result: VllmResult, spread: Spread) -> list[RequestRecord]:
     """The requests of one result, on the clock of its client (Linux: the host's monotonic clock).
 
     Args:
-        result: as :func:`read_vllm` gives it.
-        spread: gives tokens to chunks where there are fewer chunks than tokens.
+        result: from :func:`read_vllm`.
+        spread: distributes tokens over chunks if there are fewer chunks than tokens.
     """
     return [_request(result, i, spread) for i in range(len(result.column("start_times")))]
 
@@ -121,7 +121,7 @@ def _check(path: Path, result: VllmResult) -> None:
 def _request(result: VllmResult, i: int, spread: Spread) -> RequestRecord:
     sent_s: float = result.column("start_times")[i]
     sent_ns = round(sent_s * NS_PER_S)
-    # With a rate, the time in the queue is part of what the plan asked for; without one, the queue is the closed loop.
+    # In an open loop, time in the queue counts from the planned time; in a closed loop, the queue is the loop itself.
     queued_s = result.queue_times[i] if result.queue_times and result.load.rate_per_s is not None else 0.0
     tokens, error = result.column("output_lens")[i], result.column("errors")[i]
     times = [] if error else _arrivals_ns(sent_s, result.column("ttfts")[i], result.column("itls")[i])
@@ -156,7 +156,7 @@ def _arrivals_ns(sent_s: float, ttft_s: float, gaps_s: Sequence[float]) -> list[
 
 
 def _token_chunks(chunks: int, tokens: int, *, chat: bool) -> tuple[int, int]:
-    """First and one past the last of the chunks that are taken to carry tokens."""
+    """Range of the chunks that are taken to have tokens."""
     spare = min(2, max(0, chunks - tokens)) if tokens else 0
     first = 1 if spare == 2 or (spare == 1 and chat) else 0
     return first, chunks - (spare - first)
@@ -173,7 +173,7 @@ def _counts(chunks: Sequence[int], tokens: int, spread: Spread) -> tuple[list[in
 
 
 def _outcome(error: str) -> Outcome:
-    """From the tool's own words: a traceback, its complaint about an empty answer, or the reason of an HTTP status."""
+    """Outcome from the tool's error text, the only evidence in the file."""
     if not error:
         return Outcome.OK
     if "Cannot connect" in error or "ConnectionRefused" in error:

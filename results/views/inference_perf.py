@@ -30,7 +30,7 @@ OWN_WORK = "its requests end after it has tokenized the answer, a time that the 
 
 
 def view(log: Log) -> View:
-    """The figures, under the names of its summary file, in seconds."""
+    """Figures by their names in its summary file, in seconds."""
     good = [request for request in log.requests if whole(request)]
     stamped = [(request, _token_ns(request)) for request in good]
     streamed = [(request, stamps) for request, stamps in stamped if len(stamps) > 1]
@@ -58,10 +58,10 @@ def view(log: Log) -> View:
 
 
 def _token_ns(request: RequestRecord) -> list[int]:
-    """One stamp per token: that of its chunk."""
-    silent = set(request.silent_chunks)
+    """Arrival time of each token: that of its chunk."""
+    textless = set(request.textless_chunks)
     chunks = zip(request.chunk_ns, request.chunk_tokens, strict=True)
-    return [t_ns for i, (t_ns, tokens) in enumerate(chunks) if i not in silent for _ in range(tokens)]
+    return [t_ns for i, (t_ns, tokens) in enumerate(chunks) if i not in textless for _ in range(tokens)]
 
 
 def _duration_s(log: Log) -> float:

@@ -1,4 +1,4 @@
-"""MLPerf LoadGen, Server scenario with token latencies: the only other one that counts from the plan.
+"""MLPerf LoadGen, Server scenario with token latencies: the only other tool that counts from the planned time.
 
 Source read: loadgen/results.cc and loadgen.cc of mlcommons/inference. It is linked into the system under test, which
 tells it of first and last tokens; here those of the stream are taken.
@@ -34,7 +34,7 @@ UNANSWERED = "LoadGen waits for every query and knows no failure: failed request
 
 
 def view(log: Log) -> View:
-    """The figures, under the names of its summary, in nanoseconds."""
+    """Figures by their names in its summary, in nanoseconds."""
     good = [request for request in log.requests if request.outcome is Outcome.OK and request.chunk_ns]
     ttfts = [float(request.chunk_ns[0] - request.planned_ns) for request in good]
     latencies = [float(last_event_ns(request) - request.planned_ns) for request in good]
@@ -65,12 +65,12 @@ def _until_last_issued_s(log: Log, good: Sequence[RequestRecord]) -> float:
 
 
 def _nanoseconds(name: str, family: MetricFamily, values: Sequence[float]) -> dict[str, Figure]:
-    found: Mapping[str, float] = {}
+    statistics: Mapping[str, float] = {}
     if values:
-        found = {"mean": mean(values), **{stat: rank_of(values, q) for stat, q in QUANTILES.items()}}
+        statistics = {"mean": mean(values), **{stat: rank_of(values, q) for stat, q in QUANTILES.items()}}
     return {
         f"Mean {name}" if stat == "mean" else f"{float(stat[1:]):.2f} percentile {name}": Figure(
-            family, stat, "ns", Value(found[stat]) if found else absent(NOTHING)
+            family, stat, "ns", Value(statistics[stat]) if statistics else absent(NOTHING)
         )
         for stat in ("mean", *QUANTILES)
     }

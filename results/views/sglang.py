@@ -67,11 +67,11 @@ def _ttft_s(request: RequestRecord) -> float:
 
 def _tokens(request: RequestRecord) -> int:
     """The length that was asked for: the tool does not ask for usage."""
-    return request.wanted_output_tokens or engine_tokens(request)
+    return request.requested_output_tokens or engine_tokens(request)
 
 
 def _counts_unknown(good: Sequence[RequestRecord]) -> tuple[str, ...]:
-    if all(request.wanted_output_tokens is not None for request in good):
+    if all(request.requested_output_tokens is not None for request in good):
         return ()
     return ("the log does not say how many tokens were asked for, which is what the tool counts: taken as delivered",)
 

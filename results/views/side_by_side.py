@@ -1,4 +1,4 @@
-"""All tools side by side: for one engine at one load, a row of each tool's numbers below ours."""
+"""All tools side by side: for one engine at one load, the figures of each tool below ours."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from results.views import VIEWS, MetricFamily, View, views
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A heading, what of a tool stands below it, which statistic of that, and which metric of ours."""
+    """A column: its heading, the family and statistic of the tools' figures, and our metric."""
 
     title: str
     family: MetricFamily
@@ -20,7 +20,7 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class ViewedTrial(msgspec.Struct, frozen=True):
-    """A trial with what every tool would have said of it."""
+    """A trial with the views of every tool."""
 
     trial: Trial
     views: dict[str, View]
@@ -37,35 +37,35 @@ COLUMNS = (
 
 
 def view_trials(run: Run) -> list[ViewedTrial]:
-    """Every finished trial of a run, viewed."""
+    """Finished trials of a run with their views."""
     return [ViewedTrial(trial, views(trial)) for trial in run.finished]
 
 
 def ours(cell: Cell) -> list[float | None]:
     """Our centre for each of :data:`COLUMNS`."""
-    found = [cell.intervals.get(column.metric) for column in COLUMNS]
-    return [interval.centre if interval else None for interval in found]
+    intervals = [cell.intervals.get(column.metric) for column in COLUMNS]
+    return [interval.centre if interval else None for interval in intervals]
 
 
-def theirs(cell: Cell, seen: Sequence[ViewedTrial]) -> dict[str, list[float | None]]:
+def theirs(cell: Cell, viewed: Sequence[ViewedTrial]) -> dict[str, list[float | None]]:
     """Each tool's centre over the cell's valid trials, for each of :data:`COLUMNS`; times in seconds."""
-    valid = [one for one in seen if cell.holds(one.trial) and one.trial.record.verdict is Verdict.VALID]
-    return {name: [_centre([one.views[name] for one in valid], column) for column in COLUMNS] for name in VIEWS}
+    valid = [item for item in viewed if cell.holds(item.trial) and item.trial.record.verdict is Verdict.VALID]
+    return {name: [_centre([item.views[name] for item in valid], column) for column in COLUMNS] for name in VIEWS}
 
 
-def not_in_the_log(names: Sequence[str], seen: Sequence[ViewedTrial]) -> dict[str, list[str]]:
-    """What the log does not hold, with the titles of the tools that would have looked at it."""
-    missed: dict[str, dict[str, None]] = {}
-    for one in seen:
+def not_in_the_log(names: Sequence[str], viewed: Sequence[ViewedTrial]) -> dict[str, list[str]]:
+    """Inputs that the log does not contain, with the titles of the tools that use them."""
+    missing: dict[str, dict[str, None]] = {}
+    for item in viewed:
         for name in names:
-            for line in one.views[name].cannot:
-                missed.setdefault(line, {})[VIEWS[name].title] = None
-    return {line: list(titles) for line, titles in missed.items()}
+            for line in item.views[name].cannot:
+                missing.setdefault(line, {})[VIEWS[name].title] = None
+    return {line: list(titles) for line, titles in missing.items()}
 
 
-def _centre(found: Sequence[View], column: Column) -> float | None:
-    """Geometric mean over trials of a tool's first figure of that kind."""
-    wanted = (column.family, column.stat)
-    values = [next((f.seconds for f in view.figures.values() if (f.family, f.stat) == wanted), None) for view in found]
+def _centre(of_trials: Sequence[View], column: Column) -> float | None:
+    """Geometric mean over trials of a tool's first figure of the column."""
+    key = (column.family, column.stat)
+    values = [next((f.seconds for f in view.figures.values() if (f.family, f.stat) == key), None) for view in of_trials]
     interval = log_t_interval([value for value in values if value is not None])
     return interval.centre if interval else None

@@ -1,4 +1,4 @@
-"""Percentiles and spreads as other tools take them; none refuses a small sample, as ours do."""
+"""Percentiles and other statistics as computed by other tools; unlike ours, none refuses a small sample."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,12 +17,12 @@ def linear(values: Sequence[float], q: float) -> float:
 
 
 def rank_of(values: Sequence[float], q: float) -> float:
-    """The value at position ``floor(n q)`` of the sorted sample, counted from 0, and the last one at most."""
+    """Element ``min(floor(n q), n - 1)`` of the sorted sample, counted from 0."""
     return sorted(values)[min(len(values) - 1, math.floor(len(values) * q))]
 
 
 def standard_deviation(values: Sequence[float]) -> float:
-    """With divisor n: numpy's default."""
+    """Standard deviation with divisor n: numpy's default."""
     return float(np.std(np.asarray(values, dtype=np.float64)))
 
 
@@ -47,10 +47,10 @@ def spread(
     """Figures of one distribution with numpy's statistics.
 
     Args:
-        family: what it is about.
+        family: what it measures.
         unit: of the figures.
         values: observations.
-        names: statistic → what the tool calls it.
+        names: statistic → its name in the tool.
         factor: from the unit of ``values`` to ``unit``.
     """
     return {
@@ -65,19 +65,19 @@ def milliseconds(name: str, family: MetricFamily, values_s: Sequence[float]) -> 
     vLLM prints mean, median and the percentiles asked for, and stores the standard deviation.
 
     Args:
-        name: the tool's for the latency.
-        family: what it is about.
+        name: of the latency in the tool.
+        family: what it measures.
         values_s: observations, in seconds.
     """
-    words = {"mean": "Mean", "p50": "Median", "std": "Std", "p90": "P90", "p95": "P95", "p99": "P99"}
-    return spread(family, "ms", values_s, {stat: f"{word} {name} (ms)" for stat, word in words.items()}, 1e3)
+    prefixes = {"mean": "Mean", "p50": "Median", "std": "Std", "p90": "P90", "p95": "P95", "p99": "P99"}
+    return spread(family, "ms", values_s, {stat: f"{prefix} {name} (ms)" for stat, prefix in prefixes.items()}, 1e3)
 
 
 def single(family: MetricFamily, unit: str, value: float | None, reason: str = NOTHING) -> Figure:
-    """A figure that is no distribution; absent with ``reason`` when there is no value."""
+    """A figure without a distribution; absent for ``reason`` without a value."""
     return Figure(family, "", unit, absent(reason) if value is None else Value(float(value)))
 
 
 def rate(count: float, duration_s: float) -> float | None:
-    """Count over duration; None when that has no length."""
+    """Count divided by duration; None for a duration of 0."""
     return count / duration_s if duration_s > 0 else None

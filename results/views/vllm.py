@@ -33,15 +33,15 @@ USAGE_UNSEEN = (
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One request as the tool saw it; seconds, and ``start_s`` on the log's clock.
+    """One request as the tool sees it; seconds, and ``start_s`` on the log's clock.
 
     Attributes:
         record: the request.
         success: status 200, read to its end, at least one chunk with choices.
         start_s: when it was sent.
-        ttft_s: to the first chunk with choices.
-        itl_s: between every two of them.
-        latency_s: to the last of them.
+        ttft_s: time to the first chunk with choices.
+        itl_s: gaps between chunks with choices.
+        latency_s: time to the last chunk with choices.
         output_tokens: by usage.
     """
 
@@ -55,12 +55,12 @@ class Call(msgspec.Struct, frozen=True):
 
 
 def calls(log: Log) -> list[Call]:
-    """Every measured request, in the order in which they were made."""
+    """All measured requests, in the order of their start."""
     return [_call(request) for request in log.requests]
 
 
 def peaks(made: Sequence[Call]) -> tuple[float, int]:
-    """The fullest second: chunks that arrived in one, and requests open in one (seconds from the first start)."""
+    """Maximum per second, from the first start, of chunks that arrive and of requests in flight."""
     good = [call for call in made if call.success]
     if not good:
         return 0.0, 0
@@ -78,7 +78,7 @@ def peaks(made: Sequence[Call]) -> tuple[float, int]:
 
 
 def view(log: Log) -> View:
-    """The figures, under the names that the tool prints."""
+    """Figures by the names that the tool prints."""
     made = calls(log)
     good = [call for call in made if call.success]
     length_s = until_closed_s(log)

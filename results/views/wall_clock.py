@@ -1,4 +1,4 @@
-"""Times of day for files that want them. A label: durations never come from it."""
+"""Wall-clock times for file formats that need them. Labels only: durations never come from them."""
 
 from datetime import UTC, datetime
 
@@ -7,28 +7,28 @@ from results.units import NS_PER_S
 
 
 class WallClock:
-    """Monotonic nanoseconds of a run as seconds since 1970, its first trial beginning when the run was made."""
+    """Converts a run's monotonic times to wall-clock time; the first trial starts at the creation of the run."""
 
     def __init__(self, run: Run) -> None:
         self._first_ns = min((trial.record.started_ns for trial in run.finished), default=0)
         try:
-            made = datetime.fromisoformat(run.manifest.created_utc)
+            created = datetime.fromisoformat(run.manifest.created_utc)
         except ValueError:
-            made = datetime.fromtimestamp(0, UTC)
-        self._made_s = made.timestamp()
+            created = datetime.fromtimestamp(0, UTC)
+        self._created_s = created.timestamp()
 
     def seconds(self, t_ns: float) -> float:
         """Seconds since 1970."""
-        return self._made_s + (t_ns - self._first_ns) / NS_PER_S
+        return self._created_s + (t_ns - self._first_ns) / NS_PER_S
 
     def nanoseconds(self, t_ns: float) -> int:
-        """The same in nanoseconds."""
-        return round(self._made_s) * NS_PER_S + round(t_ns - self._first_ns)
+        """Nanoseconds since 1970."""
+        return round(self._created_s) * NS_PER_S + round(t_ns - self._first_ns)
 
     def text(self, t_ns: float) -> str:
         """``2026-11-20T10:15:00.123456``, UTC."""
         return datetime.fromtimestamp(self.seconds(t_ns), UTC).replace(tzinfo=None).isoformat()
 
     def started(self, trial: Trial) -> datetime:
-        """When a trial began."""
+        """Start of a trial."""
         return datetime.fromtimestamp(self.seconds(trial.record.started_ns), UTC)

@@ -63,7 +63,7 @@ def stream(
         ended_ns=reads[-1][0] if reads else 5,
         end=end,
         wanted_input_tokens=3,
-        wanted_output_tokens=2,
+        requested_output_tokens=2,
         sent_ns=1,
         status=status,
         read_ns=[t for t, _ in reads],
@@ -89,6 +89,6 @@ def request(index: int = 0, at_s: float | None = None, **changes: object) -> Req
         "prompt_tokens": 3,
         "wanted_input_tokens": 3,
         "output_tokens": 2,
-        "wanted_output_tokens": 2,
+        "requested_output_tokens": 2,
     }
     return RequestRecord(**{**fields, **changes})

@@ -182,7 +182,7 @@ def test_bodies_are_as_large_as_the_trials_and_still_tell_requests_apart():
     turns = [session.turns[0] for session in sessions]
     assert [len(turn.request.body) for turn in turns[:6]] == [*sizes, *sizes]
     assert len({turn.wanted_input_tokens for turn in turns[:LENGTHS]}) == min(LENGTHS, len(turns))
-    assert {turn.wanted_output_tokens for turn in turns} == {8}
+    assert {turn.requested_output_tokens for turn in turns} == {8}
 
 
 def test_a_closed_loop_of_huge_bodies_is_cut():

@@ -19,7 +19,7 @@ from harness.experiment.config import experiment_from
 from harness.virtual import VirtualWorld
 from results.findings import Finding, FindingCode
 from results.metrics import Absence, Value, absent
-from results.objectives import Miss, objectives
+from results.objectives import Violation, objectives
 from results.records import Load, Outcome, RequestRecord, TrialPlan, TrialRecord, Verdict
 from results.report.search_lines import skip_text
 from results.run_log import EngineLost, RunLogWriter, TrialFinished, TrialPlanned
@@ -134,7 +134,7 @@ def test_it_finds_the_rate_at_which_the_bound_is_reached(tmp_path: Path):
     assert [attempt.level for attempt in search.attempts[:4]] == pytest.approx([1, 2, 4, 8], rel=0.03)
     overloaded = [attempt for attempt in search.attempts if attempt.level > 26]
     assert overloaded
-    assert {(attempt.kept, attempt.margin) for attempt in overloaded} == {(False, None)}
+    assert {(attempt.met, attempt.margin) for attempt in overloaded} == {(False, None)}
 
 
 def test_a_search_run_plans_the_trials_it_ran(tmp_path: Path):
@@ -188,9 +188,9 @@ def test_no_answer_if_every_rate_plans_too_few_requests(tmp_path: Path):
 def test_a_closed_loop_with_too_few_requests_searches_higher(tmp_path: Path):
     scene = Scene(tmp_path, "ttft_p90<100ms", over=Over.CONCURRENCY, low=1, high=64)
     search = scene.search(lambda slots: of_latency(50.0 if slots < 10 else 200.0, 40 if slots < 3 else 80))
-    assert [(attempt.level, attempt.kept) for attempt in search.attempts[:3]] == [(1, None), (2, None), (3, True)]
+    assert [(attempt.level, attempt.met) for attempt in search.attempts[:3]] == [(1, None), (2, None), (3, True)]
     assert (search.low or 0) <= 9 <= (search.high or 0)
-    (miss,) = search.attempts[0].misses
+    (miss,) = search.attempts[0].violations
     assert (miss.metric, miss.value.value) == ("ttft_p90_s", None)
 
 
@@ -198,7 +198,7 @@ def test_a_level_without_evidence_is_repeated_once_then_searched_below(tmp_path:
     late = [void(FindingCode.CLIENT_LATE)]
     scene = Scene(tmp_path)
     search = scene.search(lambda rate: of_latency(30.0) if rate < 10 else ([], late))
-    none = [attempt.level for attempt in search.attempts if attempt.kept is None]
+    none = [attempt.level for attempt in search.attempts if attempt.met is None]
     assert none == pytest.approx([16, 16, 11.4, 11.4], rel=0.03)
     assert (search.low, search.open_above, search.ended) == (pytest.approx(9.6, rel=0.03), True, Ended.KNOWN)
     assert search.skip is not None
@@ -233,7 +233,7 @@ def judged(findings: list[Finding], ttft: Value, itl: Value = Value(0.02)) -> At
 
 
 @pytest.mark.parametrize(
-    ("codes", "kept"),
+    ("codes", "met"),
     [
         ([FindingCode.ENGINE_DIED, FindingCode.WINDOW_TOO_SHORT], False),
         ([FindingCode.FAILED_REQUESTS], False),
@@ -247,34 +247,34 @@ def judged(findings: list[Finding], ttft: Value, itl: Value = Value(0.02)) -> At
         ([FindingCode.CACHE_NOT_COLD], None),
     ],
 )
-def test_judging_an_invalid_trial(codes: list[FindingCode], kept: bool | None):
+def test_judging_an_invalid_trial(codes: list[FindingCode], met: bool | None):
     findings = [void(code) for code in codes]
     attempt = judged([*findings, remark(FindingCode.OUTPUT_LENGTH)], Value(0.1))
-    assert (attempt.kept, attempt.margin, attempt.findings, attempt.misses) == (kept, None, findings, [])
+    assert (attempt.met, attempt.margin, attempt.findings, attempt.violations) == (met, None, findings, [])
 
 
 def test_judging_a_valid_trial():
     kept = judged([remark(FindingCode.OUTPUT_LENGTH)], Value(0.25))
-    assert kept.kept is True
+    assert kept.met is True
     assert kept.margin == pytest.approx(np.log(1.5)), "of the objective that is kept least"
     missed = judged([], Value(0.55))
-    assert missed.kept is False
+    assert missed.met is False
     assert missed.margin == pytest.approx(np.log(500 / 550))
-    assert missed.misses == [Miss("ttft_p99<500ms", "ttft_p99_s", Value(0.55))]
+    assert missed.violations == [Violation("ttft_p99<500ms", "ttft_p99_s", Value(0.55))]
     few = absent("p99 needs 662 observations, there are 100", Absence.TOO_FEW)
-    assert judged([], few).kept is None
-    assert judged([], few).misses == [Miss("ttft_p99<500ms", "ttft_p99_s", few)]
+    assert judged([], few).met is None
+    assert judged([], few).violations == [Violation("ttft_p99<500ms", "ttft_p99_s", few)]
     half = judged([], few, Value(0.04))
-    assert half.kept is False, "the other one was seen to fail"
-    assert (half.margin, half.misses) == (None, [Miss("itl_p50<30ms", "itl_p50_s", Value(0.04))])
+    assert half.met is False, "the other one was seen to fail"
+    assert (half.margin, half.violations) == (None, [Violation("itl_p50<30ms", "itl_p50_s", Value(0.04))])
 
 
 def test_a_percentile_among_failed_requests_violates_its_bound():
     """The value is known to be worse than any bound; it does not lack observations."""
     among = absent("p99 lies among the 9 failed of 700 requests", Absence.AMONG_FAILURES)
     attempt = judged([], among)
-    assert (attempt.kept, attempt.margin) == (False, None)
-    assert attempt.misses == [Miss("ttft_p99<500ms", "ttft_p99_s", among)]
+    assert (attempt.met, attempt.margin) == (False, None)
+    assert attempt.violations == [Violation("ttft_p99<500ms", "ttft_p99_s", among)]
 
 
 def test_requests_needed_by_percentiles():

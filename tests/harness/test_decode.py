@@ -62,7 +62,7 @@ def test_the_times_of_the_end_are_kept():
 def test_a_chunk_of_ids_without_text_is_marked():
     silent = event('{"choices":[{"index":0,"text":"","token_ids":[7]}]}')
     record = decode_stream(stream([(10, TOKEN), (20, silent), (30, TOKEN + FINISH)]), REFERENCE, None)
-    assert (record.chunk_tokens, record.silent_chunks) == ([1, 1, 1], [1])
+    assert (record.chunk_tokens, record.textless_chunks) == ([1, 1, 1], [1])
 
 
 def test_a_stream_without_a_finish_reason_is_truncated_even_with_done():

@@ -12,11 +12,11 @@ from harness.conduct.policies.gate import InterimAnalyses, gate_experiment, nois
 from harness.conduct.world import inside
 from harness.errors import BadExperiment
 from harness.virtual import Fault, VirtualEngine, VirtualWorld, virtual_experiment
+from results.comparison_config import ComparisonConfig
 from results.gate import Outcome
 from results.records import RunStatus
 from results.run_log import Source
 from results.store import RunFolder
-from results.terms import Terms
 from tests.harness.test_cli import in_process as bakeoff
 from tests.results.amending import amend
 from tests.results.builders import FAST, LOADS, Sheet, build_run
@@ -108,7 +108,7 @@ def test_it_ends_as_soon_as_the_verdict_is_clear(
     assert measured(tmp_path, engines, "--candidate", "branch", "--json") == code
     verdict = json.loads(capsys.readouterr().out)
     assert verdict["outcome"] == outcome
-    assert verdict["compared"]["terms"]["alpha"] < 0.01, "an interim analysis is held to a stricter level"
+    assert verdict["compared"]["config"]["alpha"] < 0.01, "an interim analysis is held to a stricter level"
     run = results.load(next((tmp_path / "runs").iterdir()))
     assert {trial.record.repeat for trial in run.finished} == {1, 2, 3}
     assert run.status is RunStatus.COMPLETE
@@ -130,7 +130,7 @@ def test_a_gate_keeps_two_engines_of_many() -> None:
 
 def test_gating_an_engine_against_itself_notes_the_noise(tmp_path: Path) -> None:
     same = build_run(tmp_path / "1", replace(SAME, engines={"main": FAST, "main-again": FAST}))
-    verdict = InterimAnalyses(RunFolder.open(same), "main", "main-again", 6, Terms()).analyse(6)
+    verdict = InterimAnalyses(RunFolder.open(same), "main", "main-again", 6, ComparisonConfig()).analyse(6)
     evidence = verdict.compared.primary.evidence
     assert evidence is not None
     (note,) = verdict.notes
@@ -139,7 +139,7 @@ def test_gating_an_engine_against_itself_notes_the_noise(tmp_path: Path) -> None
         f" {evidence.smallest_effect:.1%} in output; 3% needs about {evidence.runs_needed} runs per engine"
     )
     others = build_run(tmp_path / "2", SAME)
-    assert InterimAnalyses(RunFolder.open(others), "main", "branch", 6, Terms()).analyse(6).notes == []
+    assert InterimAnalyses(RunFolder.open(others), "main", "branch", 6, ComparisonConfig()).analyse(6).notes == []
     noisy = msgspec.structs.replace(evidence, runs_needed=None)
     assert "3% needs more than 100 runs" in noise(msgspec.structs.replace(verdict.compared.primary, evidence=noisy))[0]
     assert noise(msgspec.structs.replace(verdict.compared.primary, evidence=None)) == []
@@ -147,7 +147,7 @@ def test_gating_an_engine_against_itself_notes_the_noise(tmp_path: Path) -> None
 
 def test_a_gate_continues_until_the_verdict_is_clear(tmp_path: Path, monkeypatch) -> None:
     def analyses(path: Path, repeats: int) -> InterimAnalyses:
-        return InterimAnalyses(RunFolder.open(path), "main", "branch", repeats, Terms(band=0.5))
+        return InterimAnalyses(RunFolder.open(path), "main", "branch", repeats, ComparisonConfig(band=0.5))
 
     path = build_run(tmp_path / "1", replace(SAME, repeats=5))
     assert [analyses(path, 5).is_clear(repeat) for repeat in (1, 2, 3, 4)] == [False, False, True, False], (

@@ -105,4 +105,4 @@ def test_an_interrupted_run_can_be_resumed(tmp_path: Path):
     assert 0 < len(cut_off.finished) < len(whole.finished)
     resumed = run_in(Interrupted(), EXPERIMENT, tmp_path / "resumed", earlier=RunFolder.open(cut_off.path))
     assert resumed.status is RunStatus.COMPLETE
-    assert [bool(trial.record.adopted_from) for trial in resumed.finished] == [True, False]
+    assert [bool(trial.record.reused_from) for trial in resumed.finished] == [True, False]

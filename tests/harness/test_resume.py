@@ -33,8 +33,8 @@ BASE: dict[str, Any] = {
 }
 
 
-def adopted(run: results.Run) -> dict[str, str | None]:
-    return {trial.record.id: trial.record.adopted_from for trial in run.finished}
+def reused(run: results.Run) -> dict[str, str | None]:
+    return {trial.record.id: trial.record.reused_from for trial in run.finished}
 
 
 def test_finished_trials_are_reused_and_the_rest_is_measured(tmp_path: Path):
@@ -53,11 +53,11 @@ def test_finished_trials_are_reused_and_the_rest_is_measured(tmp_path: Path):
     origin = first.manifest.run_id
     assert second.status is RunStatus.COMPLETE
     assert second.manifest.resumed_from == origin
-    assert adopted(second) == {"r1-a-1": origin, "r1-a-2": origin, "r2-a-1": None, "r2-a-2": None}
+    assert reused(second) == {"r1-a-1": origin, "r1-a-2": origin, "r2-a-1": None, "r2-a-2": None}
     for old, new in zip(first.finished, second.finished, strict=False):
         assert new.requests == old.requests
         assert new.telemetry == old.telemetry
-    again = adopted(run(repeats=2, earlier=second))
+    again = reused(run(repeats=2, earlier=second))
     assert again["r1-a-1"] == origin
     assert again["r2-a-1"] == second.manifest.run_id
 
@@ -172,7 +172,7 @@ def test_a_cut_log_keeps_its_whole_events_and_the_run_can_be_resumed(tmp_path: P
         assert [trial.metrics for trial in cut.finished] == [trial.metrics for trial in whole.finished[: len(left)]]
     resumed = run_in(VirtualWorld(engines), experiment, tmp_path / "resumed", earlier=whole.folder)
     assert resumed.status is RunStatus.COMPLETE
-    origins = adopted(resumed)
+    origins = reused(resumed)
     assert [trial for trial, origin in origins.items() if origin] == left
     assert list(origins) == ["r1-a-1", "r2-a-1", "r3-a-1"]
 
@@ -186,5 +186,5 @@ def test_a_search_continues_an_interrupted_one(tmp_path: Path):
     third = [number for number, event in enumerate(events) if isinstance(event, TrialFinished)][2]
     whole.folder.write_log(events[: third + 1])
     resumed = search_in(VirtualWorld(engines), experiment, tmp_path / "resumed", config, earlier=whole.folder)
-    assert list(adopted(resumed).values()) == [whole.manifest.run_id] * 3 + [None] * 2
+    assert list(reused(resumed).values()) == [whole.manifest.run_id] * 3 + [None] * 2
     assert resumed.search == whole.search

@@ -76,8 +76,8 @@ def test_a_guess_is_a_number_for_all_or_an_earlier_search_for_those_it_had(tmp_p
     )
     amend(path, search=earlier)
     for engine, level in (("b", 12.0), ("gone", 3.0)):
-        for kept in (True, False):
-            attempt = Attempt("t", level if kept else 1.1 * level, kept=kept, margin=None)
+        for met in (True, False):
+            attempt = Attempt("t", level if met else 1.1 * level, met=met, margin=None)
             append(RunFolder(path), LevelJudged(engine=engine, attempt=attempt))
     guesses = search_config(experiment(), SLO, around=str(path)).guesses
     assert guesses == {"b": pytest.approx(12.0, rel=0.1)}

@@ -49,8 +49,8 @@ def test_an_engine_that_dies_under_load_is_restarted_and_one_that_never_starts_i
     crowded, broken = VirtualEngine(deaths=(Death(beyond=4),)), VirtualEngine(deaths=(Death(after_requests=0),))
     run = searched(tmp_path, {"broken": broken, "crowded": crowded}, trials=4)
     search = search_of(run, "crowded")
-    assert {attempt.level for attempt in search.attempts if attempt.kept} <= {2.0, 3.0, 4.0}
-    died = [attempt for attempt in search.attempts if not attempt.kept]
+    assert {attempt.level for attempt in search.attempts if attempt.met} <= {2.0, 3.0, 4.0}
+    died = [attempt for attempt in search.attempts if not attempt.met]
     assert died
     assert all(attempt.level > 4 and attempt.findings[0].code is FindingCode.ENGINE_DIED for attempt in died)
     assert (search.low or 0) <= 4 <= (search.high or 0)

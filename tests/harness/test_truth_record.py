@@ -90,7 +90,7 @@ def test_the_streams_are_the_bytes_that_were_sent_at_the_times_at_which_they_wer
         truth.start_ns,
         truth.start_ns,
     )
-    assert (record.ended_ns, record.wanted_output_tokens) == (truth.ended_ns, 7)
+    assert (record.ended_ns, record.requested_output_tokens) == (truth.ended_ns, 7)
     assert record.read_ns == sorted(record.read_ns)
     found = decoded(record)
     assert sum(found["tokens"]) == 7

@@ -202,7 +202,7 @@ def test_wrong_answer_and_prompt_lengths_are_warnings():
 
 
 def test_lengths_that_were_not_requested_are_not_checked():
-    assert findings_of([request(i, wanted_output_tokens=None, wanted_input_tokens=None) for i in range(10)]) == []
+    assert findings_of([request(i, requested_output_tokens=None, wanted_input_tokens=None) for i in range(10)]) == []
 
 
 def error(ttft_s: float = 0.001, itl_s: float | None = 0.001, chunks_per_s: float = 10.0) -> ClientError:
@@ -225,7 +225,7 @@ def test_a_client_error_above_a_tenth_invalidates_the_trial():
 
 def test_an_error_of_gaps_is_compared_with_gaps_not_with_tokens():
     """Four tokens in each chunk: a gap of 100 ms is an ITL of 25 ms, and its error is spread like it."""
-    grouped = [request(i, chunk_tokens=[4, 4], output_tokens=8, wanted_output_tokens=8) for i in range(10)]
+    grouped = [request(i, chunk_tokens=[4, 4], output_tokens=8, requested_output_tokens=8) for i in range(10)]
     assert invalidating(grouped, client_error=error(itl_s=0.009)) == []
 
 

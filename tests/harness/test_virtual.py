@@ -26,10 +26,10 @@ from harness.virtual import (
     virtual_run,
     virtual_search,
 )
+from results.comparison_config import ComparisonConfig
 from results.gate import Outcome as Gate
 from results.records import Outcome, Phase, RunStatus, Verdict
 from results.search import Over
-from results.terms import Terms
 
 TRIAL: dict[str, Any] = {"warm_up_s": 0.0, "duration_s": 5.0, "ramp_s": 0.5}
 LOADS = [{"concurrency": 2}, {"rate_per_s": 20.0, "arrival": "poisson"}]
@@ -88,8 +88,8 @@ def test_a_search_finds_the_capacity_of_an_m_d_c_server(tmp_path: Path):
     workload = {"name": "random", "options": {"input_tokens": 8, "output_tokens": 1}}
     trial = TRIAL | {"duration_s": 30.0}
     experiment = virtual_experiment(["a"], loads, workload=workload, trial=trial)
-    terms = search_config(experiment, "ttft_p50<1s", over=Over.RATE, trials=8)
-    run = virtual_search(experiment, {"a": VirtualEngine(service=Whole(Fixed(0.1)), slots=2)}, tmp_path, terms)
+    config = search_config(experiment, "ttft_p50<1s", over=Over.RATE, trials=8)
+    run = virtual_search(experiment, {"a": VirtualEngine(service=Whole(Fixed(0.1)), slots=2)}, tmp_path, config)
     assert run.status is RunStatus.COMPLETE
     assert run.search is not None
     (search,) = run.search.engines
@@ -100,7 +100,9 @@ def test_a_search_finds_the_capacity_of_an_m_d_c_server(tmp_path: Path):
 def test_a_gate_tells_equal_engines_from_a_slower_one(tmp_path: Path, slowdown: float, outcome: Gate):
     experiment = virtual_experiment(["main", "branch"], LOADS[:1], repeats=6, trial=TRIAL)
     engines = {"main": NOISY, "branch": msgspec.structs.replace(NOISY, slowdown=slowdown)}
-    verdict = virtual_gate(experiment, engines, tmp_path, baseline="main", candidate="branch", terms=Terms())
+    verdict = virtual_gate(
+        experiment, engines, tmp_path, baseline="main", candidate="branch", config=ComparisonConfig()
+    )
     assert verdict.outcome is outcome
 
 

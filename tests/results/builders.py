@@ -124,8 +124,8 @@ class Sheet:
     """Why they are; None: a GPU throttled."""
     engine_failures: tuple[EngineFailure, ...] = ()
     """Starts that failed."""
-    adopted: dict[int, str] = field(default_factory=dict[int, str])
-    """Position in the plan → the run that the trial was taken over from."""
+    reused: dict[int, str] = field(default_factory=dict[int, str])
+    """Position in the plan → the run from which the trial was reused."""
     created_utc: str = "2026-11-20T10:15:00+00:00"
     texts: Texts = Texts()
     slo: Slo = field(default_factory=lambda: Slo(ttft_s=0.2, tpot_s=0.05))
@@ -239,7 +239,7 @@ def _write_trial(run: RunFolder, sheet: Sheet, plan: TrialPlan, order: int) -> T
             workload_sha256=hashlib.sha256(plan.load.label.encode()).hexdigest(),
             verdict=Verdict.INVALID if is_invalid else Verdict.VALID,
             findings=list(_findings(sheet, plan, is_invalid=is_invalid)),
-            adopted_from=sheet.adopted.get(order),
+            reused_from=sheet.reused.get(order),
             engine_description=describe(sheet, plan.engine),
             start_s=7.4 if plan.engine == next(iter(sheet.engines)) else 11.9,
             clients=[client(host, i, sheet) for i, host in enumerate(sheet.hosts)],
@@ -375,7 +375,7 @@ def _request(
         chunk_tokens=[step] * len(chunks),
         token_source=TokenSource.IDS if chunks else None,
         wanted_input_tokens=100 + index,
-        wanted_output_tokens=sheet.tokens,
+        requested_output_tokens=sheet.tokens,
         prompt_tokens=100 + index if speed.reports_prompt_tokens else None,
         output_tokens=step * len(chunks),
         finish_reason=sheet.texts.finish if outcome is Outcome.OK else None,

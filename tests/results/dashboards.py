@@ -28,8 +28,8 @@ class Served:
 
         async def settled() -> None:
             watcher = self._app[WATCHER]
-            await watcher.look(wait=True)
-            await watcher.settled()
+            await watcher.refresh(wait=True)
+            await watcher.all_folded()
 
         asyncio.run_coroutine_threadsafe(settled(), self._loop).result(60)
 

@@ -16,6 +16,7 @@ from harness.cli import make_app
 from harness.cli.guarded import guarded
 from results import NotExportable, NotImportable, Run, load
 from results.benchmark_json import _stats, benchmark_json, read_benchmark_json, stored_run
+from results.comparison_config import ComparisonConfig
 from results.errors import NoEvidence, NotComparable
 from results.floor import store_floors, stored_floors
 from results.gate import Outcome, Regression, RegressionKind, judge
@@ -25,7 +26,6 @@ from results.report.gate import regression_texts
 from results.run import by_repeat
 from results.sides import select
 from results.statistics.two_sample import Method
-from results.terms import Terms
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Speed, build_run
 from tests.results.floors import with_floor
 
@@ -153,7 +153,9 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pat
     return made
 
 
-@pytest.mark.parametrize("terms", [Terms(), Terms(primary="e2e_p90_s", metrics=("ttft_p90_s",), band=0.2)])
+@pytest.mark.parametrize(
+    "config", [ComparisonConfig(), ComparisonConfig(primary="e2e_p90_s", metrics=("ttft_p90_s",), band=0.2)]
+)
 @pytest.mark.parametrize(
     ("a", "b"),
     [
@@ -166,7 +168,9 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pat
         ("engines@branch", "engines@main"),
     ],
 )
-def test_a_file_gives_the_verdict_of_its_run(pairs: dict[str, tuple[Path, Path]], a: str, b: str, terms: Terms) -> None:
+def test_a_file_gives_the_verdict_of_its_run(
+    pairs: dict[str, tuple[Path, Path]], a: str, b: str, config: ComparisonConfig
+) -> None:
     """Whole verdicts are equal: outcome, sentences, intervals, p-values, failures, answers; pairs of one run too."""
 
     def sides(text: str) -> tuple[str, str]:
@@ -175,10 +179,10 @@ def test_a_file_gives_the_verdict_of_its_run(pairs: dict[str, tuple[Path, Path]]
         return f"{folder}{at}{engine}", f"{file}{at}{engine}"
 
     (folder_a, file_a), (folder_b, file_b) = sides(a), sides(b)
-    of_folders = judge(select(folder_a), select(folder_b), terms)
-    assert judge(select(file_a), select(folder_b), terms) == of_folders
-    assert judge(select(folder_a), select(file_b), terms) == of_folders
-    assert judge(select(file_a), select(file_b), terms) == of_folders
+    of_folders = judge(select(folder_a), select(folder_b), config)
+    assert judge(select(file_a), select(folder_b), config) == of_folders
+    assert judge(select(folder_a), select(file_b), config) == of_folders
+    assert judge(select(file_a), select(file_b), config) == of_folders
 
 
 def test_the_verdicts_of_that_test_differ(pairs: dict[str, tuple[Path, Path]]) -> None:

@@ -39,11 +39,11 @@ def test_a_run_in_twenty_that_is_disturbed_does_not_mislead():
 def run(search: Bisection, trial: Trial, most: int = 20) -> list[float]:
     """The levels that were tried."""
     rng, tried = np.random.default_rng(3), []
-    while len(tried) < most and not search.settled:
+    while len(tried) < most and not search.is_settled:
         level = search.next_level()
         assert level is not None
-        kept, margin = trial(rng, level)
-        search.tell(level, kept=kept, margin=margin)
+        met, margin = trial(rng, level)
+        search.observe(level, met=met, margin=margin)
         tried.append(level)
     return tried
 
@@ -80,7 +80,7 @@ def test_of_whole_numbers_the_answer_is_one_of_them():
     """c = 6 keeps it and c = 7 does not: no resolution is finer than that."""
     search = Bisection(WHOLE)
     tried = run(search, steep(0.02, 6.5))
-    assert search.settled
+    assert search.is_settled
     assert len(tried) < 15
     assert (search.bracket.low, search.bracket.level, search.bracket.high) == (6.0, 6.0, 6.0)
 
@@ -106,18 +106,18 @@ def test_levels_that_cannot_be_judged_are_left_out():
 def test_one_answer_by_hand():
     """Two levels, a wall: yes at 1 and no at 64. Nothing else is known, so the median is near their middle, 8."""
     search = Bisection(LEVELS)
-    search.tell(1.0, kept=True)
-    search.tell(64.0, kept=False)
+    search.observe(1.0, met=True)
+    search.observe(64.0, met=False)
     assert search.bracket.level == pytest.approx(8.0, rel=0.1)
-    assert not search.settled
+    assert not search.is_settled
     before = search.bracket
-    search.tell(8.0, kept=True, margin=0.1)
+    search.observe(8.0, met=True, margin=0.1)
     assert (search.bracket.low or 0) > (before.low or 0)
     assert 8.0 < (search.bracket.level or 0) < 20.0, "a margin of a tenth says that it is not far"
     far = Bisection(LEVELS)
-    for level, kept in ((1.0, True), (64.0, False)):
-        far.tell(level, kept=kept)
-    far.tell(8.0, kept=True, margin=2.0)
+    for level, met in ((1.0, True), (64.0, False)):
+        far.observe(level, met=met)
+    far.observe(8.0, met=True, margin=2.0)
     assert (far.bracket.level or 0) > (search.bracket.level or 0)
 
 
@@ -135,15 +135,15 @@ def test_the_probabilities_of_all_answers_add_up_to_one():
 def test_an_unlucky_first_answer_does_not_end_the_doubling():
     """No at 1, then yes beside it: nothing above is known yet, so it goes up by doubling, not to the middle."""
     search = Bisection(LEVELS)
-    search.tell(1.0, kept=False)
+    search.observe(1.0, met=False)
     assert search.next_level() == pytest.approx(1.0, rel=0.05)
-    search.tell(1.01, kept=True)
+    search.observe(1.01, met=True)
     assert search.next_level() == pytest.approx(2.0, rel=0.05)
 
 
 def test_levels_above_what_can_be_judged_are_left_out():
     search = Bisection(LEVELS)
-    search.tell(8.0, kept=True, margin=1.0)
+    search.observe(8.0, met=True, margin=1.0)
     search.drop_from(11.0)
     assert max(search.levels) < 11.0
     tried = run(search, steep(0.05, 20.0))

@@ -148,19 +148,19 @@ def test_the_weakest_step_goes_first_and_its_segments_become_one() -> None:
         ([0, 5, 0, 5], [20, 40, 60]),
     ):
         logs = np.concatenate([quiet + level for level in levels])
-        held = _Model(logs, 0.0, 0.25).held(quarters)
+        held = _Model(logs, 0.0, 0.25).significant(quarters)
         assert held == [Segment(*pair) for pair in itertools.pairwise([0, *left, 80])]
 
 
 def test_a_slope_that_does_not_hold_becomes_a_level() -> None:
     quiet = np.tile([-1.0, 1.0, 0.5, -0.5], 10)
     line = [Segment(0, 40, is_line=True)]
-    assert _Model(quiet + 0.04 * np.arange(40), 0.0, 0.25).held(line) == [Segment(0, 40)]
-    assert _Model(quiet + 0.10 * np.arange(40), 0.0, 0.25).held(line) == line
+    assert _Model(quiet + 0.04 * np.arange(40), 0.0, 0.25).significant(line) == [Segment(0, 40)]
+    assert _Model(quiet + 0.10 * np.arange(40), 0.0, 0.25).significant(line) == line
     parts = [Segment(0, 20), Segment(20, 40, is_line=True)]
-    assert _Model(quiet, 0.0, 0.25).held(parts) == [Segment(0, 40)], "then it joins its neighbour"
+    assert _Model(quiet, 0.0, 0.25).significant(parts) == [Segment(0, 40)], "then it joins its neighbour"
     bent = quiet + np.r_[np.zeros(20), 0.3 * np.arange(20)]
-    assert _Model(bent, 0.0, 0.25).held(parts) == parts, "no jump, but where the line begins"
+    assert _Model(bent, 0.0, 0.25).significant(parts) == parts, "no jump, but where the line begins"
 
 
 def shifted(seed: int) -> tuple[np.ndarray, np.ndarray]:

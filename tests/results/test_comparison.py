@@ -7,13 +7,13 @@ import msgspec
 import pytest
 
 from results.comparison import compare_sides
+from results.comparison_config import ComparisonConfig
 from results.errors import NoEvidence, NotComparable
 from results.metrics import HEADLINE, absent
 from results.records import Slo
 from results.sides import labels, select, together
 from results.statistics import Judgement
 from results.statistics.two_sample import Method
-from results.terms import Terms
 from results.text.comparison import reason_text
 from tests.results.amending import amend, amend_trial
 from tests.results.builders import FAST, LOADS, Sheet, build_run
@@ -62,7 +62,7 @@ def test_a_run_without_a_valid_trial(tmp_path: Path) -> None:
 def test_the_same_engine_twice_with_one_metric(tmp_path: Path) -> None:
     a = select(str(build_run(tmp_path, replace(ONE, run_id="a"))))
     b = select(str(build_run(tmp_path, replace(ONE, run_id="b"))))
-    compared = compare_sides(a, b, Terms(metrics=("itl_p50_s",), primary="itl_p50_s"))
+    compared = compare_sides(a, b, ComparisonConfig(metrics=("itl_p50_s",), primary="itl_p50_s"))
     assert [one.level for one in compared.comparisons] == ["c=1", "c=4"]
     assert compared.primary is compared.comparisons[1]
     assert not {one.judgement for one in compared.comparisons} & {Judgement.BETTER, Judgement.WORSE}
@@ -84,12 +84,12 @@ def test_in_an_open_loop_the_schedule_sets_the_rates(tmp_path: Path) -> None:
     a, b = (select(str(build_run(tmp_path, replace(ONE, run_id=run, loads=LOADS[3:])))) for run in "ab")
     compared = compare_sides(a, b)
     assert (compared.primary.metric, compared.primary.level) == ("ttft_p50_s", "poisson 2/s")
-    asked = compare_sides(a, b, Terms(metrics=("requests_per_s",)))
+    asked = compare_sides(a, b, ComparisonConfig(metrics=("requests_per_s",)))
     assert "requests_per_s" in {one.metric for one in asked.comparisons}, "who asks for it gets it"
 
 
 @pytest.mark.parametrize(
-    ("terms", "message"),
+    ("config", "message"),
     [
         ({"metrics": ("ttft",)}, "unknown metric 'ttft'; known: ttft_p50_s"),
         ({"primary": "ttft"}, "unknown metric 'ttft'"),
@@ -99,9 +99,9 @@ def test_in_an_open_loop_the_schedule_sets_the_rates(tmp_path: Path) -> None:
         ({"work_band": -0.1}, "band must lie between 0 and 1, not -0.1"),
     ],
 )
-def test_terms_that_cannot_be(terms: dict[str, object], message: str) -> None:
+def test_configs_that_cannot_be(config: dict[str, object], message: str) -> None:
     with pytest.raises(NotComparable, match=message):
-        Terms(**terms)  # type: ignore[arg-type]
+        ComparisonConfig(**config)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -140,8 +140,8 @@ RESUMED = replace(ONE, engines={"a": FAST, "b": FAST}, loads=LOADS[:1], repeats=
 
 
 def test_trials_of_an_earlier_run_are_compared_with_their_own_neighbours(tmp_path: Path) -> None:
-    """Repeats 1 to 3 were taken over from yesterday: pairs of one session speak, and nothing else."""
-    path = build_run(tmp_path, replace(RESUMED, adopted=dict.fromkeys(range(6), "yesterday")))
+    """Repeats 1 to 3 were reused from yesterday: pairs of one session speak, and nothing else."""
+    path = build_run(tmp_path, replace(RESUMED, reused=dict.fromkeys(range(6), "yesterday")))
     a, b = select(f"{path}@a"), select(f"{path}@b")
     assert {name: len(trials) for name, trials in a.sessions.items()} == {"yesterday": 3, path.name: 3}
     evidence = compare_sides(a, b).primary.evidence
@@ -150,9 +150,9 @@ def test_trials_of_an_earlier_run_are_compared_with_their_own_neighbours(tmp_pat
 
 
 def test_sides_of_different_sessions_inside_one_run_are_different_runs(tmp_path: Path) -> None:
-    """All of A was taken over, B was measured today: interleaved on paper only."""
+    """All of A was reused, B was measured today: interleaved on paper only."""
     of_a = [0, 3, 4, 7, 8, 11]
-    path = build_run(tmp_path, replace(RESUMED, adopted=dict.fromkeys(of_a, "yesterday")))
+    path = build_run(tmp_path, replace(RESUMED, reused=dict.fromkeys(of_a, "yesterday")))
     found = compare_sides(select(f"{path}@a"), select(f"{path}@b")).primary
     assert found.judgement is Judgement.UNCLEAR
     assert reason_text(found).startswith("the noise between runs is unknown")
@@ -169,7 +169,7 @@ def test_a_baseline_of_several_runs_shows_the_noise_between_them(tmp_path: Path)
     baseline = together(runs[::-1])
     assert [run.path.name for run in baseline.runs] == [f"d{day}" for day in range(10)]
     candidate = select(str(build_run(tmp_path, replace(ONE, loads=LOADS[:1], repeats=2, run_id="b", seed=77))))
-    found = compare_sides(baseline, candidate, Terms(metrics=("itl_p50_s",), primary="itl_p50_s")).primary
+    found = compare_sides(baseline, candidate, ComparisonConfig(metrics=("itl_p50_s",), primary="itl_p50_s")).primary
     assert found.evidence is not None
     assert found.evidence.method is Method.BETWEEN_RUNS
     assert found.ratio is not None
@@ -187,7 +187,9 @@ def test_a_percentile_that_a_trial_lacks_is_not_compared(tmp_path: Path) -> None
     lacking = [b.sessions[session][0], *b.sessions[session][1:]]
     lacking[2] = msgspec.structs.replace(lacking[2], metrics=lacking[2].metrics | {"ttft_p90_s": few})
     found = compare_sides(
-        a, msgspec.structs.replace(b, sessions={session: lacking}), Terms(metrics=("ttft_p90_s",), primary="ttft_p90_s")
+        a,
+        msgspec.structs.replace(b, sessions={session: lacking}),
+        ComparisonConfig(metrics=("ttft_p90_s",), primary="ttft_p90_s"),
     ).primary
     assert (found.judgement, found.ratio) == (Judgement.UNCLEAR, None)
     assert reason_text(found) == f"absent in 1 of 6 trials of B: {few.reason}"

@@ -75,7 +75,7 @@ def test_runs_of_other_things_are_no_floor(tmp_path: Path, runs: list[Path]) -> 
     label = aa_run(tmp_path, 9, engines={"branch": FAST})
     with pytest.raises(NotComparable, match=r"different engines \(branch, main\)"):
         floors_of(sides([*runs, label]))
-    elsewhere = [aa_run(tmp_path / "x", number, adopted=dict.fromkeys(range(3), "yesterday")) for number in range(5)]
+    elsewhere = [aa_run(tmp_path / "x", number, reused=dict.fromkeys(range(3), "yesterday")) for number in range(5)]
     with pytest.raises(NoEvidence, match="have no load level at which each has a valid trial"):
         floors_of(sides(elsewhere))
 

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from results import load
+from results.comparison_config import ComparisonConfig
 from results.errors import NoEvidence
 from results.findings import Finding, FindingCode, invalid
 from results.gate import GateVerdict, Outcome, Regression, RegressionKind, judge
@@ -22,7 +23,6 @@ from results.run_log import EngineFailure, EngineFate
 from results.sides import Side, select, side_of
 from results.statistics import Judgement
 from results.statistics.comparison import Reason
-from results.terms import Terms
 from results.text.comparison import reason_text, why_text
 from tests.results.builders import FAST, LOADS, Sheet, Speed, Texts, build_run
 from tests.results.hostile import TERMINAL, XSS
@@ -45,8 +45,8 @@ def first(side: Side, trials: int) -> Side:
     return msgspec.structs.replace(side, sessions={name: some[:trials] for name, some in side.sessions.items()})
 
 
-def gated(root: Path, terms: Terms | None = None, **changes: object) -> GateVerdict:
-    return judge(*sides(root, replace(SAME, **changes)), terms)  # type: ignore[arg-type]
+def gated(root: Path, config: ComparisonConfig | None = None, **changes: object) -> GateVerdict:
+    return judge(*sides(root, replace(SAME, **changes)), config)  # type: ignore[arg-type]
 
 
 def test_a_slower_branch_is_a_regression(tmp_path: Path) -> None:
@@ -72,10 +72,10 @@ def test_a_faster_branch_and_an_equal_one_are_none(tmp_path: Path) -> None:
 def test_no_regression_is_worse_by_no_more_than_the_band(tmp_path: Path) -> None:
     """2 % worse for certain: within a band of 5 %, outside one of 0.5 %; and too few runs tell nothing."""
     pair = sides(tmp_path, replace(SAME, engines={"main": FAST, "branch": slower(FAST, 1.02)}))
-    assert judge(*pair, Terms(band=0.05)).outcome is Outcome.NO_REGRESSION
-    assert judge(*pair, Terms(band=0.001)).outcome is Outcome.REGRESSION
+    assert judge(*pair, ComparisonConfig(band=0.05)).outcome is Outcome.NO_REGRESSION
+    assert judge(*pair, ComparisonConfig(band=0.001)).outcome is Outcome.REGRESSION
     few = [first(side, 2) for side in pair]
-    found = judge(*few, Terms(band=0.001))
+    found = judge(*few, ComparisonConfig(band=0.001))
     assert found.outcome is Outcome.CANNOT_TELL
     assert "a change of" in found.sentence
 
@@ -215,7 +215,7 @@ def test_half_the_answer_is_no_speed_up(tmp_path: Path) -> None:
             "the sides did different work, so request times cannot be compared: output tokens delivered"
         )
     assert by_name["itl_p50_s"].reason is not Reason.UNEQUAL_WORK, "a token's time is one whatever the answer's length"
-    allowed = gated(tmp_path / "2", Terms(work_band=0.6), engines={"main": FAST, "branch": halved})
+    allowed = gated(tmp_path / "2", ComparisonConfig(work_band=0.6), engines={"main": FAST, "branch": halved})
     assert RegressionKind.WORK not in {worse.kind for worse in allowed.regressions}
 
 
@@ -227,7 +227,7 @@ def test_an_slo_that_is_missed_is_a_regression(tmp_path: Path) -> None:
     assert words["goodput_per_s"].judgement is words["attainment"].judgement is Judgement.WORSE
     assert reason_text(words["goodput_per_s"]) == "0 in 0 of 6 runs of A and in 6 of 6 of B"
     assert words["attainment"].difference is not None
-    alone = gated(tmp_path / "2", Terms(primary="goodput_per_s", metrics=("goodput_per_s",)), **sheet)
+    alone = gated(tmp_path / "2", ComparisonConfig(primary="goodput_per_s", metrics=("goodput_per_s",)), **sheet)
     assert alone.outcome is Outcome.REGRESSION
     assert alone.sentence == "goodput at c=8: 0 in 0 of 6 runs of A and in 6 of 6 of B"
 
@@ -245,12 +245,12 @@ def test_a_tail_among_failures_is_worse_than_any_number(tmp_path: Path) -> None:
         return msgspec.structs.replace(side, sessions={session: trials})
 
     whole, torn = with_p99(a, *[Value(0.1)] * 6), with_p99(b, *[Value(0.1)] * 5, lost)
-    found = judge(whole, torn, Terms(metrics=("ttft_p99_s",)))
+    found = judge(whole, torn, ComparisonConfig(metrics=("ttft_p99_s",)))
     assert found.outcome is Outcome.REGRESSION
     assert regression_texts(found) == [
         "TTFT p99 at c=8: among failures in 0 of 6 runs of A and in 1 of 6 of B; lower is better"
     ]
-    assert judge(torn, whole, Terms(metrics=("ttft_p99_s",))).outcome is Outcome.NO_REGRESSION
+    assert judge(torn, whole, ComparisonConfig(metrics=("ttft_p99_s",))).outcome is Outcome.NO_REGRESSION
 
 
 def test_a_guardrail_that_only_the_branch_lacks_is_a_doubt(tmp_path: Path) -> None:
@@ -259,13 +259,13 @@ def test_a_guardrail_that_only_the_branch_lacks_is_a_doubt(tmp_path: Path) -> No
     (session,) = a.sessions
     enough = [msgspec.structs.replace(t, metrics=t.metrics | {"ttft_p99_s": Value(0.1)}) for t in a.sessions[session]]
     a = msgspec.structs.replace(a, sessions={session: enough})
-    found = judge(a, b, Terms(metrics=("ttft_p99_s",)))
+    found = judge(a, b, ComparisonConfig(metrics=("ttft_p99_s",)))
     assert found.outcome is Outcome.CANNOT_TELL
     assert found.doubts == [Regression(RegressionKind.METRIC, "c=8", "ttft_p99_s")]
     assert doubt_texts(found) == [
         "TTFT p99 of branch at c=8: absent in 6 of 6 trials of B: p99 needs 662 observations, there are 16"
     ]
-    assert judge(b, b, Terms(metrics=("ttft_p99_s",))).outcome is Outcome.NO_REGRESSION
+    assert judge(b, b, ComparisonConfig(metrics=("ttft_p99_s",))).outcome is Outcome.NO_REGRESSION
 
 
 def shown(verdict: GateVerdict) -> str:
@@ -306,7 +306,7 @@ def test_everybody_is_told_of_doubts(tmp_path: Path) -> None:
 
 def test_junit_calls_what_cannot_be_told_an_error(tmp_path: Path) -> None:
     pair = [first(side, 2) for side in sides(tmp_path, SAME)]
-    found = judge(*pair, Terms(band=0.0001))
+    found = judge(*pair, ComparisonConfig(band=0.0001))
     assert found.outcome is Outcome.CANNOT_TELL
     suite = ET.fromstring(junit_xml(found)).find("testsuite")
     assert suite is not None

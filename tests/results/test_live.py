@@ -46,7 +46,7 @@ def sample(trial: TrialFolder, source: str, value: float) -> None:
 
 
 def look(runs: LiveRuns, run: RunFolder) -> Current:
-    now = runs.look(run).current
+    now = runs.read(run).current
     assert now is not None
     return now
 
@@ -82,7 +82,7 @@ def test_what_was_read_is_not_read_again(run: RunFolder) -> None:
         )
     with trial.stream_log(0).open("ab") as grown:
         grown.write((trial.path / "tail").read_bytes())
-    now = runs.look(run)
+    now = runs.read(run)
     assert now.current is not None
     assert now.current.ends == {"complete": 1, "reset": 1}
     assert now.current.telemetry == {"host": {"cpu_s": 1.0}}
@@ -119,7 +119,7 @@ def test_a_run_that_has_ended_is_forgotten(run: RunFolder) -> None:
     runs = LiveRuns()
     look(runs, run)
     amend(run.path, status=RunStatus.COMPLETE)
-    assert runs.look(run).current is None
+    assert runs.read(run).current is None
     assert runs._runs == {}
 
 

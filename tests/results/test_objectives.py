@@ -6,7 +6,7 @@ import pytest
 
 from results.errors import NotComparable
 from results.metrics import Value, absent
-from results.objectives import Miss, Relation, least_margin, missed, objectives
+from results.objectives import Relation, Violation, least_margin, objectives, violated
 
 
 def test_objectives_of_a_line_in_the_units_of_their_metrics() -> None:
@@ -51,9 +51,9 @@ def test_the_bound_itself_from_above(relation: str, holds: bool) -> None:
 def test_what_is_missed_comes_with_its_value() -> None:
     wanted = objectives("ttft_p50<20ms,itl_p99<30ms,e2e_p50<9s")
     late, few = Value(0.025), absent("p99 needs 662 observations")
-    assert missed(wanted, {"ttft_p50_s": late, "itl_p99_s": few, "e2e_p50_s": Value(1.0)}) == [
-        Miss("ttft_p50<20ms", "ttft_p50_s", late),
-        Miss("itl_p99<30ms", "itl_p99_s", few),
+    assert violated(wanted, {"ttft_p50_s": late, "itl_p99_s": few, "e2e_p50_s": Value(1.0)}) == [
+        Violation("ttft_p50<20ms", "ttft_p50_s", late),
+        Violation("itl_p99<30ms", "itl_p99_s", few),
     ]
 
 

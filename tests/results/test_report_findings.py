@@ -8,8 +8,8 @@ import pytest
 
 from results.findings import Cause, Finding, FindingCode, Parameter, invalid, is_against_engine, warning
 from results.metrics import Value, absent
-from results.objectives import Miss
-from results.text.findings import SENTENCES, miss_sentence, sentence, sentences
+from results.objectives import Violation
+from results.text.findings import SENTENCES, sentence, sentences, violation_sentence
 from tests.results.some_findings import parameters_of, void
 
 ROOT = Path(__file__).parents[2]
@@ -94,10 +94,10 @@ def test_several_findings_are_one_line() -> None:
 
 
 def test_a_missed_objective_shows_the_value_or_why_there_is_none() -> None:
-    seen = Miss("ttft_p50<20ms", "ttft_p50_s", Value(0.025))
-    assert miss_sentence(seen) == "ttft_p50<20ms: it was 25.0 ms"
-    unseen = Miss("itl_p99<30ms", "itl_p99_s", absent("p99 needs 662 observations"))
-    assert miss_sentence(unseen) == "itl_p99<30ms: p99 needs 662 observations"
+    seen = Violation("ttft_p50<20ms", "ttft_p50_s", Value(0.025))
+    assert violation_sentence(seen) == "ttft_p50<20ms: it was 25.0 ms"
+    unseen = Violation("itl_p99<30ms", "itl_p99_s", absent("p99 needs 662 observations"))
+    assert violation_sentence(unseen) == "itl_p99<30ms: p99 needs 662 observations"
 
 
 def test_only_what_the_engine_caused_is_evidence_against_it() -> None:

@@ -11,11 +11,11 @@ from rich.console import Console
 import results
 from results.calibration import Calibration, GridCell
 from results.comparison import EngineComparison
+from results.comparison_config import ComparisonConfig
 from results.metrics import CATALOGUE
 from results.records import SCHEMA_VERSION, ClientError, RunStatus
 from results.report import print_calibration, print_comparison, print_summary
 from results.statistics import Judgement, compare_runs
-from results.terms import Terms
 from results.text.format import error_text
 from tests.results.amending import amend_trial
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
@@ -108,7 +108,7 @@ def test_comparison_names_direction_word_and_reason() -> None:
     assert [one.judgement for one in (primary, *others)] == list(Judgement)
     out = io.StringIO()
     print_comparison(
-        EngineComparison("main", "branch\x1b[2J", primary, [primary, *others], {}, Terms()),
+        EngineComparison("main", "branch\x1b[2J", primary, [primary, *others], {}, ComparisonConfig()),
         Console(file=out, width=140),
     )
     text = out.getvalue()

@@ -10,7 +10,7 @@ from rich.console import Console
 import results
 from results.findings import FindingCode
 from results.metrics import Value
-from results.objectives import Miss
+from results.objectives import Violation
 from results.records import Load
 from results.report import print_search, print_summary
 from results.report.search_lines import attempt_text, search_lines, search_sentence
@@ -28,7 +28,7 @@ MISSED = "ttft_p99<500ms: it was 640 ms"
 TRIED = [
     Attempt("r1-a-8", 8.0, True, 0.4),
     Attempt("r1-a-16", 16.0, False, None, [void(FindingCode.SATURATED)]),
-    Attempt("r1-a-12.6", 12.6, False, -0.25, misses=[Miss("ttft_p99<500ms", "ttft_p99_s", Value(0.64))]),
+    Attempt("r1-a-12.6", 12.6, False, -0.25, violations=[Violation("ttft_p99<500ms", "ttft_p99_s", Value(0.64))]),
     Attempt("r1-a-12", 12.0, True, 0.1),
 ]
 FOUND = EngineSearch("a", TRIED, 11.6, 12.1, 12.6, False, Ended.KNOWN)

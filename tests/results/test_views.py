@@ -26,7 +26,7 @@ def answer(index: int = 0, at: float = 0, **changes: object) -> RequestRecord:
         "planned_ns": ns(0)[0], "sent_ns": ns(3)[0], "ended_ns": ns(63)[0], "first_byte_ns": ns(5)[0],
         "outcome": Outcome.OK, "end": StreamEnd.COMPLETE, "chunk_ns": ns(10, 50, 60), "chunk_tokens": [1, 4, 2],
         "empty_chunk_ns": ns(5, 61), "usage_ns": ns(62)[0], "last_event_ns": ns(63)[0], "prompt_tokens": 5,
-        "output_tokens": 7, "wanted_output_tokens": 7, "finish_reason": "length",
+        "output_tokens": 7, "requested_output_tokens": 7, "finish_reason": "length",
     }  # fmt: skip
     return RequestRecord(**{**fields, **changes})
 
@@ -169,7 +169,7 @@ def test_mlperf_counts_to_the_query_that_was_issued_last() -> None:
 
 
 def test_chunks_of_ids_without_text_are_seen_by_vllm_alone() -> None:
-    silent = answer(silent_chunks=[0])
+    silent = answer(textless_chunks=[0])
     assert values("vllm", silent) == values("vllm", answer())
     assert values("sglang", silent)["Mean TTFT (ms)"] == 47
     assert values("aiperf", silent)["Time to First Token (ms) avg"] == 47
@@ -179,8 +179,8 @@ def test_chunks_of_ids_without_text_are_seen_by_vllm_alone() -> None:
 
 
 def test_sglang_counts_the_tokens_that_were_requested() -> None:
-    assert values("sglang", answer(wanted_output_tokens=21))["Total generated tokens"] == 21
-    assert values("sglang", answer(wanted_output_tokens=21))["Mean TPOT (ms)"] == pytest.approx(53 / 20)
+    assert values("sglang", answer(requested_output_tokens=21))["Total generated tokens"] == 21
+    assert values("sglang", answer(requested_output_tokens=21))["Mean TPOT (ms)"] == pytest.approx(53 / 20)
 
 
 @pytest.mark.parametrize("tool", VIEWS)
@@ -201,7 +201,7 @@ def test_what_the_log_does_not_hold_is_said() -> None:
     assert any("own tokenizer" in line for line in view("vllm", answer(usage_in_choice=True)).cannot)
     assert any("closed loop" in line for line in view("mlperf", answer(), load=Load(concurrency=2)).cannot)
     assert any("no failure" in line for line in view("mlperf", answer(), answer(1, **REFUSED)).cannot)
-    assert any("asked for" in line for line in view("sglang", answer(wanted_output_tokens=None)).cannot)
+    assert any("asked for" in line for line in view("sglang", answer(requested_output_tokens=None)).cannot)
 
 
 @pytest.mark.parametrize("tool", VIEWS.values(), ids=lambda tool: tool.name)

@@ -53,12 +53,12 @@ def falls(run: results.Run) -> list[waterfalls.Waterfalls]:
 def test_every_request_of_a_small_run_is_there(demo: results.Run) -> None:
     for trial, found in zip(demo.finished, falls(demo), strict=True):
         assert found.trial == trial.record.id
-        assert [one.index for one in found.shown] == [
+        assert [one.index for one in found.requests] == [
             r.index for r in sorted(trial.requests, key=lambda r: r.planned_ns)
         ]
         assert found.note == ""
         by_index = {r.index: r for r in trial.requests}
-        for one in found.shown:
+        for one in found.requests:
             record = by_index[one.index]
             times = [(t - record.planned_ns) / 10_000 for t in record.chunk_ns]
             assert unpacked(one.chunks) == pytest.approx(times, abs=0.5)
@@ -68,7 +68,7 @@ def test_every_request_of_a_small_run_is_there(demo: results.Run) -> None:
 
 def test_tokens_are_told_where_chunks_carry_several(tmp_path: Path) -> None:
     run = results.load(build_run(tmp_path, replace(ONE, engines={"only": replace(FAST, tokens_per_chunk=3)})))
-    assert falls(run)[0].shown[5].tokens == [3] * 8
+    assert falls(run)[0].requests[5].tokens == [3] * 8
 
 
 def test_a_budget_leaves_requests_out_evenly_but_never_the_slowest_or_the_failed(
@@ -78,7 +78,7 @@ def test_a_budget_leaves_requests_out_evenly_but_never_the_slowest_or_the_failed
     run = results.load(build_run(tmp_path, replace(ONE, engines={"only": SLOW})))
     (found,) = falls(run)
     trial = run.finished[0]
-    kept = {one.index for one in found.shown}
+    kept = {one.index for one in found.requests}
     failed = {r.index for r in trial.requests if r.outcome is not Outcome.OK}
     assert failed
     assert failed | {r.index for r in slowest_of(trial)} <= kept
@@ -91,9 +91,9 @@ def test_answers_and_errors_are_cut_and_their_length_is_told(tmp_path: Path) -> 
     texts = Texts(answer="a" * 5_000, error="e" * 5_000)
     run = results.load(build_run(tmp_path, replace(ONE, engines={"only": SLOW}, texts=texts)))
     (found,) = falls(run)
-    assert {len(one.text) for one in found.shown if one.letters} == {waterfalls.MAX_TEXT}
-    assert {one.letters for one in found.shown} == {0, 5_000}
-    assert {len(one.error) for one in found.shown if one.error} == {waterfalls.MAX_ERROR}
+    assert {len(one.text) for one in found.requests if one.characters} == {waterfalls.MAX_TEXT}
+    assert {one.characters for one in found.requests} == {0, 5_000}
+    assert {len(one.error) for one in found.requests if one.error} == {waterfalls.MAX_ERROR}
 
 
 def test_the_slowest_are_measured_and_ended_ok(demo: results.Run) -> None:

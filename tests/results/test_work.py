@@ -14,7 +14,7 @@ from tests.results.handmade import request
 
 def answer(tokens: int, asked: int | None = 10, finish: str | None = "length", **changes: object) -> RequestRecord:
     one = request(0, range(tokens))
-    return msgspec.structs.replace(one, wanted_output_tokens=asked, finish_reason=finish, **changes)  # type: ignore[arg-type]
+    return msgspec.structs.replace(one, requested_output_tokens=asked, finish_reason=finish, **changes)  # type: ignore[arg-type]
 
 
 FULL = [answer(10)] * 4

@@ -12,7 +12,7 @@ from results.findings import Cause, FindingCode, is_against_engine
 from results.metrics import Absence, Value, trial_metrics
 from results.metrics.catalogue import QUANTILES
 from results.metrics.percentiles import required_count
-from results.objectives import Objective, least_margin, missed
+from results.objectives import Objective, least_margin, violated
 from results.records import TrialPlan, TrialRecord
 from results.run_log import LevelJudged, LevelsSkipped, RunLog, TrialPlanned
 from results.search import Attempt, Over, SearchConfig
@@ -36,15 +36,16 @@ def attempt_of(
     if invalidating := record.invalidating:
         others = {finding.code for finding in invalidating if finding.code.cause is not Cause.ENGINE}
         failed = is_against_engine(invalidating) and others <= _CONSEQUENCES
-        return Attempt(record.id, level, kept=False if failed else None, margin=None, findings=invalidating)
-    misses = missed(objectives, metrics)
-    unknown = [miss for miss in misses if miss.value.absence not in {None, Absence.AMONG_FAILURES}]
-    if len(misses) > len(unknown):
+        return Attempt(record.id, level, met=False if failed else None, margin=None, findings=invalidating)
+    violations = violated(objectives, metrics)
+    unknown = [entry for entry in violations if entry.value.absence not in {None, Absence.AMONG_FAILURES}]
+    if len(violations) > len(unknown):
         margin = None if unknown else least_margin(objectives, metrics)
-        return Attempt(record.id, level, kept=False, margin=margin, misses=[m for m in misses if m not in unknown])
+        known = [entry for entry in violations if entry not in unknown]
+        return Attempt(record.id, level, met=False, margin=margin, violations=known)
     if unknown:
-        return Attempt(record.id, level, kept=None, margin=None, misses=unknown)
-    return Attempt(record.id, level, kept=True, margin=least_margin(objectives, metrics))
+        return Attempt(record.id, level, met=None, margin=None, violations=unknown)
+    return Attempt(record.id, level, met=True, margin=least_margin(objectives, metrics))
 
 
 def quantile_of(metric: str) -> float | None:

@@ -9,6 +9,7 @@ from harness.conduct.policies.fixed_plan import FixedPlan
 from harness.errors import BadExperiment
 from harness.experiment.config import Experiment
 from results import load
+from results.comparison_config import ComparisonConfig
 from results.errors import NoEvidence, NotComparable
 from results.gate import GateVerdict, Outcome, judge
 from results.metrics import CATALOGUE
@@ -20,7 +21,6 @@ from results.statistics.comparison import scale_of
 from results.statistics.power import MAX_RUNS
 from results.statistics.sequential import analysis_schedule, nominal_levels
 from results.store import RunFolder
-from results.terms import Terms
 from results.text.comparison import band_text, change_text
 
 AGAIN = "-again"
@@ -74,18 +74,18 @@ class InterimAnalyses:
         a: label of the baseline.
         b: label of the candidate.
         repeats: maximum repeats of the run.
-        terms: of the comparison; all analyses together share its alpha.
+        config: of the comparison; all analyses together share its alpha.
 
     Attributes:
         verdict: of the last analysis; None before the first.
     """
 
-    def __init__(self, run: RunFolder, a: str, b: str, repeats: int, terms: Terms) -> None:
+    def __init__(self, run: RunFolder, a: str, b: str, repeats: int, config: ComparisonConfig) -> None:
         self._run = run
         self._labels = (a, b)
         repeats_analysed = analysis_schedule(repeats)
-        self._levels = dict(zip(repeats_analysed, nominal_levels(terms.alpha, repeats_analysed), strict=True))
-        self._terms = terms
+        self._levels = dict(zip(repeats_analysed, nominal_levels(config.alpha, repeats_analysed), strict=True))
+        self._config = config
         self.verdict: GateVerdict | None = None
 
     def is_clear(self, repeat: int) -> bool:
@@ -106,7 +106,7 @@ class InterimAnalyses:
         """
         run = load(self._run.path)
         a, b = (side_of(run, label) for label in self._labels)
-        verdict = judge(a, b, msgspec.structs.replace(self._terms, alpha=self._levels[repeat]))
+        verdict = judge(a, b, msgspec.structs.replace(self._config, alpha=self._levels[repeat]))
         if self._labels[1] == self._labels[0] + AGAIN:
             verdict = msgspec.structs.replace(verdict, notes=[*verdict.notes, *noise(verdict.compared.primary)])
         self.verdict = verdict

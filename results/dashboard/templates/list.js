@@ -1,17 +1,17 @@
-// Two runs are compared: a third choice lets go of the first.
+// Two runs are compared: a third choice replaces the first.
 (() => {
   const form = document.getElementById("runs");
   const out = document.getElementById("chosen");
   const button = form.querySelector("button");
   const chosen = [...form.querySelectorAll("input:checked")];
-  const tell = () => {
+  const show = () => {
     button.disabled = chosen.length === 0;
     out.textContent = ["Choose two runs, or one to compare its engines.", "One run: its engines are compared.", ""][chosen.length];
   };
   form.addEventListener("change", ({ target }) => {
     if (target.checked) chosen.push(target); else chosen.splice(chosen.indexOf(target), 1);
     if (chosen.length > 2) chosen.shift().checked = false;
-    tell();
+    show();
   });
-  tell();
+  show();
 })();

@@ -1,1 +1,1 @@
-"""Charts as inline SVG, made on the server: complete without scripts, styled by the page's classes only."""
+"""Charts as inline SVG, rendered on the server: complete without scripts, styled by the page's classes only."""

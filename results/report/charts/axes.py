@@ -1,4 +1,4 @@
-"""The two axes of a chart: hair-line grid, ticks in the metric's own unit, a word on what each shows."""
+"""Axes of a chart: grid lines, ticks in the metric's unit, and titles."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,9 @@ from results.text.format import scale_for
 
 
 def tick_text(unit: Unit, value: float, axis: Axis) -> str:
-    """A tick without needless digits: in the unit of the axis' top, or in its own where decades lie between.
+    """Tick label: ``50``, ``0.5 s``; on a logarithmic axis ``500 ms``, ``1 s``.
 
-    ``50``, ``0.5 s``; on a logarithmic axis ``500 ms``, ``1 s``.
+    Linear axes use the unit of their upper end for all ticks; logarithmic axes choose a unit per tick.
     """
     scale = scale_for(unit, value if axis.log else axis.high)
     digits = f"{value / scale.factor:,.3f}".rstrip("0").rstrip(".")
@@ -21,12 +21,12 @@ def tick_text(unit: Unit, value: float, axis: Axis) -> str:
 
 
 def x_axis(axis: Axis, unit: Unit, top: float, bottom: float, title: str) -> Markup:
-    """Ticks below the plot, grid lines through it, the title under the ticks."""
+    """X axis with default ticks: labels below the plot, vertical grid lines, title under the labels."""
     return x_axis_at(axis, [(value, tick_text(unit, value, axis)) for value in axis.ticks()], top, bottom, title)
 
 
 def x_axis_at(axis: Axis, ticks: Sequence[tuple[float, str]], top: float, bottom: float, title: str) -> Markup:
-    """The same with ticks of one's own."""
+    """X axis with the given ticks."""
     parts: list[Markup] = []
     for value, text in ticks:
         x = axis.at(value)
@@ -37,7 +37,7 @@ def x_axis_at(axis: Axis, ticks: Sequence[tuple[float, str]], top: float, bottom
 
 
 def y_axis(axis: Axis, ticks: Sequence[tuple[float, str]], left: float, right: float, title: str) -> Markup:
-    """Ticks left of the plot, grid lines through it, the title above."""
+    """Y axis: labels left of the plot, horizontal grid lines, title above."""
     parts: list[Markup] = []
     for value, text in ticks:
         y = axis.at(value)
@@ -48,10 +48,10 @@ def y_axis(axis: Axis, ticks: Sequence[tuple[float, str]], left: float, right: f
 
 
 def heading(y: float, right: float, text: str) -> Markup:
-    """What the plot is of, in bold above its right end."""
+    """Heading of the plot, in bold above its right end."""
     return label(right, y - 14, text, "heading", "end")
 
 
 def rates(axis: Axis) -> list[tuple[float, str]]:
-    """Ticks of a rate axis: digits only, the unit stands in the title."""
+    """Ticks of a rate axis: digits only, the unit is in the title."""
     return [(value, tick_text(Unit.COUNT, value, axis)) for value in axis.ticks()]

@@ -1,6 +1,6 @@
-"""Columns: how much there is in each interval of time or of size.
+"""Column charts: an amount per interval of time or size.
 
-Columns stand on zero, so their heights may be compared; their widths are those of their intervals.
+Columns start at zero, so their heights can be compared; their widths are those of their intervals.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ WIDTH, HEIGHT = 540, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 530, 34, 186
 _MARK_SIZE, _MARK_ROWS = 11.5, 3
 _HEADROOM = {False: 1.08, True: 1.3}
-"""Of the plot above its highest column, without marks and with them."""
+"""Upper end of the y axis as a multiple of the highest column, without and with marks."""
 
 
 class Column(msgspec.Struct, frozen=True):
-    """One column over ``low``…``high``; ``hint`` is what a pointer above it reads."""
+    """One column over ``low``…``high``; ``hint`` is its tooltip."""
 
     low: float
     high: float
@@ -31,7 +31,7 @@ class Column(msgspec.Struct, frozen=True):
 
 def columns(
     title: str,
-    words: str,
+    description: str,
     drawn: Sequence[Column],
     x: Scale,
     y_title: str,
@@ -40,17 +40,17 @@ def columns(
     level: float | None = None,
     position: int = 0,
 ) -> Markup:
-    """Draw columns; empty when there is none.
+    """Draw columns; empty without columns.
 
     Args:
-        title: what they are of.
-        words: what a screen reader says after it.
+        title: of the chart.
+        description: for screen readers.
         drawn: from left to right.
-        x: below them.
-        y_title: what their height is, with its unit.
-        marks: values of the x axis with their names, the most telling first: one without room has no name.
-        level: a height to compare with, as a dashed line; the title says which.
-        position: chooses the colour.
+        x: scale below the columns.
+        y_title: quantity and unit of the height.
+        marks: values on the x axis with their names, most important first; names without room are omitted.
+        level: reference height, drawn as a dashed line; the title explains it.
+        position: of the engine, chooses the colour.
     """
     if not drawn:
         return Markup("")
@@ -66,32 +66,32 @@ def columns(
         *_marked(marks, axis),
         *(_sensor(column, axis) for column in drawn),
     ]
-    return chart(title, words, WIDTH, HEIGHT, *parts, class_=f"columns {engine_class(position)}")
+    return chart(title, description, WIDTH, HEIGHT, *parts, class_=f"columns {engine_class(position)}")
 
 
 def _outline(column: Column, x: Axis, y: Axis) -> str:
-    """A column with a hair of paper to its right, where it is wide enough to spare it."""
+    """Outline of a column, with a gap to its right if it is wide enough."""
     left, right, top = x.at(column.low), x.at(column.high), y.at(column.height)
     right -= 0.8 if right - left > 3 else 0
     return f"M{num(left)} {_BOTTOM}V{num(top)}H{num(right)}V{_BOTTOM}z" if column.height else ""
 
 
 def _sensor(column: Column, x: Axis) -> Markup:
-    """The whole height above a column, so that a low one can be pointed at."""
+    """Hover area over the full height, so that low columns can be hit."""
     left, right = x.at(column.low), x.at(column.high)
     area = {"x": left, "y": _TOP, "width": right - left, "height": _BOTTOM - _TOP}
     return tag("rect", tag("title", column.hint), class_="sensor", **area)
 
 
 def _marked(marks: Sequence[tuple[float, str]], x: Axis) -> list[Markup]:
-    """Upright lines, their names in up to three rows below the plot's upper edge."""
-    room = Labels(Box(_LEFT, _TOP - 4, WIDTH, _BOTTOM), [])
+    """Vertical lines, with names in up to three rows below the plot's upper edge."""
+    labels = Labels(Box(_LEFT, _TOP - 4, WIDTH, _BOTTOM), [])
     lines, names = list[Markup](), list[Markup]()
     for value, name in marks:
         at = x.at(value)
         lines.append(line(at, _TOP, at, _BOTTOM, "limit"))
         rows = [_TOP + 9 + 14 * row for row in range(_MARK_ROWS)]
         spots = [Spot(*place) for row in rows for place in ((at + 4, row, "start"), (at - 4, row, "end"))]
-        if spot := room.place(name, _MARK_SIZE, spots):
+        if spot := labels.place(name, _MARK_SIZE, spots):
             names.append(label(spot.x, spot.y, name, "level", spot.anchor))
     return lines + names

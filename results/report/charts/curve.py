@@ -1,4 +1,4 @@
-"""One quantity against another: a line through a few points, below a limit that it nears."""
+"""Line chart of a share against another quantity, with a limit."""
 
 from collections.abc import Sequence
 
@@ -13,11 +13,11 @@ from results.report.charts.svg import chart, engine_class, label, line, mark, po
 WIDTH, HEIGHT = 640, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 626, 40, 252
 _HEADROOM = 18
-"""Pixels that the limit's name needs above it, so that it does not meet the axis' title."""
+"""Pixels above the limit that its name needs to stay clear of the axis title."""
 
 
 class Point(msgspec.Struct, frozen=True):
-    """A place on the line; ``hint`` is what a pointer on its mark reads."""
+    """A point of the line; ``hint`` is its tooltip."""
 
     x: float
     share: float
@@ -26,7 +26,7 @@ class Point(msgspec.Struct, frozen=True):
 
 def curve(
     title: str,
-    words: str,
+    description: str,
     points: Sequence[Point],
     x: Scale,
     y_title: str,
@@ -34,16 +34,16 @@ def curve(
     limit: tuple[float, str],
     position: int = 0,
 ) -> Markup:
-    """Draw shares against the x axis; empty when there is none.
+    """Draw shares against the x axis; empty without points.
 
     Args:
-        title: what they are of.
-        words: what a screen reader says after it.
+        title: of the chart.
+        description: for screen readers.
         points: from left to right.
-        x: below them.
-        y_title: what the share is of.
+        x: scale below the plot.
+        y_title: name of the share.
         limit: a share with its name.
-        position: chooses colour and marks.
+        position: of the engine, chooses colour and marks.
     """
     if not points:
         return Markup("")
@@ -61,4 +61,4 @@ def curve(
         polyline(places, "curve"),
         *(mark(px, py, position, 4, point.hint) for (px, py), point in zip(places, points, strict=True)),
     ]
-    return chart(title, words, WIDTH, HEIGHT, tag("g", *parts), class_=f"limited {engine_class(position)}")
+    return chart(title, description, WIDTH, HEIGHT, tag("g", *parts), class_=f"limited {engine_class(position)}")

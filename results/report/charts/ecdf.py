@@ -1,7 +1,7 @@
-"""Distributions as ECDFs: for each value, the share of observations at or below it.
+"""Empirical distribution functions (ECDF): for each value, the share of observations at or below it.
 
-A thin line per repeat shows the run-to-run spread, the bold one pools them. Lines are thinned to at most
-:data:`MAX_POINTS` points at equal steps of the share, with the extremes kept, so none is wrong by more than one step.
+One thin line per repeat shows the spread between runs; the bold line pools them. Lines are thinned to at most
+:data:`MAX_POINTS` points at equal steps of the share, with both extremes, so the error is at most one step.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _SHARES = ((0.0, "0"), (0.25, "25 %"), (0.5, "50 %"), (0.75, "75 %"), (0.9, "90 
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One engine's observations in seconds, one list per valid repeat; ``position`` chooses the colour."""
+    """Observations of one engine in seconds, one list per valid repeat; ``position`` chooses the colour."""
 
     engine: str
     position: int
@@ -36,7 +36,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 def thinned(values: Sequence[float], points: int) -> list[tuple[float, float]]:
-    """(value, share at or below it) at no more than ``points`` steps; the smallest and the largest are always kept."""
+    """At most ``points`` pairs (value, share at or below it), smallest and largest value included."""
     ordered = np.sort(np.asarray(values, dtype=np.float64))
     n = len(ordered)
     if n == 0:
@@ -46,13 +46,13 @@ def thinned(values: Sequence[float], points: int) -> list[tuple[float, float]]:
 
 
 def ecdf(title: str, samples: Sequence[Sample]) -> Markup:
-    """Draw one metric at one level; empty when there is nothing to draw."""
+    """Draw one metric at one level; empty without observations."""
     drawn = [sample for sample in samples if any(sample.repeats)]
     if not drawn:
         return Markup("")
-    everything = [value for sample in drawn for value in _pooled(sample)]
-    # The farthest 0.1 % may lie anywhere; it is drawn, held at the edge, but does not set the scale.
-    x = fitted_axis(np.quantile(everything, (0.0, 0.5, 0.999)).tolist(), _LEFT, _RIGHT)
+    values = [value for sample in drawn for value in _pooled(sample)]
+    # The largest 0.1 % do not set the scale; they are clipped to the edge.
+    x = fitted_axis(np.quantile(values, (0.0, 0.5, 0.999)).tolist(), _LEFT, _RIGHT)
     y = Axis(0.0, 1.0, _BOTTOM, _TOP)
     parts = [
         x_axis(x, Unit.SECONDS, _TOP, _BOTTOM, "logarithmic" if x.log else "linear, from zero"),
@@ -63,8 +63,8 @@ def ecdf(title: str, samples: Sequence[Sample]) -> Markup:
     curves = [[(x.at(v), y.at(share)) for v, share in thinned(_pooled(sample), 60)] for sample in drawn]
     labels = Labels(Box(_LEFT, _TOP - 2, WIDTH, _BOTTOM - 2), curves)
     parts += [_name(sample, labels, x, y) for sample in drawn]
-    words = "; ".join(f"{sample.engine} median {_median_text(sample)}" for sample in drawn)
-    return chart(title, words, WIDTH, HEIGHT, *parts, class_="ecdf", **_for_the_script(x))
+    description = "; ".join(f"{sample.engine} median {_median_text(sample)}" for sample in drawn)
+    return chart(title, description, WIDTH, HEIGHT, *parts, class_="ecdf", **_script_data(x))
 
 
 def _pooled(sample: Sample) -> list[float]:
@@ -79,7 +79,7 @@ def _curves(sample: Sample, x: Axis, y: Axis) -> Markup:
 
 
 def _path(values: Sequence[float], points: int, x: Axis, y: Axis, **attributes: str) -> Markup:
-    """A staircase when every observation is drawn, a line through the steps when thinned."""
+    """A step function if every observation is drawn, a polyline if thinned."""
     steps = thinned(values, points)
     places = [(x.at(value), y.at(share)) for value, share in steps]
     drawn = stairs([(places[0][0], _BOTTOM), *places]) if len(values) <= points else joined(places)
@@ -87,17 +87,17 @@ def _path(values: Sequence[float], points: int, x: Axis, y: Axis, **attributes: 
 
 
 def _name(sample: Sample, labels: Labels, x: Axis, y: Axis) -> Markup:
-    """The engine's name beside its own curve, at the first height where it crosses no other."""
+    """The engine's name beside its curve, at the first height where it crosses no other curve."""
     text = f"{sample.engine} · p50 {_median_text(sample)}"
     spots: list[Spot] = []
     for share, quantile in zip(_NAME_AT, np.quantile(_pooled(sample), _NAME_AT), strict=True):
         at, height = x.at(float(quantile)), y.at(share) + 4
         spots += [Spot(at + 9, height), Spot(at - 9, height, "end")]
-    for words in (text, sample.engine):
-        spot = labels.place(words, _NAME_SIZE, spots)
+    for candidate in (text, sample.engine):
+        spot = labels.place(candidate, _NAME_SIZE, spots)
         if spot is not None:
-            return label(spot.x, spot.y, words, _name_class(sample), spot.anchor)
-    # Crowded: over the curves, where its halo keeps it readable.
+            return label(spot.x, spot.y, candidate, _name_class(sample), spot.anchor)
+    # Crowded: place it over the curves; its halo keeps it readable.
     spot = labels.place(sample.engine, _NAME_SIZE, spots, over_lines=True) or spots[0]
     return label(spot.x, spot.y, sample.engine, _name_class(sample), spot.anchor)
 
@@ -110,8 +110,8 @@ def _median_text(sample: Sample) -> str:
     return value_text(Unit.SECONDS, float(np.median(_pooled(sample))))
 
 
-def _for_the_script(x: Axis) -> dict[str, str | None]:
-    """What the hover read-out needs to turn a pixel back into a value."""
+def _script_data(x: Axis) -> dict[str, str | None]:
+    """Attributes from which the script converts pixels to values."""
     return {
         "data_low": repr(x.low),
         "data_high": repr(x.high),

@@ -1,6 +1,6 @@
-"""Throughput against interactivity: what one more user costs all the others.
+"""Throughput against interactivity.
 
-x is what one user feels (1 / TPOT p50, tokens per second), y what the machine delivers; up and right is better.
+x is the rate that one user sees (1 / TPOT p50, tokens/s), y the output tokens/s of all users; up and right is better.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Series(msgspec.Struct, frozen=True):
-    """One engine's levels by rising concurrency; ``position`` chooses its colour and mark."""
+    """Levels of one engine by ascending concurrency; ``position`` chooses colour and mark."""
 
     engine: str
     position: int
@@ -39,54 +39,54 @@ class Series(msgspec.Struct, frozen=True):
 
 
 def frontier(title: str, series: Sequence[Series]) -> Markup:
-    """Draw the frontier of one workload; empty when no engine has a closed-loop level."""
-    drawn = [one for one in series if one.points]
+    """Draw the frontier of each workload; empty if no engine has a closed-loop level."""
+    drawn = [each for each in series if each.points]
     if not drawn:
         return Markup("")
-    x = fitted_axis(_values(point.x for one in drawn for point in one.points), _LEFT, _RIGHT)
-    y = fitted_axis(_values(point.y for one in drawn for point in one.points), _BOTTOM, _TOP)
+    x = fitted_axis(_values(point.x for each in drawn for point in each.points), _LEFT, _RIGHT)
+    y = fitted_axis(_values(point.y for each in drawn for point in each.points), _BOTTOM, _TOP)
     parts = [
         x_axis(x, Unit.COUNT, _TOP, _BOTTOM, "interactivity: tokens/s for each user (1 / TPOT p50) →"),
         y_axis(y, rates(y), _LEFT, _RIGHT, "↑ throughput: output tokens/s, all users"),
     ]
-    paths = {one.engine: [(x.at(p.x.centre), y.at(p.y.centre)) for p in one.points] for one in drawn}
+    paths = {each.engine: [(x.at(p.x.centre), y.at(p.y.centre)) for p in each.points] for each in drawn}
     labels = Labels(Box(_LEFT, _TOP - 22, WIDTH, _BOTTOM), paths.values())
-    names = {one.engine: _name(one, paths[one.engine], labels) for one in drawn}
-    parts += [_draw(one, paths[one.engine], x, y) for one in drawn]
-    # Texts last, so that no line crosses them: all names find their place before any level does.
+    names = {each.engine: _name(each, paths[each.engine], labels) for each in drawn}
+    parts += [_draw(each, paths[each.engine], x, y) for each in drawn]
+    # Text last, so that no line crosses it. Names are placed before levels.
     parts += names.values()
-    parts += [_levels(one, paths[one.engine], labels) for one in drawn]
-    return chart(title, _describe(drawn), WIDTH, HEIGHT, *parts, class_="frontier")
+    parts += [_levels(each, paths[each.engine], labels) for each in drawn]
+    return chart(title, _description(drawn), WIDTH, HEIGHT, *parts, class_="frontier")
 
 
 def _values(intervals: Iterable[Interval]) -> list[float]:
-    """What the axis must hold: all centres, and their bounds as far as twice beyond; wider bars end at the frame."""
+    """Values that the axis covers: all centres, and bounds up to a factor of 2 beyond them; wider bars are clipped."""
     known = list(intervals)
     low = min(interval.centre for interval in known) / 2
     high = max(interval.centre for interval in known) * 2
-    bounds = [bound for one in known for bound in (one.low, one.high) if bound is not None]
-    return [one.centre for one in known] + [min(high, max(low, bound)) for bound in bounds]
+    bounds = [bound for interval in known for bound in (interval.low, interval.high) if bound is not None]
+    return [interval.centre for interval in known] + [min(high, max(low, bound)) for bound in bounds]
 
 
-def _draw(one: Series, path: Path, x: Axis, y: Axis) -> Markup:
+def _draw(series: Series, path: Path, x: Axis, y: Axis) -> Markup:
     parts = [polyline(path, "curve")]
-    for point, (px, py) in zip(one.points, path, strict=True):
+    for point, (px, py) in zip(series.points, path, strict=True):
         parts += _error_bars(point, x, y)
-        parts.append(mark(px, py, one.position, 4.5, f"{one.engine} at {point.level}: {_words(point)}"))
-    return tag("g", *parts, class_=engine_class(one.position))
+        parts.append(mark(px, py, series.position, 4.5, f"{series.engine} at {point.level}: {_point_text(point)}"))
+    return tag("g", *parts, class_=engine_class(series.position))
 
 
-def _name(one: Series, path: Path, labels: Labels) -> Markup:
-    """The engine's name beside the line, at its heaviest load if there is room, else at the next lighter one."""
+def _name(series: Series, path: Path, labels: Labels) -> Markup:
+    """The engine's name beside the line, at the highest load with room."""
     spots = [spot for px, py in reversed(path) for spot in around(px, py, 11)]
-    spot = labels.place(one.engine, _NAME_SIZE, spots) or spots[0]
-    return label(spot.x, spot.y, one.engine, f"name {engine_class(one.position)}", spot.anchor)
+    spot = labels.place(series.engine, _NAME_SIZE, spots) or spots[0]
+    return label(spot.x, spot.y, series.engine, f"name {engine_class(series.position)}", spot.anchor)
 
 
-def _levels(one: Series, path: Path, labels: Labels) -> Markup:
-    """The load at each mark, where there is room; the mark's tooltip has it in any case."""
+def _levels(series: Series, path: Path, labels: Labels) -> Markup:
+    """The load at each mark with room; tooltips always have it."""
     parts: list[Markup] = []
-    for point, (px, py) in zip(one.points, path, strict=True):
+    for point, (px, py) in zip(series.points, path, strict=True):
         spot = labels.place(point.level, _LEVEL_SIZE, around(px, py))
         if spot is not None:
             parts.append(label(spot.x, spot.y, point.level, "level", spot.anchor))
@@ -103,12 +103,13 @@ def _error_bars(point: Point, x: Axis, y: Axis) -> list[Markup]:
     return bars
 
 
-def _words(point: Point) -> str:
+def _point_text(point: Point) -> str:
     x, y = scale_for(Unit.COUNT, point.x.centre), scale_for(Unit.COUNT, point.y.centre)
-    felt = f"{x.number(point.x.centre)} {bounds_text(point.x, x)}".rstrip()
-    made = f"{y.number(point.y.centre)} {bounds_text(point.y, y)}".rstrip()
-    return f"{felt} tokens/s for each user, {made} tokens/s in all"
+    interactivity = f"{x.number(point.x.centre)} {bounds_text(point.x, x)}".rstrip()
+    throughput = f"{y.number(point.y.centre)} {bounds_text(point.y, y)}".rstrip()
+    return f"{interactivity} tokens/s for each user, {throughput} tokens/s in all"
 
 
-def _describe(series: Sequence[Series]) -> str:
-    return " ".join(f"{one.engine}: {'; '.join(f'{p.level} {_words(p)}' for p in one.points)}." for one in series)
+def _description(series: Sequence[Series]) -> str:
+    texts = {each.engine: "; ".join(f"{p.level} {_point_text(p)}" for p in each.points) for each in series}
+    return " ".join(f"{engine}: {text}." for engine, text in texts.items())

@@ -1,7 +1,7 @@
-"""Latency over time as a heatmap: how many observations fell into each slice of time and of (logarithmic) latency.
+"""Heatmaps of latency over time: counts of observations per interval of time and of log latency.
 
-Drifts, stalls and a second mode show here, which a distribution folds away. Cells are drawn as runs of neighbours, one
-path for each shade, on a grid of whole numbers that one transform brings to its place, so that a chart stays small.
+They show drift, stalls and multiple modes, which a distribution hides. For a small file, cells are run-length encoded
+into one path per shade, on an integer grid that one transform scales.
 """
 
 from collections.abc import Sequence
@@ -23,15 +23,15 @@ _RAMP, _MEDIAN_NEEDS = 13, 5
 
 
 class Heat(msgspec.Struct, frozen=True):
-    """One engine's observations.
+    """Observations of one engine.
 
     Attributes:
         engine: label.
         position: chooses the colour.
-        metric: what is observed: ``TTFT``.
-        noun: what one observation is, for the legend: ``tokens``.
-        times_s: when each arrived, from the instant at which the load was put on.
-        values_s: the latency of each.
+        metric: name of the latency: ``TTFT``.
+        noun: unit of count for the legend: ``tokens``.
+        times_s: arrival times from the start of the load.
+        values_s: latencies, same length.
     """
 
     engine: str
@@ -43,35 +43,35 @@ class Heat(msgspec.Struct, frozen=True):
 
 
 def shared_axis(heats: Sequence[Heat]) -> Axis:
-    """The upright scale of charts that are to be compared; the farthest 0.1 % are held at its edges."""
+    """Common y axis of charts to compare; the extreme 0.1 % at both ends are clipped."""
     known = np.concatenate([np.asarray(heat.values_s, dtype=np.float64) for heat in heats])
     low, high = np.quantile(known[known > 0], (0.001, 0.999)).tolist()
     return Axis(low / 1.1, high * 1.1, _BOTTOM, _TOP, log=True)
 
 
 def counted(heat: Heat, x: Axis, y: Axis) -> np.ndarray:
-    """Observations in each cell, as slices × bins; every observation is in exactly one."""
-    bend = np.log(np.clip(heat.values_s, y.low, y.high) / y.low) / np.log(y.high / y.low)
+    """Observations per cell, shape (SLICES, BINS); each observation is in exactly one."""
+    position = np.log(np.clip(heat.values_s, y.low, y.high) / y.low) / np.log(y.high / y.low)
     columns = np.clip(np.asarray(heat.times_s) / x.high * SLICES, 0, SLICES - 1).astype(int)
-    rows = np.clip(bend * BINS, 0, BINS - 1).astype(int)
+    rows = np.clip(position * BINS, 0, BINS - 1).astype(int)
     cells = np.zeros((SLICES, BINS), dtype=int)
     np.add.at(cells, (columns, rows), 1)
     return cells
 
 
 def shades_of(cells: np.ndarray, most: int) -> np.ndarray:
-    """0 for an empty cell, 1 for a single observation, :data:`SHADES` for the most; between by the logarithm."""
+    """Shade of each cell: 0 if empty, then 1 to :data:`SHADES` by the log of the count."""
     if most < 2:
         return cells * SHADES
-    bend = np.log(np.maximum(cells, 1)) / np.log(most)
-    return np.where(cells > 0, 1 + np.round((SHADES - 1) * bend), 0).astype(int)
+    fraction = np.log(np.maximum(cells, 1)) / np.log(most)
+    return np.where(cells > 0, 1 + np.round((SHADES - 1) * fraction), 0).astype(int)
 
 
 def heatmap(title: str, heat: Heat, y: Axis) -> Markup:
-    """Draw one engine; empty when it has no observation.
+    """Draw one engine; empty without observations.
 
     Args:
-        title: what it is of.
+        title: of the chart.
         heat: the observations.
         y: from :func:`shared_axis`.
     """
@@ -84,15 +84,15 @@ def heatmap(title: str, heat: Heat, y: Axis) -> Markup:
         x_axis(x, Unit.SECONDS, _TOP, _BOTTOM, "since the load was put on"),
         *_ticks(y),
         _shaded(cells, most),
-        *(polyline(one, "median") for one in _medians(heat, x, y)),
+        *(polyline(points, "median") for points in _medians(heat, x, y)),
         tag("text", tag("tspan", heat.engine, class_="name"), f" {heat.metric}", x=0, y=12, class_="heading"),
         _legend(most, heat.noun),
     ]
-    return chart(title, _words(heat), WIDTH, HEIGHT, *parts, class_=f"heat {engine_class(heat.position)}")
+    return chart(title, _description(heat), WIDTH, HEIGHT, *parts, class_=f"heat {engine_class(heat.position)}")
 
 
 def _shaded(cells: np.ndarray, most: int) -> Markup:
-    """All cells, one path for each shade."""
+    """All cells, one path per shade."""
     shades = shades_of(cells, most)
     paths: dict[int, list[str]] = {}
     for row, line_of_cells in enumerate(shades.T):
@@ -105,14 +105,14 @@ def _shaded(cells: np.ndarray, most: int) -> Markup:
 
 
 def _runs(shades: np.ndarray) -> list[tuple[int, int, int]]:
-    """Shade, start and length of every run of equal cells that are not empty."""
+    """Run-length encoding of non-empty cells: (shade, start, length)."""
     edges = np.flatnonzero(np.diff(shades)) + 1
     starts, ends = [0, *edges.tolist()], [*edges.tolist(), len(shades)]
     return [(int(shades[a]), a, b - a) for a, b in zip(starts, ends, strict=True) if shades[a]]
 
 
 def _medians(heat: Heat, x: Axis, y: Axis) -> list[list[tuple[float, float]]]:
-    """The median of every two slices together that have enough observations, broken where some have not."""
+    """Median per pair of slices, as polylines that break where there are too few observations."""
     values, half = np.asarray(heat.values_s), SLICES // 2
     slices = np.clip(np.asarray(heat.times_s) / x.high * half, 0, half - 1).astype(int)
     lines: list[list[tuple[float, float]]] = [[]]
@@ -122,7 +122,7 @@ def _medians(heat: Heat, x: Axis, y: Axis) -> list[list[tuple[float, float]]]:
             lines[-1].append((x.at((i + 0.5) / half * x.high), y.at(float(np.median(inside)))))
         elif lines[-1]:
             lines.append([])
-    return [one for one in lines if len(one) > 1]
+    return [points for points in lines if len(points) > 1]
 
 
 def _ticks(y: Axis) -> list[Markup]:
@@ -134,7 +134,7 @@ def _ticks(y: Axis) -> list[Markup]:
 
 
 def _legend(most: int, noun: str) -> Markup:
-    """The shades from one observation to the most that any cell has."""
+    """Shades from one observation to the highest count of any cell."""
     text = f"{most:,} {noun if most > 1 else noun.removesuffix('s')}"
     right = _RIGHT - len(text) * 6.2
     shades = range(1, SHADES + 1) if most > 1 else [SHADES]
@@ -147,7 +147,7 @@ def _legend(most: int, noun: str) -> Markup:
     return tag("g", least, *squares, label(right, 12, text, "tick"), class_="ramp")
 
 
-def _words(heat: Heat) -> str:
+def _description(heat: Heat) -> str:
     times, values = np.asarray(heat.times_s), np.asarray(heat.values_s)
     quarter = times.max() / 4
     first, last = values[times <= quarter], values[times >= 3 * quarter]

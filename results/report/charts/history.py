@@ -1,4 +1,4 @@
-"""One metric over many runs: a dot for each, a line for each level and each drift."""
+"""One metric over many runs: a dot per run, a line per level or drift."""
 
 from collections.abc import Sequence
 
@@ -16,15 +16,15 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 552, 8, 146
 
 
 class Level(msgspec.Struct, frozen=True):
-    """Runs between two edges: a level, or a drift.
+    """One segment of the series: a level or a drift.
 
     Attributes:
-        first: position of its first run.
-        last: of its last one.
-        start: fitted value at the first.
-        end: at the last.
-        is_worse: against the level before, or along the drift; None for neither.
-        is_step: whether it begins with a step.
+        first: index of the first run.
+        last: index of the last run.
+        start: fitted value at the first run.
+        end: fitted value at the last run.
+        is_worse: than the previous level, or along the drift; None without step and drift.
+        is_step: whether the segment begins with a step.
     """
 
     first: int
@@ -41,14 +41,14 @@ def history_chart(
     """Draw a series.
 
     Args:
-        title: what it is of.
+        title: of the chart.
         metric: of the values.
-        values: one a run, oldest first.
-        levels: in order; together they cover all runs.
-        ends: what stands under the first and the last run.
+        values: one per run, oldest first.
+        levels: in order, covering all runs.
+        ends: labels under the first and the last run.
     """
     x = Axis(0, max(1, len(values) - 1), _LEFT + 4, _RIGHT - 4)
-    y = _around(values)
+    y = _fitted(values)
     parts = [
         y_axis(y, [(tick, tick_text(metric.unit, tick, y)) for tick in y.ticks(4)], _LEFT, _RIGHT, ""),
         label(_LEFT, _BOTTOM + 18, ends[0], "tick", "start"),
@@ -56,27 +56,27 @@ def history_chart(
         tag("path", d="".join(f"M{x.at(i):.1f} {y.at(value):.1f}h0" for i, value in enumerate(values)), class_="dots"),
         *(_drawn(level, x, y) for level in levels),
     ]
-    return chart(title, _words(metric, values, levels), WIDTH, HEIGHT, *parts, class_="history")
+    return chart(title, _description(metric, values, levels), WIDTH, HEIGHT, *parts, class_="history")
 
 
-def _around(values: Sequence[float]) -> Axis:
-    """Not from zero: what is looked for is a few per cent."""
+def _fitted(values: Sequence[float]) -> Axis:
+    """Y axis that does not start at zero: changes are a few per cent."""
     low, high = min(values), max(values)
-    room = 0.12 * (high - low) or 0.05 * abs(high) or 1.0
-    return Axis(low - room, high + room, _BOTTOM, _TOP)
+    margin = 0.12 * (high - low) or 0.05 * abs(high) or 1.0
+    return Axis(low - margin, high + margin, _BOTTOM, _TOP)
 
 
 def _drawn(level: Level, x: Axis, y: Axis) -> Markup:
-    word = "" if level.is_worse is None else (" worse" if level.is_worse else " better")
+    class_ = "" if level.is_worse is None else (" worse" if level.is_worse else " better")
     ends = (x.at(level.first) - 3, y.at(level.start), x.at(level.last) + 3, y.at(level.end))
-    parts = [line(*ends, f"level-line{word}")]
+    parts = [line(*ends, f"level-line{class_}")]
     if level.is_step:
         edge = x.at(level.first - 0.5)
-        parts.append(line(edge, _TOP, edge, _BOTTOM, f"step{word}"))
+        parts.append(line(edge, _TOP, edge, _BOTTOM, f"step{class_}"))
     return tag("g", *parts)
 
 
-def _words(metric: Metric, values: Sequence[float], levels: Sequence[Level]) -> str:
+def _description(metric: Metric, values: Sequence[float], levels: Sequence[Level]) -> str:
     changes = [
         f"{'worse' if level.is_worse else 'better'} from run {level.first + 1}: {value_text(metric.unit, level.start)}"
         + (f", drifting to {value_text(metric.unit, level.end)}" if level.end != level.start else "")

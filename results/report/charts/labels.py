@@ -1,6 +1,6 @@
-"""Direct labels without collisions: a label takes the first of its candidate places that is free.
+"""Placement of direct labels without collisions: each label takes its first free candidate position.
 
-Greedy on purpose: few labels, no optimiser. Curves and marks enter as obstacles, placed labels become obstacles.
+Greedy, which suffices for few labels. Curves and marks are obstacles, and so are placed labels.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,13 +20,13 @@ class Box(msgspec.Struct, frozen=True):
     bottom: float
 
     def meets(self, other: "Box") -> bool:
-        """Whether the two overlap."""
+        """Whether the boxes overlap."""
         return (
             self.left < other.right and other.left < self.right and self.top < other.bottom and other.top < self.bottom
         )
 
     def within(self, other: "Box") -> bool:
-        """Whether this one lies inside."""
+        """Whether this box lies inside ``other``."""
         return (
             self.left >= other.left
             and self.right <= other.right
@@ -36,21 +36,26 @@ class Box(msgspec.Struct, frozen=True):
 
 
 class Spot(msgspec.Struct, frozen=True):
-    """Where a text may stand: its anchor point on the base line."""
+    """Candidate position of a label: its anchor point on the baseline."""
 
     x: float
     y: float
     anchor: str = "start"
 
     def box(self, text: str, size: float) -> Box:
-        """The room that ``text`` takes there, from the mean width of a digit."""
+        """Bounding box of ``text`` at this position, from the mean width of a digit."""
         width = len(text) * size * 0.6
         left = {"start": self.x, "middle": self.x - width / 2, "end": self.x - width}[self.anchor]
         return Box(left, self.y - size * 0.85, left + width, self.y + size * 0.25)
 
 
 class Labels:
-    """The room of one chart."""
+    """Places the labels of one chart.
+
+    Args:
+        bounds: labels stay inside.
+        lines: curves to avoid, as points in pixels.
+    """
 
     def __init__(self, bounds: Box, lines: Iterable[Sequence[tuple[float, float]]]) -> None:
         self._bounds = bounds
@@ -58,13 +63,13 @@ class Labels:
         self._lines = [Box(x - 2, y - 2, x + 2, y + 2) for line in lines for x, y in _walk(line)]
 
     def place(self, text: str, size: float, spots: Sequence[Spot], *, over_lines: bool = False) -> Spot | None:
-        """The first free spot, which is then taken; None when there is none.
+        """Occupy and return the first free spot; None if all are taken.
 
         Args:
-            text: what will stand there.
-            size: of its letters, in pixels.
-            spots: in the order of preference.
-            over_lines: whether it may cross lines, though never another label.
+            text: of the label.
+            size: font size in pixels.
+            spots: in order of preference.
+            over_lines: whether the label may cross lines; it never overlaps another label.
         """
         obstacles = self._taken if over_lines else [*self._taken, *self._lines]
         for spot in spots:
@@ -76,7 +81,7 @@ class Labels:
 
 
 def around(x: float, y: float, gap: float = 9.0) -> list[Spot]:
-    """The places around a mark: beside it first, then above and below."""
+    """Candidate positions around a mark: beside it first, then above and below."""
     return [
         Spot(x + gap, y - gap + 2),
         Spot(x + gap, y + 4),
@@ -90,10 +95,10 @@ def around(x: float, y: float, gap: float = 9.0) -> list[Spot]:
 
 
 def _walk(line: Sequence[tuple[float, float]]) -> Iterable[tuple[float, float]]:
-    """Points along a line, close enough that no label fits between two."""
+    """Points along a line, close enough that no label fits between two of them."""
     yield from line
     for (x1, y1), (x2, y2) in pairwise(line):
         steps = int(max(abs(x2 - x1), abs(y2 - y1)) / _STEP)
         for i in range(1, steps + 1):
-            share = i / (steps + 1)
-            yield x1 + share * (x2 - x1), y1 + share * (y2 - y1)
+            fraction = i / (steps + 1)
+            yield x1 + fraction * (x2 - x1), y1 + fraction * (y2 - y1)

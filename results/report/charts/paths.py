@@ -1,6 +1,6 @@
-"""Path data in tenths of a pixel, step by step from each point to the next: a long line takes half the room.
+"""SVG path data with relative coordinates in tenths of a pixel: half the size of absolute coordinates.
 
-Each point is rounded before the difference is taken, so that no error adds up along a line.
+Points are rounded before they are differenced, so that rounding errors do not accumulate.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ Points = Iterable[tuple[float, float]]
 
 
 def joined(points: Points) -> str:
-    """A straight line from each point to the next; empty without points."""
+    """Polyline; empty without points."""
     places = _tenths(points)
     if not places:
         return ""
@@ -18,14 +18,14 @@ def joined(points: Points) -> str:
     for (x0, y0), (x1, y1) in pairwise(places):
         dx, dy = x1 - x0, y1 - y0
         if steps and dy == 0 and steps[-1][1] == 0 and dx * steps[-1][0] >= 0:
-            steps[-1] = steps[-1][0] + dx, 0  # a level that stays needs no point of its own
+            steps[-1] = steps[-1][0] + dx, 0  # extend a horizontal segment
         elif dx or dy:
             steps.append((dx, dy))
     return _start(places[0]) + ("l" + _listed(n for step in steps for n in step) if steps else "")
 
 
 def stairs(points: Points) -> str:
-    """Level from each point to below or above the next, then upright to it; empty without points."""
+    """Step function: horizontal, then vertical to the next point; empty without points."""
     places = _tenths(points)
     if not places:
         return ""
@@ -38,7 +38,7 @@ def stairs(points: Points) -> str:
 
 
 def dashes(points: Points) -> str:
-    """A dash of one pixel to the right at each point; with a wide stroke, upright lines. Empty without points."""
+    """A horizontal dash of one pixel at each point, which a wide stroke makes a vertical bar; empty without points."""
     places = _tenths(points)
     if not places:
         return ""
@@ -55,7 +55,7 @@ def _start(place: tuple[int, int]) -> str:
 
 
 def _listed(numbers: Iterable[int]) -> str:
-    """Numbers in a row; a minus sign is separator enough."""
+    """Numbers separated by spaces; a minus sign needs no separator."""
     return " ".join(_short(number) for number in numbers).replace(" -", "-")
 
 

@@ -1,4 +1,4 @@
-"""From values to pixels: linear and logarithmic axes with ticks at round numbers."""
+"""Linear and logarithmic axes, from values to pixels, with ticks at round numbers."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 LOG_FROM = 20.0
-"""A span of positive values wider than this ratio asks for a logarithmic axis."""
+"""Positive values that span more than this ratio get a logarithmic axis."""
 
 
 class Axis(msgspec.Struct, frozen=True):
-    """Values ``low``…``high`` on pixels ``start``…``end`` (``end`` may be the smaller: y grows downwards)."""
+    """Maps values ``low``…``high`` to pixels ``start``…``end``; for y, ``end`` < ``start``."""
 
     low: float
     high: float
@@ -19,27 +19,28 @@ class Axis(msgspec.Struct, frozen=True):
     log: bool = False
 
     def at(self, value: float) -> float:
-        """The pixel of a value; beyond the axis it is held at the edge."""
-        share = (self._bend(value) - self._bend(self.low)) / (self._bend(self.high) - self._bend(self.low))
-        return self.start + min(1.0, max(0.0, share)) * (self.end - self.start)
+        """Pixel of a value, clipped to the axis."""
+        low, high = self._transform(self.low), self._transform(self.high)
+        fraction = (self._transform(value) - low) / (high - low)
+        return self.start + min(1.0, max(0.0, fraction)) * (self.end - self.start)
 
     def ticks(self, about: int = 5) -> list[float]:
         """Round values inside the axis."""
         return _log_ticks(self.low, self.high, about) if self.log else _linear_ticks(self.low, self.high, about)
 
-    def _bend(self, value: float) -> float:
+    def _transform(self, value: float) -> float:
         return math.log10(max(value, self.low)) if self.log else value
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """An x axis whose maker knows its ticks and not its pixels.
+    """An x axis with ticks, not yet mapped to pixels.
 
     Attributes:
         low: left end.
         high: right end.
-        ticks: values, and what stands below each.
-        title: what the axis shows.
-        log: whether it is logarithmic.
+        ticks: values and their labels.
+        title: of the axis.
+        log: whether the axis is logarithmic.
     """
 
     low: float
@@ -54,13 +55,13 @@ class Scale(msgspec.Struct, frozen=True):
 
 
 def zero_axis(values: Iterable[float], start: float, end: float) -> Axis:
-    """From zero to a little above the largest: lengths on it may be compared."""
+    """Axis from zero to 8 % above the largest value, so that lengths can be compared."""
     top = max(values, default=0.0)
     return Axis(0.0, top * 1.08 if top > 0 else 1.0, start, end)
 
 
 def fitted_axis(values: Iterable[float], start: float, end: float) -> Axis:
-    """Linear from zero, or logarithmic where the values are positive and span more than :data:`LOG_FROM`."""
+    """Linear axis from zero, or logarithmic if all values are positive and span more than :data:`LOG_FROM`."""
     known = sorted(value for value in values if math.isfinite(value))
     if not known or known[0] <= 0 or known[-1] / known[0] < LOG_FROM:
         return zero_axis(known, start, end)

@@ -1,6 +1,6 @@
-"""One quantity against what it may depend on: a faint dot for each observation, and the medians as a line.
+"""Scatter plots of a latency against a quantity: a faint dot per observation, and binned medians as a line.
 
-Where there are too many observations for dots, each median stands with the middle half of what it is the median of.
+If there are too many observations for dots, each median is drawn with its interquartile range instead.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from results.text.format import short_text, value_text
 
 WIDTH, HEIGHT = 540, 290
 MAX_DOTS = 300
-"""Dots of one engine; of more observations every n-th is drawn."""
+"""Maximum number of dots per engine; of more observations, every n-th is drawn."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 530, 34, 244
 _NAME_SIZE, _DODGE = 13.0, 5.0
 
@@ -27,7 +27,7 @@ Numbers = Sequence[float] | np.ndarray
 
 
 class Middle(msgspec.Struct, frozen=True):
-    """Where the middle half of some observations lies; ``x`` is the median of what they depend on."""
+    """Quartiles of the observations in one bin; ``x`` is the median of the x values."""
 
     x: float
     low: float
@@ -37,7 +37,7 @@ class Middle(msgspec.Struct, frozen=True):
 
 
 class Cloud(msgspec.Struct, frozen=True):
-    """One engine; ``dots`` are (x, seconds), empty where only the middles are drawn."""
+    """One engine; ``dots`` are (x, seconds), empty if only quartiles are drawn."""
 
     engine: str
     position: int
@@ -46,14 +46,14 @@ class Cloud(msgspec.Struct, frozen=True):
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """What a chart says of itself.
+    """Titles and x scale of a chart.
 
     Attributes:
-        title: what it is of.
-        x: what the observations may depend on.
-        y_title: what is observed, in seconds.
-        noun: what one observation is: ``requests``.
-        head: stands in bold above the plot.
+        title: of the chart, for screen readers.
+        x: scale of the independent quantity.
+        y_title: name of the latency.
+        noun: unit of count of the observations: ``requests``.
+        head: heading in bold above the plot.
     """
 
     title: str
@@ -64,37 +64,37 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 def middles(x: Numbers, y: Numbers, edges: Sequence[float], needs: int) -> list[Middle]:
-    """The middle half of ``y`` between every two ``edges`` of ``x`` that have at least ``needs`` observations.
+    """Quartiles of ``y`` in each bin of ``x`` with at least ``needs`` observations.
 
     Args:
-        x: what it may depend on.
-        y: the observations.
-        edges: rising; an interval holds its left one.
-        needs: observations.
+        x: independent values.
+        y: observations, same length.
+        edges: ascending bin edges; bins include their left edge.
+        needs: minimum number of observations.
     """
     xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    places = np.searchsorted(edges, xs, side="right")
-    found: list[Middle] = []
+    bins = np.searchsorted(edges, xs, side="right")
+    quartiles: list[Middle] = []
     for i in range(1, len(edges)):
-        inside = ys[places == i]
+        inside = ys[bins == i]
         if len(inside) >= needs:
             low, median, high = np.quantile(inside, (0.25, 0.5, 0.75)).tolist()
-            found.append(Middle(float(np.median(xs[places == i])), low, median, high, len(inside)))
-    return found
+            quartiles.append(Middle(float(np.median(xs[bins == i])), low, median, high, len(inside)))
+    return quartiles
 
 
 def spread(values: Sequence[float], title: str) -> Scale:
-    """An x axis from the smallest to the largest with a little air; logarithmic where they span too much."""
+    """X scale from the smallest to the largest value with a margin; logarithmic if they span more than LOG_FROM."""
     low, high = min(values), max(values)
     log = low > 0 and high / low > LOG_FROM
-    air = (high - low) * 0.04 or max(1.0, high * 0.05)
-    ends = (low / 1.1, high * 1.1) if log else (low - air, high + air)
+    margin = (high - low) * 0.04 or max(1.0, high * 0.05)
+    ends = (low / 1.1, high * 1.1) if log else (low - margin, high + margin)
     ticks = [tick for tick in Axis(*ends, 0, 1, log).ticks() if tick >= 0]
     return Scale(*ends, [(tick, short_text(tick)) for tick in ticks], title, log)
 
 
 def scatter(frame: Frame, clouds: Sequence[Cloud]) -> Markup:
-    """Draw all engines; empty when none has a median."""
+    """Draw all engines; empty without medians."""
     drawn = [cloud for cloud in clouds if cloud.middles]
     if not drawn:
         return Markup("")
@@ -110,14 +110,14 @@ def scatter(frame: Frame, clouds: Sequence[Cloud]) -> Markup:
         *(_line(cloud, path, y, frame) for cloud, path in zip(drawn, paths, strict=True)),
         *(_name(cloud, path, labels) for cloud, path in zip(drawn, paths, strict=True)),
     ]
-    return chart(frame.title, _words(drawn, frame.noun), WIDTH, HEIGHT, *parts, class_="scatter")
+    return chart(frame.title, _description(drawn, frame.noun), WIDTH, HEIGHT, *parts, class_="scatter")
 
 
 def _values(clouds: Sequence[Cloud]) -> list[float]:
-    """What the upright axis must hold: nearly all dots, every middle."""
+    """Values that the y axis covers: 99.6 % of the dots and all quartiles."""
     dots = [y for cloud in clouds for _, y in cloud.dots]
     ends = np.quantile(dots, (0.002, 0.998)).tolist() if dots else []
-    return ends + [value for cloud in clouds for one in cloud.middles for value in (one.low, one.high)]
+    return ends + [value for cloud in clouds for middle in cloud.middles for value in (middle.low, middle.high)]
 
 
 def _dots(cloud: Cloud, x: Axis, y: Axis) -> Markup:
@@ -127,19 +127,19 @@ def _dots(cloud: Cloud, x: Axis, y: Axis) -> Markup:
 
 
 def _path(cloud: Cloud, i: int, engines: int, x: Axis, y: Axis) -> list[tuple[float, float]]:
-    """The medians' places; without dots, engines stand a little apart so that their bars do not hide each other."""
-    aside = 0.0 if cloud.dots else (i - (engines - 1) / 2) * _DODGE
-    return [(x.at(one.x) + aside, y.at(one.median)) for one in cloud.middles]
+    """Positions of the medians; without dots, engines are shifted sideways so that their bars do not overlap."""
+    shift = 0.0 if cloud.dots else (i - (engines - 1) / 2) * _DODGE
+    return [(x.at(middle.x) + shift, y.at(middle.median)) for middle in cloud.middles]
 
 
 def _line(cloud: Cloud, path: Sequence[tuple[float, float]], y: Axis, frame: Frame) -> Markup:
     parts = [polyline(path, "curve")]
-    for one, (px, py) in zip(cloud.middles, path, strict=True):
-        low, median, high = (value_text(Unit.SECONDS, value) for value in (one.low, one.median, one.high))
-        rest = f"half of {one.count:,} {frame.noun} in {low} … {high}"
-        hint = f"{cloud.engine} at {short_text(one.x)} {frame.x.title}: median {median}, {rest}"
+    for middle, (px, py) in zip(cloud.middles, path, strict=True):
+        low, median, high = (value_text(Unit.SECONDS, value) for value in (middle.low, middle.median, middle.high))
+        rest = f"half of {middle.count:,} {frame.noun} in {low} … {high}"
+        hint = f"{cloud.engine} at {short_text(middle.x)} {frame.x.title}: median {median}, {rest}"
         if not cloud.dots:
-            parts.append(line(px, y.at(one.low), px, y.at(one.high), "error"))
+            parts.append(line(px, y.at(middle.low), px, y.at(middle.high), "error"))
         parts.append(mark(px, py, cloud.position, 3.6, hint))
     return tag("g", *parts, class_=engine_class(cloud.position))
 
@@ -150,12 +150,12 @@ def _name(cloud: Cloud, path: Sequence[tuple[float, float]], labels: Labels) -> 
     return label(spot.x, spot.y, cloud.engine, f"name {engine_class(cloud.position)}", spot.anchor)
 
 
-def _words(clouds: Sequence[Cloud], noun: str) -> str:
-    def at(one: Middle) -> str:
-        return f"{value_text(Unit.SECONDS, one.median)} at {short_text(one.x)}"
+def _description(clouds: Sequence[Cloud], noun: str) -> str:
+    def at(middle: Middle) -> str:
+        return f"{value_text(Unit.SECONDS, middle.median)} at {short_text(middle.x)}"
 
     return " ".join(
         f"{cloud.engine}: median {at(cloud.middles[0])}, {at(cloud.middles[-1])}, "
-        f"of {sum(one.count for one in cloud.middles):,} {noun}."
+        f"of {sum(middle.count for middle in cloud.middles):,} {noun}."
         for cloud in clouds
     )

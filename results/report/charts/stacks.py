@@ -1,4 +1,4 @@
-"""Stacked bars: what a mean is made of, one bar for each engine at each level, on one scale from zero."""
+"""Stacked bars: components of a mean, one bar per engine and level, on one scale from zero."""
 
 from collections.abc import Sequence
 
@@ -15,11 +15,11 @@ WIDTH = 1000
 _LEFT, _RIGHT, _TOP = 170, 920, 12
 _ROW, _HEADING, _BAR = 24, 28, 15
 _LETTER = 6.6
-"""Pixels that a letter inside a bar takes."""
+"""Width in pixels of a letter inside a bar."""
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """One part of a bar; ``kind`` is its class in the style."""
+    """One component of a bar; ``kind`` is its CSS class."""
 
     kind: str
     title: str
@@ -35,24 +35,24 @@ class Stack(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> float:
-        """All parts together, in seconds."""
+        """Sum of the components, in seconds."""
         return sum(segment.seconds for segment in self.segments)
 
 
 class Group(msgspec.Struct, frozen=True):
-    """The bars of one level."""
+    """Bars of one level."""
 
     title: str
     stacks: list[Stack]
 
 
 def stacks(title: str, groups: Sequence[Group], axis_title: str) -> Markup:
-    """Draw groups of bars below each other; empty when there is none.
+    """Draw groups of bars one below the other; empty without bars.
 
     Args:
-        title: what is drawn.
-        groups: from top to bottom; those without bars are left out.
-        axis_title: what the length of a bar is.
+        title: of the chart.
+        groups: from top to bottom; groups without bars are omitted.
+        axis_title: quantity that the length of a bar shows.
     """
     drawn = [group for group in groups if group.stacks]
     if not drawn:
@@ -67,7 +67,7 @@ def stacks(title: str, groups: Sequence[Group], axis_title: str) -> Markup:
         for stack in group.stacks:
             parts.append(_bar(stack, x, y))
             y += _ROW
-    return chart(title, _describe(drawn), WIDTH, bottom + 38, *parts, class_="stacks")
+    return chart(title, _description(drawn), WIDTH, bottom + 38, *parts, class_="stacks")
 
 
 def _ticks(x: Axis, bottom: float, title: str) -> Markup:
@@ -100,7 +100,7 @@ def _segment(segment: Segment, total: float, left: float, right: float, y: float
     return drawn
 
 
-def _describe(groups: Sequence[Group]) -> str:
+def _description(groups: Sequence[Group]) -> str:
     return " ".join(
         f"{group.title}, {stack.engine}: "
         + ", ".join(f"{part.title} {value_text(Unit.SECONDS, part.seconds)}" for part in stack.segments)

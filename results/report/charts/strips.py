@@ -1,7 +1,6 @@
-"""Strips in table cells: every trial as a dot, and ratios of two sides on one axis.
+"""Strips in table cells: a dot per trial, and ratios of two sides as a forest plot (Lewis & Clarke 2001).
 
-All strips of a column share their scale, so the eye compares rows. Ratios are a forest plot, row by row (Lewis & Clarke
-2001).
+All strips of a column share their scale, so that rows can be compared.
 """
 
 import math
@@ -17,11 +16,11 @@ from results.text.format import ratio_text
 _DOTS_WIDTH, _DOTS_HEIGHT = 96, 12
 _RATIO_WIDTH, _RATIO_HEIGHT = 220, 20
 _WIDEST = 4.0
-"""Ratios beyond are drawn at the edge: one outlier must not press the others flat."""
+"""Ratios beyond are clipped, so that one outlier does not compress the others."""
 
 
 def strip_axis(values: Sequence[float]) -> Axis:
-    """The scale that the strips of one level share: from zero to the largest value or bound."""
+    """Common scale of the strips of one level: from zero to the largest value."""
     return Axis(0.0, max(values, default=0.0) or 1.0, 3, _DOTS_WIDTH - 3)
 
 
@@ -31,12 +30,12 @@ def dot_strip(
     """Draw one strip.
 
     Args:
-        title: what a screen reader and the tooltip say.
+        title: for the tooltip and screen readers.
         axis: from :func:`strip_axis`.
         valid: one value per valid trial, filled dots.
-        invalid: values of INVALID trials, hollow dots: shown, not counted.
-        interval: drawn as a bar behind the dots; one beyond the scale ends at its edge.
-        colour: the engine's class.
+        invalid: one value per INVALID trial, hollow dots: shown, not counted.
+        interval: drawn as a bar behind the dots, clipped to the scale.
+        colour: CSS class of the engine.
     """
     middle = _DOTS_HEIGHT / 2
     parts = [line(axis.start, middle, axis.end, middle, "rail")]
@@ -45,27 +44,28 @@ def dot_strip(
         parts.append(tag("rect", x=low, y=2, width=max(1.0, high - low), height=_DOTS_HEIGHT - 4, rx=1, class_="range"))
     parts += [tag("circle", cx=axis.at(value), cy=middle, r=2.2, class_="hollow") for value in invalid]
     parts += [tag("circle", cx=axis.at(value), cy=middle, r=2.2, class_="dot") for value in valid]
-    words = "One dot per trial, zero at the left."
-    return chart(title, words, _DOTS_WIDTH, _DOTS_HEIGHT, *parts, class_=f"strip {colour}")
+    description = "One dot per trial, zero at the left."
+    return chart(title, description, _DOTS_WIDTH, _DOTS_HEIGHT, *parts, class_=f"strip {colour}")
 
 
 def ratio_axis(ratios: Iterable[Interval | None], band: float) -> Axis:
-    """An axis with 1 in the middle that holds the ratios of all rows, and the band of what counts as the same."""
-    known = [bound for one in ratios if one for bound in (one.low, one.centre, one.high) if bound and bound > 0]
+    """Logarithmic axis centred on 1 that covers all ratios and the equivalence band."""
+    bounds = [bound for ratio in ratios if ratio for bound in (ratio.low, ratio.centre, ratio.high)]
+    known = [bound for bound in bounds if bound and bound > 0]
     widest = max((abs(math.log(bound)) for bound in known), default=0.0)
     reach = math.exp(min(math.log(_WIDEST), max(widest * 1.05, 2 * math.log1p(band))))
     return Axis(1 / reach, reach, 4, _RATIO_WIDTH - 4, log=True)
 
 
 def ratio_strip(title: str, axis: Axis, ratio: Interval | None, band: float, class_: str) -> Markup:
-    """One row: the band, a rule at 1, the interval and its centre.
+    """One row: equivalence band, line at 1, interval and its centre.
 
     Args:
-        title: what the ratio is of, for screen readers.
-        axis: that of all rows.
-        ratio: nothing is drawn but the band where there is none.
-        band: half-width of what counts as the same, as a share.
-        class_: gives the interval its colour.
+        title: for screen readers.
+        axis: common to all rows.
+        ratio: None draws the band only.
+        band: half-width of the equivalence band, as a fraction.
+        class_: CSS class that colours the interval.
     """
     middle = _RATIO_HEIGHT / 2
     left, right = axis.at(1 / (1 + band)), axis.at(1 + band)

@@ -1,4 +1,4 @@
-"""The few SVG pieces that the charts are made of. Text is escaped here, once; style comes from classes."""
+"""SVG elements for the charts. Text is escaped here, once; style comes from CSS classes."""
 
 from collections.abc import Iterable
 
@@ -9,23 +9,23 @@ from results.text.format import plain
 
 
 def tag(name: str, *children: str, **attributes: str | float | None) -> Markup:
-    """One element. Text children and attribute values are escaped; None leaves an attribute out.
+    """One element. Text children and attribute values are escaped; None omits an attribute.
 
-    Attribute names are written with ``_`` for ``-`` and a trailing ``_`` where Python reserves the word.
+    In attribute names, ``_`` stands for ``-``; a trailing ``_`` avoids Python keywords.
     """
-    written = "".join(
+    attributes_text = "".join(
         f' {_attribute(key)}="{num(value) if isinstance(value, int | float) else escape(plain(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
     inner = "".join(child if isinstance(child, Markup) else escape(plain(child)) for child in children)
-    return Markup(f"<{name}{written}>{inner}</{name}>")  # noqa: S704  (our own names; all else is escaped above)
+    return Markup(f"<{name}{attributes_text}>{inner}</{name}>")  # noqa: S704  (names are ours; all else is escaped above)
 
 
 def chart(
     title: str, description: str, width: float, height: float, *children: str, class_: str, **attributes: str | None
 ) -> Markup:
-    """The outer element, with the words that a screen reader says."""
+    """The ``svg`` element, with title and description for screen readers."""
     return tag(
         "svg",
         tag("title", title),
@@ -45,18 +45,18 @@ def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
 
 
 def label(x: float, y: float, text: str, class_: str, anchor: str | None = None) -> Markup:
-    """A text; ``anchor`` is start, middle or end."""
+    """Text; ``anchor`` is start, middle or end."""
     return tag("text", text, x=x, y=y, class_=class_, text_anchor=anchor)
 
 
 def polyline(points: Iterable[tuple[float, float]], class_: str, **attributes: str | float | None) -> Markup:
-    """A path through points."""
+    """A path through points; empty without points."""
     data = joined(points)
     return tag("path", d=data, class_=class_, **attributes) if data else Markup("")
 
 
 def mark(x: float, y: float, position: int, size: float, hint: str) -> Markup:
-    """Circle, square, triangle or diamond with a tooltip: engines differ in shape for who does not see the colour."""
+    """Circle, square, triangle or diamond with a tooltip: engines differ in shape as well as colour."""
     title = tag("title", hint)
     match position % _SHAPES:
         case 0:
@@ -73,12 +73,12 @@ def mark(x: float, y: float, position: int, size: float, hint: str) -> Markup:
 
 
 def num(value: float) -> str:
-    """A coordinate: a tenth of a pixel, without needless zeros."""
+    """A coordinate in tenths of a pixel, without trailing zeros."""
     return f"{value:.1f}".rstrip("0").rstrip(".") if value % 1 else f"{value:.0f}"
 
 
 def engine_class(position: int) -> str:
-    """The class that gives the engine at ``position`` its colour; past the palette it repeats, dashed."""
+    """CSS class that colours the engine at ``position``; beyond the palette colours repeat, dashed."""
     return f"e{position % PALETTE}" + (" again" if position >= PALETTE else "")
 
 

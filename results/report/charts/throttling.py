@@ -1,4 +1,4 @@
-"""Why and when a GPU held its clocks back: one row per reason, below the timeline, on its axis."""
+"""GPU clock throttling: one row per reason, below the timeline and on its time axis."""
 
 from collections.abc import Sequence
 
@@ -20,23 +20,23 @@ REASONS = (
     (0x02, "GPU clocks as set", False),
     (0x100, "GPU display clocks", False),
 )
-"""Bits of NVML's clock event reasons (nvml.h), what each means, and whether the GPU was hindered; idling is none."""
-_ROW, _AIR = 15.0, 18.0
+"""Bits of NVML's clock event reasons (nvml.h), their titles, and whether they slow the GPU; idling is left out."""
+_ROW, _MARGIN = 15.0, 18.0
 
 
 class Throttling(msgspec.Struct, frozen=True):
-    """The reasons that were seen: title, whether it hindered, (from, to) in monotonic ns, share of the samples."""
+    """Observed reasons: title, whether it slows the GPU, (from, to) in monotonic ns, share of the samples."""
 
     rows: list[tuple[str, bool, list[tuple[int, int]], str]]
 
     @property
-    def room(self) -> float:
-        """Height that it takes."""
-        return _AIR + _ROW * max(1, len(self.rows))
+    def height(self) -> float:
+        """Height in pixels."""
+        return _MARGIN + _ROW * max(1, len(self.rows))
 
 
 def throttling_of(telemetry: Sequence[TelemetryRecord], start: int, end: int) -> Throttling | None:
-    """What the samples within ``start``…``end`` say; None where no GPU told its reasons."""
+    """Throttling in the samples within ``start``…``end``; None if no GPU reports reasons."""
     masks: dict[int, int] = {}
     for record in telemetry:
         mask = record.values.get("throttle_reasons")
@@ -54,10 +54,10 @@ def throttling_of(telemetry: Sequence[TelemetryRecord], start: int, end: int) ->
     return Throttling(rows)
 
 
-def draw_throttling(found: Throttling, x: Axis, top: float) -> Markup:
-    """Draw the rows, or say that there is none."""
+def draw_throttling(throttling: Throttling, x: Axis, top: float) -> Markup:
+    """Draw the rows, or one row that says "never"."""
     parts: list[Markup] = []
-    for i, (title, hinders, spans, share) in enumerate(found.rows or [("GPU throttled", False, [], "")]):
+    for i, (title, hinders, spans, share) in enumerate(throttling.rows or [("GPU throttled", False, [], "")]):
         y = top + 5 + _ROW * i
         parts += [
             line(x.start, y, x.end, y, "base"),
@@ -69,7 +69,7 @@ def draw_throttling(found: Throttling, x: Axis, top: float) -> Markup:
 
 
 def _merged(spans: Sequence[tuple[int, int]], x: Axis, y: float) -> str:
-    """Spans that touch within half a pixel as one."""
+    """Path of the spans, merged where they are less than half a pixel apart."""
     runs: list[list[float]] = []
     for start, end in spans:
         left, right = x.at(start), max(x.at(end), x.at(start) + 0.5)

@@ -1,9 +1,8 @@
-"""One trial over time: every request as a bar on its lane, and below it what the machine did.
+"""Timeline of a trial: each request as a bar, with telemetry below.
 
-There are as many lanes as requests were ever in flight at once, not one for each request.
-
-Pale is waiting (planned to first token), solid is decoding (first to last token), a tick marks the first token; a
-failed request is a crossed pale bar. The shaded ground is the steady window, the only part that is counted.
+Requests share lanes: there are as many as the maximum number of requests in flight. A bar is pale while the request
+waits (planned to first token) and solid while it decodes (first to last token); a tick marks the first token. A failed
+request is a crossed pale bar. The shaded background is the steady window, the only part that metrics count.
 """
 
 from collections.abc import Sequence
@@ -26,27 +25,27 @@ from results.text.format import duration_text, value_text
 from results.units import NS_PER_S
 
 WIDTH = 1100
-_LEFT, _RIGHT, _TOP, _AIR = 118, 990, 30, 14
+_LEFT, _RIGHT, _TOP, _MARGIN = 118, 990, 30, 14
 _BINS = 300
 
 
 class Bar(msgspec.Struct, frozen=True, array_like=True):
-    """Where a bar is and what the read-out says of it; sent to the script as an array."""
+    """Position and hover text of a bar; sent to the script as an array."""
 
     lane: int
     left: float
     right: float
     index: int
-    words: str
+    text: str
 
 
 class Drawn(msgspec.Struct, frozen=True):
-    """The chart and, for the hover read-out, one row per bar.
+    """The chart and the data of its hover text.
 
     Attributes:
         svg: the chart.
-        bars: one row per bar drawn.
-        every: 1, or n where only every n-th request is drawn.
+        bars: one per bar drawn.
+        every: n if every n-th request is drawn.
     """
 
     svg: Markup
@@ -55,14 +54,14 @@ class Drawn(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """How much is drawn: bars, and points of each line below them."""
+    """Maximum number of bars, and of points per telemetry track."""
 
     bars: int
     points: int = MAX_POINTS
 
 
 def timeline(title: str, trial: Trial, colour: str, limits: Limits) -> Drawn:
-    """Draw one finished trial; of more requests than ``limits.bars`` every n-th, and the caller says so."""
+    """Draw one finished trial; of more requests than ``limits.bars``, every n-th is drawn."""
     every = max(1, -(-len(trial.requests) // limits.bars))
     requests = sorted(trial.requests, key=lambda request: request.planned_ns)
     if not requests:
@@ -78,11 +77,11 @@ def timeline(title: str, trial: Trial, colour: str, limits: Limits) -> Drawn:
         *tracks_of(trial.telemetry, start, end),
     ]
     throttled = throttling_of(trial.telemetry, start, end)
-    tops = list(accumulate((track.room for track in tracks), initial=floor + _AIR))
-    bottom = tops[-1] - _AIR + (throttled.room if throttled else 0)
+    tops = list(accumulate((track.height for track in tracks), initial=floor + _MARGIN))
+    bottom = tops[-1] - _MARGIN + (throttled.height if throttled else 0)
     shown = list(zip(requests, lanes, strict=True))[::every]
     parts = [
-        _ground(trial, x, bottom),
+        _window(trial, x, bottom),
         *_time_axis(x, bottom),
         label(_LEFT - 8, _TOP + 9, "requests", "tick", "end"),
         tag("g", *_bars(shown, x, step), class_=colour),
@@ -90,13 +89,13 @@ def timeline(title: str, trial: Trial, colour: str, limits: Limits) -> Drawn:
     parts += [draw_track(track, x, top, colour, limits.points) for track, top in zip(tracks, tops, strict=False)]
     parts += [draw_throttling(throttled, x, tops[-1])] if throttled else []
     height = bottom + 34
-    words = f"{len(requests)} requests over {duration_text((end - start) / NS_PER_S)}."
-    svg = chart(title, words, WIDTH, height, *parts, class_="timeline", data_lane=f"{_TOP} {num(step)}")
+    description = f"{len(requests)} requests over {duration_text((end - start) / NS_PER_S)}."
+    svg = chart(title, description, WIDTH, height, *parts, class_="timeline", data_lane=f"{_TOP} {num(step)}")
     return Drawn(svg, [_hint(request, lane, x) for request, lane in shown], every)
 
 
 def lanes_of(spans: Sequence[tuple[int, int]]) -> list[int]:
-    """A lane for each (start, end): the lowest that is free at the start, so that spans on one lane never overlap."""
+    """Lane of each (start, end): the lowest free at its start, so that spans of one lane never overlap."""
     lanes = [0] * len(spans)
     free: list[int] = []
     busy: list[tuple[int, int]] = []
@@ -114,26 +113,26 @@ def lanes_of(spans: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def in_flight(spans: Sequence[tuple[int, int]], start: int, end: int, bins: int) -> list[int]:
-    """The largest number in flight within each of ``bins`` equal parts of ``start``…``end``."""
+    """Maximum number in flight within each of ``bins`` equal parts of ``start``…``end``."""
     times = np.array([t for span in spans for t in span], dtype=np.int64)
     steps = np.array([1, -1] * len(spans), dtype=np.int64)
     instants, position = np.unique(times, return_inverse=True)
     changes = np.zeros(len(instants), dtype=np.int64)
-    np.add.at(changes, position, steps)  # an arrival at the instant of a departure takes its place
+    np.add.at(changes, position, steps)  # an arrival and a departure at one instant cancel
     level = np.cumsum(changes)
     edges = np.linspace(start, end, bins + 1)
-    where = np.clip(np.searchsorted(edges, instants, side="right") - 1, 0, bins - 1)
+    bin_of = np.clip(np.searchsorted(edges, instants, side="right") - 1, 0, bins - 1)
     carried = 0
     peaks: list[int] = []
     for i in range(bins):
-        inside = level[where == i]
+        inside = level[bin_of == i]
         peaks.append(int(max(carried, inside.max(initial=0))))
         carried = int(inside[-1]) if len(inside) else carried
     return peaks
 
 
 def _end_ns(request: RequestRecord) -> int:
-    """Where the bar ends: the last token, or for a request without one the end that the client saw."""
+    """End of the bar: the last token, or the end of the exchange if the request failed."""
     return request.chunk_ns[-1] if request.chunk_ns and request.outcome is Outcome.OK else request.ended_ns
 
 
@@ -143,7 +142,7 @@ def _steps(requests: Sequence[RequestRecord], start: int, end: int) -> list[tupl
     return [(start + i * width, float(level)) for i, level in enumerate(in_flight(spans, start, end, _BINS))]
 
 
-def _ground(trial: Trial, x: Axis, bottom: float) -> Markup:
+def _window(trial: Trial, x: Axis, bottom: float) -> Markup:
     window = trial.window
     if window.length_s <= 0:
         return label((_LEFT + _RIGHT) / 2, 14, "no window", "tick", "middle")
@@ -166,7 +165,7 @@ def _time_axis(x: Axis, bottom: float) -> list[Markup]:
 
 
 def _bars(shown: Sequence[tuple[RequestRecord, int]], x: Axis, step: float) -> list[Markup]:
-    """All bars as five paths, so that a long trial stays small."""
+    """All bars as one path per kind, which keeps long trials small."""
     paths: dict[str, list[str]] = {"wait": [], "decode": [], "warm": [], "failed": [], "first": []}
     for request, lane in shown:
         y = _TOP + (lane + 0.5) * step
@@ -199,13 +198,13 @@ def _hint(request: RequestRecord, lane: int, x: Axis) -> Bar:
         left=round(x.at(planned), 1),
         right=round(x.at(end), 1),
         index=request.index,
-        words=_words(request),
+        text=_request_text(request),
     )
 
 
-def _words(request: RequestRecord) -> str:
-    part = "" if request.phase is Phase.MEASURED else f"{request.phase.value}, "
-    state = part + request.outcome.value.replace("_", " ")
+def _request_text(request: RequestRecord) -> str:
+    phase = "" if request.phase is Phase.MEASURED else f"{request.phase.value}, "
+    state = phase + request.outcome.value.replace("_", " ")
     if not request.chunk_ns:
         return f"request {request.index}: {state}, no token"
     ends = (request.chunk_ns[0], request.chunk_ns[-1])

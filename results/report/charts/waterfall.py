@@ -1,6 +1,6 @@
-"""A few requests chunk by chunk, one below the other on one axis that begins at each one's plan.
+"""Waterfalls of single requests: their chunks on a time axis that starts at each request's planned time.
 
-Pale is waiting for the first token, with a small mark where the request was sent; each upright stroke is a chunk.
+The pale part is the wait for the first token, with a mark at the send time; each vertical stroke is a chunk.
 """
 
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ _LEFT, _RIGHT, _TOP, _ROW, _BAR, _STROKE = 118, 990, 22, 36, 8, 14
 
 
 def waterfall(title: str, requests: Sequence[RequestRecord], colour: str, most: int) -> Markup:
-    """Draw requests that have a token; empty when there is none.
+    """Draw requests; empty without requests.
 
     Args:
-        title: what they are.
-        requests: from top to bottom.
-        colour: the engine's class.
-        most: strokes in a row; of more chunks every n-th is drawn, and the row says so.
+        title: of the chart.
+        requests: from top to bottom, each with at least one chunk.
+        colour: CSS class of the engine.
+        most: maximum number of strokes per row; of more chunks every n-th is drawn, and the row says so.
     """
     if not requests:
         return Markup("")
@@ -40,12 +40,12 @@ def waterfall(title: str, requests: Sequence[RequestRecord], colour: str, most: 
         parts.append(label(x.at(value), bottom + 16, tick_text(Unit.SECONDS, value, x), "tick", "middle"))
     rows = [_row(request, x, _TOP + _ROW * i, most) for i, request in enumerate(requests)]
     parts += [tag("g", *rows, class_=colour), label(_RIGHT, bottom + 32, "since its plan", "axis", "end")]
-    words = " ".join(_words(request) for request in requests)
-    return chart(title, words, WIDTH, bottom + 38, *parts, class_="waterfall")
+    description = " ".join(_request_text(request) for request in requests)
+    return chart(title, description, WIDTH, bottom + 38, *parts, class_="waterfall")
 
 
 def longest_gap_s(request: RequestRecord) -> tuple[float, int] | None:
-    """The longest wait between two chunks in seconds, and the number (from 1) of the chunk that ended it."""
+    """Longest gap between chunks in seconds, and the number (from 1) of the chunk that ends it; None without gaps."""
     gaps = [(later - before, i) for i, (before, later) in enumerate(pairwise(request.chunk_ns), start=2)]
     if not gaps:
         return None
@@ -84,7 +84,7 @@ def _seconds(request: RequestRecord, t_ns: int) -> float:
     return (t_ns - request.planned_ns) / NS_PER_S
 
 
-def _words(request: RequestRecord) -> str:
+def _request_text(request: RequestRecord) -> str:
     first, last = (value_text(Unit.SECONDS, _seconds(request, t)) for t in (request.chunk_ns[0], request.chunk_ns[-1]))
     longest = longest_gap_s(request)
     gap = f", longest gap {value_text(Unit.SECONDS, longest[0])} before chunk {longest[1]}" if longest else ""

@@ -1,4 +1,4 @@
-"""The figures that compare engines: the frontier of each workload and the distributions at each level."""
+"""Charts that compare engines: the frontier of each workload and the distributions at each level."""
 
 from collections.abc import Callable, Sequence
 
@@ -28,18 +28,18 @@ DISTRIBUTIONS: tuple[tuple[str, Observe], ...] = (
     ("TPOT", _each(latency.tpot_s)),
     ("E2E", _each(latency.e2e_s)),
 )
-"""Title and the observations it rests on: the same ones as the metric of that name."""
+"""Title and observations, which are those of the metric of that name."""
 
 
 class Frontier(msgspec.Struct, frozen=True):
-    """One workload's chart."""
+    """Chart of one workload."""
 
     workload: str
     svg: Markup
 
 
 class Panel(msgspec.Struct, frozen=True):
-    """The distributions at one level; ``key`` is safe in ids, ``primary`` is the level of the verdict."""
+    """Distributions at one level; ``key`` is safe in ids, ``primary`` marks the level of the verdict."""
 
     key: str
     title: str
@@ -49,13 +49,13 @@ class Panel(msgspec.Struct, frozen=True):
 
 
 def frontiers(run: Run) -> list[Frontier]:
-    """One chart per workload that has a closed-loop level with valid trials."""
+    """One chart per workload with valid closed-loop trials."""
     levels = levels_of(run)
     drawn = [
         Frontier(workload, frontier(f"Throughput against interactivity, {workload}", _series(run, levels, workload)))
         for workload in dict.fromkeys(level.workload for level in levels)
     ]
-    return [one for one in drawn if one.svg]
+    return [chart for chart in drawn if chart.svg]
 
 
 def _series(run: Run, levels: Sequence[Level], workload: str) -> list[Series]:
@@ -76,7 +76,7 @@ def _points(levels: Sequence[Level], engine: str) -> list[Point]:
 
 
 def panels(run: Run) -> list[Panel]:
-    """The distributions of every level that has a valid trial."""
+    """Distributions at each level."""
     levels = levels_of(run)
     return [_panel(run, level, f"level{i}", primary_level(levels)) for i, level in enumerate(levels)]
 

@@ -1,4 +1,4 @@
-"""How requests ended: one class each, summing to the requests planned; and what the engines said."""
+"""Outcomes of requests, which sum to the requests planned, and the error messages of engines."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ _MAX_CHARACTERS = 400
 
 
 class OutcomeRow(msgspec.Struct, frozen=True):
-    """One engine at one load over its finished trials, INVALID ones included.
+    """One engine at one load, over its finished trials, INVALID ones included.
 
     Attributes:
         counts: one per class of :data:`OUTCOMES`.
-        missing: planned requests that left no record, so that the row sums to ``planned``.
+        missing: planned requests without a record; with ``counts`` they sum to ``planned``.
     """
 
     engine: str
@@ -33,7 +33,7 @@ class OutcomeRow(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One distinct failure text with how often it was seen."""
+    """A distinct error message and its count."""
 
     engine: str
     colour: str
@@ -43,7 +43,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 def outcome_rows(run: Run) -> list[OutcomeRow]:
-    """Counts for every engine and level."""
+    """Outcome counts per engine and level."""
     engines = engines_of(run)
     return [
         _row(cell.engine, engine_class(engines.index(cell.engine)), level.title, run.trials_of(cell))
@@ -53,7 +53,7 @@ def outcome_rows(run: Run) -> list[OutcomeRow]:
 
 
 def messages(run: Run) -> list[Message]:
-    """The commonest failure texts, at most :data:`MAX_MESSAGES`."""
+    """The most frequent error messages, at most :data:`MAX_MESSAGES`."""
     engines = engines_of(run)
     seen = Counter(
         (trial.record.engine, request.outcome.value, request.error or "(no message)")

@@ -1,4 +1,4 @@
-"""The error of the instrument: how late this client sent, from the data of the run itself."""
+"""Measurement error of the client: its send lag, from the data of the run."""
 
 from collections.abc import Sequence
 
@@ -15,9 +15,9 @@ from results.text.format import ABSENT, share_text, value_text
 
 
 class LagRow(msgspec.Struct, frozen=True):
-    """Send lag of one engine at one level, pooled over its valid trials, and the client's error there.
+    """Send lag at one level of one engine, pooled over valid trials, and the client's error there.
 
-    Each absent value carries its reason.
+    Fields ending in ``_why`` say why a value is absent.
     """
 
     engine: str
@@ -36,7 +36,7 @@ class LagRow(msgspec.Struct, frozen=True):
 
 
 def lag_rows(run: Run) -> list[LagRow]:
-    """One row per engine and level."""
+    """One row per level and engine."""
     engines = engines_of(run)
     rows: list[LagRow] = []
     for level in levels_of(run):
@@ -80,11 +80,11 @@ def _row(engine: str, colour: str, level: str, lags: Sequence[float], ttft_s: fl
 
 
 def _loop_lag(trials: Sequence[Trial]) -> str:
-    """How late the client's event loop ran: the worst trial's p99."""
-    found = [
+    """Lag of the client's event loop: the largest p99 over trials."""
+    lags = [
         value
         for trial in trials
         for record in trial.telemetry
         if record.source == "client_loop" and isinstance(value := record.values.get("loop_lag_p99_s"), int | float)
     ]
-    return value_text(Unit.SECONDS, max(found)) if found else f"{ABSENT} (not sampled)"
+    return value_text(Unit.SECONDS, max(lags)) if lags else f"{ABSENT} (not sampled)"

@@ -1,4 +1,4 @@
-"""TTFT against the length of the prompt, at each level."""
+"""TTFT against prompt length, at each level."""
 
 from collections.abc import Sequence
 
@@ -14,12 +14,12 @@ from results.run import Cell, Run
 from results.text.format import listed
 from results.units import NS_PER_S
 
-BINS, ABOUT = 8, 10
-"""Groups of prompts of about equal length, and the requests that each should have."""
+BINS, REQUESTS_PER_BIN = 8, 10
+"""Maximum number of length bins, and requests that each should hold."""
 
 
 class LengthPanel(msgspec.Struct, frozen=True):
-    """One level; ``note`` says whose lengths are not the engine's own."""
+    """One level; ``note`` names the engines that do not report prompt lengths."""
 
     key: str
     title: str
@@ -29,19 +29,19 @@ class LengthPanel(msgspec.Struct, frozen=True):
 
 
 def length_panels(run: Run) -> list[LengthPanel]:
-    """One per level."""
+    """One panel per level."""
     levels = levels_of(run)
     return [_panel(run, level, f"level{i}", primary_level(levels)) for i, level in enumerate(levels)]
 
 
 def length_of(request: RequestRecord) -> int | None:
-    """Prompt tokens as the engine counted them, else as the plan wanted them."""
+    """Prompt tokens as counted by the engine, otherwise as planned."""
     return request.prompt_tokens if request.prompt_tokens is not None else request.wanted_input_tokens
 
 
 def _panel(run: Run, level: Level, key: str, primary: Level | None) -> LengthPanel:
     clouds = [_cloud(run, cell) for cell in level.cells]
-    known = [at for cloud in clouds for at, _ in cloud.dots]
+    known = [length for cloud in clouds for length, _ in cloud.dots]
     svg = Markup("")
     if known:
         title = f"TTFT against the length of the prompt at {level.title}"
@@ -52,20 +52,20 @@ def _panel(run: Run, level: Level, key: str, primary: Level | None) -> LengthPan
 
 
 def _cloud(run: Run, cell: Cell) -> Cloud:
-    seen = [
+    points = [
         (float(length), (request.chunk_ns[0] - request.planned_ns) / NS_PER_S)
         for request in _answers(run, cell)
         if request.chunk_ns and (length := length_of(request)) is not None
     ]
-    x, y = [at for at, _ in seen], [value for _, value in seen]
-    return Cloud(cell.engine, engines_of(run).index(cell.engine), seen, middles(x, y, _edges(x), 1))
+    x, y = [length for length, _ in points], [ttft_s for _, ttft_s in points]
+    return Cloud(cell.engine, engines_of(run).index(cell.engine), points, middles(x, y, _edges(x), 1))
 
 
 def _edges(x: Sequence[float]) -> list[float]:
-    """Edges between which about as many requests lie each; one interval where all prompts are equally long."""
+    """Edges of bins with about equally many requests; one bin if all prompts have one length."""
     if not x:
         return []
-    bins = max(1, min(BINS, len(x) // ABOUT))
+    bins = max(1, min(BINS, len(x) // REQUESTS_PER_BIN))
     edges = np.unique(np.quantile(x, np.linspace(0, 1, bins + 1))).tolist()
     return [*(edges[:-1] or edges), edges[-1] + 1.0]
 

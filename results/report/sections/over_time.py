@@ -1,4 +1,4 @@
-"""Latency over time: the observations behind TTFT and ITL by the instant at which they arrived."""
+"""Latency over time: the observations of TTFT and ITL by arrival time."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -14,26 +14,26 @@ from results.report.verdict import primary_level
 from results.run import Run, Trial
 from results.units import NS_PER_S
 
-Observed = list[tuple[float, float]]
+Observations = list[tuple[float, float]]
 
 
-class Shown(msgspec.Struct, frozen=True):
-    """A latency, what one observation of it is, and how to have them."""
+class Latency(msgspec.Struct, frozen=True):
+    """A latency: its name, its unit of count, and its observations in a trial."""
 
     metric: str
     noun: str
-    observe: Callable[[Trial], Observed]
+    observe: Callable[[Trial], Observations]
 
 
 class TimeChart(msgspec.Struct, frozen=True):
-    """A heatmap, or why there is none."""
+    """A heatmap, or the reason why it is missing."""
 
     svg: Markup
     missing: str
 
 
 class TimePanel(msgspec.Struct, frozen=True):
-    """One level: engine by engine its TTFT and its ITL; ``key`` is safe in ids, ``primary`` is that of the verdict."""
+    """TTFT and ITL of each engine at one level; ``key`` is safe in ids, ``primary`` marks the level of the verdict."""
 
     key: str
     title: str
@@ -42,13 +42,13 @@ class TimePanel(msgspec.Struct, frozen=True):
 
 
 def time_panels(run: Run) -> list[TimePanel]:
-    """The heatmaps of every level."""
+    """Heatmaps of every level."""
     levels = levels_of(run)
     return [_panel(run, level, f"level{i}", primary_level(levels)) for i, level in enumerate(levels)]
 
 
-def first_tokens(trial: Trial) -> Observed:
-    """(arrival, TTFT) in seconds, the arrival from the start of the load."""
+def first_tokens(trial: Trial) -> Observations:
+    """(arrival, TTFT) in seconds; arrivals count from the start of the load."""
     start = trial.record.issue_start_ns
     return [
         ((request.chunk_ns[0] - start) / NS_PER_S, (request.chunk_ns[0] - request.planned_ns) / NS_PER_S)
@@ -57,8 +57,8 @@ def first_tokens(trial: Trial) -> Observed:
     ]
 
 
-def later_tokens(trial: Trial) -> Observed:
-    """(arrival, ITL) in seconds of every token after the first chunk that arrived in the window."""
+def later_tokens(trial: Trial) -> Observations:
+    """(arrival, ITL) in seconds, of every token after the first chunk that arrived in the window."""
     start, window = trial.record.issue_start_ns, trial.window
     return [
         ((now - start) / NS_PER_S, (now - before) / NS_PER_S / tokens)
@@ -69,17 +69,17 @@ def later_tokens(trial: Trial) -> Observed:
     ]
 
 
-_SHOWN = (Shown("TTFT", "requests", first_tokens), Shown("ITL", "tokens", later_tokens))
+_LATENCIES = (Latency("TTFT", "requests", first_tokens), Latency("ITL", "tokens", later_tokens))
 
 
 def _panel(run: Run, level: Level, key: str, primary: Level | None) -> TimePanel:
-    heats = [[_heat(run, level, i, shown) for shown in _SHOWN] for i in range(len(level.cells))]
-    drawn = [_drawn([row[column] for row in heats], level) for column in range(len(_SHOWN))]
+    heats = [[_heat(run, level, i, latency) for latency in _LATENCIES] for i in range(len(level.cells))]
+    drawn = [_drawn([row[column] for row in heats], level) for column in range(len(_LATENCIES))]
     return TimePanel(key, level.title, level is primary, [chart for pair in zip(*drawn, strict=True) for chart in pair])
 
 
 def _drawn(heats: Sequence[Heat], level: Level) -> list[TimeChart]:
-    """One metric of all engines, on one upright scale."""
+    """One metric of all engines, on one y axis."""
     known = [heat for heat in heats if heat.values_s]
     axis = shared_axis(known) if known else None
     return [
@@ -90,8 +90,8 @@ def _drawn(heats: Sequence[Heat], level: Level) -> list[TimeChart]:
     ]
 
 
-def _heat(run: Run, level: Level, cell_index: int, shown: Shown) -> Heat:
+def _heat(run: Run, level: Level, cell_index: int, latency: Latency) -> Heat:
     cell = level.cells[cell_index]
-    seen = [one for trial in run.valid_trials_of(cell) for one in shown.observe(trial)]
-    times, values = [t for t, _ in seen], [value for _, value in seen]
-    return Heat(cell.engine, engines_of(run).index(cell.engine), shown.metric, shown.noun, times, values)
+    pairs = [pair for trial in run.valid_trials_of(cell) for pair in latency.observe(trial)]
+    times, values = [t for t, _ in pairs], [value for _, value in pairs]
+    return Heat(cell.engine, engines_of(run).index(cell.engine), latency.metric, latency.noun, times, values)

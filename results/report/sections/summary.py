@@ -1,4 +1,4 @@
-"""The summary: every engine at every load, each headline metric with its interval and its trials as dots."""
+"""Summary table: headline metrics of each engine at each load, with intervals and trials as dots."""
 
 from collections.abc import Sequence
 
@@ -20,22 +20,22 @@ from results.text.format import ABSENT, interval_parts, share_text, value_text
 
 
 def columns_of(run: Run) -> list[Metric]:
-    """The metrics of the table's columns; failures have one of their own."""
+    """Metrics of the table's columns; failures have a separate column."""
     return [CATALOGUE[name] for name in run.headline if name != "failures"]
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One number of the table.
+    """One value of the table.
 
     Attributes:
-        key: the metric's family, for the link to its definition.
-        title: the column's heading, repeated on narrow screens.
+        key: family of the metric, for the link to its definition.
+        title: heading of the column, repeated on narrow screens.
         centre: with unit, or the mark of absence.
-        bounds: the 95 % interval, empty where there is none.
-        error: the client's own error, ``± 0.13 ms``; empty where it does not belong or no engine has one.
-        note: why the number, its bounds, its error or some of its trials are missing; empty otherwise.
-        strip: its trials as dots.
-        best: whether its interval lies clear of every other engine's, on the good side.
+        bounds: 95 % interval; empty if absent.
+        error: the client's own error, ``± 0.13 ms``; empty if the metric has none or no engine was calibrated.
+        note: why the value, its bounds, its error or some trials are missing; empty otherwise.
+        strip: trials as dots.
+        best: whether the interval is better than, and disjoint from, that of every other engine.
     """
 
     key: str
@@ -69,7 +69,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 def summary(run: Run) -> list[Group]:
-    """Fold a run into the table's groups."""
+    """Groups of the table, one per level."""
     engines = engines_of(run)
     return [Group(level.title, _rows(run, level, engines)) for level in levels_of(run)]
 
@@ -122,10 +122,10 @@ def _figure(metric: Metric, level: Level, cell: Cell, *, done: Sequence[Trial], 
     centre, bounds = interval_parts(metric, interval)
     valid = _values(done, metric, Verdict.VALID)
     invalid = _values(done, metric, Verdict.INVALID)
-    words = ", ".join(value_text(metric.unit, value) for value in valid) or ABSENT
+    values = ", ".join(value_text(metric.unit, value) for value in valid) or ABSENT
     if invalid:
-        words += f"; INVALID: {', '.join(value_text(metric.unit, value) for value in invalid)}"
-    title = f"{metric.title} of each trial: {words}"
+        values += f"; INVALID: {', '.join(value_text(metric.unit, value) for value in invalid)}"
+    title = f"{metric.title} of each trial: {values}"
     error = _error(metric, level, cell) if interval is not None else None
     notes = (_note(metric, cell, interval), error.why if error else "")
     return Figure(
@@ -141,7 +141,7 @@ def _figure(metric: Metric, level: Level, cell: Cell, *, done: Sequence[Trial], 
 
 
 def _error(metric: Metric, level: Level, cell: Cell) -> ErrorText | None:
-    """The client's own error, where the metric has one and any engine at this level was calibrated."""
+    """The client's own error; None if the metric has none or no engine at this level was calibrated."""
     known = metric.name in WITH_ERROR and any(other.client_error for other in level.cells)
     return error_of(cell, metric.name) if known else None
 
@@ -155,9 +155,9 @@ def _note(metric: Metric, cell: Cell, interval: Interval | None) -> str:
 
 
 def _clear_of_others(metric: Metric, level: Level, cell: Cell, mine: Interval) -> bool:
-    """Whether this interval overlaps no other engine's, lies on the good side of each, and is told apart by the client.
+    """Whether this interval is better than, and disjoint from, that of every other engine.
 
-    A difference that is no larger than the client's own error is none.
+    Differences up to the client's own error do not count.
     """
     others = [other.intervals.get(metric.name) for other in level.cells if other.engine != cell.engine]
     known = [other for other in others if other is not None]

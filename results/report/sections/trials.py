@@ -1,4 +1,4 @@
-"""Every trial on its own: its verdict, its medians and its timeline."""
+"""Single trials: verdict, medians and timeline."""
 
 import msgspec
 from markupsafe import Markup
@@ -22,8 +22,8 @@ from results.text.format import ABSENT, duration_text, interval_text, value_text
 MAX_BARS = 400
 BAR_BUDGET = 4_800
 POINT_BUDGET = 60_000
-"""Bars, and points of the lines below them, over all timelines together: with them the page stays under 1 MB."""
-_LINES, _FEWEST_BARS, _FEWEST_POINTS = 12, 60, 60
+"""Bars, and points of telemetry tracks, over all timelines; they keep the page under 1 MB."""
+_TRACKS, _FEWEST_BARS, _FEWEST_POINTS = 12, 60, 60
 
 
 class TrialRow(msgspec.Struct, frozen=True):
@@ -47,9 +47,9 @@ class TrialRow(msgspec.Struct, frozen=True):
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """One trial's charts; ``key`` is safe in ids, ``primary`` is shown first, ``bars`` feeds the hover read-out.
+    """Charts of one trial; ``key`` is safe in ids, ``primary`` is shown first, ``bars`` feeds the hover text.
 
-    A bar has words only where the waterfalls' data do not tell the same.
+    The text of a bar is empty if the waterfalls contain the request.
     """
 
     key: str
@@ -65,14 +65,14 @@ class Timeline(msgspec.Struct, frozen=True):
 
 
 def no_gpu(run: Run) -> str:
-    """Why no timeline shows a GPU; empty where one does, or nothing was sampled."""
+    """Why no timeline shows a GPU; empty if one does, or if nothing was sampled."""
     sampled = [trial.telemetry for trial in run.finished if trial.telemetry]
-    found = [peak_gpu_bytes(telemetry) for telemetry in sampled]
-    return next((value.reason for value in found if value.reason), "") if all(v.reason for v in found) else ""
+    peaks = [peak_gpu_bytes(telemetry) for telemetry in sampled]
+    return next((peak.reason for peak in peaks if peak.reason), "") if all(peak.reason for peak in peaks) else ""
 
 
 def trial_rows(run: Run) -> list[TrialRow]:
-    """Finished trials in the order in which they ran, then those that never ended."""
+    """Finished trials in order of execution, then unfinished ones."""
     engines = engines_of(run)
     done = [
         _row(trial, engines, run.torn.get(trial.record.id, []))
@@ -106,7 +106,7 @@ def timelines(run: Run) -> list[Timeline]:
     drawn = max(1, len(run.finished))
     limits = Limits(
         bars=min(MAX_BARS, max(_FEWEST_BARS, BAR_BUDGET // drawn)),
-        points=min(MAX_POINTS, max(_FEWEST_POINTS, POINT_BUDGET // (drawn * _LINES))),
+        points=min(MAX_POINTS, max(_FEWEST_POINTS, POINT_BUDGET // (drawn * _TRACKS))),
     )
     level = primary_level(levels_of(run))
     at_level = [trial for trial in run.finished if level and trial.record.load == level.load]
@@ -141,19 +141,19 @@ def _row(trial: Trial, engines: list[str], torn: list[str]) -> TrialRow:
         remarks=[
             *map(sentence, record.invalidating),
             *torn,
-            *(f"warning: {sentence(found)}" for found in record.warnings),
+            *(f"warning: {sentence(finding)}" for finding in record.warnings),
         ],
     )
 
 
 def _own_median(trial: Trial, latency: str) -> str:
-    """Of one latency, with the interval of this trial alone."""
+    """Median of one latency, with its interval within this trial."""
     metric = CATALOGUE[f"{latency}_p50_s"]
     value = trial.metrics[metric.name].value
     if value is None:
         return ABSENT
-    found = own_interval(observations_by_request(latency, under_load(trial.requests), trial.window), 0.5)
-    return value_text(metric.unit, value) if found is None else interval_text(metric, found)
+    interval = own_interval(observations_by_request(latency, under_load(trial.requests), trial.window), 0.5)
+    return value_text(metric.unit, value) if interval is None else interval_text(metric, interval)
 
 
 def _token_match(trial: Trial) -> str:
@@ -165,7 +165,7 @@ def _timeline(key: str, trial: Trial, colour: str, limits: Limits, falls: Waterf
     record = trial.record
     title = f"{record.workload} · {record.load.label} · repeat {record.repeat}"
     drawn = timeline(f"{record.engine}, {title}", trial, colour, limits)
-    told = {shown.index for shown in falls.shown}
+    in_waterfalls = {request.index for request in falls.requests}
     notes: list[str] = []
     if not drawn.svg:
         notes.append("– no request was decoded, so there is nothing to draw")
@@ -182,7 +182,7 @@ def _timeline(key: str, trial: Trial, colour: str, limits: Limits, falls: Waterf
         primary=primary,
         svg=drawn.svg,
         note="; ".join(notes),
-        bars=[msgspec.structs.replace(bar, words="") if bar.index in told else bar for bar in drawn.bars],
+        bars=[msgspec.structs.replace(bar, text="") if bar.index in in_waterfalls else bar for bar in drawn.bars],
         waterfalls=falls,
     )
 

@@ -131,7 +131,7 @@ class TestStreams:
     def test_an_event_of_the_ensemble_without_text_is_a_token_without_text(self) -> None:
         """A special token, which comes where the end of sequence is taken away."""
         record = decoded(said(" one", "", " two"))
-        assert (record.chunk_tokens, record.silent_chunks) == ([1, 1, 1], [1])
+        assert (record.chunk_tokens, record.textless_chunks) == ([1, 1, 1], [1])
 
     def test_the_llm_api_says_the_whole_answer_each_time(self) -> None:
         whole = said(" Par", " Paris", " Paris", finish_reason="None") + said(" Paris is", finish_reason="length")

@@ -2,18 +2,18 @@
 
 import pytest
 
+from results.comparison_config import ComparisonConfig, agreed
 from results.errors import NotComparable
 from results.metrics import CATALOGUE, HEADLINE
 from results.records import Load
-from results.terms import Terms, agreed
 
 CLOSED, OPEN = Load(concurrency=8), Load(rate_per_s=2.0, arrival="poisson")
 
 
 def bands(*texts: str) -> dict[str, float]:
-    terms = agreed(None, None, 0.01, texts)
+    config = agreed(None, None, 0.01, texts)
     shown = ("ttft_p99_s", "itl_p50_s", "attainment", "failures")
-    return {name: terms.band_of(CATALOGUE[name]) for name in shown} | {"work": terms.work_band}
+    return {name: config.band_of(CATALOGUE[name]) for name in shown} | {"work": config.work_band}
 
 
 def test_bands_belong_to_metrics() -> None:
@@ -24,7 +24,7 @@ def test_bands_belong_to_metrics() -> None:
     assert named == {"ttft_p99_s": 0.1, "itl_p50_s": 0.05, "attainment": 0.001, "failures": 0.002, "work": 0.2}
     assert bands("failures=0", "ttft_p99_s=0") == plain | {"ttft_p99_s": 0.0}
     assert agreed(None, None, 0.01, 0.07).band == agreed(None, None, 0.01, "7%").band == pytest.approx(0.07)
-    assert agreed(["itl_p50_s"], "ttft_p50_s", 0.02, None) == Terms(("itl_p50_s",), "ttft_p50_s", 0.02)
+    assert agreed(["itl_p50_s"], "ttft_p50_s", 0.02, None) == ComparisonConfig(("itl_p50_s",), "ttft_p50_s", 0.02)
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,13 @@ def test_a_band_that_cannot_be_is_one_line(text: str, told: str) -> None:
 def test_what_is_compared_at_a_load() -> None:
     known = {*HEADLINE, "goodput_per_s", "attainment", "ttft_p99_s"}
     without_slo = known - {"goodput_per_s", "attainment"}
-    assert Terms().names_at(CLOSED, without_slo) == [*HEADLINE]
-    assert Terms().names_at(CLOSED, known) == [*HEADLINE, "goodput_per_s", "attainment"]
+    assert ComparisonConfig().names_at(CLOSED, without_slo) == [*HEADLINE]
+    assert ComparisonConfig().names_at(CLOSED, known) == [*HEADLINE, "goodput_per_s", "attainment"]
     without_rates = [name for name in HEADLINE if name not in {"output_tokens_per_s", "requests_per_s"}]
-    assert Terms().names_at(OPEN, known) == [*without_rates, "attainment"]
-    assert Terms(primary="e2e_p50_s").names_at(OPEN, without_slo) == ["e2e_p50_s", *without_rates]
-    assert Terms(metrics=("requests_per_s",)).names_at(OPEN, known) == ["requests_per_s"]
-    assert Terms(metrics=(), primary="itl_p50_s").names_at(CLOSED, known) == ["itl_p50_s"]
-    on_a_gpu = Terms().names_at(CLOSED, {*without_slo, "peak_gpu_bytes"})
+    assert ComparisonConfig().names_at(OPEN, known) == [*without_rates, "attainment"]
+    assert ComparisonConfig(primary="e2e_p50_s").names_at(OPEN, without_slo) == ["e2e_p50_s", *without_rates]
+    assert ComparisonConfig(metrics=("requests_per_s",)).names_at(OPEN, known) == ["requests_per_s"]
+    assert ComparisonConfig(metrics=(), primary="itl_p50_s").names_at(CLOSED, known) == ["itl_p50_s"]
+    on_a_gpu = ComparisonConfig().names_at(CLOSED, {*without_slo, "peak_gpu_bytes"})
     assert "peak_gpu_bytes" in on_a_gpu
     assert "peak_host_bytes" not in on_a_gpu

@@ -26,7 +26,7 @@ _FORM = re.compile(r"(?:(?P<name>\w+)=)?(?P<number>\d*\.?\d+(?:[eE][-+]?\d+)?)\s
 _EXAMPLE = "write it like 5%, ttft_p99=10%, attainment=0.5pp or failures=0"
 
 
-class Terms(msgspec.Struct, frozen=True):
+class ComparisonConfig(msgspec.Struct, frozen=True):
     """Configuration of a comparison.
 
     Attributes:
@@ -80,7 +80,7 @@ class Terms(msgspec.Struct, frozen=True):
 
 def agreed(
     metrics: Sequence[str] | None, primary: str | None, alpha: float, band: float | str | Iterable[str] | None
-) -> Terms:
+) -> ComparisonConfig:
     """Build the configuration of a comparison.
 
     Args:
@@ -92,17 +92,17 @@ def agreed(
     Raises:
         NotComparable: a metric is unknown, a number is out of range, or a band cannot be parsed.
     """
-    terms = Terms(metrics=tuple(metrics) if metrics else None, primary=primary, alpha=alpha)
+    config = ComparisonConfig(metrics=tuple(metrics) if metrics else None, primary=primary, alpha=alpha)
     if band is None:
-        return terms
+        return config
     if isinstance(band, int | float):
-        return msgspec.structs.replace(terms, band=float(band))
+        return msgspec.structs.replace(config, band=float(band))
     for text in [band] if isinstance(band, str) else band:
-        terms = _with_band(terms, text)
-    return terms
+        config = _with_band(config, text)
+    return config
 
 
-def _with_band(terms: Terms, text: str) -> Terms:
+def _with_band(config: ComparisonConfig, text: str) -> ComparisonConfig:
     form = _FORM.fullmatch(text.strip())
     if form is None:
         raise NotComparable(f"'{text}' is not a band; {_EXAMPLE}")
@@ -112,7 +112,7 @@ def _with_band(terms: Terms, text: str) -> Terms:
             raise NotComparable(f"'{text}': pp is for shares such as attainment; {_EXAMPLE}")
         share = number / 100 if form["unit"] else number
         changes = {"work_band": share} if form["name"] else {"band": share}
-        return msgspec.structs.replace(terms, **changes)
+        return msgspec.structs.replace(config, **changes)
     metric = metric_named(form["name"])
     scale = scale_of(metric)
     wrong = "%" if scale is Scale.DIFFERENCE else "pp"
@@ -120,4 +120,4 @@ def _with_band(terms: Terms, text: str) -> Terms:
         right = "pp" if scale is Scale.DIFFERENCE else "%"
         raise NotComparable(f"'{text}': give the band of {metric.name} in {right}; {_EXAMPLE}")
     share = number / 100 if form["unit"] else number
-    return msgspec.structs.replace(terms, bands={**terms.bands, metric.name: share})
+    return msgspec.structs.replace(config, bands={**config.bands, metric.name: share})
