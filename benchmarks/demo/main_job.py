@@ -72,20 +72,21 @@ def main() -> None:
         absent = missing(run, run.cells)
         console, requests, table = open_page(run.path / "report.html")
         shown = all(cell.engine in table and cell.load in table for cell in run.cells)
-        (at_1, interval_1), (at_8, interval_8) = ratio_at(run, "c=1"), ratio_at(run, "c=8")
+        ratio, interval = ratio_at(run, "c=4")
     print(
         "without interval:", absent or "nothing", "\nconsole:", console or "silent", "\nrequests:", requests or "none"
     )
-    print(f"output tokens/s, reference over transformers: c=1 {at_1:.2f} {interval_1}, c=8 {at_8:.2f} {interval_8}")
+    valid = sum(cell.valid for cell in run.cells)
+    print(f"{valid} of {len(run.manifest.trials)} trials VALID")
+    print(f"output tokens/s at c=4, reference over transformers: {ratio:.2f} {interval}")
     bars = Bars()
     bars.add("demo_exit_code", status, "==", 0)
-    bars.add("demo_minutes", minutes, "<=", 8)
+    bars.add("demo_minutes", minutes, "<=", 5)
     bars.add("cells_without_interval", len(absent), "==", 0)
     bars.add("cells_shown_in_page", shown, "==", 1)
     bars.add("console_messages", len(console), "==", 0)
     bars.add("network_requests", len(requests), "==", 0)
-    bars.add("tokens_ratio_c1", at_1, ">=", 1.0)
-    bars.add("tokens_ratio_c8", at_8, ">=", 4.0)
+    bars.add("tokens_ratio_c4", ratio, ">=", 1.0)
     bars.finish()
 
 
