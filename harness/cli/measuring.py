@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def demo(*, out: Out = DEFAULT_OUT, json: Json = False) -> int:
     """Measure two engines on a small real model: a first result on this machine.
 
-    Takes about five minutes on two cores. Prints a table and the path of an HTML report.
+    Takes about five minutes on two cores, after installation. Prints a table and the path of an HTML report.
 
     Parameters
     ----------

@@ -135,7 +135,7 @@ def _print_head(run: Run, console: Console) -> None:
 
 def _table(run: Run, notes: Footnotes, *, with_errors: bool, with_answers: bool) -> Table:
     table = terminal_table(gap=0)
-    table.add_column("engine\nvalid runs", overflow="fold", min_width=12)
+    table.add_column("engine\nvalid trials", overflow="fold", min_width=12)
     for name in run.headline:
         metric = CATALOGUE[name]
         heading = _SHORT.get(name, metric.title)
@@ -145,7 +145,7 @@ def _table(run: Run, notes: Footnotes, *, with_errors: bool, with_answers: bool)
         for cell in level.cells:
             row = _row(cell, run.headline, notes, with_errors=with_errors, with_answers=with_answers)
             table.add_row(*row, end_section=cell is level.cells[-1])
-    table.caption = "centre [95 % interval over valid runs]"
+    table.caption = "centre [95 % interval over valid trials]"
     if with_errors:
         table.caption += "; ±: the client's own error in that figure"
     if with_answers:

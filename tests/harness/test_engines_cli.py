@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from engines import adapter_names, pick_port, registry
-from engines.environments import RECIPES, finding
+from engines.environments import RECIPES, lookup
 from harness.cli import make_app
 from harness.cli.engine_tables import bytes_text
 from harness.cli.guarded import guarded
@@ -47,7 +47,7 @@ class Small(ServerEngine):
 def nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No environments, no GPU, nothing on PATH but what the system has."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(finding, "has_gpu", lambda: False)
+    monkeypatch.setattr(lookup, "has_gpu", lambda: False)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
 
 

@@ -58,7 +58,7 @@ def test_a_search_finds_the_slots_of_a_server_and_writes_an_ordinary_run(
     answer = json.loads(output.out)
     (engine,) = answer["search"]["engines"]
     sure = [attempt for attempt in engine["attempts"] if attempt["level"] != 6]
-    assert all(attempt["kept"] == (attempt["level"] <= 5) for attempt in sure), output.err
+    assert all(attempt["met"] == (attempt["level"] <= 5) for attempt in sure), output.err
     assert engine["low"] <= 6
     assert engine["high"] >= 5
     assert engine["attempts"][0]["margin"] == pytest.approx(0.47, abs=0.01), "log of 160 over 100"
