@@ -26,9 +26,10 @@ class Batch(msgspec.Struct, frozen=True):
     Attributes:
         copies: blocks to copy first.
         spans: which tokens belong together and where their keys and values lie; empty where only blocks are copied.
-        token_ids: of all spans, concatenated.
+        token_ids: of all spans, concatenated. Below 0: -1-i is `sampled[i]`, which is not known on the host yet.
         positions: of each token in its sequence.
         wanted_rows: the tokens whose successor is sampled.
+        sampled: int64, on the device: tokens that the step before it sampled; None where none are there.
     """
 
     copies: BlockCopies
@@ -36,6 +37,7 @@ class Batch(msgspec.Struct, frozen=True):
     token_ids: list[int]
     positions: list[int]
     wanted_rows: list[int]
+    sampled: torch.Tensor | None = None
 
 
 class Executor(Protocol):

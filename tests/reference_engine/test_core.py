@@ -138,10 +138,10 @@ class Gate:
         self.inner = inner
         self.entered, self.go = threading.Event(), threading.Event()
 
-    def run(self, step, copies):
+    def launch(self, step, copies):
         self.entered.set()
         assert self.go.wait(20)
-        return self.inner.run(step, copies)
+        return self.inner.launch(step, copies)
 
 
 def test_closing_a_stream_in_the_middle_of_a_step_drops_its_tokens_and_frees_its_blocks(with_client, fake_runner):
@@ -189,7 +189,7 @@ def test_a_reset_waits_for_the_step_under_way_and_comes_before_the_next_request(
 
 def test_a_crash_reaches_every_stream_and_later_callers(with_client, caplog):
     class Broken:
-        def run(self, step, copies):
+        def launch(self, step, copies):
             raise ZeroDivisionError("boom")
 
     async def test(client, _):
