@@ -12,7 +12,7 @@ from reference_engine.ablations.static_batching import StaticScheduler
 from reference_engine.attention import make_attention
 from reference_engine.attention.base import AttentionBackend
 from reference_engine.engine.beam_engine import BeamSearchEngine
-from reference_engine.engine.beam_search import conflicting_flag
+from reference_engine.engine.beam_search import conflicting_flag, unforkable_flag
 from reference_engine.engine.config import EngineConfig
 from reference_engine.engine.execution import Executor, LocalExecutor, SlowedExecutor
 from reference_engine.engine.grammar import Grammars
@@ -157,13 +157,13 @@ def limits_of(config: EngineConfig, model: ModelConfig) -> Limits:
     # Where every layer has a window, blocks come free again and the length of a sequence is not bounded by them.
     is_bounded = any(visible.window is None for visible in _layout_of(config, model).groups)
     num_blocks = config.num_blocks if is_bounded else -(-config.max_model_len // config.block_size)
-    max_num_seqs = 1 if config.kv_budget else config.max_num_seqs  # forks would drop each other's tokens
     return Limits(
         max_model_len=config.max_model_len,
         num_blocks=num_blocks,
         block_size=config.block_size,
         vocab_size=model.vocab_size,
-        max_num_seqs=max_num_seqs,
+        max_num_seqs=config.max_num_seqs,
+        unforkable_flag=unforkable_flag(config),
     )
 
 
