@@ -16,15 +16,17 @@ from reference_engine.kv_cache.block_pool import BlockPool
 from reference_engine.kv_cache.cache import Group, KvCache
 from reference_engine.scheduling.rules import Rules
 from reference_engine.scheduling.scheduler import Scheduler
+from reference_engine.serving.core import loop
 from reference_engine.serving.core.client import EngineClient
 from reference_engine.serving.core.wire import Facts
 from tests.reference_engine.conftest import ThreadCore
 
 
 @contextlib.asynccontextmanager
-async def client_of(*runners, max_queue=100, max_num_seqs=8):
+async def client_of(*runners, max_queue=100, max_num_seqs=8, device="cpu"):
     """A client of one engine for each runner, and the reports that came."""
-    limits, config = Limits(100, 64, 4, 1000, max_num_seqs), EngineConfig(model="m", max_queue=max_queue)
+    limits = Limits(100, 64, 4, 1000, max_num_seqs)
+    config = EngineConfig(model="m", max_queue=max_queue, device=device)
     reports = []
 
     def load(_):
@@ -215,6 +217,23 @@ def test_an_idle_engine_says_nothing(with_client):
         assert len(reports) == before
 
     with_client(test)
+
+
+@pytest.mark.parametrize(("device", "expected"), [("cpu", [5]), ("cuda", [])])
+def test_memory_is_given_back_between_requests_and_never_between_steps(monkeypatch, fake_runner, device, expected):
+    runner, given_back = fake_runner(), []
+
+    class Freed:
+        def give_back(self):
+            given_back.append(len(runner.steps))
+
+    async def main():
+        async with client_of(runner, device=device) as (client, _):
+            assert len(await collect(client.submit([request("a", 5)]))) == 5
+
+    monkeypatch.setattr(loop, "FreedMemory", Freed)
+    asyncio.run(main())
+    assert given_back == expected
 
 
 def test_an_engine_that_is_gone_is_reported_once_it_is(with_client, fake_runner):

@@ -87,7 +87,8 @@ def _serve(channel: Channel, loader: Loader) -> None:
     if not isinstance(start, Start):
         raise EngineBugError(f"the first command is {type(start).__name__}, not Start")
     engine, facts = loader(start.config)
-    profiler, freed = Profiler(facts.config.profile_dir), FreedMemory()
+    profiler = Profiler(facts.config.profile_dir)
+    freed = None if facts.config.device == "cuda" else FreedMemory()  # tensors of a GPU's batches are not in the heap
     gc.collect()
     gc.freeze()  # keeps what is loaded out of every later garbage collection
     try:
@@ -98,7 +99,8 @@ def _serve(channel: Channel, loader: Loader) -> None:
                     _follow(command, engine, channel, profiler)
                 # A step without work computes nothing, but reports that the last cancelled request is gone.
                 channel.send(engine.step())
-                freed.give_back()
+                if freed is not None and not engine.has_work:
+                    freed.give_back()
     finally:
         engine.close()
 
