@@ -49,7 +49,7 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
 
     Raises:
         ConfigError: no CUDA where it is asked for or too few GPUs, a model that is shorter than the wanted length or
-            cannot be cut into so many parts, or two cache sizes.
+            cannot be cut into so many parts, windows in contiguous memory, or two cache sizes.
     """
     device = resolve_device(config.device)
     if device == "cuda" and config.tensor_parallel_size > torch.cuda.device_count():
@@ -68,7 +68,14 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
     decided = dataclasses.replace(config, device=device, dtype=dtype, max_model_len=length)
     demand = demand_of(decided, model)
     num_blocks = config.num_blocks or _default_num_blocks(decided, demand)
-    if num_blocks < min(map(demand.of_one, (v for v in demand.layout.groups if v.window is not None)), default=0):
+    windowed_groups = [visible for visible in demand.layout.groups if visible.window is not None]
+    if windowed_groups and config.kv_allocator == "contiguous":
+        raise ConfigError(
+            "--kv-allocator contiguous cannot give back what has left a layer's window, and this model has windows; "
+            "use --kv-allocator paged"
+        )
+    # Otherwise `limits_of` refuses what does not fit, request by request.
+    if config.policy == "continuous" and num_blocks < min(map(demand.of_one, windowed_groups), default=0):
         raise ConfigError(
             f"{num_blocks} KV blocks of {config.block_size} tokens are less than the model's window; raise it"
         )
@@ -103,12 +110,14 @@ def _layout_of(config: EngineConfig, model: ModelConfig) -> CacheLayout:
 def demand_of(config: EngineConfig, model: ModelConfig) -> Demand:
     """What sequences can need of each process's cache; dtype and length must be resolved."""
     layout = _layout_of(config, model)
+    max_model_len = config.max_model_len or model.max_position_embeddings
     return Demand(
         layout=layout,
         block_size=config.block_size,
-        max_model_len=config.max_model_len or model.max_position_embeddings,
+        max_model_len=max_model_len,
         max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
+        # Other policies compute a prompt in one piece, however long it is.
+        max_num_batched_tokens=config.max_num_batched_tokens if config.policy == "continuous" else max_model_len,
         token_bytes=token_bytes(layout, _DTYPES[config.dtype], _store_maker(config)),
     )
 
@@ -154,8 +163,10 @@ def limits_of(config: EngineConfig, model: ModelConfig) -> Limits:
     """The limits of requests under a resolved configuration."""
     if config.max_model_len is None or config.num_blocks is None:
         raise ConfigError("limits need a configuration that resolve_config has completed")
-    # Where every layer has a window, blocks come free again and the length of a sequence is not bounded by them.
-    is_bounded = any(visible.window is None for visible in _layout_of(config, model).groups)
+    # Where every layer has a window, blocks come free again and the length of a sequence is not bounded by them, unless
+    # a preempted one is computed again in one piece.
+    has_full_layers = any(visible.window is None for visible in _layout_of(config, model).groups)
+    is_bounded = has_full_layers or config.policy != "continuous"
     num_blocks = config.num_blocks if is_bounded else -(-config.max_model_len // config.block_size)
     return Limits(
         max_model_len=config.max_model_len,
