@@ -270,6 +270,9 @@ def test_who_would_wait_where_nobody_may_is_refused_before_and_by_the_engine(fak
             assert caught.value.status == 429
             assert [len(await collect(stream)) for stream in hasty] == [3, 3, 3]
             late.close()
+            del client.replicas[0].check_queue
+            again = client.submit([request(name, 1) for name in "xyz"])  # one runs, two wait: "late" is not counted
+            assert len(await collect(again)) == 3
 
     asyncio.run(main())
 
