@@ -58,11 +58,9 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
             f"{torch.cuda.device_count()} here; make it smaller or use --device cpu"
         )
     dtype = config.dtype if config.dtype != "auto" else _default_dtype(model, device)
-    length = config.max_model_len or model.max_position_embeddings
-    if length > model.max_position_embeddings:
-        raise ConfigError(
-            f"--max-model-len {length} is more than the {model.max_position_embeddings} tokens the model was made for"
-        )
+    length = config.max_model_len or model.max_length
+    if length > model.max_length:
+        raise ConfigError(f"--max-model-len {length} is more than the {model.max_length} tokens the model was made for")
     if config.num_blocks is not None and config.kv_cache_memory_bytes is not None:
         raise ConfigError("--num-blocks and --kv-cache-memory-bytes both set the cache size; give one of them")
     decided = dataclasses.replace(config, device=device, dtype=dtype, max_model_len=length)
@@ -110,7 +108,7 @@ def _layout_of(config: EngineConfig, model: ModelConfig) -> CacheLayout:
 def demand_of(config: EngineConfig, model: ModelConfig) -> Demand:
     """What sequences can need of each process's cache; dtype and length must be resolved."""
     layout = _layout_of(config, model)
-    max_model_len = config.max_model_len or model.max_position_embeddings
+    max_model_len = config.max_model_len or model.max_length
     return Demand(
         layout=layout,
         block_size=config.block_size,
