@@ -176,12 +176,13 @@ def limits_of(config: EngineConfig, model: ModelConfig) -> Limits:
     )
 
 
-def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> BeamSearchEngine:
+def build_engine(config: EngineConfig, checkpoint: Checkpoint, grammars: Grammars | None = None) -> BeamSearchEngine:
     """A ready and warmed-up engine.
 
     Args:
         config: as `resolve_config` returned it.
         checkpoint: whose weights are loaded now.
+        grammars: of the checkpoint; None for new ones.
 
     Raises:
         CheckpointError: weights are missing or damaged.
@@ -199,7 +200,9 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> BeamSearchEngi
         patience_steps=config.priority_patience_steps,
         max_waiting=config.max_queue,
     )
-    sampler = Sampler(Grammars(checkpoint.tokenizer, limits.vocab_size, checkpoint.eos_token_ids))
+    if grammars is None:
+        grammars = Grammars(checkpoint.tokenizer, limits.vocab_size, checkpoint.eos_token_ids)
+    sampler = Sampler(grammars)
     engine = Engine(
         StaticScheduler(cache, rules) if config.policy == "static" else Scheduler(cache, rules),
         ModelRunner(SlowedExecutor(executor, config.slow_down) if config.slow_down else executor, sampler),
@@ -209,7 +212,7 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> BeamSearchEngi
         close=close,
     )
     _warm_up(engine, limits)
-    return BeamSearchEngine(engine, conflicting_flag(config))
+    return BeamSearchEngine(engine, conflicting_flag(config), grammars=grammars)
 
 
 def _executor(config: EngineConfig, checkpoint: Checkpoint) -> tuple[Executor, Callable[[], None]]:
