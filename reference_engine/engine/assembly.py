@@ -12,7 +12,7 @@ from reference_engine.ablations.static_batching import StaticScheduler
 from reference_engine.attention import make_attention
 from reference_engine.attention.base import AttentionBackend
 from reference_engine.engine.beam_engine import BeamSearchEngine
-from reference_engine.engine.beam_search import conflicting_flag
+from reference_engine.engine.beam_search import conflicting_flag, unforkable_flag
 from reference_engine.engine.config import EngineConfig
 from reference_engine.engine.execution import Executor, LocalExecutor, SlowedExecutor
 from reference_engine.engine.grammar import Grammars
@@ -49,7 +49,7 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
 
     Raises:
         ConfigError: no CUDA where it is asked for or too few GPUs, a model that is shorter than the wanted length or
-            cannot be cut into so many parts, or two cache sizes.
+            cannot be cut into so many parts, windows in contiguous memory, or two cache sizes.
     """
     device = resolve_device(config.device)
     if device == "cuda" and config.tensor_parallel_size > torch.cuda.device_count():
@@ -58,17 +58,22 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
             f"{torch.cuda.device_count()} here; make it smaller or use --device cpu"
         )
     dtype = config.dtype if config.dtype != "auto" else _default_dtype(model, device)
-    length = config.max_model_len or model.max_position_embeddings
-    if length > model.max_position_embeddings:
-        raise ConfigError(
-            f"--max-model-len {length} is more than the {model.max_position_embeddings} tokens the model was made for"
-        )
+    length = config.max_model_len or model.max_length
+    if length > model.max_length:
+        raise ConfigError(f"--max-model-len {length} is more than the {model.max_length} tokens the model was made for")
     if config.num_blocks is not None and config.kv_cache_memory_bytes is not None:
         raise ConfigError("--num-blocks and --kv-cache-memory-bytes both set the cache size; give one of them")
     decided = dataclasses.replace(config, device=device, dtype=dtype, max_model_len=length)
     demand = demand_of(decided, model)
     num_blocks = config.num_blocks or _default_num_blocks(decided, demand)
-    if num_blocks < min(map(demand.of_one, (v for v in demand.layout.groups if v.window is not None)), default=0):
+    windowed_groups = [visible for visible in demand.layout.groups if visible.window is not None]
+    if windowed_groups and config.kv_allocator == "contiguous":
+        raise ConfigError(
+            "--kv-allocator contiguous cannot give back what has left a layer's window, and this model has windows; "
+            "use --kv-allocator paged"
+        )
+    # Otherwise `limits_of` refuses what does not fit, request by request.
+    if config.policy == "continuous" and num_blocks < min(map(demand.of_one, windowed_groups), default=0):
         raise ConfigError(
             f"{num_blocks} KV blocks of {config.block_size} tokens are less than the model's window; raise it"
         )
@@ -103,12 +108,14 @@ def _layout_of(config: EngineConfig, model: ModelConfig) -> CacheLayout:
 def demand_of(config: EngineConfig, model: ModelConfig) -> Demand:
     """What sequences can need of each process's cache; dtype and length must be resolved."""
     layout = _layout_of(config, model)
+    max_model_len = config.max_model_len or model.max_length
     return Demand(
         layout=layout,
         block_size=config.block_size,
-        max_model_len=config.max_model_len or model.max_position_embeddings,
+        max_model_len=max_model_len,
         max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
+        # Other policies compute a prompt in one piece, however long it is.
+        max_num_batched_tokens=config.max_num_batched_tokens if config.policy == "continuous" else max_model_len,
         token_bytes=token_bytes(layout, _DTYPES[config.dtype], _store_maker(config)),
     )
 
@@ -154,25 +161,28 @@ def limits_of(config: EngineConfig, model: ModelConfig) -> Limits:
     """The limits of requests under a resolved configuration."""
     if config.max_model_len is None or config.num_blocks is None:
         raise ConfigError("limits need a configuration that resolve_config has completed")
-    # Where every layer has a window, blocks come free again and the length of a sequence is not bounded by them.
-    is_bounded = any(visible.window is None for visible in _layout_of(config, model).groups)
+    # Where every layer has a window, blocks come free again and the length of a sequence is not bounded by them, unless
+    # a preempted one is computed again in one piece.
+    has_full_layers = any(visible.window is None for visible in _layout_of(config, model).groups)
+    is_bounded = has_full_layers or config.policy != "continuous"
     num_blocks = config.num_blocks if is_bounded else -(-config.max_model_len // config.block_size)
-    max_num_seqs = 1 if config.kv_budget else config.max_num_seqs  # forks would drop each other's tokens
     return Limits(
         max_model_len=config.max_model_len,
         num_blocks=num_blocks,
         block_size=config.block_size,
         vocab_size=model.vocab_size,
-        max_num_seqs=max_num_seqs,
+        max_num_seqs=config.max_num_seqs,
+        unforkable_flag=unforkable_flag(config),
     )
 
 
-def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> BeamSearchEngine:
+def build_engine(config: EngineConfig, checkpoint: Checkpoint, grammars: Grammars | None = None) -> BeamSearchEngine:
     """A ready and warmed-up engine.
 
     Args:
         config: as `resolve_config` returned it.
         checkpoint: whose weights are loaded now.
+        grammars: of the checkpoint; None for new ones.
 
     Raises:
         CheckpointError: weights are missing or damaged.
@@ -190,7 +200,9 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> BeamSearchEngi
         patience_steps=config.priority_patience_steps,
         max_waiting=config.max_queue,
     )
-    sampler = Sampler(Grammars(checkpoint.tokenizer, limits.vocab_size, checkpoint.eos_token_ids))
+    if grammars is None:
+        grammars = Grammars(checkpoint.tokenizer, limits.vocab_size, checkpoint.eos_token_ids)
+    sampler = Sampler(grammars)
     engine = Engine(
         StaticScheduler(cache, rules) if config.policy == "static" else Scheduler(cache, rules),
         ModelRunner(SlowedExecutor(executor, config.slow_down) if config.slow_down else executor, sampler),
@@ -200,7 +212,7 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint) -> BeamSearchEngi
         close=close,
     )
     _warm_up(engine, limits)
-    return BeamSearchEngine(engine, conflicting_flag(config))
+    return BeamSearchEngine(engine, conflicting_flag(config), grammars=grammars)
 
 
 def _executor(config: EngineConfig, checkpoint: Checkpoint) -> tuple[Executor, Callable[[], None]]:

@@ -52,7 +52,11 @@ class EngineConfig:
         int | None,
         "bytes for the KV cache of a process; default: max-num-seqs full sequences, at most a quarter of free memory",
     ] = None
-    kv_cache_dtype: Annotated[KvCacheDtypeName, "how keys and values are kept; auto: in --dtype, not rounded"] = "auto"
+    kv_cache_dtype: Annotated[
+        KvCacheDtypeName,
+        "how keys and values are kept; auto: in --dtype, not rounded; others save memory, but a CPU decodes them with "
+        "stock operators instead of the compiled kernel",
+    ] = "auto"
     attention_window: Annotated[int, "latest tokens that a token sees, in every layer; 0: all"] = 0
     attention_sinks: Annotated[int, "first tokens that stay in sight with --attention-window"] = 0
     kv_budget: Annotated[int, "tokens that each layer and KV head keeps, about; 0: all"] = 0

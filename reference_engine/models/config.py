@@ -79,6 +79,17 @@ class ModelConfig:
             )
 
     @property
+    def max_length(self) -> int:
+        """Tokens of the longest sequence: with YaRN the trained length times the factor, as in vLLM.
+
+        Configs of YaRN, such as Qwen2.5's, may give the trained length as `max_position_embeddings`.
+        """
+        scaling = self.rope_scaling
+        if scaling is None or scaling.kind != "yarn":
+            return self.max_position_embeddings
+        return max(self.max_position_embeddings, int(scaling.original_max_position_embeddings * scaling.factor))
+
+    @property
     def cached_vectors(self) -> "CachedVectors":
         """What a layer keeps of each token; here a key and a value for each head."""
         return CachedVectors(self.num_key_value_heads, self.head_dim, self.head_dim)

@@ -57,7 +57,8 @@ class GroupedQueryAttention:
         # Queries and keys turn together: one rotation of q+k heads costs as many calls as one of q heads.
         rotated = heads[:, :turned]
         if self._norm is not None:
-            rotated = rms_norm(rotated, (self._head_dim,), None, self._eps).mul_(self._norm)
+            wide = rotated.to(self._norm.dtype)
+            rotated = rms_norm(wide, (self._head_dim,), None, self._eps).mul_(self._norm).to(heads.dtype)
         rotated = self._apply_rope(rotated, *rotations[self._rotation])
         key, value = (None, None) if self._shares else (rotated[:, queries:], heads[:, turned:])
         return self._out(attention.attend(self._index, rotated[:, :queries], key, value, self._scale))

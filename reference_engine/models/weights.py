@@ -60,8 +60,13 @@ class Weights:
         return self.tensor(name) if kept is None else kept
 
     def norm(self, prefix: str) -> torch.Tensor:
-        """The weights [dim] of the RMS norm at `prefix`."""
-        return self.tensor(f"{prefix}.weight", torch.float32).add_(self._norm_offset).to(self.dtype)
+        """The weights [dim] of the RMS norm at `prefix`; float32 where they are stored less an offset.
+
+        Near 1 bfloat16 has steps of 1/128: it would round away most of what such a weight says.
+        """
+        if not self._norm_offset:
+            return self.tensor(f"{prefix}.weight")
+        return self.tensor(f"{prefix}.weight", torch.float32).add_(self._norm_offset)
 
     def linear(self, prefix: str, parts: tuple[str, ...], *, has_bias: bool = False) -> Linear:
         """Some matrices over the same input as one, their outputs side by side; whole on every rank."""

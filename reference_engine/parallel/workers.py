@@ -17,7 +17,7 @@ from pathlib import Path
 from reference_engine.engine.config import EngineConfig
 from reference_engine.engine.execution import Batch
 from reference_engine.errors import EngineUnavailableError
-from reference_engine.parallel.messages import READY, Assignment, encode
+from reference_engine.parallel.messages import READY, Assignment, encode_assignment, encode_batch
 
 _GRACE_S = 5.0
 """Seconds that a process gets to end, or to be seen as ended."""
@@ -47,7 +47,7 @@ class Workers:
             with theirs:
                 self._processes.append(_start(theirs.fileno()))
             with contextlib.suppress(OSError):  # `await_ready` tells
-                ours.send_bytes(encode(Assignment(config, rank, str(self.folder))))
+                ours.send_bytes(encode_assignment(Assignment(config, rank, str(self.folder))))
 
     def await_ready(self) -> None:
         """Waits until each has come as far as it can by itself.
@@ -70,7 +70,7 @@ class Workers:
         Raises:
             EngineUnavailableError: one is gone.
         """
-        message = encode(batch)
+        message = encode_batch(batch)
         try:
             for pipe in self._pipes:
                 pipe.send_bytes(message)

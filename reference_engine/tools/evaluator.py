@@ -130,7 +130,7 @@ class Scorer:
         self._model = build_model(
             checkpoint.config,
             checkpoint.weights,
-            max_positions=checkpoint.config.max_position_embeddings,
+            max_positions=checkpoint.config.max_length,
             dtype=self._dtype,
             device=self._device,
         )
@@ -148,7 +148,7 @@ class Scorer:
         return _summed_up(sample, positions)
 
     def _check(self, sample: Sample) -> None:
-        length, limit = len(sample.prompt_ids) + len(sample.output_ids), self._config.max_position_embeddings
+        length, limit = len(sample.prompt_ids) + len(sample.output_ids), self._config.max_length
         if not sample.prompt_ids or not sample.output_ids:
             raise RequestError("prompt_ids and output_ids must each hold a token")
         if length > limit:

@@ -22,7 +22,7 @@ from reference_engine.engine.outputs import SampledToken
 from reference_engine.engine.runner import Collected
 from reference_engine.offline import load_engine
 from reference_engine.parallel.group import connect
-from reference_engine.parallel.messages import decode_batch, encode
+from reference_engine.parallel.messages import decode_batch, encode_batch
 from reference_engine.serving.core import loop as core_loop
 from reference_engine.serving.server import make_app
 from reference_engine.serving.service import Service
@@ -230,7 +230,7 @@ class RanksAsThreads:
         self.storage = self.executors[0].storage
 
     def execute(self, batch):
-        message = encode(batch)
+        message = encode_batch(batch)
         results = list(self.pool.map(lambda executor: executor.execute(decode_batch(message)), self.executors))
         return results[0]
 

@@ -178,12 +178,17 @@ def test_a_stop_string_ends_the_choice_and_frees_its_blocks(serve, checkpoint_di
     with_server(serve, test, loader=scripted(hello_world(checkpoint_dir)))
 
 
-def test_a_stop_token_is_reported_by_its_id(serve):
-    async def test(s):
-        answer = await s.post(TEXT, {"prompt": "x", "max_tokens": 9, "stop_token_ids": [70]})
-        assert (answer["choices"][0]["finish_reason"], answer["choices"][0]["stop_reason"]) == ("stop", 70)
+@pytest.mark.parametrize(("extra", "text"), [({}, "n"), ({"include_stop_str_in_output": True}, "nm")])
+def test_a_stop_token_is_reported_by_its_id_and_leaves_no_text(serve, checkpoint_dir, extra, text):
+    stop, other = (open_checkpoint(checkpoint_dir).tokenizer.encode(letter)[0] for letter in "mn")
 
-    with_server(serve, test, loader=scripted([71, 70]))
+    async def test(s):
+        answer = await s.post(TEXT, {"prompt": "x", "max_tokens": 9, "stop_token_ids": [stop]} | extra)
+        choice = answer["choices"][0]
+        assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == (text, "stop", stop)
+        assert answer["usage"]["completion_tokens"] == 2
+
+    with_server(serve, test, loader=scripted([other, stop]))
 
 
 def test_half_a_character_is_an_event_without_text(serve, checkpoint_dir):

@@ -55,7 +55,7 @@ class Replica(asyncio.Protocol):
     Attributes:
         facts: set when it is ready.
         num_open: sequences that have not ended.
-        num_sent: requests ever sent, its warm-up's included, without siblings.
+        num_sent: requests ever sent, its warm-up's included, without siblings and those that it refused.
         last: its latest report; None before the first.
     """
 
@@ -271,6 +271,7 @@ class EngineClient:
             case StepReport():
                 self._deliver(replica, notice)
             case Refused():
+                replica.num_sent -= 1  # it never arrives, and would count as waiting for ever
                 refused = self._open.get(notice.request_id)
                 if refused is not None:
                     error = RequestError(notice.message, status=notice.status, param=notice.param, code=notice.code)

@@ -134,7 +134,7 @@ class Failed(msgspec.Struct, tag="failed"):
 
 
 class Refused(msgspec.Struct, tag="refused"):
-    """A request that was refused; the other fields are those of `RequestError`."""
+    """A request that never arrives in the queue: refused, or cancelled before; other fields as of `RequestError`."""
 
     request_id: str
     message: str
