@@ -27,6 +27,8 @@ class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
     device: str | None = None
     """``auto``, ``cpu`` or ``cuda``."""
+    load_format: str | None = None
+    """``auto``, or ``dummy``: random weights of the shapes in config.json."""
     block_size: int | None = None
     """Tokens per KV block."""
     num_blocks: int | None = None

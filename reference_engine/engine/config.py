@@ -10,6 +10,7 @@ from reference_engine.scheduling.rules import PreemptionName
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 QuantizationName = Literal["auto", "stored", "none"]
+LoadFormatName = Literal["auto", "dummy"]
 AllocatorName = Literal["paged", "contiguous"]
 PolicyName = Literal["continuous", "no_chunking", "static"]
 
@@ -39,6 +40,9 @@ class EngineConfig:
     quantization: Annotated[
         QuantizationName,
         "matrices of a GGUF file; stored: kept in its blocks; none: in --dtype; auto: stored where there is a kernel",
+    ] = "auto"
+    load_format: Annotated[
+        LoadFormatName, "auto: read the weights; dummy: random ones, for which a config.json is enough"
     ] = "auto"
     device: Annotated[DeviceName, "where the model runs; auto: cuda if there is one"] = "auto"
     data_parallel_size: Annotated[int, "engines behind the same port, each with the whole model"] = 1

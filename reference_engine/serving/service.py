@@ -70,7 +70,7 @@ class Service:
             EngineUnavailableError: an engine ended before it was ready.
         """
         self._engines = EngineClient(self.metrics.observe)
-        tokenizer = _read_tokenizer(Path(self.config.model))
+        tokenizer = _read_tokenizer(self.config)
         try:
             facts = await self._engines.start(self.config, self._start_core)
         except BaseException:
@@ -124,7 +124,7 @@ class Service:
         return self._random.getrandbits(62)
 
 
-def _read_tokenizer(path: Path) -> "asyncio.Future[Tokenizer]":
+def _read_tokenizer(config: EngineConfig) -> "asyncio.Future[Tokenizer]":
     """On a daemon thread, not the loop's executor: a server that is told to stop must not wait for it."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[Tokenizer] = loop.create_future()
@@ -140,7 +140,7 @@ def _read_tokenizer(path: Path) -> "asyncio.Future[Tokenizer]":
     def read() -> None:
         tokenizer, failure = None, None
         try:
-            tokenizer = open_tokenizer(path)
+            tokenizer = open_tokenizer(Path(config.model), config.load_format)
         except Exception as error:  # noqa: BLE001 (the future carries it)
             failure = error
         try:

@@ -45,7 +45,7 @@ def load(config: EngineConfig) -> tuple[BeamSearchEngine, Facts]:
     Raises:
         CheckpointError, ConfigError: the model or the settings are at fault.
     """
-    checkpoint = open_checkpoint(Path(config.model))
+    checkpoint = open_checkpoint(Path(config.model), config.load_format)
     resolved = resolve_config(config, checkpoint.config)
     engine = build_engine(resolved, checkpoint)
     device, dtype = torch.device(resolved.device), getattr(torch, resolved.dtype)
