@@ -198,7 +198,8 @@ def generate(
 
 
 def _built(config: EngineConfig, checkpoint: Checkpoint) -> BeamSearchEngine:
-    return build_engine(resolve_config(config, checkpoint.config), checkpoint)
+    engine, _ = build_engine(resolve_config(config, checkpoint.config), checkpoint)
+    return engine
 
 
 def _outputs(engine: BeamSearchEngine, requests: Sequence[Request]) -> Iterator[TokenOutput]:

@@ -84,6 +84,7 @@ class ReferenceEngine(ServerEngine):
         "tensor_parallel_size": flag("--tensor-parallel-size"),
         "enable_prefix_caching": switch("--enable-prefix-caching", "--no-enable-prefix-caching"),
         "enable_chunked_prefill": lambda value: Setting(() if value else ("--policy", "no_chunking")),
+        "memory_fraction": flag("--gpu-memory-utilization"),
         "seed": Cannot("it decodes greedily, or with each request's own seed"),
     }
     metrics = METRICS

@@ -54,15 +54,24 @@ class EngineConfig:
     num_blocks: Annotated[int | None, "KV-cache blocks; default: from --kv-cache-memory-bytes"] = None
     kv_cache_memory_bytes: Annotated[
         int | None,
-        "bytes for the KV cache of a process; default: max-num-seqs full sequences, at most a quarter of free memory",
+        "bytes for the KV cache of a process; default: on a GPU what --gpu-memory-utilization leaves; on a CPU "
+        "max-num-seqs full sequences, at most a quarter of free memory",
     ] = None
+    gpu_memory_utilization: Annotated[
+        float, "share of a GPU's memory that a process may use for weights, the largest step and the KV cache"
+    ] = 0.9
     kv_cache_dtype: Annotated[KvCacheDtypeName, "how keys and values are kept; auto: in --dtype, not rounded"] = "auto"
     attention_window: Annotated[int, "latest tokens that a token sees, in every layer; 0: all"] = 0
     attention_sinks: Annotated[int, "first tokens that stay in sight with --attention-window"] = 0
     kv_budget: Annotated[int, "tokens that each layer and KV head keeps, about; 0: all"] = 0
     kv_heavy: Annotated[int, "those of --kv-budget that got the most attention so far; the others are the latest"] = 0
-    max_num_seqs: Annotated[int, "requests that may run at the same time"] = 64
-    max_num_batched_tokens: Annotated[int, "tokens computed per step; longer prompts are cut into chunks"] = 512
+    max_num_seqs: Annotated[
+        int | None, "requests that may run at the same time; default: 256 on a GPU, 64 on a CPU"
+    ] = None
+    max_num_batched_tokens: Annotated[
+        int | None,
+        "tokens computed per step; longer prompts are cut into chunks; default: 8192 on a GPU, 512 on a CPU",
+    ] = None
     kv_allocator: Annotated[
         AllocatorName, "paged: blocks as they are needed; contiguous: room for the longest sequence at once"
     ] = "paged"
@@ -97,7 +106,15 @@ class EngineConfig:
             raise ConfigError(f"--slow-down must be between 0 and {_SLOWEST:g}, not {self.slow_down}")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"--port must be 0 to 65535, not {self.port}")
-        if self.max_num_batched_tokens < self.max_num_seqs:
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise ConfigError(
+                f"--gpu-memory-utilization must be above 0 and at most 1, not {self.gpu_memory_utilization}"
+            )
+        if (
+            self.max_num_batched_tokens is not None
+            and self.max_num_seqs is not None
+            and self.max_num_batched_tokens < self.max_num_seqs
+        ):
             raise ConfigError(
                 f"--max-num-batched-tokens {self.max_num_batched_tokens} is less than --max-num-seqs "
                 f"{self.max_num_seqs}: a full batch could not decode one token each; raise the first"

@@ -78,7 +78,8 @@ class Service:
             raise
         self._serving = Serving(facts, await tokenizer, self._engines)
         self.config = facts.config
-        self.metrics.set_config(facts.config)
+        replicas = self._engines.replicas
+        self.metrics.set_num_blocks(sum(replica.facts.result().config.num_blocks or 0 for replica in replicas))
         _log.info("ready: %s", facts)
 
     async def drain(self) -> None:

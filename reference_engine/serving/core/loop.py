@@ -46,11 +46,10 @@ def load(config: EngineConfig) -> tuple[BeamSearchEngine, Facts]:
         CheckpointError, ConfigError: the model or the settings are at fault.
     """
     checkpoint = open_checkpoint(Path(config.model), config.load_format)
-    resolved = resolve_config(config, checkpoint.config)
-    engine = build_engine(resolved, checkpoint)
-    device, dtype = torch.device(resolved.device), getattr(torch, resolved.dtype)
+    engine, complete = build_engine(resolve_config(config, checkpoint.config), checkpoint)
+    device, dtype = torch.device(complete.device), getattr(torch, complete.dtype)
     facts = Facts(
-        config=resolved,
+        config=complete,
         limits=engine.limits,
         eos_token_ids=checkpoint.eos_token_ids,
         torch_version=str(torch.__version__),
