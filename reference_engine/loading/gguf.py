@@ -87,7 +87,12 @@ class GgufFile:
         """Hugging Face names of all tensors."""
         return list(self._tensors)
 
-    def get(self, name: str) -> torch.Tensor:
+    def get(
+        self,
+        name: str,
+        dtype: torch.dtype | None = None,  # noqa: ARG002 (see WeightSource)
+        device: torch.device | None = None,  # noqa: ARG002
+    ) -> torch.Tensor:
         """The named tensor, dequantised to float32, in Hugging Face's row order."""
         return self._in_order(name, dequantised(self._stored(name), self.path))
 

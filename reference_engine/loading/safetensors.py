@@ -39,7 +39,12 @@ class SafetensorsDirectory:
         """Hugging Face names of all tensors."""
         return list(self._shard_of)
 
-    def get(self, name: str) -> torch.Tensor:
+    def get(
+        self,
+        name: str,
+        dtype: torch.dtype | None = None,  # noqa: ARG002 (see WeightSource)
+        device: torch.device | None = None,  # noqa: ARG002
+    ) -> torch.Tensor:
         """The named tensor in its stored dtype."""
         try:
             return self._shard_of[name].get_tensor(name)

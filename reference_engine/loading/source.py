@@ -15,8 +15,12 @@ class WeightSource(Protocol):
         """All tensor names."""
         ...
 
-    def get(self, name: str) -> torch.Tensor:
-        """One tensor on the CPU; raises CheckpointError if there is none of that name."""
+    def get(self, name: str, dtype: torch.dtype | None = None, device: torch.device | None = None) -> torch.Tensor:
+        """One tensor: as stored and on the CPU if it is read, in `dtype` on `device` if it is generated.
+
+        Raises:
+            CheckpointError: there is none of that name.
+        """
         ...
 
     def get_quantised(self, name: str) -> QuantisedTensor | None:

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
+from tokenizers import models, pre_tokenizers
 
+from reference_engine.engine.config import LoadFormatName
 from reference_engine.errors import CheckpointError, RequestError
 from reference_engine.loading.chat_template import ChatTemplate
 from reference_engine.loading.files import check_model_path, read_json
@@ -74,7 +76,7 @@ class Tokenizer:
         return self._template.render(messages, **variables)
 
 
-def open_tokenizer(path: Path) -> Tokenizer:
+def open_tokenizer(path: Path, load_format: LoadFormatName = "auto") -> Tokenizer:
     """The tokenizer alone, as `open_checkpoint` gives it.
 
     Raises:
@@ -82,18 +84,20 @@ def open_tokenizer(path: Path) -> Tokenizer:
     """
     check_model_path(path)
     if path.is_dir():
-        return tokenizer_of_directory(path)
+        return tokenizer_of_directory(path, load_format)
     from reference_engine.loading.gguf import GgufFile  # noqa: PLC0415 (imports torch)
 
     return tokenizer_from_gguf(GgufFile(path).metadata, str(path))
 
 
-def tokenizer_of_directory(path: Path) -> Tokenizer:
-    """The tokenizer of a checkpoint directory, with its chat template.
+def tokenizer_of_directory(path: Path, load_format: LoadFormatName = "auto") -> Tokenizer:
+    """The tokenizer of a checkpoint directory, with its chat template; `dummy` weights need none.
 
     Raises:
         CheckpointError: a file is missing or damaged.
     """
+    if load_format == "dummy" and not (path / "tokenizer.json").exists():
+        return number_tokenizer(int(read_json(path / "config.json").get("vocab_size", 1)))
     config_file, template_file = path / "tokenizer_config.json", path / "chat_template.jinja"
     config = read_json(config_file) if config_file.exists() else {}
     template = template_file.read_text(encoding="utf-8") if template_file.exists() else None
@@ -113,6 +117,14 @@ def tokenizer_from_directory(directory: Path, config: Mapping[str, Any], templat
     backend.no_truncation()
     special = {role: _token_text(config[role]) for role in _SPECIAL_ROLES if config.get(role)}
     return Tokenizer(backend, special, template_file or _default_template(config.get("chat_template")))
+
+
+def number_tokenizer(vocab_size: int) -> Tokenizer:
+    """A stand-in without a vocabulary of its own: token 17 is the text ``17``, and blanks separate tokens."""
+    vocabulary = {str(token_id): token_id for token_id in range(vocab_size)}
+    backend = FastTokenizer(models.WordLevel(vocabulary, unk_token="0"))  # noqa: S106 (a token of text)
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return Tokenizer(backend, {}, chat_template=None)
 
 
 def tokenizer_from_gguf(metadata: Mapping[str, Any], where: str) -> Tokenizer:

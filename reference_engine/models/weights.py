@@ -52,7 +52,7 @@ class Weights:
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         """One tensor, in another dtype if one is named."""
-        return self._copy(self._source.get(name), dtype)
+        return self._copy(self._get(name, dtype), dtype)
 
     def matrix(self, name: str) -> Matrix:
         """One matrix, in blocks where it is stored in them and may stay so."""
@@ -91,12 +91,12 @@ class Weights:
         """A matrix over inputs of which each rank has a part: what the ranks get adds up to its outputs."""
         name, is_added_here = f"{prefix}{part}", has_bias and self.ranks.rank == 0
         kept = self._kept(f"{name}.weight")
-        weight = self._copy(share(self._source.get(f"{name}.weight"), 1, self.ranks)) if kept is None else kept
+        weight = self._copy(share(self._get(f"{name}.weight"), 1, self.ranks)) if kept is None else kept
         return make_linear(weight, self.tensor(f"{name}.bias") if is_added_here else None)
 
     def outputs(self, name: str) -> torch.Tensor:
         """This rank's equal part [out_features / ranks, in_features] of a matrix's outputs."""
-        return self._copy(share(self._source.get(name), 0, self.ranks))
+        return self._copy(share(self._get(name), 0, self.ranks))
 
     def head(self, embedding: Matrix | None) -> Linear:
         """This rank's part of what gives logits: of the embedding, or of a matrix of its own for None."""
@@ -105,7 +105,7 @@ class Weights:
             return make_linear(weight)
         if weight is not None:
             return make_linear(vocabulary_share(weight, self.ranks))
-        return make_linear(self._copy(vocabulary_share(self._source.get("lm_head.weight"), self.ranks)))
+        return make_linear(self._copy(vocabulary_share(self._get("lm_head.weight"), self.ranks)))
 
     def _fused(
         self, prefix: str, parts: tuple[str, ...], has_bias: bool, cut: Callable[[torch.Tensor, int], torch.Tensor]
@@ -113,7 +113,7 @@ class Weights:
         """Matrices, of each what `cut` makes of it and its number, as one; what stays in blocks is never cut."""
 
         def fused(kind: str) -> torch.Tensor:
-            wholes = [self._source.get(f"{prefix}{part}.{kind}") for part in parts]
+            wholes = [self._get(f"{prefix}{part}.{kind}") for part in parts]
             tensors = [cut(whole, i).to(self.device).to(self.dtype) for i, whole in enumerate(wholes)]
             return self._counted(torch.cat(tensors))
 
@@ -131,6 +131,9 @@ class Weights:
             return None
         self.block_bytes += stored.nbytes
         return stored.to(self.device, self.dtype)
+
+    def _get(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+        return self._source.get(name, dtype or self.dtype, self.device)
 
     def _copy(self, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
         # A GPU converts what has arrived; in one call the processor would before it leaves. A view of the mapped file

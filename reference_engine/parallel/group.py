@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 from torch.distributed import (
+    AllreduceOptions,
     FileStore,  # pyright: ignore[reportPrivateImportUsage] (torch documents it)
     GatherOptions,
+    ReduceOp,
     distributed_c10d,
 )
 
@@ -33,11 +35,18 @@ class Group:
         self.rank, self.size = rank, size
         self._to_first = GatherOptions()
         self._to_first.rootRank = 0
+        self._minimum = AllreduceOptions()
+        self._minimum.reduceOp = ReduceOp.MIN  # pyright: ignore[reportAttributeAccessIssue] (the stubs' mistake)
 
     def sum(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Ranks.sum`; in place."""
         self._backend.allreduce([rows]).wait()
         return rows
+
+    def least(self, value: torch.Tensor) -> torch.Tensor:
+        """See `Ranks.least`; in place."""
+        self._backend.allreduce([value], self._minimum).wait()
+        return value
 
     def gather(self, logits: torch.Tensor, vocab_size: int) -> torch.Tensor:
         """See `Ranks.gather`."""

@@ -30,6 +30,10 @@ class Ranks(Protocol):
         """The sum of what all ranks give; `rows` may become it. The same bits on every rank."""
         ...
 
+    def least(self, value: torch.Tensor) -> torch.Tensor:
+        """The smallest of the numbers that the ranks give, on every rank; `value` may become it."""
+        ...
+
     def gather(self, logits: torch.Tensor, vocab_size: int) -> torch.Tensor:
         """Each rank's columns side by side.
 
@@ -52,6 +56,10 @@ class Alone:
     def sum(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Ranks.sum`."""
         return rows
+
+    def least(self, value: torch.Tensor) -> torch.Tensor:
+        """See `Ranks.least`."""
+        return value
 
     def gather(self, logits: torch.Tensor, vocab_size: int) -> torch.Tensor:  # noqa: ARG002 (nothing is padding)
         """See `Ranks.gather`."""

@@ -47,7 +47,7 @@ def _executor(assignment: Assignment) -> LocalExecutor:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     ranks = connect(Path(assignment.folder), assignment.rank, config.tensor_parallel_size, device)
-    return build_executor(config, open_checkpoint(Path(config.model)), ranks)
+    return build_executor(config, open_checkpoint(Path(config.model), config.load_format), ranks)
 
 
 def _end_with_pipe(descriptor: int, folder: str) -> None:

@@ -285,7 +285,7 @@ class PerplexityMeter:
         self.config = resolve_config(alone, checkpoint.config)
         self.tokenizer = checkpoint.tokenizer
         self._demand = demand_of(self.config, checkpoint.config)
-        self._num_blocks = self.config.num_blocks or 0
+        self._num_blocks = self.config.num_blocks or self._demand.useful  # open on a GPU
         if self._num_blocks < self._demand.useful:
             raise ConfigError(
                 f"{self._num_blocks} KV blocks are too few for {self._demand.max_model_len} tokens at once; "
@@ -337,7 +337,7 @@ class PerplexityMeter:
         cache = TextCache(attention, demand.layout, demand.sizes(self._num_blocks), config.block_size)
         tokens = torch.tensor(token_ids, device=self._device)
         nats, peak = 0.0, 0
-        for start, logits in cache.logits(self._model, tokens[:-1], config.max_num_batched_tokens):
+        for start, logits in cache.logits(self._model, tokens[:-1], demand.max_num_batched_tokens):
             peak = max(peak, sum(a * b for a, b in zip(cache.used_tokens, demand.token_bytes, strict=True)))
             successors = tokens[start + 1 : start + 1 + len(logits)]
             nats += float(cross_entropy(logits.float(), successors, reduction="sum"))

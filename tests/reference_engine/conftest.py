@@ -226,7 +226,7 @@ class RanksAsThreads:
             size = config.tensor_parallel_size
             self.pool = ThreadPoolExecutor(size)
             self.groups = list(self.pool.map(lambda rank: connect(Path(folder), rank, size, device), range(size)))
-        self.executors = [build(group) for group in self.groups]
+        self.executors = list(self.pool.map(build, self.groups))
         self.storage = self.executors[0].storage
 
     def execute(self, batch):
