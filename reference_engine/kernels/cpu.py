@@ -43,8 +43,8 @@ class Kernels(Protocol):
         """The middle of SwiGLU (arXiv 2002.05202): [rows, 2 · dim], gates first -> [rows, dim]."""
         ...
 
-    def argmax(self, rows: torch.Tensor) -> list[int]:
-        """For each row of [rows, dim] the place of its largest element, the first of equals."""
+    def argmax(self, rows: torch.Tensor) -> torch.Tensor:
+        """Index of the largest element of each row, the lowest of equals: [rows, dim] -> int64 [rows], same device."""
         ...
 
     def apply_rope(self, heads: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:
@@ -68,12 +68,12 @@ class TorchKernels:
         gate, up = gate_up.chunk(2, dim=-1)
         return silu(gate).mul_(up)
 
-    def argmax(self, rows: torch.Tensor) -> list[int]:
+    def argmax(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Kernels.argmax`."""
         if rows.device.type == "cpu":
             # NumPy's argmax is vectorised (17 µs for 8 rows of 49152 here); torch's takes 660 µs on bf16.
-            return rows.float().numpy().argmax(axis=-1).tolist()
-        return rows.argmax(dim=-1).tolist()
+            return torch.from_numpy(rows.float().numpy().argmax(axis=-1))
+        return rows.argmax(dim=-1)
 
     def apply_rope(self, heads: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:
         """See `Kernels.apply_rope`."""
@@ -111,11 +111,11 @@ class NativeKernels:
         self._silu_mul(out.data_ptr(), gate_up.data_ptr(), rows, width // 2)
         return out
 
-    def argmax(self, rows: torch.Tensor) -> list[int]:
+    def argmax(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Kernels.argmax`."""
         out = torch.empty(rows.shape[0], dtype=torch.int64)
         self._argmax(out.data_ptr(), rows.data_ptr(), *rows.shape)
-        return out.tolist()
+        return out
 
     def apply_rope(self, heads: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:
         """See `Kernels.apply_rope`; in place."""

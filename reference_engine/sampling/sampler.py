@@ -121,7 +121,7 @@ def _best_tokens(
 
 
 def _argmax(scores: torch.Tensor) -> list[int]:
-    return best_kernels(scores.device, scores.dtype).argmax(scores)
+    return best_kernels(scores.device, scores.dtype).argmax(scores).tolist()
 
 
 def _choose(scores: torch.Tensor, requests: Sequence[Request]) -> list[int]:
