@@ -30,7 +30,8 @@ _CHUNK_ROWS = 128
 _LONG_HEAD_BYTES = 256
 _KEY_TILE_BYTES = 16 << 10  # of keys, and as many of values, in shared memory for each pipeline stage
 _MAX_KEYS = 64
-_CHUNK_STAGES, _DECODE_STAGES = 3, 4
+# Stages of the loop over keys, of which loads of block numbers take half: two, one and three key tiles are in flight.
+_CHUNK_STAGES, _DECODE_STAGES, _SPLIT_STAGES = 5, 4, 7
 _PROGRAMS = 264  # two for each of the 132 SMs of an H100 or H200
 _MAX_SPLITS = 16
 
@@ -140,13 +141,14 @@ def _launch(
     block_size, kv_heads, dim = keys.shape[1:]
     padded_dim = max(16, triton.next_power_of_2(dim))
     tile_keys = min(_MAX_KEYS, max(16, _KEY_TILE_BYTES // (padded_dim * keys.element_size())))
+    stages = _CHUNK_STAGES if rows > _MIN_ROWS else _DECODE_STAGES if splits == 1 else _SPLIT_STAGES
     _attend[(tiles.shape[0], kv_heads, splits)](
         out, out if weights is None else weights, query, keys, values, tiles, tables,
         query.stride(0), scale * math.log2(math.e),
         HEADS=query.shape[1], KV_HEADS=kv_heads, GROUP=query.shape[1] // kv_heads,
         DIM=dim, PADDED_DIM=padded_dim, BLOCK_SIZE=block_size,
         WINDOW=visible.window or 0, SINKS=visible.sinks, ROWS=rows, KEYS=tile_keys, SPLITS=splits,
-        num_warps=8 if rows > _CHUNK_ROWS // 2 else 4, num_stages=_CHUNK_STAGES if rows > _MIN_ROWS else _DECODE_STAGES,
+        num_warps=8 if rows > 64 else 4, num_stages=stages,
     )  # fmt: skip
 
 
@@ -210,7 +212,7 @@ def _attend(
         is_loaded = is_key[:, None] & (dims < DIM)[None, :]
 
         tile_keys = tl.load(keys + places, mask=is_loaded, other=0.0)
-        scores = tl.dot(queries, tl.trans(tile_keys), input_precision="ieee") * scale
+        scores = tl.dot(queries, tl.trans(tile_keys), input_precision="tf32x3") * scale
         is_seen = is_key[None, :] & (key[None, :] <= position[:, None])
         if WINDOW:
             is_seen &= (key[None, :] > position[:, None] - WINDOW) | (key < SINKS)[None, :]
@@ -222,7 +224,7 @@ def _attend(
         fade = tl.exp2(top - shift)
         total = total * fade + tl.sum(shares, axis=1)
         tile_values = tl.load(values + places, mask=is_loaded, other=0.0)
-        mixed = mixed * fade[:, None] + tl.dot(shares.to(tile_values.dtype), tile_values, input_precision="ieee")
+        mixed = mixed * fade[:, None] + tl.dot(shares.to(tile_values.dtype), tile_values, input_precision="tf32x3")
         top = new_top
 
     total = tl.where(total == 0.0, 1.0, total)  # a part without keys has the weight 2^-inf
