@@ -1,4 +1,7 @@
-"""The GPU path on the CPU: Triton's interpreter runs the kernels, and a step that is captured simply runs again."""
+"""The GPU path on the CPU: Triton's interpreter runs the kernels, and a step that is captured simply runs again.
+
+The interpreter multiplies bfloat16 as if it were integers (Triton 3.7): products are tested in the other dtypes.
+"""
 
 import random
 
@@ -31,7 +34,6 @@ from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.loading.safetensors import SafetensorsDirectory
 from reference_engine.models.registry import build_model
 from reference_engine.offline import load_engine
-from tests.reference_engine import triton_interpreter  # noqa: F401 (lets the kernels run)
 from tests.reference_engine.models.tiny_families import answers, engine_config, make_family
 from tests.reference_engine.naive_attention import NaiveAttention
 
