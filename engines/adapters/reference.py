@@ -55,6 +55,8 @@ class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """Tokens that each layer and KV head keeps (H2O cache eviction)."""
     kv_heavy: int | None = None
     """Tokens of ``kv_budget`` kept for their accumulated attention; the rest are the latest."""
+    cuda_graphs: bool | None = None
+    """Whether decode steps on CUDA are captured as graphs at the start and then replayed."""
     threads: int | None = None
     """CPU threads per process; the default divides the cores among the processes."""
     data_parallel_size: int | None = None

@@ -23,6 +23,7 @@ from reference_engine.engine.request import Request, SamplingParams
 from reference_engine.engine.runner import ModelRunner
 from reference_engine.engine.step import Engine
 from reference_engine.errors import ConfigError
+from reference_engine.kernels.native import has_triton
 from reference_engine.kv_cache.block_pool import BlockPool
 from reference_engine.kv_cache.block_table import Visible
 from reference_engine.kv_cache.cache import Group, KvCache
@@ -33,6 +34,7 @@ from reference_engine.kv_cache.storage import KvStorage, StoreMaker, allocate_st
 from reference_engine.loading.checkpoint import Checkpoint
 from reference_engine.models.config import ModelConfig
 from reference_engine.models.decoder import Model
+from reference_engine.models.experts import MoeConfig
 from reference_engine.models.registry import build_model
 from reference_engine.parallel.executor import TensorParallelExecutor
 from reference_engine.parallel.ranks import ALONE, Ranks
@@ -287,7 +289,17 @@ def build_executor(config: EngineConfig, checkpoint: Checkpoint, ranks: Ranks = 
     host = None
     if config.preemption == "swap":
         host = storage_of(config, demand, demand.fitting(config.swap_memory_bytes), torch.device("cpu"))
-    return LocalExecutor(model, attention_of(config, storage), storage, host)
+    attention = attention_of(config, storage)
+    # A router's choice must reach the processor before the experts can start (models/experts.py).
+    may_capture = config.cuda_graphs and ranks.size == 1 and not isinstance(checkpoint.config, MoeConfig)
+    if may_capture and has_triton(device):
+        from reference_engine.attention.triton_backend import TritonAttention  # noqa: PLC0415 (needs Triton)
+        from reference_engine.engine.graph_execution import GraphExecutor  # noqa: PLC0415 (needs Triton)
+
+        if isinstance(attention, TritonAttention):
+            max_rows, max_tokens = demand.max_num_seqs, demand.max_model_len
+            return GraphExecutor(model, attention, host, max_rows=max_rows, max_tokens=max_tokens)
+    return LocalExecutor(model, attention, storage, host)
 
 
 def _measured_num_blocks(config: EngineConfig, demand: Demand, model: Model, budget: GpuBudget, ranks: Ranks) -> int:

@@ -1,7 +1,7 @@
 """The small operations between the matrix products, compiled (`rows.cpp`, `attention.cpp`) and in stock torch.
 
-`TorchKernels` is the twin that the tests hold `NativeKernels` to, and what is used wherever the compiled ones are not:
-on a GPU, for other dtypes, without a compiler.
+`TorchKernels` is the twin that the tests hold `NativeKernels` and `CudaKernels` to, and what is used wherever they are
+not: for other dtypes, without a compiler, on a GPU without Triton.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch.nn.functional import rms_norm, silu
 
-from reference_engine.kernels.native import FLOAT, LONG, POINTER, library
+from reference_engine.kernels.native import FLOAT, LONG, POINTER, has_triton, library
 
 SUFFIXES = {torch.float32: "f32", torch.bfloat16: "bf16"}
 _ARGUMENTS = {
@@ -149,4 +149,8 @@ def native_kernels(device: torch.device, dtype: torch.dtype) -> NativeKernels | 
 
 def best_kernels(device: torch.device, dtype: torch.dtype) -> Kernels:
     """The fastest operations for tensors of this kind on this machine."""
+    if has_triton(device):
+        from reference_engine.kernels.cuda import CudaKernels  # noqa: PLC0415 (torch for the CPU comes without Triton)
+
+        return CudaKernels()
     return native_kernels(device, dtype) or _TORCH

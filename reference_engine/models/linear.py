@@ -22,6 +22,7 @@ from reference_engine.kernels.quantised import BlockLinear, dequantise, has_kern
 Matrix = torch.Tensor | QuantisedTensor
 """[rows, columns], as plain numbers or in blocks."""
 
+_HALF_DTYPES = (torch.bfloat16, torch.float16)
 _SLAB_ELEMENTS = 1 << 24
 """Weights that are plain at the same time where no kernel unpacks them: few against a model, many against a launch."""
 
@@ -44,6 +45,17 @@ class PlainLinear:
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Linear`."""
         return linear(rows, self._weight, self._bias)
+
+
+class FloatLinear:
+    """A 16-bit weight [out_features, in_features] on a GPU; the sums stay in float32, as they are added up."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self._transposed = weight.t()
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        return torch.mm(rows, self._transposed, out_dtype=torch.float32)
 
 
 class PackedLinear:
@@ -104,6 +116,13 @@ def make_linear(weight: Matrix, bias: torch.Tensor | None = None) -> Linear:
     if can_tile(weight):
         return TiledLinear(weight, bias)
     return PackedLinear(weight, bias) if can_pack(weight) else PlainLinear(weight, bias)
+
+
+def make_head(weight: Matrix) -> Linear:
+    """The multiplication that gives logits, in float32 where that costs nothing: rounded ones are often equal."""
+    if isinstance(weight, torch.Tensor) and weight.is_cuda and weight.dtype in _HALF_DTYPES:
+        return FloatLinear(weight)
+    return make_linear(weight)
 
 
 def make_joined(weights: Sequence[Matrix], bias: torch.Tensor | None) -> Linear:

@@ -9,7 +9,7 @@ from reference_engine.kernels.blocks import QuantisedTensor
 from reference_engine.kernels.cpu import best_kernels
 from reference_engine.kernels.quantised import has_kernel
 from reference_engine.loading.source import WeightSource
-from reference_engine.models.linear import Linear, Matrix, make_joined, make_linear
+from reference_engine.models.linear import Linear, Matrix, make_head, make_joined, make_linear
 from reference_engine.parallel.ranks import ALONE, Ranks, share, vocabulary_share
 
 
@@ -102,10 +102,10 @@ class Weights:
         """This rank's part of what gives logits: of the embedding, or of a matrix of its own for None."""
         weight = embedding if embedding is not None else self._kept("lm_head.weight")
         if isinstance(weight, QuantisedTensor):
-            return make_linear(weight)
+            return make_head(weight)
         if weight is not None:
-            return make_linear(vocabulary_share(weight, self.ranks))
-        return make_linear(self._copy(vocabulary_share(self._get("lm_head.weight"), self.ranks)))
+            return make_head(vocabulary_share(weight, self.ranks))
+        return make_head(self._copy(vocabulary_share(self._get("lm_head.weight"), self.ranks)))
 
     def _fused(
         self, prefix: str, parts: tuple[str, ...], has_bias: bool, cut: Callable[[torch.Tensor, int], torch.Tensor]

@@ -33,6 +33,7 @@ OPTIONS = {
     "attention_sinks": 4,
     "kv_budget": 32,
     "kv_heavy": 16,
+    "cuda_graphs": False,
     "threads": 2,
     "data_parallel_size": 2,
     "drain_timeout_s": 3,
