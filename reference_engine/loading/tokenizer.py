@@ -1,4 +1,4 @@
-"""Text to token ids and back, with the checkpoint's chat template. Imports no torch, unless a .gguf file is opened."""
+"""Tokenizer and chat template of a checkpoint. Imports torch only to open a .gguf file."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,10 @@ _SPECIAL_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 class Tokenizer:
-    """One checkpoint's tokenizer. Thread-safe: nothing changes after construction.
+    """A checkpoint's tokenizer. Immutable, so thread-safe.
 
     Args:
-        backend: the `tokenizers` object that does the work.
+        backend: from the `tokenizers` library.
         special_tokens: `bos_token`, `eos_token`, … and their text.
         chat_template: Jinja source, or None for a base model.
     """
@@ -42,7 +42,7 @@ class Tokenizer:
 
     @property
     def eos_token_id(self) -> int | None:
-        """Id of the end-of-sequence token, None where the checkpoint names none."""
+        """Id of the end-of-sequence token; None if the checkpoint names none."""
         text = self.special_tokens.get("eos_token")
         return None if text is None else self.backend.token_to_id(text)
 
@@ -52,13 +52,13 @@ class Tokenizer:
         return self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
     async def encode_off_loop(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Like `encode`, but long texts are tokenised on a worker thread so that the event loop goes on."""
+        """Like `encode`, but tokenises long texts in a worker thread, so that the event loop is not blocked."""
         if len(text) <= _INLINE_CHARACTERS:
             return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
         return await asyncio.to_thread(self.encode, text, add_special_tokens=add_special_tokens)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Text of `token_ids`; bytes that are no valid UTF-8 become U+FFFD."""
+        """Text of `token_ids`; invalid UTF-8 becomes U+FFFD."""
         return self.backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:  # noqa: ANN401 (Jinja)
@@ -73,10 +73,10 @@ class Tokenizer:
 
 
 def open_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer alone, as `open_checkpoint` gives it.
+    """Opens only the tokenizer of a model.
 
     Raises:
-        CheckpointError: see `check_model_path`, or the tokenizer's files are damaged.
+        CheckpointError: the path is no model (see `check_model_path`), or the tokenizer's files are damaged.
     """
     check_model_path(path)
     if path.is_dir():
@@ -87,7 +87,7 @@ def open_tokenizer(path: Path) -> Tokenizer:
 
 
 def tokenizer_of_directory(path: Path) -> Tokenizer:
-    """The tokenizer of a checkpoint directory, with its chat template.
+    """Opens tokenizer and chat template of a checkpoint directory.
 
     Raises:
         CheckpointError: a file is missing or damaged.
@@ -102,7 +102,9 @@ def tokenizer_from_directory(directory: Path, config: Mapping[str, Any], templat
     """Reads tokenizer.json; `config` is the decoded tokenizer_config.json, `template_file` the text of *.jinja."""
     path = directory / "tokenizer.json"
     if not path.exists():
-        raise CheckpointError(f"{path} is missing; only checkpoints with a fast tokenizer (tokenizer.json) are read")
+        raise CheckpointError(
+            f"{path} is missing; only checkpoints with a fast tokenizer (tokenizer.json) are supported"
+        )
     try:
         backend = FastTokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception for every parse error
@@ -114,7 +116,7 @@ def tokenizer_from_directory(directory: Path, config: Mapping[str, Any], templat
 
 
 def tokenizer_from_gguf(metadata: Mapping[str, Any], where: str) -> Tokenizer:
-    """Rebuilds the tokenizer that a GGUF file describes; raises CheckpointError where that is not possible."""
+    """Rebuilds a GGUF file's tokenizer; raises CheckpointError if it cannot be rebuilt exactly."""
     template = metadata.get("tokenizer.chat_template")
     return Tokenizer(build_tokenizer(metadata, where), special_token_names(metadata), template)
 
