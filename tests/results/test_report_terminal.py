@@ -116,7 +116,7 @@ def test_comparison_names_direction_word_and_reason() -> None:
     for words in ("● output (higher is better)", "5.000× [5.000, 5.000]", "▲ better", "▼ worse", "= same", "? unclear"):
         assert words in text
     assert "needs 2 runs of each side, there are 3 and 0" in text
-    assert "1 better, 1 worse, 1 same, 1 unclear; confidence 99% for the primary metric" in text
+    assert "1 better, 1 worse, 1 same, 1 unclear; confidence 99 % for the primary metric" in text
 
 
 def test_the_clients_error_stands_below_ttft_and_itl(demo: results.Run) -> None:
