@@ -1,4 +1,4 @@
-"""Opens a model path of either kind, a Hugging Face directory or a .gguf file, as one `Checkpoint`."""
+"""Opens a Hugging Face directory or a .gguf file as a `Checkpoint`."""
 
 import dataclasses
 from pathlib import Path
@@ -14,7 +14,7 @@ from reference_engine.models.config import ModelConfig
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model ready to be built: what it is, where its weights are, how it reads text."""
+    """Config, weights and tokenizer of a model that has not been built yet."""
 
     path: Path
     config: ModelConfig
@@ -23,7 +23,7 @@ class Checkpoint:
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
-        """Every id that ends a sequence: config, generation config and tokenizer may each name one."""
+        """All ids that end a sequence, from config, generation config and tokenizer."""
         named = self.tokenizer.eos_token_id
         return frozenset(self.config.eos_token_ids) | (frozenset() if named is None else {named})
 

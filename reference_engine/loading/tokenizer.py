@@ -1,4 +1,4 @@
-"""Text to token ids and back, with the checkpoint's chat template. Imports no torch, unless a .gguf file is opened."""
+"""Tokenizer and chat template of a checkpoint. Imports torch only to open a .gguf file."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -19,10 +19,10 @@ _SPECIAL_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 class Tokenizer:
-    """One checkpoint's tokenizer. Thread-safe: nothing changes after construction.
+    """A checkpoint's tokenizer. Immutable, so thread-safe.
 
     Args:
-        backend: the `tokenizers` object that does the work.
+        backend: from the `tokenizers` library.
         special_tokens: `bos_token`, `eos_token`, … and their text.
         chat_template: Jinja source, or None for a base model.
     """
@@ -44,7 +44,7 @@ class Tokenizer:
 
     @property
     def eos_token_id(self) -> int | None:
-        """Id of the end-of-sequence token, None where the checkpoint names none."""
+        """Id of the end-of-sequence token; None if the checkpoint names none."""
         text = self.special_tokens.get("eos_token")
         return None if text is None else self.backend.token_to_id(text)
 
@@ -62,7 +62,7 @@ class Tokenizer:
         )
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Text of `token_ids`; bytes that are no valid UTF-8 become U+FFFD."""
+        """Text of `token_ids`; invalid UTF-8 becomes U+FFFD."""
         return self.backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:  # noqa: ANN401 (Jinja)
@@ -80,7 +80,7 @@ def open_tokenizer(path: Path, load_format: LoadFormatName = "auto") -> Tokenize
     """The tokenizer alone, as `open_checkpoint` gives it.
 
     Raises:
-        CheckpointError: see `check_model_path`, or the tokenizer's files are damaged.
+        CheckpointError: the path is no model (see `check_model_path`), or the tokenizer's files are damaged.
     """
     check_model_path(path)
     if path.is_dir():
@@ -108,7 +108,9 @@ def tokenizer_from_directory(directory: Path, config: Mapping[str, Any], templat
     """Reads tokenizer.json; `config` is the decoded tokenizer_config.json, `template_file` the text of *.jinja."""
     path = directory / "tokenizer.json"
     if not path.exists():
-        raise CheckpointError(f"{path} is missing; only checkpoints with a fast tokenizer (tokenizer.json) are read")
+        raise CheckpointError(
+            f"{path} is missing; only checkpoints with a fast tokenizer (tokenizer.json) are supported"
+        )
     try:
         backend = FastTokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception for every parse error
@@ -128,7 +130,7 @@ def number_tokenizer(vocab_size: int) -> Tokenizer:
 
 
 def tokenizer_from_gguf(metadata: Mapping[str, Any], where: str) -> Tokenizer:
-    """Rebuilds the tokenizer that a GGUF file describes; raises CheckpointError where that is not possible."""
+    """Rebuilds a GGUF file's tokenizer; raises CheckpointError if it cannot be rebuilt exactly."""
     template = metadata.get("tokenizer.chat_template")
     return Tokenizer(build_tokenizer(metadata, where), special_token_names(metadata), template)
 

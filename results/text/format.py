@@ -173,6 +173,11 @@ def share_text(part: float, whole: float) -> str:
     return ABSENT if whole <= 0 else f"{100 * part / whole:.3g} %"
 
 
+def percent_text(share: float, decimals: int = 0) -> str:
+    """``2.7 %`` for a share of 0.027, with fixed decimals."""
+    return f"{100 * share:.{decimals}f} %"
+
+
 def plain(text: str) -> str:
     """Remove control characters: safe to print on a terminal, legal in HTML."""
     return _UNPRINTABLE.sub(" ", text)

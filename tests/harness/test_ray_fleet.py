@@ -108,7 +108,7 @@ def _essence(trial: Any, *, is_open: bool) -> dict[int, tuple[Any, ...]]:
     return {
         request.index: (
             request.session, request.turn, request.outcome, request.chunk_tokens,
-            request.wanted_input_tokens, request.requested_output_tokens, request.output_tokens,
+            request.requested_input_tokens, request.requested_output_tokens, request.output_tokens,
             request.planned_ns - trial.record.window.start_ns if is_open else None,
         )
         for request in trial.requests
