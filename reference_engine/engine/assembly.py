@@ -234,10 +234,17 @@ def build_engine(
         limits,
         sampler=sampler,
         occupancy_steps=_OCCUPANCY_STEPS,
+        overlap=_can_overlap(config),
         close=close,
     )
     _warm_up(engine, limits)
     return BeamSearchEngine(engine, conflicting_flag(config), grammars=grammars), config
+
+
+def _can_overlap(config: EngineConfig) -> bool:
+    """Whether a step can be launched while another runs: the runner does not wait for either."""
+    runs_ahead = config.device == "cuda" and config.tensor_parallel_size == 1 and not config.slow_down
+    return config.overlap and runs_ahead and config.policy != "static"
 
 
 def _executor(config: EngineConfig, checkpoint: Checkpoint) -> tuple[Executor, Callable[[], None]]:

@@ -92,6 +92,7 @@ class EngineConfig:
     max_queue: Annotated[int, "requests that may wait; more get HTTP 429"] = 8192
     enable_prefix_caching: Annotated[bool, "compute what prompts have in common at their beginning once"] = True
     cuda_graphs: Annotated[bool, "on CUDA, decode by repeating captured steps; they are captured at the start"] = True
+    overlap: Annotated[bool, "on CUDA, plan and launch a step while the one before it runs"] = True
     threads: Annotated[int | None, "CPU threads of each process; default: torch's own choice, shared among them"] = None
     drain_timeout_s: Annotated[int, "seconds that requests under way get to end after SIGTERM; 0: none"] = 30
     profile_dir: Annotated[str, "where POST /start_profile writes traces of the step loop; empty: nowhere"] = ""
