@@ -8,6 +8,7 @@ import torch
 from reference_engine.attention.base import Span
 from reference_engine.engine.execution import Batch
 from reference_engine.kv_cache.block_copies import BlockCopies
+from reference_engine.kv_cache.block_table import block_list
 from reference_engine.kv_cache.sizing import Demand
 
 
@@ -55,7 +56,8 @@ def largest_batch(demand: Demand) -> tuple[Batch, int]:
     for seats_left in range(demand.max_num_seqs - 1, -1, -1):
         length = min(demand.max_model_len, left - seats_left)
         blocks = -(-length // demand.block_size)
-        spans.append(Span([range(needed, needed + blocks)] * len(demand.layout.groups), 0, length))
+        table = block_list(range(needed, needed + blocks))
+        spans.append(Span([table] * len(demand.layout.groups), 0, length))
         left, needed = left - length, needed + blocks
     positions = [position for span in spans for position in range(span.length)]
     ends = [0]
