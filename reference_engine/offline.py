@@ -5,10 +5,15 @@ for answer in llm.generate(["The capital of France is"], SamplingParams(max_toke
     print(answer.completions[0].text)
 """
 
+import contextlib
 import dataclasses
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+import signal
+import threading
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, Self
 
 import torch
@@ -23,6 +28,7 @@ from reference_engine.errors import RequestError
 from reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
 
 _ANY_NUMBER = 1 << 40
+_CALLS = itertools.count()  # make request ids unique
 
 
 @dataclasses.dataclass(slots=True)
@@ -67,9 +73,10 @@ class LLM:
     """
 
     def __init__(self, model: str | Path, **settings: Any) -> None:  # noqa: ANN401  (EngineConfig says what)
-        checkpoint = open_checkpoint(Path(model))
         settings.setdefault("max_queue", _ANY_NUMBER)
-        self.engine = _built(EngineConfig(model=str(model), **settings), checkpoint)
+        config = EngineConfig(model=str(model), **settings)
+        checkpoint = open_checkpoint(Path(model), config.load_format)
+        self.engine = _built(config, checkpoint)
         self.tokenizer = checkpoint.tokenizer
         self._eos_token_ids = checkpoint.eos_token_ids
 
@@ -95,6 +102,9 @@ class LLM:
     ) -> list[Answer]:
         """Answers to all prompts, computed together.
 
+        Whatever ends a call early, Ctrl-C included, cancels what is left of it; only an error inside a step ends the
+        engine. Ctrl-C takes effect after the step under way, a second one at once.
+
         Args:
             prompts: texts or token ids.
             params: for all, or one for each.
@@ -109,13 +119,14 @@ class LLM:
         """
         every = [params] * len(prompts) if isinstance(params, SamplingParams) else params
         completing: dict[str, _Completing] = {}
+        call = next(_CALLS)
         leaders: list[Request] = []
         for number, (prompt, wanted) in enumerate(zip(prompts, every, strict=True)):
             tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
             stops = wanted.stop_token_ids | (frozenset() if ignore_eos else self._eos_token_ids)
             chosen = _chosen(wanted, stops, n, stop)
             family = [
-                Request(f"{number}/{i}", tokens, dataclasses.replace(chosen, seed=wanted.seed + i))
+                Request(f"{call}/{number}/{i}", tokens, dataclasses.replace(chosen, seed=wanted.seed + i))
                 for i in range(n if chosen.beams is None else chosen.beams.width)
             ]
             family[0].siblings = tuple(family[1:])
@@ -124,11 +135,15 @@ class LLM:
                 member.request_id: _Completing(TextWriter(self.tokenizer, stop, min_tokens=wanted.min_tokens))
                 for member in family
             }
-        for output in _outputs(self.engine, leaders):
-            if completing[output.request_id].push(output):
-                self.engine.cancel(output.request_id)
+        with contextlib.closing(_outputs(self.engine, leaders)) as outputs:
+            for output in outputs:
+                if completing[output.request_id].push(output):
+                    self.engine.cancel(output.request_id)
         return [
-            Answer(leader.token_ids[: leader.prompt_len], [completing[f"{number}/{i}"].completion for i in range(n)])
+            Answer(
+                leader.token_ids[: leader.prompt_len],
+                [completing[f"{call}/{number}/{i}"].completion for i in range(n)],
+            )
             for number, leader in enumerate(leaders)
         ]
 
@@ -169,7 +184,7 @@ def load_engine(config: EngineConfig) -> BeamSearchEngine:
     Raises:
         CheckpointError, ConfigError: the model or the settings are at fault.
     """
-    return _built(config, open_checkpoint(Path(config.model)))
+    return _built(config, open_checkpoint(Path(config.model), config.load_format))
 
 
 @torch.inference_mode()
@@ -186,25 +201,71 @@ def generate(
     Raises:
         RequestError: a prompt that can never be computed; none is then.
     """
+    call = next(_CALLS)
     requests = [
-        Request(str(number), prompt, sampling)
+        Request(f"{call}/{number}", prompt, sampling)
         for number, (prompt, sampling) in enumerate(zip(prompts, params, strict=True))
     ]
-    tokens: list[list[int]] = [[] for _ in requests]
-    for output in _outputs(engine, requests):
-        tokens[int(output.request_id)].append(output.token.token_id)
-    return tokens
+    tokens: dict[str, list[int]] = {request.request_id: [] for request in requests}
+    with contextlib.closing(_outputs(engine, requests)) as outputs:
+        for output in outputs:
+            tokens[output.request_id].append(output.token.token_id)
+    return list(tokens.values())
 
 
 def _built(config: EngineConfig, checkpoint: Checkpoint) -> BeamSearchEngine:
-    return build_engine(resolve_config(config, checkpoint.config), checkpoint)
+    engine, _ = build_engine(resolve_config(config, checkpoint.config), checkpoint)
+    return engine
 
 
-def _outputs(engine: BeamSearchEngine, requests: Sequence[Request]) -> Iterator[TokenOutput]:
-    """Queues all requests, or none where one is impossible, and steps until nothing is left."""
+def _outputs(engine: BeamSearchEngine, requests: Sequence[Request]) -> Generator[TokenOutput]:
+    """Queues all requests, or none where one is impossible, and steps until nothing is left.
+
+    Closing it cancels what is left.
+    """
     for request in requests:
         engine.check(request)
-    for request in requests:
-        engine.add(request)
-    while engine.has_work:
-        yield from engine.step().outputs
+    request_ids = [member.request_id for request in requests for member in (request, *request.siblings)]
+    with _interrupts_held() as let_through:
+        try:
+            for request in requests:
+                engine.add(request)
+            while engine.has_work:
+                yield from engine.step().outputs
+                let_through()
+        finally:
+            for request_id in request_ids:
+                engine.cancel(request_id)
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Generator[Callable[[], None]]:
+    """Holds back SIGINT, which would end the engine in the middle of a step; a second one takes effect at once.
+
+    Yields:
+        Lets an interrupt that was held back take effect.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield lambda: None  # Python runs signal handlers on the main thread only
+        return
+    is_held = False
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        nonlocal is_held
+        if is_held:
+            handler(number, frame)
+        is_held = True
+
+    def let_through() -> None:
+        nonlocal is_held
+        if is_held:
+            is_held = False
+            handler(signal.SIGINT, None)
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield let_through
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        let_through()

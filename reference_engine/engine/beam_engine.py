@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from reference_engine.engine.beam_search import BeamSearch, Extension, check_beams
+from reference_engine.engine.grammar import Grammars
 from reference_engine.engine.limits import Limits
 from reference_engine.engine.outputs import Candidate, Phases, SampledToken, StepReport, TokenOutput
 from reference_engine.engine.request import BeamParams, FinishReason, Request
@@ -29,10 +30,18 @@ class BeamSearchEngine:
         core: runs all requests.
         conflict: the setting of the core with which beams cannot be searched; None if they can.
         clock: the core's.
+        grammars: those that the core's sampler starts requests in; None where no request may have one.
     """
 
-    def __init__(self, core: Engine, conflict: str | None = None, clock: Clock = time.perf_counter) -> None:
+    def __init__(
+        self,
+        core: Engine,
+        conflict: str | None = None,
+        clock: Clock = time.perf_counter,
+        grammars: Grammars | None = None,
+    ) -> None:
         self.core = core
+        self.grammars = grammars
         self.close = core.close
         self._conflict = conflict
         self._clock = clock

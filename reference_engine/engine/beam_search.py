@@ -49,12 +49,17 @@ def conflicting_flag(config: EngineConfig) -> str | None:
 
     Beams need sequences that leave a batch at any step, and blocks that can be shared and copied.
     """
-    conflicts = {
-        "--policy static": config.policy == "static",
-        "--kv-allocator contiguous": config.kv_allocator == "contiguous",
-        "--kv-budget": config.kv_budget > 0,
-    }
-    return next((flag for flag, is_set in conflicts.items() if is_set), None)
+    return "--policy static" if config.policy == "static" else unforkable_flag(config)
+
+
+def unforkable_flag(config: EngineConfig) -> str | None:
+    """The setting with which sequences cannot share blocks; None if they can.
+
+    Under a budget forks would drop each other's tokens; contiguous ones would write into each other's run.
+    """
+    if config.kv_budget:
+        return "--kv-budget"
+    return "--kv-allocator contiguous" if config.kv_allocator == "contiguous" else None
 
 
 def check_beams(sampling: SamplingParams, limits: Limits, conflict: str | None) -> None:

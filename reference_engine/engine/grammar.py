@@ -3,10 +3,12 @@
 The work is done by llguidance, on bytes and on the checkpoint's own tokens. No torch in here.
 """
 
+import contextlib
 import functools
 import json
 import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -74,16 +76,17 @@ class Grammars:
 
     Args:
         tokenizer: the checkpoint's.
-        vocab_size: rows of the model's output, which may be more than the tokenizer's tokens.
-        eos_token_ids: tokens that end a sequence.
+        vocab_size: rows of the model's output, which may be more than the tokenizer's tokens. None: as many; then
+            grammars can be compiled, but not started for a model.
+        eos_token_ids: tokens that end a sequence; none where grammars are only compiled.
     """
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Iterable[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int | None = None, eos_token_ids: Iterable[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._eos_token_ids = sorted(eos_token_ids)
         self._lock = threading.Lock()
-        self._compile = functools.lru_cache(_CACHED_GRAMMARS)(self._compile_anew)
+        self._matchers: OrderedDict[str, LLMatcher] = OrderedDict()  # the latest used last
 
     def of_json_schema(self, schema: str | Mapping[str, Any] | bool) -> str:
         """JSON that matches a schema, as text or as an object.
@@ -126,6 +129,23 @@ class Grammars:
         alternatives = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
         return self._compiled("list of choices", LLMatcher.grammar_from_lark(f"start: {alternatives}"))
 
+    def build_vocabulary(self) -> None:
+        """Builds the library's own view of the tokens, which the first grammar would wait for.
+
+        It takes 0.3 s for 49,152 tokens and holds the interpreter lock, so that no thread of the process goes on. Where
+        the library cannot read the tokenizer, each grammar will say so.
+        """
+        with contextlib.suppress(ValueError):
+            _ = self._vocabulary
+
+    def is_compiled(self, source: str) -> bool:
+        """Whether `start` need not compile."""
+        return source in self._matchers
+
+    def compile(self, source: str) -> None:
+        """Compiles what one of the above returned, so that `start` need not. The interpreter lock is free meanwhile."""
+        self._compile(source)
+
     def start(self, source: str) -> GrammarState:
         """The beginning of a new sequence; microseconds once the grammar is compiled.
 
@@ -141,10 +161,19 @@ class Grammars:
             raise RequestError(f"the {what} cannot be used: {error}") from error
         return source
 
-    def _compile_anew(self, source: str) -> LLMatcher:
+    def _compile(self, source: str) -> LLMatcher:
+        with self._lock:
+            matcher = self._matchers.get(source)
+            if matcher is not None:
+                self._matchers.move_to_end(source)
+                return matcher
         matcher = LLMatcher(self._vocabulary, source, log_level=0)
         if matcher.is_error():
             raise ValueError(_one_line(matcher.get_error()))
+        with self._lock:
+            self._matchers[source] = matcher
+            if len(self._matchers) > _CACHED_GRAMMARS:
+                self._matchers.popitem(last=False)
         return matcher
 
     @property
@@ -154,9 +183,9 @@ class Grammars:
 
     @functools.cached_property
     def _built(self) -> LLTokenizer:
-        """The library's own view of the tokens; takes 0.2 s for 49,152, so it is built when it is first needed."""
+        """The library's own view of the tokens."""
         return LLTokenizer(
-            self._tokenizer.backend.to_str(), n_vocab=self._vocab_size, eos_token=list(self._eos_token_ids)
+            self._tokenizer.backend.to_str(), n_vocab=self._vocab_size, eos_token=self._eos_token_ids or None
         )
 
 

@@ -17,6 +17,8 @@ class Limits:
         block_size: tokens per block.
         vocab_size: token ids are below this.
         max_num_seqs: sequences that may run at the same time.
+        unforkable_flag: the setting under which sequences cannot share blocks, so that a prompt gets one answer; None
+            where they can.
     """
 
     max_model_len: int
@@ -24,6 +26,7 @@ class Limits:
     block_size: int
     vocab_size: int
     max_num_seqs: int = 1 << 30
+    unforkable_flag: str | None = None
 
     @property
     def cache_tokens(self) -> int:
@@ -47,6 +50,12 @@ class Limits:
             RequestError: with the numbers, naming the field at fault.
         """
         length = len(prompt)
+        if width > 1 and self.unforkable_flag is not None:
+            raise RequestError(
+                f"{width} answers to one prompt share its blocks, which {self.unforkable_flag} does not allow; send "
+                f"{width} requests for one answer each",
+                param="n",
+            )
         if width > self.max_num_seqs:
             raise RequestError(
                 f"{width} answers to one prompt are more than the {self.max_num_seqs} sequences that run at the same "

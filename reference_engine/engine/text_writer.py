@@ -29,7 +29,7 @@ class TextWriter:
         tokenizer: the checkpoint's.
         stops: strings that end the text.
         min_tokens: tokens before which none of them does.
-        include_stop: whether the one that ended it stays in the text.
+        include_stop: whether what ended it, string or token, stays in the text.
         skip_special_tokens: whether special tokens have no text.
 
     Attributes:
@@ -48,6 +48,7 @@ class TextWriter:
         self.num_tokens = 0
         self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
         self._stops = StopMatcher(stops, include=include_stop)
+        self._include_stop = include_stop
         self._min_tokens = min_tokens
 
     def push(self, token_id: int, finish_reason: FinishReason | None) -> Text:
@@ -58,7 +59,8 @@ class TextWriter:
             finish_reason: why the engine ended the sequence with it; None where it goes on.
         """
         self.num_tokens += 1
-        text, stop = self._detokenizer.push(token_id), None
+        is_left_out = finish_reason is FinishReason.STOP and not self._include_stop  # as in vLLM
+        text, stop = "" if is_left_out else self._detokenizer.push(token_id), None
         if self.num_tokens >= self._min_tokens:
             text, stop = self._stops.push(text)
         if stop is None and finish_reason is not None:

@@ -16,6 +16,7 @@ from reference_engine.kernels.native import FLOAT, LONG, POINTER, has_triton, li
 SUFFIXES = {torch.float32: "f32", torch.bfloat16: "bf16"}
 _ARGUMENTS = {
     "add_rms_norm": (POINTER, POINTER, POINTER, POINTER, LONG, LONG, FLOAT),
+    "add_rms_norm_f32_weight": (POINTER, POINTER, POINTER, POINTER, LONG, LONG, FLOAT),
     "silu_mul": (POINTER, POINTER, LONG, LONG),
     "argmax": (POINTER, POINTER, LONG, LONG),
     "apply_rope": (POINTER, LONG, POINTER, POINTER, LONG, LONG, LONG),
@@ -34,7 +35,7 @@ class Kernels(Protocol):
         Args:
             residual: [rows, dim], contiguous.
             x: the same; None adds nothing.
-            weight: [dim].
+            weight: [dim], in the dtype of `residual` or in float32.
             eps: added to the mean square.
         """
         ...
@@ -61,7 +62,7 @@ class TorchKernels:
         """See `Kernels.add_rms_norm`."""
         if x is not None:
             residual.add_(x)
-        return rms_norm(residual, (residual.shape[-1],), weight, eps)
+        return rms_norm(residual.to(weight.dtype), (residual.shape[-1],), weight, eps).to(residual.dtype)
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         """See `Kernels.silu_mul`."""
@@ -91,7 +92,8 @@ class NativeKernels:
         functions = {name: getattr(place, f"{name}_{SUFFIXES[dtype]}") for name, place in places.items()}
         for name, function in functions.items():
             function.argtypes, function.restype = _ARGUMENTS[name], None
-        self._add_rms_norm, self._silu_mul = functions["add_rms_norm"], functions["silu_mul"]
+        self._add_rms_norm = {torch.float32: functions["add_rms_norm_f32_weight"], dtype: functions["add_rms_norm"]}
+        self._silu_mul = functions["silu_mul"]
         self._apply_rope, self._argmax = functions["apply_rope"], functions["argmax"]
         self.paged_decode = functions["paged_decode"]
 
@@ -101,7 +103,8 @@ class NativeKernels:
         """See `Kernels.add_rms_norm`."""
         out = torch.empty_like(residual)
         added = None if x is None else x.data_ptr()
-        self._add_rms_norm(out.data_ptr(), residual.data_ptr(), added, weight.data_ptr(), *residual.shape, eps)
+        function = self._add_rms_norm[weight.dtype]
+        function(out.data_ptr(), residual.data_ptr(), added, weight.data_ptr(), *residual.shape, eps)
         return out
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:

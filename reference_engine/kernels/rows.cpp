@@ -11,8 +11,8 @@
 namespace {
 
 // out[row] = norm(residual[row] += x[row]) * weight; x may be null.
-template <typename T>
-void add_rms_norm(T* out, T* residual, const T* x, const T* weight, int64_t rows, int64_t dim, float eps) {
+template <typename T, typename Weight>
+void add_rms_norm(T* out, T* residual, const T* x, const Weight* weight, int64_t rows, int64_t dim, float eps) {
 #pragma omp parallel for schedule(static) if (rows > 1)
     for (int64_t row = 0; row < rows; ++row) {
         T* kept = residual + row * dim;
@@ -106,7 +106,11 @@ void argmax(int64_t* out, const T* x, int64_t rows, int64_t dim) {
 #define EXPORT(T, SUFFIX)                                                                                              \
     extern "C" void add_rms_norm_##SUFFIX(T* out, T* residual, const T* x, const T* weight, int64_t rows, int64_t dim, \
                                           float eps) {                                                                 \
-        add_rms_norm<T>(out, residual, x, weight, rows, dim, eps);                                                     \
+        add_rms_norm(out, residual, x, weight, rows, dim, eps);                                                        \
+    }                                                                                                                  \
+    extern "C" void add_rms_norm_f32_weight_##SUFFIX(T* out, T* residual, const T* x, const float* weight,             \
+                                                     int64_t rows, int64_t dim, float eps) {                           \
+        add_rms_norm(out, residual, x, weight, rows, dim, eps);                                                        \
     }                                                                                                                  \
     extern "C" void silu_mul_##SUFFIX(T* out, const T* gate_up, int64_t rows, int64_t dim) {                           \
         silu_mul<T>(out, gate_up, rows, dim);                                                                          \

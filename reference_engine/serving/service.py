@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.grammar import Grammars
 from reference_engine.errors import EngineUnavailableError
 from reference_engine.loading.tokenizer import Tokenizer, open_tokenizer
 from reference_engine.serving.core.client import EngineClient
@@ -36,11 +37,13 @@ class Serving:
     Attributes:
         facts: about the engines.
         tokenizer: the checkpoint's.
+        grammars: check what requests want their output to match; the engines compile it again.
         engines: where requests go.
     """
 
     facts: Facts
     tokenizer: Tokenizer
+    grammars: Grammars
     engines: EngineClient
 
 
@@ -70,15 +73,16 @@ class Service:
             EngineUnavailableError: an engine ended before it was ready.
         """
         self._engines = EngineClient(self.metrics.observe)
-        tokenizer = _read_tokenizer(Path(self.config.model))
+        tokenizer = _read_tokenizer(self.config)
         try:
             facts = await self._engines.start(self.config, self._start_core)
         except BaseException:
             tokenizer.cancel()
             raise
-        self._serving = Serving(facts, await tokenizer, self._engines)
+        self._serving = Serving(facts, *await tokenizer, self._engines)
         self.config = facts.config
-        self.metrics.set_config(facts.config)
+        replicas = self._engines.replicas
+        self.metrics.set_num_blocks(sum(replica.facts.result().config.num_blocks or 0 for replica in replicas))
         _log.info("ready: %s", facts)
 
     async def drain(self) -> None:
@@ -124,27 +128,34 @@ class Service:
         return self._random.getrandbits(62)
 
 
-def _read_tokenizer(path: Path) -> "asyncio.Future[Tokenizer]":
-    """On a daemon thread, not the loop's executor: a server that is told to stop must not wait for it."""
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[Tokenizer] = loop.create_future()
+def _read_tokenizer(config: EngineConfig) -> "asyncio.Future[tuple[Tokenizer, Grammars]]":
+    """The tokenizer and grammars over it, with their vocabulary, which would hold the event loop up later.
 
-    def settle(tokenizer: Tokenizer | None, failure: Exception | None) -> None:
+    On a daemon thread, not the loop's executor: a server that is told to stop must not wait for it.
+    """
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[tuple[Tokenizer, Grammars]] = loop.create_future()
+
+    def settle(loaded: tuple[Tokenizer, Grammars] | None, failure: Exception | None) -> None:
         if result.cancelled():
             return
-        if tokenizer is not None:
-            result.set_result(tokenizer)
+        if loaded is not None:
+            result.set_result(loaded)
         elif failure is not None:
             result.set_exception(failure)
 
     def read() -> None:
-        tokenizer, failure = None, None
+        loaded, failure = None, None
         try:
-            tokenizer = open_tokenizer(path)
+            tokenizer = open_tokenizer(Path(config.model), config.load_format)
+            eos = tokenizer.eos_token_id
+            grammars = Grammars(tokenizer, eos_token_ids=() if eos is None else (eos,))
+            grammars.build_vocabulary()
+            loaded = tokenizer, grammars
         except Exception as error:  # noqa: BLE001 (the future carries it)
             failure = error
         try:
-            loop.call_soon_threadsafe(settle, tokenizer, failure)
+            loop.call_soon_threadsafe(settle, loaded, failure)
         except RuntimeError:
             _log.info("the server stopped before the tokenizer was read")
 

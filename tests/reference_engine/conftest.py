@@ -19,9 +19,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from reference_engine.engine import assembly
 from reference_engine.engine.config import EngineConfig
 from reference_engine.engine.outputs import SampledToken
+from reference_engine.engine.runner import Collected
 from reference_engine.offline import load_engine
 from reference_engine.parallel.group import connect
-from reference_engine.parallel.messages import decode_batch, encode
+from reference_engine.parallel.messages import decode_batch, encode_batch
 from reference_engine.serving.core import loop as core_loop
 from reference_engine.serving.server import make_app
 from reference_engine.serving.service import Service
@@ -225,11 +226,11 @@ class RanksAsThreads:
             size = config.tensor_parallel_size
             self.pool = ThreadPoolExecutor(size)
             self.groups = list(self.pool.map(lambda rank: connect(Path(folder), rank, size, device), range(size)))
-        self.executors = [build(group) for group in self.groups]
+        self.executors = list(self.pool.map(build, self.groups))
         self.storage = self.executors[0].storage
 
     def execute(self, batch):
-        message = encode(batch)
+        message = encode_batch(batch)
         results = list(self.pool.map(lambda executor: executor.execute(decode_batch(message)), self.executors))
         return results[0]
 
@@ -251,10 +252,10 @@ class FakeRunner:
         self.script = deque(script)
         self.steps = []
 
-    def run(self, step, copies):
+    def launch(self, step, copies):
         self.steps.append([(chunk.request.request_id, chunk.start, chunk.length) for chunk in step.chunks])
         sampled = [chunk for chunk in step.chunks if chunk.is_sampled]
-        return [token for chunk in sampled for token in [self.token(chunk)] * chunk.request.width]
+        return Collected([(token,) for chunk in sampled for token in [self.token(chunk)] * chunk.request.width])
 
     def token(self, chunk):
         return SampledToken(self.script.popleft() if self.script else chunk.end)

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import itertools
 import socket
 import threading
 
 import pytest
 
+from reference_engine.engine.beam_engine import BeamSearchEngine
 from reference_engine.engine.config import EngineConfig
 from reference_engine.engine.limits import Limits
 from reference_engine.engine.request import Request, SamplingParams
@@ -14,23 +16,27 @@ from reference_engine.engine.step import Engine
 from reference_engine.errors import EngineUnavailableError, QueueFullError, RequestError
 from reference_engine.kv_cache.block_pool import BlockPool
 from reference_engine.kv_cache.cache import Group, KvCache
+from reference_engine.sampling import Sampler
 from reference_engine.scheduling.rules import Rules
 from reference_engine.scheduling.scheduler import Scheduler
+from reference_engine.serving.core import loop
 from reference_engine.serving.core.client import EngineClient
 from reference_engine.serving.core.wire import Facts
 from tests.reference_engine.conftest import ThreadCore
 
 
 @contextlib.asynccontextmanager
-async def client_of(*runners, max_queue=100, max_num_seqs=8):
+async def client_of(*runners, max_queue=100, max_num_seqs=8, num_blocks=(64,), device="cpu", grammars=None):
     """A client of one engine for each runner, and the reports that came."""
-    limits, config = Limits(100, 64, 4, 1000, max_num_seqs), EngineConfig(model="m", max_queue=max_queue)
+    config, sizes = EngineConfig(model="m", max_queue=max_queue, device=device), itertools.cycle(num_blocks)
     reports = []
 
     def load(_):
         rules = Rules(max_num_seqs=max_num_seqs, max_num_batched_tokens=16, max_waiting=max_queue)
         scheduler = Scheduler(KvCache([Group(BlockPool(64, 4))], prefix_caching=True), rules)
-        return Engine(scheduler, left.pop(0), limits), Facts(config, limits, frozenset(), "2", "torch", 1)
+        limits = Limits(100, next(sizes), 4, 1000, max_num_seqs)
+        engine = Engine(scheduler, left.pop(0), limits, sampler=Sampler(grammars))
+        return BeamSearchEngine(engine, grammars=grammars), Facts(config, limits, frozenset(), "2", "torch", 1)
 
     left = list(runners)
     client = EngineClient(lambda number, report: reports.append((number, report)))
@@ -83,6 +89,16 @@ def test_tokens_arrive_in_order_and_the_stream_ends(with_client):
         assert [report.computed_tokens for _, report in reports][:5] == [2, 1, 1, 1, 1]
 
     with_client(test)
+
+
+@pytest.mark.parametrize("num_blocks", [(64, 5), (5, 64)])
+def test_what_does_not_fit_into_the_smallest_cache_is_refused(fake_runner, num_blocks):
+    async def main():
+        async with client_of(fake_runner(), fake_runner(), num_blocks=num_blocks) as (client, _):
+            with pytest.raises(RequestError, match="more than the 5 KV blocks"):
+                client.submit([request("a", 30)])
+
+    asyncio.run(main())
 
 
 def test_several_requests_share_a_stream(with_client):
@@ -138,10 +154,10 @@ class Gate:
         self.inner = inner
         self.entered, self.go = threading.Event(), threading.Event()
 
-    def run(self, step, copies):
+    def launch(self, step, copies):
         self.entered.set()
         assert self.go.wait(20)
-        return self.inner.run(step, copies)
+        return self.inner.launch(step, copies)
 
 
 def test_closing_a_stream_in_the_middle_of_a_step_drops_its_tokens_and_frees_its_blocks(with_client, fake_runner):
@@ -189,7 +205,7 @@ def test_a_reset_waits_for_the_step_under_way_and_comes_before_the_next_request(
 
 def test_a_crash_reaches_every_stream_and_later_callers(with_client, caplog):
     class Broken:
-        def run(self, step, copies):
+        def launch(self, step, copies):
             raise ZeroDivisionError("boom")
 
     async def test(client, _):
@@ -215,6 +231,23 @@ def test_an_idle_engine_says_nothing(with_client):
         assert len(reports) == before
 
     with_client(test)
+
+
+@pytest.mark.parametrize(("device", "expected"), [("cpu", [5]), ("cuda", [])])
+def test_memory_is_given_back_between_requests_and_never_between_steps(monkeypatch, fake_runner, device, expected):
+    runner, given_back = fake_runner(), []
+
+    class Freed:
+        def give_back(self):
+            given_back.append(len(runner.steps))
+
+    async def main():
+        async with client_of(runner, device=device) as (client, _):
+            assert len(await collect(client.submit([request("a", 5)]))) == 5
+
+    monkeypatch.setattr(loop, "FreedMemory", Freed)
+    asyncio.run(main())
+    assert given_back == expected
 
 
 def test_an_engine_that_is_gone_is_reported_once_it_is(with_client, fake_runner):
@@ -251,8 +284,54 @@ def test_who_would_wait_where_nobody_may_is_refused_before_and_by_the_engine(fak
             assert caught.value.status == 429
             assert [len(await collect(stream)) for stream in hasty] == [3, 3, 3]
             late.close()
+            del client.replicas[0].check_queue
+            again = client.submit([request(name, 1) for name in "xyz"])  # one runs, two wait: "late" is not counted
+            assert len(await collect(again)) == 3
 
     asyncio.run(main())
+
+
+class SlowGrammars:
+    """Compiles when it is told to."""
+
+    def __init__(self):
+        self.compiled, self.started, self.entered, self.go = set(), [], threading.Event(), threading.Event()
+
+    def is_compiled(self, source):
+        return source in self.compiled
+
+    def compile(self, source):
+        self.entered.set()
+        assert self.go.wait(20)
+        self.compiled.add(source)
+
+    def start(self, source):
+        if source not in self.compiled:
+            self.compile(source)
+        self.started.append(source)
+
+
+def test_streams_go_on_while_a_grammar_is_compiled(fake_runner):
+    grammars = SlowGrammars()
+
+    def bound(name, grammar):
+        return Request(name, [1, 2], SamplingParams(max_tokens=3, grammar=grammar))
+
+    async def main():
+        async with client_of(fake_runner(), grammars=grammars) as (client, _):
+            waiting = client.submit([bound("waiting", "x")])
+            gone = client.submit([bound("gone", "y")])
+            await asyncio.to_thread(grammars.entered.wait)
+            assert len(await collect(client.submit([request("free", 5)]))) == 5
+            gone.close()
+            assert len(await collect(client.submit([request("later", 2)]))) == 2  # so that the engine knows it
+            grammars.go.set()
+            assert len(await collect(waiting)) == 3  # an idle engine is woken
+            assert len(await collect(client.submit([bound("again", "x")]))) == 3
+            assert client.replicas[0].num_sent == client.replicas[0].last.arrived
+
+    asyncio.run(main())
+    assert grammars.started == ["x", "x"]
 
 
 def test_replicas_share_the_requests_and_each_keeps_its_own(fake_runner):

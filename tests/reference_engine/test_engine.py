@@ -53,6 +53,32 @@ def test_static_batches_say_the_same(tiny_engine, hf_model, greedy):
     assert_same_as_transformers(generate(engine, asked, [GREEDY] * 7), asked, hf_model, greedy)
 
 
+@pytest.mark.parametrize("policy", ["no_chunking", "static"])
+@pytest.mark.parametrize(("max_num_seqs", "num_blocks"), [(1, 64), (2, 48)])
+def test_a_prompt_longer_than_a_step_fits_into_windowed_layers(tiny_engine, policy, max_num_seqs, num_blocks):
+    settings = {"attention_window": 12, "block_size": 4, "max_num_batched_tokens": 16}
+    asked, wanted = [[5] * 150, [6] * 30], [GREEDY] * 2
+    whole = tiny_engine(policy=policy, max_num_seqs=max_num_seqs, num_blocks=num_blocks, **settings)
+    assert generate(whole, asked, wanted) == generate(tiny_engine(**settings), asked, wanted)
+    whole.check_integrity()
+
+
+def test_what_no_chunking_cannot_hold_in_one_piece_is_refused(tiny_engine):
+    engine = tiny_engine(policy="no_chunking", attention_window=12, block_size=4, num_blocks=40)
+    with pytest.raises(RequestError, match="need more than the 40 KV blocks"):
+        generate(engine, [[5] * 150], [GREEDY])
+
+
+def test_contiguous_memory_is_refused_where_the_model_has_windows():
+    raw = {
+        "model_type": "mistral", "vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+        "num_attention_heads": 1, "num_key_value_heads": 1, "sliding_window": 4,
+    }  # fmt: skip
+    config = EngineConfig(model="m", dtype="float32", kv_allocator="contiguous", enable_prefix_caching=False)
+    with pytest.raises(ConfigError, match=r"contiguous cannot give back .* use --kv-allocator paged"):
+        resolve_config(config, config_from_hf(raw, "x"))
+
+
 def test_a_seeded_request_is_the_same_alone_and_in_company(tiny_engine):
     mine = SamplingParams(max_tokens=20, temperature=0.9, top_p=0.95, seed=5)
     others = [SamplingParams(max_tokens=10 + i, temperature=1.0, seed=i) for i in range(6)]
@@ -180,9 +206,13 @@ def test_cuda_without_a_gpu_is_the_callers_mistake(checkpoint_dir, monkeypatch):
 def test_bf16_runs_and_mostly_agrees_with_float32(tiny_config, checkpoint_dir):
     checkpoint = open_checkpoint(checkpoint_dir)
     config = resolve_config(tiny_config(dtype="bfloat16"), checkpoint.config)
-    bf16 = generate(build_engine(config, checkpoint), prompts(4), [SamplingParams(max_tokens=1, temperature=0.0)] * 4)
+    bf16 = generate(
+        build_engine(config, checkpoint)[0], prompts(4), [SamplingParams(max_tokens=1, temperature=0.0)] * 4
+    )
     config = resolve_config(tiny_config(), checkpoint.config)
-    fp32 = generate(build_engine(config, checkpoint), prompts(4), [SamplingParams(max_tokens=1, temperature=0.0)] * 4)
+    fp32 = generate(
+        build_engine(config, checkpoint)[0], prompts(4), [SamplingParams(max_tokens=1, temperature=0.0)] * 4
+    )
     assert sum(a == b for a, b in zip(bf16, fp32, strict=True)) >= 3
 
 
@@ -191,10 +221,24 @@ def test_a_model_too_small_for_the_warm_up_still_starts(tiny_engine):
     assert len(generate(engine, [[4]], [SamplingParams(max_tokens=1)])[0]) == 1
 
 
-def test_rope_scaled_configs_keep_their_length():
+@pytest.mark.parametrize(
+    ("rope", "length"),
+    [
+        ({}, 99),
+        ({"type": "linear", "factor": 2.0}, 99),
+        ({"type": "yarn", "factor": 4.0}, 396),
+        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}, 256),
+        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}, 99),
+    ],
+)
+def test_yarn_reaches_as_far_as_it_stretches_the_trained_length(rope, length):
     raw = {"model_type": "llama", "vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
-    model = config_from_hf(raw | {"num_attention_heads": 1, "max_position_embeddings": 99}, "x")
-    assert resolve_config(EngineConfig(model="m", dtype="float32"), model).max_model_len == 99
+    model = config_from_hf(
+        raw | {"num_attention_heads": 1, "max_position_embeddings": 99, "rope_scaling": rope or None}, "x"
+    )
+    assert resolve_config(EngineConfig(model="m", dtype="float32"), model).max_model_len == length
+    with pytest.raises(ConfigError, match=f"more than the {length} tokens"):
+        resolve_config(EngineConfig(model="m", dtype="float32", max_model_len=length + 1), model)
 
 
 @pytest.mark.parametrize("policy", ["continuous", "static"])

@@ -202,9 +202,13 @@ def test_neither_preemption_nor_batching_changes_what_is_dropped(tiny_engine, ch
     engine.check_integrity()
 
 
-def test_two_answers_to_one_prompt_are_refused(tiny_engine):
-    engine = tiny_engine(kv_budget=16, kv_heavy=8, enable_prefix_caching=False)
-    with pytest.raises(RequestError, match="2 answers to one prompt"):
+@pytest.mark.parametrize(
+    ("settings", "flag"),
+    [({"kv_budget": 16, "kv_heavy": 8}, "--kv-budget"), ({"kv_allocator": "contiguous"}, "--kv-allocator contiguous")],
+)
+def test_two_answers_to_one_prompt_are_refused_where_blocks_cannot_be_shared(tiny_engine, settings, flag):
+    engine = tiny_engine(enable_prefix_caching=False, **settings)
+    with pytest.raises(RequestError, match=f"2 answers to one prompt share its blocks, which {flag} does not allow"):
         engine.add(Request("a", [5], GREEDY, siblings=[Request("b", [5], GREEDY)]))
 
 

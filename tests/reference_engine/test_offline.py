@@ -1,7 +1,10 @@
+import signal
+
 import pytest
 
 from reference_engine.engine.request import FinishReason, SamplingParams
-from reference_engine.errors import RequestError
+from reference_engine.engine.text_writer import TextWriter
+from reference_engine.errors import EngineUnavailableError, RequestError
 from reference_engine.offline import LLM
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0)
@@ -48,3 +51,44 @@ def test_where_one_prompt_is_impossible_none_is_computed(llm):
     with pytest.raises(RequestError, match="the prompt is empty"):
         llm.generate([[5, 6], []], GREEDY)
     assert not llm.engine.has_work
+
+
+def test_an_error_between_steps_cancels_what_is_left(llm, monkeypatch):
+    expected = llm.generate(["hello", "world"], GREEDY, n=2, ignore_eos=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(TextWriter, "push", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            llm.generate(["hello", "world"], GREEDY, n=2, ignore_eos=True)
+    assert not llm.engine.has_work
+    llm.engine.check_integrity()
+    assert llm.generate(["hello", "world"], GREEDY, n=2, ignore_eos=True) == expected
+
+
+def test_ctrl_c_in_a_step_cancels_what_is_left_and_the_model_stays(llm, monkeypatch):
+    expected = llm.generate(["hello", "world"], GREEDY, ignore_eos=True)
+    run = llm.engine.core._runner.run
+
+    def interrupted(*arguments):
+        signal.raise_signal(signal.SIGINT)
+        return run(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llm.engine.core._runner, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate(["hello", "world"], GREEDY, ignore_eos=True)
+    assert not llm.engine.has_work
+    llm.engine.check_integrity()
+    assert llm.generate(["hello", "world"], GREEDY, ignore_eos=True) == expected
+
+
+def test_a_second_ctrl_c_breaks_the_step_off(llm, monkeypatch):
+    def interrupted(*_):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(llm.engine.core._runner, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(["hello"], GREEDY)
+    with pytest.raises(EngineUnavailableError, match="a step was broken off"):
+        llm.generate(["hello"], GREEDY)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

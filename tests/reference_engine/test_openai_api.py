@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 
 import pytest
 
@@ -10,6 +11,7 @@ from reference_engine.engine.outputs import SampledToken, TokenOutput
 from reference_engine.engine.request import BeamParams, FinishReason, Request, SamplingParams
 from reference_engine.errors import EngineUnavailableError, RequestError
 from reference_engine.loading.checkpoint import open_checkpoint
+from reference_engine.loading.tokenizer import Tokenizer
 from reference_engine.serving.openai_api.answers import encode, sse
 from reference_engine.serving.openai_api.choices import Choice
 from reference_engine.serving.openai_api.failures import failure_answer
@@ -162,7 +164,31 @@ def test_other_shapes_are_refused(tokenizer, prompt):
 
 def test_long_texts_take_the_other_way_to_the_same_ids(tokenizer):
     text = "hello world " * 500
-    assert asyncio.run(tokenizer.encode_off_loop(text)) == tokenizer.encode(text) == tokenizer.backend.encode(text).ids
+    ids = tokenizer.encode(text)
+    assert asyncio.run(tokenizer.encode_off_loop([text])) == [ids]
+    assert ids == tokenizer.backend.encode(text).ids
+
+
+@pytest.mark.parametrize(("count", "is_inline"), [(1, True), (256, False)])
+def test_many_short_prompts_are_tokenised_off_the_event_loop(tokenizer, count, is_inline):
+    threads = set()
+
+    class Recording:
+        def encode(self, text, **settings):
+            threads.add(threading.current_thread())
+            return tokenizer.backend.encode(text, **settings)
+
+        def encode_batch_fast(self, texts, **settings):
+            return [self.encode(text, **settings) for text in texts]
+
+    recording = Tokenizer(Recording(), {}, None)
+    prompts = ["hello world"] * count
+    assert (
+        asyncio.run(completion_prompts(completion(prompt=prompts), recording))
+        == [tokenizer.encode("hello world")] * count
+    )
+    assert threads
+    assert (threading.main_thread() in threads) == is_inline
 
 
 def test_chat_template_variables_reach_the_template(tokenizer):

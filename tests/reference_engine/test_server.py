@@ -4,6 +4,7 @@ import math
 import pytest
 
 from reference_engine.engine.outputs import SampledToken
+from reference_engine.engine.runner import Collected
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.serving.core import loop as core_loop
 from tests.reference_engine.serving import CHAT, HELLO, LONG, TEXT, is_idle, slow_down, with_server
@@ -17,8 +18,8 @@ def scripted(tokens):
         left = list(tokens)
 
         class Script:
-            def run(self, step, copies):
-                return [SampledToken(left.pop(0)) for chunk in step.chunks if chunk.is_sampled]
+            def launch(self, step, copies):
+                return Collected([(SampledToken(left.pop(0)),) for chunk in step.chunks if chunk.is_sampled])
 
         engine.core._runner = Script()
         return engine, facts
@@ -177,12 +178,17 @@ def test_a_stop_string_ends_the_choice_and_frees_its_blocks(serve, checkpoint_di
     with_server(serve, test, loader=scripted(hello_world(checkpoint_dir)))
 
 
-def test_a_stop_token_is_reported_by_its_id(serve):
-    async def test(s):
-        answer = await s.post(TEXT, {"prompt": "x", "max_tokens": 9, "stop_token_ids": [70]})
-        assert (answer["choices"][0]["finish_reason"], answer["choices"][0]["stop_reason"]) == ("stop", 70)
+@pytest.mark.parametrize(("extra", "text"), [({}, "n"), ({"include_stop_str_in_output": True}, "nm")])
+def test_a_stop_token_is_reported_by_its_id_and_leaves_no_text(serve, checkpoint_dir, extra, text):
+    stop, other = (open_checkpoint(checkpoint_dir).tokenizer.encode(letter)[0] for letter in "mn")
 
-    with_server(serve, test, loader=scripted([71, 70]))
+    async def test(s):
+        answer = await s.post(TEXT, {"prompt": "x", "max_tokens": 9, "stop_token_ids": [stop]} | extra)
+        choice = answer["choices"][0]
+        assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == (text, "stop", stop)
+        assert answer["usage"]["completion_tokens"] == 2
+
+    with_server(serve, test, loader=scripted([other, stop]))
 
 
 def test_half_a_character_is_an_event_without_text(serve, checkpoint_dir):

@@ -109,6 +109,19 @@ def test_the_end_is_allowed_exactly_where_the_grammar_allows_it(tokenizer, gramm
     assert allowed(state, [a, b]) == EOS
 
 
+def test_the_latest_grammars_stay_compiled(tokenizer):
+    grammars = Grammars(tokenizer, 266, EOS)
+    first, *others = [grammars.of_regex(f"a{{{count}}}") for count in range(1, 129)]
+    grammars.compile(first)
+    extra = grammars.of_regex("b")
+    assert [grammars.is_compiled(source) for source in (first, others[0], others[1], extra)] == [
+        True,
+        False,
+        True,
+        True,
+    ]
+
+
 def test_states_of_one_grammar_do_not_know_each_other(tokenizer, grammars):
     grammar = grammars.of_regex("ab|cd")
     one, other = grammars.start(grammar), grammars.start(grammar)

@@ -1,5 +1,6 @@
 """Ranks as threads where it is about numbers, as processes where it is about their life and death."""
 
+import array
 import asyncio
 import dataclasses
 import subprocess
@@ -7,19 +8,25 @@ import sys
 import threading
 import time
 
+import msgspec
 import psutil
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reference_engine.attention.base import Span
 from reference_engine.engine import assembly
 from reference_engine.engine.assembly import resolve_config
+from reference_engine.engine.execution import Batch
 from reference_engine.engine.request import SamplingParams
 from reference_engine.errors import ConfigError, EngineUnavailableError
+from reference_engine.kv_cache.block_copies import BlockCopies
+from reference_engine.kv_cache.block_table import RELEASED, block_list
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.models.config import ModelConfig
 from reference_engine.offline import LLM, generate, load_engine
+from reference_engine.parallel.messages import SentBatch, SentSpan, decode_batch, encode_batch
 from reference_engine.parallel.ranks import Alone, share, vocabulary_share
 from reference_engine.parallel.sharding import config_of_rank
 from tests.reference_engine.models.tiny_families import make_family
@@ -62,6 +69,19 @@ def test_shares_are_the_whole(size, pieces, width, vocab_size):
     assert len({len(part) for part in parts}) == 1
     assert torch.cat(parts)[:vocab_size].equal(matrix)
     assert not torch.cat(parts)[vocab_size:].any()
+
+
+def test_a_batch_travels_whole_and_its_block_tables_as_arrays():
+    spans = [Span([block_list([3, RELEASED, 70_000]), block_list()], 40, 2), Span([[5, 5]], 0, 1)]
+    batch = Batch(BlockCopies(to_host=[(0, 1, 2)], within=[(1, 2, 3)]), spans, [7, 8, 9], [40, 41, 0], [1, 2])
+    received = decode_batch(encode_batch(batch))
+    tables = [table for span in received.spans for table in span.tables]
+    assert all(isinstance(table, array.array) and table.typecode == "i" for table in tables)
+    assert [list(table) for table in tables] == [[3, -1, 70_000], [], [5, 5]]
+    assert [(span.start, span.length) for span in received.spans] == [(40, 2), (0, 1)]
+    assert msgspec.structs.replace(received, spans=spans) == batch
+    assert SentBatch.__struct_fields__ == Batch.__struct_fields__
+    assert SentSpan.__struct_fields__ == Span.__struct_fields__
 
 
 @pytest.mark.parametrize("family", ["qwen2", "mistral, no window", "gemma3", "deepseek_v2"])

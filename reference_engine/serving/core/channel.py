@@ -23,6 +23,8 @@ class Channel:
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self._socket = sock
+        self._wakeup, self._waker = socket.socketpair()
+        self._waker.setblocking(False)
         self._frames = Frames()
         self._unsent = bytearray()
 
@@ -39,11 +41,16 @@ class Channel:
         else:  # as a rule the socket takes all of it
             self._unsent += data[self._sent(data) :]
 
+    def wake(self) -> None:
+        """Ends the wait of `receive`, or its next one; to be called from other threads."""
+        with contextlib.suppress(OSError):  # it has been called often enough, or the channel is closed
+            self._waker.send(b"\0")
+
     def receive(self, *, wait: bool) -> list[Command]:
         """What has come in.
 
         Args:
-            wait: for the first message, if there is none.
+            wait: for the first message, if there is none, or for `wake`.
 
         Raises:
             ConnectionError: the other side has gone.
@@ -56,13 +63,18 @@ class Channel:
             if messages or not wait:
                 return messages
             # One side or the other: a report may still be on its way out when the engine falls idle.
-            select.select([self._socket], [self._socket] if self._unsent else [], [])
+            readable, _, _ = select.select([self._socket, self._wakeup], [self._socket] if self._unsent else [], [])
+            if self._wakeup in readable:
+                self._wakeup.recv(_READ_BYTES)
+                return messages
 
     def close(self) -> None:
         """Sends what is left and hangs up, once the other side has.
 
         Until then it may still be writing, and what it had not read yet would be lost to it with an error.
         """
+        self._wakeup.close()
+        self._waker.close()
         with self._socket as sock, contextlib.suppress(OSError):
             sock.settimeout(_LEAVE_S)
             sock.sendall(self._unsent)

@@ -71,9 +71,9 @@ class CoreProcess:
 
 
 def _devices(config: EngineConfig, number: int) -> dict[str, str]:
-    """What makes a replica see its own GPUs only."""
+    """What makes a replica see its own GPUs only; an empty variable hides them all, and goes on doing so."""
     if config.data_parallel_size == 1 or config.device == "cpu":
         return {}
     visible, share = os.environ.get("CUDA_VISIBLE_DEVICES"), config.tensor_parallel_size
-    names = visible.split(",") if visible else [str(i) for i in range(config.num_processes)]
+    names = [str(i) for i in range(config.num_processes)] if visible is None else visible.split(",")
     return {"CUDA_VISIBLE_DEVICES": ",".join(names[number * share : (number + 1) * share])}

@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,12 +13,14 @@ import torch
 from reference_engine.engine.assembly import build_engine, resolve_config
 from reference_engine.engine.beam_engine import BeamSearchEngine
 from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.grammar import Grammars
 from reference_engine.engine.memory import FreedMemory
 from reference_engine.engine.request import Request
 from reference_engine.errors import EngineBugError, RequestError, UserMistakeError
 from reference_engine.kernels.cpu import native_kernels
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.serving.core.channel import Channel
+from reference_engine.serving.core.compilation import Compilation
 from reference_engine.serving.core.profiling import Profiler
 from reference_engine.serving.core.wire import (
     Add,
@@ -36,6 +39,8 @@ from reference_engine.serving.core.wire import (
 
 _log = logging.getLogger(__name__)
 
+_CANCELLED = 499  # nginx's status for a client that has gone; nobody reads it
+
 Loader = Callable[[EngineConfig], tuple[BeamSearchEngine, Facts]]
 
 
@@ -45,12 +50,15 @@ def load(config: EngineConfig) -> tuple[BeamSearchEngine, Facts]:
     Raises:
         CheckpointError, ConfigError: the model or the settings are at fault.
     """
-    checkpoint = open_checkpoint(Path(config.model))
-    resolved = resolve_config(config, checkpoint.config)
-    engine = build_engine(resolved, checkpoint)
-    device, dtype = torch.device(resolved.device), getattr(torch, resolved.dtype)
+    checkpoint = open_checkpoint(Path(config.model), config.load_format)
+    grammars = Grammars(checkpoint.tokenizer, checkpoint.config.vocab_size, checkpoint.eos_token_ids)
+    vocabulary = threading.Thread(target=grammars.build_vocabulary, name="vocabulary")
+    vocabulary.start()
+    engine, complete = build_engine(resolve_config(config, checkpoint.config), checkpoint, grammars)
+    vocabulary.join()
+    device, dtype = torch.device(complete.device), getattr(torch, complete.dtype)
     facts = Facts(
-        config=resolved,
+        config=complete,
         limits=engine.limits,
         eos_token_ids=checkpoint.eos_token_ids,
         torch_version=str(torch.__version__),
@@ -87,30 +95,39 @@ def _serve(channel: Channel, loader: Loader) -> None:
     if not isinstance(start, Start):
         raise EngineBugError(f"the first command is {type(start).__name__}, not Start")
     engine, facts = loader(start.config)
-    profiler, freed = Profiler(facts.config.profile_dir), FreedMemory()
+    profiler = Profiler(facts.config.profile_dir)
+    freed = None if facts.config.device == "cuda" else FreedMemory()  # tensors of a GPU's batches are not in the heap
     gc.collect()
     gc.freeze()  # keeps what is loaded out of every later garbage collection
+    compilation = Compilation(engine.grammars, channel.wake)
     try:
         channel.send(Ready(facts, engine.num_arrived))
         with torch.inference_mode():
             while True:
                 for command in channel.receive(wait=not engine.has_work):
-                    _follow(command, engine, channel, profiler)
+                    _follow(command, engine, channel, profiler, compilation)
+                for request in compilation.take():
+                    _add(request, engine, channel)
                 # A step without work computes nothing, but reports that the last cancelled request is gone.
                 channel.send(engine.step())
-                freed.give_back()
+                if freed is not None and not engine.has_work:
+                    freed.give_back()
     finally:
+        compilation.close()
         engine.close()
 
 
-def _follow(command: Command, engine: BeamSearchEngine, channel: Channel, profiler: Profiler) -> None:
+def _follow(
+    command: Command, engine: BeamSearchEngine, channel: Channel, profiler: Profiler, compilation: Compilation
+) -> None:
     match command:
         case Add():
-            for sent in command.requests:
-                _add(sent.request(), engine, channel)
+            for request in (sent.request() for sent in command.requests):
+                if not compilation.hold(request):
+                    _add(request, engine, channel)
         case Cancel():
             for request_id in command.request_ids:
-                engine.cancel(request_id)
+                _cancel(request_id, engine, channel, compilation)
         case Reset():
             engine.reset_prefix_cache()
         case StartProfile():
@@ -126,6 +143,12 @@ def _add(request: Request, engine: BeamSearchEngine, channel: Channel) -> None:
         engine.add(request)
     except RequestError as error:  # too many wait
         channel.send(Refused(request.request_id, str(error), error.status, error.param, error.code))
+
+
+def _cancel(request_id: str, engine: BeamSearchEngine, channel: Channel, compilation: Compilation) -> None:
+    if compilation.cancel(request_id):
+        channel.send(Refused(request_id, "cancelled before it was queued", _CANCELLED, None, None))
+    engine.cancel(request_id)
 
 
 def _answer(call: int, act: Callable[[], str], channel: Channel) -> None:

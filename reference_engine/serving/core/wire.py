@@ -93,7 +93,7 @@ class Facts(msgspec.Struct, frozen=True):
     """A loaded engine's description.
 
     Attributes:
-        config: as `resolve_config` completed it.
+        config: with nothing left open.
         limits: of requests.
         eos_token_ids: every id that ends a sequence.
         torch_version: of the torch it runs on.
@@ -134,7 +134,7 @@ class Failed(msgspec.Struct, tag="failed"):
 
 
 class Refused(msgspec.Struct, tag="refused"):
-    """A request that was refused; the other fields are those of `RequestError`."""
+    """A request that never arrives in the queue: refused, or cancelled before; other fields as of `RequestError`."""
 
     request_id: str
     message: str

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Sequence
 from aiohttp import web
 
 from reference_engine.engine.beam_search import conflicting_flag
-from reference_engine.engine.grammar import Grammars
 from reference_engine.engine.request import FinishReason, Request
 from reference_engine.errors import EngineUnavailableError, RequestError
 from reference_engine.serving.core.streams import TokenStream
@@ -39,7 +38,6 @@ class GenerationRoutes:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._grammars: Grammars | None = None
 
     async def completions(self, http: web.Request) -> web.StreamResponse:
         """POST /v1/completions."""
@@ -72,7 +70,7 @@ class GenerationRoutes:
             )
 
     async def _generate(self, http: web.Request, fields: GenerationFields, job: "_Job") -> web.StreamResponse:
-        grammar = await grammar_of(fields, self._grammars_of(job.serving))
+        grammar = await grammar_of(fields, job.serving.grammars)
         choices: list[Choice] = []
         leaders: list[Request] = []
         for prompt in job.prompts:
@@ -94,12 +92,6 @@ class GenerationRoutes:
             metrics = self._service.metrics
             metrics.count_finished(FinishReason.STOP, stream.num_finished_early)
             metrics.count_finished(FinishReason.ABORT, stream.close())
-
-    def _grammars_of(self, serving: Serving) -> Grammars:
-        if self._grammars is None:
-            facts = serving.facts
-            self._grammars = Grammars(serving.tokenizer, facts.limits.vocab_size, facts.eos_token_ids)
-        return self._grammars
 
 
 class _Job:

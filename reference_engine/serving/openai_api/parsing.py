@@ -1,5 +1,6 @@
 """From the bytes of a request body to checked fields, token ids and sampling parameters."""
 
+import itertools
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar, cast
@@ -77,15 +78,13 @@ async def completion_prompts(fields: CompletionFields, tokenizer: Tokenizer) -> 
         return [cast("list[int]", prompt)]
     if len(prompt) > _MAX_PROMPTS:
         raise RequestError(f"{len(prompt)} prompts in one request; at most {_MAX_PROMPTS}", param="prompt")
-    return [await _one_prompt(item, fields, tokenizer) for item in prompt]
-
-
-async def _one_prompt(item: object, fields: CompletionFields, tokenizer: Tokenizer) -> list[int]:
-    if isinstance(item, str):
-        return await tokenizer.encode_off_loop(item, add_special_tokens=fields.add_special_tokens)
-    if isinstance(item, list) and all(type(token) is int for token in cast("list[Any]", item)):
-        return cast("list[int]", item)
-    raise RequestError("prompt must be text, a list of token ids, or a list of either", param="prompt")
+    items = cast("list[object]", prompt)
+    texts = [item for item in items if isinstance(item, str)]
+    given = [item for item in items if isinstance(item, list)]
+    if len(texts) + len(given) < len(items) or not all(type(token) is int for token in itertools.chain(*given)):
+        raise RequestError("prompt must be text, a list of token ids, or a list of either", param="prompt")
+    encoded = iter(await tokenizer.encode_off_loop(texts, add_special_tokens=fields.add_special_tokens))
+    return [next(encoded) if isinstance(item, str) else cast("list[int]", item) for item in items]
 
 
 async def chat_prompt(fields: ChatFields, tokenizer: Tokenizer) -> list[int]:
@@ -100,7 +99,8 @@ async def chat_prompt(fields: ChatFields, tokenizer: Tokenizer) -> list[int]:
     variables = {"add_generation_prompt": fields.add_generation_prompt} | (fields.chat_template_kwargs or {})
     text = tokenizer.render_chat(messages, **variables)
     # The template writes the special tokens itself.
-    return await tokenizer.encode_off_loop(text, add_special_tokens=False)
+    (ids,) = await tokenizer.encode_off_loop([text], add_special_tokens=False)
+    return ids
 
 
 def _plain_message(message: Mapping[str, Any], index: int) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def length_panels(run: Run) -> list[LengthPanel]:
 
 def length_of(request: RequestRecord) -> int | None:
     """Prompt tokens as counted by the engine, otherwise as planned."""
-    return request.prompt_tokens if request.prompt_tokens is not None else request.wanted_input_tokens
+    return request.prompt_tokens if request.prompt_tokens is not None else request.requested_input_tokens
 
 
 def _panel(run: Run, level: Level, key: str, primary: Level | None) -> LengthPanel:
@@ -75,4 +75,4 @@ def _answers(run: Run, cell: Cell) -> list[RequestRecord]:
 
 
 def _as_planned(run: Run, cell: Cell) -> bool:
-    return any(r.prompt_tokens is None and r.wanted_input_tokens is not None for r in _answers(run, cell))
+    return any(r.prompt_tokens is None and r.requested_input_tokens is not None for r in _answers(run, cell))

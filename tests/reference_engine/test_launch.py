@@ -1,0 +1,28 @@
+"""What the process of each replica is given."""
+
+import subprocess
+
+import pytest
+
+from reference_engine.engine.config import EngineConfig
+from reference_engine.serving.core import launch
+
+
+@pytest.mark.parametrize(
+    ("visible", "tensor_parallel_size", "expected"),
+    [
+        (None, 1, ["0", "1"]),
+        ("4,5,6,7", 2, ["4,5", "6,7"]),
+        ("", 1, ["", ""]),  # the user hides all GPUs
+    ],
+)
+def test_replicas_share_the_gpus_that_are_visible(monkeypatch, visible, tensor_parallel_size, expected):
+    given = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, env, **__: given.append(env.get("CUDA_VISIBLE_DEVICES")))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    config = EngineConfig(model="m", data_parallel_size=2, tensor_parallel_size=tensor_parallel_size)
+    for number in range(2):
+        launch.CoreProcess(config, number).socket.close()
+    assert given == expected
