@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from results.levels import Level, engines_of, levels_of
 from results.records import RequestRecord
-from results.report.charts.scatter import Cloud, Frame, middles, scatter, spread
+from results.report.charts.scatter import Axes, Cloud, middles, scatter, spread
 from results.report.verdict import primary_level
 from results.run import Cell, Run
 from results.text.format import listed
@@ -45,7 +45,7 @@ def _panel(run: Run, level: Level, key: str, primary: Level | None) -> LengthPan
     svg = Markup("")
     if known:
         title = f"TTFT against the length of the prompt at {level.title}"
-        svg = scatter(Frame(title, spread(known, "prompt tokens"), "↑ TTFT", "requests"), clouds)
+        svg = scatter(Axes(title, spread(known, "prompt tokens"), "↑ TTFT", "requests"), clouds)
     planned = [cell.engine for cell in level.cells if _as_planned(run, cell)]
     note = f"Lengths as planned, since the engine did not say: {listed(planned)}." if planned else ""
     return LengthPanel(key, level.title, level is primary, svg, note)
