@@ -48,6 +48,11 @@ class SpanArrays:
         blocks = self.tables[self._table_starts[group][span] + positions // self._block_size]
         return (blocks * self._block_size + positions % self._block_size).astype(np.int32)
 
+    def blocks(self, group: int, span: int, tokens: int) -> NDArray[np.int32]:
+        """The blocks that hold the first `tokens` tokens of a span's sequence."""
+        first = self._table_starts[group][span]
+        return self.tables[first : first + -(-tokens // self._block_size)]
+
     def tiles(self, group: int, spans: slice | IntArray, tokens: int) -> NDArray[np.int32]:
         """Some of the spans, cut into tiles of at most `tokens` tokens.
 

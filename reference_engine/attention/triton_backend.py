@@ -21,7 +21,8 @@ from reference_engine.kernels.paged_attention import (
 from reference_engine.kv_cache.block_table import Visible
 from reference_engine.kv_cache.storage import KvStorage, PlainStore
 
-_LONG = 1024  # tokens of a prompt from which on cuDNN's kernel is faster, although it must be called for each prompt
+_LONG = 1024  # tokens of a chunk from which on cuDNN's kernel is faster, although it must be called for each length
+_MOST_PAST = 0.6  # of a sequence: cuDNN computes all of it, and is about twice as fast as `attend_chunks`
 _LENGTH_STEP = 256  # prompts are padded to multiples: cuDNN plans each length anew
 _SDPA_BACKENDS = [
     SDPBackend.CUDNN_ATTENTION,  # 531 TFLOP/s at 4,096 tokens on an H200, flash attention 274
@@ -108,12 +109,14 @@ class TritonStep:
         out = query.new_empty(query.shape)
         if key is not None and value is not None:
             store_tokens(*cache, key, value, inputs.slots)
-            for rows in self._chunks.whole(visible) if self._chunks else ():
-                out[rows] = _attend_whole(query[rows], key[rows], value[rows], factor)
+            for dense in self._chunks.dense(group) if self._chunks else ():
+                rows = dense.rows
+                past = None if dense.past is None else storage.stores[layer].read(dense.past)
+                out[rows] = _attend_dense(query[rows], key[rows], value[rows], dense, past, scale=factor)
         if len(inputs.decodes):
             attend_decodes(out, query, cache, inputs.decodes, self._tables, scale=factor, visible=visible)
         if self._chunks is not None:
-            tiles = self._chunks.tiles(group, tokens_per_tile(query, cache[0]), with_whole=key is None)
+            tiles = self._chunks.tiles(group, tokens_per_tile(query, cache[0]), with_dense=key is None)
             if len(tiles):
                 attend_chunks(out, query, cache, tiles, self._tables, scale=factor, visible=visible)
         return out.flatten(1)
@@ -132,41 +135,104 @@ class Chunks:
         self._arrays, self._storage = arrays, storage
         self._numbers = np.arange(first, len(arrays.lengths))
         self._tiles: dict[tuple[int, int, bool], torch.Tensor] = {}
+        self._dense: dict[int, list[DenseChunks]] = {}
 
-    def whole(self, visible: Visible) -> list[slice]:
-        """Rows of each long prompt that is computed from its beginning and fits into the window."""
-        rows, lengths = self._arrays.rows, self._arrays.lengths
-        return [slice(rows[i], rows[i] + lengths[i]) for i in self._numbers[self._is_whole(visible)].tolist()]
+    def dense(self, group: int) -> "list[DenseChunks]":
+        """The long chunks of sequences that fit into the window and are computed from early on."""
+        if group not in self._dense:
+            self._dense[group] = self._find_dense(group)
+        return self._dense[group]
 
-    def tiles(self, group: int, tokens: int, *, with_whole: bool) -> torch.Tensor:
+    def tiles(self, group: int, tokens: int, *, with_dense: bool) -> torch.Tensor:
         """Tiles for `attend_chunks`.
 
         Args:
             group: of the layer.
             tokens: at most so many in a tile.
-            with_whole: whether those that `whole` names are among them.
+            with_dense: whether those that `dense` names are among them.
         """
-        key = (group, tokens, with_whole)
+        key = (group, tokens, with_dense)
         if key not in self._tiles:
             numbers = self._numbers
-            if not with_whole:
-                numbers = numbers[~self._is_whole(self._storage.layout.groups[group])]
+            if not with_dense:
+                numbers = numbers[~self._is_dense(self._storage.layout.groups[group])]
             # A chunk's last tile has the most keys; what takes longest starts first.
             tiles = self._arrays.tiles(group, numbers, tokens)[::-1]
             self._tiles[key] = to_device([tiles], self._storage.device)[0]
         return self._tiles[key]
 
-    def _is_whole(self, visible: Visible) -> NDArray[np.bool_]:
+    def _is_dense(self, visible: Visible) -> NDArray[np.bool_]:
         starts, lengths = self._arrays.starts[self._numbers], self._arrays.lengths[self._numbers]
-        is_whole = (starts == 0) & (lengths >= _LONG) & (self._storage.dtype in _SDPA_DTYPES)
-        return is_whole if visible.window is None else is_whole & (lengths <= visible.window)
+        ends = starts + lengths
+        is_dense = (lengths >= _LONG) & (starts <= _MOST_PAST * ends) & (self._storage.dtype in _SDPA_DTYPES)
+        return is_dense if visible.window is None else is_dense & (ends <= visible.window)
+
+    def _find_dense(self, group: int) -> "list[DenseChunks]":
+        arrays, found = self._arrays, list[DenseChunks]()
+        last_length = 0  # of the chunks of `found[-1]`, where they have no past
+        for number in self._numbers[self._is_dense(self._storage.layout.groups[group])].tolist():
+            row, start, length = (int(of[number]) for of in (arrays.rows, arrays.starts, arrays.lengths))
+            if not start and length == last_length and found[-1].rows.stop == row:
+                found[-1] = DenseChunks(slice(found[-1].rows.start, row + length), found[-1].num_chunks + 1)
+                continue
+            past = None
+            if start:
+                past = to_device([arrays.blocks(group, number, start)], self._storage.device)[0]
+            found.append(DenseChunks(slice(row, row + length), 1, start, past))
+            last_length = 0 if start else length
+        return found
 
 
-def _attend_whole(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float) -> torch.Tensor:
-    """Causal attention of a prompt to itself: [tokens, heads, dim], keys and values with fewer heads -> as queries."""
-    tokens = len(query)
-    padding = (0, 0, 0, 0, 0, -tokens % _LENGTH_STEP)  # behind all tokens, where none of them sees it
-    query, key, value = (pad(part, padding).transpose(0, 1)[None] for part in (query, key, value))
+class DenseChunks(NamedTuple):
+    """Chunks of one length, in consecutive rows, whose whole sequences are attended at once.
+
+    Attributes:
+        rows: of the step.
+        num_chunks: 1 where they have a past.
+        past_tokens: of the sequence before the chunk.
+        past: int32, the blocks of these; None where there are none.
+    """
+
+    rows: slice
+    num_chunks: int
+    past_tokens: int = 0
+    past: torch.Tensor | None = None
+
+
+def _attend_dense(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    chunks: DenseChunks,
+    past: tuple[torch.Tensor, torch.Tensor] | None,
+    *,
+    scale: float,
+) -> torch.Tensor:
+    """Causal attention of sequences to themselves, the tokens before a chunk asking nothing.
+
+    Args:
+        query: [tokens, heads, dim].
+        key: [tokens, kv_heads, dim].
+        value: the same.
+        chunks: which tokens these are.
+        past: keys and values [past tokens or more, kv_heads, dim] before them.
+        scale: of the products of queries and keys.
+
+    Returns:
+        As `query`.
+    """
+    first, count = chunks.past_tokens, chunks.num_chunks
+    length = len(query) // count
+    behind = -(first + length) % _LENGTH_STEP  # behind all tokens, where none of them sees it
+    if past is not None:
+        key, value = (torch.cat((earlier[:first], part)) for earlier, part in zip(past, (key, value), strict=True))
+    sequences = (part.unflatten(0, (count, -1)) for part in (query, key, value))
+    in_front = (first, 0, 0)
+    # `pad` copies even where it adds nothing.
+    query, key, value = (
+        (pad(part, (0, 0, 0, 0, front, behind)) if front or behind else part).transpose(1, 2)
+        for part, front in zip(sequences, in_front, strict=True)
+    )
     with sdpa_kernel(_SDPA_BACKENDS, set_priority=True):
         attended = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
-    return attended[0, :, :tokens].transpose(0, 1)
+    return attended[:, :, first : first + length].transpose(1, 2).flatten(0, 1)

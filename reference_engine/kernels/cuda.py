@@ -6,6 +6,7 @@ They compute in float32 and round once. Import this module only where `has_trito
 # Kernels are written as Triton's users know them, and Triton has no type stubs.
 # ruff: noqa: ANN001, ANN202, N803, PLR0917
 # pyright: basic, reportMissingImports=false, reportArgumentType=false, reportIndexIssue=false
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportAssignmentType=false
 
 import torch
 import triton

@@ -13,6 +13,7 @@ holds, or under Triton's interpreter.
 # Kernels are written as Triton's users know them, and Triton has no type stubs.
 # ruff: noqa: ANN001, ANN202, N803, N806, PLR0915, PLR0917
 # pyright: basic, reportMissingImports=false, reportArgumentType=false, reportIndexIssue=false
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportAssignmentType=false
 
 import math
 

@@ -185,15 +185,21 @@ def test_layers_with_windows_and_of_other_layers_equal_float32_attention(visible
     compare(CacheLayout(layers), [(90, 1), (4, 1), (0, 30), (71, 12)], 4, torch.float32, 3)
 
 
-def test_long_prompts_go_to_torch_but_where_a_window_hides_some_or_the_keys_are_another_layers(monkeypatch):
+def test_long_chunks_go_to_torch_but_where_a_window_hides_some_or_the_keys_are_another_layers(monkeypatch):
     monkeypatch.setattr(triton_backend, "_LONG", 30)
     monkeypatch.setattr(triton_backend, "_LENGTH_STEP", 16)
     lengths = []
-    original = triton_backend._attend_whole
-    monkeypatch.setattr(triton_backend, "_attend_whole", lambda q, *rest: lengths.append(len(q)) or original(q, *rest))
+    original = triton_backend._attend_dense
+
+    def dense(query, *rest, scale):
+        lengths.append(len(query))
+        return original(query, *rest, scale=scale)
+
+    monkeypatch.setattr(triton_backend, "_attend_dense", dense)
     layers = (LayerLayout(1, 32, 32), LayerLayout(1, 32, 32, Visible(35)), LayerLayout(1, 32, 32, shares=0))
-    compare(CacheLayout(layers), [(9, 1), (0, 40), (0, 33), (0, 29), (4, 31)], 4, torch.float16, 2)
-    assert lengths == [40, 33, 33]
+    shape = [(9, 1), (0, 40), (0, 33), (0, 33), (0, 29), (5, 31), (90, 31)]
+    compare(CacheLayout(layers), shape, 4, torch.float16, 2)
+    assert lengths == [40, 66, 31, 66]
 
 
 def test_what_nobody_wrote_does_not_reach_a_result():
