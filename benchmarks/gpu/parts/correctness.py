@@ -13,6 +13,7 @@ from reference_engine.attention.triton_backend import TritonAttention
 from reference_engine.engine.execution import LocalExecutor
 from reference_engine.engine.graph_execution import GraphExecutor
 from reference_engine.kernels.cuda import CudaKernels, replace_pending
+from reference_engine.kernels.small_products import multiply
 from reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, Visible, block_list
 from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
 from reference_engine.kv_cache.storage import allocate_storage
@@ -69,6 +70,17 @@ def rows_errors() -> Iterator[tuple[str, float]]:
         logits = FloatLinear(weight)(x)
         assert logits.dtype == torch.float32
         yield "float32 logits", error(logits, x.double() @ weight.double().T) if rows else 0.0
+    for rows, outputs, inputs in (
+        (1, 6144, 4096),
+        (7, 4096, 14_336),
+        (16, 28_672, 512),
+        (33, 64, 1024),
+        (64, 4096, 512),
+    ):
+        weight, x, bias = random_rows(outputs, inputs), random_rows(rows, inputs), random_rows(outputs)
+        exact = x.double() @ weight.double().T
+        yield "small products", error(multiply(x, weight, bias), exact + bias.double())
+        yield "small products", error(multiply(x, weight, dtype=torch.float32), exact)
     token_ids, previous = torch.tensor([4, -2, -1], device=CUDA), torch.tensor([8, 9], device=CUDA)
     replace_pending(token_ids, previous)
     yield "replace_pending", float(token_ids.tolist() != [4, 9, 8])
