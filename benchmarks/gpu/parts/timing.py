@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
+from triton.runtime.errors import OutOfResources
 
 from benchmarks.gpu.parts.model import BLOCK_SIZE, LLAMA_8B, batch_of, random_model, storage_for, tables_for
 from reference_engine.attention.base import Span
@@ -166,26 +167,31 @@ def attention_kernels() -> Iterator[tuple[str, float, float]]:
 
 
 def sweep() -> Iterator[tuple[str, float, float]]:
-    """Other pipeline depths and tile heights than the chosen ones."""
-    chosen = {name: getattr(paged_attention, name) for name in (
-        "_DECODE_STAGES", "_SPLIT_STAGES", "_CHUNK_STAGES", "_CHUNK_ROWS", "_MAX_KEYS", "_KEY_TILE_BYTES")}  # fmt: skip
+    """Other pipeline depths and tiles than the chosen ones; infinitely slow where shared memory is too small."""
+    names = ("_DECODE_STAGES", "_SPLIT_STAGES", "_CHUNK_STAGES", "_CHUNK_ROWS", "_MAX_KEYS", "_KEY_TILE_BYTES")
+    chosen = {name: getattr(paged_attention, name) for name in names}
     for stages, keys in itertools.product((3, 5, 7), (32, 64, 128)):
-        vars(paged_attention).update(
-            _DECODE_STAGES=stages, _SPLIT_STAGES=stages, _MAX_KEYS=keys, _KEY_TILE_BYTES=2 * DIM * keys
-        )
+        tile = {"_MAX_KEYS": keys, "_KEY_TILE_BYTES": 2 * DIM * keys}
+        vars(paged_attention).update(tile, _DECODE_STAGES=stages, _SPLIT_STAGES=stages)
         for batch, context in ((1, 1024), (8, 1024), (64, 1024)):
-            us = decode_us(batch, context)
+            us = if_it_fits(functools.partial(decode_us, batch, context))
             name = f"decode {batch} x {context}, {stages} stages, {keys} keys"
             yield name, us, batch * context * KV_BYTES / us / 1e3 / PEAK_GBS
     vars(paged_attention).update(chosen)
     for stages, rows, keys in itertools.product((3, 5), (64, 128), (64, 128)):
-        vars(paged_attention).update(
-            _CHUNK_STAGES=stages, _CHUNK_ROWS=rows, _MAX_KEYS=keys, _KEY_TILE_BYTES=2 * DIM * keys
-        )
-        us = chunk_us([(8192, 2048)])
+        tile = {"_MAX_KEYS": keys, "_KEY_TILE_BYTES": 2 * DIM * keys}
+        vars(paged_attention).update(tile, _CHUNK_STAGES=stages, _CHUNK_ROWS=rows)
+        us = if_it_fits(functools.partial(chunk_us, [(8192, 2048)]))
         share = 4 * HEADS * DIM * 2048 * (8192 + 1024) / us / 1e6 / PEAK_TFLOPS
         yield f"chunk 2048 behind 8192, {stages} stages, {rows} rows, {keys} keys", us, share
     vars(paged_attention).update(chosen)
+
+
+def if_it_fits(measure: Callable[[], float]) -> float:
+    try:
+        return measure()
+    except OutOfResources:
+        return float("inf")
 
 
 def small_product_steps() -> Iterator[tuple[str, float, float]]:
