@@ -3,10 +3,10 @@
 They compute in float32 and round once. Import this module only where `has_triton` holds, or under Triton's interpreter.
 """
 
-# Kernels are written as Triton's users know them, and Triton has no type stubs.
+# Kernels are written as Triton's users know them, and its decorator hides their types.
 # ruff: noqa: ANN001, ANN202, N803, PLR0917
-# pyright: basic, reportMissingImports=false, reportArgumentType=false, reportIndexIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportAssignmentType=false
+# pyright: basic, reportMissingImports=false, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
 
 import torch
 import triton

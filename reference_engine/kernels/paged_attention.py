@@ -10,10 +10,10 @@ block that another sequence left, may hold NaN, and 0 · NaN would spread. Impor
 holds, or under Triton's interpreter.
 """
 
-# Kernels are written as Triton's users know them, and Triton has no type stubs.
+# Kernels are written as Triton's users know them, and its decorator hides their types.
 # ruff: noqa: ANN001, ANN202, N803, N806, PLR0915, PLR0917
-# pyright: basic, reportMissingImports=false, reportArgumentType=false, reportIndexIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportAssignmentType=false
+# pyright: basic, reportMissingImports=false, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
 
 import math
 
