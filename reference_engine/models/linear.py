@@ -23,7 +23,7 @@ from reference_engine.kernels.quantised import BlockLinear, dequantise, has_kern
 Matrix = torch.Tensor | QuantisedTensor
 """[rows, columns], as plain numbers or in blocks."""
 
-SMALL_PRODUCT_ROWS = 0
+SMALL_PRODUCT_ROWS = 32
 """Rows up to which a GPU multiplies with the kernels of `kernels/small_products.py`, at most 64; 0 is cuBLAS always."""
 
 _HALF_DTYPES = (torch.bfloat16, torch.float16)
