@@ -49,7 +49,7 @@ class SentSpan(msgspec.Struct, array_like=True, gc=False):
 
 
 class SentBatch(msgspec.Struct, array_like=True):
-    """A `Batch`."""
+    """A `Batch` whose tokens the host knows: with tensor parallelism no step is launched ahead."""
 
     copies: BlockCopies
     spans: list[SentSpan]
