@@ -39,7 +39,8 @@ class Model(Protocol):
             wanted_rows: int64 [num_wanted], the tokens whose successor is wanted; None for all, each once.
 
         Returns:
-            Logits [num_wanted, vocab_size]; on ranks other than the first, which do not sample, a part of them.
+            Logits [num_wanted, vocab_size], in float32 where the head is compiled; on ranks other than the first, which
+            do not sample, a part of them.
         """
         ...
 

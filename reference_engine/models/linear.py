@@ -96,13 +96,19 @@ class JoinedLinear:
         return torch.cat([linear(rows) for linear in self._linears], dim=1)
 
 
-def make_linear(weight: Matrix, bias: torch.Tensor | None = None) -> Linear:
-    """The fastest exact multiplication for this weight [out_features, in_features] on this machine."""
+def make_linear(weight: Matrix, bias: torch.Tensor | None = None, *, keeps_float32: bool = False) -> Linear:
+    """The fastest exact multiplication for this weight [out_features, in_features] on this machine.
+
+    Args:
+        weight: in the dtype of its inputs.
+        bias: [out_features]; None for none.
+        keeps_float32: whether outputs stay float32 where the kernel sums in it; stock operators round to the dtype.
+    """
     if isinstance(weight, QuantisedTensor):
         is_compiled = has_kernel(weight.blocks.device, weight.dtype)
-        return BlockLinear(weight, bias) if is_compiled else SlabLinear(weight, bias)
+        return BlockLinear(weight, bias, keeps_float32=keeps_float32) if is_compiled else SlabLinear(weight, bias)
     if can_tile(weight):
-        return TiledLinear(weight, bias)
+        return TiledLinear(weight, bias, keeps_float32=keeps_float32)
     return PackedLinear(weight, bias) if can_pack(weight) else PlainLinear(weight, bias)
 
 

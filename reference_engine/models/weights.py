@@ -99,13 +99,16 @@ class Weights:
         return self._copy(share(self._source.get(name), 0, self.ranks))
 
     def head(self, embedding: Matrix | None) -> Linear:
-        """This rank's part of what gives logits: of the embedding, or of a matrix of its own for None."""
+        """This rank's part of what gives logits: of the embedding, or of a matrix of its own for None.
+
+        Compiled ones give float32: near 20, bfloat16 has steps of 1/8, in which many tokens are equal.
+        """
         weight = embedding if embedding is not None else self._kept("lm_head.weight")
-        if isinstance(weight, QuantisedTensor):
-            return make_linear(weight)
-        if weight is not None:
-            return make_linear(vocabulary_share(weight, self.ranks))
-        return make_linear(self._copy(vocabulary_share(self._source.get("lm_head.weight"), self.ranks)))
+        if weight is None:
+            weight = self._copy(vocabulary_share(self._source.get("lm_head.weight"), self.ranks))
+        elif isinstance(weight, torch.Tensor):
+            weight = vocabulary_share(weight, self.ranks)
+        return make_linear(weight, keeps_float32=True)
 
     def _fused(
         self, prefix: str, parts: tuple[str, ...], has_bias: bool, cut: Callable[[torch.Tensor, int], torch.Tensor]
