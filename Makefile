@@ -8,6 +8,9 @@ RUN_PACKAGES := harness engines workloads reference_engine results
 # Files stay with one of the two workers, so that what a file sets up is set up once; an idle worker takes over half of
 # what the other has left.
 PARALLEL := -n 2 --dist worksteal
+# Percent of lines and branches: of all packages, and of each module that computes or stores figures.
+MIN_COVERAGE := 90
+MIN_COVERAGE_OF_FIGURES := 95
 MODEL := smollm2-135m-instruct
 
 .PHONY: help demo test install model browser peers check lint types layers unit nightly coverage site format clean
@@ -47,13 +50,17 @@ layers: $(VENV)/.test
 unit: $(VENV)/.test model ## All tests
 	BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python -m pytest $(PARALLEL)
 
-nightly: $(VENV)/.test model ## What make test leaves out: 500 examples of each property, and processes that are killed at many instants
+nightly: $(VENV)/.test model ## What make test leaves out: 500 examples of each property, the coverage gate, processes killed at many instants
 	BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile=nightly \
 	  --timeout=3600 -o faulthandler_timeout=3600
-	$(MAKE) bench-crash bench-cli site
+	$(MAKE) coverage bench-crash bench-cli site
 
-coverage: $(VENV)/.test model ## All tests with branch coverage of every package
-	BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python -m pytest --cov --cov-report=term:skip-covered
+coverage: $(VENV)/.test model ## All tests with branch coverage; below a minimum it fails
+	BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python -m pytest $(PARALLEL) --timeout=3600 \
+	  -o faulthandler_timeout=3600 --cov --cov-report=term:skip-covered --cov-fail-under=$(MIN_COVERAGE)
+	@set -e; for files in 'results/metrics/*' results/store.py; do \
+	  echo "coverage of $$files, at least $(MIN_COVERAGE_OF_FIGURES) %:"; \
+	  $(BIN)/coverage report --format=total --include="$$files" --fail-under=$(MIN_COVERAGE_OF_FIGURES); done
 
 site: .venv-site/.done ## Build the documentation site into .site/, in an environment of its own; a broken link fails
 	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --strict --quiet

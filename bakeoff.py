@@ -6,7 +6,7 @@
     run.requests.groupby(["engine", "load"]).ttft_s.median()
 
 Each function does what the command of the same name does. The names in ``__all__`` are stable. docs/definitions.md
-describes the frames, metrics and findings of a :class:`Run`.
+describes the data frames, metrics and findings of a :class:`Run`.
 """
 
 import importlib

@@ -12,7 +12,7 @@ def essence(result: LoadResult, records: Sequence[StreamRecord], *, is_open: boo
     return [
         (
             record.index, record.phase, record.session, record.turn, record.end, record.status,
-            record.wanted_input_tokens, record.requested_output_tokens, b"".join(record.reads),
+            record.requested_input_tokens, record.requested_output_tokens, b"".join(record.reads),
             record.planned_ns - result.issue.start_ns if is_open and record.turn == 0 else None,
         )
         for record in records

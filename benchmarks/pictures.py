@@ -1,36 +1,250 @@
-"""The pictures of README, taken of a published run's page: ``python -m benchmarks.pictures``.
+"""Pictures of the README and of the documentation: ``python -m benchmarks.pictures``.
 
-The summary of one load, in both themes. It needs the environment of ``make test`` and its Chromium.
+Every picture exists in the light and in the dark theme. The report is a published run's page; the dashboard and the
+gate show runs of simulated engines (:mod:`harness.virtual`); a workload profile needs no engine. The script also writes
+each picture's tag and caption into the pages that have its markers. It needs the environment of ``make test`` and its
+Chromium.
 """
 
 import argparse
+import base64
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
+from playwright.sync_api import Browser, FloatRect
+
 from benchmarks.published import FIRST_PAGE_LOAD
+from benchmarks.simulated_nights import CANDIDATE, MAIN, simulate_gates, simulate_nights
+from harness.traffic.profile import write_page
+from harness.traffic.profile.selection import profile_selection, select
+from results import Run
 from tests.results.browsing import launched, only_page
+from tests.results.dashboards import dashboard
 
 ROOT = Path(__file__).parents[1]
+THEMES = ("light", "dark")
+MAX_BYTES = 150_000
 _WIDTH = 1120
-_ONE_LOAD = """load => {
+_MARGIN = 12
+_SCALE = 1.5
+_QUALITIES = (0.95, 0.9, 0.85, 0.8)
+_PRESET, _SESSIONS = "agentic-tools", 2_000
+_ORIGIN = re.compile(r"\n(?P<machine>[^\n;]+?) \([^)]*\); (?P<date>[\d-]+)[^`]*commit\s`(?P<commit>\w{7})")
+_BETWEEN = re.compile(r"(<!-- picture: (\S+) -->\n).*?(<!-- end of picture -->)", re.DOTALL)
+
+_ONE_LOAD = f"""() => {{
   for (const body of document.querySelectorAll("table.summary tbody"))
-    body.hidden = body.querySelector("th").textContent.trim() !== load;
+    body.hidden = body.querySelector("th").textContent.trim() !== "{FIRST_PAGE_LOAD}";
+}}"""
+_FIRST_TIMELINE = """() => {
+  const [figure] = [...document.querySelectorAll("#timelines figure")].filter(figure => figure.offsetHeight);
+  const bottom = figure.getBoundingClientRect().bottom;
+  for (const element of document.querySelectorAll("#timelines *"))
+    if (element.getBoundingClientRect().top >= bottom) element.style.display = "none";
 }"""
+_HIDE = "selectors => document.querySelectorAll(selectors).forEach(element => element.style.display = 'none')"
+_BOUNDS = """selectors => {
+  const boxes = [...document.querySelectorAll(selectors)].map(element => element.getBoundingClientRect())
+    .filter(box => box.width && box.height);
+  const [left, top] = [Math.min(...boxes.map(box => box.left)), Math.min(...boxes.map(box => box.top))];
+  const [right, bottom] = [Math.max(...boxes.map(box => box.right)), Math.max(...boxes.map(box => box.bottom))];
+  return {x: left + scrollX, y: top + scrollY, width: right - left, height: bottom - top};
+}"""
+_WEBP = """async ([png, quality]) => {
+  const image = new Image();
+  image.src = `data:image/png;base64,${png}`;
+  await image.decode();
+  const canvas = Object.assign(document.createElement("canvas"), {width: image.width, height: image.height});
+  canvas.getContext("2d").drawImage(image, 0, 0);
+  return canvas.toDataURL("image/webp", quality).split(",")[1];
+}"""
+
+
+class Picture(msgspec.Struct, frozen=True, kw_only=True):
+    """One picture, without its theme.
+
+    Attributes:
+        name: of its files and markers.
+        url: of the page.
+        shown: selector; the picture holds all matching elements.
+        alt: the picture in words.
+        caption: hardware, date and commit; says so if engines are simulated.
+        hidden: selector of elements to leave out.
+        script: JavaScript function, called before the picture is taken.
+    """
+
+    name: str
+    url: str
+    shown: str
+    alt: str
+    caption: str
+    hidden: str = ""
+    script: str = ""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--page", type=Path, default=ROOT / "docs/results/cpu-bakeoff/report.html", help="of the run")
+    parser.add_argument("--run", type=Path, default=ROOT / "docs/results/cpu-bakeoff", help="published run")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/pictures", help="folder of the pictures")
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    with launched() as browser:
-        for theme in ("light", "dark"):
-            page = only_page(browser, theme=theme, width=_WIDTH)
-            page.goto(options.page.resolve().as_uri())
-            page.evaluate(_ONE_LOAD, FIRST_PAGE_LOAD)
-            picture = options.out / f"summary-{theme}.png"
-            page.locator("table.summary").screenshot(path=picture)
-            print(f"{picture}: {picture.stat().st_size:,} bytes")
+    run, out = options.run.resolve(), options.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
+        runs, profile = Path("runs"), Path("profile.html")  # the dashboard's page shows the path as given
+        simulate_nights(runs)
+        gate = simulate_gates(runs)
+        write_page(profile_selection(select(_PRESET, []), 1, _SESSIONS), profile)
+        with dashboard(runs) as served, launched() as browser:  # in this order: a browser holds the thread's event loop
+            served.settle()
+            pictures = [
+                *_report(run),
+                *_dashboard(served.address),
+                _gate(served.address, gate),
+                _profile(profile.resolve().as_uri()),
+            ]
+            sizes = [_take(browser, picture, theme, out) for picture in pictures for theme in THEMES]
+    _describe({picture.name: picture for picture in pictures}, out)
+    sys.exit(max(sizes) > MAX_BYTES)
+
+
+def _report(run: Path) -> Iterator[Picture]:
+    found = _ORIGIN.search((run / "README.md").read_text(encoding="utf-8"))
+    if found is None:
+        raise ValueError(f"{run}/README.md names no machine, date and commit")
+    url = (run / "report.html").resolve().as_uri()
+    origin = f"{found['machine']}, no GPU; {found['date']}, commit {found['commit']}."
+    yield Picture(
+        name="summary",
+        url=url,
+        shown="table.summary",
+        alt="Latency, token rate and memory of five servers with eight users: every trial and its 95 % interval",
+        caption=f"SmolLM2-135M in bfloat16, eight users; {origin}",
+        script=_ONE_LOAD,
+    )
+    yield Picture(
+        name="report-frontier",
+        url=url,
+        shown="#frontier",
+        alt="Throughput of five servers against the speed that each user gets, at one, four and eight users",
+        caption=f"The frontier. SmolLM2-135M in bfloat16; {origin}",
+    )
+    yield Picture(
+        name="report-timeline",
+        url=url,
+        shown="#timelines",
+        alt="One trial: a bar for each request, and below it memory, CPU, batch and KV cache on the same time axis",
+        caption=f"The timeline of one trial of the reference engine. SmolLM2-135M in bfloat16, eight users; {origin}",
+        script=_FIRST_TIMELINE,
+    )
+
+
+def _dashboard(address: str) -> Iterator[Picture]:
+    caption = f"Simulated engines, no hardware; drawn {_now()}."
+    yield Picture(
+        name="dashboard-runs",
+        url=f"{address}/",
+        shown="header, main",
+        hidden="tbody tr:nth-child(n + 9)",
+        alt="List of runs with verdict, headline figures, trials, commit and machine, below a row of filters",
+        caption=f"The list of runs. {caption}",
+    )
+    yield Picture(
+        name="dashboard-history",
+        url=f"{address}/history?name=nightly&engine=engine-b",
+        shown="header, main",
+        alt="History of an engine over many runs: a step, with the commits between which it lies, and its charts",
+        caption=f"The history of one engine, which became slower. {caption}",
+    )
+
+
+def _gate(address: str, run: Run) -> Picture:
+    a, b = (f"{run.manifest.run_id}@{label}" for label in (MAIN, CANDIDATE))
+    return Picture(
+        name="gate",
+        url=f"{address}/compare?a={a}&b={b}",
+        shown="header, main",
+        alt="A gate's verdict, and the ratio of every metric with its interval on one axis with the band",
+        caption=f"The candidate takes 8 % longer. Simulated engines, no hardware; drawn {_now()}.",
+    )
+
+
+def _profile(url: str) -> Picture:
+    return Picture(
+        name="profile",
+        url=url,
+        shown="header, #lengths, #prefixes",
+        hidden="#arrivals, #sessions, #lengths .wide, #prefixes dl, header ul",
+        alt="Workload profile: distributions of prompt and answer lengths, and the hit rate against the cache size",
+        caption=f"The preset {_PRESET}: {_SESSIONS:,} sessions, no engine and no hardware; drawn {_now()}.",
+    )
+
+
+def _now() -> str:
+    command = ["git", "-C", str(ROOT), "rev-parse", "--short=7", "HEAD"]
+    commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return f"{datetime.now(UTC):%Y-%m-%d} at commit {commit}"
+
+
+def _take(browser: Browser, picture: Picture, theme: str, folder: Path) -> int:
+    """Write one file; returns its size in bytes."""
+    page = only_page(browser, theme=theme, width=_WIDTH, scale=_SCALE)
+    page.goto(picture.url)
+    if picture.script:
+        page.evaluate(picture.script)
+    if picture.hidden:
+        page.evaluate(_HIDE, picture.hidden)
+    if str(Path.home()) in page.locator("body").inner_text():
+        raise ValueError(f"{picture.name}: the page names the home directory")
+    box = page.evaluate(_BOUNDS, picture.shown)
+    left = max(0, box["x"] - _MARGIN)
+    top = max(0, box["y"] - _MARGIN)
+    right = min(_WIDTH, box["x"] + box["width"] + _MARGIN)
+    clip = FloatRect(x=left, y=top, width=right - left, height=box["y"] + box["height"] + _MARGIN - top)
+    path = folder / f"{picture.name}-{theme}.webp"
+    path.write_bytes(_webp(browser, page.screenshot(full_page=True, clip=clip)))
+    size = path.stat().st_size
+    print(f"{path}: {size:,} bytes")
+    return size
+
+
+def _webp(browser: Browser, png: bytes) -> bytes:
+    """Encode at the best quality that keeps the file small."""
+    page, encoded = only_page(browser), base64.b64encode(png).decode()
+    files = (base64.b64decode(page.evaluate(_WEBP, [encoded, quality])) for quality in _QUALITIES)
+    file = b""
+    for file in files:
+        if len(file) <= MAX_BYTES:
+            break
+    return file
+
+
+def _describe(pictures: dict[str, Picture], folder: Path) -> None:
+    """Write tags and captions between the markers of every page."""
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        text = page.read_text(encoding="utf-8")
+        here = Path(os.path.relpath(folder.resolve(), page.parent))
+        described = _BETWEEN.sub(lambda found: f"{found[1]}{_tag(pictures[found[2]], here)}{found[3]}", text)  # noqa: B023
+        if described != text:
+            page.write_text(described, encoding="utf-8")
+
+
+def _tag(picture: Picture, folder: Path) -> str:
+    light, dark = (f"{folder}/{picture.name}-{theme}.webp" for theme in THEMES)
+    return (
+        "<picture>\n"
+        f'  <source media="(prefers-color-scheme: dark)" srcset="{dark}">\n'
+        f'  <img alt="{picture.alt}" src="{light}">\n'
+        "</picture>\n\n"
+        f"<sub>{picture.caption}</sub>\n"
+    )
 
 
 if __name__ == "__main__":

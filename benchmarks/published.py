@@ -17,7 +17,7 @@ from results.report.markdown import markdown_table
 from results.text.format import machine_text, moment_text
 
 _REQUEST_COLUMNS = [
-    "trial", "engine", "load", "repeat", "index", "outcome", "planned_ns", "sent_ns", "wanted_input_tokens",
+    "trial", "engine", "load", "repeat", "index", "outcome", "planned_ns", "sent_ns", "requested_input_tokens",
     "requested_output_tokens", "prompt_tokens", "output_tokens", "ttft_s", "tpot_s", "e2e_s",
 ]  # fmt: skip
 FIRST_PAGE_LOAD = "c=8"
@@ -29,7 +29,8 @@ _BETWEEN = re.compile(r"(<!-- results: (\S+) -->\n)(.*?)(<!-- end of results -->
 def publish(run: results.Run, experiment: Path, folder: Path, command: str) -> None:
     """Write a run's page and data into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(write_html(run), folder / "report.html")
+    report = write_html(run).read_text(encoding="utf-8").replace(str(Path.home()), "~")
+    (folder / "report.html").write_text(report, encoding="utf-8")
     shutil.copyfile(experiment, folder / "experiment.toml")
     cells = msgspec.json.format(msgspec.json.encode(run.cells), indent=1)
     (folder / "summary.json").write_bytes(cells + b"\n")

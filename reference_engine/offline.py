@@ -73,9 +73,10 @@ class LLM:
     """
 
     def __init__(self, model: str | Path, **settings: Any) -> None:  # noqa: ANN401  (EngineConfig says what)
-        checkpoint = open_checkpoint(Path(model))
         settings.setdefault("max_queue", _ANY_NUMBER)
-        self.engine = _built(EngineConfig(model=str(model), **settings), checkpoint)
+        config = EngineConfig(model=str(model), **settings)
+        checkpoint = open_checkpoint(Path(model), config.load_format)
+        self.engine = _built(config, checkpoint)
         self.tokenizer = checkpoint.tokenizer
         self._eos_token_ids = checkpoint.eos_token_ids
 
@@ -183,7 +184,7 @@ def load_engine(config: EngineConfig) -> BeamSearchEngine:
     Raises:
         CheckpointError, ConfigError: the model or the settings are at fault.
     """
-    return _built(config, open_checkpoint(Path(config.model)))
+    return _built(config, open_checkpoint(Path(config.model), config.load_format))
 
 
 @torch.inference_mode()
@@ -213,7 +214,8 @@ def generate(
 
 
 def _built(config: EngineConfig, checkpoint: Checkpoint) -> BeamSearchEngine:
-    return build_engine(resolve_config(config, checkpoint.config), checkpoint)
+    engine, _ = build_engine(resolve_config(config, checkpoint.config), checkpoint)
+    return engine
 
 
 def _outputs(engine: BeamSearchEngine, requests: Sequence[Request]) -> Generator[TokenOutput]:

@@ -119,7 +119,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     due_ns: int | None = None
     """When it could first be sent, where a cap on the requests in flight made it wait after its plan."""
     ended_ns: int
-    wanted_input_tokens: int | None = None
+    requested_input_tokens: int | None = None
     requested_output_tokens: int | None = None
     cycle: int = 0
     """How often the same prompt had been sent before in this trial: ramp and tail begin their plans again."""

@@ -33,26 +33,18 @@ class EngineFate(StrEnum):
     DIED = "died"
 
 
-class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    t_ns: int = 0
+class RunHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is measured, where and by whom."""
 
-
-class RunStarted(_Event, frozen=True, tag="run_started", kw_only=True, omit_defaults=True):
-    """The first event: what is measured, where and by whom."""
-
-    schema_version: int
     run_id: str
     name: str
     created_utc: str
     """ISO 8601; a label only, durations never come from it."""
-    pid: int
     host: str
     bakeoff_version: str
     git_commit: str | None
     experiment: dict[str, Any]
     environment: dict[str, Any]
-    plan: list[TrialPlan]
-    """The trials that are known beforehand, in order; empty for a search."""
     slo: Slo = Slo()
     notes: list[str] = []
     """Declarations that the report prints, such as the scale of a workload."""
@@ -60,6 +52,20 @@ class RunStarted(_Event, frozen=True, tag="run_started", kw_only=True, omit_defa
     """None outside a checkout and outside CI."""
     resumed_from: str | None = None
     """The earlier run whose finished trials are reused."""
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    t_ns: int = 0
+
+
+class RunStarted(RunHeader, frozen=True, tag="run_started", kw_only=True, omit_defaults=True):
+    """The first event."""
+
+    schema_version: int
+    pid: int
+    plan: list[TrialPlan]
+    """The trials that are known beforehand, in order; empty for a search."""
+    t_ns: int = 0
     search: SearchConfig | None = None
     """None where the run is no capacity search."""
 
@@ -160,27 +166,15 @@ class EngineFailure(msgspec.Struct, frozen=True):
     fate: EngineFate
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The run log in short: :class:`RunStarted` with what became of it."""
+class Manifest(RunHeader, frozen=True, kw_only=True, omit_defaults=True):
+    """The run log in short: its header with what became of the run."""
 
-    run_id: str
-    name: str
     status: RunStatus
-    created_utc: str
-    host: str
-    bakeoff_version: str
-    git_commit: str | None
-    experiment: dict[str, Any]
-    environment: dict[str, Any]
     trials: list[TrialPlan]
     """The plan as it is known now; of a complete run, the trials that were run."""
-    slo: Slo = Slo()
-    notes: list[str] = []
     failure: str | None = None
     engine_failures: list[EngineFailure] = []
     """Evidence against the engines that they name; ``failure`` has them in words, among others."""
-    source: Source | None = None
-    resumed_from: str | None = None
     ended_utc: str | None = None
 
 
@@ -229,6 +223,16 @@ class RunLog:
         return first if isinstance(first, RunStarted) else None
 
     @property
+    def search(self) -> SearchConfig | None:
+        """Configuration of the capacity search; None if the run is not one."""
+        return self.started.search if self.started else None
+
+    @property
+    def loss(self) -> str | None:
+        """Why engines were lost; None if none was."""
+        return "; ".join(event.reason for event in self.lost) or None
+
+    @property
     def plans(self) -> list[TrialPlan]:
         """The plan as it is known now, in order.
 
@@ -258,25 +262,16 @@ class RunLog:
             status: of the run; the log does not know whether its process lives.
         """
         ended = self.ended
+        header: dict[str, Any] = {name: getattr(started, name) for name in RunHeader.__struct_fields__}
+        header["notes"] = [*started.notes, *(ended.notes if ended else [])]
         return Manifest(
-            run_id=started.run_id,
-            name=started.name,
+            **header,
             status=status,
-            created_utc=started.created_utc,
-            host=started.host,
-            bakeoff_version=started.bakeoff_version,
-            git_commit=started.git_commit,
-            experiment=started.experiment,
-            environment=started.environment,
             trials=self.plans,
-            slo=started.slo,
-            notes=[*started.notes, *(ended.notes if ended else [])],
             failure=ended.failure if ended else None,
             engine_failures=[
                 EngineFailure(event.engine, event.turn, event.fate) for event in self.lost if event.fate is not None
             ],
-            source=started.source,
-            resumed_from=started.resumed_from,
             ended_utc=ended.ended_utc if ended else None,
         )
 

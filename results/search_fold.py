@@ -126,7 +126,6 @@ def engine_states(config: SearchConfig, log: RunLog) -> dict[str, EngineState]:
 
 def search_record(log: RunLog) -> SearchRecord | None:
     """What was searched for, and what is known now; None where the run is no search."""
-    started = log.started
-    if started is None or started.search is None:
+    if log.search is None:
         return None
-    return SearchRecord(started.search, [state.search for state in engine_states(started.search, log).values()])
+    return SearchRecord(log.search, [state.search for state in engine_states(log.search, log).values()])

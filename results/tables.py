@@ -1,4 +1,4 @@
-"""Export a run's frames as CSV, Parquet or JSON.
+"""Export a run's tables as CSV, Parquet or JSON.
 
 Spreadsheets treat CSV text that starts with ``= + - @`` as a formula; such cells are prefixed with a quote mark (OWASP,
 "CSV injection"). Numbers stay numbers, and times stay in the units of their column names.
@@ -20,7 +20,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 class Table(StrEnum):
-    """Frames of a run."""
+    """Tables of a run, which :class:`~results.run.Run` has as data frames."""
 
     SUMMARY = "summary"
     TRIALS = "trials"
@@ -38,38 +38,38 @@ class Format(StrEnum):
 
 
 def table(run: Run, which: Table, how: Format) -> bytes:
-    """Encode one of a run's frames.
+    """Encode one of a run's tables.
 
     Args:
         run: a loaded run.
-        which: the frame.
+        which: the table.
         how: the file format; JSON is a list of records.
 
     Raises:
-        NotExportable: the frame is empty, or pyarrow is not installed.
+        NotExportable: the table is empty, or pyarrow is not installed.
     """
-    frame: pd.DataFrame = getattr(run, which.value)
-    if frame.empty:
+    data: pd.DataFrame = getattr(run, which.value)
+    if data.empty:
         raise NotExportable(f"{run.path} has no {which.value} to export: no trial ended")
-    return _WRITERS[how](frame)
+    return _WRITERS[how](data)
 
 
-def _csv(frame: "pd.DataFrame") -> bytes:
-    safe = frame.rename(columns=_defused)
+def _csv(data: "pd.DataFrame") -> bytes:
+    safe = data.rename(columns=_defused)
     for name in _texts(safe):
         safe[name] = safe[name].map(_defused)
     # quote all text: a bare carriage return would start a new row
     return safe.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC).encode("utf-8", errors="replace")
 
 
-def _json(frame: "pd.DataFrame") -> bytes:
-    text = str(frame.to_json(orient="records", double_precision=15))
+def _json(data: "pd.DataFrame") -> bytes:
+    text = str(data.to_json(orient="records", double_precision=15))
     return text.encode("utf-8", errors="replace") + b"\n"
 
 
-def _parquet(frame: "pd.DataFrame") -> bytes:
+def _parquet(data: "pd.DataFrame") -> bytes:
     # a Parquet column has one type, but telemetry columns mix numbers and text
-    typed = frame.astype(dict.fromkeys(_texts(frame), "string"))
+    typed = data.astype(dict.fromkeys(_texts(data), "string"))
     target = io.BytesIO()
     try:
         typed.to_parquet(target, index=False)
@@ -78,9 +78,9 @@ def _parquet(frame: "pd.DataFrame") -> bytes:
     return target.getvalue()
 
 
-def _texts(frame: "pd.DataFrame") -> list[str]:
+def _texts(data: "pd.DataFrame") -> list[str]:
     """Names of the columns that can hold text."""
-    return [str(name) for name, kind in frame.dtypes.items() if kind.kind not in "biufc"]
+    return [str(name) for name, kind in data.dtypes.items() if kind.kind not in "biufc"]
 
 
 def _defused(value: Any) -> Any:  # noqa: ANN401  (a cell)

@@ -37,6 +37,10 @@ DOCUMENTS = sorted({*ROOT.glob("*.md"), *PAGES})
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
 _BLOCK = re.compile(r"^```.*?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"^(?:\$ )?(?:[\w./]+/)?bakeoff ((?:.*\\\n)*.*)$", re.MULTILINE)
+_PICTURE = re.compile(
+    r'<!-- picture: (\S+) -->\n<picture>\n.*srcset="(.+)">\n *<img alt="(.+)" src="(.+)">\n</picture>\n\n'
+    r"<sub>(.+)</sub>\n<!-- end of picture -->"
+)
 _QUOTED_COMMAND = re.compile(r"`bakeoff ([^`]+)`")
 
 
@@ -44,6 +48,23 @@ _QUOTED_COMMAND = re.compile(r"`bakeoff ([^`]+)`")
 def test_links_resolve(document: Path):
     links = _LINK.findall(document.read_text(encoding="utf-8"))
     assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+def test_every_picture_is_small_and_has_two_themes_alternative_text_and_an_origin():
+    shown: set[Path] = set()
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        pictures = _PICTURE.findall(text)
+        assert text.count("<picture>") == text.count("<!-- picture:") == len(pictures), page
+        for name, dark, alt, light, caption in pictures:
+            files = {(page.parent / file).resolve() for file in (dark, light)}
+            assert {file.name for file in files} == {f"{name}-dark.webp", f"{name}-light.webp"}
+            assert len(alt.split()) > 5
+            assert re.search(r"(?:cores|no hardware).* 20\d\d-\d\d-\d\d\b.* commit [0-9a-f]{7}\.", caption), caption
+            shown |= files
+    files = set((ROOT / "docs/pictures").iterdir())
+    assert files == shown
+    assert [file.name for file in files if file.stat().st_size > 150_000] == []
 
 
 def test_every_command_is_listed_with_the_first_line_of_its_help():

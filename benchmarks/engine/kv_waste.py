@@ -13,6 +13,7 @@ from reference_engine.ablations.contiguous import RunPool
 from reference_engine.engine.limits import Limits
 from reference_engine.engine.outputs import SampledToken
 from reference_engine.engine.request import Request, SamplingParams
+from reference_engine.engine.runner import Collected
 from reference_engine.engine.step import Engine
 from reference_engine.kv_cache.block_copies import BlockCopies
 from reference_engine.kv_cache.cache import Group, KvCache
@@ -27,9 +28,9 @@ MEDIAN_INPUT, MEDIAN_OUTPUT, SPREAD = 400, 150, 0.9  # tokens
 class Nothing:
     """A runner whose every token is the same."""
 
-    def run(self, step: Step, copies: BlockCopies) -> list[SampledToken]:  # noqa: ARG002
-        """See `Runner.run`."""
-        return [SampledToken(1) for chunk in step.chunks if chunk.is_sampled]
+    def launch(self, step: Step, copies: BlockCopies) -> Collected:  # noqa: ARG002
+        """See `Runner.launch`."""
+        return Collected([(SampledToken(1),) for chunk in step.chunks if chunk.is_sampled])
 
 
 def wasted(run: int) -> tuple[float, float, float]:

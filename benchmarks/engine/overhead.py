@@ -67,7 +67,7 @@ def main() -> None:
     engine = decoding(parser.parse_args().model)
     model: Any = engine.core._runner._executor._model  # noqa: SLF001
     model.forward, forward_s = timed(model.forward)
-    sampler._argmax, argmax_s = timed(sampler._largest)  # noqa: SLF001
+    sampler._argmax, argmax_s = timed(sampler._argmax)  # noqa: SLF001
     parts: dict[str, list[float]] = {"whole step": [], "model": [], "argmax": [], "emit": [], "overhead": []}
     with reader() as channel:
         for _ in range(ROUNDS * STEPS):

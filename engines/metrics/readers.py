@@ -1,4 +1,4 @@
-"""Readers of metrics pages: a page becomes a frame, as :mod:`engines.metrics.source` defines it. No I/O."""
+"""Readers of metrics pages: they translate a page into :data:`EngineValues`. No I/O."""
 
 import math
 from collections.abc import Iterator
@@ -8,15 +8,16 @@ from engines.metrics.iterations import IterationReader
 from engines.metrics.prometheus import Sample, samples
 from engines.metrics.source import DrainedIterations, MetricsSource, Prometheus
 
-Frame = dict[str, float | None]
+EngineValues = dict[str, float | None]
+"""Values by the names of :mod:`engines.metrics.source`; None for NaN."""
 """Values by name. None stands for NaN and infinity; values that the page lacks are absent."""
 
 
 class MetricsReader(Protocol):
     """Reads successive pages of one server."""
 
-    def read(self, body: bytes) -> Frame:
-        """The frame of a page.
+    def read(self, body: bytes) -> EngineValues:
+        """The values of a page.
 
         Raises:
             ValueError: the page has another format.
@@ -34,10 +35,10 @@ def reader_of(source: MetricsSource) -> MetricsReader:
 
 
 class _Target(NamedTuple):
-    """Value of the frame to which a series of the page is added.
+    """Our value to which a series of the page is added.
 
     Attributes:
-        ours: name in the frame; a bucket's bound is appended.
+        ours: our name; a bucket's bound is appended.
         labels: labels that the series must have.
         scale: factor of the value.
         bound_scale: factor of a bucket's bound; None for other series.
@@ -63,8 +64,8 @@ class PrometheusReader:
         for theirs, target in _targets(source):
             self._targets.setdefault(theirs, []).append(target)
 
-    def read(self, body: bytes) -> Frame:
-        """See :class:`MetricsReader`; a page with none of the names gives an empty frame."""
+    def read(self, body: bytes) -> EngineValues:
+        """See :class:`MetricsReader`; empty for a page with none of the names."""
         sums: dict[str, float] = {}
         counts: dict[str, int] = {}
         for sample in samples(body.decode("utf-8", "replace"), self._targets):
@@ -88,7 +89,7 @@ def _targets(source: Prometheus) -> Iterator[tuple[str, _Target]]:
 
 
 def _name(target: _Target, sample: Sample) -> str:
-    """The name in the frame; empty for the bucket ``+Inf``, which equals ``_count``."""
+    """Our name; empty for the bucket ``+Inf``, which equals ``_count``."""
     if target.bound_scale is None:
         return target.ours
     bound = float(sample.labels.get("le", "inf"))

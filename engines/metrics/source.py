@@ -1,6 +1,6 @@
 """Sources of an engine's own metrics, and how its names map to ours. Plain data, which is sent to the sampler process.
 
-Names of a frame, the same for every engine; values that an engine does not report are absent:
+Our names, the same for every engine; values that an engine does not report are absent:
 
 ================================  ===========================================================================
 ``running``, ``waiting``          requests in the batch and in the queue (gauges)

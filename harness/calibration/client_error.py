@@ -235,7 +235,7 @@ def _matched(requests: Sequence[RequestRecord], answers: Sequence[Answered]) -> 
         raise ClientFailed(f"calibration: a request ended as {failed.outcome.value}: {failed.error}")
     if len(requests) != len(answers) or not requests:
         raise ClientFailed(f"calibration: {len(answers)} answers to {len(requests)} requests")
-    sent = sorted(requests, key=lambda request: (request.wanted_input_tokens or 0, request.sent_ns or 0))
+    sent = sorted(requests, key=lambda request: (request.requested_input_tokens or 0, request.sent_ns or 0))
     pairs = list(zip(sent, sorted(answers, key=lambda answer: (answer.prompt_tokens, answer.start_ns)), strict=True))
     for request, answer in pairs:
         if len(request.chunk_ns) != len(answer.written_ns) or not answer.written_ns:

@@ -14,6 +14,7 @@ from harness.cli import (
     fitting,
     gating,
     listing,
+    machine,
     measuring,
     reading,
     searching,
@@ -48,6 +49,7 @@ def make_app() -> cyclopts.App:
         exchanging.export,
         calibrating.calibrate,
         doctor.doctor,
+        machine.machine,
     )
     for command in commands:
         app.command(command)

@@ -237,7 +237,7 @@ def _figure_table(result: "Fit") -> "Table":
     for item in result.goodness.figures:
         spread = f"± {_number(item.spread)}" if item.spread else ""
         mark = "~" if item.could_be_chance and not item.is_within else _mark(is_within=item.is_within)
-        off = (f"{item.difference:+.1%}", f"± {item.tolerance:.0%}", mark)
+        off = (f"{100 * item.difference:+.1f} %", f"± {100 * item.tolerance:.0f} %", mark)
         table.add_row(_TITLES[item.name], _number(item.trace), _number(item.preset), spread, *off)
     return table
 

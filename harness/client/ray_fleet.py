@@ -70,19 +70,24 @@ async def _connected(ray: ModuleType, address: str) -> AsyncGenerator[None]:
         return
     await asyncio.to_thread(_reach, address)
 
+    left = threading.Event()
+
     def connect() -> None:
         # Quiet: no output of actors, no messages about a dashboard or a SIGTERM handler.
         ray.init(address=address, namespace="bakeoff", log_to_driver=False, logging_level="ERROR")
+        if left.is_set():
+            ray.shutdown()  # nobody waited for this connection any more
 
     try:
-        # Not on the main thread: there Ray would replace our SIGTERM handler, which ends a run in an orderly way.
-        await _on_thread(connect, _CONNECT_S)
-    except (OSError, RuntimeError, TimeoutError, ValueError) as error:
-        message = next(iter(str(error).strip().splitlines()), "no reply")
-        raise ClientFailed(f"cannot join the Ray cluster at {address}: {message}; {_JOIN}") from error
-    try:
+        try:
+            # Not on the main thread: there Ray would replace our SIGTERM handler, which ends a run in an orderly way.
+            await _on_thread(connect, _CONNECT_S)
+        except (OSError, RuntimeError, TimeoutError, ValueError) as error:
+            message = next(iter(str(error).strip().splitlines()), "no reply")
+            raise ClientFailed(f"cannot join the Ray cluster at {address}: {message}; {_JOIN}") from error
         yield
     finally:
+        left.set()
         await asyncio.to_thread(ray.shutdown)
 
 

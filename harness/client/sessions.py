@@ -47,7 +47,7 @@ class RequestInFlight(StreamLog):
             due_ns=self.due_ns,
             ended_ns=self.ended_ns,
             end=self.end,
-            wanted_input_tokens=turn.wanted_input_tokens,
+            requested_input_tokens=turn.requested_input_tokens,
             requested_output_tokens=turn.requested_output_tokens,
             cycle=plan.cycle,
             dial_start_ns=self.dial_start_ns,

@@ -26,7 +26,7 @@ class WireTurn(msgspec.Struct, frozen=True, array_like=True):
 
     request: HttpRequest
     think_ns: int
-    wanted_input_tokens: int
+    requested_input_tokens: int
     requested_output_tokens: int
 
 

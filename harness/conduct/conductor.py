@@ -20,6 +20,7 @@ from harness.conduct.progress import Observer
 from harness.conduct.trial import TrialRunner
 from harness.conduct.warm_up import WarmUp
 from harness.experiment.fingerprint import fingerprint
+from harness.quality import check_quality
 from results.records import TrialPlan, TrialRecord
 from results.run_log import (
     EngineFate,
@@ -121,9 +122,7 @@ class Conductor:
         under_test = running.under_test
         if death := under_test.server.died():
             raise death
-        traffic = await self._world.in_thread(
-            self._preparation.planner.traffic, plan.load, plan.repeat, plan.engine
-        )  # fmt: skip
+        traffic = await self._world.in_thread(self._preparation.planner.traffic, plan.load, plan.repeat, plan.engine)
         record = await self._runner.run(plan, self._order(plan), under_test, traffic, self.fingerprint(plan))
         running.trials += 1
         self._append(TrialFinished(record=record))
@@ -174,9 +173,7 @@ class Conductor:
         result = await self._warm_up.run(under_test.engine, under_test.server, start)
         if result is None:
             return under_test
-        startup = structs.replace(
-            under_test.startup, warm_up_requests=result.requests, is_warm=result.is_warm
-        )  # fmt: skip
+        startup = structs.replace(under_test.startup, warm_up_requests=result.requests, is_warm=result.is_warm)
         return structs.replace(under_test, startup=startup)
 
     async def _is_idle(self, running: "_RunningEngine", plan: TrialPlan) -> bool:
@@ -210,10 +207,12 @@ class Conductor:
         finished = self._writer.log.finished
         records = [finished[plan.id] for plan in self._turn_plans if plan.id in finished]
         self._turn, self._turn_plans = None, []
+        if not self._world.has_reference:
+            return
+        preparation = self._preparation
         for repeat in sorted({record.repeat for record in records}):
-            preparation = self._preparation
             of_repeat = [record for record in records if record.repeat == repeat]
-            await self._world.check_quality(
+            await check_quality(
                 of_repeat, self._run, preparation.engines[of_repeat[0].engine], experiment=self._experiment,
                 model=preparation.model, tokenizer=preparation.tokenizer, planner=preparation.planner,
             )  # fmt: skip

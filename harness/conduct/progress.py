@@ -178,9 +178,8 @@ class LiveObserver:
 @contextlib.contextmanager
 def progress(console: Console, experiment: Experiment, log: RunLog) -> Generator[Observer]:
     """The observer of a run: one line per trial for a search; else a live bar on a terminal, plain lines elsewhere."""
-    search = log.started.search if log.started else None
-    if search is not None:
-        yield SearchObserver(console, search.over)
+    if log.search is not None:
+        yield SearchObserver(console, log.search.over)
     elif not console.is_terminal:
         yield PlainObserver(console, experiment)
     else:

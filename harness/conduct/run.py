@@ -137,7 +137,9 @@ async def run_experiment(
     with contextlib.closing(RunLogWriter(run.log_path, world.now_ns)) as writer:
         try:
             async with (
-                prepared(experiment, run, world, observer.fetching, redraw=_is_search(writer)) as preparation,
+                prepared(
+                    experiment, run, world, observer.fetching, redraw=writer.log.search is not None
+                ) as preparation,
                 world.sampler() as telemetry,
                 world.fleet(client) as fleet,
             ):
@@ -161,11 +163,6 @@ async def run_experiment(
                 _end(writer, world, RunStatus.FAILED, f"{type(cause).__name__}: {cause}")
             raise
         _end(writer, world, RunStatus.FAILED if done.failure else RunStatus.COMPLETE, done.failure, *done.notes)
-
-
-def _is_search(writer: RunLogWriter) -> bool:
-    started = writer.log.started
-    return started is not None and started.search is not None
 
 
 def _finished_in(earlier: RunFolder | None) -> dict[str, tuple[RunFolder, TrialRecord]]:

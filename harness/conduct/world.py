@@ -25,16 +25,14 @@ from harness.calibration.client_error import Shape, calibrate
 from harness.client import Fleet, local_fleet
 from harness.client.ray_fleet import ray_fleet
 from harness.conduct.engine_start import EngineUnderTest, started
-from harness.experiment.config import ClientConfig, Experiment, ModelConfig
+from harness.experiment.config import ClientConfig, ModelConfig
 from harness.experiment.fingerprint import build_of_engine
 from harness.host.environment import environment, git_commit, source
 from harness.host.signals import stop_signals
-from harness.quality import check_quality
 from harness.telemetry import OwnProcesses, ServerPage, sampler
-from harness.traffic.planner import TrafficPlanner
-from results.records import ClientError, TrialRecord
+from results.records import ClientError
 from results.run_log import Source
-from results.store import RunFolder, new_run_id
+from results.store import new_run_id
 from workloads import NoTokenizer, Tokenizer, tokenizer_at
 
 T = TypeVar("T")
@@ -65,7 +63,7 @@ class Telemetry(Protocol):
 
 
 class Provenance(msgspec.Struct, frozen=True):
-    """The process, machine and commits behind a run; stored in the manifest under the same names."""
+    """The process, machine and commits behind a run; :class:`~results.run_log.RunStarted` has the same fields."""
 
     pid: int
     host: str
@@ -75,7 +73,13 @@ class Provenance(msgspec.Struct, frozen=True):
 
 
 class World(Protocol):
-    """What runs, searches and gates need from their surroundings."""
+    """What runs, searches and gates need from their surroundings.
+
+    Attributes:
+        has_reference: whether sampled answers can be compared with a reference model.
+    """
+
+    has_reference: bool
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end on an event loop of this world."""
@@ -147,23 +151,11 @@ class World(Protocol):
         """See :func:`harness.calibration.client_error.calibrate`."""
         ...
 
-    async def check_quality(
-        self,
-        records: Sequence[TrialRecord],
-        run: RunFolder,
-        engine: Engine,
-        *,
-        experiment: Experiment,
-        model: Model,
-        tokenizer: Tokenizer,
-        planner: TrafficPlanner,
-    ) -> None:
-        """See :func:`harness.quality.check_quality`."""
-        ...
-
 
 class RealWorld:
     """This machine."""
+
+    has_reference = True
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run the coroutine on uvloop."""
@@ -219,11 +211,11 @@ class RealWorld:
         """The build of the engine on this machine."""
         return build_of_engine(engine)
 
-    @contextlib.asynccontextmanager
-    async def started(self, engine: Engine, label: str, model: Model, port: int | None, log: Path):  # noqa: ANN201
+    def started(
+        self, engine: Engine, label: str, model: Model, port: int | None, log: Path
+    ) -> AbstractAsyncContextManager[EngineUnderTest]:
         """Start the engine by :func:`harness.conduct.engine_start.started`."""
-        async with started(engine, label, model, pick_port(port), log) as under_test:
-            yield under_test
+        return started(engine, label, model, pick_port(port), log)
 
     def fleet(self, client: ClientConfig) -> AbstractAsyncContextManager[Fleet]:
         """Workers on this machine, or on a Ray cluster."""
@@ -238,22 +230,6 @@ class RealWorld:
     async def calibrate(self, fleet: Fleet, shape: Shape, transport: str) -> ClientError:
         """Calibrate against a truth server."""
         return await calibrate(fleet, shape, transport)
-
-    async def check_quality(
-        self,
-        records: Sequence[TrialRecord],
-        run: RunFolder,
-        engine: Engine,
-        *,
-        experiment: Experiment,
-        model: Model,
-        tokenizer: Tokenizer,
-        planner: TrafficPlanner,
-    ) -> None:
-        """Compare with Transformers, in its own process."""
-        await check_quality(
-            records, run, engine, experiment=experiment, model=model, tokenizer=tokenizer, planner=planner
-        )
 
 
 _WORLD: ContextVar[World] = ContextVar("world", default=RealWorld())  # noqa: B039  (it has no state)

@@ -18,6 +18,7 @@ from harness.telemetry.cpu import CpuProbe, read_process
 from harness.verdict.machine_state import MAX_FOREIGN_SHARE, SOME_FOREIGN_SHARE
 from results.metrics.machine import foreign_cpu_share
 from results.records import Window
+from results.text.format import percent_text
 
 _SAMPLE_S = 1.0
 _CPUS = "sys/devices/system/cpu"
@@ -163,11 +164,12 @@ def _load(proc: Path, wait: Callable[[float], None]) -> Check:
     if share.value is None:
         return _unknown("load", share.reason or "")
     if share.value <= SOME_FOREIGN_SHARE:
-        return _fine("load", f"{share.value:.0%} of all cores")
+        return _fine("load", f"{percent_text(share.value)} of all cores")
     busiest = max(after.keys() - {os.getpid()}, key=lambda pid: after[pid] - before.get(pid, 0), default=None)
     name = _read(proc / str(busiest) / "comm") or "a process that has ended"
-    effect = f"above {SOME_FOREIGN_SHARE:.0%} trials carry a warning, above {MAX_FOREIGN_SHARE:.0%} they are INVALID"
-    seen = f"{share.value:.0%} of all cores, busiest is {name} (pid {busiest})"
+    warned, invalid = percent_text(SOME_FOREIGN_SHARE), percent_text(MAX_FOREIGN_SHARE)
+    effect = f"above {warned} trials carry a warning, above {invalid} they are INVALID"
+    seen = f"{percent_text(share.value)} of all cores, busiest is {name} (pid {busiest})"
     return _disturbs("load", seen, effect, f"ps -fp {busiest}")
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from engines.metrics import DrainedIterations, Prometheus
-from engines.metrics.readers import Frame, reader_of
+from engines.metrics.readers import EngineValues, reader_of
 from engines.secrets import conceal, masked
 from harness.telemetry.loop import Ticker
 from harness.telemetry.orders import Mark, ServerPage
@@ -46,14 +46,14 @@ class Reading(NamedTuple):
     Attributes:
         t_ns: middle of the exchange.
         scrape_s: its duration; None if it failed.
-        frame: values by name.
-        error: what failed; empty if the frame is valid.
+        values: values by our names.
+        error: what failed; empty if they are valid.
         refused: whether later exchanges will fail as well.
     """
 
     t_ns: int
     scrape_s: float | None
-    frame: Frame
+    values: EngineValues
     error: str = ""
     refused: bool = False
 
@@ -80,13 +80,13 @@ class PageReader:
         """Read the page once; a failure becomes the error of the reading."""
         try:
             before_ns, body, after_ns = self._exchange()
-            frame = self._reader.read(body)
+            values = self._reader.read(body)
         except Refused as error:
             return Reading(self._clock_ns(), None, {}, masked(str(error)), refused=error.is_permanent)
         except (OSError, http.client.HTTPException, ValueError, msgspec.MsgspecError) as error:
             self._connection.close()
             return Reading(self._clock_ns(), None, {}, masked(f"{type(error).__name__}: {error} at {self._path}"))
-        return Reading((before_ns + after_ns) // 2, (after_ns - before_ns) / 1e9, frame)
+        return Reading((before_ns + after_ns) // 2, (after_ns - before_ns) / 1e9, values)
 
     def close(self) -> None:
         """Close the connection."""
@@ -170,7 +170,7 @@ class ServerProbe:
 
 
 def _record(reading: Reading, mark: str | None) -> TelemetryRecord:
-    kept = reading.frame if mark else {name: value for name, value in reading.frame.items() if "_le_" not in name}
+    kept = reading.values if mark else {name: value for name, value in reading.values.items() if "_le_" not in name}
     values: dict[str, float | int | str | None] = {"scrape_s": reading.scrape_s, **kept}
     if mark:
         values["mark"] = mark

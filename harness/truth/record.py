@@ -110,7 +110,7 @@ def _stream_record(answer: Answered, script: Script) -> StreamRecord:
         planned_ns=answer.start_ns,
         sent_ns=answer.start_ns,
         ended_ns=max([answer.start_ns, *reads.read_ns[-1:]]) if answer.ended_ns is None else answer.ended_ns,
-        wanted_input_tokens=answer.prompt_tokens,
+        requested_input_tokens=answer.prompt_tokens,
         requested_output_tokens=answer.tokens,
         status=reads.status,
         end=end,

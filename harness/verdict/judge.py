@@ -244,7 +244,7 @@ def _hits(evidence: Evidence, load: Sequence[RequestRecord]) -> tuple[int, int] 
     hit = readings(evidence.telemetry).increase("prefix_hits_tokens_total").value
     if hit is None:
         return None
-    return round(hit), sum(request.prompt_tokens or request.wanted_input_tokens or 0 for request in load)
+    return round(hit), sum(request.prompt_tokens or request.requested_input_tokens or 0 for request in load)
 
 
 def _not_cold(evidence: Evidence, load: Sequence[RequestRecord]) -> Iterator[Finding]:
@@ -252,7 +252,7 @@ def _not_cold(evidence: Evidence, load: Sequence[RequestRecord]) -> Iterator[Fin
     traffic, hits = evidence.traffic, _hits(evidence, load)
     if traffic is None or traffic.cache is not Cache.COLD or hits is None:
         return
-    sent_again = sum(request.wanted_input_tokens or 0 for request in load if request.cycle)
+    sent_again = sum(request.requested_input_tokens or 0 for request in load if request.cycle)
     # one block more per request: an engine with smaller blocks hits more of a prefix than the simulated cache
     allowed = traffic.repeated_tokens + sent_again + traffic.block_tokens * len(load)
     if hits[0] > allowed:
@@ -308,7 +308,7 @@ def _of_answers(done: Sequence[RequestRecord]) -> Iterator[Finding]:
             FindingCode.OUTPUT_LENGTH, wrong_requests=len(wrong), ok_requests=len(done), output_tokens=output,
             asked_tokens=asked,
         )  # fmt: skip
-    if wrong := _unequal((r.prompt_tokens, r.wanted_input_tokens) for r in done):
+    if wrong := _unequal((r.prompt_tokens, r.requested_input_tokens) for r in done):
         counted, planned = wrong[0]
         yield warning(
             FindingCode.INPUT_LENGTH, wrong_requests=len(wrong), ok_requests=len(done), engine_tokens=counted,

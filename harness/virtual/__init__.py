@@ -9,7 +9,6 @@ from harness.virtual.engine import Death, Fault, VirtualEngine
 from harness.virtual.runs import (
     gate_in,
     run_in,
-    search_in,
     virtual_experiment,
     virtual_gate,
     virtual_run,
@@ -31,7 +30,6 @@ __all__ = [
     "Whole",
     "gate_in",
     "run_in",
-    "search_in",
     "virtual_experiment",
     "virtual_gate",
     "virtual_run",

@@ -6,7 +6,7 @@ from typing import Any
 
 from harness.conduct.policies.gate import InterimAnalyses, gate_experiment
 from harness.conduct.progress import Observer, QuietObserver
-from harness.conduct.run import MakePolicy, capacity_search, create_run, fixed_plan, gate, run_experiment
+from harness.conduct.run import capacity_search, create_run, fixed_plan, gate, run_experiment
 from harness.conduct.world import inside
 from harness.experiment.config import Experiment, experiment_from
 from harness.virtual.engine import VirtualEngine
@@ -50,6 +50,7 @@ def run_in(
     *,
     earlier: RunFolder | None = None,
     observer: Observer = QUIET,
+    search: SearchConfig | None = None,
 ) -> Run:
     """Run an experiment to its end; afterwards ``world.sites`` hold the true timings.
 
@@ -59,18 +60,16 @@ def run_in(
         root: parent of the new run folder.
         earlier: a run whose finished trials are reused.
         observer: is notified of the progress.
+        search: searches for the highest load at which each engine meets its objectives; None runs the fixed plan.
 
     Raises:
         EngineError, WorkloadError: as :func:`harness.conduct.run.run_experiment`.
     """
-    return _run_in(world, experiment, root, earlier=earlier, observer=observer)
-
-
-def search_in(
-    world: VirtualWorld, experiment: Experiment, root: Path, config: SearchConfig, *, earlier: RunFolder | None = None
-) -> Run:
-    """Search for the highest load at which each engine meets its objectives; see :func:`run_in`."""
-    return _run_in(world, experiment, root, earlier=earlier, search=config, make_policy=capacity_search(config))
+    with inside(world):
+        folder = create_run(experiment, root, earlier, search=search)
+        make_policy = capacity_search(search) if search else fixed_plan
+        world.run(run_experiment(experiment, folder, observer, earlier, make_policy))
+    return load(folder.path)
 
 
 def gate_in(
@@ -89,22 +88,6 @@ def gate_in(
     return load(folder.path), analyses.final()
 
 
-def _run_in(
-    world: VirtualWorld,
-    experiment: Experiment,
-    root: Path,
-    *,
-    earlier: RunFolder | None,
-    observer: Observer = QUIET,
-    search: SearchConfig | None = None,
-    make_policy: MakePolicy = fixed_plan,
-) -> Run:
-    with inside(world):
-        folder = create_run(experiment, root, earlier, search=search)
-        world.run(run_experiment(experiment, folder, observer, earlier, make_policy))
-    return load(folder.path)
-
-
 def virtual_run(experiment: Experiment, engines: Mapping[str, VirtualEngine], root: Path, *, seed: int = 1) -> Run:
     """Run :func:`run_in` in a new world that has these engines, by label."""
     return run_in(VirtualWorld(engines, seed=seed), experiment, root)
@@ -113,8 +96,8 @@ def virtual_run(experiment: Experiment, engines: Mapping[str, VirtualEngine], ro
 def virtual_search(
     experiment: Experiment, engines: Mapping[str, VirtualEngine], root: Path, config: SearchConfig, *, seed: int = 1
 ) -> Run:
-    """Run :func:`search_in` in a new world that has these engines, by label."""
-    return search_in(VirtualWorld(engines, seed=seed), experiment, root, config)
+    """Search by :func:`run_in` in a new world that has these engines, by label."""
+    return run_in(VirtualWorld(engines, seed=seed), experiment, root, search=config)
 
 
 def virtual_gate(

@@ -16,10 +16,9 @@ from harness.client import Fleet
 from harness.conduct.engine_start import EngineUnderTest
 from harness.conduct.world import Fetching, Provenance, Telemetry
 from harness.errors import BadExperiment
-from harness.experiment.config import ClientConfig, Experiment, ModelConfig
+from harness.experiment.config import ClientConfig, ModelConfig
 from harness.host.clock import run_virtual
 from harness.telemetry.loop import Probe
-from harness.traffic.planner import TrafficPlanner
 from harness.virtual.engine import VirtualEngine
 from harness.virtual.prefix_cache import PrefixCache
 from harness.virtual.server import VirtualServer
@@ -27,8 +26,7 @@ from harness.virtual.site import Site
 from harness.virtual.telemetry import VirtualSampler
 from harness.virtual.tokenizer import word_tokenizer
 from harness.virtual.worker_host import VirtualEnvironment, VirtualWorkerHost
-from results.records import ClientError, EngineDescription, Startup, TrialRecord
-from results.store import RunFolder
+from results.records import ClientError, EngineDescription, Startup
 from results.units import NS_PER_S
 from workloads import Tokenizer, tokenizer_at
 
@@ -54,6 +52,8 @@ class VirtualWorld:
     Attributes:
         sites: the engines of the last run by label, with the true timings of the requests they served.
     """
+
+    has_reference = False
 
     def __init__(
         self,
@@ -168,19 +168,6 @@ class VirtualWorld:
     async def calibrate(self, fleet: Fleet, shape: Shape, transport: str) -> ClientError:  # noqa: ARG002
         """The client error that the world was given."""
         return self._client_error
-
-    async def check_quality(
-        self,
-        records: Sequence[TrialRecord],
-        run: RunFolder,
-        engine: Engine,
-        *,
-        experiment: Experiment,
-        model: Model,
-        tokenizer: Tokenizer,
-        planner: TrafficPlanner,
-    ) -> None:
-        """Do nothing: there is no reference model."""
 
     async def _timed(self, coroutine: Coroutine[Any, Any, T]) -> T:
         self._loop = asyncio.get_running_loop()

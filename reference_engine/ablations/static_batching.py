@@ -43,6 +43,8 @@ class StaticScheduler(Scheduler):
         self._end_batch()
 
     def _plan(self) -> Step:
+        if self._queues.waiting:
+            self._cache_blocks()
         return StaticDraft(self._queues, self.cache, self._rules, self._finished).plan()
 
     def _free(self, request: Request) -> None:

@@ -1,14 +1,23 @@
-"""One attention interface over the paged cache, with a compiled backend and one in stock torch."""
+"""One attention interface over the paged cache: compiled backends for CPU and GPU, and one in stock torch."""
 
 from reference_engine.attention.base import AttentionBackend
 from reference_engine.attention.native_backend import NativeAttention, suits_native
 from reference_engine.attention.torch_backend import TorchAttention
 from reference_engine.kernels.cpu import native_kernels
+from reference_engine.kernels.native import has_triton
 from reference_engine.kv_cache.storage import KvStorage
 
 
 def make_attention(storage: KvStorage) -> AttentionBackend:
     """The fastest backend for this storage on this machine."""
+    if has_triton(storage.device):
+        from reference_engine.attention.triton_backend import (  # noqa: PLC0415 (torch for the CPU comes without Triton)
+            TritonAttention,
+            suits_triton,
+        )
+
+        if suits_triton(storage):
+            return TritonAttention(storage)
     kernels = native_kernels(storage.device, storage.dtype)
     if kernels is not None and suits_native(storage):
         return NativeAttention(storage, kernels)

@@ -15,6 +15,7 @@ from reference_engine.engine.beam_engine import BeamSearchEngine
 from reference_engine.engine.beam_search import conflicting_flag, unforkable_flag
 from reference_engine.engine.config import EngineConfig
 from reference_engine.engine.execution import Executor, LocalExecutor, SlowedExecutor
+from reference_engine.engine.gpu_memory import GpuBudget, largest_batch
 from reference_engine.engine.grammar import Grammars
 from reference_engine.engine.limits import Limits
 from reference_engine.engine.memory import keep_few_multiplications
@@ -22,6 +23,7 @@ from reference_engine.engine.request import Request, SamplingParams
 from reference_engine.engine.runner import ModelRunner
 from reference_engine.engine.step import Engine
 from reference_engine.errors import ConfigError
+from reference_engine.kernels.native import has_triton
 from reference_engine.kv_cache.block_pool import BlockPool
 from reference_engine.kv_cache.block_table import Visible
 from reference_engine.kv_cache.cache import Group, KvCache
@@ -31,6 +33,8 @@ from reference_engine.kv_cache.sizing import Demand
 from reference_engine.kv_cache.storage import KvStorage, StoreMaker, allocate_storage, token_bytes
 from reference_engine.loading.checkpoint import Checkpoint
 from reference_engine.models.config import ModelConfig
+from reference_engine.models.decoder import Model
+from reference_engine.models.experts import MoeConfig
 from reference_engine.models.registry import build_model
 from reference_engine.parallel.executor import TensorParallelExecutor
 from reference_engine.parallel.ranks import ALONE, Ranks
@@ -40,12 +44,16 @@ from reference_engine.scheduling.rules import Rules
 from reference_engine.scheduling.scheduler import Scheduler
 
 _OCCUPANCY_STEPS = 8
-_FREE_MEMORY_SHARE = 0.25  # of what is free after the weights are loaded; the machine has other work too
+_FREE_MEMORY_SHARE = 0.25  # of a host's free memory; the machine has other work too
+_BATCHES = {"cpu": (64, 512), "cuda": (256, 8192)}  # default sequences and tokens of a step
+_MOST_BLOCKS = 1 << 20  # of a GPU: more cost the pool more memory and time than they give tiny models
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
     """The settings with every None and "auto" resolved for this model and machine.
+
+    On a GPU the size of the KV cache stays open unless the settings give it; `build_engine` measures it.
 
     Raises:
         ConfigError: no CUDA where it is asked for or too few GPUs, a model that is shorter than the wanted length or
@@ -63,9 +71,24 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
         raise ConfigError(f"--max-model-len {length} is more than the {model.max_length} tokens the model was made for")
     if config.num_blocks is not None and config.kv_cache_memory_bytes is not None:
         raise ConfigError("--num-blocks and --kv-cache-memory-bytes both set the cache size; give one of them")
-    decided = dataclasses.replace(config, device=device, dtype=dtype, max_model_len=length)
+    max_num_seqs, max_num_batched_tokens = _BATCHES[device]
+    decided = dataclasses.replace(
+        config,
+        device=device,
+        dtype=dtype,
+        max_model_len=length,
+        max_num_seqs=config.max_num_seqs or max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens or max_num_batched_tokens,
+        threads=config.threads or max(1, torch.get_num_threads() // config.num_processes),
+        served_model_name=config.model_name,
+    )
     demand = demand_of(decided, model)
     num_blocks = config.num_blocks or _default_num_blocks(decided, demand)
+    return decided if num_blocks is None else _with_cache(decided, demand, num_blocks)
+
+
+def _with_cache(config: EngineConfig, demand: Demand, num_blocks: int) -> EngineConfig:
+    """The configuration with a KV cache of that size."""
     windowed_groups = [visible for visible in demand.layout.groups if visible.window is not None]
     if windowed_groups and config.kv_allocator == "contiguous":
         raise ConfigError(
@@ -77,13 +100,7 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
         raise ConfigError(
             f"{num_blocks} KV blocks of {config.block_size} tokens are less than the model's window; raise it"
         )
-    return dataclasses.replace(
-        decided,
-        num_blocks=num_blocks,
-        kv_cache_memory_bytes=demand.bytes(num_blocks),
-        threads=config.threads or max(1, torch.get_num_threads() // config.num_processes),
-        served_model_name=config.model_name,
-    )
+    return dataclasses.replace(config, num_blocks=num_blocks, kv_cache_memory_bytes=demand.bytes(num_blocks))
 
 
 def cache_layout(model: ModelConfig) -> CacheLayout:
@@ -106,22 +123,26 @@ def _layout_of(config: EngineConfig, model: ModelConfig) -> CacheLayout:
 
 
 def demand_of(config: EngineConfig, model: ModelConfig) -> Demand:
-    """What sequences can need of each process's cache; dtype and length must be resolved."""
+    """What sequences can need of each process's cache, under a configuration that `resolve_config` returned."""
     layout = _layout_of(config, model)
-    max_model_len = config.max_model_len or model.max_length
+    if config.max_model_len is None or config.max_num_seqs is None or config.max_num_batched_tokens is None:
+        raise ConfigError("the lengths of sequences and steps are open; resolve_config decides them")
     return Demand(
         layout=layout,
         block_size=config.block_size,
-        max_model_len=max_model_len,
+        max_model_len=config.max_model_len,
         max_num_seqs=config.max_num_seqs,
         # Other policies compute a prompt in one piece, however long it is.
-        max_num_batched_tokens=config.max_num_batched_tokens if config.policy == "continuous" else max_model_len,
+        max_num_batched_tokens=config.max_num_batched_tokens if config.policy == "continuous" else config.max_model_len,
         token_bytes=token_bytes(layout, _DTYPES[config.dtype], _store_maker(config)),
     )
 
 
-def _default_num_blocks(config: EngineConfig, demand: Demand) -> int:
+def _default_num_blocks(config: EngineConfig, demand: Demand) -> int | None:
+    """None on a GPU: it depends on what the weights and a step leave."""
     budget = config.kv_cache_memory_bytes
+    if budget is None and config.device == "cuda":
+        return None
     if budget is None:
         free = int(_free_memory_bytes(config) * _FREE_MEMORY_SHARE)
         return max(1, demand.fitting(free))
@@ -151,33 +172,34 @@ def _default_dtype(model: ModelConfig, device: str) -> str:
 
 
 def _free_memory_bytes(config: EngineConfig) -> int:
-    """For each process; that of the first GPU, since to ask the others would take memory of theirs."""
-    if config.device == "cuda":
-        return torch.cuda.mem_get_info()[0]
+    """Of the host, for each process."""
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // config.num_processes
 
 
 def limits_of(config: EngineConfig, model: ModelConfig) -> Limits:
-    """The limits of requests under a resolved configuration."""
-    if config.max_model_len is None or config.num_blocks is None:
-        raise ConfigError("limits need a configuration that resolve_config has completed")
+    """The limits of requests under a resolved configuration whose KV cache has a size."""
+    demand = demand_of(config, model)
+    if config.num_blocks is None:
+        raise ConfigError("limits need the size of the KV cache, which build_engine measures")
     # Where every layer has a window, blocks come free again and the length of a sequence is not bounded by them, unless
     # a preempted one is computed again in one piece.
-    has_full_layers = any(visible.window is None for visible in _layout_of(config, model).groups)
+    has_full_layers = any(visible.window is None for visible in demand.layout.groups)
     is_bounded = has_full_layers or config.policy != "continuous"
-    num_blocks = config.num_blocks if is_bounded else -(-config.max_model_len // config.block_size)
+    num_blocks = config.num_blocks if is_bounded else -(-demand.max_model_len // config.block_size)
     return Limits(
-        max_model_len=config.max_model_len,
+        max_model_len=demand.max_model_len,
         num_blocks=num_blocks,
         block_size=config.block_size,
         vocab_size=model.vocab_size,
-        max_num_seqs=config.max_num_seqs,
+        max_num_seqs=demand.max_num_seqs,
         unforkable_flag=unforkable_flag(config),
     )
 
 
-def build_engine(config: EngineConfig, checkpoint: Checkpoint, grammars: Grammars | None = None) -> BeamSearchEngine:
-    """A ready and warmed-up engine.
+def build_engine(
+    config: EngineConfig, checkpoint: Checkpoint, grammars: Grammars | None = None
+) -> tuple[BeamSearchEngine, EngineConfig]:
+    """A ready and warmed-up engine, and its configuration with nothing left open.
 
     Args:
         config: as `resolve_config` returned it.
@@ -186,15 +208,18 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint, grammars: Grammar
 
     Raises:
         CheckpointError: weights are missing or damaged.
+        ConfigError: weights and the largest step leave no room for a KV cache.
         EngineUnavailableError: another process that should share the model could not be started.
     """
-    limits = limits_of(config, checkpoint.config)
-    executor, close = _executor(config, checkpoint)
     demand = demand_of(config, checkpoint.config)
+    executor, close = _executor(config, checkpoint)
+    if config.num_blocks is None:  # the padding block of each group lies behind its last one
+        config = _with_cache(config, demand, max(executor.storage.padding_blocks))
+    limits = limits_of(config, checkpoint.config)
     cache = KvCache(_groups(config, demand), prefix_caching=config.enable_prefix_caching)
     rules = Rules(
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_seqs=demand.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens or demand.max_num_batched_tokens,
         policy="continuous" if config.policy == "static" else config.policy,
         preemption=config.preemption,
         patience_steps=config.priority_patience_steps,
@@ -209,10 +234,17 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint, grammars: Grammar
         limits,
         sampler=sampler,
         occupancy_steps=_OCCUPANCY_STEPS,
+        overlap=_can_overlap(config),
         close=close,
     )
     _warm_up(engine, limits)
-    return BeamSearchEngine(engine, conflicting_flag(config), grammars=grammars)
+    return BeamSearchEngine(engine, conflicting_flag(config), grammars=grammars), config
+
+
+def _can_overlap(config: EngineConfig) -> bool:
+    """Whether a step can be launched while another runs: the runner does not wait for either."""
+    runs_ahead = config.device == "cuda" and config.tensor_parallel_size == 1 and not config.slow_down
+    return config.overlap and runs_ahead and config.policy != "static"
 
 
 def _executor(config: EngineConfig, checkpoint: Checkpoint) -> tuple[Executor, Callable[[], None]]:
@@ -241,11 +273,13 @@ def build_executor(config: EngineConfig, checkpoint: Checkpoint, ranks: Ranks = 
 
     Raises:
         CheckpointError: weights are missing or damaged.
+        ConfigError: weights and the largest step leave no room for a KV cache.
     """
     keep_few_multiplications()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     device, demand = device_of_rank(config, ranks.rank), demand_of(config, checkpoint.config)
+    budget = GpuBudget(device, config.gpu_memory_utilization) if config.num_blocks is None else None
     model = build_model(
         checkpoint.config,
         checkpoint.weights,
@@ -255,11 +289,55 @@ def build_executor(config: EngineConfig, checkpoint: Checkpoint, ranks: Ranks = 
         ranks=ranks,
         quantization=config.quantization,
     )
-    storage = storage_of(config, demand, config.num_blocks or 1, device)
+    num_blocks = config.num_blocks or 1
+    if budget is not None:
+        num_blocks = _measured_num_blocks(config, demand, model, budget, ranks)
+    storage = storage_of(config, demand, num_blocks, device)
     host = None
     if config.preemption == "swap":
         host = storage_of(config, demand, demand.fitting(config.swap_memory_bytes), torch.device("cpu"))
-    return LocalExecutor(model, attention_of(config, storage), storage, host)
+    attention = attention_of(config, storage)
+    # A router's choice must reach the processor before the experts can start (models/experts.py).
+    may_capture = config.cuda_graphs and ranks.size == 1 and not isinstance(checkpoint.config, MoeConfig)
+    if may_capture and has_triton(device):
+        from reference_engine.attention.triton_backend import TritonAttention  # noqa: PLC0415 (needs Triton)
+        from reference_engine.engine.graph_execution import GraphExecutor  # noqa: PLC0415 (needs Triton)
+
+        if isinstance(attention, TritonAttention):
+            max_rows, max_tokens = demand.max_num_seqs, demand.max_model_len
+            return GraphExecutor(model, attention, host, max_rows=max_rows, max_tokens=max_tokens)
+    return LocalExecutor(model, attention, storage, host)
+
+
+def _measured_num_blocks(config: EngineConfig, demand: Demand, model: Model, budget: GpuBudget, ranks: Ranks) -> int:
+    """KV blocks that fit on every rank's GPU beside the weights and the largest step, which all ranks compute now."""
+    device = device_of_rank(config, ranks.rank)
+    batch, needed = largest_batch(demand)
+    storage = storage_of(config, demand, needed, device)
+    executor = LocalExecutor(model, attention_of(config, storage), storage)
+
+    @torch.inference_mode()
+    def step() -> None:
+        logits = executor.execute(batch)
+        if logits is not None:
+            logits.float().softmax(dim=-1)  # sampling takes probabilities in float32
+
+    try:
+        left = budget.left(step) + storage.bytes
+    except torch.OutOfMemoryError as error:
+        raise _too_large(config, "do not fit into") from error
+    left = int(ranks.least(torch.tensor(left, device=device)))
+    num_blocks = min(demand.filling(left), max(demand.useful, _MOST_BLOCKS))
+    if not num_blocks:
+        raise _too_large(config, f"leave no KV block of {demand.bytes(1)} bytes in")
+    return num_blocks
+
+
+def _too_large(config: EngineConfig, what: str) -> ConfigError:
+    return ConfigError(
+        f"the weights and a step of {config.max_num_batched_tokens} tokens {what} --gpu-memory-utilization "
+        f"{config.gpu_memory_utilization} of the GPU; raise it or lower --max-num-batched-tokens"
+    )
 
 
 def _groups(config: EngineConfig, demand: Demand) -> list[Group]:

@@ -10,6 +10,7 @@ from reference_engine.scheduling.rules import PreemptionName
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 QuantizationName = Literal["auto", "stored", "none"]
+LoadFormatName = Literal["auto", "dummy"]
 AllocatorName = Literal["paged", "contiguous"]
 PolicyName = Literal["continuous", "no_chunking", "static"]
 
@@ -40,6 +41,9 @@ class EngineConfig:
         QuantizationName,
         "matrices of a GGUF file; stored: kept in its blocks; none: in --dtype; auto: stored where there is a kernel",
     ] = "auto"
+    load_format: Annotated[
+        LoadFormatName, "auto: read the weights; dummy: random ones, for which a config.json is enough"
+    ] = "auto"
     device: Annotated[DeviceName, "where the model runs; auto: cuda if there is one"] = "auto"
     data_parallel_size: Annotated[int, "engines behind the same port, each with the whole model"] = 1
     tensor_parallel_size: Annotated[
@@ -50,8 +54,12 @@ class EngineConfig:
     num_blocks: Annotated[int | None, "KV-cache blocks; default: from --kv-cache-memory-bytes"] = None
     kv_cache_memory_bytes: Annotated[
         int | None,
-        "bytes for the KV cache of a process; default: max-num-seqs full sequences, at most a quarter of free memory",
+        "bytes for the KV cache of a process; default: on a GPU what --gpu-memory-utilization leaves; on a CPU "
+        "max-num-seqs full sequences, at most a quarter of free memory",
     ] = None
+    gpu_memory_utilization: Annotated[
+        float, "share of a GPU's memory that a process may use for weights, the largest step and the KV cache"
+    ] = 0.9
     kv_cache_dtype: Annotated[
         KvCacheDtypeName,
         "how keys and values are kept; auto: in --dtype, not rounded; others save memory, but a CPU decodes them with "
@@ -61,8 +69,13 @@ class EngineConfig:
     attention_sinks: Annotated[int, "first tokens that stay in sight with --attention-window"] = 0
     kv_budget: Annotated[int, "tokens that each layer and KV head keeps, about; 0: all"] = 0
     kv_heavy: Annotated[int, "those of --kv-budget that got the most attention so far; the others are the latest"] = 0
-    max_num_seqs: Annotated[int, "requests that may run at the same time"] = 64
-    max_num_batched_tokens: Annotated[int, "tokens computed per step; longer prompts are cut into chunks"] = 512
+    max_num_seqs: Annotated[
+        int | None, "requests that may run at the same time; default: 256 on a GPU, 64 on a CPU"
+    ] = None
+    max_num_batched_tokens: Annotated[
+        int | None,
+        "tokens computed per step; longer prompts are cut into chunks; default: 8192 on a GPU, 512 on a CPU",
+    ] = None
     kv_allocator: Annotated[
         AllocatorName, "paged: blocks as they are needed; contiguous: room for the longest sequence at once"
     ] = "paged"
@@ -78,6 +91,8 @@ class EngineConfig:
     priority_patience_steps: Annotated[int, "steps by which one level of priority sends a request forward"] = 256
     max_queue: Annotated[int, "requests that may wait; more get HTTP 429"] = 8192
     enable_prefix_caching: Annotated[bool, "compute what prompts have in common at their beginning once"] = True
+    cuda_graphs: Annotated[bool, "on CUDA, decode by repeating captured steps; they are captured at the start"] = True
+    overlap: Annotated[bool, "on CUDA, plan and launch a step while the one before it runs"] = True
     threads: Annotated[int | None, "CPU threads of each process; default: torch's own choice, shared among them"] = None
     drain_timeout_s: Annotated[int, "seconds that requests under way get to end after SIGTERM; 0: none"] = 30
     profile_dir: Annotated[str, "where POST /start_profile writes traces of the step loop; empty: nowhere"] = ""
@@ -97,7 +112,15 @@ class EngineConfig:
             raise ConfigError(f"--slow-down must be between 0 and {_SLOWEST:g}, not {self.slow_down}")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"--port must be 0 to 65535, not {self.port}")
-        if self.max_num_batched_tokens < self.max_num_seqs:
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise ConfigError(
+                f"--gpu-memory-utilization must be above 0 and at most 1, not {self.gpu_memory_utilization}"
+            )
+        if (
+            self.max_num_batched_tokens is not None
+            and self.max_num_seqs is not None
+            and self.max_num_batched_tokens < self.max_num_seqs
+        ):
             raise ConfigError(
                 f"--max-num-batched-tokens {self.max_num_batched_tokens} is less than --max-num-seqs "
                 f"{self.max_num_seqs}: a full batch could not decode one token each; raise the first"

@@ -26,9 +26,10 @@ class Batch(msgspec.Struct, frozen=True):
     Attributes:
         copies: blocks to copy first.
         spans: which tokens belong together and where their keys and values lie; empty where only blocks are copied.
-        token_ids: of all spans, concatenated.
+        token_ids: of all spans, concatenated; -1-i stands for `previous[i]`.
         positions: of each token in its sequence.
         wanted_rows: the tokens whose successor is sampled.
+        previous: int64 on the device, tokens of the step before that the host does not know yet; None where it does.
     """
 
     copies: BlockCopies
@@ -36,6 +37,7 @@ class Batch(msgspec.Struct, frozen=True):
     token_ids: list[int]
     positions: list[int]
     wanted_rows: list[int]
+    previous: torch.Tensor | None = None
 
 
 class Executor(Protocol):
@@ -96,17 +98,26 @@ class LocalExecutor:
 
     def execute(self, batch: Batch) -> torch.Tensor | None:
         """See `Executor.execute`."""
-        if batch.copies:
-            self.storage.copy_blocks(batch.copies, self._host)
+        self._copy_blocks(batch.copies)
         if not batch.spans:
             return None  # a request was swapped out and no other runs
         rows = batch.wanted_rows
+        token_ids = self._token_ids.tensor(batch.token_ids)
         return self._model.forward(
-            self._token_ids.tensor(batch.token_ids),
+            token_ids if batch.previous is None else _with_previous(token_ids, batch.previous),
             self._positions.tensor(batch.positions),
             self._attention.begin_step(batch.spans),
             None if rows == list(range(len(batch.token_ids))) else self._wanted_rows.tensor(rows),
         )
+
+    def _copy_blocks(self, copies: BlockCopies) -> None:
+        if copies:
+            self.storage.copy_blocks(copies, self._host)
+
+
+def _with_previous(token_ids: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
+    """The token ids with `previous[i]` in the place of -1-i."""
+    return torch.where(token_ids < 0, previous[(-1 - token_ids).clamp_(min=0)], token_ids)
 
 
 class _Column:
@@ -116,7 +127,7 @@ class _Column:
     numbers. A tensor is valid until the next call.
 
     Args:
-        device: where the tensors are; elsewhere than on the CPU they are copies.
+        device: where the tensors are; elsewhere than on the CPU they are copies, which nobody waits for.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -136,4 +147,4 @@ class _Column:
             tensor = torch.frombuffer(self._values, dtype=torch.int64, count=length)
             if length <= _FEW:
                 self._tensors[length] = tensor
-        return tensor.to(self._device) if self._is_elsewhere else tensor
+        return tensor.pin_memory().to(self._device, non_blocking=True) if self._is_elsewhere else tensor

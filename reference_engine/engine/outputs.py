@@ -100,12 +100,27 @@ class Occupancy(NamedTuple):
     lost: int
 
 
+class StepTimes(NamedTuple):
+    """When the stages of a step were done, in seconds of the engine's clock.
+
+    Attributes:
+        planned_s: before planning.
+        launched_s: after the last kernel was queued; where the device does not run ahead, after the model.
+        collected_s: when the sampled tokens were on the host.
+    """
+
+    planned_s: float
+    launched_s: float
+    collected_s: float
+
+
 class StepReport(msgspec.Struct, frozen=True, tag="step"):
     """What one step did, and the engine's state after it.
 
     Attributes:
         outputs: one per new token; those of a beam search when it is over, all at once.
-        duration_s: seconds the step took.
+        duration_s: seconds the step took; where steps overlap, seconds since the end of the one before.
+        times: of its stages.
         computed_tokens: tokens that went through the model; 0 without work.
         prompt_tokens: prompt lengths of the requests with their first token in this step.
         queue_times_s: seconds from arrival to first computation, of the requests first computed in this step.
@@ -124,6 +139,7 @@ class StepReport(msgspec.Struct, frozen=True, tag="step"):
 
     outputs: list[TokenOutput]
     duration_s: float
+    times: StepTimes
     computed_tokens: int
     prompt_tokens: int
     queue_times_s: list[float]

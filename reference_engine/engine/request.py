@@ -132,8 +132,11 @@ class Request:
     What a component keeps for a request (blocks, ranks, grammars, histories) it keeps itself, by the request's id.
 
     Attributes:
-        token_ids: prompt and output so far.
-        num_computed: leading tokens whose keys and values are cached.
+        token_ids: prompt and output so far, as far as it is known.
+        num_pending: tokens behind these that have been sampled and not collected yet.
+        num_computed: leading tokens whose keys and values are cached, or will be by a step that is in flight.
+        num_settled: those of them whose step has been collected.
+        draft_token_ids: guesses of the tokens that come next, to be verified by the next step.
         cache_salt: only requests with the same salt find each other's blocks in the prefix cache.
         priority: smaller is more important.
         siblings: further answers to the same prompt; they are forked off when it is computed, and empty from then on.
@@ -148,11 +151,14 @@ class Request:
     __slots__ = (
         "arrival_s",
         "cache_salt",
+        "draft_token_ids",
         "first_scheduled_s",
         "first_token_s",
         "last_token_s",
         "num_cached_tokens",
         "num_computed",
+        "num_pending",
+        "num_settled",
         "priority",
         "prompt_len",
         "request_id",
@@ -176,7 +182,10 @@ class Request:
         self.prompt_len = len(prompt_token_ids)
         self.sampling = sampling
         self.cache_salt = cache_salt
+        self.num_pending = 0
         self.num_computed = 0
+        self.num_settled = 0
+        self.draft_token_ids: Sequence[int] = ()
         self.num_cached_tokens: int | None = None
         self.priority = priority
         self.siblings = tuple(siblings)
@@ -187,18 +196,18 @@ class Request:
 
     @property
     def num_tokens(self) -> int:
-        """Prompt and output tokens."""
-        return len(self.token_ids)
+        """Prompt and output tokens, pending ones included."""
+        return len(self.token_ids) + self.num_pending
 
     @property
     def num_output(self) -> int:
-        """Output tokens so far."""
+        """Known output tokens."""
         return len(self.token_ids) - self.prompt_len
 
     @property
-    def num_uncomputed(self) -> int:
-        """Tokens to compute before the next one can be sampled."""
-        return len(self.token_ids) - self.num_computed
+    def is_exhausted(self) -> bool:
+        """Whether its pending token is certain to be its last."""
+        return self.num_pending > 0 and self.num_output + self.num_pending >= self.sampling.max_tokens
 
     @property
     def width(self) -> int:
@@ -213,7 +222,7 @@ class Request:
     @property
     def is_decoding(self) -> bool:
         """Whether only the last sampled token is not computed."""
-        num_tokens = len(self.token_ids)
+        num_tokens = self.num_tokens
         return num_tokens - self.num_computed == 1 and num_tokens > self.prompt_len
 
     def append(self, token_id: int) -> FinishReason | None:

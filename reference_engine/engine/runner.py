@@ -1,26 +1,75 @@
 """Turns a planned step into a batch, computes it and samples. Tests replace this interface with a fake."""
 
+from collections.abc import Sequence
 from typing import Protocol
+
+import msgspec
+import torch
 
 from reference_engine.attention.base import Span
 from reference_engine.engine.execution import Batch, Executor
 from reference_engine.engine.outputs import SampledToken
 from reference_engine.engine.request import Request
 from reference_engine.kv_cache.block_copies import BlockCopies
-from reference_engine.sampling import Sampler, all_plain, most_likely
+from reference_engine.sampling import Sampler, all_plain, argmax
 from reference_engine.scheduling.step import Step
+
+Tokens = Sequence[SampledToken]
+"""What one step adds to one sequence: the drafts that it accepts, and the token behind them."""
+
+
+class InFlight(Protocol):
+    """A step that was launched."""
+
+    def collect(self) -> Sequence[Tokens]:
+        """Waits for its results.
+
+        Returns:
+            For each sampled chunk in turn, the new tokens of each of its request's `output_sequences`.
+        """
+        ...
 
 
 class Runner(Protocol):
-    """Computes one step."""
+    """Computes steps, in the order in which they are launched."""
 
-    def run(self, step: Step, copies: BlockCopies) -> list[SampledToken]:
+    def launch(self, step: Step, copies: BlockCopies) -> InFlight:
         """Copies blocks, then computes the chunks.
 
-        Returns:
-            For each sampled chunk in turn, the next token of each of its request's `output_sequences`.
+        The step before it may be in flight. The last token of a request with `num_pending` is then one that this
+        step's runner sampled itself; block tables are read before `launch` returns, since they change with the next
+        plan.
         """
         ...
+
+
+class Collected(msgspec.Struct, frozen=True):
+    """Results that are here already; see `InFlight`."""
+
+    tokens: Sequence[Tokens] = ()
+
+    def collect(self) -> Sequence[Tokens]:
+        """See `InFlight.collect`."""
+        return self.tokens
+
+
+class _OnDevice:
+    """Tokens on their way from a device; see `InFlight`.
+
+    Args:
+        tokens: int64 [sequences].
+    """
+
+    def __init__(self, tokens: torch.Tensor) -> None:
+        self._host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
+        self._host.copy_(tokens, non_blocking=True)
+        self._copied = torch.cuda.Event()
+        self._copied.record(torch.cuda.current_stream(tokens.device))
+
+    def collect(self) -> Sequence[Tokens]:
+        """See `InFlight.collect`."""
+        self._copied.synchronize()
+        return [(SampledToken(token),) for token in self._host.tolist()]
 
 
 class ModelRunner:
@@ -34,17 +83,25 @@ class ModelRunner:
     def __init__(self, executor: Executor, sampler: Sampler) -> None:
         self._executor = executor
         self._sampler = sampler
+        self._on_device: torch.Tensor | None = None  # tokens that the last step sampled, int64 [sequences]
+        self._rows: dict[str, int] = {}  # of each of its requests
 
-    def run(self, step: Step, copies: BlockCopies) -> list[SampledToken]:
-        """See `Runner.run`."""
+    def launch(self, step: Step, copies: BlockCopies) -> InFlight:
+        """See `Runner.launch`."""
         batch, output_sequences = self._batch(step, copies)
-        is_plain = all_plain(
-            output_sequences
-        )  # asked before the model has pushed the requests out of the processor's caches
+        # Asked before the model has pushed the requests out of the processor's caches.
+        is_plain = all_plain(output_sequences)
         logits = self._executor.execute(batch)
         if logits is None or not output_sequences:
-            return []
-        return most_likely(logits) if is_plain else self._sampler.sample(logits, output_sequences)
+            return Collected()
+        if not is_plain:
+            return Collected([(token,) for token in self._sampler.sample(logits, output_sequences)])
+        tokens = argmax(logits)
+        if tokens.device.type == "cpu":
+            return Collected([(SampledToken(token),) for token in tokens.tolist()])
+        self._on_device = tokens
+        self._rows = {request.request_id: row for row, request in enumerate(output_sequences)}
+        return _OnDevice(tokens)
 
     def _batch(self, step: Step, copies: BlockCopies) -> tuple[Batch, list[Request]]:
         """The chunks, then the padding; and the sequence that each wanted row is sampled for."""
@@ -57,7 +114,8 @@ class ModelRunner:
             request, start, length = chunk.request, chunk.start, chunk.length
             spans.append(Span(chunk.block_tables, start, length))
             if length == 1:
-                token_ids.append(request.token_ids[start])
+                is_known = start < len(request.token_ids)
+                token_ids.append(request.token_ids[start] if is_known else -1 - self._rows[request.request_id])
                 positions.append(start)
             else:
                 token_ids += request.token_ids[start : chunk.end]
@@ -75,7 +133,7 @@ class ModelRunner:
             token_ids += [0] * length
             positions += range(length)
             spans.append(self._padding(length))
-        return Batch(copies, spans, token_ids, positions, wanted_rows), output_sequences
+        return Batch(copies, spans, token_ids, positions, wanted_rows, self._on_device), output_sequences
 
     def _padding(self, length: int) -> Span:
         storage = self._executor.storage

@@ -1,21 +1,40 @@
-"""The step loop, synchronous and single-threaded: schedule, run, sample, emit."""
+"""The step loop: plan, launch, collect, emit. Single-threaded; at most one step is in flight while the next is planned.
+
+A plan counts its tokens as computed at once. What must not be wrong waits until the step is collected: blocks enter the
+prefix cache, and leave a window, behind `Request.num_settled` only.
+"""
 
 import time
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import msgspec
 
 from reference_engine.engine.limits import Limits
-from reference_engine.engine.outputs import Phases, SampledToken, StepReport, TokenOutput
+from reference_engine.engine.outputs import Phases, SampledToken, StepReport, StepTimes, TokenOutput
 from reference_engine.engine.request import FinishReason, Request
-from reference_engine.engine.runner import Runner
+from reference_engine.engine.runner import Collected, InFlight, Runner, Tokens
 from reference_engine.errors import EngineBugError, EngineUnavailableError, ReferenceEngineError
-from reference_engine.kv_cache.block_copies import BlockCopies
 from reference_engine.sampling import Sampler
 from reference_engine.scheduling.scheduler import Scheduler
 from reference_engine.scheduling.step import Step
 
+T = TypeVar("T")
 Clock = Callable[[], float]  # seconds from an arbitrary origin, never going back
+
+
+class _Launched(msgspec.Struct, frozen=True):
+    """A step in flight, and what its plan did."""
+
+    step: Step
+    results: InFlight
+    planned_s: float
+    launched_s: float
+    computed_tokens: int
+    fresh: list[Request]
+    preemptions: int
+    swaps: int
+    evicted_blocks: int
 
 
 class Engine:
@@ -28,6 +47,7 @@ class Engine:
         sampler: the runner's; the engine starts and frees requests in it. None where the runner has none.
         clock: for durations and the times of requests.
         occupancy_steps: sample cache occupancy every N steps.
+        overlap: whether to launch a step before the one in flight is collected; of use where the runner does not wait.
         close: ends the runner's other processes.
     """
 
@@ -40,6 +60,7 @@ class Engine:
         sampler: Sampler | None = None,
         clock: Clock = time.perf_counter,
         occupancy_steps: int = 1,
+        overlap: bool = False,
         close: Callable[[], None] = lambda: None,
     ) -> None:
         self._scheduler = scheduler
@@ -48,14 +69,17 @@ class Engine:
         self.limits = limits
         self._clock = clock
         self._occupancy_steps = occupancy_steps
+        self.overlap = overlap
         self._num_steps = 0
+        self._in_flight: _Launched | None = None
+        self._settled_s = -float("inf")
         self._failure: EngineUnavailableError | None = None
         self.close = close
 
     @property
     def has_work(self) -> bool:
         """Whether `step` would compute something."""
-        return bool(self._scheduler.num_running or self._scheduler.num_waiting)
+        return bool(self._in_flight or self._scheduler.num_running or self._scheduler.num_waiting)
 
     @property
     def preemptions(self) -> int:
@@ -125,6 +149,10 @@ class Engine:
     def step(self) -> StepReport:
         """Computes one step. Requests that end in it are forgotten and their blocks are free.
 
+        With `overlap` the next step is planned and launched before this one is collected, where nothing in it waits
+        for this one's tokens on the host. A request that ends in this step is then computed once more in the next
+        one, whose result is dropped.
+
         A request with `SamplingParams.num_candidates` gets no token: its output carries the candidates, and it pauses
         until it is resumed or cancelled.
 
@@ -133,8 +161,14 @@ class Engine:
         """
         if self._failure is not None:
             raise self._failure
+        launched = self._in_flight or self._launch()
+        self._in_flight = self._launch_ahead(launched) if self.overlap else None
+        return self._settle(launched)
+
+    def _launch(self) -> "_Launched":
+        """Plans and launches the next step."""
         scheduler, cache = self._scheduler, self._scheduler.cache
-        began_s = self._clock()
+        planned_s = self._clock()
         before = (scheduler.num_preemptions, scheduler.num_swaps, cache.num_evicted)
         step, copies = scheduler.schedule()
         # As much as possible happens here: the model evicts all of this from the processor's caches.
@@ -142,56 +176,94 @@ class Engine:
         fresh = [request for request, _ in step.admitted if request.first_scheduled_s is None]
         for request in fresh:
             for member in (request, *request.siblings):
-                member.first_scheduled_s = began_s
+                member.first_scheduled_s = planned_s
         preemptions, swaps = scheduler.num_preemptions - before[0], scheduler.num_swaps - before[1]
         evicted_blocks = cache.num_evicted - before[2]
-        self._num_steps += 1
+        results = self._guarded(lambda: self._runner.launch(step, copies)) if step.chunks or copies else Collected()
+        launched_s = self._clock()
+        return _Launched(
+            step, results, planned_s, launched_s, computed_tokens, fresh, preemptions, swaps, evicted_blocks
+        )  # fmt: skip
 
-        tokens = iter(self._run(step, copies) if step.chunks or copies else ())
+    def _launch_ahead(self, launched: "_Launched") -> "_Launched | None":
+        """Launches the step behind one in flight; None where that must be collected first, or nothing is left to do."""
+        chunks = [chunk for chunk in launched.step.chunks if self._scheduler.has(chunk.request)]
+        sampled = [chunk for chunk in chunks if chunk.is_sampled]
+        needs_tokens = any(
+            chunk.drafts or chunk.request.siblings or not chunk.request.sampling.is_plain for chunk in sampled
+        )
+        if needs_tokens or not chunks:
+            return None
+        for chunk in sampled:
+            chunk.request.num_pending = 1
+        ahead = self._launch()
+        return ahead if ahead.computed_tokens or ahead.preemptions else None
+
+    def _settle(self, launched: "_Launched") -> StepReport:
+        """Collects a step and gives out its tokens."""
+        scheduler, step, fresh = self._scheduler, launched.step, launched.fresh
+        tokens = iter(self._guarded(launched.results.collect))
         now_s = self._clock()
         outputs: list[TokenOutput] = []
         prompt_tokens = 0
-        scheduler.complete()
         for chunk in step.chunks:
-            if not chunk.is_sampled:
-                continue
             request = chunk.request
+            if not scheduler.has(request):  # ended or cancelled while this was in flight
+                for _ in request.output_sequences if chunk.is_sampled else ():
+                    next(tokens)
+                continue
+            if not chunk.is_sampled:
+                scheduler.settle(chunk, 0)
+                continue
+            request.num_pending = 0
             last_s = request.last_token_s
             if last_s is None:
+                scheduler.settle(chunk, 0)
                 if request.sampling.num_candidates:
                     scheduler.pause(request)
-                    outputs.append(TokenOutput(request.request_id, next(tokens), None))
+                    outputs.append(TokenOutput(request.request_id, next(tokens)[0], None))
                     continue
                 first = self._first_tokens(request, tokens, now_s)
                 outputs += first
                 prompt_tokens += len(first) * request.prompt_len
                 continue
-            token = next(tokens)
-            request.last_token_s, reason = now_s, request.append(token.token_id)
-            outputs.append(
-                TokenOutput(request.request_id, token, None, now_s - last_s)
-                if reason is None
-                else self._first_or_last(request, token, reason, last_s, now_s)
-            )
+            new = next(tokens)
+            scheduler.settle(chunk, len(chunk.drafts) + 1 - len(new))
+            request.last_token_s = now_s
+            for token in new:
+                reason = request.append(token.token_id)
+                if reason is not None:
+                    outputs.append(self._first_or_last(request, token, reason, last_s, now_s))
+                    break
+                outputs.append(TokenOutput(request.request_id, token, None, now_s - last_s))
+                last_s = now_s
         if next(tokens, None) is not None:
             raise EngineBugError("more tokens were sampled than there are output sequences")
+        scheduler.release_unseen()
         self._sampler.free(scheduler.take_ended())
+        self._num_steps += 1
+        ended_s = self._clock()
+        duration_s = ended_s - max(launched.planned_s, self._settled_s)
+        self._settled_s = ended_s
         return StepReport(
             outputs=outputs,
-            duration_s=self._clock() - began_s,
-            computed_tokens=computed_tokens,
+            duration_s=duration_s,
+            times=StepTimes(launched.planned_s, launched.launched_s, now_s),
+            computed_tokens=launched.computed_tokens,
             prompt_tokens=prompt_tokens,
-            queue_times_s=[began_s - request.arrival_s for request in fresh if request.arrival_s is not None],
-            preemptions=preemptions,
-            swaps=swaps,
+            queue_times_s=[
+                launched.planned_s - request.arrival_s for request in fresh if request.arrival_s is not None
+            ],
+            preemptions=launched.preemptions,
+            swaps=launched.swaps,
             looked_up_tokens=sum([request.prompt_len for request in fresh if request.num_cached_tokens is not None]),
             cached_tokens=sum([request.num_cached_tokens or 0 for request in fresh]),
-            evicted_blocks=evicted_blocks,
+            evicted_blocks=launched.evicted_blocks,
             arrived=scheduler.num_arrived,
             running=scheduler.num_running,
             waiting=scheduler.num_waiting,
             free_seats=scheduler.free_seats,
-            used_blocks=cache.num_used,
+            used_blocks=scheduler.cache.num_used,
             occupancy=None if self._num_steps % self._occupancy_steps else scheduler.occupancy(),
         )
 
@@ -199,10 +271,10 @@ class Engine:
         """Raises BlockAccountingError if a block leaked or the prefix cache finds what it should not."""
         self._scheduler.check_integrity()
 
-    def _run(self, step: Step, copies: BlockCopies) -> list[SampledToken]:
-        """Runs a step. Planned tokens already count as computed, so the engine cannot go on after a failure."""
+    def _guarded(self, act: Callable[[], T]) -> T:
+        """Launches or collects. Planned tokens already count as computed, so a failure ends the engine."""
         try:
-            return self._runner.run(step, copies)
+            return act()
         except EngineUnavailableError as error:
             self._failure = error
             raise
@@ -211,14 +283,14 @@ class Engine:
             self._failure = EngineUnavailableError(what)
             raise
 
-    def _first_tokens(self, request: Request, tokens: Iterator[SampledToken], now_s: float) -> list[TokenOutput]:
+    def _first_tokens(self, request: Request, tokens: Iterator[Tokens], now_s: float) -> list[TokenOutput]:
         """The first tokens of a request and of its siblings, which continue on their own from here."""
         siblings, request.siblings = request.siblings, ()
         for sibling in siblings:
             self.fork(request, sibling)
         outputs: list[TokenOutput] = []
         for member in (request, *siblings):
-            token = next(tokens)
+            (token,) = next(tokens)
             member.last_token_s, reason = now_s, member.append(token.token_id)
             outputs.append(self._first_or_last(member, token, reason, None, now_s))
         return outputs

@@ -1,4 +1,4 @@
-"""Compiles C++ sources for this processor, once, and opens them.
+"""Compiles C++ sources for this processor, once, and opens them; tells where Triton can do so for a GPU.
 
 The library lies in the cache folder under a name that says source, flags and processor, so that another machine with
 the same home compiles its own. It is linked with the OpenMP of torch, which is loaded already: a second one would keep
@@ -8,6 +8,7 @@ a second set of threads, and they would wait for each other.
 import ctypes
 import functools
 import hashlib
+import importlib.util
 import logging
 import os
 import platform
@@ -15,6 +16,8 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+
+import torch
 
 POINTER, LONG, FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 """What the compiled functions take."""
@@ -35,7 +38,7 @@ def library(source: str) -> ctypes.CDLL | None:
 
     ``BAKEOFF_KERNELS=torch`` in the environment compiles nothing.
     """
-    if os.environ.get("BAKEOFF_KERNELS") == "torch":
+    if not _may_compile():
         return None
     compiler = shutil.which(os.environ.get("CXX", "g++"))
     if compiler is None:
@@ -46,6 +49,16 @@ def library(source: str) -> ctypes.CDLL | None:
     except (OSError, subprocess.SubprocessError) as error:
         _log.warning("%s cannot be compiled here, stock torch operators are used: %s", source, error)
         return None
+
+
+@functools.cache
+def has_triton(device: torch.device) -> bool:
+    """Whether the Triton kernels run there; see `library` for how to do without them."""
+    return device.type == "cuda" and _may_compile() and importlib.util.find_spec("triton") is not None
+
+
+def _may_compile() -> bool:
+    return os.environ.get("BAKEOFF_KERNELS") != "torch"
 
 
 def _compiled(compiler: str, source: Path) -> Path:

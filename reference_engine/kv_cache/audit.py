@@ -37,7 +37,7 @@ def _check_table(pool: BlockPool, table: BlockTable, request: Request) -> None:
     parent = root_hash(request.cache_salt)
     for index, block in enumerate(table.blocks):
         tokens = request.token_ids[index * size : (index + 1) * size]
-        is_full = (index + 1) * size <= request.num_computed
+        is_full = (index + 1) * size <= request.num_settled
         if is_full:
             parent = block_hash(parent, tokens)
         if block == RELEASED:

@@ -216,12 +216,12 @@ class KvCache:
         """Starts a request with its cached prefix; to be done for all admitted requests before any block is taken."""
         for table, prefix in zip(self.blocks_of(request).tables, hit.blocks, strict=True):
             table.attach_prefix(prefix)
-        request.num_computed = hit.num_tokens
+        request.num_computed = request.num_settled = hit.num_tokens
 
     def make_writable(self, request: Request, end: int, copies: BlockCopies) -> None:
         """Allocates what `need` or `need_to_admit` counted, and adds the copies of shared blocks to `copies`."""
         blocks, size = self.blocks_of(request), self._block_size
-        least = request.num_tokens
+        least = max(request.num_tokens, end)
         for number, table in enumerate(blocks.tables):
             stop = _kept(self.groups[number], request, end)
             copy = table.make_writable(request.num_computed, stop)
@@ -231,18 +231,24 @@ class KvCache:
         blocks.room = -(-least // size) * size
 
     def cache_blocks(self, request: Request) -> None:
-        """Puts a request's full blocks into the prefix cache. Needed only before a lookup."""
+        """Puts a request's full blocks into the prefix cache. Needed only before a lookup.
+
+        Blocks of a step in flight wait until it is collected: before that, their last token may not be known.
+        """
         blocks = self.blocks_of(request)
         if self.prefix_caching and blocks.swapped is None:
             for table in blocks.tables:
-                table.cache_blocks(blocks.hashes, request.token_ids, request.num_computed)
+                table.cache_blocks(blocks.hashes, request.token_ids, request.num_settled)
 
     def free_out_of_window(self, request: Request) -> None:
-        """Releases the blocks that have left a request's windows; they stay cached."""
+        """Releases the blocks that have left a request's windows for good; they stay cached.
+
+        Drafts in flight may be rejected, and tokens before them see more.
+        """
         for table in self.blocks_of(request).tables:
-            if table.has_out_of_window(request.num_computed):
+            if table.has_out_of_window(request.num_settled):
                 self.cache_blocks(request)
-                table.free_out_of_window(request.num_computed)
+                table.free_out_of_window(request.num_settled)
 
     def fork(self, parent: Request, child: Request) -> None:
         """Starts a new request with all blocks of another one, in host memory too."""
@@ -255,7 +261,7 @@ class KvCache:
             for block in swapped:
                 if block != RELEASED:
                     _host(group).share(block)
-        child.num_computed = parent.num_computed
+        child.num_computed = child.num_settled = parent.num_computed
 
     def release(self, request: Request) -> None:
         """Releases all blocks of a request, in host memory too; what it has computed stays cached."""
@@ -266,7 +272,7 @@ class KvCache:
         for group, swapped in zip(self.groups, blocks.swapped or (), strict=False):
             _host(group).release(block for block in swapped if block != RELEASED)
         blocks.swapped, blocks.room = None, 0
-        request.num_computed = 0
+        request.num_computed = request.num_settled = 0
 
     def free(self, request: Request) -> None:
         """Releases all blocks of a request that has ended, and forgets it."""
@@ -328,7 +334,7 @@ class KvCache:
 
 def _kept(group: Group, request: Request, end: int) -> int:
     """Tokens that have room after a request's tokens up to `end` are computed."""
-    return request.num_tokens if group.visible.window is None else end
+    return max(request.num_tokens, end) if group.visible.window is None else end
 
 
 def _host(group: Group) -> BlockPool:

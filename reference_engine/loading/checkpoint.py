@@ -1,11 +1,12 @@
-"""Opens a model path of either kind, a Hugging Face directory or a .gguf file, as one `Checkpoint`."""
+"""Opens a Hugging Face directory or a .gguf file as a `Checkpoint`."""
 
 import dataclasses
 from pathlib import Path
 
+from reference_engine.engine.config import LoadFormatName
+from reference_engine.loading.dummy import DummyWeights
 from reference_engine.loading.files import check_model_path
-from reference_engine.loading.gguf import GgufFile
-from reference_engine.loading.safetensors import SafetensorsDirectory
+from reference_engine.loading.safetensors import SafetensorsDirectory, read_config
 from reference_engine.loading.source import WeightSource
 from reference_engine.loading.tokenizer import Tokenizer, tokenizer_from_gguf, tokenizer_of_directory
 from reference_engine.models.config import ModelConfig
@@ -13,7 +14,7 @@ from reference_engine.models.config import ModelConfig
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model ready to be built: what it is, where its weights are, how it reads text."""
+    """Config, weights and tokenizer of a model that has not been built yet."""
 
     path: Path
     config: ModelConfig
@@ -22,20 +23,30 @@ class Checkpoint:
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
-        """Every id that ends a sequence: config, generation config and tokenizer may each name one."""
+        """All ids that end a sequence, from config, generation config and tokenizer."""
         named = self.tokenizer.eos_token_id
         return frozenset(self.config.eos_token_ids) | (frozenset() if named is None else {named})
 
 
-def open_checkpoint(path: Path) -> Checkpoint:
+def open_checkpoint(path: Path, load_format: LoadFormatName = "auto") -> Checkpoint:
     """Opens a directory or a .gguf file; tensors are read only when asked for.
+
+    Args:
+        path: a checkpoint directory, of which `dummy` needs config.json only, or a .gguf file.
+        load_format: `dummy` opens no weights but generates them.
 
     Raises:
         CheckpointError: see `check_model_path`, `GgufFile` and `SafetensorsDirectory`.
     """
     check_model_path(path)
     if path.is_dir():
+        if load_format == "dummy":
+            config = read_config(path)
+            return Checkpoint(path, config, DummyWeights(config), tokenizer_of_directory(path, load_format))
         weights = SafetensorsDirectory(path)
         return Checkpoint(path, weights.config, weights, tokenizer_of_directory(path))
+    from reference_engine.loading.gguf import GgufFile  # noqa: PLC0415 (the only user of the package gguf)
+
     file = GgufFile(path)
-    return Checkpoint(path, file.config, file, tokenizer_from_gguf(file.metadata, str(path)))
+    weights = DummyWeights(file.config) if load_format == "dummy" else file
+    return Checkpoint(path, file.config, weights, tokenizer_from_gguf(file.metadata, str(path)))

@@ -1,4 +1,4 @@
-"""What a look at the file system shows of a model, and its JSON files. Imports no torch."""
+"""Checks of a model path, and reading of a checkpoint's JSON files. Imports no torch."""
 
 import json
 from pathlib import Path
@@ -8,24 +8,24 @@ from reference_engine.errors import CheckpointError
 
 
 def check_model_path(path: Path) -> None:
-    """Fails early, without torch, on the mistakes that a look at the file system shows.
+    """Checks that a path is a checkpoint directory or a .gguf file, without importing torch.
 
     Raises:
-        CheckpointError: nothing there, or neither a checkpoint directory nor a .gguf file.
+        CheckpointError: the path does not exist, or is neither a checkpoint directory nor a .gguf file.
     """
     if not path.exists():
         raise CheckpointError(f"{path}: no such model; give a Hugging Face checkpoint directory or a .gguf file")
     if path.is_dir() and not (path / "config.json").exists():
-        raise CheckpointError(f"{path}: no config.json in it, so it is no Hugging Face checkpoint directory")
+        raise CheckpointError(f"{path}: contains no config.json, so it is not a Hugging Face checkpoint directory")
     if path.is_file() and path.suffix != ".gguf":
         raise CheckpointError(f"{path}: a model file must end in .gguf; else give a checkpoint directory")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file.
+    """Reads a JSON object from a file.
 
     Raises:
-        CheckpointError: the file is missing, is no JSON, or holds something else than an object.
+        CheckpointError: the file is missing, is not JSON, or does not hold an object.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -34,5 +34,5 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise CheckpointError(f"{path} is not valid JSON ({error}); fetch it again") from error
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds no JSON object; fetch it again")
+        raise CheckpointError(f"{path} does not hold a JSON object; fetch it again")
     return value

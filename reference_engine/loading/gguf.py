@@ -1,9 +1,8 @@
 """Reads llama.cpp's GGUF files as if they were Hugging Face checkpoints: same tensor names, same layout.
 
-Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; the `gguf` library parses and dequantises. Matrices
-can also be had in the blocks that they are stored in.
-llama.cpp stores q and k rows in the order its interleaved RoPE wants; `_undo_rope_permutation` restores
-Hugging Face's half-split order.
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; the `gguf` library parses and dequantises.
+`get_quantised` returns a matrix in the blocks in which it is stored. llama.cpp permutes the rows of q and k for its
+interleaved RoPE; `_undo_rope_permutation` restores Hugging Face's half-split order.
 """
 
 import importlib.metadata
@@ -46,7 +45,7 @@ _BLOCK_TENSOR_NAMES = {
 
 
 class _SizeCheckingReader(gguf.GGUFReader):
-    """The library's reader, which names the size a file should have before it touches tensor data."""
+    """The library's reader, which also checks the file's size before it reads tensor data."""
 
     def _build_tensors(self, start_offs: int, fields: list[gguf.ReaderField]) -> None:
         expected = start_offs
@@ -56,21 +55,23 @@ class _SizeCheckingReader(gguf.GGUFReader):
                 block_size, type_size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(int(raw_type[0]))]
             except (ValueError, KeyError):
                 raise CheckpointError(
-                    f"tensor {field.name} has type {int(raw_type[0])}, which is none of gguf {_VERSION}'s; {_REMEDY}"
+                    f"tensor {field.name} has type {int(raw_type[0])}, unknown to gguf {_VERSION}; {_REMEDY}"
                 ) from None
             tensor_bytes = int(np.prod(dims)) * type_size // block_size
             expected = max(expected, start_offs + int(offset[0]) + tensor_bytes)
         actual = int(self.data.nbytes)
         if actual < expected:
-            raise CheckpointError(f"cut short: its header promises {expected} bytes, it has {actual}; fetch it again")
+            raise CheckpointError(
+                f"cut short: its header needs {expected} bytes, the file has {actual}; fetch it again"
+            )
         super()._build_tensors(start_offs, fields)
 
 
 class GgufFile:
-    """One opened GGUF file: `config`, `metadata` and a mapping from Hugging Face names to torch tensors.
+    """An open GGUF file: `config`, `metadata`, and tensors by their Hugging Face names.
 
     Raises:
-        CheckpointError: not GGUF, cut short, or an architecture other than llama.
+        CheckpointError: the file is not GGUF, is cut short, or its architecture is not llama.
     """
 
     def __init__(self, path: Path) -> None:
@@ -87,17 +88,22 @@ class GgufFile:
         """Hugging Face names of all tensors."""
         return list(self._tensors)
 
-    def get(self, name: str) -> torch.Tensor:
+    def get(
+        self,
+        name: str,
+        dtype: torch.dtype | None = None,  # noqa: ARG002 (see WeightSource)
+        device: torch.device | None = None,  # noqa: ARG002
+    ) -> torch.Tensor:
         """The named tensor, dequantised to float32, in Hugging Face's row order."""
         return self._in_order(name, dequantised(self._stored(name), self.path))
 
     def get_quantised(self, name: str) -> QuantisedTensor | None:
-        """The named matrix in its blocks, in Hugging Face's row order; None if its type is none of `FORMATS`."""
+        """The matrix in its stored blocks, in Hugging Face's row order; None if `FORMATS` lacks its type."""
         stored = self._stored(name)
         block_format = FORMATS.get(stored.tensor_type.name)
         if block_format is None or len(stored.shape) != _MATRIX:
             return None
-        # Rows are whole blocks, so that they change places as rows of plain numbers do.
+        # A row is a whole number of blocks, so rows can be permuted like rows of plain numbers.
         return QuantisedTensor(self._in_order(name, torch.from_numpy(np.array(stored.data))), block_format)
 
     def _stored(self, name: str) -> gguf.ReaderTensor:
@@ -114,10 +120,10 @@ class GgufFile:
 
 
 def dequantised(stored: gguf.ReaderTensor, path: Path) -> torch.Tensor:
-    """A tensor as the file has it, as float32.
+    """Dequantises a tensor to float32, in the file's row order.
 
     Raises:
-        CheckpointError: its type cannot be dequantised; the message names both.
+        CheckpointError: its type cannot be dequantised; the message names tensor and type.
     """
     try:
         values = gguf.quants.dequantize(stored.data, stored.tensor_type)
@@ -129,10 +135,10 @@ def dequantised(stored: gguf.ReaderTensor, path: Path) -> torch.Tensor:
 
 
 def open_gguf(path: Path) -> gguf.GGUFReader:
-    """The library's reader over the whole file.
+    """Opens the whole file with the library's reader.
 
     Raises:
-        CheckpointError: it is not GGUF, or cut short; the message says the sizes.
+        CheckpointError: the file is not GGUF, or is cut short; the message gives the sizes.
     """
     actual = path.stat().st_size
     with path.open("rb") as file:
@@ -140,7 +146,7 @@ def open_gguf(path: Path) -> gguf.GGUFReader:
     if magic != _MAGIC:
         raise CheckpointError(f"{path}: not a GGUF file (begins with {magic!r} instead of {_MAGIC!r}, {actual} bytes)")
     if actual < _HEADER_BYTES:
-        raise CheckpointError(f"{path}: cut short: a GGUF header has {_HEADER_BYTES} bytes, it has {actual}")
+        raise CheckpointError(f"{path}: cut short: a GGUF header has {_HEADER_BYTES} bytes, the file has {actual}")
     try:
         return _SizeCheckingReader(path)
     except CheckpointError as error:
@@ -161,7 +167,7 @@ def _hf_name(name: str, path: Path) -> str:
         return f"{_TENSOR_NAMES[stem]}.{kind}"
     if name == "rope_freqs.weight":
         raise CheckpointError(
-            f"{path}: carries llama3 rope factors, which GGUF does not name exactly; use the safetensors checkpoint"
+            f"{path}: has llama3 rope factors, which GGUF does not store exactly; use the safetensors checkpoint"
         )
     raise CheckpointError(f"{path}: tensor {name} belongs to a model variant that is not supported")
 
@@ -206,7 +212,7 @@ def _read_config(metadata: Mapping[str, Any], tensor_names: set[str], where: str
         mlp_bias="model.layers.0.mlp.gate_proj.bias" in tensor_names,
         bos_token_id=metadata.get("tokenizer.ggml.bos_token_id"),
         eos_token_ids=() if eos is None else (eos,),
-        dtype="bfloat16",  # a quantised file has none; 16 bits lose nothing that 4 to 8 kept
+        dtype="bfloat16",  # a quantised file names none; 16 bits hold what 4 to 8 bits kept
     )
 
 

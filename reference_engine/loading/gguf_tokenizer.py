@@ -1,7 +1,7 @@
-"""Rebuilds a Hugging Face tokenizer.json from the vocabulary and merges that a GGUF file carries.
+"""Rebuilds a Hugging Face tokenizer from the vocabulary and merges in a GGUF file.
 
-Only byte-level BPE (`tokenizer.ggml.model = gpt2`) can be rebuilt exactly. How text is cut before BPE is not stored,
-only named (`tokenizer.ggml.pre`); the names and what they stand for are llama.cpp's (`src/llama-vocab.cpp`).
+Only byte-level BPE (`tokenizer.ggml.model = gpt2`) can be rebuilt exactly. The file names its pre-tokenizer
+(`tokenizer.ggml.pre`) but does not store it; names and meanings are llama.cpp's (`src/llama-vocab.cpp`).
 """
 
 from collections.abc import Mapping
@@ -22,10 +22,10 @@ _QWEN2_SPLIT = _LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
 def build_tokenizer(metadata: Mapping[str, Any], where: str) -> Tokenizer:
-    """The `tokenizers` object for one GGUF file.
+    """Builds the `tokenizers` object of a GGUF file.
 
     Raises:
-        CheckpointError: another tokenizer model, or a pre-tokenizer that is not known here.
+        CheckpointError: the tokenizer model is not gpt2, or the pre-tokenizer is unknown.
     """
     model = metadata.get("tokenizer.ggml.model")
     if model != "gpt2":
@@ -34,7 +34,7 @@ def build_tokenizer(metadata: Mapping[str, Any], where: str) -> Tokenizer:
     merges = [tuple(merge.split(" ", 1)) for merge in metadata["tokenizer.ggml.merges"]]
     pre = str(metadata.get("tokenizer.ggml.pre", "default"))
     vocabulary = {token: index for index, token in enumerate(tokens)}
-    # Llama 3 keeps whole words of the vocabulary even where no chain of merges leads to them.
+    # Llama 3 encodes words of its vocabulary as one token even if no chain of merges produces them.
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre == "llama-bpe"))
     tokenizer.pre_tokenizer = _pre_tokenizer(pre, where)
     tokenizer.decoder = decoders.ByteLevel()
@@ -75,7 +75,7 @@ def _add_special_tokens(tokenizer: Tokenizer, tokens: list[str], metadata: Mappi
 
 
 def special_token_names(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """The roles that GGUF names by id (`bos_token`, `eos_token`, `unk_token`, `pad_token`) and their text."""
+    """Text of the special tokens that the file names: `bos_token`, `eos_token`, `unk_token`, `pad_token`."""
     tokens: list[str] = metadata["tokenizer.ggml.tokens"]
     keys = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     ids = {role: metadata.get(f"tokenizer.ggml.{key}_token_id") for role, key in keys.items()}

@@ -1,4 +1,4 @@
-"""Reads Hugging Face checkpoint directories: config.json and one or several memory-mapped *.safetensors files."""
+"""Reads Hugging Face checkpoint directories: config.json and memory-mapped *.safetensors files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from reference_engine.models.registry import config_from_hf
 
 
 def read_config(directory: Path) -> ModelConfig:
-    """config.json, with end-of-sequence ids from generation_config.json where that file names them (HF's order)."""
+    """Reads config.json; end-of-sequence ids of generation_config.json take precedence, as in Transformers."""
     raw = read_json(directory / "config.json")
     generation = directory / "generation_config.json"
     if generation.exists():
@@ -23,10 +23,10 @@ def read_config(directory: Path) -> ModelConfig:
 
 
 class SafetensorsDirectory:
-    """The weights of one checkpoint directory; tensors are views of the mapped file until someone converts them.
+    """The weights of a checkpoint directory; tensors are views of the mapped files.
 
     Raises:
-        CheckpointError: no weights, a missing shard, a damaged or cut-short file.
+        CheckpointError: there are no weights, a shard is missing, or a file is damaged or cut short.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -39,7 +39,12 @@ class SafetensorsDirectory:
         """Hugging Face names of all tensors."""
         return list(self._shard_of)
 
-    def get(self, name: str) -> torch.Tensor:
+    def get(
+        self,
+        name: str,
+        dtype: torch.dtype | None = None,  # noqa: ARG002 (see WeightSource)
+        device: torch.device | None = None,  # noqa: ARG002
+    ) -> torch.Tensor:
         """The named tensor in its stored dtype."""
         try:
             return self._shard_of[name].get_tensor(name)
@@ -47,7 +52,7 @@ class SafetensorsDirectory:
             raise CheckpointError(f"{self.path}: tensor {name} is missing; fetch the checkpoint again") from None
 
     def get_quantised(self, name: str) -> None:  # noqa: ARG002 (see WeightSource)
-        """None: these files have no blocks."""
+        """None: safetensors files store no quantised blocks."""
         return
 
 
@@ -58,10 +63,10 @@ def _shard_files(directory: Path) -> list[Path]:
     else:
         files = sorted(directory.glob("*.safetensors"))
     if not files:
-        raise CheckpointError(f"{directory}: no *.safetensors file in it; PyTorch .bin weights are not read")
+        raise CheckpointError(f"{directory}: contains no *.safetensors file; PyTorch .bin weights are not supported")
     for file in files:
         if not file.exists():
-            raise CheckpointError(f"{file} is named by {index.name} but missing; fetch it")
+            raise CheckpointError(f"{file} is listed in {index.name} but missing; fetch it")
     return files
 
 

@@ -1,4 +1,4 @@
-"""Where a model's weights come from."""
+"""The interface between checkpoint formats and models."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,16 +9,20 @@ from reference_engine.kernels.blocks import QuantisedTensor
 
 
 class WeightSource(Protocol):
-    """Where weights come from: tensors under Hugging Face's names."""
+    """Provides tensors by their Hugging Face names."""
 
     def names(self) -> Sequence[str]:
         """All tensor names."""
         ...
 
-    def get(self, name: str) -> torch.Tensor:
-        """One tensor on the CPU; raises CheckpointError if there is none of that name."""
+    def get(self, name: str, dtype: torch.dtype | None = None, device: torch.device | None = None) -> torch.Tensor:
+        """One tensor: as stored and on the CPU if it is read, in `dtype` on `device` if it is generated.
+
+        Raises:
+            CheckpointError: there is none of that name.
+        """
         ...
 
     def get_quantised(self, name: str) -> QuantisedTensor | None:
-        """One matrix in the blocks that it is stored in, in memory of its own; None if it is stored otherwise."""
+        """A copy of the matrix in its stored blocks; None if it is not stored in blocks."""
         ...

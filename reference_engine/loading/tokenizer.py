@@ -1,4 +1,4 @@
-"""Text to token ids and back, with the checkpoint's chat template. Imports no torch, unless a .gguf file is opened."""
+"""Tokenizer and chat template of a checkpoint. Imports torch only to open a .gguf file."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
+from tokenizers import models, pre_tokenizers
 
+from reference_engine.engine.config import LoadFormatName
 from reference_engine.errors import CheckpointError, RequestError
 from reference_engine.loading.chat_template import ChatTemplate
 from reference_engine.loading.files import check_model_path, read_json
@@ -17,10 +19,10 @@ _SPECIAL_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 class Tokenizer:
-    """One checkpoint's tokenizer. Thread-safe: nothing changes after construction.
+    """A checkpoint's tokenizer. Immutable, so thread-safe.
 
     Args:
-        backend: the `tokenizers` object that does the work.
+        backend: from the `tokenizers` library.
         special_tokens: `bos_token`, `eos_token`, … and their text.
         chat_template: Jinja source, or None for a base model.
     """
@@ -42,7 +44,7 @@ class Tokenizer:
 
     @property
     def eos_token_id(self) -> int | None:
-        """Id of the end-of-sequence token, None where the checkpoint names none."""
+        """Id of the end-of-sequence token; None if the checkpoint names none."""
         text = self.special_tokens.get("eos_token")
         return None if text is None else self.backend.token_to_id(text)
 
@@ -60,7 +62,7 @@ class Tokenizer:
         )
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Text of `token_ids`; bytes that are no valid UTF-8 become U+FFFD."""
+        """Text of `token_ids`; invalid UTF-8 becomes U+FFFD."""
         return self.backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:  # noqa: ANN401 (Jinja)
@@ -74,26 +76,28 @@ class Tokenizer:
         return self._template.render(messages, **variables)
 
 
-def open_tokenizer(path: Path) -> Tokenizer:
+def open_tokenizer(path: Path, load_format: LoadFormatName = "auto") -> Tokenizer:
     """The tokenizer alone, as `open_checkpoint` gives it.
 
     Raises:
-        CheckpointError: see `check_model_path`, or the tokenizer's files are damaged.
+        CheckpointError: the path is no model (see `check_model_path`), or the tokenizer's files are damaged.
     """
     check_model_path(path)
     if path.is_dir():
-        return tokenizer_of_directory(path)
+        return tokenizer_of_directory(path, load_format)
     from reference_engine.loading.gguf import GgufFile  # noqa: PLC0415 (imports torch)
 
     return tokenizer_from_gguf(GgufFile(path).metadata, str(path))
 
 
-def tokenizer_of_directory(path: Path) -> Tokenizer:
-    """The tokenizer of a checkpoint directory, with its chat template.
+def tokenizer_of_directory(path: Path, load_format: LoadFormatName = "auto") -> Tokenizer:
+    """The tokenizer of a checkpoint directory, with its chat template; `dummy` weights need none.
 
     Raises:
         CheckpointError: a file is missing or damaged.
     """
+    if load_format == "dummy" and not (path / "tokenizer.json").exists():
+        return number_tokenizer(int(read_json(path / "config.json").get("vocab_size", 1)))
     config_file, template_file = path / "tokenizer_config.json", path / "chat_template.jinja"
     config = read_json(config_file) if config_file.exists() else {}
     template = template_file.read_text(encoding="utf-8") if template_file.exists() else None
@@ -104,7 +108,9 @@ def tokenizer_from_directory(directory: Path, config: Mapping[str, Any], templat
     """Reads tokenizer.json; `config` is the decoded tokenizer_config.json, `template_file` the text of *.jinja."""
     path = directory / "tokenizer.json"
     if not path.exists():
-        raise CheckpointError(f"{path} is missing; only checkpoints with a fast tokenizer (tokenizer.json) are read")
+        raise CheckpointError(
+            f"{path} is missing; only checkpoints with a fast tokenizer (tokenizer.json) are supported"
+        )
     try:
         backend = FastTokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception for every parse error
@@ -115,8 +121,16 @@ def tokenizer_from_directory(directory: Path, config: Mapping[str, Any], templat
     return Tokenizer(backend, special, template_file or _default_template(config.get("chat_template")))
 
 
+def number_tokenizer(vocab_size: int) -> Tokenizer:
+    """A stand-in without a vocabulary of its own: token 17 is the text ``17``, and blanks separate tokens."""
+    vocabulary = {str(token_id): token_id for token_id in range(vocab_size)}
+    backend = FastTokenizer(models.WordLevel(vocabulary, unk_token="0"))  # noqa: S106 (a token of text)
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return Tokenizer(backend, {}, chat_template=None)
+
+
 def tokenizer_from_gguf(metadata: Mapping[str, Any], where: str) -> Tokenizer:
-    """Rebuilds the tokenizer that a GGUF file describes; raises CheckpointError where that is not possible."""
+    """Rebuilds a GGUF file's tokenizer; raises CheckpointError if it cannot be rebuilt exactly."""
     template = metadata.get("tokenizer.chat_template")
     return Tokenizer(build_tokenizer(metadata, where), special_token_names(metadata), template)
 

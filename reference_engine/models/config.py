@@ -1,4 +1,4 @@
-"""What a checkpoint says about itself: the part that all families have in common, and how config.json is read."""
+"""The model config that all families share, and helpers to read config.json."""
 
 import dataclasses
 import math
@@ -17,16 +17,16 @@ _SCALINGS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
         "original_max_position_embeddings": int,
     },
 }  # fmt: skip
-"""The fields of each kind of rope scaling and their types; the names are config.json's and `RopeScaling`'s."""
+"""Fields and types of each kind of rope scaling; config.json and `RopeScaling` use the same names."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """How rotary frequencies are stretched beyond the length the model was trained at.
+    """Scaling of rotary frequencies for contexts longer than those in training.
 
     `linear` divides every frequency by `factor` (position interpolation, arXiv 2306.15595). `llama3` leaves short
     wavelengths alone, divides long ones and blends between (Llama 3.1 report, arXiv 2407.21783, and its released code).
-    `yarn` blends by the number of turns within the trained length and makes queries and keys longer (arXiv 2309.00071).
+    `yarn` blends by the number of turns within the trained length and scales up queries and keys (arXiv 2309.00071).
     """
 
     kind: str  # "linear", "llama3" or "yarn"
@@ -36,13 +36,13 @@ class RopeScaling:
     original_max_position_embeddings: int = 8192  # tokens, llama3 and yarn
     beta_fast: float = 32.0  # turns, yarn only
     beta_slow: float = 1.0  # turns, yarn only
-    truncate: bool = True  # yarn only: the blend begins and ends at whole dimensions
-    attention_factor: float = 1.0  # yarn only: length of what is turned
+    truncate: bool = True  # yarn only: round the ends of the blend to whole dimensions
+    attention_factor: float = 1.0  # yarn only: factor on rotated vectors
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Shapes and constants of one decoder; field names follow Hugging Face's config.json where it has them."""
+    """Shapes and constants of one decoder; field names follow Hugging Face's config.json where possible."""
 
     vocab_size: int
     hidden_size: int
@@ -61,10 +61,12 @@ class ModelConfig:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     dtype: str = "float32"  # of the stored weights
-    model_type: str = "llama"  # what names the family
-    windows: tuple[int | None, ...] = ()  # tokens that each layer sees, None for all; () where all layers see all
-    cla_factor: int = 1  # neighbouring layers that share the first one's keys and values (arXiv:2405.12981)
-    norm_offset: float = 0.0  # what is added to the stored weights of norms
+    model_type: str = "llama"  # names the family
+    windows: tuple[
+        int | None, ...
+    ] = ()  # tokens that each layer attends to, None for all; () if all layers attend to all
+    cla_factor: int = 1  # consecutive layers that share the first one's keys and values (arXiv:2405.12981)
+    norm_offset: float = 0.0  # added to the stored weights of norms
 
     def __post_init__(self) -> None:
         if self.num_attention_heads % self.num_key_value_heads:
@@ -91,19 +93,19 @@ class ModelConfig:
 
     @property
     def cached_vectors(self) -> "CachedVectors":
-        """What a layer keeps of each token; here a key and a value for each head."""
+        """Cached vectors per token and layer; here a key and a value per head."""
         return CachedVectors(self.num_key_value_heads, self.head_dim, self.head_dim)
 
     def shared_layer(self, index: int) -> int | None:
-        """The earlier layer whose keys and values layer `index` uses; None where it keeps its own."""
+        """The earlier layer whose keys and values layer `index` uses; None if it caches its own."""
         return index - index % self.cla_factor if index % self.cla_factor else None
 
 
 class CachedVectors(NamedTuple):
-    """What one layer keeps of one token.
+    """Vectors that one layer caches per token.
 
     Attributes:
-        num_kv_heads: heads that keep something.
+        num_kv_heads: heads with cached vectors.
         key_dim: elements of one head's key.
         value_dim: elements of one head's value.
         value_in_key: the value is the first `value_dim` elements of the key.
@@ -116,15 +118,15 @@ class CachedVectors(NamedTuple):
 
 
 def check_options(raw: Mapping[str, Any], where: str, **supported: Sequence[Any]) -> None:
-    """Refuses what is not computed exactly.
+    """Rejects options that the engine does not compute exactly.
 
     Args:
         raw: config.json, or a part of it.
         where: its path.
-        supported: for each field the values that are; the first one is meant where the field is missing.
+        supported: the supported values of each field; the first is the default of a missing field.
 
     Raises:
-        CheckpointError: another value.
+        CheckpointError: a field has another value.
     """
     for name, values in supported.items():
         if raw.get(name, values[0]) not in values:
@@ -133,7 +135,7 @@ def check_options(raw: Mapping[str, Any], where: str, **supported: Sequence[Any]
 
 
 def common_fields(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """What `ModelConfig` takes, as far as all families spell it alike."""
+    """Arguments of `ModelConfig` that all families name alike in config.json."""
     check_options(raw, where, hidden_act=("silu",))
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     heads = int(raw["num_attention_heads"])
@@ -158,7 +160,7 @@ def common_fields(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def token_id_tuple(value: int | list[int] | None) -> tuple[int, ...]:
-    """Hugging Face writes end-of-sequence ids as nothing, one id, or a list; here they are always a tuple."""
+    """End-of-sequence ids as a tuple; config.json has none, one id, or a list."""
     if value is None:
         return ()
     return tuple(value) if isinstance(value, list) else (int(value),)
@@ -167,16 +169,16 @@ def token_id_tuple(value: int | list[int] | None) -> tuple[int, ...]:
 def layer_windows(
     raw: Mapping[str, Any], where: str, window: int | None, sliding: Sequence[bool] | None = None
 ) -> tuple[int | None, ...]:
-    """How many tokens each layer sees.
+    """Tokens that each layer attends to.
 
     Args:
-        raw: config.json; its `layer_types` decide.
+        raw: config.json; its `layer_types` take precedence.
         where: its path.
-        window: of the layers that slide; None if none may.
-        sliding: which layers do where `layer_types` is missing; None for all, if there is a window.
+        window: tokens that sliding layers attend to; None if the model has none.
+        sliding: whether each layer slides if `layer_types` is missing; None for all, if there is a window.
 
     Raises:
-        CheckpointError: a kind of layer that is not known, or layers that slide and no window.
+        CheckpointError: a layer type is unknown, or a layer slides without a window.
     """
     if sliding is None:
         sliding = [window is not None] * int(raw["num_hidden_layers"])
@@ -189,10 +191,10 @@ def layer_windows(
 
 
 def rope_scaling(rope: Mapping[str, Any], raw: Mapping[str, Any], where: str) -> RopeScaling | None:
-    """The scaling that rope_parameters (or rope_scaling) ask for, None for none.
+    """The scaling in rope_parameters or rope_scaling; None for none.
 
     Raises:
-        CheckpointError: a kind that is not known.
+        CheckpointError: the kind of scaling is not supported.
     """
     check_options(rope, where, partial_rotary_factor=(None, 1.0))
     kind = rope.get("rope_type") or rope.get("type") or "default"
@@ -209,7 +211,7 @@ def rope_scaling(rope: Mapping[str, Any], raw: Mapping[str, Any], where: str) ->
 
 
 def _attention_factor(rope: Mapping[str, Any]) -> float:
-    """How much longer YaRN makes queries and keys where the config does not say it itself."""
+    """YaRN's factor on queries and keys, if the config does not give it."""
     scale, mscale, all_dims = float(rope["factor"]), rope.get("mscale"), rope.get("mscale_all_dim")
     if mscale and all_dims:
         return yarn_length(scale, mscale) / yarn_length(scale, all_dims)
@@ -217,12 +219,12 @@ def _attention_factor(rope: Mapping[str, Any]) -> float:
 
 
 def yarn_length(scale: float, mscale: float = 1.0) -> float:
-    """By how much YaRN lengthens vectors at `scale` times the trained length (arXiv 2309.00071, eq. 22)."""
+    """YaRN's factor on vectors at `scale` times the trained length (arXiv 2309.00071, eq. 22)."""
     return 1.0 if scale <= 1 else 0.1 * mscale * math.log(scale) + 1.0
 
 
 def config_to_hf(config: ModelConfig) -> dict[str, Any]:
-    """The config.json that Transformers 5 reads back as the same Llama."""
+    """A config.json from which Transformers 5 reads the same Llama."""
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": config.rope_theta}
     scaling = config.rope_scaling
     if scaling is not None:

@@ -17,7 +17,7 @@ from reference_engine.models.rope import RotaryTable
 from reference_engine.models.weights import Weights
 
 Rotations = Sequence[tuple[torch.Tensor, torch.Tensor]]
-"""What `RotaryTable.at` gave for the tokens' positions, for each of the model's tables."""
+"""Cos and signed sin of the tokens' positions (`RotaryTable.at`), for each of the model's tables."""
 
 
 class Model(Protocol):
@@ -34,22 +34,22 @@ class Model(Protocol):
 
         Args:
             token_ids: int64 [num_tokens].
-            positions: int64 [num_tokens], each token's place in its own sequence.
+            positions: int64 [num_tokens], of each token in its sequence.
             attention: prepared for the same tokens.
-            wanted_rows: int64 [num_wanted], the tokens whose successor is wanted; None for all, each once.
+            wanted_rows: int64 [num_wanted], the tokens to compute logits for; None for all.
 
         Returns:
-            Logits [num_wanted, vocab_size], in float32 where the head is compiled; on ranks other than the first, which
-            do not sample, a part of them.
+            Logits [num_wanted, vocab_size], in float32 where `make_head` can; on ranks other than 0, which do not
+            sample, a shard.
         """
         ...
 
 
 class Mixer(Protocol):
-    """The part of a layer in which tokens see each other."""
+    """The attention of a layer."""
 
     def __call__(self, normed: torch.Tensor, rotations: Rotations, attention: AttentionStep) -> torch.Tensor:
-        """Rows [num_tokens, hidden_size] -> this rank's part of a sum of that shape; see `Ranks`."""
+        """Rows [num_tokens, hidden_size] -> this rank's partial result of that shape; see `Ranks`."""
         ...
 
 
@@ -59,22 +59,22 @@ class Layer(Protocol):
     def __call__(
         self, residual: torch.Tensor, added: torch.Tensor | None, rotations: Rotations, attention: AttentionStep
     ) -> torch.Tensor:
-        """One step of the residual stream. The last sum is left to the next layer's norm.
+        """One step of the residual stream. The next layer's norm adds this layer's result.
 
         Args:
             residual: [num_tokens, hidden_size]; changed in place.
-            added: the same, what the layer before adds to it; None for nothing.
+            added: [num_tokens, hidden_size], result of the previous layer; None in the first layer.
             rotations: of the tokens' positions.
             attention: prepared for the same tokens.
 
         Returns:
-            What this layer adds, [num_tokens, hidden_size].
+            This layer's result, [num_tokens, hidden_size].
         """
         ...
 
 
 def layer_prefix(index: int) -> str:
-    """What the names of a layer's weights begin with."""
+    """Prefix of the names of a layer's weights."""
     return f"model.layers.{index}."
 
 
@@ -96,14 +96,14 @@ class PreNormLayer:
 
 
 class Decoder:
-    """A `Model` of given layers.
+    """A `Model` composed of layers.
 
     Args:
         config: shapes and constants.
         weights: of the model.
         layers: in order.
-        rotaries: the tables that its layers turn by.
-        embedding_scale: what embeddings are multiplied by.
+        rotaries: rotary tables of the layers.
+        embedding_scale: factor on embeddings.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Decoder:
     ) -> None:
         self._layers, self._rotaries = layers, rotaries
         self._embedding = weights.matrix("model.embed_tokens.weight")
-        # As the weights are, so is their factor rounded.
+        # The factor is rounded to the dtype of the weights, as in Transformers.
         scale = torch.tensor(embedding_scale, dtype=weights.dtype, device=weights.device)
         self._scale = None if embedding_scale == 1.0 else scale
         self._add_norm, self._eps = weights.kernels.add_rms_norm, config.rms_norm_eps
@@ -146,12 +146,12 @@ class Decoder:
 
 
 def rotary_table(config: ModelConfig, weights: Weights, max_positions: int) -> RotaryTable:
-    """The one table of models whose layers all turn alike."""
+    """The rotary table of a model whose layers share one."""
     return table_of(config.head_dim, config.rope_theta, config.rope_scaling, weights, max_positions)
 
 
 def table_of(dim: int, theta: float, scaling: RopeScaling | None, weights: Weights, max_positions: int) -> RotaryTable:
-    """A table where the weights are and of their type."""
+    """A rotary table with the device and dtype of the weights."""
     return RotaryTable(
         dim,
         theta,
@@ -170,6 +170,6 @@ def pre_norm_decoder(
     mixer: Callable[[int], Mixer],
     mlp: Callable[[int], FeedForward],
 ) -> Decoder:
-    """A decoder of `PreNormLayer`; `mixer` and `mlp` make the two halves of the layer of that number."""
+    """A decoder of `PreNormLayer`; `mixer` and `mlp` build the two halves of the layer with a given index."""
     layers = [PreNormLayer(config, i, weights, mixer(i), mlp(i)) for i in range(config.num_hidden_layers)]
     return Decoder(config, weights, layers, [rotary_table(config, weights, max_positions)])

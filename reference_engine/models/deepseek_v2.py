@@ -1,8 +1,8 @@
-"""DeepSeek-V2 (arXiv:2405.04434): multi-head latent attention, and experts beside ones that every token goes through.
+"""DeepSeek-V2 (arXiv:2405.04434): multi-head latent attention, and shared beside routed experts.
 
-The cache keeps one short vector per token for all heads: a latent, from which each head's key and value would be
-projected, and behind it the part of the key that is turned by position. Those projections are never computed: the one
-to keys is applied to the query instead, the one to values to what attention returns ("absorbed", section 2.1.2).
+The cache holds one short vector per token for all heads: a latent, from which each head's key and value could be
+projected, followed by the rotated part of the key. These projections are absorbed (section 2.1.2): the one to keys is
+applied to the query, the one to values to the output of attention.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from reference_engine.models.mlp import FeedForward, GatedMlp
 from reference_engine.models.rope import halves_from_pairs
 from reference_engine.models.weights import Weights
 
-_LATENT_EPS = 1e-6  # of the norms of latents, whatever rms_norm_eps is
+_LATENT_EPS = 1e-6  # of the norms of latents, independent of rms_norm_eps
 _DEFAULTS: Mapping[str, Any] = {
     "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
     "n_routed_experts": 64, "n_shared_experts": 2, "moe_intermediate_size": 1407, "first_k_dense_replace": 0,
@@ -29,15 +29,15 @@ _DEFAULTS: Mapping[str, Any] = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeepseekV2Config(MoeConfig):
-    """What DeepSeek-V2 has besides; `head_dim` is of the part of queries and keys that is turned.
+    """Config of DeepSeek-V2; `head_dim` is the size of the rotated part of queries and keys.
 
     Attributes:
-        kv_lora_rank: elements of the latent behind keys and values.
-        q_lora_rank: of the one behind queries; None where there is none.
-        qk_nope_head_dim: of the part of a head's query and key that is not turned.
-        v_head_dim: of a head's value.
-        n_shared_experts: as wide a network every token goes through.
-        attention_scale: of the products of queries and keys.
+        kv_lora_rank: elements of the latent of keys and values.
+        q_lora_rank: elements of the latent of queries; None without one.
+        qk_nope_head_dim: elements of a head's query and key that are not rotated.
+        v_head_dim: elements of a head's value.
+        n_shared_experts: width of the shared network, in experts.
+        attention_scale: factor on attention scores.
     """
 
     kv_lora_rank: int
@@ -88,13 +88,13 @@ def read_config(raw: Mapping[str, Any], where: str) -> DeepseekV2Config:
 
 
 def _yarn_scale(raw: Mapping[str, Any]) -> float:
-    """What YaRN multiplies products of whole queries and keys by, where it is to lengthen all dimensions."""
+    """YaRN's factor on attention scores if it scales all dimensions."""
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     return yarn_length(float(rope["factor"]), rope["mscale_all_dim"]) ** 2 if rope.get("mscale_all_dim") else 1.0
 
 
 class LatentAttention:
-    """One layer's attention; a `Mixer`. All ranks compute and keep the latents, which are all heads'."""
+    """One layer's attention; a `Mixer`. Every rank computes and caches the latents, which all heads share."""
 
     def __init__(self, config: DeepseekV2Config, index: int, weights: Weights) -> None:
         prefix = f"{layer_prefix(index)}self_attn."
@@ -131,7 +131,7 @@ class LatentAttention:
 
 
 def _query_projection(config: DeepseekV2Config, prefix: str, weights: Weights) -> Linear:
-    """From rows to the queries of this rank's heads, over a latent of their own where the model has one."""
+    """From rows to the queries of this rank's heads, through a latent if the model has one."""
     name = "q_proj" if config.q_lora_rank is None else "q_b_proj"
     heads = weights.outputs(f"{prefix}{name}.weight").unflatten(0, (config.num_attention_heads, -1))
     up = make_linear(_turned_last(heads, config).flatten(0, 1))
@@ -143,13 +143,13 @@ def _query_projection(config: DeepseekV2Config, prefix: str, weights: Weights) -
 
 
 def _turned_last(rows: torch.Tensor, config: DeepseekV2Config) -> torch.Tensor:
-    """Weights [..., dim, in_features] with the outputs that are turned, the last `head_dim`, as `RotaryTable` wants."""
+    """Weights [..., dim, in_features] with the rotated outputs, the last `head_dim`, in half-split layout."""
     plain, turned = rows.split([rows.shape[-2] - config.head_dim, config.head_dim], dim=-2)
     return torch.cat((plain, halves_from_pairs(turned)), dim=-2)
 
 
 class SharedAndRouted:
-    """A network that every token goes through beside a layer's experts; a `FeedForward`."""
+    """Shared and routed experts of a layer; a `FeedForward`."""
 
     def __init__(self, config: DeepseekV2Config, weights: Weights, prefix: str) -> None:
         self._shared = GatedMlp(weights, f"{prefix}shared_experts.")

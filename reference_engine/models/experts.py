@@ -1,7 +1,7 @@
-"""A mixture of experts (arXiv 1701.06538): a router sends each token through a few of many feed-forward networks.
+"""A mixture of experts (arXiv 1701.06538): a router sends each token to a few of many feed-forward networks.
 
-Tokens are gathered per expert, without padding and without a limit on how many one gets, so that what a token gets
-does not depend on its company.
+Tokens are gathered per expert, without padding or a capacity limit, so that a token's result does not depend on the
+rest of the batch.
 """
 
 import dataclasses
@@ -17,17 +17,17 @@ from reference_engine.models.weights import Weights
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MoeConfig(ModelConfig):
-    """What a decoder with experts has besides.
+    """Config of a decoder with experts.
 
     Attributes:
-        num_experts: in each layer that has experts.
-        num_experts_per_tok: that each token goes through.
-        moe_intermediate_size: of one expert.
-        norm_topk_prob: whether the chosen experts' probabilities are made to sum to 1.
-        dense_layers: numbers of the layers without experts.
-        routed_scaling_factor: what the experts' sum is multiplied by.
-        n_group: groups of neighbouring experts, of which only the `topk_group` that have the best one are looked at.
-        topk_group: as many groups.
+        num_experts: experts per layer.
+        num_experts_per_tok: experts per token.
+        moe_intermediate_size: intermediate size of an expert.
+        norm_topk_prob: whether the chosen experts' probabilities are normalised to sum to 1.
+        dense_layers: indices of layers without experts.
+        routed_scaling_factor: factor on the experts' sum.
+        n_group: groups of consecutive experts.
+        topk_group: groups to choose from: those with the best expert.
     """
 
     num_experts: int
@@ -57,19 +57,19 @@ class Experts:
         config: shapes and constants.
         weights: of the model.
         prefix: of the names of their matrices.
-        parts: what an expert's gate, up and down are called.
+        parts: names of an expert's gate, up and down matrices.
     """
 
     def __init__(
         self, config: MoeConfig, weights: Weights, prefix: str, *, parts: tuple[str, str, str] = LLAMA_PARTS
     ) -> None:
         self._config = config
-        # In float32, because rounding would decide between experts that are rated alike, and differently in each batch.
+        # In float32: rounding would choose between experts with nearly equal scores, differently in each batch.
         self._router = weights.tensor(f"{prefix}gate.weight", torch.float32)
         self._experts = [GatedMlp(weights, f"{prefix}experts.{i}.", parts=parts) for i in range(config.num_experts)]
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `FeedForward`; the tokens of one expert lie together in `order`."""
+        """See `FeedForward`; `order` sorts tokens by expert."""
         shares, chosen = self._route(rows)
         order = chosen.flatten().argsort(stable=True)
         tokens, shares = order // chosen.shape[1], shares.flatten()[order, None]
@@ -84,7 +84,7 @@ class Experts:
         return total.to(rows.dtype)
 
     def _route(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rows [num_tokens, hidden_size] -> shares (float32) and numbers of experts, [num_tokens, per token] each."""
+        """Rows [num_tokens, hidden_size] -> weights (float32) and indices of experts, both [num_tokens, chosen]."""
         config = self._config
         rates = linear(rows.float(), self._router).softmax(dim=-1)
         if config.topk_group < config.n_group:

@@ -1,7 +1,7 @@
-"""Gemma 3's text decoder (arXiv 2503.19786): most layers see a window, every few see everything.
+"""Gemma 3's text decoder (arXiv 2503.19786): most layers attend to a window, every sixth (by default) to all.
 
-Both kinds turn by frequencies of their own. Norms stand before and behind each half of a layer, and their weights are
-stored less 1.
+Both kinds of layer have their own rotary frequencies. Norms precede and follow each half of a layer; checkpoints store
+their weights minus 1.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Gemma3Config(ModelConfig):
-    """What Gemma 3 has besides; `rope_theta` and `rope_scaling` are those of layers that see everything."""
+    """Config of Gemma 3; `rope_theta` and `rope_scaling` are those of layers with full attention."""
 
     query_pre_attn_scalar: float
     local_rope_theta: float
@@ -68,7 +68,7 @@ def read_config(raw: Mapping[str, Any], where: str) -> Gemma3Config:
 
 
 def _ropes(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Rope parameters of layers that see everything and of the others: nested in new configs, flat in old ones."""
+    """Rope parameters of full and of sliding layers: nested in new configs, flat in old ones."""
     nested = raw.get("rope_parameters") or {}
     theta, local_theta = raw.get("rope_theta", 1e6), raw.get("rope_local_base_freq", 1e4)
     full = {"rope_theta": theta, **(raw.get("rope_scaling") or {}), **(nested.get(_FULL) or {})}

@@ -1,4 +1,4 @@
-"""Grouped-query attention (arXiv 2305.13245) with rotary positions, and what the families add to it."""
+"""Grouped-query attention (arXiv 2305.13245) with rotary positions and the options of the families."""
 
 import torch
 from torch.nn.functional import rms_norm
@@ -13,14 +13,14 @@ class GroupedQueryAttention:
     """One layer's attention; a `Mixer`.
 
     Args:
-        config: shapes and constants, heads those of this rank.
+        config: shapes and constants, with the heads of this rank.
         index: of the layer.
         weights: of the model.
         qkv_bias: whether the projections to queries, keys and values have biases.
-        out_bias: whether the one after attention has.
-        qk_norm: whether each head's query and key are normalised before they are turned (arXiv 2010.04245).
-        scale: of the products of queries and keys; None for 1/√head_dim.
-        rotation: which of the model's rotations.
+        out_bias: whether the output projection has a bias.
+        qk_norm: whether each head's query and key are normalised before rotation (arXiv 2010.04245).
+        scale: factor on attention scores; None for 1/√head_dim.
+        rotation: index of the rotary table.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class GroupedQueryAttention:
         """See `Mixer`."""
         queries, turned = self._queries, self._queries + self._keys
         heads = self._qkv(normed).view(normed.shape[0], -1, self._head_dim)
-        # Queries and keys turn together: one rotation of q+k heads costs as many calls as one of q heads.
+        # Queries and keys are rotated together: rotating q+k heads takes as many calls as rotating q heads.
         rotated = heads[:, :turned]
         if self._norm is not None:
             wide = rotated.to(self._norm.dtype)

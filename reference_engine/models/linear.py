@@ -2,10 +2,10 @@
 
 oneDNN's pre-packed weights are 2 to 3 times faster than `torch.nn.functional.linear` at the batch sizes of decoding
 (measured on an AMD Turin core pair, lm_head 576 x 49152, one row: bf16 2412 -> 715 µs, fp32 6716 -> 2293 µs); oneDNN
-rounds nothing that stock torch would not. `PlainLinear` is the twin that the tests
-compare `PackedLinear` with, and the one used wherever the packed operator does not exist.
+rounds nothing that stock torch would not. `PlainLinear` is the reference for `PackedLinear`
+in tests, and the fallback where the packed operator does not exist.
 
-A matrix that a GGUF file has in blocks may stay in them: `BlockLinear`, `SlabLinear`, `rows_of` unpack what they need.
+A matrix that a GGUF file stores in blocks can stay in them: `BlockLinear`, `SlabLinear` and `rows_of` unpack as needed.
 """
 
 import itertools
@@ -22,8 +22,9 @@ from reference_engine.kernels.quantised import BlockLinear, dequantise, has_kern
 Matrix = torch.Tensor | QuantisedTensor
 """[rows, columns], as plain numbers or in blocks."""
 
+_HALF_DTYPES = (torch.bfloat16, torch.float16)
 _SLAB_ELEMENTS = 1 << 24
-"""Weights that are plain at the same time where no kernel unpacks them: few against a model, many against a launch."""
+"""Weights to dequantise at a time without a kernel: few compared with a model, many compared with a launch."""
 
 
 class Linear(Protocol):
@@ -46,8 +47,19 @@ class PlainLinear:
         return linear(rows, self._weight, self._bias)
 
 
+class FloatLinear:
+    """A 16-bit weight [out_features, in_features] on a GPU; the sums stay in float32, as they are added up."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self._transposed = weight.t()
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        return torch.mm(rows, self._transposed, out_dtype=torch.float32)
+
+
 class PackedLinear:
-    """oneDNN with the weight in its own blocked layout; keeps no copy of the weight it is made from."""
+    """oneDNN with the weight in its blocked layout; does not keep the original weight."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)  # noqa: SLF001 (no public name)
@@ -60,7 +72,7 @@ class PackedLinear:
 
 
 def can_pack(weight: torch.Tensor) -> bool:
-    """Whether `PackedLinear` works for this weight here: bf16 or fp32 on a CPU with oneDNN's operators."""
+    """Whether `PackedLinear` supports this weight: bf16 or fp32 on a CPU with oneDNN's operators."""
     if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
     if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
@@ -71,7 +83,7 @@ def can_pack(weight: torch.Tensor) -> bool:
 
 
 class SlabLinear:
-    """A weight [out_features, in_features] that stays in blocks; stock torch dequantises some rows at a time."""
+    """A weight [out_features, in_features] in blocks; dequantises a slab of rows at a time with stock torch."""
 
     def __init__(self, weight: QuantisedTensor, bias: torch.Tensor | None) -> None:
         self._weight, self._bias = weight, bias
@@ -86,7 +98,7 @@ class SlabLinear:
 
 
 class JoinedLinear:
-    """Several matrices over the same input, their outputs side by side."""
+    """Several matrices with the same input, outputs side by side."""
 
     def __init__(self, linears: Sequence[Linear]) -> None:
         self._linears = linears
@@ -112,10 +124,20 @@ def make_linear(weight: Matrix, bias: torch.Tensor | None = None, *, keeps_float
     return PackedLinear(weight, bias) if can_pack(weight) else PlainLinear(weight, bias)
 
 
-def make_joined(weights: Sequence[Matrix], bias: torch.Tensor | None) -> Linear:
-    """Matrices over the same input as one, their outputs side by side; neighbours that are alike become one product.
+def make_head(weight: Matrix) -> Linear:
+    """The multiplication that gives logits, in float32 where that costs nothing.
 
-    Files mix formats: what matters most, often the projection to values, has more bits than its neighbours.
+    Near 20 bfloat16 has steps of 1/8, in which many logits are equal.
+    """
+    if isinstance(weight, torch.Tensor) and weight.is_cuda and weight.dtype in _HALF_DTYPES:
+        return FloatLinear(weight)
+    return make_linear(weight, keeps_float32=True)
+
+
+def make_joined(weights: Sequence[Matrix], bias: torch.Tensor | None) -> Linear:
+    """Joins matrices with the same input, outputs side by side; consecutive ones of the same kind become one product.
+
+    Files mix formats: sensitive matrices, often the projection to values, have more bits than others.
     """
     runs = [_joined(list(run)) for _, run in itertools.groupby(weights, key=_kind)]
     if len(runs) == 1:
@@ -129,13 +151,13 @@ def _kind(weight: Matrix) -> str:
 
 
 def _joined(run: Sequence[Matrix]) -> Matrix:
-    """Matrices of one kind, below each other."""
+    """Matrices of one kind, concatenated along their rows."""
     blocks = [matrix for matrix in run if isinstance(matrix, QuantisedTensor)]
     return stacked(blocks) if blocks else torch.cat([matrix for matrix in run if isinstance(matrix, torch.Tensor)])
 
 
 def rows_of(table: Matrix, index: torch.Tensor) -> torch.Tensor:
-    """The rows [num_rows, columns] of a table that int64 [num_rows] names."""
+    """Rows [num_rows, columns] of a table, selected by an index, int64 [num_rows]."""
     if isinstance(table, QuantisedTensor):
         return dequantise(table.rows(index))
     return embedding(index, table)

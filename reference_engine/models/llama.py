@@ -1,7 +1,7 @@
-"""Llama (arXiv 2302.13971; GQA from Llama 2, arXiv 2307.09288), and SmolLM2, which is one.
+"""Llama (arXiv 2302.13971; GQA from Llama 2, arXiv 2307.09288), and SmolLM2, which has the same architecture.
 
-`cla_factor` in config.json makes neighbouring layers use the keys and values of the first of them (cross-layer
-attention, arXiv:2405.12981); the others then have no k_proj and v_proj.
+With `cla_factor` in config.json, that many consecutive layers share the keys and values of the first (cross-layer
+attention, arXiv:2405.12981); the others have no k_proj and v_proj.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ def read_config(raw: Mapping[str, Any], where: str) -> ModelConfig:
     """See `registry.Family`."""
     cla_factor = int(raw.get("cla_factor", 1))
     if cla_factor < 1:
-        raise CheckpointError(f"{where}: cla_factor {cla_factor} is no number of layers; it must be at least 1")
+        raise CheckpointError(f"{where}: cla_factor {cla_factor} must be at least 1")
     return ModelConfig(
         **common_fields(raw, where),
         attention_bias=bool(raw.get("attention_bias", False)),

@@ -1,4 +1,4 @@
-"""Mistral (arXiv 2310.06825): Llama in which every layer sees a window of the latest tokens."""
+"""Mistral (arXiv 2310.06825): Llama with sliding-window attention in every layer."""
 
 from collections.abc import Mapping
 from typing import Any

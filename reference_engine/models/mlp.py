@@ -8,7 +8,7 @@ from torch.nn.functional import gelu
 from reference_engine.models.weights import Weights
 
 FeedForward = Callable[[torch.Tensor], torch.Tensor]
-"""Rows [num_tokens, hidden_size] -> this rank's part of a sum of that shape, each row by itself."""
+"""Rows [num_tokens, hidden_size] -> this rank's partial result of that shape; rows are independent."""
 
 LLAMA_PARTS = ("gate_proj", "up_proj", "down_proj")
 
@@ -19,9 +19,9 @@ class GatedMlp:
     Args:
         weights: of the model.
         prefix: of the names of its matrices.
-        has_bias: whether each of them has one.
-        combine: [rows, 2 · dim], gates first -> [rows, dim]; None for SwiGLU's.
-        parts: what gate, up and down are called.
+        has_bias: whether its matrices have biases.
+        combine: [rows, 2 · dim], gates first -> [rows, dim]; None for SwiGLU.
+        parts: names of the gate, up and down matrices.
     """
 
     def __init__(
@@ -43,6 +43,6 @@ class GatedMlp:
 
 
 def gelu_tanh_mul(gate_up: torch.Tensor) -> torch.Tensor:
-    """The middle of GeGLU with GELU's tanh approximation (arXiv 1606.08415)."""
+    """GeGLU's activation with the tanh approximation of GELU (arXiv 1606.08415)."""
     gate, up = gate_up.chunk(2, dim=-1)
     return gelu(gate, approximate="tanh").mul_(up)

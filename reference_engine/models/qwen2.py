@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen2.5 (arXiv 2407.10671): Llama with biases on queries, keys and values, and perhaps windows."""
+"""Qwen2 and Qwen2.5 (arXiv 2407.10671): Llama with biases on queries, keys and values, and optional windows."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ def read_config(raw: Mapping[str, Any], where: str) -> ModelConfig:
 
 
 def qwen_windows(raw: Mapping[str, Any], where: str) -> tuple[int | None, ...]:
-    """Windows as this family's configs ask for them: only if switched on, and only from layer max_window_layers on."""
+    """Windows of this family: only if enabled, and only from layer max_window_layers on."""
     window = raw.get("sliding_window", 4096) if raw.get("use_sliding_window", False) else None
     first = int(raw.get("max_window_layers", 28))
     sliding = [window is not None and index >= first for index in range(int(raw["num_hidden_layers"]))]

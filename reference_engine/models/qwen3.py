@@ -1,4 +1,4 @@
-"""Qwen3 (arXiv 2505.09388): the norm of each head's query and key takes the place of Qwen2's biases."""
+"""Qwen3 (arXiv 2505.09388): Qwen2 with norms of each head's query and key instead of biases."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ def read_config(raw: Mapping[str, Any], where: str) -> ModelConfig:
 
 
 def qwen3_attention(config: ModelConfig, index: int, weights: Weights) -> GroupedQueryAttention:
-    """A layer's attention, with experts behind it or without."""
+    """A layer's attention, the same with and without experts."""
     bias = config.attention_bias
     return GroupedQueryAttention(config, index, weights, qkv_bias=bias, out_bias=bias, qk_norm=True)
 

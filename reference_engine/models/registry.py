@@ -1,4 +1,4 @@
-"""Which families there are, by the `model_type` of config.json."""
+"""Model families by the `model_type` of config.json."""
 
 import dataclasses
 import logging
@@ -22,13 +22,13 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Family:
-    """How models of one kind are read and built.
+    """Functions that read the config of a family and build its models.
 
     Attributes:
-        read_config: from a decoded config.json and its path, for messages; raises CheckpointError for what is not
-            computed exactly.
-        build: from what `read_config` returned, with a rank's share of the heads, the weights, and the longest
-            sequence's tokens.
+        read_config: takes a decoded config.json and its path, for messages; raises CheckpointError for options that
+            are not computed exactly.
+        build: takes the config with a rank's share of the heads, the weights, and the maximum sequence length in
+            tokens.
     """
 
     read_config: Callable[[Mapping[str, Any], str], ModelConfig]
@@ -51,7 +51,7 @@ def config_from_hf(raw: Mapping[str, Any], where: str) -> ModelConfig:
     """Reads a decoded config.json (Transformers 4 and 5 spellings).
 
     Raises:
-        CheckpointError: for a family, activation or rope scaling that this engine does not compute exactly.
+        CheckpointError: the family or an option is not supported, or a field is missing or has the wrong type.
     """
     family = FAMILIES.get(str(raw.get("model_type")))
     if family is None:
@@ -76,20 +76,20 @@ def build_model(
     ranks: Ranks = ALONE,
     quantization: QuantizationName = "none",
 ) -> Model:
-    """The decoder, or a rank's part of it.
+    """Builds the decoder, or a rank's shard of it.
 
     Args:
         config: shapes and constants.
         source: the weights under Hugging Face's names.
-        max_positions: tokens; the longest sequence that will be computed.
+        max_positions: maximum sequence length in tokens.
         dtype: of weights and activations.
-        device: where it runs.
-        ranks: who computes the layers together.
-        quantization: whether matrices that are stored in blocks stay so.
+        device: of the model.
+        ranks: this rank and its collectives.
+        quantization: whether matrices stored in blocks stay quantised.
 
     Raises:
         CheckpointError: a tensor is missing.
-        ConfigError: so many ranks cannot share it.
+        ConfigError: the number of ranks does not divide the model.
     """
     weights = Weights(source, dtype, device, config.norm_offset, ranks=ranks, quantization=quantization)
     model = FAMILIES[config.model_type].build(config_of_rank(config, ranks.size), weights, max_positions)

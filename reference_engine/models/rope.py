@@ -8,18 +8,18 @@ from reference_engine.models.config import RopeScaling
 
 
 class RotaryTable:
-    """cos and signed sin for every position, worked out once.
+    """Precomputed cos and signed sin of every position.
 
     With x = [a, b] (halves), rotation is [a·cos - b·sin, b·cos + a·sin] = x·[cos, cos] + [b, a]·[-sin, sin];
     the table stores the two bracketed rows, which is what `Kernels.apply_rope` takes.
 
     Args:
-        dim: elements of a vector that is turned.
-        theta: the base of the frequencies.
-        scaling: what stretches them; None for nothing.
-        max_positions: tokens.
+        dim: elements of a rotated vector.
+        theta: base of the frequencies.
+        scaling: of the frequencies; None for none.
+        max_positions: number of positions.
         dtype: of the vectors.
-        device: where they are.
+        device: of the vectors.
     """
 
     def __init__(
@@ -46,15 +46,15 @@ class RotaryTable:
 
 
 def halves_from_pairs(rows: torch.Tensor) -> torch.Tensor:
-    """Weights [..., dim, in_features] whose outputs are turned in neighbouring pairs, for the half-split layout.
+    """Reorders weights [..., dim, in_features] from interleaved pairs to the half-split layout.
 
-    Products of a query and a key that are both reordered are what they were.
+    Attention scores do not change if queries and keys are reordered alike.
     """
     return torch.cat((rows[..., 0::2, :], rows[..., 1::2, :]), dim=-2)
 
 
 def _scale(frequencies: torch.Tensor, theta: float, scaling: RopeScaling | None) -> torch.Tensor:
-    """Frequencies [dim / 2] in radians per token, stretched as the checkpoint asks."""
+    """Scaled frequencies [dim / 2] in radians per token."""
     if scaling is None:
         return frequencies
     if scaling.kind == "linear":
@@ -64,16 +64,16 @@ def _scale(frequencies: torch.Tensor, theta: float, scaling: RopeScaling | None)
 
 
 def _kept_llama3(frequencies: torch.Tensor, scaling: RopeScaling) -> torch.Tensor:
-    """Shares [dim / 2]: 1 for wavelengths below L/high, 0 above L/low, between them linear in L/wavelength."""
+    """Shares [dim / 2]: 1 for wavelengths below L/high, 0 above L/low, in between linear in L/wavelength."""
     wavelengths = 2 * math.pi / frequencies
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     return ((scaling.original_max_position_embeddings / wavelengths - low) / (high - low)).clamp(0.0, 1.0)
 
 
 def _kept_yarn(frequencies: torch.Tensor, theta: float, scaling: RopeScaling) -> torch.Tensor:
-    """Shares [dim / 2]: 1 for dimensions that turn more than beta_fast times in the trained length, 0 below beta_slow.
+    """Shares [dim / 2]: 1 for dimensions with more than beta_fast turns in the trained length, 0 below beta_slow.
 
-    Between them linear in the number of the dimension (arXiv 2309.00071, section 3.2, and its released code).
+    In between linear in the index of the dimension (arXiv 2309.00071, section 3.2, and its released code).
     """
     dim = 2 * len(frequencies)
 

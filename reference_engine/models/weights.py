@@ -1,4 +1,4 @@
-"""Takes a checkpoint's tensors to where, and in the form in which, a model computes with them."""
+"""Moves a checkpoint's tensors to the model's device and dtype, and shards them over ranks."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,26 +9,26 @@ from reference_engine.kernels.blocks import QuantisedTensor
 from reference_engine.kernels.cpu import best_kernels
 from reference_engine.kernels.quantised import has_kernel
 from reference_engine.loading.source import WeightSource
-from reference_engine.models.linear import Linear, Matrix, make_joined, make_linear
+from reference_engine.models.linear import Linear, Matrix, make_head, make_joined, make_linear
 from reference_engine.parallel.ranks import ALONE, Ranks, share, vocabulary_share
 
 
 class Weights:
-    """Tensors in the wanted dtype on the wanted device, and what multiplies by them.
+    """Provides tensors in the model's dtype on its device, and linear layers over them.
 
     Args:
         source: the weights under Hugging Face's names.
         dtype: of weights and activations.
-        device: where the model runs.
-        norm_offset: added to the weights of norms (Gemma stores them less 1).
-        ranks: who shares the model; only this one's part of what is cut is read.
-        quantization: whether matrices that are stored in blocks stay so, where one rank has all of them.
+        device: of the model.
+        norm_offset: added to the weights of norms (Gemma stores them minus 1).
+        ranks: this rank and its collectives; only this rank's shards are copied.
+        quantization: whether matrices stored in blocks stay quantised; only without tensor parallelism.
 
     Attributes:
-        kernels: the fastest small operations for such tensors.
+        kernels: the fastest small operations for device and dtype.
         ranks: as given.
-        plain_bytes: of what was given out in a dtype.
-        block_bytes: of what was given out in blocks.
+        plain_bytes: bytes of plain tensors provided so far.
+        block_bytes: bytes of quantised tensors provided so far.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class Weights:
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         """One tensor, in another dtype if one is named."""
-        return self._copy(self._source.get(name), dtype)
+        return self._copy(self._get(name, dtype), dtype)
 
     def matrix(self, name: str) -> Matrix:
-        """One matrix, in blocks where it is stored in them and may stay so."""
+        """One matrix; quantised if it is stored in blocks and may stay so."""
         kept = self._kept(name)
         return self.tensor(name) if kept is None else kept
 
@@ -69,54 +69,51 @@ class Weights:
         return self.tensor(f"{prefix}.weight", torch.float32).add_(self._norm_offset)
 
     def linear(self, prefix: str, parts: tuple[str, ...], *, has_bias: bool = False) -> Linear:
-        """Some matrices over the same input as one, their outputs side by side; whole on every rank."""
+        """Fuses matrices with the same input, outputs side by side; replicated on every rank."""
         return self._fused(prefix, parts, has_bias, lambda whole, _: whole)
 
     def columns(
         self, prefix: str, parts: tuple[str, ...], *, has_bias: bool = False, widths: Sequence[int] = ()
     ) -> Linear:
-        """The same, of each matrix only the outputs of this rank.
+        """Fuses matrices as `linear` does, with only this rank's outputs of each.
 
         Args:
             prefix: of the names.
-            parts: of the names, one for each matrix.
-            has_bias: whether each of them has one.
-            widths: how many outputs of each are a rank's, see `share`; () for equal parts.
+            parts: rest of the names, one per matrix.
+            has_bias: whether the matrices have biases.
+            widths: outputs per rank of each matrix, see `share`; () for equal shards.
         """
         return self._fused(
             prefix, parts, has_bias, lambda whole, i: share(whole, 0, self.ranks, widths[i] if widths else None)
         )
 
     def rows(self, prefix: str, part: str, *, has_bias: bool = False) -> Linear:
-        """A matrix over inputs of which each rank has a part: what the ranks get adds up to its outputs."""
+        """A matrix with only this rank's inputs: the sum over ranks is its output."""
         name, is_added_here = f"{prefix}{part}", has_bias and self.ranks.rank == 0
         kept = self._kept(f"{name}.weight")
-        weight = self._copy(share(self._source.get(f"{name}.weight"), 1, self.ranks)) if kept is None else kept
+        weight = self._copy(share(self._get(f"{name}.weight"), 1, self.ranks)) if kept is None else kept
         return make_linear(weight, self.tensor(f"{name}.bias") if is_added_here else None)
 
     def outputs(self, name: str) -> torch.Tensor:
         """This rank's equal part [out_features / ranks, in_features] of a matrix's outputs."""
-        return self._copy(share(self._source.get(name), 0, self.ranks))
+        return self._copy(share(self._get(name), 0, self.ranks))
 
     def head(self, embedding: Matrix | None) -> Linear:
-        """This rank's part of what gives logits: of the embedding, or of a matrix of its own for None.
-
-        Compiled ones give float32: near 20, bfloat16 has steps of 1/8, in which many tokens are equal.
-        """
+        """This rank's shard of the output matrix: of `embedding` if tied, else (None) of lm_head."""
         weight = embedding if embedding is not None else self._kept("lm_head.weight")
-        if weight is None:
-            weight = self._copy(vocabulary_share(self._source.get("lm_head.weight"), self.ranks))
-        elif isinstance(weight, torch.Tensor):
-            weight = vocabulary_share(weight, self.ranks)
-        return make_linear(weight, keeps_float32=True)
+        if isinstance(weight, QuantisedTensor):
+            return make_head(weight)
+        if weight is not None:
+            return make_head(vocabulary_share(weight, self.ranks))
+        return make_head(self._copy(vocabulary_share(self._get("lm_head.weight"), self.ranks)))
 
     def _fused(
         self, prefix: str, parts: tuple[str, ...], has_bias: bool, cut: Callable[[torch.Tensor, int], torch.Tensor]
     ) -> Linear:
-        """Matrices, of each what `cut` makes of it and its number, as one; what stays in blocks is never cut."""
+        """Fuses what `cut` returns for each matrix and its index; quantised matrices are never cut."""
 
         def fused(kind: str) -> torch.Tensor:
-            wholes = [self._source.get(f"{prefix}{part}.{kind}") for part in parts]
+            wholes = [self._get(f"{prefix}{part}.{kind}") for part in parts]
             tensors = [cut(whole, i).to(self.device).to(self.dtype) for i, whole in enumerate(wholes)]
             return self._counted(torch.cat(tensors))
 
@@ -127,7 +124,7 @@ class Weights:
         return make_joined([self.tensor(name) if one is None else one for name, one in kept.items()], bias)
 
     def _kept(self, name: str) -> QuantisedTensor | None:
-        """The blocks of a matrix, if it has any and may stay in them."""
+        """The matrix in blocks, if it is stored so and may stay so."""
         may_stay = self._quantization != "none" and self.ranks.size == 1
         stored = self._source.get_quantised(name) if may_stay else None
         if stored is None or (self._quantization == "auto" and not has_kernel(self.device, self.dtype)):
@@ -135,9 +132,12 @@ class Weights:
         self.block_bytes += stored.nbytes
         return stored.to(self.device, self.dtype)
 
+    def _get(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+        return self._source.get(name, dtype or self.dtype, self.device)
+
     def _copy(self, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        # A GPU converts what has arrived; in one call the processor would before it leaves. A view of the mapped file
-        # would keep the whole file mapped, and resident beside the packed weights.
+        # Two calls, so that the GPU converts after the transfer; in one call the CPU would convert before it. A copy,
+        # because a view would keep the whole file mapped, and resident beside the packed weights.
         return self._counted(tensor.to(self.device).to(dtype or self.dtype, copy=self.device.type == "cpu"))
 
     def _counted(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -1,1 +1,1 @@
-"""Tensor parallelism: several processes, each with a part of every layer and of the KV cache, compute one step."""
+"""Tensor parallelism: each process (rank) holds a shard of every layer and of the KV cache."""

@@ -1,4 +1,4 @@
-"""A step computed by several ranks, as if it were computed here."""
+"""An `Executor` over several ranks."""
 
 from collections.abc import Callable
 
@@ -12,15 +12,15 @@ from reference_engine.parallel.workers import Workers
 
 
 class TensorParallelExecutor:
-    """Has batches computed by this process, which is rank 0, and by others that it starts; an `Executor`.
+    """Executes batches on all ranks; this process is rank 0 and starts the others. An `Executor`.
 
     Args:
-        config: with nothing left to decide.
+        config: fully resolved.
         device: of rank 0.
-        build: makes rank 0's part.
+        build: builds rank 0's executor.
 
     Raises:
-        EngineUnavailableError: another rank could not be started; and what `build` raises.
+        EngineUnavailableError: another rank did not start. Errors of `build` propagate.
     """
 
     def __init__(self, config: EngineConfig, device: torch.device, build: Callable[[Group], LocalExecutor]) -> None:
@@ -37,13 +37,13 @@ class TensorParallelExecutor:
         self.storage = self._local.storage
         self._is_cuda = device.type == "cuda"
         if self._is_cuda:
-            self._workers.watch(self._group.abort)  # gloo notices itself that a rank is gone, a GPU waits for ever
+            self._workers.watch(self._group.abort)  # gloo detects a lost rank, NCCL waits for ever
 
     def execute(self, batch: Batch) -> torch.Tensor | None:
         """See `Executor.execute`.
 
         Raises:
-            EngineUnavailableError: a rank failed or is gone; every later call says so again.
+            EngineUnavailableError: a rank failed or exited; every later call raises it again.
         """
         if self._failure is not None:
             raise self._failure
@@ -56,7 +56,7 @@ class TensorParallelExecutor:
     def _meet(self, size: int, device: torch.device) -> Group:
         try:
             return connect(self._workers.folder, 0, size, device)
-        except RuntimeError as error:  # a rank that fails at once may be gone before all have met
+        except RuntimeError as error:  # a rank that fails at once may exit before all have connected
             raise self._workers.failure(error) from error
 
     def _execute(self, batch: Batch) -> torch.Tensor | None:
@@ -68,10 +68,10 @@ class TensorParallelExecutor:
         except RuntimeError as error:
             raise self._workers.failure(error) from error
         if self._is_cuda:
-            self._workers.check()  # an exchange that was aborted ends like any other, with anything in its place
+            self._workers.check()  # an aborted collective returns normally, with undefined contents
         return logits
 
     def close(self) -> None:
-        """Ends the other ranks."""
+        """Stops the other ranks."""
         self._workers.close()
         self._group.abort()

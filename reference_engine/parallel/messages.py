@@ -1,8 +1,8 @@
-"""What rank 0 writes to the pipes of the other ranks: one `Assignment`, then a `Batch` for each step.
+"""Messages from rank 0 to each other rank over a pipe: one `Assignment`, then a `Batch` per step.
 
-A pipe to each, and no collective: nothing is pickled, a message is one write where a broadcast of an object is two
-exchanges, it works beside NCCL, which copies GPU memory only, and the end of the pipe tells that rank 0 is gone. In the
-other direction come `READY`, twice, and perhaps at last a line that says why a rank gives up.
+Pipes instead of a broadcast: nothing is pickled, a message is one write (broadcasting an object takes two collectives),
+they work beside NCCL, which copies GPU memory only, and a closed pipe tells a rank that rank 0 has exited. A rank
+replies with `READY` twice, and with a line of text if it fails.
 """
 
 import array
@@ -14,18 +14,19 @@ import msgspec
 from reference_engine.attention.base import Span
 from reference_engine.engine.config import EngineConfig
 from reference_engine.engine.execution import Batch
+from reference_engine.errors import EngineBugError
 from reference_engine.kv_cache.block_copies import BlockCopies
 from reference_engine.kv_cache.block_table import block_list
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a process needs to become a rank.
+    """What a worker process needs to become a rank.
 
     Attributes:
-        config: with nothing left to decide.
-        rank: its number.
-        folder: where the ranks meet.
+        config: fully resolved.
+        rank: of the worker.
+        folder: for rendezvous.
     """
 
     config: EngineConfig
@@ -34,7 +35,7 @@ class Assignment:
 
 
 READY = b""
-"""A process has come as far as it can alone: to where the ranks meet, and then to the first step."""
+"""Sent by a worker once before it connects to the other ranks, and again before its first step."""
 
 
 class SentSpan(msgspec.Struct, array_like=True, gc=False):
@@ -49,7 +50,7 @@ class SentSpan(msgspec.Struct, array_like=True, gc=False):
 
 
 class SentBatch(msgspec.Struct, array_like=True):
-    """A `Batch`."""
+    """A `Batch` without `previous`, which is on a device: steps of several ranks do not overlap."""
 
     copies: BlockCopies
     spans: list[SentSpan]
@@ -65,7 +66,13 @@ _DECODER = msgspec.msgpack.Decoder(SentBatch)
 
 
 def encode_batch(batch: Batch) -> bytes:
-    """The message of a step."""
+    """The message of a step.
+
+    Raises:
+        EngineBugError: tokens of it are known to a device only.
+    """
+    if batch.previous is not None:
+        raise EngineBugError("a batch for other ranks has tokens that are not known on the host")
     spans = [SentSpan([_bytes(table) for table in span.tables], span.start, span.length) for span in batch.spans]
     return _ENCODER.encode(SentBatch(batch.copies, spans, batch.token_ids, batch.positions, batch.wanted_rows))
 

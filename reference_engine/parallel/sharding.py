@@ -1,4 +1,4 @@
-"""Which models can be cut into how many parts."""
+"""Checks whether a model can be split over ranks, and computes a rank's share."""
 
 import dataclasses
 
@@ -8,12 +8,12 @@ from reference_engine.models.experts import MoeConfig
 
 
 def config_of_rank(config: ModelConfig, size: int) -> ModelConfig:
-    """The same model with the attention heads that one of `size` ranks has, and so with its part of the KV cache.
+    """The config with the attention heads of one of `size` ranks, and so with its share of the KV cache.
 
-    Everything else stays the whole model's.
+    All other fields stay those of the whole model.
 
     Raises:
-        ConfigError: heads or feed-forward networks cannot be cut into so many parts.
+        ConfigError: `size` does not divide the heads or the feed-forward networks.
     """
     if size == 1:
         return config

@@ -1,6 +1,6 @@
-"""The process of a rank other than the first: `python -m reference_engine.parallel.worker FD`.
+"""The process of rank 1 and up: `python -m reference_engine.parallel.worker FD`.
 
-It takes commands from the pipe at that file descriptor and exits when the pipe closes, however rank 0 dies.
+It reads messages from the pipe with that file descriptor and exits when the pipe closes, also if rank 0 is killed.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from reference_engine.parallel.messages import READY, Assignment, decode_assignm
 
 
 def main(pipe: Connection) -> int:
-    """Obeys until the pipe ends; returns the exit status."""
+    """Executes batches until the pipe closes; returns the exit status."""
     try:
         pipe.send_bytes(READY)
         assignment = decode_assignment(pipe.recv_bytes())
@@ -35,7 +35,7 @@ def main(pipe: Connection) -> int:
                 executor.execute(decode_batch(pipe.recv_bytes()))
     except (EOFError, ConnectionError):
         return 0
-    except Exception as error:  # noqa: BLE001 (rank 0 tells the user, whatever it is)
+    except Exception as error:  # noqa: BLE001 (rank 0 reports any error to the user)
         with contextlib.suppress(OSError):
             pipe.send_bytes(f"{type(error).__name__}: {error}".encode())
         return 1
@@ -47,13 +47,13 @@ def _executor(assignment: Assignment) -> LocalExecutor:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     ranks = connect(Path(assignment.folder), assignment.rank, config.tensor_parallel_size, device)
-    return build_executor(config, open_checkpoint(Path(config.model)), ranks)
+    return build_executor(config, open_checkpoint(Path(config.model), config.load_format), ranks)
 
 
 def _end_with_pipe(descriptor: int, folder: str) -> None:
-    """Waits until rank 0 writes no more, which the kernel sees to if need be, and leaves at once.
+    """Exits the process at once when rank 0 closes its end of the pipe; the kernel closes it if rank 0 is killed.
 
-    The other thread may be in an exchange with ranks that are no more, and so may the GPU.
+    The main thread and the GPU may be blocked in a collective with ranks that have exited.
     """
     end = select.poll()
     end.register(descriptor, select.POLLRDHUP)
@@ -63,9 +63,9 @@ def _end_with_pipe(descriptor: int, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    # Rank 0 gets these too, and decides.
+    # Rank 0 receives these signals too, and decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     status = main(Connection(int(sys.argv[1])))
     sys.stderr.flush()
-    os._exit(status)  # without what torch.distributed does at the end: it would wait for ranks that have ended
+    os._exit(status)  # skips torch.distributed's clean-up, which waits for ranks that have exited

@@ -1,4 +1,4 @@
-"""The other ranks, seen from rank 0: started, told what to compute, watched, ended."""
+"""Starts, feeds, watches and stops the worker processes of the other ranks."""
 
 import contextlib
 import os
@@ -20,18 +20,18 @@ from reference_engine.errors import EngineUnavailableError
 from reference_engine.parallel.messages import READY, Assignment, encode_assignment, encode_batch
 
 _GRACE_S = 5.0
-"""Seconds that a process gets to end, or to be seen as ended."""
+"""Seconds to wait for a process to exit."""
 _PACKAGES = str(Path(__file__).parents[2])
 
 
 class Workers:
-    """The processes of ranks 1 and up. They end with this process, however it ends, with this object, or by `close`.
+    """The processes of ranks 1 and up; they end with this process, with this object, or on `close`.
 
     Args:
-        config: with nothing left to decide.
+        config: fully resolved.
 
     Attributes:
-        folder: where the ranks meet.
+        folder: for rendezvous.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -39,7 +39,7 @@ class Workers:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pipes: list[Connection] = []
         self._is_closing = threading.Event()
-        # Nothing that it is given may refer to `self`, which would then never be forgotten.
+        # An argument that refers to `self` would keep it alive for ever.
         self.close = weakref.finalize(self, _close, self._processes, self._pipes, self._is_closing, self.folder)
         for rank in range(1, config.tensor_parallel_size):
             ours, theirs = Pipe()
@@ -50,25 +50,25 @@ class Workers:
                 ours.send_bytes(encode_assignment(Assignment(config, rank, str(self.folder))))
 
     def await_ready(self) -> None:
-        """Waits until each has come as far as it can by itself.
+        """Waits until every worker has sent `READY`.
 
         Raises:
-            EngineUnavailableError: one gave up.
+            EngineUnavailableError: a worker failed.
         """
         for index, pipe in enumerate(self._pipes):
-            words = _read(pipe)
-            if words != READY:
-                raise _lost([self._described(index, words)])
+            message = _read(pipe)
+            if message != READY:
+                raise _lost([self._described(index, message)])
 
     def watch(self, then: Callable[[], None]) -> None:
-        """Calls something, from another thread, as soon as one of them is gone."""
+        """Calls `then` from another thread as soon as a worker exits."""
         threading.Thread(target=_watch, args=(self._pipes, self._is_closing, then), daemon=True).start()
 
     def send(self, batch: Batch) -> None:
-        """Tells all of them what is to be computed.
+        """Sends a batch to all workers.
 
         Raises:
-            EngineUnavailableError: one is gone.
+            EngineUnavailableError: a worker exited.
         """
         message = encode_batch(batch)
         try:
@@ -78,21 +78,21 @@ class Workers:
             raise self.failure(error) from error
 
     def check(self) -> None:
-        """Raises EngineUnavailableError where one is gone."""
+        """Raises EngineUnavailableError if a worker exited."""
         if wait(self._pipes, 0):
             raise self.failure(None)
 
     def failure(self, error: Exception | None) -> EngineUnavailableError:
-        """What to say when a step failed, perhaps because one of them is gone.
+        """The error to raise after a failed step; names the workers that exited.
 
         Args:
-            error: what rank 0 noticed.
+            error: of rank 0.
         """
         wait(self._pipes, _GRACE_S)
         gone = [self._described(index, _read(pipe)) for index, pipe in enumerate(self._pipes) if pipe.poll()]
         return _lost(gone or [f"rank 0 failed: {type(error).__name__}: {error}"])
 
-    def _described(self, index: int, words: bytes | None) -> str:
+    def _described(self, index: int, message: bytes | None) -> str:
         process = self._processes[index]
         try:
             status = process.wait(_GRACE_S)
@@ -100,7 +100,7 @@ class Workers:
             how = "gave up"
         else:
             how = f"ended with signal {-status}" if status < 0 else f"ended with status {status}"
-        reason = f": {words.decode(errors='replace')}" if words else ""
+        reason = f": {message.decode(errors='replace')}" if message else ""
         return f"rank {index + 1} (pid {process.pid}) {how}{reason}"
 
 
@@ -110,13 +110,13 @@ def _start(descriptor: int) -> "subprocess.Popen[bytes]":
         [sys.executable, "-m", "reference_engine.parallel.worker", str(descriptor)],
         pass_fds=[descriptor],
         stdin=subprocess.DEVNULL,
-        stdout=2,  # what a library prints there must not come between this process's lines
+        stdout=2,  # keeps what libraries print out of this process's stdout
         env=os.environ | {"PYTHONPATH": paths},
     )
 
 
 def _read(pipe: Connection) -> bytes | None:
-    """What a rank says, waiting for it; None where it is gone."""
+    """Waits for a worker's message; None if it exited."""
     try:
         return pipe.recv_bytes()
     except (EOFError, OSError):
@@ -124,7 +124,7 @@ def _read(pipe: Connection) -> bytes | None:
 
 
 def _lost(what: list[str]) -> EngineUnavailableError:
-    return EngineUnavailableError(f"tensor parallelism broke off: {'; '.join(what)}; start the engine again")
+    return EngineUnavailableError(f"tensor parallelism failed: {'; '.join(what)}; start the engine again")
 
 
 def _watch(pipes: list[Connection], is_closing: threading.Event, then: Callable[[], None]) -> None:
@@ -137,13 +137,13 @@ def _close(
     processes: "list[subprocess.Popen[bytes]]", pipes: list[Connection], is_closing: threading.Event, folder: Path
 ) -> None:
     is_closing.set()
-    for pipe in pipes:  # only this direction: a reader may be waiting on the other
+    for pipe in pipes:  # only this direction: another thread may be reading
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(pipe.fileno())) as end:
             end.shutdown(socket.SHUT_WR)
     for process in processes:
         try:
             process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:  # it is still starting, or stopped
+        except subprocess.TimeoutExpired:  # it is still starting, or suspended
             process.kill()
             process.wait()
     for pipe in pipes:

@@ -32,9 +32,13 @@ def all_plain(requests: Sequence[Request]) -> bool:
     return all(request.sampling.is_plain for request in requests)
 
 
-def most_likely(logits: torch.Tensor) -> list[SampledToken]:
-    """What `Sampler.sample` gives where `all_plain` is true: the largest of each row, the first of equals."""
-    return list(map(SampledToken, _argmax(logits)))
+def argmax(scores: torch.Tensor) -> torch.Tensor:
+    """The tokens that `Sampler.sample` gives where `all_plain` is true: int64 [num_rows], on the device of the scores.
+
+    Args:
+        scores: [num_rows, vocab_size]; of equal ones the first counts.
+    """
+    return best_kernels(scores.device, scores.dtype).argmax(scores)
 
 
 class Sampler:
@@ -78,7 +82,7 @@ class Sampler:
             One token per row, with its log-probability and with candidates where the request asked for them.
         """
         if all_plain(requests):
-            return most_likely(logits)
+            return list(map(SampledToken, argmax(logits).tolist()))
         scores = logits.float().contiguous()
         reporting = [row for row, request in enumerate(requests) if request.sampling.logprobs is not None]
         unchanged = scores[reporting] if reporting else None
@@ -120,14 +124,10 @@ def _best_tokens(
     return dict(zip(rows, best, strict=True))
 
 
-def _argmax(scores: torch.Tensor) -> list[int]:
-    return best_kernels(scores.device, scores.dtype).argmax(scores)
-
-
 def _choose(scores: torch.Tensor, requests: Sequence[Request]) -> list[int]:
     """Token ids, from scores that nothing changes any more."""
     drawn = [row for row, request in enumerate(requests) if not request.sampling.is_greedy]
-    tokens = _argmax(scores) if len(drawn) < len(requests) else [0] * len(requests)
+    tokens = argmax(scores).tolist() if len(drawn) < len(requests) else [0] * len(requests)
     if not drawn:
         return tokens
     numbers = uniforms([requests[row].sampling.seed for row in drawn], [requests[row].num_output for row in drawn])

@@ -25,32 +25,39 @@ from reference_engine.scheduling.step import Chunk, Step
 _START = operator.attrgetter("start")
 
 
-def next_step(queues: Queues, cache: KvCache, rules: Rules) -> Step:
-    """What to do next.
+def may_admit(queues: Queues, rules: Rules) -> bool:
+    """Whether the next step could admit a request: the first that waits has a seat, or others give way to it."""
+    first = next((request for request in queues.waiting if request.request_id not in queues.paused), None)
+    if first is None:
+        return False
+    seats = rules.max_num_seqs - sum([request.width for request in queues.running])
+    return seats >= first.width or any(running.priority > first.priority for running in queues.running)
+
+
+def plain_decodes(queues: Queues, cache: KvCache, rules: Rules) -> Step | None:
+    """The result of `draft_step` at a fraction of its cost, for most steps: all requests decode and have room.
 
     Args:
-        queues: the requests; not changed.
+        queues: the requests; `may_admit` says of them that none is admitted. Not changed.
         cache: not changed.
         rules: the settings.
-    """
-    decodes = None if queues.waiting else plain_decodes(queues.running, cache, rules)
-    return draft_step(queues, cache, rules) if decodes is None else decodes
-
-
-def plain_decodes(running: Sequence[Request], cache: KvCache, rules: Rules) -> Step | None:
-    """The result of `draft_step` at a fraction of its cost, for most steps: all requests decode and have room.
 
     Returns:
         None where there is more to decide.
     """
+    running = queues.running
     if len(running) > rules.max_num_batched_tokens:
         return None
     chunks: list[Chunk] = []
     growing = 0
     for request in running:
-        start = request.num_computed
-        if len(request.token_ids) != start + 1 or start < request.prompt_len:  # `is_decoding` and, below, `has_room`
-            return None  # without calls: between two runs of the model, code that is new to the caches is what costs
+        start, pending = request.num_computed, request.num_pending
+        if pending and request.is_exhausted:
+            continue
+        # `is_decoding` and, below, `has_room` without calls: between two runs of the model, code that is new to the
+        # caches is what costs.
+        if len(request.token_ids) + pending != start + 1 or start < request.prompt_len or request.draft_token_ids:
+            return None
         blocks = cache.blocks_of(request)
         is_growing = start >= blocks.room
         growing += is_growing
@@ -62,7 +69,13 @@ def plain_decodes(running: Sequence[Request], cache: KvCache, rules: Rules) -> S
 
 
 def draft_step(queues: Queues, cache: KvCache, rules: Rules) -> Step:
-    """The step in the general case; arguments as of `next_step`."""
+    """The step in the general case.
+
+    Args:
+        queues: the requests; not changed.
+        cache: not changed.
+        rules: the settings.
+    """
     return Draft(queues, cache, rules).plan()
 
 
@@ -112,8 +125,10 @@ class Draft:
 
     def schedule_running(self, request: Request) -> None:
         """Plans a running request's next chunk; may preempt others, or the request itself."""
-        length = self.chunk_length(request, request.num_computed)
+        length = 0 if request.is_exhausted else self.chunk_length(request, request.num_computed)
         if not length:
+            return
+        if request.draft_token_ids and request.is_decoding and self._plan_drafts(request):
             return
         end = request.num_computed + length
         need = self._cache.need(request, end)
@@ -149,6 +164,18 @@ class Draft:
             return length if is_first and self._budget > 0 else 0
         return min(length, self._budget)
 
+    def _plan_drafts(self, request: Request) -> bool:
+        """Plans the verification of a request's drafts; False where there is no room for any."""
+        start = request.num_computed
+        # A draft that is accepted brings one more token with it.
+        left = request.prompt_len + request.sampling.max_tokens - request.num_tokens - 1
+        drafts = tuple(request.draft_token_ids[: max(0, min(self._budget - 1, left))])
+        need = self._cache.need(request, start + 1 + len(drafts))
+        if not drafts or not self._fits(need):
+            return False
+        self._plan(request, start, 1 + len(drafts), need, drafts=drafts)
+        return True
+
     def _make_room(self, request: Request, hit: Hit | None, need: Blocks) -> bool:
         """Frees blocks and seats for an admission, by preempting requests of a lower priority if needed."""
         rank_of = self._queues.rank_of
@@ -181,12 +208,21 @@ class Draft:
     def _fits(self, need: Blocks) -> bool:
         return not any(map(int.__gt__, need, self._free))
 
-    def _plan(self, request: Request, start: int, length: int, need: Blocks, *, takes_blocks: bool = True) -> None:
+    def _plan(
+        self,
+        request: Request,
+        start: int,
+        length: int,
+        need: Blocks,
+        *,
+        takes_blocks: bool = True,
+        drafts: tuple[int, ...] = (),
+    ) -> None:
         self._free = [have - taken for have, taken in zip(self._free, need, strict=True)]
         self._taken[request.request_id] = need
-        is_sampled = start + length == request.num_tokens
+        is_sampled = start + length >= request.num_tokens
         tables = self._cache.blocks_of(request).blocks
-        self._chunks[request.request_id] = Chunk(request, tables, start, length, is_sampled, takes_blocks)
+        self._chunks[request.request_id] = Chunk(request, tables, start, length, is_sampled, takes_blocks, drafts)
         self._budget -= length
 
     def _would_free(self, victim: Request, projection: FreeBlockProjection) -> Blocks:

@@ -10,10 +10,10 @@ from reference_engine.engine.request import Request
 from reference_engine.errors import EngineBugError
 from reference_engine.kv_cache.block_copies import BlockCopies
 from reference_engine.kv_cache.cache import Hit, KvCache
-from reference_engine.scheduling.planner import next_step
+from reference_engine.scheduling.planner import draft_step, may_admit, plain_decodes
 from reference_engine.scheduling.queues import Queues, Rank
 from reference_engine.scheduling.rules import PreemptionName, Rules
-from reference_engine.scheduling.step import Step
+from reference_engine.scheduling.step import Chunk, Step
 
 
 class Scheduler:
@@ -108,7 +108,7 @@ class Scheduler:
 
     def has(self, request: Request) -> bool:
         """Whether a request is in one of the queues."""
-        return request.request_id in self._requests
+        return self._requests.get(request.request_id) is request
 
     def fork(self, parent: Request, child: Request) -> None:
         """Adds a request that continues from what another has computed, and shares its blocks.
@@ -139,8 +139,6 @@ class Scheduler:
             EngineBugError: requests wait that can never be admitted.
         """
         self._num_steps += 1
-        if self._queues.waiting:
-            self._cache_blocks()
         step = self._plan()
         copies = BlockCopies()
         for request, how in step.preempted:
@@ -156,15 +154,35 @@ class Scheduler:
                 self.cache.make_writable(chunk.request, end, copies)
             # Counted as computed before it is, as in vLLM: after the model, all of this is far from the processor.
             chunk.request.num_computed = end
+            chunk.request.draft_token_ids = ()
         if self._queues.waiting and not self._queues.running and not step.preempted:
             raise EngineBugError(f"request {self._queues.waiting[0].request_id} can never be admitted")
         return step, copies
 
     def _plan(self) -> Step:
-        return next_step(self._queues, self.cache, self._rules)
+        if not may_admit(self._queues, self._rules):
+            decodes = plain_decodes(self._queues, self.cache, self._rules)
+            if decodes is not None:
+                return decodes
+        if self._queues.waiting:
+            self._cache_blocks()
+        return draft_step(self._queues, self.cache, self._rules)
 
-    def complete(self) -> None:
-        """Releases blocks that have left a window in the step that was computed."""
+    def settle(self, chunk: Chunk, num_rejected: int) -> None:
+        """What a chunk has computed is certain now.
+
+        Args:
+            chunk: collected; its request has not ended.
+            num_rejected: drafts, the last of the chunk, that were wrong.
+        """
+        request = chunk.request
+        if chunk.end > request.num_computed:
+            return  # it was preempted meanwhile
+        request.num_computed -= num_rejected
+        request.num_settled = chunk.end - num_rejected
+
+    def release_unseen(self) -> None:
+        """Releases the blocks that settled steps have moved out of a window."""
         if self.cache.has_windows:
             for request in self._queues.running:
                 self.cache.free_out_of_window(request)

@@ -19,6 +19,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
         length: at least 1.
         is_sampled: whether it reaches the end of what is known, so that its last row gives the next token.
         takes_blocks: whether there must be blocks first for it; else their place is there.
+        drafts: its last tokens where they are guesses, which the step verifies.
     """
 
     request: Request
@@ -27,6 +28,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     length: int
     is_sampled: bool
     takes_blocks: bool = True
+    drafts: tuple[int, ...] = ()
 
     @property
     def end(self) -> int:

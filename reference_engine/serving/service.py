@@ -73,7 +73,7 @@ class Service:
             EngineUnavailableError: an engine ended before it was ready.
         """
         self._engines = EngineClient(self.metrics.observe)
-        tokenizer = _read_tokenizer(Path(self.config.model))
+        tokenizer = _read_tokenizer(self.config)
         try:
             facts = await self._engines.start(self.config, self._start_core)
         except BaseException:
@@ -81,7 +81,8 @@ class Service:
             raise
         self._serving = Serving(facts, *await tokenizer, self._engines)
         self.config = facts.config
-        self.metrics.set_config(facts.config)
+        replicas = self._engines.replicas
+        self.metrics.set_num_blocks(sum(replica.facts.result().config.num_blocks or 0 for replica in replicas))
         _log.info("ready: %s", facts)
 
     async def drain(self) -> None:
@@ -127,7 +128,7 @@ class Service:
         return self._random.getrandbits(62)
 
 
-def _read_tokenizer(path: Path) -> "asyncio.Future[tuple[Tokenizer, Grammars]]":
+def _read_tokenizer(config: EngineConfig) -> "asyncio.Future[tuple[Tokenizer, Grammars]]":
     """The tokenizer and grammars over it, with their vocabulary, which would hold the event loop up later.
 
     On a daemon thread, not the loop's executor: a server that is told to stop must not wait for it.
@@ -146,7 +147,7 @@ def _read_tokenizer(path: Path) -> "asyncio.Future[tuple[Tokenizer, Grammars]]":
     def read() -> None:
         loaded, failure = None, None
         try:
-            tokenizer = open_tokenizer(path)
+            tokenizer = open_tokenizer(Path(config.model), config.load_format)
             eos = tokenizer.eos_token_id
             grammars = Grammars(tokenizer, eos_token_ids=() if eos is None else (eos,))
             grammars.build_vocabulary()

@@ -1,7 +1,7 @@
-"""Turns a GGUF file into a Hugging Face checkpoint directory that Transformers, vLLM and this engine read offline.
+"""Converts a GGUF file to a Hugging Face checkpoint directory for Transformers, vLLM and this engine.
 
-The directory appears whole or not at all: it is written beside its final place and renamed. Accepted cost: twice
-the size on disk for a moment when an older directory of ours is replaced.
+The directory appears whole or not at all: it is written next to its destination and renamed. Replacing an older
+directory therefore needs twice the disk space for a moment.
 """
 
 import json
@@ -29,12 +29,12 @@ def convert_gguf(source: Path, target: Path, *, dtype: str, progress: Callable[[
 
     Args:
         source: a .gguf file of a llama model.
-        target: the directory to make; an existing one is replaced only if it is empty or a checkpoint.
+        target: directory to create; an existing one is replaced only if it is empty or a checkpoint.
         dtype: one of DTYPES.
         progress: called with one line of text at each stage.
 
     Raises:
-        CheckpointError: the source cannot be read, or the target holds something else.
+        CheckpointError: the source cannot be read, or the target is neither empty nor a checkpoint.
     """
     check_model_path(source)
     _check_target(target)
@@ -57,7 +57,7 @@ def _check_target(target: Path) -> None:
     if target.exists() and not target.is_dir():
         raise CheckpointError(f"{target} is a file; give a directory to write the checkpoint to")
     if target.is_dir() and any(target.iterdir()) and not (target / "config.json").exists():
-        raise CheckpointError(f"{target} holds files that are no checkpoint; give a new or empty directory")
+        raise CheckpointError(f"{target} is neither empty nor a checkpoint; give a new or empty directory")
 
 
 def _write_weights(file: GgufFile, directory: Path, dtype: str, progress: Callable[[str], None]) -> None:
@@ -95,9 +95,9 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def _replace(scratch: Path, target: Path) -> None:
-    """A full directory cannot be renamed over: an old checkpoint steps aside and goes when the new one is in."""
+    """Moves an old checkpoint aside first: a directory with files cannot be replaced by renaming."""
     for file in scratch.iterdir():
-        file.chmod(0o644)  # safetensors writes for the owner only
+        file.chmod(0o644)  # safetensors creates files that only the owner can read
         with file.open("rb") as handle:
             os.fsync(handle.fileno())
     if not target.exists():

@@ -1,15 +1,15 @@
-"""Teacher-forced evaluation: how likely a model finds texts and answers that are given, one pass over each.
+"""Teacher-forced evaluation: the likelihood that a model gives to texts and to answers, in one pass over each.
 
-At every position the model sees the given tokens before it, so one difference does not make all that follow differ. A
-text is computed in steps, and what a step sees of earlier ones comes out of the KV cache.
+The model sees the given tokens before each position, so one difference does not cause later ones. A text is computed in
+steps, which read earlier tokens from the KV cache.
 
-Scores compare an engine's answers with this model. A position agrees where no other token was likelier. The end of a
-sequence is left out of that choice unless the answer took it: engines that force a length either forbid it or go on
-behind it.
+Scores compare an engine's answers with this model. A position matches if no other token is likelier. End-of-sequence
+tokens are excluded from that comparison unless the answer has one there: engines that force a length either forbid
+them or continue after them.
 
-Perplexity, exp of the mean of -ln p(token | the tokens before it), shows what rounding or dropping keys and values
-costs. Its steps are small, so that a token finds nearly all of its past as a request's later steps would: rounded, out
-of the window, dropped.
+Perplexity, exp of the mean of -ln p(token | earlier tokens), measures the cost of rounding or dropping keys and values.
+Its steps are small, so that a token sees nearly all of its past as later steps of a request would: rounded, dropped, or
+out of the window.
 """
 
 import dataclasses
@@ -39,17 +39,16 @@ from reference_engine.models.registry import build_model
 from reference_engine.tools.text_cache import TextCache
 
 NEAR_TIE_NATS = 0.2
-"""A disagreement below this regret may be rounding: bf16 keeps eight bits, so the last rounding alone copies the
-difference of two logits of 20 by up to 0.12, and the layers before it add theirs."""
+"""A mismatch below this regret may be rounding: bf16 has eight significant bits, so rounding two logits of 20 alone
+changes their difference by up to 0.12, and the layers before add more."""
 STEP_TOKENS = 32
-"""Tokens in one step of a perplexity: few against any window or budget, yet enough to share the reading of the model's
-weights."""
+"""Tokens per step of a perplexity: few compared with any window or budget, enough to amortise reading the weights."""
 _BLOCK_SIZE = 16  # tokens, of scores
 _SCORE_STEP_TOKENS = 512  # bounds the logits, [512, vocab_size], whatever the answer's length
 
 
 class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One answer as an engine gave it; `logprobs` are the engine's own, one for each output token."""
+    """An engine's answer; `logprobs` are the engine's, one per output token."""
 
     id: str
     prompt_ids: list[int]
@@ -58,7 +57,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A position at which another token was likelier: `expected` instead of `token`, by `regret` nats."""
+    """A mismatch: the model gives `expected` a log-probability `regret` nats above that of `token`."""
 
     position: int
     token: int
@@ -67,22 +66,22 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Score(msgspec.Struct, frozen=True):
-    """How one answer compares. Log-probabilities are natural, regrets are in nats.
+    """Comparison of one answer with the model. Log-probabilities are natural, regrets in nats.
 
     Attributes:
         id: of the sample.
-        error: why it was not scored; everything else is then empty.
+        error: why it was not scored; the other fields are then empty.
         tokens: positions compared.
-        agreement: share of them at which the answer took the likeliest token.
-        first_divergence: index of the first at which it did not, None where it always did.
-        matched_prefix: tokens before that.
-        mean_regret: mean over all positions of how much likelier the likeliest token was.
-        max_regret: the largest.
-        near_ties: disagreements with a regret below `NEAR_TIE_NATS`.
-        first: the difference at `first_divergence`.
-        worst: the one of the largest regret.
-        mean_abs_logprob_diff: between the engine's log-probabilities and ours; None where it gave none.
-        max_abs_logprob_diff: the largest.
+        agreement: fraction of positions at which the answer has the likeliest token.
+        first_divergence: index of the first mismatch; None without one.
+        matched_prefix: tokens before it.
+        mean_regret: mean over all positions; 0 for a match.
+        max_regret: maximum over all positions.
+        near_ties: mismatches with a regret below `NEAR_TIE_NATS`.
+        first: the mismatch at `first_divergence`.
+        worst: the mismatch with the largest regret.
+        mean_abs_logprob_diff: between the engine's log-probabilities and the model's; None if the engine gave none.
+        max_abs_logprob_diff: maximum over all positions.
     """
 
     id: str
@@ -101,7 +100,7 @@ class Score(msgspec.Struct, frozen=True):
 
 
 class _Position(msgspec.Struct, frozen=True):
-    """One position of an answer: `expected` is the likeliest token, and `regret` is 0 where the answer took it."""
+    """One position of an answer: `expected` is the likeliest token; `regret` is 0 if the answer has it."""
 
     expected: int
     regret: float
@@ -118,7 +117,7 @@ class Scorer:
 
     Raises:
         CheckpointError: weights are missing or damaged.
-        ConfigError: there is no such device here.
+        ConfigError: this machine has no such device.
     """
 
     def __init__(self, checkpoint: Checkpoint, dtype: str, device: str = "auto") -> None:
@@ -136,10 +135,10 @@ class Scorer:
         )
 
     def score(self, sample: Sample) -> Score:
-        """Compare one answer.
+        """Score one answer.
 
         Raises:
-            RequestError: it is empty, too long for the model, or has tokens that the model does not know.
+            RequestError: it is empty, too long for the model, or has tokens outside the vocabulary.
         """
         self._check(sample)
         positions = list(self._positions(sample))
@@ -150,7 +149,7 @@ class Scorer:
     def _check(self, sample: Sample) -> None:
         length, limit = len(sample.prompt_ids) + len(sample.output_ids), self._config.max_length
         if not sample.prompt_ids or not sample.output_ids:
-            raise RequestError("prompt_ids and output_ids must each hold a token")
+            raise RequestError("prompt_ids and output_ids must each have at least one token")
         if length > limit:
             raise RequestError(f"prompt and output are {length} tokens, the model was made for {limit}")
         if sample.logprobs is not None and len(sample.logprobs) != len(sample.output_ids):
@@ -161,7 +160,7 @@ class Scorer:
 
     @torch.inference_mode()
     def _positions(self, sample: Sample) -> Iterator[_Position]:
-        """Every position of the answer, in order."""
+        """The positions of the answer, in order."""
         tokens = self._tensor([*sample.prompt_ids, *sample.output_ids])
         num_blocks = [-(-(len(tokens) - 1) // _BLOCK_SIZE)] * len(self._layout.groups)
         storage = allocate_storage(
@@ -173,7 +172,7 @@ class Scorer:
             yield from self._compared(logits.float(), tokens[start + 1 : start + 1 + len(logits)])
 
     def _compared(self, logits: torch.Tensor, taken: torch.Tensor) -> list[_Position]:
-        """Logits [rows, vocab_size] against the tokens [rows] that the answer took."""
+        """Compare logits [rows, vocab_size] with the answer's tokens [rows]."""
         logits = logits.log_softmax(dim=-1)
         logprobs = logits.gather(1, taken[:, None])[:, 0]
         anything, _ = logits.max(dim=-1)
@@ -216,20 +215,20 @@ def _summed_up(sample: Sample, positions: list[_Position]) -> Score:
 
 
 def score_lines(lines: Iterable[bytes], model: Path, dtype: str, device: str) -> Iterator[bytes]:
-    """A line of JSON for each line of JSON: :class:`Score` for :class:`Sample`.
+    """Score JSON lines: a `Score` for each `Sample`.
 
-    An answer that cannot be scored gets a line with its ``error``; the others are scored.
+    A sample that cannot be scored gets a line with its `error`.
 
     Raises:
-        CheckpointError, ConfigError: the model or the device is at fault.
-        RequestError: a line is no sample.
+        CheckpointError, ConfigError: see `Scorer`.
+        RequestError: a line is not a sample.
     """
     scorer = Scorer(open_checkpoint(model), dtype, device)
     for number, line in enumerate(lines, start=1):
         try:
             sample = msgspec.json.decode(line, type=Sample)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise RequestError(f"line {number} is no sample: {error}") from error
+            raise RequestError(f"line {number} is not a sample: {error}") from error
         try:
             score = scorer.score(sample)
         except RequestError as error:
@@ -239,15 +238,15 @@ def score_lines(lines: Iterable[bytes], model: Path, dtype: str, device: str) ->
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Perplexity:
-    """What came out.
+    """Perplexity of a text, and the KV cache it took.
 
     Attributes:
-        perplexity: of the text.
-        nats_per_token: its logarithm.
-        tokens: that were predicted; the first one of each piece is not.
-        kv_bytes_per_token: what a token that is kept takes in all layers, scales and the like among it.
-        kv_peak_bytes: of the blocks that the longest piece held at the same time.
-        census: what a budget left of the first piece; None without one.
+        perplexity: exp of `nats_per_token`.
+        nats_per_token: mean of -ln p.
+        tokens: tokens predicted: all but the first of each piece.
+        kv_bytes_per_token: cache bytes per token in all layers, scales included.
+        kv_peak_bytes: maximum bytes of blocks in use at a time.
+        census: tokens kept of the first piece under a budget; None without a budget.
     """
 
     perplexity: float
@@ -259,15 +258,16 @@ class Perplexity:
 
 
 class PerplexityMeter:
-    """One model with one cache setting.
+    """Measures perplexity of one model with one cache setting.
 
     Args:
-        config: model and cache settings; what is about serving is not used. Longer texts than `max_model_len` are cut
-            into pieces of that many tokens, which do not see each other.
-        step_tokens: computed at once.
+        config: model and cache settings; settings of serving are ignored. Texts longer than `max_model_len` are split
+            into independent pieces of that length.
+        step_tokens: tokens per step.
 
     Raises:
-        CheckpointError, ConfigError: the model or the settings are at fault.
+        CheckpointError: weights are missing or damaged.
+        ConfigError: the settings are invalid, or the cache is too small.
     """
 
     def __init__(self, config: EngineConfig, step_tokens: int = STEP_TOKENS) -> None:
@@ -285,7 +285,7 @@ class PerplexityMeter:
         self.config = resolve_config(alone, checkpoint.config)
         self.tokenizer = checkpoint.tokenizer
         self._demand = demand_of(self.config, checkpoint.config)
-        self._num_blocks = self.config.num_blocks or 0
+        self._num_blocks = self.config.num_blocks or self._demand.useful  # open on a GPU
         if self._num_blocks < self._demand.useful:
             raise ConfigError(
                 f"{self._num_blocks} KV blocks are too few for {self._demand.max_model_len} tokens at once; "
@@ -305,10 +305,10 @@ class PerplexityMeter:
         )
 
     def measure(self, token_ids: Sequence[int]) -> Perplexity:
-        """Predicts every token of a text but the first.
+        """Measure a text.
 
         Raises:
-            RequestError: there is nothing to predict, or the model does not know a token.
+            RequestError: it has fewer than two tokens, or one outside the vocabulary.
         """
         foreign = [token for token in token_ids if not 0 <= token < self._vocab_size]
         if foreign:
@@ -331,13 +331,13 @@ class PerplexityMeter:
 
     @torch.inference_mode()
     def _measure_piece(self, token_ids: Sequence[int]) -> tuple[float, int, Census | None]:
-        """Nats of all its tokens but the first, bytes of the blocks in use at most, and what a budget left."""
+        """Sum of nats over all tokens but the first, peak bytes of blocks in use, and the census."""
         config, demand = self.config, self._demand
         attention = attention_of(config, storage_of(config, demand, self._num_blocks, self._device))
         cache = TextCache(attention, demand.layout, demand.sizes(self._num_blocks), config.block_size)
         tokens = torch.tensor(token_ids, device=self._device)
         nats, peak = 0.0, 0
-        for start, logits in cache.logits(self._model, tokens[:-1], config.max_num_batched_tokens):
+        for start, logits in cache.logits(self._model, tokens[:-1], demand.max_num_batched_tokens):
             peak = max(peak, sum(a * b for a, b in zip(cache.used_tokens, demand.token_bytes, strict=True)))
             successors = tokens[start + 1 : start + 1 + len(logits)]
             nats += float(cross_entropy(logits.float(), successors, reduction="sum"))
@@ -347,14 +347,14 @@ class PerplexityMeter:
 
 
 def measure_file(path: Path, config: EngineConfig, step_tokens: int) -> Perplexity:
-    """Of a text file in UTF-8.
+    """Measure a text file in UTF-8.
 
     Raises:
-        CheckpointError, ConfigError, RequestError: the model, the settings or the text are at fault.
+        CheckpointError, ConfigError, RequestError: see `PerplexityMeter`; or the file cannot be read.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"{path} is no text that can be read: {error}") from error
+        raise RequestError(f"{path} cannot be read as UTF-8 text: {error}") from error
     meter = PerplexityMeter(config, step_tokens)
     return meter.measure(meter.tokenizer.encode(text))

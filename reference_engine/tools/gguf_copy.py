@@ -1,8 +1,8 @@
-"""Writes a GGUF file again with every tensor in one plain type, so that llama.cpp serves what a checkpoint holds.
+"""Copies a GGUF file with every tensor in one plain type, so that llama.cpp serves the weights of a checkpoint.
 
-Everything else stays: metadata, tokenizer, names, and llama.cpp's order of rows. Tensors of one dimension (norms and
-biases) are rounded to the same type and then stored as float32, which is the only type that llama.cpp takes there; so
-the values are, bit for bit, those of `convert_gguf` with the same `dtype`.
+Metadata, tokenizer, names and llama.cpp's order of rows stay the same. Tensors of one dimension (norms and biases) are
+rounded to the same type and stored as float32, the only type that llama.cpp accepts for them; so the values are
+bit-identical to those of `convert_gguf` with the same `dtype`.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ _TYPES = {
 _MATRIX = 2
 _FILE_TYPE = "general.file_type"
 _MADE_BY_THE_WRITER = ("general.architecture", "general.quantization_version")
-"""The first is written by itself; the second is of quantised files only."""
+"""The writer adds the first; the second applies to quantised files only."""
 
 
 def copy_gguf(source: Path, target: Path, *, dtype: str, progress: Callable[[str], None]) -> None:
@@ -36,7 +36,7 @@ def copy_gguf(source: Path, target: Path, *, dtype: str, progress: Callable[[str
 
     Args:
         source: a .gguf file of any architecture.
-        target: the file to make; one that is there is replaced.
+        target: file to write; an existing one is replaced.
         dtype: ``bfloat16``, ``float16`` or ``float32``.
         progress: called with one line of text at each stage.
 
@@ -81,7 +81,7 @@ def _add_metadata(reader: gguf.GGUFReader, writer: gguf.GGUFWriter, file_type: i
             continue
         value: Any = int(file_type) if name == _FILE_TYPE else field.contents()
         if field.types[0] is gguf.GGUFValueType.ARRAY and not value:
-            continue  # the writer refuses arrays without an element, and they say nothing
+            continue  # the writer rejects empty arrays
         writer.add_key_value(name, value, field.types[0], field.types[-1] if len(field.types) > 1 else None)
     if _FILE_TYPE not in reader.fields:
         writer.add_file_type(file_type)
@@ -97,6 +97,6 @@ def _add_tensor(values: torch.Tensor, name: str, writer: gguf.GGUFWriter, dtype:
 
 
 def _plain(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    """As numpy, which has no bfloat16: its bits stand in 16-bit integers."""
+    """As numpy; bfloat16, which numpy lacks, as 16-bit integers with the same bits."""
     bits = tensor.view(torch.int16) if tensor.dtype is torch.bfloat16 else tensor
     return bits.contiguous().numpy()

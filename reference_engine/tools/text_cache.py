@@ -1,4 +1,4 @@
-"""Teacher forcing: a model reads a given text in steps, over a KV cache of its own."""
+"""A KV cache for one text, for teacher forcing in steps."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,9 +15,9 @@ class TextCache:
     """The KV cache of one text.
 
     Args:
-        attention: over a storage of its own.
-        layout: of the storage.
-        num_blocks: of each group of layers.
+        attention: over a storage that nothing else uses.
+        layout: of that storage.
+        num_blocks: blocks per group of layers.
         block_size: tokens per block.
     """
 
@@ -30,27 +30,27 @@ class TextCache:
 
     @property
     def block_tables(self) -> list[Sequence[int]]:
-        """One for each group of layers."""
+        """One block table per group of layers."""
         return [table.blocks for table in self._tables]
 
     @property
     def used_tokens(self) -> list[int]:
-        """Places for tokens in the blocks of each group that are in use."""
+        """Capacity in tokens of the blocks in use, per group."""
         return [pool.num_used * pool.block_size for pool in self._pools]
 
     def logits(
         self, model: Model, tokens: torch.Tensor, step_tokens: int, first: int = 0
     ) -> Iterator[tuple[int, torch.Tensor]]:
-        """What the model expects after each token.
+        """Compute logits for the successor of each token.
 
         Args:
-            model: that the attention is for.
+            model: matching the attention.
             tokens: int64 [length], on the model's device.
-            step_tokens: computed at once.
-            first: the first token whose successor is wanted.
+            step_tokens: tokens per step.
+            first: index of the first token to yield logits for.
 
         Yields:
-            For each step with such tokens, the index of its first one, and logits [rows, vocab_size].
+            For each step with such tokens: the index of the first, and logits [rows, vocab_size].
         """
         for start in range(0, len(tokens), step_tokens):
             end = min(start + step_tokens, len(tokens))

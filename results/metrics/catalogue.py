@@ -32,7 +32,7 @@ class Metric(msgspec.Struct, frozen=True):
     """Identity of one metric.
 
     Attributes:
-        name: key in frames and JSON; ends in its unit where it has one.
+        name: column in data frames, key in JSON; ends in its unit where it has one.
         title: column heading.
         unit: of the value.
         better: direction of improvement.

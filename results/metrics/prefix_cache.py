@@ -27,5 +27,5 @@ def prompt_tokens(requests: Sequence[RequestRecord]) -> PromptTokens | None:
     answered = [request for request in requests if request.chunk_ns or request.cached_tokens is not None]
     return PromptTokens(
         cached=sum(request.cached_tokens or 0 for request in answered),
-        total=sum(request.prompt_tokens or request.wanted_input_tokens or 0 for request in answered),
+        total=sum(request.prompt_tokens or request.requested_input_tokens or 0 for request in answered),
     )

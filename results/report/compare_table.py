@@ -63,7 +63,7 @@ def tally(compared: EngineComparison) -> str:
     """Count of each judgement, and their confidence level."""
     judgements = [comparison.judgement for comparison in compared.comparisons]
     counts = ", ".join(f"{judgements.count(each)} {each.value}" for each in Judgement if each in judgements)
-    level = f"{100 * (1 - compared.config.alpha):.3g}%"
+    level = f"{100 * (1 - compared.config.alpha):.3g} %"
     return f"{counts}; confidence {level} for the primary metric (●), and {level} for all others together (Holm)"
 
 
@@ -74,7 +74,7 @@ def title(comparison: Comparison) -> str:
 
 
 def smallest_text(comparison: Comparison) -> str:
-    """``±3.1%``: the smallest detectable change, with power 0.9."""
+    """``±3.1 %``: the smallest detectable change, with power 0.9."""
     if comparison.evidence is None:
         return ABSENT
     return f"±{change_text(comparison.evidence.smallest_effect, scale_of(CATALOGUE[comparison.metric]))}"

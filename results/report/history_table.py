@@ -74,9 +74,9 @@ def commits(change: Change) -> str:
 
 
 def change_texts(metric: str, before: float, after: float, *, is_worse: bool) -> tuple[str, str]:
-    """``52.1 ms → 60.3 ms`` and ``+15.7% ▼ worse``."""
+    """``52.1 ms → 60.3 ms`` and ``+15.7 % ▼ worse``."""
     unit = CATALOGUE[metric].unit
-    size = f"{after / before - 1:+.1%} {'▼ worse' if is_worse else '▲ better'}"
+    size = f"{100 * (after / before - 1):+.1f} % {'▼ worse' if is_worse else '▲ better'}".replace("-", "−")
     return f"{value_text(unit, before)} → {value_text(unit, after)}", size
 
 

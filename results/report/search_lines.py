@@ -5,7 +5,7 @@ from rich.text import Text
 
 from results.search import Attempt, Ended, EngineSearch, Over, SearchConfig, SearchRecord, Skip
 from results.text.findings import sentences, violation_sentence
-from results.text.format import plain
+from results.text.format import percent_text, plain
 
 _TITLES = {Over.RATE: "Highest rate", Over.CONCURRENCY: "Highest concurrency"}
 
@@ -95,7 +95,7 @@ def _ending(config: SearchConfig, search: EngineSearch) -> str:
         case Ended.KNOWN:
             return trials
         case Ended.TRIALS:
-            return f"{trials} were spent before it was known to ± {config.resolution:.0%}"
+            return f"{trials} were spent before it was known to ± {percent_text(config.resolution)}"
         case Ended.MINUTES:
             return f"{trials}, then the {config.minutes:g} minutes were over"
         case None:

@@ -40,9 +40,9 @@ _SHORT = {
     "peak_host_bytes": "peak mem",
     "peak_gpu_bytes": "peak GPU\nmem",
     "output_tokens_per_s": "tokens out",
-    "failures": "failed\nmatch",
 }
-"""Headings; failures and token match share a column: both tell whether the other figures are meaningful."""
+_ENGINE_WIDTH = 12
+"""Minimum columns for an engine's name, and below it ``5/5 valid`` and ``0/512 failed``."""
 _MIN_SHARE = 0.1
 """Fraction of the mean E2E above which a part other than prefill and decode is reported."""
 _FULL = 0.95
@@ -135,15 +135,15 @@ def _print_head(run: Run, console: Console) -> None:
 
 def _table(run: Run, notes: Footnotes, *, with_errors: bool, with_answers: bool) -> Table:
     table = terminal_table(gap=0)
-    table.add_column("engine\nvalid trials", overflow="fold", min_width=12)
-    for name in run.headline:
-        metric = CATALOGUE[name]
-        heading = _SHORT.get(name, metric.title)
+    table.add_column("engine", overflow="fold", min_width=_ENGINE_WIDTH)
+    columns = [name for name in run.headline if name != "failures"]
+    headings = [_SHORT.get(name, CATALOGUE[name].title) for name in columns]
+    for heading in [*headings, *(["match"] if with_answers else [])]:
         table.add_column(heading, justify="right", overflow="fold")
     for level in levels_of(run):
         table.add_row(Text(plain(level.title), style="bold"))
         for cell in level.cells:
-            row = _row(cell, run.headline, notes, with_errors=with_errors, with_answers=with_answers)
+            row = _row(cell, columns, notes, with_errors=with_errors, with_answers=with_answers)
             table.add_row(*row, end_section=cell is level.cells[-1])
     table.caption = "centre [95 % interval over valid trials]"
     if with_errors:
@@ -157,11 +157,8 @@ def _table(run: Run, notes: Footnotes, *, with_errors: bool, with_answers: bool)
 def _row(
     cell: Cell, columns: Sequence[str], notes: Footnotes, *, with_errors: bool, with_answers: bool
 ) -> Iterator[Text]:
-    yield Text.assemble(plain(cell.engine), "\n", (f"{cell.valid} of {cell.planned}", "dim"))
+    yield Text.assemble(plain(cell.engine), (f"\n{cell.valid}/{cell.planned} valid\n", "dim"), _failures(cell))
     for name in columns:
-        if name == "failures":
-            yield _failures(cell) + (_token_match(cell, notes) if with_answers else Text(f"\n{ABSENT}", "dim"))
-            continue
         interval = cell.intervals.get(name)
         if interval is None:
             yield Text(f"{ABSENT} {notes.mark(CATALOGUE[name].title, cell.reasons[name])}")
@@ -170,6 +167,8 @@ def _row(
         mark = notes.mark("interval", interval.reason) if interval.reason else ""
         error = _error(cell, name, notes) if with_errors and name in WITH_ERROR else ""
         yield Text.assemble(centre, "\n", (bounds or mark, "dim"), (error, "dim"))
+    if with_answers:
+        yield _token_match(cell, notes)
 
 
 def _error(cell: Cell, name: str, notes: Footnotes) -> str:
@@ -180,16 +179,16 @@ def _error(cell: Cell, name: str, notes: Footnotes) -> str:
 
 def _failures(cell: Cell) -> Text:
     failed, planned = cell.failures
-    return Text(f"{failed}/{planned}" if planned else ABSENT, style="red" if failed else "")
+    return Text(f"{failed}/{planned} failed" if planned else "", style="red" if failed else "dim")
 
 
 def _token_match(cell: Cell, notes: Footnotes) -> Text:
-    """Further lines below failures: token match, number of answers, and a footnote mark."""
+    """Token match, number of answers, and a footnote mark."""
     shown = match_of(cell)
     if shown.why:
-        return Text(f"\n{shown.text} {notes.mark('match', shown.why)}", "dim")
+        return Text(f"{shown.text} {notes.mark('match', shown.why)}", "dim")
     mark = f"\n{notes.mark('match', shown.note)}" if shown.note else ""
-    return Text.assemble(("\n" + shown.text, "red" if shown.differs else ""), (f"\n{shown.answers}{mark}", "dim"))
+    return Text.assemble((shown.text, "red" if shown.differs else ""), (f"\n{shown.answers}{mark}", "dim"))
 
 
 def _invalid(run: Run) -> list[str]:

@@ -1,4 +1,4 @@
-"""Catalogue of the engine's figures: name, title, unit and definition, shared by report, frames and JSON."""
+"""Catalogue of the engine's figures: name, title, unit and definition, shared by report, data frames and JSON."""
 
 import msgspec
 
@@ -10,7 +10,7 @@ class EngineFigure(msgspec.Struct, frozen=True):
     """Identity of one figure.
 
     Attributes:
-        name: key in frames and JSON.
+        name: column in data frames, key in JSON.
         title: column heading.
         unit: of the value.
         definition: the definition, in one clause.

@@ -17,7 +17,7 @@ class Part(msgspec.Struct, frozen=True):
     """One component of the split.
 
     Attributes:
-        name: key in frames and JSON.
+        name: column in data frames, key in JSON.
         title: heading.
         meaning: what it covers.
     """

@@ -4,6 +4,7 @@ from results.comparison import EngineComparison
 from results.metrics import CATALOGUE, Metric, Unit
 from results.statistics.comparison import Comparison, Evidence, Judgement, Reason, scale_of
 from results.statistics.two_sample import Method, Scale
+from results.text.format import percent_text
 from results.work import WorkAspect, WorkComparison, WorkDifference
 
 _TEMPLATES = {
@@ -55,7 +56,7 @@ def why_text(compared: EngineComparison, comparison: Comparison) -> str:
 
 
 def work_text(work: WorkComparison) -> str:
-    """``requests answered: 80.0% instead of 100.0%; …``; empty if the work is equal."""
+    """``requests answered: 80.0 % instead of 100.0 %; …``; empty if the work is equal."""
     clauses = [difference_text(difference) for difference in work.differences]
     if work.mix is not None:
         clauses.append(f"the requests ask for {work.mix[1]:.4g} output tokens each instead of {work.mix[0]:.4g}")
@@ -63,20 +64,20 @@ def work_text(work: WorkComparison) -> str:
 
 
 def difference_text(difference: WorkDifference) -> str:
-    """``requests answered: 80.0% instead of 100.0%``."""
+    """``requests answered: 80.0 % instead of 100.0 %``."""
     counts_tokens = difference.aspect in {WorkAspect.TOKENS, WorkAspect.TOKENS_QUANTILE}
-    a, b = (f"{value:.4g}" if counts_tokens else f"{value:.1%}" for value in (difference.a, difference.b))
+    a, b = (f"{value:.4g}" if counts_tokens else percent_text(value, 1) for value in (difference.a, difference.b))
     return f"{_ASPECTS[difference.aspect].format(detail=difference.detail)}: {b} instead of {a}"
 
 
 def band_text(band: float, scale: Scale) -> str:
-    """``3%`` of a ratio, ``0.5 pp`` of a difference of shares."""
-    return f"{100 * band:.3g}%" if scale is Scale.RATIO else f"{100 * band:.3g} pp"
+    """``3 %`` of a ratio, ``0.5 pp`` of a difference of shares."""
+    return f"{100 * band:.3g} %" if scale is Scale.RATIO else f"{100 * band:.3g} pp"
 
 
 def change_text(change: float, scale: Scale) -> str:
-    """``2.9%`` of a ratio, ``0.29 pp`` of a difference of shares."""
-    return f"{change:.1%}" if scale is Scale.RATIO else f"{100 * change:.2g} pp"
+    """``2.9 %`` of a ratio, ``0.29 pp`` of a difference of shares."""
+    return percent_text(change, 1) if scale is Scale.RATIO else f"{100 * change:.2g} pp"
 
 
 def _ranks_text(comparison: Comparison) -> str:
@@ -89,7 +90,7 @@ def _ranks_text(comparison: Comparison) -> str:
 
 
 def _interval_text(judgement: Judgement, evidence: Evidence, scale: Scale) -> str:
-    confidence, no_change = f"{100 * (1 - evidence.alpha):.3g}%", 1 if scale is Scale.RATIO else 0
+    confidence, no_change = f"{100 * (1 - evidence.alpha):.3g} %", 1 if scale is Scale.RATIO else 0
     if judgement is Judgement.SAME:
         band = band_text(evidence.band, scale)
         return f"the whole {confidence} interval of {_runs_text(evidence)} is within ±{band}"

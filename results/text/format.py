@@ -20,6 +20,7 @@ ABSENT = "–"
 WIDE_FACTOR = 10.0
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 _BYTES = ((1024.0**3, "GiB"), (1024.0**2, "MiB"), (1024.0, "KiB"))
+_RATES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _COUNTS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _CLOCKS = ((86_400, 3_600, ("d", "h")), (3_600, 60, ("h", "min")), (60, 1, ("min", "s")))
 _SUFFIXES = {
@@ -152,6 +153,12 @@ def short_text(value: float) -> str:
     return f"{digits}{suffix}"
 
 
+def rate_text(per_second: float, unit: str) -> str:
+    """A rate with a decimal prefix: ``4.51 TB/s``, ``680 TFLOP/s``."""
+    factor, prefix = _first_that_fits(_RATES, abs(per_second), (1.0, ""))
+    return Scale(factor, f"{prefix}{unit}", _decimals(abs(per_second) / factor)).text(per_second)
+
+
 def moment_text(iso: str) -> str:
     """``2026-11-20 10:15 UTC`` for an ISO 8601 text; any other text is returned unchanged."""
     try:
@@ -164,6 +171,11 @@ def moment_text(iso: str) -> str:
 def share_text(part: float, whole: float) -> str:
     """``2.7 %`` of a whole; absent if the whole is 0."""
     return ABSENT if whole <= 0 else f"{100 * part / whole:.3g} %"
+
+
+def percent_text(share: float, decimals: int = 0) -> str:
+    """``2.7 %`` for a share of 0.027, with fixed decimals."""
+    return f"{100 * share:.{decimals}f} %"
 
 
 def plain(text: str) -> str:

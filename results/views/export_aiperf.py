@@ -152,4 +152,4 @@ def _model(trial: Trial) -> str:
 
 
 def _prompt_tokens(request: RequestRecord) -> int:
-    return request.prompt_tokens or request.wanted_input_tokens or 0
+    return request.prompt_tokens or request.requested_input_tokens or 0

@@ -100,4 +100,4 @@ def _latencies(made: list[Call]) -> dict[str, float]:
 
 
 def _prompt_tokens(call: Call) -> int:
-    return call.record.prompt_tokens or call.record.wanted_input_tokens or 0
+    return call.record.prompt_tokens or call.record.requested_input_tokens or 0

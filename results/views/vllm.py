@@ -83,7 +83,7 @@ def view(log: Log) -> View:
     good = [call for call in made if call.success]
     length_s = until_closed_s(log)
     output = sum(call.output_tokens for call in good)
-    prompt = sum(call.record.prompt_tokens or call.record.wanted_input_tokens or 0 for call in good)
+    prompt = sum(call.record.prompt_tokens or call.record.requested_input_tokens or 0 for call in good)
     busiest, fullest = peaks(made)
     figures = {
         "Successful requests": single(MetricFamily.COUNT, "", len(good)),

@@ -1,7 +1,7 @@
-"""A docker daemon and an ssh server, made up: what they start is no child of their clients and outlives them.
+"""A fake docker daemon and ssh server: processes that they start are not children of their clients and outlive them.
 
-The clients are programs called ``docker``, ``podman`` and ``ssh``, to be put on PATH. An engine listens on the port
-that was published or forwarded, whatever port it is told.
+The clients are programs called ``docker``, ``podman`` and ``ssh``, to be put on PATH. An engine listens on the
+published or forwarded port, whatever port its command line names.
 """
 
 import contextlib

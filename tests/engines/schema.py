@@ -1,6 +1,6 @@
-"""Bodies against an OpenAPI document: names, types, bounds, and what is required. No more than our specs need.
+"""Validates bodies against an OpenAPI document: names, types, bounds and required fields, as far as our specs use them.
 
-A name that the schema does not have is a complaint too: engines that ignore it would never tell that it is misspelt.
+Unknown names are errors too: an engine that ignores them would never report a misspelt one.
 """
 
 import json
@@ -17,7 +17,7 @@ _TYPES: dict[str, Any] = {"string": str, "integer": int, "number": (int, float),
 
 
 def load_spec(name: str) -> dict[str, Any]:
-    """A published document; where it is not on this machine the test is skipped."""
+    """A published document; skips the test if it is not on this machine."""
     if not (SPECS / name).is_file():
         pytest.skip(f"{name} is not on this machine")
     return json.loads((SPECS / name).read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
-"""What adapters of servers share: command lines here, in containers and over ssh, and their ends.
+"""The base of server adapters: command lines on this machine, in containers and over ssh, and their ends.
 
-Containers and remote hosts are made up (:mod:`tests.engines.elsewhere`); the guard, the launcher and the clients'
+Containers and remote hosts are fake (:mod:`tests.engines.elsewhere`); the guard, the launcher and the clients'
 processes are real.
 """
 

@@ -62,7 +62,7 @@ def stream(
         planned_ns=0,
         ended_ns=reads[-1][0] if reads else 5,
         end=end,
-        wanted_input_tokens=3,
+        requested_input_tokens=3,
         requested_output_tokens=2,
         sent_ns=1,
         status=status,
@@ -87,7 +87,7 @@ def request(index: int = 0, at_s: float | None = None, **changes: object) -> Req
         "chunk_ns": [start + 100_000_000, start + 200_000_000],
         "chunk_tokens": [1, 1],
         "prompt_tokens": 3,
-        "wanted_input_tokens": 3,
+        "requested_input_tokens": 3,
         "output_tokens": 2,
         "requested_output_tokens": 2,
     }

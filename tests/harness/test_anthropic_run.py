@@ -36,7 +36,7 @@ def test_answers_are_counted_by_their_usage_and_its_parts_put_together(tmp_path:
     fake = FakeAnthropic(PACE, ["novelties", "no-read-twice"])
     trial, requests = only(attached_run(tmp_path, fake, "anthropic", workload=chats(tmp_path)))
     assert {request.outcome for request in requests} == {Outcome.OK}
-    assert {(r.prompt_tokens == r.wanted_input_tokens, r.output_tokens, r.cached_tokens) for r in requests} == {
+    assert {(r.prompt_tokens == r.requested_input_tokens, r.output_tokens, r.cached_tokens) for r in requests} == {
         (True, 4, 0)
     }
     assert {request.token_source for request in requests} == {TokenSource.CHUNKS}
@@ -47,7 +47,7 @@ def test_answers_are_counted_by_their_usage_and_its_parts_put_together(tmp_path:
 
 def test_a_completion_is_asked_as_a_chat_whose_template_comes_on_top(tmp_path: Path) -> None:
     trial, requests = only(attached_run(tmp_path, FakeAnthropic(PACE), "anthropic"))
-    assert {request.wanted_input_tokens for request in requests} == {8}
+    assert {request.requested_input_tokens for request in requests} == {8}
     assert all((request.prompt_tokens or 0) > 8 for request in requests)
     assert FindingCode.INPUT_LENGTH in {finding.code for finding in trial.record.warnings}
     assert trial.record.engine_description is not None
@@ -131,7 +131,7 @@ class TestResponses:
         side = {"options": {"api": "responses", "official": official}}
         _, requests = only(attached_run(tmp_path, fake, "openai", engine=side, workload=chats(tmp_path)))
         assert {(r.outcome, r.finish_reason) for r in requests} == {(Outcome.OK, "max_output_tokens")}
-        assert {(r.prompt_tokens == r.wanted_input_tokens, r.output_tokens, r.token_source) for r in requests} == {
+        assert {(r.prompt_tokens == r.requested_input_tokens, r.output_tokens, r.token_source) for r in requests} == {
             (True, 4, TokenSource.CHUNKS)
         }
         assert {"stream_options" in body for body in fake.bodies} == {official}

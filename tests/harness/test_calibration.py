@@ -46,7 +46,7 @@ def seen(
         chunk_ns=[round(t * MS) for t in chunks],
         chunk_tokens=[1] * len(chunks),
         ended_ns=round((chunks[-1] if ended is None else ended) * MS),
-        wanted_input_tokens=words,
+        requested_input_tokens=words,
     )
 
 
@@ -181,7 +181,7 @@ def test_bodies_are_as_large_as_the_trials_and_still_tell_requests_apart():
     sessions = list(planned_sessions(Shape(chunks=4, concurrency=8, body_bytes=sizes, tokens_per_chunk=2)))
     turns = [session.turns[0] for session in sessions]
     assert [len(turn.request.body) for turn in turns[:6]] == [*sizes, *sizes]
-    assert len({turn.wanted_input_tokens for turn in turns[:LENGTHS]}) == min(LENGTHS, len(turns))
+    assert len({turn.requested_input_tokens for turn in turns[:LENGTHS]}) == min(LENGTHS, len(turns))
     assert {turn.requested_output_tokens for turn in turns} == {8}
 
 

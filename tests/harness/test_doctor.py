@@ -161,7 +161,7 @@ def test_foreign_load_names_the_busiest_process(tmp_path: Path) -> None:
     busy(tmp_path, NOBODY + 1, own_ticks=900, idle_ticks=500)  # busy in the past
     check = seen(tmp_path, meanwhile=lambda: busy(tmp_path, NOBODY, own_ticks=10 + TICKS_PER_S, idle_ticks=500))["load"]
     assert (check.state, check.remedy) == (State.DISTURBS, f"ps -fp {NOBODY}")
-    assert check.seen == f"100% of all cores, busiest is burner (pid {NOBODY})"
+    assert check.seen == f"100 % of all cores, busiest is burner (pid {NOBODY})"
 
 
 def test_a_quiet_machine_is_fine(tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def test_a_trace_of_agents_is_replayed_in_its_order_with_its_pauses_and_its_grow
     for name, start_s in starts_s.items():
         turns = [record for record in order if record.session == name]
         assert [record.turn for record in turns] == list(range(len(lengths[name])))
-        assert [record.wanted_input_tokens for record in turns] == lengths[name]
+        assert [record.requested_input_tokens for record in turns] == lengths[name]
         assert turns[0].planned_ns == round(start_s / time_warp * S)
         pauses_ns = [after.planned_ns - before.ended_ns for before, after in itertools.pairwise(turns)]
         assert pauses_ns == [round(pause_s / time_warp * S) for pause_s in pauses_s[name]]

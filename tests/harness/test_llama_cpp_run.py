@@ -286,7 +286,8 @@ class TestLlamaCppPython:
     def test_its_tokens_are_counted_by_the_tokenizer_and_only_one_request_runs(self, tmp_path: Path) -> None:
         said = tuple(Token(100 + i, text) for i, text in enumerate(("a", "", "ü", "b", "c")))
         fake = FakeLlamaCppPython(Said(said=said, ttft_s=0.005, gap_s=0.002))
-        trial, requests = only(attached_run(tmp_path, fake, "llama_cpp_python"))
+        # One request at a time, so a pause of this machine must not fill the window.
+        trial, requests = only(attached_run(tmp_path, fake, "llama_cpp_python", trial={**SHORT, "duration_s": 1.5}))
         assert {(one.outcome, one.token_source) for one in requests} == {(Outcome.OK, TokenSource.TOKENIZER)}
         assert {one.output_tokens for one in requests} == {5}, "ü is two tokens of a tokenizer of bytes, in one chunk"
         assert fake.most_running == 1

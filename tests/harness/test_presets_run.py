@@ -68,7 +68,7 @@ def codes(findings: list[Finding]) -> set[FindingCode]:
 def lengths_are_right(trial: Trial) -> None:
     requests = sent(trial)
     assert {request.outcome for request in requests} == {Outcome.OK}
-    assert [request.prompt_tokens for request in requests] == [r.wanted_input_tokens for r in requests]
+    assert [request.prompt_tokens for request in requests] == [r.requested_input_tokens for r in requests]
     assert all(r.output_tokens == r.requested_output_tokens for r in requests if not ends_early(r))
     assert all((r.output_tokens or 0) <= (r.requested_output_tokens or 0) for r in requests)
     assert FindingCode.INPUT_LENGTH not in codes(trial.record.warnings)

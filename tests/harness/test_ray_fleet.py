@@ -50,6 +50,15 @@ def cluster() -> Iterator[str]:
         yield address
 
 
+@pytest.fixture(autouse=True)
+def _no_connection_is_left(cluster: str) -> Iterator[None]:
+    """One test's connection must not serve the next: Ray has one per process."""
+    yield
+    is_left = ray.is_initialized()
+    ray.shutdown()
+    assert not is_left
+
+
 @asynccontextmanager
 async def two_workers(cluster: str, **options: Any) -> AsyncGenerator[tuple[Fleet, list[RayWorker]]]:
     async with ray_fleet(cluster, 2, **options) as fleet:
@@ -99,7 +108,7 @@ def _essence(trial: Any, *, is_open: bool) -> dict[int, tuple[Any, ...]]:
     return {
         request.index: (
             request.session, request.turn, request.outcome, request.chunk_tokens,
-            request.wanted_input_tokens, request.requested_output_tokens, request.output_tokens,
+            request.requested_input_tokens, request.requested_output_tokens, request.output_tokens,
             request.planned_ns - trial.record.window.start_ns if is_open else None,
         )
         for request in trial.requests
@@ -327,3 +336,19 @@ def test_a_cluster_that_does_not_take_us_is_not_waited_for(monkeypatch: pytest.M
         with pytest.raises(ClientFailed, match=words):
             play(enter())
     closing.set()
+    monkeypatch.undo()
+
+    def late(**options: object) -> None:
+        """Connects when nobody waits any more."""
+        connecting.wait()
+        connected.append(True)
+
+    connecting, connected, shut = threading.Event(), [], threading.Event()
+    monkeypatch.setattr("harness.client.ray_fleet._CONNECT_S", 0.1)
+    monkeypatch.setattr(ray, "init", late)
+    with pytest.raises(ClientFailed, match="no reply"):
+        play(enter())
+    monkeypatch.setattr(ray, "shutdown", shut.set)
+    connecting.set()
+    assert shut.wait(10)
+    assert connected == [True]

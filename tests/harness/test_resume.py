@@ -18,7 +18,6 @@ from harness.conduct.world import RealWorld
 from harness.experiment.config import experiment_from
 from harness.experiment.fingerprint import fingerprint
 from harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
-from harness.virtual.runs import search_in
 from results.errors import RunNotFound
 from results.records import Load, RunStatus, TrialPlan
 from results.run_log import TrialFinished
@@ -181,10 +180,10 @@ def test_a_search_continues_an_interrupted_one(tmp_path: Path):
     engines = {"a": VirtualEngine(slots=4)}
     experiment = virtual_experiment(["a"], [{"concurrency": 2}], trial={"duration_s": 1.2, "warm_up_s": 0.0})
     config = search_config(experiment, "ttft_p50<100ms", trials=5)
-    whole = search_in(VirtualWorld(engines), experiment, tmp_path / "whole", config)
+    whole = run_in(VirtualWorld(engines), experiment, tmp_path / "whole", search=config)
     events = whole.folder.read_log().events
     third = [number for number, event in enumerate(events) if isinstance(event, TrialFinished)][2]
     whole.folder.write_log(events[: third + 1])
-    resumed = search_in(VirtualWorld(engines), experiment, tmp_path / "resumed", config, earlier=whole.folder)
+    resumed = run_in(VirtualWorld(engines), experiment, tmp_path / "resumed", search=config, earlier=whole.folder)
     assert list(reused(resumed).values()) == [whole.manifest.run_id] * 3 + [None] * 2
     assert resumed.search == whole.search

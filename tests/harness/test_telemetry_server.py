@@ -47,7 +47,7 @@ def test_a_reading_is_stamped_in_the_middle_of_its_exchange():
         reading = reader.read()
         reader.close()
     assert (reading.t_ns, reading.scrape_s, reading.error) == (2_000, 2e-6, "")
-    assert reading.frame == {**FRAME, "ttft_s_le_0.5": 8.0}
+    assert reading.values == {**FRAME, "ttft_s_le_0.5": 8.0}
 
 
 def test_a_connection_is_kept_and_one_that_was_closed_meanwhile_is_opened_again():
@@ -61,7 +61,7 @@ def test_a_connection_is_kept_and_one_that_was_closed_meanwhile_is_opened_again(
         readings += [reader.read() for _ in range(2)]
         reader.close()
         assert server.connections == 2
-    assert all(reading.frame["running"] == 3.0 for reading in readings)
+    assert all(reading.values["running"] == 3.0 for reading in readings)
 
 
 @pytest.mark.parametrize(("status", "for_good"), [(404, True), (501, True), (401, True), (503, False), (429, False)])
@@ -70,7 +70,7 @@ def test_a_page_that_is_refused_says_how_and_whether_for_good(status: int, for_g
         reader = PageReader(server.page())
         first, second = reader.read(), reader.read()
         reader.close()
-    assert first.frame == {}
+    assert first.values == {}
     assert first.scrape_s is None
     assert first.error.startswith(f"HTTP {status} ")
     assert first.error.endswith(" at /metrics")
@@ -102,7 +102,7 @@ def test_a_page_may_have_a_port_of_its_own():
         port = int(server.url.rpartition(":")[2])
         page = ServerPage(f"http://127.0.0.1:{pick_port()}", Prometheus(SOURCE.values, port=port))
         reader = PageReader(page)
-        assert reader.read().frame["running"] == 3.0
+        assert reader.read().values["running"] == 3.0
         reader.close()
 
 

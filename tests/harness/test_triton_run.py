@@ -99,7 +99,7 @@ def test_chats_are_written_out_by_the_models_template(tmp_path: Path) -> None:
     assert run.status is RunStatus.COMPLETE
     model = Tokenizer(tokenizer(tmp_path))
     _, requests = only(run)
-    wanted = {request.wanted_input_tokens for request in requests}
+    wanted = {request.requested_input_tokens for request in requests}
     assert {model.count(body["text_input"]) for body in fake.bodies} == wanted
     assert all("assistant" in body["text_input"] for body in fake.bodies)
 

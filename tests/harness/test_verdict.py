@@ -202,7 +202,7 @@ def test_wrong_answer_and_prompt_lengths_are_warnings():
 
 
 def test_lengths_that_were_not_requested_are_not_checked():
-    assert findings_of([request(i, requested_output_tokens=None, wanted_input_tokens=None) for i in range(10)]) == []
+    assert findings_of([request(i, requested_output_tokens=None, requested_input_tokens=None) for i in range(10)]) == []
 
 
 def error(ttft_s: float = 0.001, itl_s: float | None = 0.001, chunks_per_s: float = 10.0) -> ClientError:
@@ -259,7 +259,9 @@ def traffic(cache: Cache = Cache.COLD, **changes: Any) -> TrafficRecord:
 
 
 def hitting(*cached: int | None) -> list[RequestRecord]:
-    return [request(i, prompt_tokens=100, wanted_input_tokens=100, cached_tokens=hit) for i, hit in enumerate(cached)]
+    return [
+        request(i, prompt_tokens=100, requested_input_tokens=100, cached_tokens=hit) for i, hit in enumerate(cached)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -280,7 +282,7 @@ def test_a_cold_trial_may_hit_what_it_repeats_itself_and_no_more(cached: list[in
 
 
 def test_cache_hits_of_the_warm_up_do_not_count():
-    warm_up = request(10, phase=Phase.WARMUP, cached_tokens=900, prompt_tokens=1000, wanted_input_tokens=1000)
+    warm_up = request(10, phase=Phase.WARMUP, cached_tokens=900, prompt_tokens=1000, requested_input_tokens=1000)
     assert findings_of([*hitting(*[0] * 10), warm_up], traffic=traffic()) == []
 
 

@@ -11,7 +11,7 @@ from tests.harness.samples import request
 from tests.results.readings import reading
 
 S = 1_000_000_000
-TEN = [request(i, prompt_tokens=100, wanted_input_tokens=100) for i in range(10)]  # 2 output tokens each
+TEN = [request(i, prompt_tokens=100, requested_input_tokens=100) for i in range(10)]  # 2 output tokens each
 
 
 def evidence(telemetry: list[TelemetryRecord], requests: list[RequestRecord] = TEN, **changes: Any) -> Evidence:
@@ -86,7 +86,7 @@ def test_a_warm_cache_shows_in_the_engines_counters(hits: int, warm: bool):
 
 
 def test_cache_hits_in_answers_override_the_counters():
-    said = [request(i, prompt_tokens=100, wanted_input_tokens=100, cached_tokens=0) for i in range(10)]
+    said = [request(i, prompt_tokens=100, requested_input_tokens=100, cached_tokens=0) for i in range(10)]
     telemetry = marks(prefix_hits_tokens_total=900)  # of somebody else's requests, as far as the answers go
     assert judge(evidence(telemetry, said, traffic=traffic(Cache.COLD)))[0] is Verdict.VALID
 

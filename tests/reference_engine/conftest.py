@@ -19,6 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from reference_engine.engine import assembly
 from reference_engine.engine.config import EngineConfig
 from reference_engine.engine.outputs import SampledToken
+from reference_engine.engine.runner import Collected
 from reference_engine.offline import load_engine
 from reference_engine.parallel.group import connect
 from reference_engine.parallel.messages import decode_batch, encode_batch
@@ -225,7 +226,7 @@ class RanksAsThreads:
             size = config.tensor_parallel_size
             self.pool = ThreadPoolExecutor(size)
             self.groups = list(self.pool.map(lambda rank: connect(Path(folder), rank, size, device), range(size)))
-        self.executors = [build(group) for group in self.groups]
+        self.executors = list(self.pool.map(build, self.groups))
         self.storage = self.executors[0].storage
 
     def execute(self, batch):
@@ -251,10 +252,10 @@ class FakeRunner:
         self.script = deque(script)
         self.steps = []
 
-    def run(self, step, copies):
+    def launch(self, step, copies):
         self.steps.append([(chunk.request.request_id, chunk.start, chunk.length) for chunk in step.chunks])
         sampled = [chunk for chunk in step.chunks if chunk.is_sampled]
-        return [token for chunk in sampled for token in [self.token(chunk)] * chunk.request.width]
+        return Collected([(token,) for chunk in sampled for token in [self.token(chunk)] * chunk.request.width])
 
     def token(self, chunk):
         return SampledToken(self.script.popleft() if self.script else chunk.end)

@@ -51,6 +51,8 @@ class Life(RuleBasedStateMachine):
         self.bench.engine.core.limits = Limits(1000, -(-self.room // size), size, 10_000, seqs)
         self.seqs, self.policy, self.can_fork = seqs, policy, run == 1
         self.live, self.made, self.counts, self.told, self.families = {}, 0, Counter(), {}, {}
+        self.num_told = Counter()
+        self.rng = random.Random(blocks)
 
     @rule(
         prompt=st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=20),
@@ -63,9 +65,9 @@ class Life(RuleBasedStateMachine):
         prompt = prompt[: self.room]
         output = min(output, self.room + 1 - len(prompt))
         n = min(n, self.seqs) if self.can_fork else 1
-        sampling = {}
+        sampling = {"temperature": 0.0, "stop_token_ids": frozenset({1} if output % 5 == 0 else ())}
         if how is not None and n > 1 and self.policy != "static":
-            sampling = {"beams": BeamParams(n, n / 2, how), "stop_token_ids": frozenset({5})}
+            sampling |= {"beams": BeamParams(n, n / 2, how), "stop_token_ids": frozenset({5})}
         one = request(str(self.made), prompt, output, priority=priority, n=n, **sampling)
         self.made += 1
         try:
@@ -107,8 +109,22 @@ class Life(RuleBasedStateMachine):
         for _ in range(count):
             self.step()
 
+    def choose(self):
+        """Sometimes launch ahead, and sometimes verify drafts."""
+        engine, queues = self.bench.engine.core, self.bench.scheduler._queues
+        engine.overlap = self.policy != "static" and self.rng.random() < 0.7
+        if self.policy != "static" and self.rng.random() < 0.3:
+            for one in queues.running:
+                if one.sampling.is_plain and not one.siblings and self.rng.random() < 0.5:
+                    one.draft_token_ids = self.runner.guess(one, self.rng)
+
     def step(self):
+        self.choose()
         report = self.bench.step()
+        ahead = self.bench.engine.core._in_flight
+        if ahead is not None:
+            overshot = [chunk for chunk in ahead.step.chunks if not self.bench.engine.core.has(chunk.request)]
+            self.counts.update(ahead=1, overshot=len(overshot))
         if self.policy == "continuous":
             assert report.computed_tokens <= TOKENS
         self.counts.update(
@@ -121,8 +137,9 @@ class Life(RuleBasedStateMachine):
             if one.sampling.beams is not None:
                 self.listen(one, output)
                 continue
-            expected = next_token(beginnings(one.token_ids[:-1]), VOCABULARY, one.request_id)
-            assert output.token.token_id == expected
+            known = one.token_ids[: one.prompt_len + self.num_told[output.request_id]]
+            assert output.token.token_id == next_token(beginnings(known), VOCABULARY, one.request_id)
+            self.num_told[output.request_id] += 1
             if output.finish_reason:
                 del self.live[output.request_id]
         assert report.outputs or report.computed_tokens or report.preemptions or not self.live
@@ -191,5 +208,5 @@ def random_life(seed, steps):
             life.forget()
         life.step()
     life.teardown()
-    life.counts["short_cuts"] = life.bench.short_cuts
+    life.counts.update(short_cuts=life.bench.short_cuts, **life.runner.drafts)
     return life.counts

@@ -1,5 +1,7 @@
 """An engine around a fake runner, step by step, and a runner that knows what every slot of the cache holds."""
 
+from collections import Counter
+
 from reference_engine.ablations.contiguous import RunPool
 from reference_engine.ablations.static_batching import StaticScheduler
 from reference_engine.engine.beam_engine import BeamSearchEngine
@@ -7,12 +9,13 @@ from reference_engine.engine.beam_search import BeamSearch
 from reference_engine.engine.limits import Limits
 from reference_engine.engine.outputs import Candidate, SampledToken
 from reference_engine.engine.request import Request, SamplingParams
+from reference_engine.engine.runner import Collected
 from reference_engine.engine.step import Engine
 from reference_engine.kv_cache.block_pool import BlockPool
 from reference_engine.kv_cache.block_table import EVERYTHING, RELEASED
 from reference_engine.kv_cache.cache import Group, KvCache
 from reference_engine.sampling import Sampler
-from reference_engine.scheduling.planner import draft_step, plain_decodes
+from reference_engine.scheduling.planner import draft_step, may_admit, plain_decodes
 from reference_engine.scheduling.rules import Rules
 from reference_engine.scheduling.scheduler import Scheduler
 
@@ -75,7 +78,7 @@ class Bench:
         one = self.scheduler
         if isinstance(one, StaticScheduler):
             return  # it decides on every step
-        soon = None if one._queues.waiting else plain_decodes(one._queues.running, one.cache, one._rules)
+        soon = None if may_admit(one._queues, one._rules) else plain_decodes(one._queues, one.cache, one._rules)
         if soon is not None:
             assert soon == draft_step(one._queues, one.cache, one._rules)
             self.short_cuts += 1
@@ -122,11 +125,13 @@ class RememberingRunner:
         self.vocabulary = vocabulary
         self.visible = visible
         self.slots = {}
+        self.sampled = {}
+        self.drafts = Counter()
         self.steps = []
         self.padding = []
         self.copies = 0
 
-    def run(self, step, copies):
+    def launch(self, step, copies):
         self.padding.append(step.padding)
         self.copies += len(copies.within)
         for kind, source, target in (("to_host", "", "host"), ("to_device", "host", ""), ("within", "", "")):
@@ -134,8 +139,10 @@ class RememberingRunner:
                 for place in range(self.block_size):
                     self.slots[target, group, write, place] = self.slots.get((source, group, read, place))
         self.steps.append([(chunk.request.request_id, chunk.start, chunk.length) for chunk in step.chunks])
-        known = [beginnings(chunk.request.token_ids) for chunk in step.chunks]
+        known = [beginnings([*self.token_ids(chunk.request), *chunk.drafts]) for chunk in step.chunks]
         for chunk, expected in zip(step.chunks, known, strict=True):
+            one = chunk.request
+            assert chunk.end < one.prompt_len + one.sampling.max_tokens, "the last token is never fed back"
             for slot, position in self.places(chunk, range(chunk.start, chunk.end)):
                 self.slots[slot] = expected[position]
         for chunk, expected in zip(step.chunks, known, strict=True):
@@ -143,14 +150,42 @@ class RememberingRunner:
                 assert self.slots.get(slot) == expected[position], (
                     f"{chunk.request.request_id} reads what is not its own"
                 )
-        return [
-            SampledToken(0, candidates=candidates(chunk.request.token_ids))
+        results = [
+            (SampledToken(0, candidates=candidates(chunk.request.token_ids)),)
             if one.sampling.num_candidates
-            else SampledToken(next_token(expected, self.vocabulary, one.request_id))
+            else self.verified(chunk, expected, one)
             for chunk, expected in zip(step.chunks, known, strict=True)
             if chunk.is_sampled
             for one in chunk.request.output_sequences
         ]
+        return Collected(results)
+
+    def token_ids(self, request):
+        """All tokens of a request, those that are still in flight among them."""
+        return [*request.token_ids, *([self.sampled[request]] if request.num_pending else [])]
+
+    def verified(self, chunk, numbers, one):
+        """The drafts that are right, and the token behind them."""
+        tokens = []
+        for last in range(len(numbers) - len(chunk.drafts), len(numbers) + 1):
+            tokens.append(next_token(numbers[:last], self.vocabulary, one.request_id))
+            if last == len(numbers) or tokens[-1] != chunk.drafts[len(tokens) - 1]:
+                break
+        self.sampled[one] = tokens[-1]
+        if chunk.drafts:
+            self.drafts.update(accepted=len(tokens) - 1, rejected=len(chunk.drafts) + 1 - len(tokens))
+        return tuple(map(SampledToken, tokens))
+
+    def guess(self, request, rng):
+        """A few drafts for a request, of which most are right."""
+        numbers = beginnings(self.token_ids(request))
+        drafts = []
+        for _ in range(rng.randint(1, 4)):
+            drafts.append(next_token(numbers, self.vocabulary, request.request_id))
+            if rng.random() < 0.3:
+                drafts[-1] = (drafts[-1] + 1) % self.vocabulary
+            numbers.append(hash((numbers[-1], drafts[-1])))
+        return drafts
 
     def places(self, chunk, positions):
         """The slots of these positions in each group, those that no token of the chunk sees left out."""

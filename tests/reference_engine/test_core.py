@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import socket
 import threading
 
@@ -25,15 +26,15 @@ from tests.reference_engine.conftest import ThreadCore
 
 
 @contextlib.asynccontextmanager
-async def client_of(*runners, max_queue=100, max_num_seqs=8, device="cpu", grammars=None):
+async def client_of(*runners, max_queue=100, max_num_seqs=8, num_blocks=(64,), device="cpu", grammars=None):
     """A client of one engine for each runner, and the reports that came."""
-    limits = Limits(100, 64, 4, 1000, max_num_seqs)
-    config = EngineConfig(model="m", max_queue=max_queue, device=device)
+    config, sizes = EngineConfig(model="m", max_queue=max_queue, device=device), itertools.cycle(num_blocks)
     reports = []
 
     def load(_):
         rules = Rules(max_num_seqs=max_num_seqs, max_num_batched_tokens=16, max_waiting=max_queue)
         scheduler = Scheduler(KvCache([Group(BlockPool(64, 4))], prefix_caching=True), rules)
+        limits = Limits(100, next(sizes), 4, 1000, max_num_seqs)
         engine = Engine(scheduler, left.pop(0), limits, sampler=Sampler(grammars))
         return BeamSearchEngine(engine, grammars=grammars), Facts(config, limits, frozenset(), "2", "torch", 1)
 
@@ -90,6 +91,16 @@ def test_tokens_arrive_in_order_and_the_stream_ends(with_client):
     with_client(test)
 
 
+@pytest.mark.parametrize("num_blocks", [(64, 5), (5, 64)])
+def test_what_does_not_fit_into_the_smallest_cache_is_refused(fake_runner, num_blocks):
+    async def main():
+        async with client_of(fake_runner(), fake_runner(), num_blocks=num_blocks) as (client, _):
+            with pytest.raises(RequestError, match="more than the 5 KV blocks"):
+                client.submit([request("a", 30)])
+
+    asyncio.run(main())
+
+
 def test_several_requests_share_a_stream(with_client):
     async def test(client, _):
         outputs = await collect(client.submit([request("a", 3), request("b", 2)]))
@@ -143,10 +154,10 @@ class Gate:
         self.inner = inner
         self.entered, self.go = threading.Event(), threading.Event()
 
-    def run(self, step, copies):
+    def launch(self, step, copies):
         self.entered.set()
         assert self.go.wait(20)
-        return self.inner.run(step, copies)
+        return self.inner.launch(step, copies)
 
 
 def test_closing_a_stream_in_the_middle_of_a_step_drops_its_tokens_and_frees_its_blocks(with_client, fake_runner):
@@ -194,7 +205,7 @@ def test_a_reset_waits_for_the_step_under_way_and_comes_before_the_next_request(
 
 def test_a_crash_reaches_every_stream_and_later_callers(with_client, caplog):
     class Broken:
-        def run(self, step, copies):
+        def launch(self, step, copies):
             raise ZeroDivisionError("boom")
 
     async def test(client, _):

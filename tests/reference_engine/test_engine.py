@@ -206,9 +206,13 @@ def test_cuda_without_a_gpu_is_the_callers_mistake(checkpoint_dir, monkeypatch):
 def test_bf16_runs_and_mostly_agrees_with_float32(tiny_config, checkpoint_dir):
     checkpoint = open_checkpoint(checkpoint_dir)
     config = resolve_config(tiny_config(dtype="bfloat16"), checkpoint.config)
-    bf16 = generate(build_engine(config, checkpoint), prompts(4), [SamplingParams(max_tokens=1, temperature=0.0)] * 4)
+    bf16 = generate(
+        build_engine(config, checkpoint)[0], prompts(4), [SamplingParams(max_tokens=1, temperature=0.0)] * 4
+    )
     config = resolve_config(tiny_config(), checkpoint.config)
-    fp32 = generate(build_engine(config, checkpoint), prompts(4), [SamplingParams(max_tokens=1, temperature=0.0)] * 4)
+    fp32 = generate(
+        build_engine(config, checkpoint)[0], prompts(4), [SamplingParams(max_tokens=1, temperature=0.0)] * 4
+    )
     assert sum(a == b for a, b in zip(bf16, fp32, strict=True)) >= 3
 
 

@@ -141,7 +141,7 @@ def test_a_cut_file_is_one_clear_error_with_both_sizes(tiny_gguf, keep):
     message = str(caught.value)
     assert message.startswith(str(path))
     assert str(int(len(whole) * keep)) in message
-    assert f"promises {len(whole)} bytes" in message or "more than the" in message
+    assert f"needs {len(whole)} bytes" in message or "more than the" in message
     assert "\n" not in message
 
 
@@ -253,7 +253,7 @@ def test_convert_does_not_touch_directories_of_others(tiny_gguf, tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_text("meow")
     source = tiny_gguf()
-    with pytest.raises(CheckpointError, match="holds files that are no checkpoint"):
+    with pytest.raises(CheckpointError, match="is neither empty nor a checkpoint"):
         convert_gguf(source, tmp_path / "photos", dtype="bfloat16", progress=lambda _: None)
     with pytest.raises(CheckpointError, match="is a file"):
         convert_gguf(source, tmp_path / "photos" / "cat.jpg", dtype="bfloat16", progress=lambda _: None)

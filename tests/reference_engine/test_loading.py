@@ -35,7 +35,7 @@ def test_shards_are_read_through_their_index(tmp_path, hf_model, save_checkpoint
         assert torch.equal(weights.get(name), hf_model.state_dict()[name])
     first = next(tmp_path.glob("*.safetensors"))
     first.unlink()
-    with pytest.raises(CheckpointError, match=rf"{first.name} is named by model.safetensors.index.json but missing"):
+    with pytest.raises(CheckpointError, match=rf"{first.name} is listed in model.safetensors.index.json but missing"):
         SafetensorsDirectory(tmp_path)
 
 
@@ -47,9 +47,9 @@ def test_generation_config_names_more_ends_of_sequence(copy):
 @pytest.mark.parametrize(
     ("break_it", "message"),
     [
-        (lambda d: (d / "config.json").unlink(), "no config.json in it"),
+        (lambda d: (d / "config.json").unlink(), "contains no config.json"),
         (lambda d: (d / "config.json").write_text("{"), "is not valid JSON"),
-        (lambda d: (d / "config.json").write_text("[]"), "holds no JSON object"),
+        (lambda d: (d / "config.json").write_text("[]"), "does not hold a JSON object"),
         (lambda d: (d / "model.safetensors").unlink(), r"no \*\.safetensors file"),
         (lambda d: (d / "model.safetensors").write_bytes(b"\x10" + b"\0" * 40), "damaged or cut short"),
         (lambda d: (d / "tokenizer.json").unlink(), "only checkpoints with a fast tokenizer"),

@@ -120,4 +120,4 @@ def test_a_text_that_cannot_be_read_is_status_2(checkpoint_dir, tmp_path, capsys
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     for name in ("none", "bytes"):
         assert main(["perplexity", "--model", str(checkpoint_dir), "--text", str(tmp_path / name)]) == 2
-        assert "is no text that can be read" in capsys.readouterr().err
+        assert "cannot be read as UTF-8 text" in capsys.readouterr().err

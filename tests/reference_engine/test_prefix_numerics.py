@@ -21,8 +21,8 @@ def tokens(count, seed):
 def logits_of(monkeypatch):
     """Runs one prompt and returns its tokens and the logits behind each, [num_tokens, vocab]."""
     seen = []
-    original = runner.most_likely  # greedy, and nothing else is asked for
-    monkeypatch.setattr(runner, "most_likely", lambda logits: seen.append(logits) or original(logits))
+    original = runner.argmax  # greedy, and nothing else is asked for
+    monkeypatch.setattr(runner, "argmax", lambda logits: seen.append(logits) or original(logits))
 
     def run(engine, prompt):
         seen.clear()

@@ -123,8 +123,8 @@ def test_a_long_answer_is_scored_in_steps_as_in_one(make_model, save_checkpoint,
 @pytest.mark.parametrize(
     ("sample", "complaint"),
     [
-        (Sample("a", [], [1]), "must each hold a token"),
-        (Sample("a", [1], []), "must each hold a token"),
+        (Sample("a", [], [1]), "must each have at least one token"),
+        (Sample("a", [1], []), "must each have at least one token"),
         (Sample("a", [1] * 200, [1] * 57), "are 257 tokens, the model was made for 256"),
         (Sample("a", [1], [5000]), "has no token 5000"),
         (Sample("a", [-1], [5]), "has no token -1"),
@@ -184,7 +184,7 @@ def test_a_line_that_is_no_sample_is_status_2_with_its_number(monkeypatch, capfd
     assert status == 2
     assert [score["id"] for score in scores] == ["a"], "what came before is not lost"
     assert len(complaints) == 1
-    assert "line 2 is no sample" in complaints[0]
+    assert "line 2 is not a sample" in complaints[0]
 
 
 def test_a_model_that_is_not_there_is_status_2(monkeypatch, capfdbinary, tmp_path):

@@ -4,6 +4,7 @@ import math
 import pytest
 
 from reference_engine.engine.outputs import SampledToken
+from reference_engine.engine.runner import Collected
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.serving.core import loop as core_loop
 from tests.reference_engine.serving import CHAT, HELLO, LONG, TEXT, is_idle, slow_down, with_server
@@ -17,8 +18,8 @@ def scripted(tokens):
         left = list(tokens)
 
         class Script:
-            def run(self, step, copies):
-                return [SampledToken(left.pop(0)) for chunk in step.chunks if chunk.is_sampled]
+            def launch(self, step, copies):
+                return Collected([(SampledToken(left.pop(0)),) for chunk in step.chunks if chunk.is_sampled])
 
         engine.core._runner = Script()
         return engine, facts

@@ -27,13 +27,16 @@ def launched() -> Iterator[Browser]:
         browser.close()
 
 
-def only_page(browser: Browser, *, theme: str = "light", width: int = 1280, js: bool = True) -> Page:
+def only_page(
+    browser: Browser, *, theme: str = "light", width: int = 1280, js: bool = True, scale: float = 1.0
+) -> Page:
     """An empty page; those of earlier tests are closed, since a live one would go on asking its server."""
     for earlier in browser.contexts:
         earlier.close()
     scheme: Literal["light", "dark"] = "dark" if theme == "dark" else "light"
     size = {"width": width, "height": 900}
-    return browser.new_context(color_scheme=scheme, viewport=size, java_script_enabled=js).new_page()
+    context = browser.new_context(color_scheme=scheme, viewport=size, java_script_enabled=js, device_scale_factor=scale)
+    return context.new_page()
 
 
 def serious(page: Page, *, rules: int) -> list[tuple[str, str]]:

@@ -374,7 +374,7 @@ def _request(
         chunk_ns=chunks,
         chunk_tokens=[step] * len(chunks),
         token_source=TokenSource.IDS if chunks else None,
-        wanted_input_tokens=100 + index,
+        requested_input_tokens=100 + index,
         requested_output_tokens=sheet.tokens,
         prompt_tokens=100 + index if speed.reports_prompt_tokens else None,
         output_tokens=step * len(chunks),

@@ -81,7 +81,7 @@ def test_one_stored_run_cannot_be_told_from_another_day() -> None:
     floored = compare_sessions(TTFT, "c=8", a, b, floor=NoiseFloor(0.01, 3))
     assert floored.judgement is Judgement.WORSE
     assert reason_text(floored) == (
-        "the 99% interval of 1 and 1 runs made at different times, under the machine's noise floor, excludes 1"
+        "the 99 % interval of 1 and 1 runs made at different times, under the machine's noise floor, excludes 1"
     )
 
 
@@ -91,7 +91,7 @@ def test_what_differs_no_more_than_runs_do_is_unclear_and_says_how_many_would_te
     assert found.judgement is Judgement.UNCLEAR
     assert found.evidence is not None
     assert reason_text(found).endswith(
-        f"about {found.evidence.runs_needed} runs of each side, made at different times, would detect 3%"
+        f"about {found.evidence.runs_needed} runs of each side, made at different times, would detect 3 %"
     )
     assert compare_sessions(TTFT, "c=8", a, [[1.5, 1.5]]).judgement is Judgement.WORSE
     assert compare_sessions(TTFT, "c=8", a, [[0.6, 0.6]]).judgement is Judgement.BETTER

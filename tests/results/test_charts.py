@@ -99,7 +99,7 @@ class TestFrontier:
         assert "a at c=1: 100 [90, 110] tokens/s for each user, 50.0 [45.0, 55.0] tokens/s in all" in drawn
 
     def test_a_hopeless_interval_does_not_set_the_scale(self) -> None:
-        """Two trials may give [÷1000, ×1000]: the bar ends at the frame, the centres stay apart."""
+        """Two trials may give [÷1000, ×1000]: the bar ends at the edge, the centres stay apart."""
         wide = Point("c=1", Interval(100, 0.1, 1e5, 2), Interval(50, 0.05, 5e4, 2))
         fine = Point("c=2", Interval(80, 79, 81, 3), Interval(70, 69, 71, 3))
         drawn = frontier.frontier("f", [Series("a", 0, [wide, fine])])

@@ -6,14 +6,14 @@ import numpy as np
 
 import results
 from results.records import Load, Outcome, TelemetryRecord
-from results.report.charts.scatter import MAX_DOTS, Cloud, Frame, Middle, middles, scatter, spread
+from results.report.charts.scatter import MAX_DOTS, Axes, Cloud, Middle, middles, scatter, spread
 from results.report.sections.batches import batch_figures, in_flight_at, running_at
 from results.report.sections.lengths import length_panels
 from results.run import Trial
 from tests.results.builders import SLOW, Sheet, build_run
 from tests.results.handmade import MS, request, trial
 
-FRAME = Frame("t", spread([1.0, 8.0], "requests in flight"), "↑ ITL", "tokens")
+FRAME = Axes("t", spread([1.0, 8.0], "requests in flight"), "↑ ITL", "tokens")
 
 
 def handmade(requests: list, telemetry: list[TelemetryRecord]) -> Trial:

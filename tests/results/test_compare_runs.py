@@ -54,7 +54,7 @@ def test_same_means_the_whole_interval_lies_in_the_band() -> None:
     b = {repeat: value * (1.01 + repeat / 10_000) for repeat, value in a.items()}
     same = compare_runs(TTFT, "c=1", a, b, interleaved=True)
     assert same.judgement is Judgement.SAME
-    assert reason_text(same) == "the whole 99% interval of 3 pairs is within ±3%"
+    assert reason_text(same) == "the whole 99 % interval of 3 pairs is within ±3 %"
     assert compare_runs(TTFT, "c=1", a, b, interleaved=True, band=0.005).judgement is Judgement.WORSE
 
 
@@ -64,10 +64,10 @@ def test_what_is_too_little_says_what_would_show_and_how_many_runs_are_missing()
     assert wide.evidence is not None
     assert wide.evidence.runs_needed is not None
     missing = wide.evidence.runs_needed - 3
-    assert f"about {missing} more runs of each side would detect 3%" in reason_text(wide)
-    assert f"these runs can detect a change of {wide.evidence.smallest_effect:.1%}" in reason_text(wide)
+    assert f"about {missing} more runs of each side would detect 3 %" in reason_text(wide)
+    assert f"these runs can detect a change of {100 * wide.evidence.smallest_effect:.1f} %" in reason_text(wide)
     noisy = compare_runs(TTFT, "c=1", runs(1.0, 2.0), runs(0.7, 1.4), interleaved=False)
-    assert reason_text(noisy).endswith("the noise is too large for ±3%")
+    assert reason_text(noisy).endswith("the noise is too large for ±3 %")
 
 
 def test_too_few_runs_have_no_verdict() -> None:
@@ -124,7 +124,7 @@ def test_shares_are_compared_by_their_misses() -> None:
     assert (found.judgement, found.ratio) == (Judgement.WORSE, None)
     assert found.difference is not None
     assert found.difference.centre == pytest.approx(-0.024)
-    assert reason_text(found) == "the 99% interval of 8 and 8 runs excludes 0"
+    assert reason_text(found) == "the 99 % interval of 8 and 8 runs excludes 0"
     assert not found.no_worse(ATTAINMENT)
     wide = compare_runs(ATTAINMENT, "c=8", a, b, interleaved=True, band=0.05)
     assert (wide.judgement, wide.no_worse(ATTAINMENT)) == (Judgement.SAME, True)
@@ -155,7 +155,7 @@ def test_a_band_of_zero_lets_no_significant_change_pass_and_any_other() -> None:
     a, b = EIGHT
     even = compare_runs(TTFT, "c=8", a, b, interleaved=False, band=0.0)
     assert (even.judgement, even.no_worse(TTFT)) == (Judgement.UNCLEAR, True)
-    assert reason_text(even).endswith("these runs can detect a change of 1.2%")
+    assert reason_text(even).endswith("these runs can detect a change of 1.2 %")
     slower = compare_runs(TTFT, "c=8", a, {run: value * 1.02 for run, value in b.items()}, interleaved=False, band=0.0)
     assert (slower.judgement, slower.no_worse(TTFT)) == (Judgement.WORSE, False)
 
@@ -188,7 +188,7 @@ def test_a_comparison_says_what_it_compared_and_on_what_it_rests() -> None:
         Method.WELCH, contrasted.p_value, permutation_test(*EIGHT, contrasted).p_value,
         smallest_effect(contrasted, 0.02), runs_needed(contrasted, 0.02, 0.01), 0.02, 0.01, (8, 8),
     )  # fmt: skip
-    assert reason_text(found) == "the whole 98% interval of 8 and 8 runs is within ±1%"
+    assert reason_text(found) == "the whole 98 % interval of 8 and 8 runs is within ±1 %"
     few = compare_runs(OUTPUT, "c=4", runs(1.0), runs(1.0), interleaved=False)
     assert (few.metric, few.level, few.judgement) == ("output_tokens_per_s", "c=4", Judgement.UNCLEAR)
     assert reason_text(few) == "needs 2 runs of each side, there are 1 and 1"
@@ -202,7 +202,8 @@ def test_the_words_are_those_of_the_json() -> None:
 def test_each_side_is_counted() -> None:
     a, b = runs(1.0, 1.01, 0.99), runs(2.0, 2.02)
     assert (
-        reason_text(compare_runs(TTFT, "c=1", a, b, interleaved=False)) == "the 99% interval of 3 and 2 runs excludes 1"
+        reason_text(compare_runs(TTFT, "c=1", a, b, interleaved=False))
+        == "the 99 % interval of 3 and 2 runs excludes 1"
     )
 
 
@@ -212,7 +213,7 @@ def test_as_many_runs_as_there_are_would_have_shown_it() -> None:
     found = compare_runs(TTFT, "c=1", a, {run: value * 1.015 for run, value in a.items()}, interleaved=False)
     assert found.evidence is not None
     assert (found.judgement, found.evidence.runs_needed) == (Judgement.UNCLEAR, 8)
-    assert reason_text(found) == "the 99% interval contains 1; these runs can detect a change of 2.9%"
+    assert reason_text(found) == "the 99 % interval contains 1; these runs can detect a change of 2.9 %"
 
 
 @pytest.mark.parametrize(

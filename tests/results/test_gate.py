@@ -207,7 +207,7 @@ def test_half_the_answer_is_no_speed_up(tmp_path: Path) -> None:
     assert found.regressions[0] == Regression(RegressionKind.WORK, "c=8")
     line = regression_texts(found)[0]
     assert line.startswith("work at c=8: branch did different work than main: output tokens delivered of those")
-    assert "50.0% instead of 100.0%" in line
+    assert "50.0 % instead of 100.0 %" in line
     by_name = {one.metric: one for one in found.compared.comparisons}
     for name in ("requests_per_s", "ttft_p50_s"):
         assert by_name[name].judgement is Judgement.UNCLEAR

@@ -125,7 +125,7 @@ def test_nights_at_0_at_the_end_are_a_doubt_and_then_a_fall() -> None:
         assert (series.outcome, series.doubt) == (outcome, Doubt.ZERO)
     (change,) = series.changes
     assert (change.last_before.run, change.first_after.run, change.step.after) == ("night-019", "night-020", 0.0)
-    assert "−100.0% ▼ worse" in printed([series]).replace("-100", "−100")
+    assert "−100.0 % ▼ worse" in printed([series])
     (series,) = seen(nights(TIME, [*quiet(20), *[0.0] * 5]), TIME)
     assert (series.changes, series.outcome) == ([], Outcome.CANNOT_TELL), "no latency is 0: something else is wrong"
 

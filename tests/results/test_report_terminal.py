@@ -42,8 +42,8 @@ def test_a_row_shows_centre_interval_and_failures(demo: results.Run) -> None:
     text = printed(demo)
     assert "At c=8, reference delivered" in text
     assert "Xeon 8468, 2 cores (bench-01) · commit 3f9a1c2e5b7d · 2026-11-20 10:15 UTC · 24 of 24 trials" in text
-    assert "2 of 3" in text
-    assert "6/72" in text
+    assert "\n2/3 valid " in text
+    assert "\n6/72 failed" in text
     assert "[1.33, 1.33]" in text or "GiB" in text
 
 
@@ -116,7 +116,7 @@ def test_comparison_names_direction_word_and_reason() -> None:
     for words in ("● output (higher is better)", "5.000× [5.000, 5.000]", "▲ better", "▼ worse", "= same", "? unclear"):
         assert words in text
     assert "needs 2 runs of each side, there are 3 and 0" in text
-    assert "1 better, 1 worse, 1 same, 1 unclear; confidence 99% for the primary metric" in text
+    assert "1 better, 1 worse, 1 same, 1 unclear; confidence 99 % for the primary metric" in text
 
 
 def test_the_clients_error_stands_below_ttft_and_itl(demo: results.Run) -> None:
@@ -125,7 +125,7 @@ def test_the_clients_error_stands_below_ttft_and_itl(demo: results.Run) -> None:
     ttft, itl = (error_text(cell.error_s(name) or 0) for name in ("ttft_p50_s", "itl_p50_s"))
     assert (ttft, itl) == ("± 0.56 ms", "± 0.19 ms")
     line = next(line for line in text.splitlines() if ttft in line)
-    assert line.split() == [*ttft.split(), *itl.split(), "of", "9"], "below their columns, and nowhere else"
+    assert line.split() == ["0/72", "failed", *ttft.split(), *itl.split()], "below their columns, and nowhere else"
     assert text.count("± ") == 2 * len(demo.cells)
     assert "±: the client's own error" in text
     assert "not calibrated" not in text

@@ -52,11 +52,11 @@ def test_equal_work_is_equal() -> None:
 @pytest.mark.parametrize(
     ("other", "told"),
     [
-        ([answer(5)] * 4, "output tokens delivered of those requested: 50.0% instead of 100.0%"),
-        ([answer(20)] * 4, "output tokens delivered of those requested: 200.0% instead of 100.0%"),
-        ([*FULL[:3], answer(2), answer(18)], "output delivered, p10 of answers: 52.0% instead of 100.0%"),
-        ([answer(10, finish="stop")] * 4, "answers that ended by 'stop': 100.0% instead of 0.0%"),
-        ([*FULL, request(0, [], outcome=Outcome.TIMEOUT)], "requests answered: 80.0% instead of 100.0%"),
+        ([answer(5)] * 4, "output tokens delivered of those requested: 50.0 % instead of 100.0 %"),
+        ([answer(20)] * 4, "output tokens delivered of those requested: 200.0 % instead of 100.0 %"),
+        ([*FULL[:3], answer(2), answer(18)], "output delivered, p10 of answers: 52.0 % instead of 100.0 %"),
+        ([answer(10, finish="stop")] * 4, "answers that ended by 'stop': 100.0 % instead of 0.0 %"),
+        ([*FULL, request(0, [], outcome=Outcome.TIMEOUT)], "requests answered: 80.0 % instead of 100.0 %"),
     ],
 )
 def test_what_is_outside_the_band(other: list[RequestRecord], told: str) -> None:

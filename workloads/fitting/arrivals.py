@@ -185,7 +185,7 @@ def _on_off(split: Split, rate: float) -> NaturalArrival:
 
 
 def _method(split: Split) -> str:
-    share = f"{split.silent_share:.0%} of the time"
+    share = f"{100 * split.silent_share:.0f} % of the time"
     return f"gaps above {split.threshold_s:g} s: {split.silences} silences, {share}"
 
 

@@ -107,7 +107,7 @@ def _anchors(observed: Observed, name: str) -> Iterator[Anchor]:
         value, tolerance = figures.get(metric, (0.0, 0.0))
         if value > 0:
             low, high = rounded(value * (1 - tolerance)), rounded(value * (1 + tolerance))
-            yield Anchor(metric, low, high, f"{name}: {value:.4g}, give or take {tolerance:.0%}")
+            yield Anchor(metric, low, high, f"{name}: {value:.4g}, give or take {100 * tolerance:.0f} %")
 
 
 def _notes(observed: Observed, arrivals: ArrivalFit, fit_goodness: Goodness) -> Iterator[str]:
@@ -122,10 +122,10 @@ def _notes(observed: Observed, arrivals: ArrivalFit, fit_goodness: Goodness) -> 
     elif observed.arrival_thinks > _NOTABLE_SHARE * later:
         yield "pauses between turns are measured from request to request, so they include the time of the answer"
     if lengths.shrunk > _NOTABLE_SHARE * later:
-        share = f"{lengths.shrunk / later:.0%} of later prompts"
+        share = f"{100 * lengths.shrunk / later:.0f} % of later prompts"
         yield f"{share} are no longer than the previous one; in the preset they always grow"
     if lengths.overlapping > _NOTABLE_SHARE * later:
-        share = f"{lengths.overlapping / later:.0%} of later prompts"
+        share = f"{100 * lengths.overlapping / later:.0f} % of later prompts"
         yield f"{share} leave out part of the previous answer; the preset always includes all of it"
     yield from _prefix_notes(observed, fit_goodness)
 
@@ -135,7 +135,7 @@ def _prefix_notes(observed: Observed, fit_goodness: Goodness) -> Iterator[str]:
     if bound is None or bound.is_within or observed.prefixes is None:
         return
     cause = "" if observed.has_sessions else ", because its sessions are unknown"
-    shares = f"{bound.trace:.0%} of the trace's prompt tokens and {bound.preset:.0%} of the preset's"
+    shares = f"{100 * bound.trace:.0f} % of the trace's prompt tokens and {100 * bound.preset:.0f} % of the preset's"
     yield f"a prefix cache could hit {shares}{cause}; replay the trace if prefixes matter"
     if observed.prefixes.is_cut:
         yield "the trace's share of hits was measured on its beginning only"

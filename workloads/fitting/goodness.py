@@ -149,5 +149,5 @@ def _distance(name: str, trace: Floats, preset: Floats) -> Distance:
 
 
 def _complaint(figure: Figure) -> str:
-    off = f"{figure.difference:+.0%}, tolerance {figure.tolerance:.0%}"
+    off = f"{100 * figure.difference:+.0f} %, tolerance {100 * figure.tolerance:.0f} %"
     return f"{figure.name} is {figure.preset:.4g}, in the trace {figure.trace:.4g} ({off})"

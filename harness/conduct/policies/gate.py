@@ -75,9 +75,6 @@ class InterimAnalyses:
         b: label of the candidate.
         repeats: maximum repeats of the run.
         config: of the comparison; all analyses together share its alpha.
-
-    Attributes:
-        verdict: of the last analysis; None before the first.
     """
 
     def __init__(self, run: RunFolder, a: str, b: str, repeats: int, config: ComparisonConfig) -> None:
@@ -86,7 +83,6 @@ class InterimAnalyses:
         repeats_analysed = analysis_schedule(repeats)
         self._levels = dict(zip(repeats_analysed, nominal_levels(config.alpha, repeats_analysed), strict=True))
         self._config = config
-        self.verdict: GateVerdict | None = None
 
     def is_clear(self, repeat: int) -> bool:
         """Whether the verdict is clear after this many repeats; False if no analysis is due."""
@@ -109,7 +105,6 @@ class InterimAnalyses:
         verdict = judge(a, b, msgspec.structs.replace(self._config, alpha=self._levels[repeat]))
         if self._labels[1] == self._labels[0] + AGAIN:
             verdict = msgspec.structs.replace(verdict, notes=[*verdict.notes, *noise(verdict.compared.primary)])
-        self.verdict = verdict
         return verdict
 
     def final(self) -> GateVerdict:
@@ -144,4 +139,4 @@ class Gate:
         if not begins_repeat or not self._analyses.is_clear(repeat):
             return decision
         note = f"ended after {repeat} of at most {self._max_repeats} repeats: the verdict was clear"
-        return Done("; ".join(lost.reason for lost in log.lost) or None, notes=(note,))
+        return Done(log.loss, notes=(note,))

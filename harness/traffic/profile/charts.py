@@ -10,7 +10,7 @@ from results.report.charts.axes import tick_text
 from results.report.charts.columns import Column, columns
 from results.report.charts.curve import Point, curve
 from results.report.charts.scales import Axis, Scale
-from results.text.format import duration_text, short_text, value_text
+from results.text.format import duration_text, percent_text, short_text, value_text
 from workloads.dispersion import ArrivalCounts
 from workloads.histogram import Bin, Histogram
 from workloads.profile import WorkloadProfile
@@ -65,7 +65,7 @@ def hit_chart(profile: WorkloadProfile) -> Markup:
         Point(size, share, f"{size:,} tokens: {value_text(Unit.SHARE, share)}")
         for size, share in ((point.capacity_tokens, point.hit_share) for point in points)
     ]
-    description = "; ".join(f"{short_text(point.x)} tokens {point.share:.0%}" for point in drawn) + "."
+    description = "; ".join(f"{short_text(point.x)} tokens {percent_text(point.share)}" for point in drawn) + "."
     low, high = points[0].capacity_tokens / 1.1, points[-1].capacity_tokens * 1.1
     scale = Scale(low, high, _ticks(low, high, logarithmic=True), "cache size in tokens, logarithmic", log=True)
     limit = (bound, f"bound {figure_text('prefix_bound', bound)}")

@@ -7,7 +7,7 @@ import numpy as np
 
 from harness.traffic.profile.selection import ShownProfile
 from results.metrics import Unit
-from results.text.format import ABSENT, duration_text, scale_for, short_text, value_text
+from results.text.format import ABSENT, duration_text, percent_text, scale_for, short_text, value_text
 from workloads.dispersion import WINDOWS_S
 from workloads.histogram import SHORTEST_S
 from workloads.presets import Anchor
@@ -126,7 +126,7 @@ def prefix_lines(profile: WorkloadProfile) -> Iterator[Line]:
     yield _line(profile, "new tokens, p50", "new_tokens_p50", "per prompt")
     yield _line(profile, "new tokens, p95", "new_tokens_p95", "per prompt")
     if capacity := sufficient_tokens(profile.prefix_cache):
-        yield Line("sufficient cache", f"{short_text(capacity)} tokens", f"{_USEFUL_SHARE:.0%} of all hits")
+        yield Line("sufficient cache", f"{short_text(capacity)} tokens", f"{percent_text(_USEFUL_SHARE)} of all hits")
 
 
 def sufficient_tokens(curve: HitCurve) -> float | None:

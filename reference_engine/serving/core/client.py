@@ -135,7 +135,10 @@ class EngineClient:
         self._obituaries: set[asyncio.Task[None]] = set()
 
     async def start(self, config: EngineConfig, start_core: Starter) -> Facts:
-        """Starts the engines and waits until they have loaded the model; returns the first one's description.
+        """Starts the engines and waits until they have loaded the model.
+
+        Returns:
+            The description of the engine with the smallest KV cache, whose limits hold for all of them.
 
         Raises:
             UserMistakeError: the model or the settings are at fault.
@@ -147,7 +150,8 @@ class EngineClient:
             self._replicas.append(replica)
             await loop.create_unix_connection(lambda: self._replicas[-1], sock=replica.core.socket)
             replica.send(Start(config))
-        return (await asyncio.gather(*(replica.facts for replica in self._replicas)))[0]
+        await asyncio.gather(*(replica.facts for replica in self._replicas))
+        return self._facts
 
     @property
     def replicas(self) -> Sequence[Replica]:
@@ -236,7 +240,8 @@ class EngineClient:
 
     @property
     def _facts(self) -> Facts:
-        return self._replicas[0].facts.result()
+        every = [replica.facts.result() for replica in self._replicas]
+        return min(every, key=lambda facts: facts.limits.num_blocks)
 
     def _send(self, share: Sequence[Request], stream: TokenStream, replica: Replica) -> None:
         self._idle.clear()

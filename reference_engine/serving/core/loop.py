@@ -50,16 +50,15 @@ def load(config: EngineConfig) -> tuple[BeamSearchEngine, Facts]:
     Raises:
         CheckpointError, ConfigError: the model or the settings are at fault.
     """
-    checkpoint = open_checkpoint(Path(config.model))
-    resolved = resolve_config(config, checkpoint.config)
+    checkpoint = open_checkpoint(Path(config.model), config.load_format)
     grammars = Grammars(checkpoint.tokenizer, checkpoint.config.vocab_size, checkpoint.eos_token_ids)
     vocabulary = threading.Thread(target=grammars.build_vocabulary, name="vocabulary")
     vocabulary.start()
-    engine = build_engine(resolved, checkpoint, grammars)
+    engine, complete = build_engine(resolve_config(config, checkpoint.config), checkpoint, grammars)
     vocabulary.join()
-    device, dtype = torch.device(resolved.device), getattr(torch, resolved.dtype)
+    device, dtype = torch.device(complete.device), getattr(torch, complete.dtype)
     facts = Facts(
-        config=resolved,
+        config=complete,
         limits=engine.limits,
         eos_token_ids=checkpoint.eos_token_ids,
         torch_version=str(torch.__version__),

@@ -93,7 +93,7 @@ class Facts(msgspec.Struct, frozen=True):
     """A loaded engine's description.
 
     Attributes:
-        config: as `resolve_config` completed it.
+        config: with nothing left open.
         limits: of requests.
         eos_token_ids: every id that ends a sequence.
         torch_version: of the torch it runs on.

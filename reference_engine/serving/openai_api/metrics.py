@@ -2,7 +2,6 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from reference_engine.engine.config import EngineConfig
 from reference_engine.engine.outputs import StepReport, TokenOutput
 from reference_engine.engine.request import FinishReason
 
@@ -94,10 +93,10 @@ class Metrics:
         whole = Histogram(name, text, ["model_name"], registry=self.registry, buckets=buckets)
         return whole.labels(self._model_name)
 
-    def set_config(self, config: EngineConfig) -> None:
-        """Takes the pool size from the resolved configuration."""
-        self._num_blocks = (config.num_blocks or 1) * config.data_parallel_size
-        self._total_blocks.set(self._num_blocks)
+    def set_num_blocks(self, num_blocks: int) -> None:
+        """Takes the KV blocks of all engines."""
+        self._num_blocks = num_blocks
+        self._total_blocks.set(num_blocks)
 
     def observe(self, replica: int, report: StepReport) -> None:
         """Takes in one step of one engine."""

@@ -1,4 +1,4 @@
-// Two runs are compared: a third choice replaces the first.
+// At most two runs can be chosen: a third choice replaces the first.
 (() => {
   const form = document.getElementById("runs");
   const out = document.getElementById("chosen");

@@ -1,11 +1,11 @@
-// Asks once a second; texts reach the page through textContent, never as markup.
+// Polls once a second; text enters the page through textContent, never as markup.
 (() => {
   const at = (id) => document.getElementById(id);
   const make = (name, text, class_) => Object.assign(document.createElement(name), { textContent: text, className: class_ ?? "" });
   const number = (value, digits) => value.toLocaleString("en", { maximumSignificantDigits: digits });
   const SIZES = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [0, "B"]];
   const UNITS = { share: [100, " %"], s: [1, " s"], w: [1, " W"], j: [1, " J"], mhz: [1, " MHz"], c: [1, " °C"] };
-  const reading = (sensor, value) => {  // its name ends in its unit
+  const reading = (sensor, value) => {  // the unit is the end of the sensor's name
     if (typeof value !== "number") return String(value ?? "–");
     const suffix = sensor.slice(sensor.lastIndexOf("_") + 1);
     if (suffix === "bytes") {

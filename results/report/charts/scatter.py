@@ -45,7 +45,7 @@ class Cloud(msgspec.Struct, frozen=True):
     middles: list[Middle]
 
 
-class Frame(msgspec.Struct, frozen=True):
+class Axes(msgspec.Struct, frozen=True):
     """Titles and x scale of a chart.
 
     Attributes:
@@ -93,24 +93,24 @@ def spread(values: Sequence[float], title: str) -> Scale:
     return Scale(*ends, [(tick, short_text(tick)) for tick in ticks], title, log)
 
 
-def scatter(frame: Frame, clouds: Sequence[Cloud]) -> Markup:
+def scatter(axes: Axes, clouds: Sequence[Cloud]) -> Markup:
     """Draw all engines; empty without medians."""
     drawn = [cloud for cloud in clouds if cloud.middles]
     if not drawn:
         return Markup("")
-    axis, y = frame.x.axis(_LEFT, _RIGHT), fitted_axis(_values(drawn), _BOTTOM, _TOP)
+    axis, y = axes.x.axis(_LEFT, _RIGHT), fitted_axis(_values(drawn), _BOTTOM, _TOP)
     ticks = [(value, tick_text(Unit.SECONDS, value, y)) for value in y.ticks()]
     paths = [_path(cloud, i, len(drawn), axis, y) for i, cloud in enumerate(drawn)]
     labels = Labels(Box(_LEFT, _TOP - 10, WIDTH + 8, _BOTTOM), paths)
     parts = [
-        x_axis_at(axis, frame.x.ticks, _TOP, _BOTTOM, frame.x.title),
-        y_axis(y, ticks, _LEFT, _RIGHT, frame.y_title),
-        heading(_TOP, _RIGHT, frame.head),
+        x_axis_at(axis, axes.x.ticks, _TOP, _BOTTOM, axes.x.title),
+        y_axis(y, ticks, _LEFT, _RIGHT, axes.y_title),
+        heading(_TOP, _RIGHT, axes.head),
         *(_dots(cloud, axis, y) for cloud in drawn),
-        *(_line(cloud, path, y, frame) for cloud, path in zip(drawn, paths, strict=True)),
+        *(_line(cloud, path, y, axes) for cloud, path in zip(drawn, paths, strict=True)),
         *(_name(cloud, path, labels) for cloud, path in zip(drawn, paths, strict=True)),
     ]
-    return chart(frame.title, _description(drawn, frame.noun), WIDTH, HEIGHT, *parts, class_="scatter")
+    return chart(axes.title, _description(drawn, axes.noun), WIDTH, HEIGHT, *parts, class_="scatter")
 
 
 def _values(clouds: Sequence[Cloud]) -> list[float]:
@@ -132,12 +132,12 @@ def _path(cloud: Cloud, i: int, engines: int, x: Axis, y: Axis) -> list[tuple[fl
     return [(x.at(middle.x) + shift, y.at(middle.median)) for middle in cloud.middles]
 
 
-def _line(cloud: Cloud, path: Sequence[tuple[float, float]], y: Axis, frame: Frame) -> Markup:
+def _line(cloud: Cloud, path: Sequence[tuple[float, float]], y: Axis, axes: Axes) -> Markup:
     parts = [polyline(path, "curve")]
     for middle, (px, py) in zip(cloud.middles, path, strict=True):
         low, median, high = (value_text(Unit.SECONDS, value) for value in (middle.low, middle.median, middle.high))
-        rest = f"half of {middle.count:,} {frame.noun} in {low} … {high}"
-        hint = f"{cloud.engine} at {short_text(middle.x)} {frame.x.title}: median {median}, {rest}"
+        rest = f"half of {middle.count:,} {axes.noun} in {low} … {high}"
+        hint = f"{cloud.engine} at {short_text(middle.x)} {axes.x.title}: median {median}, {rest}"
         if not cloud.dots:
             parts.append(line(px, y.at(middle.low), px, y.at(middle.high), "error"))
         parts.append(mark(px, py, cloud.position, 3.6, hint))

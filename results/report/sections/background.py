@@ -34,7 +34,7 @@ class Definition(msgspec.Struct, frozen=True):
         unit: of the value.
         better: direction of improvement.
         definition: definition in one clause.
-        names: keys in frames and JSON.
+        names: columns in data frames, keys in JSON.
         observation: what one observation is.
         span: part of the trial over which observations are counted.
     """

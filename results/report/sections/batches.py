@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from results.levels import engines_of, levels_of
 from results.metrics.latency import arrivals
-from results.report.charts.scatter import Cloud, Frame, middles, scatter, spread
+from results.report.charts.scatter import Axes, Cloud, middles, scatter, spread
 from results.run import Cell, Run, Trial
 from results.server_view.readings import SOURCE, is_number
 from results.units import NS_PER_S
@@ -87,7 +87,7 @@ def _chart(run: Run, cells: Sequence[Cell], workload: str, batch: Batch) -> Mark
         return Markup("")
     clouds = [Cloud(engine, i, [], middles(*seen[i], _edges(sizes), MIN_TOKENS)) for i, engine in enumerate(engines)]
     title = f"ITL against {batch.unit}, {workload}"
-    return scatter(Frame(title, spread(sizes.tolist(), batch.unit), "↑ ITL", "tokens", batch.head), clouds)
+    return scatter(Axes(title, spread(sizes.tolist(), batch.unit), "↑ ITL", "tokens", batch.head), clouds)
 
 
 def _observed(run: Run, cells: Sequence[Cell], batch: Batch) -> tuple[np.ndarray, np.ndarray]:

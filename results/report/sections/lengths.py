@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from results.levels import Level, engines_of, levels_of
 from results.records import RequestRecord
-from results.report.charts.scatter import Cloud, Frame, middles, scatter, spread
+from results.report.charts.scatter import Axes, Cloud, middles, scatter, spread
 from results.report.verdict import primary_level
 from results.run import Cell, Run
 from results.text.format import listed
@@ -36,7 +36,7 @@ def length_panels(run: Run) -> list[LengthPanel]:
 
 def length_of(request: RequestRecord) -> int | None:
     """Prompt tokens as counted by the engine, otherwise as planned."""
-    return request.prompt_tokens if request.prompt_tokens is not None else request.wanted_input_tokens
+    return request.prompt_tokens if request.prompt_tokens is not None else request.requested_input_tokens
 
 
 def _panel(run: Run, level: Level, key: str, primary: Level | None) -> LengthPanel:
@@ -45,7 +45,7 @@ def _panel(run: Run, level: Level, key: str, primary: Level | None) -> LengthPan
     svg = Markup("")
     if known:
         title = f"TTFT against the length of the prompt at {level.title}"
-        svg = scatter(Frame(title, spread(known, "prompt tokens"), "↑ TTFT", "requests"), clouds)
+        svg = scatter(Axes(title, spread(known, "prompt tokens"), "↑ TTFT", "requests"), clouds)
     planned = [cell.engine for cell in level.cells if _as_planned(run, cell)]
     note = f"Lengths as planned, since the engine did not say: {listed(planned)}." if planned else ""
     return LengthPanel(key, level.title, level is primary, svg, note)
@@ -75,4 +75,4 @@ def _answers(run: Run, cell: Cell) -> list[RequestRecord]:
 
 
 def _as_planned(run: Run, cell: Cell) -> bool:
-    return any(r.prompt_tokens is None and r.wanted_input_tokens is not None for r in _answers(run, cell))
+    return any(r.prompt_tokens is None and r.requested_input_tokens is not None for r in _answers(run, cell))

@@ -18,6 +18,7 @@ from reference_engine.__main__ import build_parser
 MODEL = Model("smol", "/models/smol", "0" * 64)
 FIXED = ("serve", "--model", "/models/smol", "--served-model-name", "smol", "--host", "127.0.0.1", "--port", "9000")
 OPTIONS = {
+    "load_format": "dummy",
     "device": "cpu",
     "block_size": 32,
     "num_blocks": 100,
@@ -32,6 +33,7 @@ OPTIONS = {
     "attention_sinks": 4,
     "kv_budget": 32,
     "kv_heavy": 16,
+    "cuda_graphs": False,
     "threads": 2,
     "data_parallel_size": 2,
     "drain_timeout_s": 3,
@@ -84,6 +86,12 @@ def test_chunked_prefill_is_what_it_does_anyhow_and_else_a_policy() -> None:
     assert launch(enable_chunked_prefill=False).argv[3:] == (*FIXED, "--policy", "no_chunking")
 
 
+def test_the_fraction_of_memory_has_another_name() -> None:
+    argv = launch(memory_fraction=0.8).argv[3:]
+    assert argv == (*FIXED, "--gpu-memory-utilization", "0.8")
+    assert build_parser().parse_args(argv).gpu_memory_utilization == 0.8
+
+
 def test_a_cache_dtype_of_other_engines_is_refused_with_its_own() -> None:
     with pytest.raises(BadOption, match="cannot be told kv_cache_dtype: it knows auto, int8, fp8, int4, not 'q8_0'"):
         made(kv_cache_dtype="q8_0")
@@ -93,7 +101,7 @@ def test_every_setting_is_a_flag_that_the_engine_knows() -> None:
     """The adapter cannot import the engine, so this test compares the two."""
     assert set(OPTIONS) == set(ReferenceOptions.__struct_fields__)
     told = {name for name, spelling in ReferenceEngine.spellings.items() if callable(spelling)}
-    assert set(SPEC) == told - {"enable_chunked_prefill"}
+    assert set(SPEC) == told - {"enable_chunked_prefill", "memory_fraction"}
     values = {**OPTIONS, **SPEC}
     parsed = vars(build_parser().parse_args(launch(**values).argv[3:]))
     assert {name: parsed[name] for name in values} == values

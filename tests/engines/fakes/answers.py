@@ -1,4 +1,4 @@
-"""What the fakes of TGI, OpenAI and Anthropic have in common: answers word for word, and how prompts are counted."""
+"""Shared by the fakes of TGI, OpenAI and Anthropic: scripted answers, and token counts of prompts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,12 +12,12 @@ Count = Callable[[Prompt], int]
 
 
 class Said(Script, frozen=True, kw_only=True):
-    """An answer that is given word for word.
+    """A scripted answer.
 
     Attributes:
-        said: its tokens; where the last one is special, the model ends by it, else it is cut off there.
-        thinking: how many of the first ones are thoughts that are shown.
-        hidden: thoughts that are counted and never shown.
+        said: its tokens; a special last token ends the answer, otherwise it is truncated there.
+        thinking: number of leading tokens that are visible reasoning.
+        hidden: reasoning tokens that are counted but not sent.
         fails_after: tokens after which the engine fails; None for never.
     """
 

@@ -1,7 +1,7 @@
-"""A fake of Anthropic's Messages, as streams, with its prompt cache.
+"""A fake of Anthropic's Messages API, as streams, with its prompt cache.
 
 Faults: ``no-read-twice`` (usage of the prompt comes in the first event only, as llama-server does), ``novelties`` (an
-event of a type that nobody knows), ``torn`` (the connection ends before ``message_stop``).
+event of an unknown type), ``torn`` (the connection ends before ``message_stop``).
 """
 
 from collections.abc import AsyncIterator, Sequence

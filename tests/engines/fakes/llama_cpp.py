@@ -1,12 +1,12 @@
-"""A fake of llama-server b11434: ``/completion``, the OpenAI routes, and what it tells of itself.
+"""A fake of llama-server b11434: ``/completion``, the OpenAI routes and ``/props``.
 
-After each stream it closes the connection, though its headers say that it keeps it.
-As a program it takes the real command line: ``python -m tests.engines.fakes.llama_cpp -m M.gguf --port P``. Its pace
-comes in the variable ``FAKE_SCRIPT``, a :class:`Script` as JSON. A token without text stands for half a character,
-which is held back. The group of a script is what one step accepts of a draft.
+It closes the connection after each stream, although its headers promise to keep it.
+As a program it takes the real command line: ``python -m tests.engines.fakes.llama_cpp -m M.gguf --port P``. The
+variable ``FAKE_SCRIPT``, a :class:`Script` as JSON, sets its timing. A token without text is half a character, which is
+held back. The group of a script is the number of draft tokens that a step accepts.
 
-Faults: ``loading`` (503 to the first two that ask), ``late-error`` (after the second token), ``pings``, ``progress``
-(progress chunks, asked for or not), ``fits`` (half the context that was asked for).
+Faults: ``loading`` (503 for the first two health checks), ``late-error`` (after the second token), ``pings``,
+``progress`` (progress chunks, even if not requested), ``fits`` (half the requested context).
 """
 
 import argparse

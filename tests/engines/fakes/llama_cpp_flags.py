@@ -1,4 +1,4 @@
-"""llama-server's command line, as far as its fake cares: names, short names, and what its words may be."""
+"""The part of llama-server's command line that its fake checks: names, short names and allowed values."""
 
 import argparse
 

@@ -1,7 +1,7 @@
 """A fake of llama-cpp-python 0.3.36's server: one request at a time, OpenAI routes, no usage in streams.
 
-As a program it takes the real command line: ``python -m tests.engines.fakes.llama_cpp_python --model M.gguf``. As the
-real one, it prefers the variables ``HOST`` and ``PORT`` to its flags. A token without text is held back.
+As a program it takes the real command line: ``python -m tests.engines.fakes.llama_cpp_python --model M.gguf``. Like
+the real server, it prefers the variables ``HOST`` and ``PORT`` to its flags. A token without text is held back.
 """
 
 import argparse
@@ -24,7 +24,7 @@ def _bool(word: str) -> bool:
 
 
 def arguments() -> argparse.ArgumentParser:
-    """Of 0.3.36: the fields of its settings."""
+    """The flags of 0.3.36: the fields of its settings."""
     made = argparse.ArgumentParser(prog="llama_cpp.server", allow_abbrev=False)
     for name in ("model", "model_alias", "host", "chat_format", "draft_model", "api_key", "config_file"):
         made.add_argument(f"--{name}")

@@ -1,7 +1,7 @@
-"""A fake of OpenAI's service: chat, completions and Responses, as streams, padded unless it is told not to.
+"""A fake of OpenAI's service: chat, completions and Responses, as streams, padded unless disabled.
 
-Faults: ``bare-events`` (no ``event:`` lines in Responses, as transformers serve), ``called-completed`` (that is what a
-cut-off response is called, its reason in the details, as vLLM does), ``torn`` (it ends before the last events).
+Faults: ``bare-events`` (no ``event:`` lines in Responses, as transformers serve), ``called-completed`` (a
+truncated response has status ``completed`` and the reason in its details, as in vLLM), ``torn`` (no last events).
 """
 
 import itertools

@@ -1,9 +1,9 @@
-"""A fake of SGLang 0.5: ``/generate`` and the OpenAI routes, after the sources of its server.
+"""A fake of SGLang 0.5: ``/generate`` and the OpenAI routes, written from its server's source.
 
-As a program it takes the real server's command line: ``python -m tests.engines.fakes.sglang --model-path M …``. Its
-pace comes in the variable ``FAKE_SCRIPT``, a :class:`Script` as JSON.
+As a program it takes the real server's command line: ``python -m tests.engines.fakes.sglang --model-path M …``. The
+variable ``FAKE_SCRIPT``, a :class:`Script` as JSON, sets its timing.
 
-Faults: ``slow-first`` (the first answer of all), ``slow-abort`` (an answer that nobody reads any more runs on),
+Faults: ``slow-first`` (the server's first answer is slow), ``slow-abort`` (an abandoned answer keeps running),
 ``late-error`` (after the second event), ``pool`` (the KV pool holds eight tokens of each answer), ``retracts``.
 """
 

@@ -1,4 +1,4 @@
-"""The command line of the fake SGLang: the real server's flags, as far as an experiment can lead to them."""
+"""The command line of the fake SGLang: those of the real server's flags that an experiment can set."""
 
 import argparse
 

@@ -1,7 +1,7 @@
-"""What fakes of engines have in common: a script of tokens with its times, faults on request, and a port.
+"""Base of the fake engines: a script of tokens and times, faults on request, and a port. Independent of any protocol.
 
-A fake follows the engine's protocol file to the byte; this module knows nothing of any protocol. Fakes run inside a
-test (:func:`running`) or as a program of their own (:func:`serve`), so that a launcher can start, stop and kill them.
+A fake follows the engine's protocol file to the byte. Fakes run inside a test (:func:`running`) or as a program
+(:func:`serve`) that a launcher can start, stop and kill.
 """
 
 import asyncio

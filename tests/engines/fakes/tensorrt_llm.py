@@ -1,7 +1,7 @@
-"""Speaks as trtllm-serve does, to the byte of its protocol file.
+"""A fake of trtllm-serve, to the byte of its protocol file.
 
-Faults: ``break`` breaks the connection after the first chunk, ``break-at-end`` before the counts, ``no-done`` ends in
-order without the end mark, ``gives-up`` ends with a finish reason of its own, ``too-long`` and ``unsupported`` refuse.
+Faults: ``break`` breaks the connection after the first chunk, ``break-at-end`` before the counts, ``no-done`` ends
+without the end mark, ``gives-up`` ends with a finish reason of its own, ``too-long`` and ``unsupported`` refuse.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A program in the place of ``trtllm-serve``, which knows its flags and the keys of its YAML file, and no others."""
+"""A program that replaces ``trtllm-serve`` and accepts only its flags and the keys of its YAML file."""
 
 import argparse
 import json

@@ -1,7 +1,7 @@
 """A fake of TGI 3.3: ``/generate_stream``, ``/`` and the OpenAI routes, as streams.
 
 As a program it takes the launcher's command line and variables: ``python -m tests.engines.fakes.tgi --model-id M``.
-Its pace comes in the variable ``FAKE_SCRIPT``, a :class:`Script` as JSON.
+The variable ``FAKE_SCRIPT``, a :class:`Script` as JSON, sets its timing.
 
 Faults: ``comments`` (a keep-alive before each event), ``unfinished`` (the last event never comes).
 """
@@ -22,7 +22,7 @@ from tests.engines.fakes.stage import Script, Token, event, serve
 from tests.engines.fakes.tgi_flags import Flags, arguments, resolved
 
 PIECE_TOKENS = 1024
-"""Longer answers are queued again after each so many tokens."""
+"""Longer answers return to the queue after every this many tokens."""
 DONE = event("[DONE]")
 _STATUS = {"validation": 422, "overloaded": 429, "generation": 424, "incomplete_generation_stream": 500}
 Event = dict[str, Any]

@@ -1,4 +1,4 @@
-"""The command line of the fake TGI: the launcher's flags, each with its variable, and what it makes of them."""
+"""The command line of the fake TGI: the launcher's flags, their variables and their effects."""
 
 import argparse
 import os

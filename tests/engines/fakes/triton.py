@@ -1,7 +1,7 @@
-"""Speaks as Triton does in front of TensorRT-LLM's models, the ensemble and the LLM API's; also as ``tritonserver``.
+"""A fake of Triton with TensorRT-LLM's models, the ensemble and the LLM API's; also as the program ``tritonserver``.
 
-Faults: ``break`` breaks the connection after the first event, ``empty`` closes in order without any, ``error`` tells of
-one in the stream, ``coupled`` is a model that cannot stream, ``full`` refuses before inference.
+Faults: ``break`` breaks the connection after the first event, ``empty`` closes it without an event, ``error`` sends an
+error in the stream, ``coupled`` is a model that cannot stream, ``full`` refuses before inference.
 """
 
 import argparse

@@ -9,19 +9,19 @@ from engines.adapters.reference import ReferenceEngine
 from engines.adapters.sglang import METRICS as SGLANG
 from engines.adapters.vllm import METRICS as VLLM
 from engines.metrics import DrainedIterations, Histogram, Prometheus, Series
-from engines.metrics.readers import Frame, PrometheusReader, reader_of
+from engines.metrics.readers import EngineValues, PrometheusReader, reader_of
 from engines.metrics.source import COUNTERS, GAUGES, HISTOGRAMS
 
 CAPTURES = Path(__file__).parents[4] / "shared" / "protocols" / "specs" / "captures"
 captured = pytest.mark.skipif(not CAPTURES.is_dir(), reason="the recordings of real servers are not here")
 
 
-def read(page: str, **values: tuple[Series, ...]) -> Frame:
+def read(page: str, **values: tuple[Series, ...]) -> EngineValues:
     return reader_of(Prometheus(values)).read(page.encode())
 
 
-def recorded(name: str, source: Prometheus) -> Frame:
-    """The frame of a recording, whose body stands behind its second empty line."""
+def recorded(name: str, source: Prometheus) -> EngineValues:
+    """The values of a recording, whose body stands behind its second empty line."""
     return reader_of(source).read((CAPTURES / name).read_bytes().split(b"\n\n", 2)[2])
 
 

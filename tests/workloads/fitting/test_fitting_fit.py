@@ -118,7 +118,7 @@ def test_what_single_draws_differ_by_is_no_complaint():
     ).complaints
     assert complaints == (
         "KS of input is 0.200 (at most 0.100)",
-        "gap_cv is 1.3, in the trace 1 (+30%, tolerance 26%)",
+        "gap_cv is 1.3, in the trace 1 (+30 %, tolerance 26 %)",
     )
 
 
@@ -170,8 +170,8 @@ def test_what_a_preset_cannot_keep_is_said():
         return sorted(found, key=lambda row: row.at_s or 0.0)
 
     notes = "; ".join(fitted(Rows(rows())).notes)
-    assert "50% of later prompts are no longer than the previous one" in notes
-    assert "50% of later prompts leave out part of the previous answer" in notes
+    assert "50 % of later prompts are no longer than the previous one" in notes
+    assert "50 % of later prompts leave out part of the previous answer" in notes
     assert "from request to request" in notes
     whole_seconds = [msgspec.structs.replace(row, at_s=float(int(row.at_s or 0))) for row in SINGLE.found[:2_000]]
     found = fitted(Rows(whole_seconds))

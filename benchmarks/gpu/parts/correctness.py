@@ -1,0 +1,156 @@
+"""The kernels against float64, and captured steps against computed ones."""
+
+import random
+from collections.abc import Iterator
+
+import torch
+from torch.nn.functional import silu
+
+from benchmarks.gpu.parts.model import TINY, batch_of, random_model, storage_for, tables_for
+from reference_engine.attention.base import Span
+from reference_engine.attention.torch_backend import TorchAttention
+from reference_engine.attention.triton_backend import TritonAttention
+from reference_engine.engine.execution import LocalExecutor
+from reference_engine.engine.graph_execution import GraphExecutor
+from reference_engine.kernels.cuda import CudaKernels, replace_pending
+from reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, Visible, block_list
+from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
+from reference_engine.kv_cache.storage import allocate_storage
+
+CUDA = torch.device("cuda")
+BLOCKS = 2000
+# Heads of a group, key/value heads, elements of a head, block size, window and sinks, dtype.
+ATTENTION = [
+    (4, 8, 128, 16, EVERYTHING, torch.bfloat16),
+    (3, 3, 64, 16, EVERYTHING, torch.bfloat16),
+    (1, 5, 80, 7, Visible(100), torch.bfloat16),
+    (7, 2, 96, 16, Visible(50, 5), torch.float16),
+    (2, 4, 256, 16, Visible(700, 70), torch.bfloat16),
+    (20, 1, 128, 1, EVERYTHING, torch.bfloat16),
+    (4, 2, 64, 16, Visible(33), torch.float32),
+]  # fmt: skip
+
+
+def error(ours: torch.Tensor, exact: torch.Tensor) -> float:
+    """The largest deviation, relative to the element and to a typical one."""
+    if not ours.isfinite().all():
+        return float("inf")
+    exact = exact.double()
+    return float(((ours.double() - exact).abs() / (exact.abs() + exact.square().mean().sqrt())).max())
+
+
+def random_rows(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, device=CUDA).bfloat16()
+
+
+def rows_errors() -> Iterator[tuple[str, float]]:
+    """Operations on rows, of odd and of real sizes."""
+    kernels = CudaKernels()
+    for rows, dim in ((1, 4096), (3, 45), (64, 5120), (257, 576), (8192, 4096)):
+        residual, x, weight = random_rows(rows, dim), random_rows(rows, dim), random_rows(dim)
+        total = (residual.double() + x.double()).bfloat16()
+        normed = kernels.add_rms_norm(residual, x, weight, 1e-5)
+        wide = total.double()
+        exact = wide / (wide.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight.double()
+        yield "add_rms_norm", max(error(residual, total), error(normed, exact))
+        gates = 2 * random_rows(rows, 2 * dim)
+        yield "silu_mul", error(kernels.silu_mul(gates), silu(gates[:, :dim].double()) * gates[:, dim:].double())
+    for rows, heads, dim in ((1, 40, 128), (7, 5, 80), (300, 12, 64), (33, 9, 256)):
+        whole, cos, signed_sin = random_rows(rows, heads + 3, dim), random_rows(rows, 1, dim), random_rows(rows, 1, dim)
+        part = whole[:, :heads].double()
+        exact = part * cos.double() + part.roll(dim // 2, -1) * signed_sin.double()
+        yield "apply_rope", error(kernels.apply_rope(whole[:, :heads], cos, signed_sin), exact)
+    for rows, dim in ((1, 128_256), (5, 49_152), (256, 128_256), (3, 7)):
+        for scores in (torch.randn(rows, dim, device=CUDA), random_rows(rows, dim)):  # bf16 has ties
+            yield "argmax", float((kernels.argmax(scores).cpu() != scores.cpu().float().argmax(-1)).sum())
+    token_ids, previous = torch.tensor([4, -2, -1], device=CUDA), torch.tensor([8, 9], device=CUDA)
+    replace_pending(token_ids, previous)
+    yield "replace_pending", float(token_ids.tolist() != [4, 9, 8])
+
+
+def attention_errors() -> Iterator[tuple[str, float]]:
+    """Decodes, chunks and both, over a cache that holds NaN wherever nothing visible was written."""
+    rng = random.Random(0)
+    for number, (group, kv_heads, dim, size, visible, dtype) in enumerate(ATTENTION):
+        decodes = [[(rng.randrange(900), 1) for _ in range(count)] for count in (1, 3, 20, 150)]
+        chunks = [(0, 1), (0, 300), (rng.randrange(700), 130), (5, 2), (0, 17)]
+        mixed = [(0, 1), (1023, 1), (400, 1), (0, 1300), *chunks[1:], (3, 1)]
+        for shape in (*decodes, chunks[1:], mixed):
+            layout = CacheLayout((LayerLayout(kv_heads, dim, dim, visible),))
+            yield f"attention {number}", attention_error(layout, shape, group, size, dtype)
+
+
+def attention_error(
+    layout: CacheLayout, shape: list[tuple[int, int]], group: int, size: int, dtype: torch.dtype
+) -> float:
+    layer = layout.layers[0]
+    needed = sum(-(-(start + length) // size) for start, length in shape)
+    storage = allocate_storage(layout, num_blocks=[needed], block_size=size, dtype=dtype, device=CUDA)
+    order = torch.randperm(needed).tolist()
+    spans, exact, fresh = [], [], []
+    for part in storage.stores[0].parts:
+        part.fill_(float("nan"))
+    for start, length in shape:
+        table = block_list(order.pop() for _ in range(-(-(start + length) // size)))
+        heads = (group * layer.num_kv_heads, layer.num_kv_heads, layer.num_kv_heads)
+        query, *cached = (torch.randn(start + length, count, layer.key_dim, device=CUDA).to(dtype) for count in heads)
+        slots = torch.tensor([table[i // size] * size + i % size for i in range(start)], device=CUDA, dtype=torch.int64)
+        for part, rows in zip(storage.stores[0].parts, cached, strict=True):
+            part.flatten(0, 1)[slots] = rows[:start]
+        fresh.append(torch.cat((query, *cached), dim=1)[start:])
+        exact.append(exact_attention(query[start:], *cached, layer.visible))
+        for index in layer.visible.out_of_window_blocks(start, size):
+            table[index] = RELEASED
+        spans.append(Span([table], start, length))
+    query, key, value = torch.cat(fresh).split(heads, dim=1)
+    attended = TritonAttention(storage).begin_step(spans).attend(0, query, key, value)
+    return error(attended, torch.cat(exact))
+
+
+def exact_attention(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, visible: Visible) -> torch.Tensor:
+    """Float64 attention of a sequence's last tokens: [tokens, heads · dim]."""
+    tokens, heads, dim = query.shape
+    place = torch.arange(len(keys), device=CUDA)
+    now = place[len(keys) - tokens :, None]
+    hidden = place > now
+    if visible.window is not None:
+        hidden |= (place <= now - visible.window) & (place >= visible.sinks)
+    keys, values = (part.double().repeat_interleave(heads // part.shape[1], dim=1) for part in (keys, values))
+    scores = torch.einsum("qhd,khd->hqk", query.double(), keys) * dim**-0.5
+    weights = scores.masked_fill(hidden, float("-inf")).softmax(dim=-1)
+    return torch.einsum("hqk,khd->qhd", weights, values).flatten(1)
+
+
+def graph_errors(dtype: torch.dtype, steps: int = 24) -> Iterator[tuple[str, float]]:
+    """Greedy decoding with graphs, in batches that shrink, grow and change order, against stock torch attention.
+
+    Yields:
+        The deviation of the logits of each step, and how many tokens differ; every second step's tokens reach the
+        next one on the device alone.
+    """
+    model, lengths = random_model(TINY, dtype), [1, 9, 64, 17, 130, 33, 5, 400, 12]
+    tables, blocks = tables_for(len(lengths), max(lengths) + steps), len(lengths) * 40
+    ours, theirs = storage_for(TINY, blocks, dtype), storage_for(TINY, blocks, dtype)
+    graphs = GraphExecutor(model, TritonAttention(ours), max_rows=16, max_tokens=TINY.max_position_embeddings)
+    plain = LocalExecutor(model, TorchAttention(theirs), theirs)
+    rng = random.Random(1)
+    rows = list(range(len(lengths)))
+    prompts = [rng.randrange(TINY.vocab_size) for length in lengths for _ in range(length)]
+    batch = batch_of(tables, [(0, length) for length in lengths], prompts)
+    pending: torch.Tensor | None = None
+    tokens: dict[int, int] = {}
+    for step in range(steps):
+        logits, expected = graphs.execute(batch), plain.execute(batch)
+        assert logits is not None
+        assert expected is not None
+        yield f"graph logits {dtype}", error(logits, expected)
+        chosen, pending = expected.argmax(dim=-1), CudaKernels().argmax(logits)
+        # In 16 bits rounding may tip a choice, so that tokens are compared in float32 only.
+        yield "graph tokens", float((chosen != pending).sum()) if dtype == torch.float32 else 0.0
+        tokens |= dict(zip(rows, chosen.tolist(), strict=True))
+        for row in rows:
+            lengths[row] += step > 0
+        before, rows = rows, rng.sample(range(len(lengths)), rng.randint(1, len(lengths)))
+        is_late = step % 2 and dtype == torch.float32
+        ids = [-1 - before.index(row) if is_late and row in before else tokens[row] for row in rows]
+        batch = batch_of([tables[row] for row in rows], [(lengths[row], 1) for row in rows], ids, pending)

@@ -1,0 +1,93 @@
+"""A random Llama on the device, of any shape and without files."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from reference_engine.attention.base import Span
+from reference_engine.engine.execution import Batch
+from reference_engine.kv_cache.block_copies import BlockCopies
+from reference_engine.kv_cache.block_table import block_list
+from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
+from reference_engine.kv_cache.storage import KvStorage, allocate_storage
+from reference_engine.models.config import ModelConfig
+from reference_engine.models.decoder import Model
+from reference_engine.models.registry import build_model
+
+BLOCK_SIZE = 16
+LLAMA_8B = ModelConfig(
+    vocab_size=128_256, hidden_size=4096, intermediate_size=14_336, num_hidden_layers=32, num_attention_heads=32,
+    num_key_value_heads=8, head_dim=128, max_position_embeddings=16_384, rms_norm_eps=1e-5, rope_theta=500_000.0,
+)  # fmt: skip
+TINY = ModelConfig(
+    vocab_size=1000, hidden_size=192, intermediate_size=320, num_hidden_layers=3, num_attention_heads=6,
+    num_key_value_heads=2, head_dim=64, max_position_embeddings=2048, rms_norm_eps=1e-5, rope_theta=10_000.0,
+)  # fmt: skip
+
+
+class RandomWeights:
+    """Normal weights, scaled so that activations keep their size; a `WeightSource`."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._config = config
+
+    def names(self) -> Sequence[str]:
+        """See `WeightSource`; nobody asks."""
+        return []
+
+    def get(self, name: str, *_: object) -> torch.Tensor:
+        """See `WeightSource`."""
+        shape = self._shape(name)
+        if len(shape) == 1:
+            return torch.ones(shape, device="cuda", dtype=torch.bfloat16)
+        return torch.randn(shape, device="cuda", dtype=torch.bfloat16).div_(math.sqrt(shape[1]))
+
+    def get_quantised(self, name: str) -> None:  # noqa: ARG002 (see WeightSource)
+        """See `WeightSource`."""
+        return
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        config, part = self._config, name.removesuffix(".weight").rsplit(".", 1)[-1]
+        queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
+        hidden, inner, vocab = config.hidden_size, config.intermediate_size, config.vocab_size
+        shapes = {
+            "embed_tokens": (vocab, hidden), "lm_head": (vocab, hidden), "q_proj": (queries, hidden),
+            "k_proj": (keys, hidden), "v_proj": (keys, hidden), "o_proj": (hidden, queries),
+            "gate_proj": (inner, hidden), "up_proj": (inner, hidden), "down_proj": (hidden, inner),
+        }  # fmt: skip
+        return shapes.get(part, (hidden,))
+
+
+def random_model(config: ModelConfig, dtype: torch.dtype = torch.bfloat16) -> Model:
+    """The same one at each call."""
+    torch.manual_seed(0)
+    length, device = config.max_position_embeddings, torch.device("cuda")
+    return build_model(config, RandomWeights(config), max_positions=length, dtype=dtype, device=device)
+
+
+def storage_for(config: ModelConfig, num_blocks: int, dtype: torch.dtype = torch.bfloat16) -> KvStorage:
+    """An empty cache."""
+    layer = LayerLayout(config.num_key_value_heads, config.head_dim, config.head_dim)
+    layout, device = CacheLayout((layer,) * config.num_hidden_layers), torch.device("cuda")
+    return allocate_storage(layout, num_blocks=[num_blocks], block_size=BLOCK_SIZE, dtype=dtype, device=device)
+
+
+def tables_for(count: int, tokens: int) -> list[Sequence[int]]:
+    """Scattered blocks for sequences of so many tokens."""
+    each = -(-tokens // BLOCK_SIZE)
+    blocks = torch.randperm(count * each).tolist()
+    return [block_list(blocks[i * each : (i + 1) * each]) for i in range(count)]
+
+
+def batch_of(
+    tables: Sequence[Sequence[int]],
+    shape: Sequence[tuple[int, int]],
+    token_ids: list[int],
+    previous: torch.Tensor | None = None,
+) -> Batch:
+    """A step of (start, length) for each table, in which each span's last token is sampled."""
+    spans = [Span([table], start, length) for table, (start, length) in zip(tables, shape, strict=True)]
+    positions = [position for start, length in shape for position in range(start, start + length)]
+    last = torch.tensor([length for _, length in shape]).cumsum(0) - 1
+    return Batch(BlockCopies(), spans, token_ids, positions, last.tolist(), previous)

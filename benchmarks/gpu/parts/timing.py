@@ -1,0 +1,210 @@
+"""Times of kernels and whole steps on the shapes of Llama 3.1 8B in bf16, on the device and on the host."""
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from benchmarks.gpu.parts.model import BLOCK_SIZE, LLAMA_8B, batch_of, random_model, storage_for, tables_for
+from reference_engine.attention.base import Span
+from reference_engine.attention.triton_backend import TritonAttention, TritonStep
+from reference_engine.engine.execution import Batch
+from reference_engine.engine.graph_execution import GraphExecutor
+from reference_engine.kernels import paged_attention
+from reference_engine.kernels.cuda import CudaKernels
+from reference_engine.kv_cache.block_table import EVERYTHING
+from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
+from reference_engine.kv_cache.storage import allocate_storage
+
+PEAK_GBS, PEAK_TFLOPS = 4300, 680  # copies; matrix products at the power limit (shared/research/h200_kernels.md)
+CACHE_BYTES = 200 << 20  # more than the L2 cache: calls in turn read different data
+HEADS, KV_HEADS, DIM = LLAMA_8B.num_attention_heads, LLAMA_8B.num_key_value_heads, LLAMA_8B.head_dim
+HIDDEN, INNER, VOCAB = LLAMA_8B.hidden_size, LLAMA_8B.intermediate_size, LLAMA_8B.vocab_size
+LAYER_WEIGHTS = HIDDEN * (2 * HIDDEN + 2 * KV_HEADS * DIM + 3 * INNER)
+WEIGHT_BYTES = 2 * (LLAMA_8B.num_hidden_layers * LAYER_WEIGHTS + VOCAB * HIDDEN)
+KV_BYTES = 2 * 2 * KV_HEADS * DIM  # of a token in a layer
+
+
+def graph_us(calls: Sequence[Callable[[], object]], repeats: int = 5) -> float:
+    """Median microseconds of one call; all are captured in one graph, one after the other."""
+    for call in calls:
+        call()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = [call() for call in calls]
+    times: list[float] = []
+    for _ in range(repeats):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) * 1e3 / len(calls))
+    del kept
+    return statistics.median(times)
+
+
+def rotated(make: Callable[[], Callable[[], object]], call_bytes: float) -> list[Callable[[], object]]:
+    """Calls on different data; of few rows it stays in the L2 cache, as it does in a step."""
+    return [make() for _ in range(max(10, min(200, int(CACHE_BYTES / call_bytes) + 1)))]
+
+
+def row_kernels() -> Iterator[tuple[str, float, float]]:
+    """Name, µs and share of the bandwidth of each operation."""
+    kernels = CudaKernels()
+
+    def rows(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        return torch.randn(shape, device="cuda", dtype=dtype)
+
+    def norm(count: int) -> Callable[[], object]:
+        residual, x, weight = rows(count, HIDDEN), rows(count, HIDDEN), rows(HIDDEN)
+        return lambda: kernels.add_rms_norm(residual, x, weight, 1e-5)
+
+    def activation(count: int) -> Callable[[], object]:
+        gates = rows(count, 2 * INNER)
+        return lambda: kernels.silu_mul(gates)
+
+    def rope(count: int) -> Callable[[], object]:
+        heads, cos, sin = rows(count, HEADS + 2 * KV_HEADS, DIM), rows(count, 1, DIM), rows(count, 1, DIM)
+        return lambda: kernels.apply_rope(heads[:, : HEADS + KV_HEADS], cos, sin)
+
+    def store(count: int) -> Callable[[], object]:
+        keys, values = rows(count, BLOCK_SIZE, KV_HEADS, DIM), rows(count, BLOCK_SIZE, KV_HEADS, DIM)
+        key, value = rows(count, KV_HEADS, DIM), rows(count, KV_HEADS, DIM)
+        slots = (torch.randperm(count * BLOCK_SIZE, device="cuda")[:count]).int()
+        return lambda: paged_attention.store_tokens(keys, values, key, value, slots)
+
+    def argmax(count: int) -> Callable[[], object]:
+        scores = rows(count, VOCAB, dtype=torch.float32)
+        return lambda: kernels.argmax(scores)
+
+    makers = {
+        "add_rms_norm": (norm, 8 * HIDDEN), "silu_mul": (activation, 6 * INNER), "argmax": (argmax, 4 * VOCAB),
+        "apply_rope": (rope, 4 * (HEADS + KV_HEADS) * DIM), "store_tokens": (store, 2 * KV_BYTES),
+    }  # fmt: skip
+    for name, (make, row_bytes) in makers.items():
+        for count in (1, 64, 256) if name == "argmax" else (1, 64, 256, 8192):
+            us = graph_us(rotated(lambda count=count, make=make: make(count), count * row_bytes))
+            yield f"{name} {count}", us, count * row_bytes / us / 1e3 / PEAK_GBS
+
+
+def decode_us(batch: int, context: int) -> float:
+    """One layer's attention for one new token of each sequence."""
+    layers = max(1, min(256, int(CACHE_BYTES / (batch * context * KV_BYTES)) + 1))
+    step, query = attention_step([(context - 1, 1)] * batch, layers)
+    return graph_us([lambda layer=layer: step.attend(layer, query, None, None) for layer in range(layers)] * 2)
+
+
+def chunk_us(shape: list[tuple[int, int]], *, is_fresh: bool = False) -> float:
+    """One layer's attention for chunks; with fresh keys and values where `is_fresh`."""
+    step, query = attention_step(shape, 4)
+    cached = torch.randn(len(query), 2, KV_HEADS, DIM, device="cuda", dtype=torch.bfloat16)
+    key, value = (cached[:, 0], cached[:, 1]) if is_fresh else (None, None)
+    return graph_us([lambda layer=layer: step.attend(layer, query, key, value) for layer in range(4)])
+
+
+def attention_step(shape: list[tuple[int, int]], layers: int) -> tuple[TritonStep, torch.Tensor]:
+    layout = CacheLayout((LayerLayout(KV_HEADS, DIM, DIM, EVERYTHING),) * layers)
+    longest = max(start + length for start, length in shape)
+    tables = tables_for(len(shape), longest)
+    blocks = [len(shape) * -(-longest // BLOCK_SIZE)]
+    device = torch.device("cuda")
+    storage = allocate_storage(layout, num_blocks=blocks, block_size=BLOCK_SIZE, dtype=torch.bfloat16, device=device)
+    spans = [Span([table], *part) for table, part in zip(tables, shape, strict=True)]
+    tokens = sum(length for _, length in shape)
+    query = torch.randn(tokens, HEADS, DIM, device="cuda", dtype=torch.bfloat16)
+    step = TritonAttention(storage).begin_step(spans)
+    step.attend(0, query, None, None)  # stages the tiles, which a capture may not
+    return step, query
+
+
+def attention_kernels() -> Iterator[tuple[str, float, float]]:
+    """Decodes with their share of the bandwidth, chunks with their share of the peak of matrix products."""
+    for batch, context in ((1, 256), (1, 1024), (1, 8192), (8, 1024), (64, 1024), (64, 8192), (256, 1024)):
+        us = decode_us(batch, context)
+        yield f"decode {batch} x {context}", us, batch * context * KV_BYTES / us / 1e3 / PEAK_GBS
+    for name, shape, is_fresh in (
+        ("chunk 512 from 0", [(0, 512)], False),
+        ("chunk 8 x 512 from 0", [(0, 512)] * 8, False),
+        ("chunk 2048 from 0", [(0, 2048)], False),
+        ("whole 2048", [(0, 2048)], True),
+        ("whole 8 x 1024", [(0, 1024)] * 8, True),
+        ("whole 8192", [(0, 8192)], True),
+        ("chunk 2048 behind 8192", [(8192, 2048)], False),
+        ("chunk 64 behind 1024, 16 times", [(1024, 64)] * 16, False),
+    ):
+        us = chunk_us(shape, is_fresh=is_fresh)
+        pairs = sum(length * start + length * (length + 1) / 2 for start, length in shape)
+        yield name, us, 4 * HEADS * DIM * pairs / us / 1e6 / PEAK_TFLOPS
+
+
+def sweep() -> Iterator[tuple[str, float, float]]:
+    """Other pipeline depths and tile heights than the chosen ones."""
+    chosen = {name: getattr(paged_attention, name) for name in (
+        "_DECODE_STAGES", "_SPLIT_STAGES", "_CHUNK_STAGES", "_CHUNK_ROWS", "_MAX_KEYS", "_KEY_TILE_BYTES")}  # fmt: skip
+    for stages, keys in itertools.product((3, 5, 7), (32, 64, 128)):
+        vars(paged_attention).update(
+            _DECODE_STAGES=stages, _SPLIT_STAGES=stages, _MAX_KEYS=keys, _KEY_TILE_BYTES=2 * DIM * keys
+        )
+        for batch, context in ((1, 1024), (8, 1024), (64, 1024)):
+            us = decode_us(batch, context)
+            name = f"decode {batch} x {context}, {stages} stages, {keys} keys"
+            yield name, us, batch * context * KV_BYTES / us / 1e3 / PEAK_GBS
+    vars(paged_attention).update(chosen)
+    for stages, rows, keys in itertools.product((3, 5), (64, 128), (64, 128)):
+        vars(paged_attention).update(
+            _CHUNK_STAGES=stages, _CHUNK_ROWS=rows, _MAX_KEYS=keys, _KEY_TILE_BYTES=2 * DIM * keys
+        )
+        us = chunk_us([(8192, 2048)])
+        share = 4 * HEADS * DIM * 2048 * (8192 + 1024) / us / 1e6 / PEAK_TFLOPS
+        yield f"chunk 2048 behind 8192, {stages} stages, {rows} rows, {keys} keys", us, share
+    vars(paged_attention).update(chosen)
+
+
+def steps() -> Iterator[tuple[str, float, float]]:
+    """Whole steps: name, GPU ms (or s for the capture), share of the bandwidth or of the peak of matrix products."""
+    model = random_model(LLAMA_8B)
+    storage = storage_for(LLAMA_8B, 256 * 1152 // BLOCK_SIZE)
+    began = time.perf_counter()
+    executor = GraphExecutor(model, TritonAttention(storage), max_rows=256, max_tokens=LLAMA_8B.max_position_embeddings)
+    torch.cuda.synchronize()
+    yield "capture of all graphs, s", time.perf_counter() - began, 0.0
+    for count, context in ((1, 256), (1, 1024), (8, 256), (16, 1024), (64, 1152), (128, 1152), (256, 1088)):
+        batch = batch_of(tables_for(count, context), [(context - 1, 1)] * count, [7] * count)
+        device_ms, host_ms = step_ms(executor, batch)
+        floor_bytes = WEIGHT_BYTES + LLAMA_8B.num_hidden_layers * count * context * KV_BYTES
+        yield f"decode step {count} x {context}", device_ms, floor_bytes / device_ms / 1e6 / PEAK_GBS
+        yield f"  its host part {count} x {context}", host_ms, 0.0
+    for shape in ([(0, 2048)], [(0, 1024)] * 8, [(0, 8192)], [(6144, 2048)], [(1024, 1)] * 64 + [(0, 448)]):
+        tokens = sum(length for _, length in shape)
+        tables = tables_for(len(shape), max(start + length for start, length in shape))
+        device_ms, host_ms = step_ms(executor, batch_of(tables, shape, [7] * tokens), repeats=5)
+        share = (WEIGHT_BYTES - 2 * VOCAB * HIDDEN) * tokens / device_ms / 1e9 / PEAK_TFLOPS
+        name = f"{len(shape)} spans, {tokens} tokens from {shape[0][0]}"
+        yield f"prefill step {name}", device_ms, share
+        yield f"  its host part {name}", host_ms, 0.0
+
+
+def step_ms(executor: GraphExecutor, batch: Batch, repeats: int = 20) -> tuple[float, float]:
+    """Milliseconds between two steps that follow each other at once, and of the call alone."""
+    argmax = CudaKernels().argmax
+
+    def run() -> float:
+        began = time.perf_counter()
+        logits = executor.execute(batch)
+        if logits is not None:
+            argmax(logits)
+        return time.perf_counter() - began
+
+    with torch.inference_mode():
+        run()
+        torch.cuda.synchronize()
+        host_s = run()  # the queue is empty: nothing makes it wait
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(repeats):
+            run()
+        torch.cuda.synchronize()
+    return (time.perf_counter() - began) * 1e3 / repeats, host_s * 1e3

@@ -1,0 +1,38 @@
+"""Transformers' `generate` over one static batch as one side of `offline.py`."""
+
+import time
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from benchmarks.gpu.sides.side import Run, serve
+
+
+def load(folder: str, options: dict[str, Any]) -> Run:
+    device = options["device"]
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    config = AutoConfig.from_pretrained(folder)
+    with torch.device(device):
+        model: Any = AutoModelForCausalLM.from_config(
+            config, dtype=getattr(torch, options["dtype"]), **options["engine"]
+        )
+    model.eval()
+
+    @torch.inference_mode()
+    def run(prompts: list[list[int]], output: int) -> dict[str, Any]:
+        began = time.perf_counter()
+        ids = torch.tensor(prompts, device=device)
+        length = {"min_new_tokens": output, "max_new_tokens": output}
+        tokens = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, pad_token_id=0, **length)
+        made = tokens[:, ids.shape[1] :].cpu().numel()
+        seconds = time.perf_counter() - began
+        assert made == len(prompts) * output
+        return {"seconds": seconds}
+
+    return run
+
+
+if __name__ == "__main__":
+    serve(load)

@@ -1,0 +1,54 @@
+"""The reference engine as one side of `offline.py`."""
+
+import gc
+import statistics
+import time
+from typing import Any
+
+import torch
+
+from benchmarks.gpu.sides.side import Run, serve
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.request import Request, SamplingParams
+from reference_engine.offline import load_engine
+
+
+def load(folder: str, options: dict[str, Any]) -> Run:
+    engine = load_engine(
+        EngineConfig(
+            **{
+                "model": folder, "load_format": "dummy", "dtype": options["dtype"], "device": options["device"],
+                "max_model_len": options["max_model_len"], "max_num_seqs": options["seats"],
+                "gpu_memory_utilization": options["memory"], "enable_prefix_caching": False, "max_queue": 1 << 20,
+            }
+            | options["engine"]
+        )
+    )  # fmt: skip
+    gc.collect()
+    gc.freeze()  # as the server does
+
+    @torch.inference_mode()
+    def run(prompts: list[list[int]], output: int) -> dict[str, Any]:
+        params = SamplingParams(max_tokens=output, temperature=0.0)
+        requests = [Request(str(number), prompt, params) for number, prompt in enumerate(prompts)]
+        made, decodes_s, steps, last = 0, list[float](), 0, time.perf_counter()
+        began = last
+        for request in requests:
+            engine.add(request)
+        while engine.has_work:
+            report = engine.step()
+            now, steps = time.perf_counter(), steps + 1
+            made += len(report.outputs)
+            if report.computed_tokens == len(report.outputs):  # no prompt in it
+                decodes_s.append(now - last)
+            last = now
+        seconds = time.perf_counter() - began
+        assert made == len(prompts) * output, f"{made} tokens instead of {len(prompts) * output}"
+        decode_ms = statistics.median(decodes_s) * 1e3 if decodes_s else None
+        return {"seconds": seconds, "steps": steps, "step_ms": seconds / steps * 1e3, "decode_step_ms": decode_ms}
+
+    return run
+
+
+if __name__ == "__main__":
+    serve(load)

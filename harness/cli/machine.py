@@ -1,0 +1,64 @@
+"""The command that measures what the machine can do at most: machine."""
+
+from typing import TYPE_CHECKING
+
+from harness.cli.options import EXIT_OK, Json, standard_output
+
+if TYPE_CHECKING:
+    from harness.host.ceilings import Ceilings
+
+
+def machine(*, seconds: float = 0.5, json: Json = False) -> int:
+    """Measure this machine's memory bandwidth and matrix products, on the CPU and on each GPU.
+
+    These are the ceilings of inference: a decode step reads all weights, a prompt multiplies by them. Needs torch. Run
+    nothing else meanwhile.
+
+    Parameters
+    ----------
+    seconds
+        Duration of each measurement. A GPU at its power limit needs several seconds to slow down.
+    json
+        Print the result as JSON on stdout.
+    """
+    import msgspec
+
+    from engines.errors import NotInstalled
+    from harness.cli.reading import print_json
+
+    try:
+        from harness.host.ceilings import measure_machine
+    except ImportError as error:
+        raise NotInstalled("bakeoff machine needs torch", "pip install 'bakeoff[engine]'") from error
+    measured = measure_machine(seconds)
+    if json:
+        print_json(msgspec.to_builtins(measured))
+        return EXIT_OK
+    _print(measured)
+    return EXIT_OK
+
+
+def _print(measured: "list[Ceilings]") -> None:
+    from rich import box
+    from rich.table import Table
+
+    from results.metrics.catalogue import Unit
+    from results.text.format import ABSENT, plain, rate_text, value_text
+
+    dtypes = list(dict.fromkeys(dtype for ceilings in measured for dtype in ceilings.flops_per_s))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for number, heading in enumerate(("device", "memory", "read", "copy", *dtypes)):
+        table.add_column(heading, justify="right" if number else "left")
+    for ceilings in measured:
+        flops = [ceilings.flops_per_s.get(dtype) for dtype in dtypes]
+        table.add_row(
+            ceilings.device,
+            value_text(Unit.BYTES, ceilings.memory_bytes),
+            rate_text(ceilings.read_bytes_per_s, "B/s"),
+            rate_text(ceilings.copy_bytes_per_s, "B/s"),
+            *(ABSENT if value is None else rate_text(value, "FLOP/s") for value in flops),
+        )
+    console = standard_output()
+    console.print(table)
+    for ceilings in measured:
+        console.print(plain(f"{ceilings.device}: {ceilings.name}"), style="dim", markup=False, highlight=False)

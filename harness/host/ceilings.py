@@ -1,0 +1,159 @@
+"""Measures what this machine's processors and GPUs can do at most: memory bandwidth and matrix products.
+
+Imports torch, which is an extra: import this module only where a measurement is asked for.
+"""
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+_ROUND_S = 0.02  # many calls together: a GPU works ahead of its host, and waiting for it costs time
+_DTYPES: Mapping[str, tuple[torch.dtype, ...]] = {
+    "cpu": (torch.float32, torch.bfloat16),
+    "cuda": (torch.float32, torch.float16, torch.bfloat16),
+}
+_FP8_CAPABILITY = (8, 9)  # the first with tensor cores for 8-bit floats
+
+
+class Ceilings(msgspec.Struct, frozen=True):
+    """What one device can do.
+
+    Attributes:
+        device: ``cpu``, ``cuda:0``, …
+        name: of the processor.
+        memory_bytes: its memory.
+        read_bytes_per_s: summing a tensor much larger than the caches.
+        copy_bytes_per_s: copying such a tensor; bytes read and bytes written both count.
+        flops_per_s: sustained by square matrix products, by data type; a multiplication and an addition are two.
+    """
+
+    device: str
+    name: str
+    memory_bytes: int
+    read_bytes_per_s: float
+    copy_bytes_per_s: float
+    flops_per_s: dict[str, float]
+
+
+class Size(msgspec.Struct, frozen=True):
+    """How much a measurement computes with: bytes of the tensor that is read, and rows of the square matrices."""
+
+    memory_bytes: int
+    rows: int
+
+
+def measure_machine(seconds: float = 0.5) -> list[Ceilings]:
+    """The processor, then each GPU.
+
+    Args:
+        seconds: for each figure; a GPU that heats up or meets its power limit needs several.
+    """
+    devices = [torch.device("cpu"), *(torch.device("cuda", index) for index in range(torch.cuda.device_count()))]
+    return [measure(device, seconds) for device in devices]
+
+
+def measure(device: torch.device, seconds: float, size: Size | None = None) -> Ceilings:
+    """One device.
+
+    Args:
+        device: a processor or a GPU.
+        seconds: for each figure.
+        size: None for one that suits the device.
+    """
+    name, total = _described(device)
+    is_cuda = device.type == "cuda"
+    size = size or Size(min(total // 16, 4 << 30 if is_cuda else 512 << 20), 8192 if is_cuda else 1024)
+    wait: Callable[[], object] = (lambda: torch.cuda.synchronize(device)) if is_cuda else (lambda: None)
+    read, copy = _memory(size.memory_bytes, device, wait, seconds)
+    products = {str(dtype).removeprefix("torch."): _product(dtype, size.rows, device) for dtype in _DTYPES[device.type]}
+    if is_cuda and torch.cuda.get_device_capability(device) >= _FP8_CAPABILITY:
+        products["float8_e4m3fn"] = _fp8_product(size.rows, device)
+    return Ceilings(
+        device=str(device),
+        name=name,
+        memory_bytes=total,
+        read_bytes_per_s=read * size.memory_bytes,
+        copy_bytes_per_s=2 * copy * size.memory_bytes,
+        flops_per_s={name: 2 * size.rows**3 * _sustained(call, wait, seconds) for name, call in products.items()},
+    )
+
+
+def _memory(size_bytes: int, device: torch.device, wait: Callable[[], object], seconds: float) -> tuple[float, float]:
+    """Reads and copies per second of a tensor of so many bytes, which are free again afterwards."""
+    source = torch.ones(size_bytes // 4, dtype=torch.float32, device=device)
+    target = torch.empty_like(source)
+    return max(rates(source.sum, wait, seconds)), max(rates(lambda: target.copy_(source), wait, seconds))
+
+
+def rates(
+    call: Callable[[], object],
+    wait: Callable[[], object],
+    seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[float]:
+    """Calls per second in consecutive rounds, after one call that counts for nothing.
+
+    Args:
+        call: what is measured; it may return before it is done.
+        wait: until all calls are done.
+        seconds: altogether, about; at least one round.
+        clock: in seconds.
+    """
+    call()
+    wait()
+    began = last = clock()
+    calls, found = 1, list[float]()
+    while not found or last - began < seconds:
+        for _ in range(calls):
+            call()
+        wait()
+        now = clock()
+        found.append(calls / max(now - last, 1e-9))
+        calls = max(1, round(found[-1] * _ROUND_S))
+        last = now
+    return found
+
+
+def _sustained(call: Callable[[], object], wait: Callable[[], object], seconds: float) -> float:
+    """Calls per second in the second half of the time: a GPU is faster before it meets its power limit."""
+    found = rates(call, wait, seconds)
+    return statistics.median(found[len(found) // 2 :])
+
+
+def _product(dtype: torch.dtype, rows: int, device: torch.device) -> Callable[[], object]:
+    """Random numbers, because a product of zeros takes less power."""
+    matrix = torch.randn(rows, rows, device=device).to(dtype)
+    result = torch.empty_like(matrix)
+    return lambda: torch.mm(matrix, matrix, out=result)
+
+
+def _fp8_product(rows: int, device: torch.device) -> Callable[[], object]:
+    matrix = torch.randn(rows, rows, device=device).to(torch.float8_e4m3fn)
+    one = torch.ones((), device=device)
+    # cuBLAS wants the second matrix column by column.
+    multiply: Any = torch._scaled_mm  # noqa: SLF001  # pyright: ignore[reportPrivateImportUsage]  (no public name)
+    return lambda: multiply(matrix, matrix.t(), one, one, out_dtype=torch.bfloat16)
+
+
+def _described(device: torch.device) -> tuple[str, int]:
+    """Name and bytes of memory."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device), torch.cuda.mem_get_info(device)[1]
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return f"{_processor()}, {torch.get_num_threads()} threads", total
+
+
+def _processor(path: Path = Path("/proc/cpuinfo")) -> str:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.machine())

@@ -1,0 +1,91 @@
+"""The spans of a step as NumPy arrays, in the form that kernels on a GPU read.
+
+All block tables lie in one flat array, each sequence's behind the one before, so that nothing depends on the longest.
+"""
+
+import array
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from reference_engine.attention.base import Span
+
+IntArray = NDArray[np.int64]
+_ALIGNMENT = 4  # int32 elements; kernels are compiled for pointers to multiples of 16 bytes
+
+
+class SpanArrays:
+    """What the kernels have to know of the spans.
+
+    Args:
+        spans: of the step, in the order of their rows.
+        num_groups: groups of layers with block tables of their own.
+        block_size: tokens per block.
+
+    Attributes:
+        tables: int32, the tables of all spans in the first group, then in the next.
+        starts: [spans], position of the first new token.
+        lengths: [spans], new tokens.
+        rows: [spans], row of the first new token in the step's batch.
+    """
+
+    def __init__(self, spans: Sequence[Span], num_groups: int, block_size: int) -> None:
+        tables = [_as_array(span.tables[group]) for group in range(num_groups) for span in spans]
+        self.tables = np.frombuffer(b"".join(tables), np.int32)
+        self.starts = np.array([span.start for span in spans], np.int64)
+        self.lengths = np.array([span.length for span in spans], np.int64)
+        counts = np.array([len(table) for table in tables], np.int64)
+        self._table_starts = (counts.cumsum() - counts).reshape(num_groups, -1)
+        self.rows = self.lengths.cumsum() - self.lengths
+        self._block_size = block_size
+
+    def slots(self, group: int) -> NDArray[np.int32]:
+        """For each new token block · block_size + place in the block: int32 [tokens]."""
+        span = np.arange(len(self.lengths)).repeat(self.lengths)
+        positions = np.arange(len(span)) + (self.starts - self.rows)[span]
+        blocks = self.tables[self._table_starts[group][span] + positions // self._block_size]
+        return (blocks * self._block_size + positions % self._block_size).astype(np.int32)
+
+    def blocks(self, group: int, span: int, tokens: int) -> NDArray[np.int32]:
+        """The blocks that hold the first `tokens` tokens of a span's sequence."""
+        first = self._table_starts[group][span]
+        return self.tables[first : first + -(-tokens // self._block_size)]
+
+    def tiles(self, group: int, spans: slice | IntArray, tokens: int) -> NDArray[np.int32]:
+        """Some of the spans, cut into tiles of at most `tokens` tokens.
+
+        Returns:
+            int32 [tiles, 4]: first row, tokens, position of the first one, where in `tables` the sequence's blocks are.
+        """
+        lengths = self.lengths[spans]
+        counts = -(-lengths // tokens)
+        span = np.arange(len(lengths)).repeat(counts)
+        offsets = (np.arange(len(span)) - (counts.cumsum() - counts)[span]) * tokens
+        columns = (
+            self.rows[spans][span] + offsets,
+            np.minimum(lengths[span] - offsets, tokens),
+            self.starts[spans][span] + offsets,
+            self._table_starts[group][spans][span],
+        )
+        return np.stack(columns, axis=1, dtype=np.int32, casting="same_kind")
+
+
+def to_device(parts: Sequence[NDArray[np.int32]], device: torch.device) -> list[torch.Tensor]:
+    """Copies arrays to a device in one transfer, which on a GPU nobody waits for."""
+    sizes = [part.size + -part.size % _ALIGNMENT for part in parts]
+    # Torch's allocator hands pinned memory out again only after the copies out of it have ended.
+    host = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=device.type == "cuda")
+    view = host.numpy()
+    first = 0
+    for part, size in zip(parts, sizes, strict=True):
+        view[first : first + part.size] = part.reshape(-1)
+        first += size
+    tensors = host.to(device, non_blocking=True).split(sizes)
+    return [tensor[: part.size].view(part.shape) for tensor, part in zip(tensors, parts, strict=True)]
+
+
+def _as_array(table: Sequence[int]) -> "array.array[int]":
+    """As tables are as a rule: contiguous int32."""
+    return table if isinstance(table, array.array) else array.array("i", table)

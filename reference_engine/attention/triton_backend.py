@@ -1,0 +1,238 @@
+"""Paged attention on a GPU with Triton kernels, which read the cache where it lies."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from reference_engine.attention.base import Span
+from reference_engine.attention.span_arrays import SpanArrays, to_device
+from reference_engine.kernels.paged_attention import (
+    MAX_DIM,
+    attend_chunks,
+    attend_decodes,
+    store_tokens,
+    tokens_per_tile,
+)
+from reference_engine.kv_cache.block_table import Visible
+from reference_engine.kv_cache.storage import KvStorage, PlainStore
+
+_LONG = 1024  # tokens of a chunk from which on cuDNN's kernel is faster, although it must be called for each length
+_MOST_PAST = 0.6  # of a sequence: cuDNN computes all of it, and is about twice as fast as `attend_chunks`
+_LENGTH_STEP = 256  # prompts are padded to multiples: cuDNN plans each length anew
+_SDPA_BACKENDS = [
+    SDPBackend.CUDNN_ATTENTION,  # 531 TFLOP/s at 4,096 tokens on an H200, flash attention 274
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
+_SDPA_DTYPES = (torch.bfloat16, torch.float16)
+_DIM_STEP = 8  # elements; heads then begin at multiples of 16 bytes
+
+
+def suits_triton(storage: KvStorage) -> bool:
+    """Whether the kernels read such stores and heads."""
+    return all(isinstance(store, PlainStore) for store in storage.stores) and all(
+        layer.key_dim == layer.value_dim <= MAX_DIM and layer.key_dim % _DIM_STEP == 0 and not layer.value_in_key
+        for layer in storage.layout.layers
+    )
+
+
+class GroupInputs(NamedTuple):
+    """What the kernels of a group's layers read in one step, on the device.
+
+    Attributes:
+        slots: int32 [tokens], see `store_tokens`.
+        decodes: int32 [decodes, 4], see `attend_decodes`; the first rows of the step.
+    """
+
+    slots: torch.Tensor
+    decodes: torch.Tensor
+
+
+class TritonAttention:
+    """An `AttentionBackend` over a storage that `suits_triton`."""
+
+    def __init__(self, storage: KvStorage) -> None:
+        self.storage = storage
+
+    def begin_step(self, spans: Sequence[Span]) -> "TritonStep":
+        """See `AttentionBackend.begin_step`; one-token spans before the first longer one are decoded together."""
+        storage = self.storage
+        num_groups = len(storage.layout.groups)
+        arrays = SpanArrays(spans, num_groups, storage.block_size)
+        longer = np.flatnonzero(arrays.lengths > 1)
+        num_decodes = int(longer[0]) if len(longer) else len(spans)
+        parts = [
+            part
+            for group in range(num_groups)
+            for part in (arrays.slots(group), arrays.tiles(group, slice(num_decodes), 1))
+        ]
+        tables, *staged = to_device([arrays.tables, *parts], storage.device)
+        groups = [GroupInputs(*pair) for pair in zip(staged[::2], staged[1::2], strict=True)]
+        chunks = Chunks(arrays, num_decodes, storage) if num_decodes < len(spans) else None
+        return TritonStep(storage, groups, tables, chunks)
+
+
+class TritonStep:
+    """One step of `TritonAttention`.
+
+    Args:
+        storage: the cache.
+        groups: inputs of each group's layers.
+        tables: int32, the block tables that the tiles point into.
+        chunks: the spans that are no decodes; None where all are.
+    """
+
+    def __init__(
+        self, storage: KvStorage, groups: Sequence[GroupInputs], tables: torch.Tensor, chunks: "Chunks | None" = None
+    ) -> None:
+        self._storage, self._groups, self._tables, self._chunks = storage, groups, tables, chunks
+
+    def attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor | None,
+        value: torch.Tensor | None,
+        scale: float | None = None,
+    ) -> torch.Tensor:
+        """See `AttentionStep.attend`."""
+        storage, group = self._storage, self._storage.group_of[layer]
+        visible, inputs = storage.layout.groups[group], self._groups[group]
+        cache = (storage.stores[layer].parts[0], storage.stores[layer].parts[1])
+        factor: float = query.shape[2] ** -0.5 if scale is None else scale
+        out = query.new_empty(query.shape)
+        if key is not None and value is not None:
+            store_tokens(*cache, key, value, inputs.slots)
+            for dense in self._chunks.dense(group) if self._chunks else ():
+                rows = dense.rows
+                past = None if dense.past is None else storage.stores[layer].read(dense.past)
+                out[rows] = _attend_dense(query[rows], key[rows], value[rows], dense, past, scale=factor)
+        if len(inputs.decodes):
+            attend_decodes(out, query, cache, inputs.decodes, self._tables, scale=factor, visible=visible)
+        if self._chunks is not None:
+            tiles = self._chunks.tiles(group, tokens_per_tile(query, cache[0]), with_dense=key is None)
+            if len(tiles):
+                attend_chunks(out, query, cache, tiles, self._tables, scale=factor, visible=visible)
+        return out.flatten(1)
+
+
+class Chunks:
+    """The spans of a step that are not decodes.
+
+    Args:
+        arrays: all spans.
+        first: number of the first chunk; all later spans are chunks.
+        storage: the cache.
+    """
+
+    def __init__(self, arrays: SpanArrays, first: int, storage: KvStorage) -> None:
+        self._arrays, self._storage = arrays, storage
+        self._numbers = np.arange(first, len(arrays.lengths))
+        self._tiles: dict[tuple[int, int, bool], torch.Tensor] = {}
+        self._dense: dict[int, list[DenseChunks]] = {}
+
+    def dense(self, group: int) -> "list[DenseChunks]":
+        """The long chunks of sequences that fit into the window and are computed from early on."""
+        if group not in self._dense:
+            self._dense[group] = self._find_dense(group)
+        return self._dense[group]
+
+    def tiles(self, group: int, tokens: int, *, with_dense: bool) -> torch.Tensor:
+        """Tiles for `attend_chunks`.
+
+        Args:
+            group: of the layer.
+            tokens: at most so many in a tile.
+            with_dense: whether those that `dense` names are among them.
+        """
+        key = (group, tokens, with_dense)
+        if key not in self._tiles:
+            numbers = self._numbers
+            if not with_dense:
+                numbers = numbers[~self._is_dense(self._storage.layout.groups[group])]
+            # A chunk's last tile has the most keys; what takes longest starts first.
+            tiles = self._arrays.tiles(group, numbers, tokens)[::-1]
+            self._tiles[key] = to_device([tiles], self._storage.device)[0]
+        return self._tiles[key]
+
+    def _is_dense(self, visible: Visible) -> NDArray[np.bool_]:
+        starts, lengths = self._arrays.starts[self._numbers], self._arrays.lengths[self._numbers]
+        ends = starts + lengths
+        is_dense = (lengths >= _LONG) & (starts <= _MOST_PAST * ends) & (self._storage.dtype in _SDPA_DTYPES)
+        return is_dense if visible.window is None else is_dense & (ends <= visible.window)
+
+    def _find_dense(self, group: int) -> "list[DenseChunks]":
+        arrays, found = self._arrays, list[DenseChunks]()
+        last_length = 0  # of the chunks of `found[-1]`, where they have no past
+        for number in self._numbers[self._is_dense(self._storage.layout.groups[group])].tolist():
+            row, start, length = (int(of[number]) for of in (arrays.rows, arrays.starts, arrays.lengths))
+            if not start and length == last_length and found[-1].rows.stop == row:
+                found[-1] = DenseChunks(slice(found[-1].rows.start, row + length), found[-1].num_chunks + 1)
+                continue
+            past = None
+            if start:
+                past = to_device([arrays.blocks(group, number, start)], self._storage.device)[0]
+            found.append(DenseChunks(slice(row, row + length), 1, start, past))
+            last_length = 0 if start else length
+        return found
+
+
+class DenseChunks(NamedTuple):
+    """Chunks of one length, in consecutive rows, whose whole sequences are attended at once.
+
+    Attributes:
+        rows: of the step.
+        num_chunks: 1 where they have a past.
+        past_tokens: of the sequence before the chunk.
+        past: int32, the blocks of these; None where there are none.
+    """
+
+    rows: slice
+    num_chunks: int
+    past_tokens: int = 0
+    past: torch.Tensor | None = None
+
+
+def _attend_dense(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    chunks: DenseChunks,
+    past: tuple[torch.Tensor, torch.Tensor] | None,
+    *,
+    scale: float,
+) -> torch.Tensor:
+    """Causal attention of sequences to themselves, the tokens before a chunk asking nothing.
+
+    Args:
+        query: [tokens, heads, dim].
+        key: [tokens, kv_heads, dim].
+        value: the same.
+        chunks: which tokens these are.
+        past: keys and values [past tokens or more, kv_heads, dim] before them.
+        scale: of the products of queries and keys.
+
+    Returns:
+        As `query`.
+    """
+    first, count = chunks.past_tokens, chunks.num_chunks
+    length = len(query) // count
+    behind = -(first + length) % _LENGTH_STEP  # behind all tokens, where none of them sees it
+    if past is not None:
+        key, value = (torch.cat((earlier[:first], part)) for earlier, part in zip(past, (key, value), strict=True))
+    sequences = (part.unflatten(0, (count, -1)) for part in (query, key, value))
+    in_front = (first, 0, 0)
+    # `pad` copies even where it adds nothing.
+    query, key, value = (
+        (pad(part, (0, 0, 0, 0, front, behind)) if front or behind else part).transpose(1, 2)
+        for part, front in zip(sequences, in_front, strict=True)
+    )
+    with sdpa_kernel(_SDPA_BACKENDS, set_priority=True):
+        attended = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
+    return attended[:, :, first : first + length].transpose(1, 2).flatten(0, 1)

@@ -1,0 +1,151 @@
+"""The small operations between the matrix products as Triton kernels, each a single pass over its rows.
+
+They compute in float32 and round once. Import this module only where `has_triton` holds, or under Triton's interpreter.
+"""
+
+# Kernels are written as Triton's users know them, and Triton has no type stubs.
+# ruff: noqa: ANN001, ANN202, N803, PLR0917
+# pyright: basic, reportMissingImports=false, reportArgumentType=false, reportIndexIssue=false
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportAssignmentType=false
+
+import torch
+import triton
+import triton.language as tl
+
+_SILU_TILE = 1024
+_ARGMAX_TILE = 4096
+
+
+class CudaKernels:
+    """See `Kernels`; rotates in place. The heads of a row must be contiguous, the row may be part of a longer one."""
+
+    def add_rms_norm(
+        self, residual: torch.Tensor, x: torch.Tensor | None, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
+        """See `Kernels.add_rms_norm`; the weight may be of another dtype than the rows."""
+        out = torch.empty_like(residual)
+        rows, width = residual.shape
+        padded = triton.next_power_of_2(width)
+        _add_rms_norm[(rows,)](
+            out, residual, residual if x is None else x, weight, eps,
+            ADDS=x is not None, WIDTH=width, PADDED=padded, num_warps=_warps(padded),
+        )  # fmt: skip
+        return out
+
+    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """See `Kernels.silu_mul`."""
+        rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+        out = gate_up.new_empty(rows, width)
+        _silu_mul[(rows, triton.cdiv(width, _SILU_TILE))](out, gate_up, WIDTH=width, TILE=_SILU_TILE)
+        return out
+
+    def argmax(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Kernels.argmax`; NaN counts as infinity."""
+        count, width = rows.shape
+        tiles = triton.cdiv(width, _ARGMAX_TILE)
+        maxima = torch.empty(count, tiles, dtype=torch.float32, device=rows.device)
+        places = torch.empty(count, tiles, dtype=torch.int32, device=rows.device)
+        out = torch.empty(count, dtype=torch.int64, device=rows.device)
+        _argmax_of_tile[(count, tiles)](maxima, places, rows, rows.stride(0), WIDTH=width, TILE=_ARGMAX_TILE)
+        _argmax_of_row[(count,)](out, maxima, places, TILES=tiles, PADDED=triton.next_power_of_2(tiles))
+        return out
+
+    def apply_rope(self, heads: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:
+        """See `Kernels.apply_rope`."""
+        rows, count, dim = heads.shape
+        padded_heads, padded_half = triton.next_power_of_2(count), triton.next_power_of_2(dim // 2)
+        _apply_rope[(rows,)](
+            heads, cos, signed_sin, heads.stride(0),
+            HEADS=count, HALF=dim // 2, PADDED_HEADS=padded_heads, PADDED_HALF=padded_half,
+            num_warps=_warps(padded_heads * padded_half),
+        )  # fmt: skip
+        return heads
+
+
+def replace_pending(token_ids: torch.Tensor, previous: torch.Tensor) -> None:
+    """Replaces, in place, each token id -1-i by `previous[i]`; both int64."""
+    _replace_pending[(token_ids.shape[0],)](token_ids, previous)
+
+
+def _warps(elements: int) -> int:
+    """Warps for a tile, about 16 elements for each thread."""
+    return min(16, max(1, elements // 512))
+
+
+@triton.jit
+def _add_rms_norm(
+    out, residual, x, weight, eps, ADDS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr
+):  # fmt: skip
+    at = tl.arange(0, PADDED)
+    mask = at < WIDTH
+    row = tl.program_id(0).to(tl.int64) * WIDTH + at
+    total = tl.load(residual + row, mask=mask, other=0.0).to(tl.float32)
+    if ADDS:
+        total += tl.load(x + row, mask=mask, other=0.0).to(tl.float32)
+        rounded = total.to(residual.dtype.element_ty)
+        tl.store(residual + row, rounded, mask=mask)
+        total = rounded.to(tl.float32)
+    inverse = 1.0 / tl.sqrt(tl.sum(total * total, axis=0) / WIDTH + eps)
+    scale = tl.load(weight + at, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out + row, (total * inverse * scale).to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _silu_mul(out, gate_up, WIDTH: tl.constexpr, TILE: tl.constexpr):
+    at = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    mask = at < WIDTH
+    row = tl.program_id(0).to(tl.int64)
+    gate = tl.load(gate_up + row * 2 * WIDTH + at, mask=mask, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + row * 2 * WIDTH + WIDTH + at, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out + row * WIDTH + at, (gate * tl.sigmoid(gate) * up).to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _apply_rope(
+    heads, cos, signed_sin, stride,
+    HEADS: tl.constexpr, HALF: tl.constexpr, PADDED_HEADS: tl.constexpr, PADDED_HALF: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    dims = tl.arange(0, PADDED_HALF)
+    is_dim = dims < HALF
+    angle = row * 2 * HALF + dims
+    cos_low = tl.load(cos + angle, mask=is_dim, other=0.0).to(tl.float32)[None, :]
+    cos_high = tl.load(cos + angle + HALF, mask=is_dim, other=0.0).to(tl.float32)[None, :]
+    sin_low = tl.load(signed_sin + angle, mask=is_dim, other=0.0).to(tl.float32)[None, :]
+    sin_high = tl.load(signed_sin + angle + HALF, mask=is_dim, other=0.0).to(tl.float32)[None, :]
+    head = tl.arange(0, PADDED_HEADS)[:, None]
+    mask = (head < HEADS) & is_dim[None, :]
+    place = heads + row * stride + head * 2 * HALF + dims[None, :]
+    low = tl.load(place, mask=mask, other=0.0).to(tl.float32)
+    high = tl.load(place + HALF, mask=mask, other=0.0).to(tl.float32)
+    dtype = heads.dtype.element_ty
+    tl.store(place, (low * cos_low + high * sin_low).to(dtype), mask=mask)
+    tl.store(place + HALF, (high * cos_high + low * sin_high).to(dtype), mask=mask)
+
+
+@triton.jit
+def _argmax_of_tile(maxima, places, rows, stride, WIDTH: tl.constexpr, TILE: tl.constexpr):
+    row, tile = tl.program_id(0), tl.program_id(1)
+    at = tile * TILE + tl.arange(0, TILE)
+    scores = tl.load(rows + row.to(tl.int64) * stride + at, mask=at < WIDTH, other=float("-inf")).to(tl.float32)
+    scores = tl.where(scores != scores, float("inf"), scores)  # noqa: PLR0124 (NaN)
+    best, place = tl.max(scores, axis=0, return_indices=True, return_indices_tie_break_left=True)
+    where = row * tl.num_programs(1) + tile
+    tl.store(maxima + where, best)
+    tl.store(places + where, tile * TILE + place)
+
+
+@triton.jit
+def _argmax_of_row(out, maxima, places, TILES: tl.constexpr, PADDED: tl.constexpr):
+    row = tl.program_id(0)
+    at = tl.arange(0, PADDED)
+    scores = tl.load(maxima + row * TILES + at, mask=at < TILES, other=float("-inf"))
+    _, tile = tl.max(scores, axis=0, return_indices=True, return_indices_tie_break_left=True)
+    tl.store(out + row, tl.load(places + row * TILES + tile).to(tl.int64))
+
+
+@triton.jit
+def _replace_pending(token_ids, previous):
+    place = token_ids + tl.program_id(0)
+    token = tl.load(place)
+    tl.store(place, tl.load(previous + (-1 - token), mask=token < 0, other=0), mask=token < 0)

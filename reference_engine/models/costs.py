@@ -1,0 +1,174 @@
+"""Bytes, operations and memory of a model, counted from its config.json, and the time that a machine needs for them.
+
+A roofline model (Williams et al., CACM 2009): a step cannot be faster than its operations at the machine's peak rate,
+nor than its memory traffic at the machine's bandwidth. Only traffic that cannot be avoided counts: each weight that the
+step uses is read once, cached keys and values are read once, new ones are written once. Activations are left out.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+
+from reference_engine.models.config import ModelConfig
+from reference_engine.models.experts import MoeConfig
+from reference_engine.models.shapes import weight_shapes
+
+_ENDS = ("model.embed_tokens.weight", "lm_head.weight")
+_ROUTER_BYTES = 4  # they are kept in float32, see `Experts`
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Machine:
+    """What a device can do at most: bytes per second out of its memory, and operations per second in some dtype."""
+
+    bytes_per_s: float
+    flops_per_s: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Chunk:
+    """New tokens of one sequence, or of several that are alike.
+
+    Attributes:
+        length: new tokens of each.
+        past: its tokens that are cached already.
+        count: sequences.
+        is_sampled: whether the last token's successor is wanted, which takes the output matrix.
+    """
+
+    length: int = 1
+    past: int = 0
+    count: int = 1
+    is_sampled: bool = True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepCosts:
+    """Memory traffic in bytes and floating-point operations (a multiplication and an addition are two)."""
+
+    bytes: float
+    flops: float
+
+
+def floor_s(step: StepCosts, machine: Machine) -> float:
+    """Seconds below which no engine computes the step on this machine."""
+    return max(step.bytes / machine.bytes_per_s, step.flops / machine.flops_per_s)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelCosts:
+    """Costs of one model.
+
+    Attributes:
+        config: of the whole model.
+        weight_bytes_each: bytes of one weight; 2 for bfloat16.
+        kv_bytes_each: bytes of one cached element.
+    """
+
+    config: ModelConfig
+    weight_bytes_each: float = 2
+    kv_bytes_each: float = 2
+
+    @property
+    def parameters(self) -> int:
+        """All weights."""
+        return sum(self._sizes)
+
+    @property
+    def weight_bytes(self) -> float:
+        """Memory of all weights; routers of experts are kept in float32."""
+        return self._bytes(self.parameters)
+
+    @functools.cached_property
+    def kv_bytes_per_token(self) -> float:
+        """What one token adds to the KV cache in all layers."""
+        return sum(self._kv_bytes(layer) for layer in range(self.config.num_hidden_layers))
+
+    def memory_bytes(self, sequences: int, tokens: int) -> float:
+        """Weights, and the KV cache of `sequences` of `tokens` each, of which a layer with a window keeps only that."""
+        kept = [(self._kv_bytes(layer), min(tokens, window or tokens)) for layer, window in enumerate(self._windows)]
+        return self.weight_bytes + sequences * sum(size * count for size, count in kept)
+
+    def flops_per_token(self, past: int = 0) -> float:
+        """Operations of one decoded token that sees `past` earlier ones."""
+        return self.step([Chunk(past=past)]).flops
+
+    def decode(self, sequences: int, past: int) -> StepCosts:
+        """One step that adds a token to each of `sequences`, which have `past` tokens."""
+        return self.step([Chunk(past=past, count=sequences)])
+
+    def step(self, chunks: Sequence[Chunk]) -> StepCosts:
+        """One step over all chunks."""
+        tokens = sum(chunk.count * chunk.length for chunk in chunks)
+        rows = sum(chunk.count for chunk in chunks if chunk.is_sampled)
+        _, dense, experts = self._sizes
+        head = self.config.vocab_size * self.config.hidden_size
+        active = self._active_share
+        flops = 2.0 * (tokens * (dense + experts * active) + rows * head)
+        # The router is taken to choose evenly: every token misses an expert with probability 1 - active. The embedding
+        # is looked up, not read as a whole; where it is the output matrix, too, it is read as that.
+        read = dense + experts * (1.0 - (1.0 - active) ** tokens) + bool(rows) * head
+        moved = self._bytes(read)
+        for chunk in chunks:
+            flops += chunk.count * self._attention_flops(chunk)
+            moved += chunk.count * self._kv_traffic(chunk)
+        return StepCosts(moved, flops)
+
+    def run_floor_s(self, requests: int, prompt: int, output: int, machine: Machine, *, seats: int = 256) -> float:
+        """Seconds for requests that are all there at once and run `seats` at a time: each prompt, then its decodes."""
+        total = 0.0
+        for first in range(0, requests, seats):
+            count = min(seats, requests - first)
+            total += floor_s(self.step([Chunk(prompt, count=count)]), machine)
+            total += sum(floor_s(self.decode(count, past), machine) for past in range(prompt, prompt + output - 1))
+        return total
+
+    @property
+    def _windows(self) -> Sequence[int | None]:
+        return self.config.windows or (None,) * self.config.num_hidden_layers
+
+    @functools.cached_property
+    def _sizes(self) -> tuple[int, int, int]:
+        """Weights of embedding and output matrix, those that every token is multiplied by, and those of experts."""
+        sizes = {name: math.prod(shape) for name, shape in weight_shapes(self.config).items()}
+        ends = sum(sizes.get(name, 0) for name in _ENDS)
+        experts = sum(size for name, size in sizes.items() if ".experts." in name)
+        return ends, sum(sizes.values()) - ends - experts, experts
+
+    def _bytes(self, weights: float) -> float:
+        """Memory of some weights, all routers among them."""
+        config, routers = self.config, 0
+        if isinstance(config, MoeConfig):
+            routers = (config.num_hidden_layers - len(config.dense_layers)) * config.num_experts * config.hidden_size
+        return weights * self.weight_bytes_each + routers * (_ROUTER_BYTES - self.weight_bytes_each)
+
+    @property
+    def _active_share(self) -> float:
+        """Share of the experts that a token goes through."""
+        config = self.config
+        return config.num_experts_per_tok / config.num_experts if isinstance(config, MoeConfig) else 0.0
+
+    def _kv_bytes(self, layer: int) -> float:
+        """Of one token in one layer; none where the layer uses an earlier one's."""
+        heads, key_dim, value_dim, value_in_key = self.config.cached_vectors
+        if self.config.shared_layer(layer) is not None:
+            return 0.0
+        return heads * (key_dim + (0 if value_in_key else value_dim)) * self.kv_bytes_each
+
+    def _kv_traffic(self, chunk: Chunk) -> float:
+        """Reads of what is cached and in sight of the chunk's first token, and writes of its own tokens."""
+        past = [min(chunk.past, chunk.past if window is None else window - 1) for window in self._windows]
+        return sum(self._kv_bytes(layer) * (seen + chunk.length) for layer, seen in enumerate(past))
+
+    def _attention_flops(self, chunk: Chunk) -> float:
+        """Products of queries with keys, and of their weights with values, over all pairs that see each other."""
+        vectors = self.config.cached_vectors
+        per_pair = 2.0 * self.config.num_attention_heads * (vectors.key_dim + vectors.value_dim)
+        return per_pair * sum(_pairs(chunk, window) for window in self._windows)
+
+
+def _pairs(chunk: Chunk, window: int | None) -> int:
+    """How many tokens the chunk's tokens see together, each itself and those before it, at most `window`."""
+    growing = chunk.length if window is None else min(chunk.length, max(0, window - chunk.past))
+    return growing * chunk.past + growing * (growing + 1) // 2 + (chunk.length - growing) * (window or 0)

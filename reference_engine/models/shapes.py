@@ -1,0 +1,90 @@
+"""Names and shapes of every weight that a config.json implies, as Hugging Face's checkpoints have them."""
+
+from collections.abc import Iterator
+
+from reference_engine.models.config import ModelConfig
+from reference_engine.models.decoder import layer_prefix
+from reference_engine.models.deepseek_v2 import DeepseekV2Config
+from reference_engine.models.experts import MoeConfig
+from reference_engine.models.mlp import LLAMA_PARTS
+
+Shape = tuple[int, ...]
+_NORMS = ("input_layernorm", "post_attention_layernorm")
+_GEMMA_NORMS = (*_NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm")
+_QK_NORM_FAMILIES = ("qwen3", "qwen3_moe", "gemma3_text")
+
+
+def weight_shapes(config: ModelConfig) -> dict[str, Shape]:
+    """The shape of each weight by its name, in the order of the layers; matrices are [out_features, in_features]."""
+    matrix = (config.vocab_size, config.hidden_size)
+    shapes: dict[str, Shape] = {"model.embed_tokens.weight": matrix}
+    for index in range(config.num_hidden_layers):
+        shapes |= {f"{layer_prefix(index)}{name}": shape for name, shape in _layer(config, index)}
+    shapes["model.norm.weight"] = (config.hidden_size,)
+    return shapes if config.tie_word_embeddings else shapes | {"lm_head.weight": matrix}
+
+
+def _layer(config: ModelConfig, index: int) -> Iterator[tuple[str, Shape]]:
+    for norm in _GEMMA_NORMS if config.model_type == "gemma3_text" else _NORMS:
+        yield f"{norm}.weight", (config.hidden_size,)
+    attention = _latent_attention(config) if isinstance(config, DeepseekV2Config) else _attention(config, index)
+    for name, shape in attention:
+        yield f"self_attn.{name}", shape
+    yield from _feed_forward(config, index)
+
+
+def _linear(name: str, outputs: int, inputs: int, *, has_bias: bool = False) -> Iterator[tuple[str, Shape]]:
+    yield f"{name}.weight", (outputs, inputs)
+    if has_bias:
+        yield f"{name}.bias", (outputs,)
+
+
+def _attention(config: ModelConfig, index: int) -> Iterator[tuple[str, Shape]]:
+    """Grouped-query attention; a layer that uses another one's keys and values projects to queries only."""
+    hidden, queries = config.hidden_size, config.num_attention_heads * config.head_dim
+    has_bias = config.attention_bias or config.model_type == "qwen2"
+    has_keys = config.shared_layer(index) is None
+    yield from _linear("q_proj", queries, hidden, has_bias=has_bias)
+    for name in ("k_proj", "v_proj") if has_keys else ():
+        yield from _linear(name, config.num_key_value_heads * config.head_dim, hidden, has_bias=has_bias)
+    yield from _linear("o_proj", hidden, queries, has_bias=config.attention_bias)
+    for name in ("q_norm", "k_norm") if config.model_type in _QK_NORM_FAMILIES else ():
+        yield f"{name}.weight", (config.head_dim,)
+
+
+def _latent_attention(config: DeepseekV2Config) -> Iterator[tuple[str, Shape]]:
+    hidden, heads, latent = config.hidden_size, config.num_attention_heads, config.kv_lora_rank
+    queries = heads * (config.qk_nope_head_dim + config.head_dim)
+    if config.q_lora_rank is None:
+        yield from _linear("q_proj", queries, hidden)
+    else:
+        yield from _linear("q_a_proj", config.q_lora_rank, hidden, has_bias=config.attention_bias)
+        yield "q_a_layernorm.weight", (config.q_lora_rank,)
+        yield from _linear("q_b_proj", queries, config.q_lora_rank)
+    yield from _linear("kv_a_proj_with_mqa", latent + config.head_dim, hidden, has_bias=config.attention_bias)
+    yield "kv_a_layernorm.weight", (latent,)
+    yield from _linear("kv_b_proj", heads * (config.qk_nope_head_dim + config.v_head_dim), latent)
+    yield from _linear("o_proj", hidden, heads * config.v_head_dim, has_bias=config.attention_bias)
+
+
+def _feed_forward(config: ModelConfig, index: int) -> Iterator[tuple[str, Shape]]:
+    if not isinstance(config, MoeConfig) or index in config.dense_layers:
+        yield from _gated("mlp.", LLAMA_PARTS, config.intermediate_size, config, has_bias=config.mlp_bias)
+        return
+    is_mixtral = config.model_type == "mixtral"
+    prefix, parts = ("block_sparse_moe.", ("w1", "w3", "w2")) if is_mixtral else ("mlp.", LLAMA_PARTS)
+    yield from _linear(f"{prefix}gate", config.num_experts, config.hidden_size)
+    for expert in range(config.num_experts):
+        yield from _gated(f"{prefix}experts.{expert}.", parts, config.moe_intermediate_size, config)
+    if isinstance(config, DeepseekV2Config):
+        width = config.n_shared_experts * config.moe_intermediate_size
+        yield from _gated(f"{prefix}shared_experts.", LLAMA_PARTS, width, config)
+
+
+def _gated(
+    prefix: str, parts: tuple[str, str, str], width: int, config: ModelConfig, *, has_bias: bool = False
+) -> Iterator[tuple[str, Shape]]:
+    gate, up, down = parts
+    for name in (gate, up):
+        yield from _linear(f"{prefix}{name}", width, config.hidden_size, has_bias=has_bias)
+    yield from _linear(f"{prefix}{down}", config.hidden_size, width, has_bias=has_bias)

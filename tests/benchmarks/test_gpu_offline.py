@@ -1,0 +1,113 @@
+"""What `benchmarks/gpu/offline.py` measures, skips and shows, without an engine."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu import offline
+from benchmarks.gpu.offline import Cell, Results, measure, parse, ratio_of, setup_of, table
+from benchmarks.gpu.sides.side import OutOfTimeError
+
+SMALL, PREFILL = Cell(2, 8, 4), Cell(4, 16, 1)
+SETUPS = {"ours": "a", "vllm": "b", "hf": "c", "machine": "d"}
+
+
+class FakeSide:
+    """Answers in 0.1 s, then 0.2 s, …; each answer may be replaced by an error or by running out of time."""
+
+    def __init__(self, *answers: dict[str, Any] | Exception | None):
+        self.answers, self.asked = list(answers), list[tuple[int, int, int]]()
+        self.seconds = (number / 10 for number in itertools.count(1))
+
+    def ask(self, prompts: list[list[int]], output: int) -> dict[str, Any]:
+        self.asked.append((len(prompts), len(prompts[0]), output))
+        answer = self.answers.pop(0) if self.answers else None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer or {"seconds": next(self.seconds)}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "out.jsonl"
+
+
+def measured(path: Path, side: FakeSide, engine: str = "ours", repeats: int = 2) -> Results:
+    results = Results(path, SETUPS)
+    measure(engine, side, results.missing(engine, [SMALL, PREFILL], repeats), results, 100)
+    return results
+
+
+def test_each_cell_is_warmed_up_and_measured_as_often_as_asked(path: Path):
+    side = FakeSide()
+    results = measured(path, side)
+    assert side.asked == [(2, 8, 4)] * 3 + [(4, 16, 1)] * 3
+    assert results.median("ours", SMALL) == pytest.approx(0.25)
+    assert results.missing("ours", [SMALL, PREFILL], 2) == []
+
+
+def test_transformers_is_warmed_up_with_few_tokens(path: Path):
+    side = FakeSide()
+    results = Results(path, SETUPS)
+    measure("hf", side, [(Cell(2, 8, 50), 0)], results, 100)
+    assert side.asked == [(2, 8, 4), (2, 8, 50)]
+
+
+def test_the_next_call_measures_what_is_missing(path: Path):
+    with pytest.raises(OutOfTimeError):
+        measured(path, FakeSide(None, None, OutOfTimeError()))
+    results = Results(path, SETUPS)
+    assert results.missing("ours", [SMALL, PREFILL], 2) == [(SMALL, 1), (PREFILL, 0), (PREFILL, 1)]
+    assert results.missing("vllm", [SMALL], 1) == [(SMALL, 0)]
+
+
+def test_a_torn_line_and_what_another_setup_measured_are_not_looked_at(path: Path):
+    measured(path, FakeSide(), repeats=1)
+    with path.open("a") as file:
+        file.write('{"engine": "ours", "se')
+    measured(path, FakeSide())
+    assert Results(path, SETUPS).missing("ours", [SMALL], 2) == []
+    assert Results(path, SETUPS | {"ours": "changed"}).missing("ours", [SMALL], 1) == [(SMALL, 0)]
+
+
+@pytest.mark.parametrize("answers", [({"error": "no memory"},), (None, {"error": "no memory"})])
+def test_a_cell_that_fails_is_done_and_ends_its_process(path: Path, answers: tuple[dict[str, Any] | None, ...]):
+    side = FakeSide(*answers)
+    results = measured(path, side)
+    assert len(side.asked) == len(answers)
+    assert results.missing("ours", [SMALL, PREFILL], 1) == [(PREFILL, 0)]
+    assert results.median("ours", SMALL) is None
+
+
+def test_engines_get_the_same_prompts_and_repeats_others():
+    assert SMALL.prompts(0, 100) == SMALL.prompts(0, 100)
+    assert SMALL.prompts(0, 100) != SMALL.prompts(1, 100)
+    assert [len(prompt) for prompt in SMALL.prompts(0, 100)] == [8, 8]
+
+
+def test_the_table_has_speeds_shares_of_the_floor_and_the_ratio(path: Path):
+    results = measured(path, FakeSide(None, {"seconds": 0.2, "step_ms": 5.0, "decode_step_ms": 4.0}), repeats=1)
+    measured(path, FakeSide(None, {"seconds": 0.4}), "vllm", repeats=1)
+    results = Results(path, SETUPS)
+    assert ratio_of(results, SMALL) == 2.0
+    _, small, prefill = table(results, [SMALL, PREFILL], ["ours", "vllm"], {SMALL: 0.1})
+    assert small.split() == ["2,8,4", "80", "40", "50%", "20", "25%", "2.000", "5.00,", "4.00"]
+    assert prefill.split() == ["4,16,1", "nan", "213", "213", "1.000", "–,", "–"]
+
+
+def test_a_changed_option_or_changed_code_of_ours_is_another_setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def setups(*arguments: str) -> list[str]:
+        return [setup_of(name, parse(arguments)) for name in ("ours", "vllm")]
+
+    monkeypatch.setattr(offline, "ROOT", tmp_path)
+    (tmp_path / "reference_engine").mkdir()
+    code = tmp_path / "reference_engine" / "a.py"
+    code.write_text("1")
+    before, other = setups(), setups("--vllm-options", '{"seed": 1}')
+    assert before[0] == other[0]
+    assert before[1] != other[1]
+    code.write_text("2")
+    assert setups()[0] != before[0]
+    assert setups()[1] == before[1]

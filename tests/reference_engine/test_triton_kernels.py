@@ -1,0 +1,306 @@
+"""The GPU path on the CPU: Triton's interpreter runs the kernels, and a step that is captured simply runs again.
+
+The interpreter multiplies bfloat16 as if it were integers (Triton 3.7): products are tested in the other dtypes.
+"""
+
+import random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn.functional import silu
+
+import reference_engine.attention as attention_package
+from reference_engine.attention import triton_backend
+from reference_engine.attention.base import Span, slot_mapping
+from reference_engine.attention.span_arrays import SpanArrays
+from reference_engine.attention.torch_backend import TorchAttention
+from reference_engine.attention.triton_backend import TritonAttention, suits_triton
+from reference_engine.engine import assembly, graph_execution
+from reference_engine.engine.assembly import cache_layout
+from reference_engine.engine.execution import Batch, LocalExecutor
+from reference_engine.engine.graph_execution import GraphExecutor
+from reference_engine.kernels import cpu, paged_attention
+from reference_engine.kernels.cpu import TorchKernels, best_kernels
+from reference_engine.kernels.cuda import CudaKernels, replace_pending
+from reference_engine.kernels.native import has_triton
+from reference_engine.kv_cache.block_copies import BlockCopies
+from reference_engine.kv_cache.block_table import RELEASED, Visible, block_list
+from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
+from reference_engine.kv_cache.quantised import store_maker
+from reference_engine.kv_cache.storage import allocate_storage
+from reference_engine.loading.checkpoint import open_checkpoint
+from reference_engine.loading.safetensors import SafetensorsDirectory
+from reference_engine.models.registry import build_model
+from reference_engine.offline import load_engine
+from tests.reference_engine.models.tiny_families import answers, engine_config, make_family
+from tests.reference_engine.naive_attention import NaiveAttention
+
+CPU = torch.device("cpu")
+KERNELS = CudaKernels()
+BLOCKS = 120
+ROUNDING = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+
+
+def assert_close(ours, exact):
+    bound = ROUNDING[ours.dtype]
+    torch.testing.assert_close(ours.double(), exact, atol=bound, rtol=bound)
+
+
+@pytest.fixture(autouse=True)
+def _few_programs(monkeypatch):
+    """Each takes milliseconds here."""
+    monkeypatch.setattr(paged_attention, "_PROGRAMS", 6)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING, ids=str)
+@pytest.mark.parametrize(("rows", "dim", "adds"), [(1, 45, True), (3, 576, False), (2, 1500, True), (0, 32, True)])
+def test_norms_and_activations_equal_float64(dtype, rows, dim, adds):
+    residual, x, weight = (torch.randn(shape).to(dtype) for shape in ((rows, dim), (rows, dim), (dim,)))
+    total = residual.double() + x.double() if adds else residual.double()
+    normed = KERNELS.add_rms_norm(residual, x if adds else None, weight.float(), 1e-5)
+    assert_close(residual, total)
+    rounded = residual.double()
+    assert_close(normed, rounded / (rounded.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight.double())
+    gates = 2 * torch.randn(rows, 2 * dim).to(dtype)
+    assert_close(KERNELS.silu_mul(gates), silu(gates[:, :dim].double()) * gates[:, dim:].double())
+
+
+@pytest.mark.parametrize("dtype", ROUNDING, ids=str)
+@pytest.mark.parametrize(("heads", "dim"), [(6, 16), (3, 80)])
+def test_rotation_turns_parts_of_longer_rows_in_place(dtype, heads, dim):
+    rows = torch.randn(5, heads + 3, dim).to(dtype)
+    cos, signed_sin = torch.randn(5, 1, dim).to(dtype), torch.randn(5, 1, dim).to(dtype)
+    wide = rows[:, :heads].double()
+    exact = wide * cos.double() + wide.roll(dim // 2, -1) * signed_sin.double()
+    untouched = rows[:, heads:].clone()
+    assert KERNELS.apply_rope(rows[:, :heads], cos, signed_sin).data_ptr() == rows.data_ptr()
+    assert_close(rows[:, :heads], exact)
+    assert torch.equal(rows[:, heads:], untouched)
+
+
+@pytest.mark.parametrize("dim", [1, 5, 4096, 4097, 9000])
+def test_the_first_of_the_largest_is_found(dim):
+    rows = torch.randn(6, dim + 3)[:, :dim]  # no vocabulary but a part of it
+    rows[1] = -rows[1].abs() - 1
+    rows[2] = 0
+    rows[3, 0], rows[3, -1] = float("-inf"), float("nan")
+    rows[4] = float("-inf")
+    rows[5, dim // 2 :] = 7
+    found = KERNELS.argmax(rows)
+    assert found.dtype == torch.int64
+    assert torch.equal(found, TorchKernels().argmax(rows))
+
+
+def test_pending_tokens_come_from_the_step_before():
+    token_ids = torch.tensor([3, -1, 5, -3])
+    replace_pending(token_ids, torch.tensor([10, 11, 12]))
+    assert token_ids.tolist() == [3, 10, 5, 12]
+
+
+spans_shape = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)), min_size=1, max_size=6)
+
+
+@given(shape=spans_shape, tokens=st.integers(1, 5))
+def test_arrays_say_what_the_spans_say(shape, tokens):
+    spans = [Span([[9 * i + j for j in range(14)], block_list(range(i, 20))], *one) for i, one in enumerate(shape)]
+    arrays = SpanArrays(spans, 2, 4)
+    for group in (0, 1):
+        assert arrays.slots(group).tolist() == slot_mapping(spans, 4, group)
+        covered = []
+        for row, count, position, table in arrays.tiles(group, slice(None), tokens).tolist():
+            assert 1 <= count <= tokens
+            (span,) = [i for i, first in enumerate(arrays.rows) if first <= row < first + arrays.lengths[i]]
+            assert position - row == spans[span].start - arrays.rows[span]
+            blocks = spans[span].tables[group]
+            assert arrays.tables[table : table + len(blocks)].tolist() == list(blocks)
+            covered += range(row, row + count)
+        assert covered == list(range(sum(length for _, length in shape)))
+
+
+def spans_of(shape, layout, size):
+    """Spans over scattered blocks; those that have left a group's window are given back."""
+    spare = [torch.randperm(BLOCKS).tolist() for _ in layout.groups]
+    spans = []
+    for start, length in shape:
+        tables = []
+        for visible, blocks in zip(layout.groups, spare, strict=True):
+            table = block_list(blocks.pop() for _ in range(-(-(start + length) // size)))
+            for index in visible.out_of_window_blocks(start, size):
+                table[index] = RELEASED
+            tables.append(table)
+        spans.append(Span(tables, start, length))
+    return spans
+
+
+def storage_of(layout, size, dtype):
+    blocks = [BLOCKS] * len(layout.groups)
+    storage = allocate_storage(layout, num_blocks=blocks, block_size=size, dtype=dtype, device=CPU)
+    return storage, [part for store in storage.stores for part in store.parts]
+
+
+def compare(layout, shape, size, dtype, group, scale=None):
+    """All layers of one step against float32 attention, one token and head at a time."""
+    torch.manual_seed(len(shape))
+    (ours, our_parts), (theirs, their_parts) = storage_of(layout, size, dtype), storage_of(layout, size, torch.float32)
+    for part, twin in zip(our_parts, their_parts, strict=True):
+        twin.copy_(part.copy_(torch.randn(part.shape)))
+    spans = spans_of(shape, layout, size)
+    step, twin = TritonAttention(ours).begin_step(spans), NaiveAttention(theirs).begin_step(spans)
+    rows, kv_heads, dim = sum(length for _, length in shape), layout.layers[0].num_kv_heads, layout.layers[0].key_dim
+    for index, layer in enumerate(layout.layers):
+        heads = torch.randn(rows, kv_heads * (group + 2), dim).to(dtype)
+        query, key, value = heads.split([kv_heads * group, kv_heads, kv_heads], dim=1)
+        if layer.shares is not None:
+            key = value = None
+        exact = twin.attend(index, query.float(), *(part if part is None else part.float() for part in (key, value)))
+        if scale is not None:
+            exact = twin.attend(index, query.float(), None, None, scale)
+        attended = step.attend(index, query, key, value, scale)
+        bound = 1e-5 if dtype == torch.float32 else 5e-3
+        torch.testing.assert_close(attended.float(), exact, atol=bound, rtol=bound)
+    assert all(torch.equal(part.float(), twin) for part, twin in zip(our_parts, their_parts, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "kv_heads", "group", "dim", "dtype"),
+    [
+        ([(70, 1)], 16, 1, 4, 128, torch.float32),
+        ([(0, 1), (200, 1), (13, 1)], 4, 2, 3, 64, torch.float16),
+        ([(33, 1)] * 9, 16, 2, 1, 16, torch.float32),
+        ([(5, 1), (0, 40), (17, 20), (30, 1)], 4, 1, 7, 80, torch.float32),
+        ([(0, 33), (64, 2)], 1, 1, 20, 96, torch.float16),
+        ([(10, 1), (3, 70)], 16, 1, 2, 256, torch.float16),
+    ],
+)
+def test_steps_equal_float32_attention(shape, size, kv_heads, group, dim, dtype):
+    layout = CacheLayout((LayerLayout(kv_heads, dim, dim),))
+    compare(layout, shape, size, dtype, group, scale=0.3 if dim == 64 else None)
+
+
+@pytest.mark.parametrize("visible", [Visible(9), Visible(20, 5), Visible(70, 66)], ids=str)
+def test_layers_with_windows_and_of_other_layers_equal_float32_attention(visible):
+    layers = (LayerLayout(2, 32, 32, visible), LayerLayout(2, 32, 32), LayerLayout(2, 32, 32, visible, shares=0))
+    compare(CacheLayout(layers), [(90, 1), (4, 1), (0, 30), (71, 12)], 4, torch.float32, 3)
+
+
+def test_long_chunks_go_to_torch_but_where_a_window_hides_some_or_the_keys_are_another_layers(monkeypatch):
+    monkeypatch.setattr(triton_backend, "_LONG", 30)
+    monkeypatch.setattr(triton_backend, "_LENGTH_STEP", 16)
+    lengths = []
+    original = triton_backend._attend_dense
+
+    def dense(query, *rest, scale):
+        lengths.append(len(query))
+        return original(query, *rest, scale=scale)
+
+    monkeypatch.setattr(triton_backend, "_attend_dense", dense)
+    layers = (LayerLayout(1, 32, 32), LayerLayout(1, 32, 32, Visible(35)), LayerLayout(1, 32, 32, shares=0))
+    shape = [(9, 1), (0, 40), (0, 33), (0, 33), (0, 29), (5, 31), (90, 31)]
+    compare(CacheLayout(layers), shape, 4, torch.float16, 2)
+    assert lengths == [40, 66, 31, 66]
+
+
+def test_what_nobody_wrote_does_not_reach_a_result():
+    """Blocks hold NaN: what another sequence left, or never written memory."""
+    layout = CacheLayout((LayerLayout(1, 16, 16, Visible(12, 2)), LayerLayout(1, 16, 16)))
+    storage, parts = storage_of(layout, 8, torch.float32)
+    for part in parts:
+        part.fill_(float("nan"))
+    whole = spans_of([(0, 29), (0, 6)], layout, 8)
+    for shape in ([(0, 21), (0, 3)], [(21, 1), (3, 1)], [(22, 7), (4, 2)]):
+        spans = [Span(span.tables, *one) for span, one in zip(whole, shape, strict=True)]
+        step = TritonAttention(storage).begin_step(spans)
+        rows = torch.randn(sum(length for _, length in shape), 4, 16)
+        for layer in (0, 1):
+            assert step.attend(layer, rows[:, :2], rows[:, 2:3], rows[:, 3:]).isfinite().all()
+
+
+def test_splits_fill_the_gpu_and_depend_on_the_grid_alone(monkeypatch):
+    monkeypatch.undo()
+    assert [paged_attention.num_splits(rows, 8) for rows in (1, 2, 4, 8, 12, 16, 32, 64, 256)] == [
+        16, 16, 8, 4, 2, 2, 1, 1, 1,
+    ]  # fmt: skip
+
+
+def test_only_what_the_kernels_read_is_given_to_them():
+    def stored(*layers, kind="auto"):
+        make_store, layout = store_maker(kind), CacheLayout(layers)
+        return allocate_storage(
+            layout, num_blocks=[2], block_size=4, dtype=torch.float32, device=CPU, make_store=make_store
+        )
+
+    assert suits_triton(stored(LayerLayout(2, 80, 80)))
+    assert not suits_triton(stored(LayerLayout(2, 80, 80), kind="int8"))
+    assert not suits_triton(stored(LayerLayout(1, 72, 64, value_in_key=True)))
+    assert not suits_triton(stored(LayerLayout(2, 512, 512)))
+    assert not suits_triton(stored(LayerLayout(2, 12, 12)))
+    assert not has_triton(CPU)
+    assert not isinstance(best_kernels(CPU, torch.float32), CudaKernels)
+
+
+@pytest.fixture(scope="module")
+def model_and_layout(checkpoint_dir):
+    weights = SafetensorsDirectory(checkpoint_dir)
+    model = build_model(weights.config, weights, max_positions=256, dtype=torch.float32, device=CPU)
+    return model, cache_layout(weights.config)
+
+
+@torch.inference_mode()
+def test_repeated_decode_steps_equal_computed_ones(model_and_layout):
+    """Any number of rows, tables that grow and change, tokens that only the device knows."""
+    model, layout = model_and_layout
+    size, rng = 4, random.Random(3)
+    (ours, _), (theirs, _) = storage_of(layout, size, torch.float32), storage_of(layout, size, torch.float32)
+    captured = []
+    graphs = GraphExecutor(
+        model, TritonAttention(ours), max_rows=8, max_tokens=64, capture=lambda run: captured.append(run) or run
+    )
+    assert [run.args for run in captured] == [(8,), (4,), (2,), (1,)]
+    plain = LocalExecutor(model, TorchAttention(theirs), theirs)
+    spare = list(range(BLOCKS))
+    rng.shuffle(spare)
+    lengths = [1, 9, 4, 17, 30]
+    tables = [block_list(spare.pop() for _ in range(-(-length // size))) for length in lengths]
+    for table, length in zip(tables, lengths, strict=True):
+        prompt = [rng.randrange(200) for _ in range(length)]
+        batch = Batch(BlockCopies(), [Span([table], 0, length)], prompt, list(range(length)), [length - 1])
+        torch.testing.assert_close(graphs.execute(batch), plain.execute(batch), atol=2e-5, rtol=1e-5)
+    previous = torch.tensor([7, 8, 9, 10, 11])
+    for rows in ([0, 1, 2, 3, 4], [2], [4, 3], [1, 2, 3], [3, 0, 4, 1]):
+        for row in rows:
+            lengths[row] += 1
+            tables[row].extend(spare.pop() for _ in range(-(-lengths[row] // size) - len(tables[row])))
+        spans = [Span([tables[row]], lengths[row] - 1, 1) for row in rows]
+        token_ids = [rng.choice([rng.randrange(200), -1 - row]) for row in rows]
+        positions = [span.start for span in spans]
+        batch = Batch(BlockCopies(), spans, token_ids, positions, list(range(len(rows))), previous)
+        logits = graphs.execute(batch)
+        torch.testing.assert_close(logits, plain.execute(batch), atol=2e-5, rtol=1e-5)
+        previous = TorchKernels().argmax(logits)
+        previous = previous.repeat(5)[:5]  # as many as rows may name
+
+
+@pytest.fixture
+def _as_on_a_gpu(monkeypatch):
+    for module in (cpu, attention_package, assembly):
+        monkeypatch.setattr(module, "has_triton", lambda device: True)
+    monkeypatch.setattr(graph_execution, "CudaCapture", lambda: lambda run: run)
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+def test_an_engine_that_repeats_its_decode_steps_says_what_transformers_says(checkpoint_dir, hf_model, greedy):
+    engine = load_engine(engine_config(checkpoint_dir, max_num_seqs=2))
+    assert type(engine.core._runner._executor) is GraphExecutor
+    prompts = [[5, 6, 7, 8, 9, 10], [11, 12]]
+    outputs, _ = answers(engine, prompts, 3)
+    assert outputs == [greedy(hf_model, prompt, 3)[0] for prompt in prompts]
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+@pytest.mark.parametrize(("name", "settings"), [("llama", {"cuda_graphs": False}), ("mixtral", {})])
+def test_experts_are_not_captured_and_nothing_is_where_graphs_are_off(name, settings, tmp_path, save_checkpoint):
+    checkpoint = open_checkpoint(save_checkpoint(tmp_path, make_family(name)))
+    config = assembly.resolve_config(engine_config(checkpoint.path, num_blocks=9, **settings), checkpoint.config)
+    assert type(assembly.build_executor(config, checkpoint)) is LocalExecutor
