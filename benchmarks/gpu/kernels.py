@@ -67,8 +67,6 @@ def main() -> None:
                 show("attention with other tiles", "us", timing.sweep())
         torch.cuda.empty_cache()
         whole = show("Llama 3.1 8B", "ms", timing.steps())
-        torch.cuda.empty_cache()
-        show("Llama 3.1 8B, few rows with Triton's products", "ms", timing.small_product_steps())
         for name, goal in STEP_GOALS_MS.items():
             bars.add(f"{name}, ms", whole[name][0], "<=", goal)
         for name, goal in SHARE_GOALS.items():

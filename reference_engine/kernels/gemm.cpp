@@ -1,4 +1,4 @@
-// y = x·Wᵀ + b in bfloat16 with sums in float32, for weights that are packed once.
+// y = x·Wᵀ + b for bfloat16 weights that are packed once, with sums in float32; y is rounded to bfloat16 or is not.
 //
 // Decoding reads every weight once per step, so that a product of few rows is as fast as memory; the layout lets it be
 // read from front to back. W [n, k] is cut into panels of 32 outputs and 32 inputs, each two tiles of [16 pairs of
@@ -53,8 +53,15 @@ inline void write_row(Element* out, __m512 sums, const float* bias) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(sums)));
 }
 
+// Past the caches: the rows of logits lie a multiple of 4 KiB apart, so that the lines of one panel would drive each
+// other out. Whole lines only: `out` and the length of its rows are multiples of 64 bytes.
+inline void write_row(float* out, __m512 sums, const float* bias) {
+    _mm512_stream_ps(out, bias ? _mm512_add_ps(sums, _mm512_loadu_ps(bias)) : sums);
+}
+
+template <typename Out>
 struct Product {
-    Element* out;
+    Out* out;
     const Element* x;
     int64_t x_row;  // elements from one row of x to the next
     const Element* packed;
@@ -82,13 +89,15 @@ void configure(int64_t upper, int64_t lower) {
     _tile_loadconfig(&layout);
 }
 
-void write_sums(const Product& job, const float* sums, int64_t row, int64_t column, int64_t count) {
+template <typename Out>
+void write_sums(const Product<Out>& job, const float* sums, int64_t row, int64_t column, int64_t count) {
     const float* bias = job.bias ? job.bias + column : nullptr;
     for (int64_t r = 0; r < count; ++r)
         write_row(job.out + (row + r) * job.n + column, _mm512_load_ps(sums + 16 * r), bias);
 }
 
-void multiply(const Product& job) {
+template <typename Out>
+void multiply(const Product<Out>& job) {
 #pragma omp parallel
     {
         const Share share(job.n / kPanel);
@@ -137,13 +146,14 @@ void multiply(const Product& job) {
             }
         }
         _tile_release();
+        _mm_sfence();  // before other threads read what was written past the caches
     }
 }
 
 #else
 
-template <int count>
-void multiply_rows(const Product& job, int64_t row, int64_t p) {
+template <int count, typename Out>
+void multiply_rows(const Product<Out>& job, int64_t row, int64_t p) {
     __m512 sums[count][2];
     for (int r = 0; r < count; ++r) sums[r][0] = sums[r][1] = _mm512_setzero_ps();
     const Element* weights = job.panel(p);
@@ -168,7 +178,8 @@ void multiply_rows(const Product& job, int64_t row, int64_t p) {
         }
 }
 
-void multiply(const Product& job) {
+template <typename Out>
+void multiply(const Product<Out>& job) {
 #pragma omp parallel
     {
         const Share share(job.n / kPanel);
@@ -178,6 +189,7 @@ void multiply(const Product& job) {
             for (; row + 4 <= job.rows; row += 4) multiply_rows<4>(job, row, p);
             for (; row < job.rows; ++row) multiply_rows<1>(job, row, p);
         }
+        _mm_sfence();  // before other threads read what was written past the caches
     }
 }
 
@@ -211,7 +223,12 @@ extern "C" void pack(Element* packed, const Element* weight, int64_t n, int64_t 
 
 extern "C" void multiply_packed(Element* out, const Element* x, int64_t x_row, const Element* packed, const float* bias,
                                 int64_t rows, int64_t n, int64_t k) {
-    multiply(Product{out, x, x_row, packed, bias, rows, n, k});
+    multiply(Product<Element>{out, x, x_row, packed, bias, rows, n, k});
+}
+
+extern "C" void multiply_packed_f32(float* out, const Element* x, int64_t x_row, const Element* packed,
+                                    const float* bias, int64_t rows, int64_t n, int64_t k) {
+    multiply(Product<float>{out, x, x_row, packed, bias, rows, n, k});
 }
 
 #else

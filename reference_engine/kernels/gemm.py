@@ -16,9 +16,10 @@ class TiledLinear:
     Args:
         weight: :func:`can_tile` said yes to it.
         bias: [out_features]; None for none.
+        keeps_float32: whether y is float32, as the sums are; rounded to bfloat16 otherwise.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> None:
         functions = _functions()
         if functions is None:
             raise RuntimeError("this machine has no tiled products; ask can_tile first")
@@ -27,13 +28,14 @@ class TiledLinear:
         self._bias = None if bias is None else bias.float().contiguous()
         self._out, self._in = weight.shape
         functions.pack(self._packed.data_ptr(), weight.data_ptr(), self._out, self._in)
-        self._multiply = functions.multiply_packed
+        self._dtype = torch.float32 if keeps_float32 else weight.dtype
+        self._multiply = functions.multiply_packed_f32 if keeps_float32 else functions.multiply_packed
         self._constants = (self._packed.data_ptr(), None if self._bias is None else self._bias.data_ptr())
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """Rows [num_rows, in_features] -> [num_rows, out_features]."""
         count = rows.shape[0]
-        out = rows.new_empty(count, self._out)
+        out = rows.new_empty(count, self._out, dtype=self._dtype)
         self._multiply(out.data_ptr(), rows.data_ptr(), rows.stride(0), *self._constants, count, self._out, self._in)
         return out
 
@@ -51,6 +53,7 @@ def _functions() -> ctypes.CDLL | None:
     if functions is None or not functions.can_multiply():
         return None
     functions.pack.argtypes = (POINTER, POINTER, LONG, LONG)
-    functions.multiply_packed.argtypes = (POINTER, POINTER, LONG, POINTER, POINTER, LONG, LONG, LONG)
-    functions.pack.restype = functions.multiply_packed.restype = None
+    functions.pack.restype = None
+    for product in (functions.multiply_packed, functions.multiply_packed_f32):
+        product.argtypes, product.restype = (POINTER, POINTER, LONG, POINTER, POINTER, LONG, LONG, LONG), None
     return functions

@@ -155,12 +155,12 @@ const Inner* inputs(const bf16* x, int64_t& x_row, int64_t rows, int64_t k) {
     }
 }
 
-template <typename T>
-void multiply_any(int64_t format, T* out, const T* x, int64_t x_row, const uint8_t* blocks, const float* bias,
+template <typename T, typename Out>
+void multiply_any(int64_t format, Out* out, const T* x, int64_t x_row, const uint8_t* blocks, const float* bias,
                   int64_t rows, int64_t n, int64_t k) {
     const auto* ready = inputs(x, x_row, rows, k);
-    const Product<T, std::remove_const_t<std::remove_pointer_t<decltype(ready)>>> job{out,  ready, x_row, blocks,
-                                                                                      bias, rows,  n,     k};
+    const Product<Out, std::remove_const_t<std::remove_pointer_t<decltype(ready)>>> job{out,  ready, x_row, blocks,
+                                                                                        bias, rows,  n,     k};
     with_format(format, [&](auto kind) { multiply<decltype(kind)>(job); });
 }
 
@@ -187,3 +187,9 @@ void dequantise(int64_t format, T* out, const uint8_t* blocks, int64_t count) {
 
 EXPORT(float, f32)
 EXPORT(bf16, bf16)
+
+extern "C" void multiply_blocks_bf16_to_f32(int64_t format, float* out, const bf16* x, int64_t x_row,
+                                            const uint8_t* blocks, const float* bias, int64_t rows, int64_t n,
+                                            int64_t k) {
+    multiply_any(format, out, x, x_row, blocks, bias, rows, n, k);
+}

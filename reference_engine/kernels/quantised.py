@@ -21,10 +21,13 @@ class BlockLinear:
     Args:
         weight: [out_features, in_features]; `has_kernel` said yes to its device and dtype.
         bias: [out_features]; None for none.
+        keeps_float32: whether y is float32, as the sums are; in the weight's dtype otherwise.
     """
 
-    def __init__(self, weight: QuantisedTensor, bias: torch.Tensor | None) -> None:
-        self._multiply = getattr(_compiled(), f"multiply_blocks_{SUFFIXES[weight.dtype]}")
+    def __init__(self, weight: QuantisedTensor, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> None:
+        self._dtype = torch.float32 if keeps_float32 else weight.dtype
+        suffix = "bf16_to_f32" if self._dtype != weight.dtype else SUFFIXES[weight.dtype]
+        self._multiply = getattr(_compiled(), f"multiply_blocks_{suffix}")
         self._blocks, self._bias = weight.blocks, None if bias is None else bias.float().contiguous()
         self._format, (self._out, self._in) = weight.format.number, weight.shape
         self._constants = (self._blocks.data_ptr(), None if self._bias is None else self._bias.data_ptr())
@@ -32,7 +35,7 @@ class BlockLinear:
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """Rows [num_rows, in_features] in the weight's dtype, each contiguous -> [num_rows, out_features]."""
         count, x = rows.shape[0], rows.data_ptr()
-        out = rows.new_empty(count, self._out)
+        out = rows.new_empty(count, self._out, dtype=self._dtype)
         self._multiply(self._format, out.data_ptr(), x, rows.stride(0), *self._constants, count, self._out, self._in)
         return out
 
@@ -59,9 +62,11 @@ def _functions() -> ctypes.CDLL | None:
     functions = library("quantised.cpp")
     if functions is None:
         return None
-    for suffix in SUFFIXES.values():
-        product, plain = getattr(functions, f"multiply_blocks_{suffix}"), getattr(functions, f"dequantise_{suffix}")
+    for suffix in (*SUFFIXES.values(), "bf16_to_f32"):
+        product = getattr(functions, f"multiply_blocks_{suffix}")
         product.argtypes = (LONG, POINTER, POINTER, LONG, POINTER, POINTER, LONG, LONG, LONG)
-        plain.argtypes = (LONG, POINTER, POINTER, LONG)
-        product.restype = plain.restype = None
+        product.restype = None
+    for suffix in SUFFIXES.values():
+        plain = getattr(functions, f"dequantise_{suffix}")
+        plain.argtypes, plain.restype = (LONG, POINTER, POINTER, LONG), None
     return functions

@@ -29,6 +29,7 @@ _SUM_TILE = 1024
 # For a single row, whose tiles stay in registers.
 _ROW_TILE_OUTPUTS, _ROW_TILE_INPUTS = 4, 1024
 _MANY_OUTPUTS = 16_384
+_MAX_ROW_INPUTS = 8192  # longer sums are faster in parts: 31 against 36 µs at 14,336
 
 
 def suits_small_products(weight: torch.Tensor) -> bool:
@@ -54,12 +55,13 @@ def multiply(
     count, (outputs, inputs) = rows.shape[0], weight.shape
     tile_rows = max(_MIN_ROWS, triton.next_power_of_2(count))
     tiles = outputs // _TILE_OUTPUTS
-    splits = 1 if count == 1 or tiles >= _PROGRAMS else _SPLITS
+    is_row = count == 1 and inputs <= _MAX_ROW_INPUTS
+    splits = 1 if is_row or tiles >= _PROGRAMS else _SPLITS
     out = torch.empty(count, outputs, dtype=dtype or rows.dtype, device=rows.device)
     parts = out if splits == 1 else torch.empty(splits, count, outputs, dtype=torch.float32, device=rows.device)
     given_bias = weight if bias is None else bias
     early = early_start(rows, count)
-    if count == 1:
+    if is_row:
         tile_outputs = _ROW_TILE_OUTPUTS if outputs < _MANY_OUTPUTS else 2 * _ROW_TILE_OUTPUTS
         _multiply_row[(outputs // tile_outputs,)](
             out, rows, weight, given_bias,

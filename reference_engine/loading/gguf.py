@@ -1,15 +1,16 @@
 """Reads llama.cpp's GGUF files as if they were Hugging Face checkpoints: same tensor names, same layout.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; the `gguf` library parses and dequantises.
-`get_quantised` returns a matrix in the blocks in which it is stored. llama.cpp permutes the rows of q and k for its
-interleaved RoPE; `_undo_rope_permutation` restores Hugging Face's half-split order.
+`get_quantised` returns a matrix in the blocks in which it is stored. llama.cpp permutes the rows of Llama's q and k for
+its interleaved RoPE; `_undo_rope_permutation` restores Hugging Face's half-split order.
 """
 
+import dataclasses
 import importlib.metadata
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import gguf
 import gguf.quants
@@ -18,13 +19,20 @@ import torch
 
 from reference_engine.errors import CheckpointError
 from reference_engine.kernels.blocks import FORMATS, QuantisedTensor
+from reference_engine.loading.gguf_tokenizer import CONTROL_TOKEN
 from reference_engine.models.config import ModelConfig, RopeScaling
+from reference_engine.models.rope import frequency_divisors
 
 _VERSION = importlib.metadata.version("gguf")
 _REMEDY = "give a file in a common type, such as Q8_0 or Q4_K_M"
 _MAGIC = b"GGUF"
 _MATRIX = 2  # dimensions
 _HEADER_BYTES = 24  # magic, version, tensor count, metadata count
+_ARCHITECTURES = ("llama", "qwen2", "qwen3")
+_ROPE_DIVISORS = "rope_freqs.weight"
+_DIVISOR_ERROR = 1e-4  # relative; of float32 arithmetic in another order
+_END_ROLES = ("eos", "eot", "eom")  # the ends of a sequence, a turn and a message: each ends an answer
+_ENDS_OF_TURN = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")  # as in llama.cpp where no id is named
 
 _TENSOR_NAMES = {
     "token_embd": "model.embed_tokens",
@@ -35,6 +43,8 @@ _BLOCK_TENSOR_NAMES = {
     "attn_norm": "input_layernorm",
     "ffn_norm": "post_attention_layernorm",
     "attn_q": "self_attn.q_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
     "attn_output": "self_attn.o_proj",
@@ -71,7 +81,7 @@ class GgufFile:
     """An open GGUF file: `config`, `metadata`, and tensors by their Hugging Face names.
 
     Raises:
-        CheckpointError: the file is not GGUF, is cut short, or its architecture is not llama.
+        CheckpointError: the file is not GGUF, is cut short, or its architecture is none of ours.
     """
 
     def __init__(self, path: Path) -> None:
@@ -79,10 +89,16 @@ class GgufFile:
         reader = open_gguf(path)
         self.metadata: dict[str, Any] = {name: field.contents() for name, field in reader.fields.items()}
         architecture = self.metadata.get("general.architecture")
-        if architecture != "llama":
-            raise CheckpointError(f"{path}: GGUF architecture {architecture!r} is not supported, only 'llama' is")
-        self._tensors = {_hf_name(tensor.name, path): tensor for tensor in reader.tensors}
-        self.config = _read_config(self.metadata, set(self._tensors), str(path))
+        if architecture not in _ARCHITECTURES:
+            known = ", ".join(map(repr, _ARCHITECTURES))
+            raise CheckpointError(f"{path}: GGUF architecture {architecture!r} is not supported, these are: {known}")
+        stored = {tensor.name: tensor for tensor in reader.tensors}
+        divisors = stored.pop(_ROPE_DIVISORS, None)
+        self._tensors = {_hf_name(name, path): tensor for name, tensor in stored.items()}
+        self.config = _read_config(self.metadata, architecture, set(self._tensors), str(path))
+        if divisors is not None:
+            scaling = _llama3_scaling(dequantised(divisors, path), self.config, path)
+            self.config = dataclasses.replace(self.config, rope_scaling=scaling)
 
     def names(self) -> Sequence[str]:
         """Hugging Face names of all tensors."""
@@ -113,7 +129,7 @@ class GgufFile:
             raise CheckpointError(f"{self.path}: tensor {name} is missing; fetch the file again") from None
 
     def _in_order(self, name: str, rows: torch.Tensor) -> torch.Tensor:
-        if name.split(".")[-2] not in ("q_proj", "k_proj"):
+        if self.config.model_type != "llama" or name.split(".")[-2] not in ("q_proj", "k_proj"):
             return rows
         heads = self.config.num_attention_heads if "q_proj" in name else self.config.num_key_value_heads
         return _undo_rope_permutation(rows, heads)
@@ -165,10 +181,6 @@ def _hf_name(name: str, path: Path) -> str:
     stem, _, kind = name.rpartition(".")
     if stem in _TENSOR_NAMES:
         return f"{_TENSOR_NAMES[stem]}.{kind}"
-    if name == "rope_freqs.weight":
-        raise CheckpointError(
-            f"{path}: has llama3 rope factors, which GGUF does not store exactly; use the safetensors checkpoint"
-        )
     raise CheckpointError(f"{path}: tensor {name} belongs to a model variant that is not supported")
 
 
@@ -183,43 +195,72 @@ def _shortest_float(value: float) -> float:
     return float(str(np.float32(value)))
 
 
-def _read_config(metadata: Mapping[str, Any], tensor_names: set[str], where: str) -> ModelConfig:
-    def need(key: str) -> Any:  # noqa: ANN401 (GGUF values have no common type)
-        if key not in metadata:
-            raise CheckpointError(f"{where}: GGUF metadata {key} is missing; fetch the file again")
-        return metadata[key]
+def _read_config(metadata: Mapping[str, Any], architecture: str, tensor_names: set[str], where: str) -> ModelConfig:
+    own = {key.removeprefix(f"{architecture}."): value for key, value in metadata.items()}
 
-    heads = int(need("llama.attention.head_count"))
-    hidden = int(need("llama.embedding_length"))
-    head_dim = int(metadata.get("llama.attention.key_length", hidden // heads))
-    if int(metadata.get("llama.rope.dimension_count", head_dim)) != head_dim:
+    def need(key: str) -> Any:  # noqa: ANN401 (GGUF values have no common type)
+        if key not in own:
+            raise CheckpointError(f"{where}: GGUF metadata {architecture}.{key} is missing; fetch the file again")
+        return own[key]
+
+    heads = int(need("attention.head_count"))
+    hidden = int(need("embedding_length"))
+    head_dim = int(own.get("attention.key_length", hidden // heads))
+    if int(own.get("rope.dimension_count", head_dim)) != head_dim:
         raise CheckpointError(f"{where}: partial rotary embeddings are not supported")
-    eos = cast("int | None", metadata.get("tokenizer.ggml.eos_token_id"))
+    has_bias = "model.layers.0.self_attn.q_proj.bias" in tensor_names
     return ModelConfig(
-        vocab_size=int(metadata.get("llama.vocab_size", len(metadata.get("tokenizer.ggml.tokens", ())))),
+        vocab_size=int(own.get("vocab_size", len(metadata.get("tokenizer.ggml.tokens", ())))),
         hidden_size=hidden,
-        intermediate_size=int(need("llama.feed_forward_length")),
-        num_hidden_layers=int(need("llama.block_count")),
+        intermediate_size=int(need("feed_forward_length")),
+        num_hidden_layers=int(need("block_count")),
         num_attention_heads=heads,
-        num_key_value_heads=int(metadata.get("llama.attention.head_count_kv", heads)),
+        num_key_value_heads=int(own.get("attention.head_count_kv", heads)),
         head_dim=head_dim,
-        max_position_embeddings=int(need("llama.context_length")),
-        rms_norm_eps=_shortest_float(need("llama.attention.layer_norm_rms_epsilon")),
-        rope_theta=_shortest_float(metadata.get("llama.rope.freq_base", 10000.0)),
-        rope_scaling=_read_rope_scaling(metadata, where),
+        max_position_embeddings=int(need("context_length")),
+        rms_norm_eps=_shortest_float(need("attention.layer_norm_rms_epsilon")),
+        rope_theta=_shortest_float(own.get("rope.freq_base", 10000.0)),
+        rope_scaling=_read_rope_scaling(own, where),
         tie_word_embeddings="lm_head.weight" not in tensor_names,
-        attention_bias="model.layers.0.self_attn.q_proj.bias" in tensor_names,
+        attention_bias=has_bias and architecture != "qwen2",  # whose biases leave the output projection out
         mlp_bias="model.layers.0.mlp.gate_proj.bias" in tensor_names,
         bos_token_id=metadata.get("tokenizer.ggml.bos_token_id"),
-        eos_token_ids=() if eos is None else (eos,),
+        eos_token_ids=_end_ids(metadata),
         dtype="bfloat16",  # a quantised file names none; 16 bits hold what 4 to 8 bits kept
+        model_type=architecture,
     )
 
 
-def _read_rope_scaling(metadata: Mapping[str, Any], where: str) -> RopeScaling | None:
-    kind = metadata.get("llama.rope.scaling.type", "none")
+def _end_ids(metadata: Mapping[str, Any]) -> tuple[int, ...]:
+    named = [metadata.get(f"tokenizer.ggml.{role}_token_id") for role in _END_ROLES]
+    if metadata.get("tokenizer.ggml.eot_token_id") is None:
+        kinds: Sequence[int] = metadata.get("tokenizer.ggml.token_type", ())
+        tokens = enumerate(zip(metadata.get("tokenizer.ggml.tokens", ()), kinds, strict=False))
+        named += [i for i, (text, kind) in tokens if kind == CONTROL_TOKEN and text in _ENDS_OF_TURN]
+    return tuple(dict.fromkeys(int(token_id) for token_id in named if token_id is not None))
+
+
+def _llama3_scaling(divisors: torch.Tensor, config: ModelConfig, path: Path) -> RopeScaling:
+    """The scaling of Llama 3.1 to 3.3, of which GGUF keeps only what each frequency is divided by.
+
+    Raises:
+        CheckpointError: they are not those of that scaling with the bounds of the released models.
+    """
+    scaling = RopeScaling("llama3", factor=_shortest_float(float(divisors.max())))
+    if divisors.shape == (config.head_dim // 2,) and scaling.factor >= 1:
+        expected = frequency_divisors(config.head_dim, config.rope_theta, scaling)
+        if torch.allclose(divisors, expected, rtol=_DIVISOR_ERROR, atol=0.0):
+            return scaling
+    raise CheckpointError(
+        f"{path}: tensor {_ROPE_DIVISORS} is not Llama 3's rope scaling of {scaling.original_max_position_embeddings} "
+        "trained tokens; use the safetensors checkpoint"
+    )
+
+
+def _read_rope_scaling(own: Mapping[str, Any], where: str) -> RopeScaling | None:
+    kind = own.get("rope.scaling.type", "none")
     if kind == "none":
         return None
     if kind == "linear":
-        return RopeScaling(kind="linear", factor=_shortest_float(metadata["llama.rope.scaling.factor"]))
+        return RopeScaling(kind="linear", factor=_shortest_float(own["rope.scaling.factor"]))
     raise CheckpointError(f"{where}: GGUF rope scaling {kind!r} is not supported, only 'linear' is")

@@ -7,13 +7,15 @@ Only byte-level BPE (`tokenizer.ggml.model = gpt2`) can be rebuilt exactly. The 
 from collections.abc import Mapping
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from reference_engine.errors import CheckpointError
 
-_CONTROL_TOKEN = 3  # llama.cpp's LLAMA_TOKEN_TYPE_CONTROL
+CONTROL_TOKEN = 3  # llama.cpp's LLAMA_TOKEN_TYPE_CONTROL
 _USER_DEFINED_TOKEN = 4  # LLAMA_TOKEN_TYPE_USER_DEFINED
 
+_LLAMA3 = frozenset({"llama-bpe", "llama3", "llama-v3"})
+_QWEN2 = frozenset({"qwen2", "deepseek-r1-qwen"})
 _LLAMA3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -35,10 +37,12 @@ def build_tokenizer(metadata: Mapping[str, Any], where: str) -> Tokenizer:
     pre = str(metadata.get("tokenizer.ggml.pre", "default"))
     vocabulary = {token: index for index, token in enumerate(tokens)}
     # Llama 3 encodes words of its vocabulary as one token even if no chain of merges produces them.
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre == "llama-bpe"))
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre in _LLAMA3))
+    if pre in _QWEN2:
+        tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = _pre_tokenizer(pre, where)
     tokenizer.decoder = decoders.ByteLevel()
-    _add_special_tokens(tokenizer, tokens, metadata)
+    _add_special_tokens(tokenizer, tokens, metadata, adds_bos=pre in _LLAMA3)
     return tokenizer
 
 
@@ -48,8 +52,8 @@ def _pre_tokenizer(pre: str, where: str) -> pre_tokenizers.PreTokenizer:
         return byte_level
     if pre in {"smollm", "starcoder", "refact", "command-r"}:
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level])
-    if pre in {"llama-bpe", "qwen2"}:
-        pattern = Regex(_LLAMA3_SPLIT if pre == "llama-bpe" else _QWEN2_SPLIT)
+    if pre in _LLAMA3 | _QWEN2:
+        pattern = Regex(_LLAMA3_SPLIT if pre in _LLAMA3 else _QWEN2_SPLIT)
         return pre_tokenizers.Sequence(
             [
                 pre_tokenizers.Split(pattern, behavior="isolated"),
@@ -59,15 +63,18 @@ def _pre_tokenizer(pre: str, where: str) -> pre_tokenizers.PreTokenizer:
     raise CheckpointError(f"{where}: GGUF pre-tokenizer {pre!r} is not known; use the safetensors checkpoint")
 
 
-def _add_special_tokens(tokenizer: Tokenizer, tokens: list[str], metadata: Mapping[str, Any]) -> None:
+def _add_special_tokens(
+    tokenizer: Tokenizer, tokens: list[str], metadata: Mapping[str, Any], *, adds_bos: bool
+) -> None:
+    """Adds control and user-defined tokens; `adds_bos` is llama.cpp's default where the file does not say it."""
     types: list[int] = metadata.get("tokenizer.ggml.token_type", [])
     for token, kind in zip(tokens, types, strict=False):
-        if kind == _CONTROL_TOKEN:
+        if kind == CONTROL_TOKEN:
             tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
         elif kind == _USER_DEFINED_TOKEN:
             tokenizer.add_tokens([AddedToken(token, special=False, normalized=False)])
     bos = metadata.get("tokenizer.ggml.bos_token_id")
-    if metadata.get("tokenizer.ggml.add_bos_token", False) and bos is not None:
+    if metadata.get("tokenizer.ggml.add_bos_token", adds_bos) and bos is not None:
         text = tokens[bos]
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{text} $A", pair=f"{text} $A {text} $B", special_tokens=[(text, bos)]

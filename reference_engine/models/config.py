@@ -224,7 +224,7 @@ def yarn_length(scale: float, mscale: float = 1.0) -> float:
 
 
 def config_to_hf(config: ModelConfig) -> dict[str, Any]:
-    """A config.json from which Transformers 5 reads the same Llama."""
+    """A config.json from which Transformers 5 reads the same Llama, Qwen2 or Qwen3."""
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": config.rope_theta}
     scaling = config.rope_scaling
     if scaling is not None:
@@ -236,7 +236,7 @@ def config_to_hf(config: ModelConfig) -> dict[str, Any]:
         del fields["cla_factor"]  # Transformers does not know it
     eos = config.eos_token_ids
     return fields | {
-        "architectures": ["LlamaForCausalLM"],
+        "architectures": [f"{config.model_type.capitalize()}ForCausalLM"],
         "hidden_act": "silu",
         "rope_parameters": rope,
         "eos_token_id": eos[0] if len(eos) == 1 else list(eos) or None,

@@ -39,7 +39,8 @@ class Model(Protocol):
             wanted_rows: int64 [num_wanted], the tokens to compute logits for; None for all.
 
         Returns:
-            Logits [num_wanted, vocab_size]; on ranks other than 0, which do not sample, a shard.
+            Logits [num_wanted, vocab_size], in float32 where `make_head` can; on ranks other than 0, which do not
+            sample, a shard.
         """
         ...
 

@@ -23,9 +23,6 @@ from reference_engine.kernels.quantised import BlockLinear, dequantise, has_kern
 Matrix = torch.Tensor | QuantisedTensor
 """[rows, columns], as plain numbers or in blocks."""
 
-SMALL_PRODUCT_ROWS = 32
-"""Rows up to which a GPU multiplies with the kernels of `kernels/small_products.py`, at most 64; 0 is cuBLAS always."""
-
 _HALF_DTYPES = (torch.bfloat16, torch.float16)
 _SLAB_ELEMENTS = 1 << 24
 """Weights to dequantise at a time without a kernel: few compared with a model, many compared with a launch."""
@@ -73,13 +70,14 @@ class SmallProductLinear:
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, inner: Linear, dtype: torch.dtype) -> None:
-        from reference_engine.kernels.small_products import multiply  # noqa: PLC0415 (needs Triton)
+        from reference_engine.kernels.small_products import MAX_ROWS, multiply  # noqa: PLC0415 (needs Triton)
 
+        self._max_rows = MAX_ROWS
         self._multiply, self._weight, self._bias, self._inner, self._dtype = multiply, weight, bias, inner, dtype
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Linear`."""
-        if 0 < rows.shape[0] <= SMALL_PRODUCT_ROWS:
+        if 0 < rows.shape[0] <= self._max_rows:
             return self._multiply(rows, self._weight, self._bias, self._dtype)
         return self._inner(rows)
 
@@ -134,27 +132,36 @@ class JoinedLinear:
         return torch.cat([linear(rows) for linear in self._linears], dim=1)
 
 
-def make_linear(weight: Matrix, bias: torch.Tensor | None = None) -> Linear:
-    """The fastest exact multiplication for this weight [out_features, in_features] on this machine."""
+def make_linear(weight: Matrix, bias: torch.Tensor | None = None, *, keeps_float32: bool = False) -> Linear:
+    """The fastest exact multiplication for this weight [out_features, in_features] on this machine.
+
+    Args:
+        weight: in the dtype of its inputs.
+        bias: [out_features]; None for none.
+        keeps_float32: whether outputs stay float32 where the kernel sums in it; stock operators round to the dtype.
+    """
     if isinstance(weight, QuantisedTensor):
         is_compiled = has_kernel(weight.blocks.device, weight.dtype)
-        return BlockLinear(weight, bias) if is_compiled else SlabLinear(weight, bias)
+        return BlockLinear(weight, bias, keeps_float32=keeps_float32) if is_compiled else SlabLinear(weight, bias)
     if can_tile(weight):
-        return TiledLinear(weight, bias)
+        return TiledLinear(weight, bias, keeps_float32=keeps_float32)
     if can_pack(weight):
         return PackedLinear(weight, bias)
     return _with_small_products(weight, bias, PlainLinear(weight, bias), weight.dtype)
 
 
 def make_head(weight: Matrix) -> Linear:
-    """The multiplication that gives logits, in float32 where that costs nothing: rounded ones are often equal."""
+    """The multiplication that gives logits, in float32 where that costs nothing.
+
+    Near 20 bfloat16 has steps of 1/8, in which many logits are equal.
+    """
     if isinstance(weight, torch.Tensor) and weight.is_cuda and weight.dtype in _HALF_DTYPES:
         return _with_small_products(weight, None, FloatLinear(weight), torch.float32)
-    return make_linear(weight)
+    return make_linear(weight, keeps_float32=True)
 
 
 def _with_small_products(weight: torch.Tensor, bias: torch.Tensor | None, inner: Linear, dtype: torch.dtype) -> Linear:
-    if not SMALL_PRODUCT_ROWS or not has_triton(weight.device):
+    if not has_triton(weight.device):
         return inner
     from reference_engine.kernels.small_products import suits_small_products  # noqa: PLC0415 (needs Triton)
 

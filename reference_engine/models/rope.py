@@ -32,8 +32,7 @@ class RotaryTable:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        exponents = torch.arange(0, dim, 2, dtype=torch.int64).float() / dim
-        frequencies = _scale(1.0 / theta**exponents, theta, scaling)
+        frequencies = _scale(_frequencies(dim, theta), theta, scaling)
         angles = torch.arange(max_positions, dtype=torch.float32)[:, None] * frequencies
         length = 1.0 if scaling is None else scaling.attention_factor
         cos, sin = angles.cos() * length, angles.sin() * length
@@ -45,12 +44,23 @@ class RotaryTable:
         return self._cos[positions][:, None], self._signed_sin[positions][:, None]
 
 
+def frequency_divisors(dim: int, theta: float, scaling: RopeScaling) -> torch.Tensor:
+    """What a scaling divides each frequency by, [dim / 2]."""
+    frequencies = _frequencies(dim, theta)
+    return frequencies / _scale(frequencies, theta, scaling)
+
+
 def halves_from_pairs(rows: torch.Tensor) -> torch.Tensor:
     """Reorders weights [..., dim, in_features] from interleaved pairs to the half-split layout.
 
     Attention scores do not change if queries and keys are reordered alike.
     """
     return torch.cat((rows[..., 0::2, :], rows[..., 1::2, :]), dim=-2)
+
+
+def _frequencies(dim: int, theta: float) -> torch.Tensor:
+    """[dim / 2] in radians per token."""
+    return 1.0 / theta ** (torch.arange(0, dim, 2, dtype=torch.int64).float() / dim)
 
 
 def _scale(frequencies: torch.Tensor, theta: float, scaling: RopeScaling | None) -> torch.Tensor:

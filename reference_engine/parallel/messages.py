@@ -14,6 +14,7 @@ import msgspec
 from reference_engine.attention.base import Span
 from reference_engine.engine.config import EngineConfig
 from reference_engine.engine.execution import Batch
+from reference_engine.errors import EngineBugError
 from reference_engine.kv_cache.block_copies import BlockCopies
 from reference_engine.kv_cache.block_table import block_list
 
@@ -49,7 +50,7 @@ class SentSpan(msgspec.Struct, array_like=True, gc=False):
 
 
 class SentBatch(msgspec.Struct, array_like=True):
-    """A `Batch` whose tokens the host knows: with tensor parallelism no step is launched ahead."""
+    """A `Batch` without `previous`, which is on a device: steps of several ranks do not overlap."""
 
     copies: BlockCopies
     spans: list[SentSpan]
@@ -65,7 +66,13 @@ _DECODER = msgspec.msgpack.Decoder(SentBatch)
 
 
 def encode_batch(batch: Batch) -> bytes:
-    """The message of a step."""
+    """The message of a step.
+
+    Raises:
+        EngineBugError: tokens of it are known to a device only.
+    """
+    if batch.previous is not None:
+        raise EngineBugError("a batch for other ranks has tokens that are not known on the host")
     spans = [SentSpan([_bytes(table) for table in span.tables], span.start, span.length) for span in batch.spans]
     return _ENCODER.encode(SentBatch(batch.copies, spans, batch.token_ids, batch.positions, batch.wanted_rows))
 

@@ -28,7 +28,7 @@ def convert_gguf(source: Path, target: Path, *, dtype: str, progress: Callable[[
     """Writes `target` with model.safetensors (in `dtype`), configs, tokenizer and chat template.
 
     Args:
-        source: a .gguf file of a llama model.
+        source: a .gguf file that `GgufFile` reads.
         target: directory to create; an existing one is replaced only if it is empty or a checkpoint.
         dtype: one of DTYPES.
         progress: called with one line of text at each stage.

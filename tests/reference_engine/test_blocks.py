@@ -68,6 +68,9 @@ def test_products_with_blocks_are_exact_but_for_rounding(name, dtype, count):
         bias = torch.randn(outputs)
         assert_is_product(BlockLinear(matrix, None)(x), x, matrix)
         assert_is_product(BlockLinear(matrix, bias)(x), x, matrix, bias)
+        sums = BlockLinear(matrix, bias, keeps_float32=True)(x)
+        assert sums.dtype == torch.float32
+        assert torch.equal(sums.to(dtype), BlockLinear(matrix, bias)(x))
 
 
 @pytest.mark.parametrize("outputs", [1, 3, 9, 37])

@@ -1,3 +1,6 @@
+import dataclasses
+import math
+
 import gguf
 import numpy as np
 import pytest
@@ -8,8 +11,10 @@ from reference_engine.errors import CheckpointError
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.loading.gguf import GgufFile
 from reference_engine.loading.gguf_tokenizer import build_tokenizer
+from reference_engine.loading.safetensors import SafetensorsDirectory
 from reference_engine.models.config import RopeScaling
 from reference_engine.tools.convert import convert_gguf
+from tests.reference_engine.models.tiny_families import make_family
 
 NAMES = {
     "input_layernorm": "attn_norm",
@@ -17,6 +22,8 @@ NAMES = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "self_attn.o_proj": "attn_output",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
@@ -42,7 +49,7 @@ def permute(weight, heads):
     return halves.swapaxes(1, 2).reshape(weight.shape)
 
 
-def write_gguf(path, model, tokenizer, *, architecture="llama", quantize=None, changes=None, extra_tensors=()):
+def write_gguf(path, model, tokenizer, *, architecture="llama", quantize=None, changes=None, extra_tensors=None):
     config = model.config
     writer = gguf.GGUFWriter(str(path), architecture)
     writer.add_block_count(config.num_hidden_layers)
@@ -63,14 +70,15 @@ def write_gguf(path, model, tokenizer, *, architecture="llama", quantize=None, c
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_chat_template("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+    add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
     for key, value in (changes or {}).items():
-        writer.add_string(key, value) if isinstance(value, str) else writer.add_float32(key, value)
+        add[type(value)](key, value)
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         values = tensor.float().numpy()
         for part, heads in (("q_proj", config.num_attention_heads), ("k_proj", config.num_key_value_heads)):
-            values = permute(values, heads) if part in name else values
+            values = permute(values, heads) if architecture == "llama" and part in name else values
         if quantize is not None and values.ndim == 2:
             data, kind = (
                 quantize(name, values) if callable(quantize) else (gguf.quants.quantize(values, quantize), quantize)
@@ -78,8 +86,8 @@ def write_gguf(path, model, tokenizer, *, architecture="llama", quantize=None, c
             writer.add_tensor(gguf_name(name), data, raw_dtype=kind)
         else:
             writer.add_tensor(gguf_name(name), np.ascontiguousarray(values))
-    for name in extra_tensors:
-        writer.add_tensor(name, np.zeros(4, dtype=np.float32))
+    for name, values in (extra_tensors or {}).items():
+        writer.add_tensor(name, np.array(values, dtype=np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -131,6 +139,75 @@ def test_linear_rope_scaling_is_read(tiny_gguf):
     assert GgufFile(tiny_gguf(changes=changes)).config.rope_scaling == RopeScaling("linear", 4.0)
 
 
+def llama3_divisors(dim, theta, factor):
+    """As llama.cpp's converter writes them, for 8,192 trained tokens and bounds of 1 and 4 wavelengths."""
+    divisors = []
+    for i in range(0, dim, 2):
+        wavelength = 2 * math.pi * theta ** (i / dim)
+        if wavelength < 8192 / 4:
+            divisors.append(1.0)
+        elif wavelength > 8192:
+            divisors.append(factor)
+        else:
+            smooth = (8192 / wavelength - 1) / (4 - 1)
+            divisors.append(1 / ((1 - smooth) / factor + smooth))
+    return divisors
+
+
+@pytest.mark.parametrize("factor", [8.0, 32.0])
+def test_llama_3_rope_scaling_is_read_from_its_divisors(tmp_path, make_model, checkpoint_dir, factor):
+    rope = {
+        "rope_type": "llama3", "rope_theta": 5e5, "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }  # fmt: skip
+    model = make_model(rope_parameters=rope, head_dim=64)
+    divisors = llama3_divisors(64, 5e5, factor)
+    assert len(set(divisors)) > 4
+    tokenizer = open_checkpoint(checkpoint_dir).tokenizer.backend
+    changes = {"llama.attention.key_length": 64}
+    extra = {"rope_freqs.weight": divisors}
+    path = write_gguf(tmp_path / "3.gguf", model, tokenizer, changes=changes, extra_tensors=extra)
+    assert GgufFile(path).config.rope_scaling == RopeScaling("llama3", factor)
+    assert "rope_freqs.weight" not in GgufFile(path).names()
+    convert_gguf(path, tmp_path / "out", dtype="float32", progress=lambda _: None)
+    ids = torch.arange(3, 200)[None]
+    with torch.inference_mode():
+        assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path / "out")(ids).logits, model(ids).logits)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "qwen3, biases"])
+def test_qwens_are_read_as_their_checkpoints(tmp_path, save_checkpoint, family):
+    name, _, biased = family.partition(", ")
+    changes = {"attention_bias": True} if biased else {}
+    model = make_family(name, **changes)
+    original = SafetensorsDirectory(save_checkpoint(tmp_path, model)).config
+    tokenizer = open_checkpoint(tmp_path).tokenizer.backend
+    key_length = {f"{name}.attention.key_length": original.head_dim}
+    file = GgufFile(write_gguf(tmp_path / "q.gguf", model, tokenizer, architecture=name, changes=key_length))
+    windows = (None,) * original.num_hidden_layers
+    assert dataclasses.replace(file.config, dtype="float32", windows=windows) == original
+    for key, tensor in model.state_dict().items():
+        if key in file.names():
+            assert torch.equal(file.get(key), tensor), key
+    convert_gguf(tmp_path / "q.gguf", tmp_path / "out", dtype="float32", progress=lambda _: None)
+    ids = torch.arange(3, 40)[None]
+    with torch.inference_mode():
+        assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path / "out")(ids).logits, model(ids).logits)
+
+
+@pytest.mark.parametrize(
+    ("changes", "ends"),
+    [
+        ({}, (2,)),
+        ({"tokenizer.ggml.eos_token_id": 0}, (0, 2)),  # <|im_end|> is a control token
+        ({"tokenizer.ggml.eos_token_id": 0, "tokenizer.ggml.eot_token_id": 1}, (0, 1)),
+        ({"tokenizer.ggml.eot_token_id": 0, "tokenizer.ggml.eom_token_id": 5}, (2, 0, 5)),
+    ],
+)
+def test_the_ends_of_a_turn_and_a_message_end_an_answer(tiny_gguf, changes, ends):
+    assert GgufFile(tiny_gguf(changes=changes)).config.eos_token_ids == ends
+
+
 @pytest.mark.parametrize("keep", [0.2, 0.6, 0.99])
 def test_a_cut_file_is_one_clear_error_with_both_sizes(tiny_gguf, keep):
     path = tiny_gguf()
@@ -158,8 +235,10 @@ def test_what_is_no_gguf_says_so(tmp_path, content):
     [
         ({"architecture": "bert"}, "architecture 'bert' is not supported"),
         ({"changes": {"llama.rope.scaling.type": "yarn"}}, "rope scaling 'yarn'"),
-        ({"extra_tensors": ["rope_freqs.weight"]}, "llama3 rope factors"),
-        ({"extra_tensors": ["blk.0.ffn_gate_exps.weight"]}, "model variant that is not supported"),
+        ({"extra_tensors": {"rope_freqs.weight": [0] * 8}}, "is not Llama 3's rope scaling"),
+        ({"extra_tensors": {"rope_freqs.weight": [1, 1, 1, 2, 3, 5, 8, 8]}}, "is not Llama 3's rope scaling"),
+        ({"extra_tensors": {"rope_freqs.weight": [8] * 7}}, "is not Llama 3's rope scaling"),
+        ({"extra_tensors": {"blk.0.ffn_gate_exps.weight": [0]}}, "model variant that is not supported"),
     ],
 )
 def test_other_models_are_refused(tiny_gguf, settings, message):
@@ -193,7 +272,18 @@ def metadata(**changes):
     [("smollm", [5, 3, 4]), ("gpt-2", [5, 6]), ("llama-bpe", [5, 6]), ("qwen2", [5, 3, 4])],
 )
 def test_pre_tokenizers_cut_digits_as_their_models_do(pre, ids):
-    assert build_tokenizer(metadata(pre=pre), "x").encode("ab12").ids == ids
+    assert build_tokenizer(metadata(pre=pre, add_bos_token=False), "x").encode("ab12").ids == ids
+
+
+def test_llama_3_begins_with_bos_unless_told_otherwise():
+    assert build_tokenizer(metadata(pre="llama-bpe"), "x").encode("ab").ids == [0, 5]
+    assert build_tokenizer(metadata(pre="llama-bpe", add_bos_token=False), "x").encode("ab").ids == [5]
+
+
+def test_qwen_composes_characters():
+    tokens = ["<s>", "Ã", "©", "e", "Ì", "ģ"]
+    qwen = build_tokenizer(metadata(pre="qwen2", tokens=tokens, merges=[], token_type=[3, 1, 1, 1, 1, 1]), "x")
+    assert qwen.encode("e\u0301").ids == qwen.encode("é").ids == [1, 2]
 
 
 def test_user_defined_tokens_and_a_leading_bos_are_kept():

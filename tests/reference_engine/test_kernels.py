@@ -3,6 +3,7 @@
 import logging
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, Visible
 from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
 from reference_engine.kv_cache.storage import allocate_storage
 from reference_engine.models.linear import PlainLinear
+from reference_engine.models.weights import Weights
 from tests.reference_engine.naive_attention import NaiveAttention
 
 CPU = torch.device("cpu")
@@ -154,6 +156,17 @@ def test_tiled_products_equal_torch(rows, outputs, inputs, biased):
     ours, theirs = TiledLinear(weight, bias)(x), PlainLinear(weight, bias)(x)
     # One rounding to bf16 of a sum in float32: no further from the truth than stock torch is.
     assert (ours.double() - exact).abs().max() <= max((theirs.double() - exact).abs().max(), exact.abs().max() / 256)
+    sums = TiledLinear(weight, bias, keeps_float32=True)(x)
+    assert sums.dtype == torch.float32
+    torch.testing.assert_close(sums.double(), exact, atol=1e-4, rtol=1e-4)
+    assert torch.equal(sums.bfloat16(), ours)
+
+
+def test_logits_leave_a_compiled_head_in_float32():
+    embedding, x = torch.randn(64, 32).bfloat16(), torch.randn(3, 32).bfloat16()
+    logits = Weights(SimpleNamespace(), torch.bfloat16, CPU).head(embedding)(x)
+    assert logits.dtype == (torch.float32 if can_tile(embedding) else torch.bfloat16)
+    torch.testing.assert_close(logits.float(), x.float() @ embedding.float().T, atol=1e-1, rtol=1e-2)
 
 
 def processor_flags():

@@ -66,14 +66,14 @@ def test_an_error_between_steps_cancels_what_is_left(llm, monkeypatch):
 
 def test_ctrl_c_in_a_step_cancels_what_is_left_and_the_model_stays(llm, monkeypatch):
     expected = llm.generate(["hello", "world"], GREEDY, ignore_eos=True)
-    run = llm.engine.core._runner.run
+    launch = llm.engine.core._runner.launch
 
     def interrupted(*arguments):
         signal.raise_signal(signal.SIGINT)
-        return run(*arguments)
+        return launch(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(llm.engine.core._runner, "run", interrupted)
+        patch.setattr(llm.engine.core._runner, "launch", interrupted)
         with pytest.raises(KeyboardInterrupt):
             llm.generate(["hello", "world"], GREEDY, ignore_eos=True)
     assert not llm.engine.has_work
@@ -86,7 +86,7 @@ def test_a_second_ctrl_c_breaks_the_step_off(llm, monkeypatch):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(llm.engine.core._runner, "run", interrupted)
+    monkeypatch.setattr(llm.engine.core._runner, "launch", interrupted)
     with pytest.raises(KeyboardInterrupt):
         llm.generate(["hello"], GREEDY)
     with pytest.raises(EngineUnavailableError, match="a step was broken off"):

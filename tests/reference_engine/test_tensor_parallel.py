@@ -20,7 +20,7 @@ from reference_engine.engine import assembly
 from reference_engine.engine.assembly import resolve_config
 from reference_engine.engine.execution import Batch
 from reference_engine.engine.request import SamplingParams
-from reference_engine.errors import ConfigError, EngineUnavailableError
+from reference_engine.errors import ConfigError, EngineBugError, EngineUnavailableError
 from reference_engine.kv_cache.block_copies import BlockCopies
 from reference_engine.kv_cache.block_table import RELEASED, block_list
 from reference_engine.loading.checkpoint import open_checkpoint
@@ -80,7 +80,9 @@ def test_a_batch_travels_whole_and_its_block_tables_as_arrays():
     assert [list(table) for table in tables] == [[3, -1, 70_000], [], [5, 5]]
     assert [(span.start, span.length) for span in received.spans] == [(40, 2), (0, 1)]
     assert msgspec.structs.replace(received, spans=spans) == batch
-    assert (*SentBatch.__struct_fields__, "previous") == Batch.__struct_fields__  # ranks never run ahead
+    assert (*SentBatch.__struct_fields__, "previous") == Batch.__struct_fields__
+    with pytest.raises(EngineBugError, match="not known on the host"):
+        encode_batch(msgspec.structs.replace(batch, previous=torch.tensor([1])))
     assert SentSpan.__struct_fields__ == Span.__struct_fields__
 
 

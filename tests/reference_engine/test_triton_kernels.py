@@ -102,10 +102,15 @@ def test_pending_tokens_come_from_the_step_before():
 
 @pytest.mark.parametrize(
     ("rows", "outputs", "inputs", "biased", "dtype"),
-    [(1, 64, 512, True, None), (5, 128, 1024, False, None), (40, 64, 1024, True, torch.float32)],
+    [
+        (1, 64, 512, True, None),
+        (1, 64, 3072, False, torch.float32),
+        (1, 64, 8704, True, None),
+        (5, 128, 1024, False, None),
+        (20, 64, 1024, True, torch.float32),
+    ],
 )
 def test_small_products_equal_float64_whether_split_or_not(monkeypatch, rows, outputs, inputs, biased, dtype):
-    monkeypatch.setattr(linear, "SMALL_PRODUCT_ROWS", 64)
     monkeypatch.setattr(linear, "has_triton", lambda device: True)
     weight, x = torch.randn(outputs, inputs).half() / 20, torch.randn(rows, 2 * inputs).half()[:, :inputs]
     bias = torch.randn(outputs).half() if biased else None
@@ -117,7 +122,7 @@ def test_small_products_equal_float64_whether_split_or_not(monkeypatch, rows, ou
         ours = chosen(x) if dtype is None else small_products.multiply(x, weight, bias, dtype)
         assert ours.dtype == (dtype or torch.float16)
         assert_close(ours, exact)
-    more = torch.randn(65, inputs).half()
+    more = torch.randn(small_products.MAX_ROWS + 1, inputs).half()
     assert torch.equal(chosen(more), linear.PlainLinear(weight, bias)(more))
     assert type(linear.make_linear(weight[:60], None)) is linear.PlainLinear
 

@@ -16,7 +16,7 @@ from reference_engine.engine.execution import Batch
 from reference_engine.engine.graph_execution import GraphExecutor
 from reference_engine.kernels import paged_attention
 from reference_engine.kernels.cuda import CudaKernels
-from reference_engine.kernels.small_products import MAX_ROWS, multiply
+from reference_engine.kernels.small_products import multiply
 from reference_engine.kv_cache.block_table import EVERYTHING
 from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
 from reference_engine.kv_cache.storage import allocate_storage
@@ -192,18 +192,6 @@ def if_it_fits(measure: Callable[[], float]) -> float:
         return measure()
     except OutOfResources:
         return float("inf")
-
-
-def small_product_steps() -> Iterator[tuple[str, float, float]]:
-    """Decode steps with the kernels of this project for products of few rows."""
-    linear.SMALL_PRODUCT_ROWS = MAX_ROWS
-    executor = GraphExecutor(
-        random_model(LLAMA_8B), TritonAttention(storage_for(LLAMA_8B, 64 * 1152 // BLOCK_SIZE)),
-        max_rows=MAX_ROWS, max_tokens=LLAMA_8B.max_position_embeddings,
-    )  # fmt: skip
-    linear.SMALL_PRODUCT_ROWS = 0  # what the graphs repeat stays
-    for count, context in ((1, 256), (1, 1024), (8, 256), (16, 1024), (32, 1152), (64, 1152)):
-        yield decode_step(executor, count, context)[0]
 
 
 def decode_step(executor: GraphExecutor, count: int, context: int) -> list[tuple[str, float, float]]:

@@ -22,7 +22,7 @@ def random_norm(dim):
 
 
 def weights_of(**norms):
-    source = SimpleNamespace(get=lambda name: norms[name.split(".")[-2]].weight)
+    source = SimpleNamespace(get=lambda name, *_: norms[name.split(".")[-2]].weight)
     return Weights(source, torch.bfloat16, CPU, norm_offset=1.0)
 
 

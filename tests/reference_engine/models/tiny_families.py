@@ -75,9 +75,9 @@ FAMILIES = {
 }  # fmt: skip
 
 
-def make_family(name):
+def make_family(name, **more):
     """A model of Transformers with nothing in it that is 0 or 1 everywhere."""
-    kind, changes = FAMILIES[name]
+    kind, changes = FAMILIES[name][0], FAMILIES[name][1] | more
     torch.manual_seed(11)
     text = "Text" if kind == "Gemma3" else ""
     config = getattr(hf, f"{kind}{text}Config")(**COMMON | changes)
