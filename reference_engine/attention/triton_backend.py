@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 
 from reference_engine.attention.base import Span
 from reference_engine.attention.span_arrays import SpanArrays, to_device
@@ -224,15 +224,21 @@ def _attend_dense(
     first, count = chunks.past_tokens, chunks.num_chunks
     length = len(query) // count
     behind = -(first + length) % _LENGTH_STEP  # behind all tokens, where none of them sees it
-    if past is not None:
-        key, value = (torch.cat((earlier[:first], part)) for earlier, part in zip(past, (key, value), strict=True))
-    sequences = (part.unflatten(0, (count, -1)) for part in (query, key, value))
-    in_front = (first, 0, 0)
-    # `pad` copies even where it adds nothing.
-    query, key, value = (
-        (pad(part, (0, 0, 0, 0, front, behind)) if front or behind else part).transpose(1, 2)
-        for part, front in zip(sequences, in_front, strict=True)
-    )
+    parts = [part.unflatten(0, (count, -1)) for part in (query, key, value)]
+    if first or behind:
+        earlier = (None, None) if past is None else past
+        in_front = [
+            query.new_zeros(count, first, *query.shape[1:]),
+            *(part if part is None else part[None, :first] for part in earlier),
+        ]
+        parts = [_extended(part, front, behind) for part, front in zip(parts, in_front, strict=True)]
+    query, key, value = (part.transpose(1, 2) for part in parts)
     with sdpa_kernel(_SDPA_BACKENDS, set_priority=True):
         attended = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
     return attended[:, :, first : first + length].transpose(1, 2).flatten(0, 1)
+
+
+def _extended(part: torch.Tensor, front: torch.Tensor | None, behind: int) -> torch.Tensor:
+    """Sequences [count, tokens, heads, dim] with `front` before each and zeros behind, in one copy."""
+    zeros = part.new_zeros(len(part), behind, *part.shape[2:])
+    return torch.cat((part, zeros) if front is None else (front, part, zeros), dim=1)
