@@ -3,14 +3,16 @@
 They compute in float32 and round once. Import this module only where `has_triton` holds, or under Triton's interpreter.
 """
 
-# Kernels are written as Triton's users know them, and Triton has no type stubs.
+# Kernels are written as Triton's users know them, and its decorator hides their types.
 # ruff: noqa: ANN001, ANN202, N803, PLR0917
-# pyright: basic, reportMissingImports=false, reportArgumentType=false, reportIndexIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportAssignmentType=false
+# pyright: basic, reportMissingImports=false, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
 
 import torch
 import triton
 import triton.language as tl
+
+from reference_engine.kernels.early_start import await_inputs, early_start
 
 _SILU_TILE = 1024
 _ARGMAX_TILE = 4096
@@ -28,7 +30,7 @@ class CudaKernels:
         padded = triton.next_power_of_2(width)
         _add_rms_norm[(rows,)](
             out, residual, residual if x is None else x, weight, eps,
-            ADDS=x is not None, WIDTH=width, PADDED=padded, num_warps=_warps(padded),
+            ADDS=x is not None, WIDTH=width, PADDED=padded, num_warps=_warps(padded), **early_start(residual, rows),
         )  # fmt: skip
         return out
 
@@ -36,7 +38,8 @@ class CudaKernels:
         """See `Kernels.silu_mul`."""
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty(rows, width)
-        _silu_mul[(rows, triton.cdiv(width, _SILU_TILE))](out, gate_up, WIDTH=width, TILE=_SILU_TILE)
+        grid = (rows, triton.cdiv(width, _SILU_TILE))
+        _silu_mul[grid](out, gate_up, WIDTH=width, TILE=_SILU_TILE, **early_start(gate_up, rows))
         return out
 
     def argmax(self, rows: torch.Tensor) -> torch.Tensor:
@@ -57,7 +60,7 @@ class CudaKernels:
         _apply_rope[(rows,)](
             heads, cos, signed_sin, heads.stride(0),
             HEADS=count, HALF=dim // 2, PADDED_HEADS=padded_heads, PADDED_HALF=padded_half,
-            num_warps=_warps(padded_heads * padded_half),
+            num_warps=_warps(padded_heads * padded_half), **early_start(heads, rows),
         )  # fmt: skip
         return heads
 
@@ -74,11 +77,13 @@ def _warps(elements: int) -> int:
 
 @triton.jit
 def _add_rms_norm(
-    out, residual, x, weight, eps, ADDS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr
+    out, residual, x, weight, eps,
+    ADDS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     at = tl.arange(0, PADDED)
     mask = at < WIDTH
     row = tl.program_id(0).to(tl.int64) * WIDTH + at
+    await_inputs(EARLY)
     total = tl.load(residual + row, mask=mask, other=0.0).to(tl.float32)
     if ADDS:
         total += tl.load(x + row, mask=mask, other=0.0).to(tl.float32)
@@ -91,7 +96,8 @@ def _add_rms_norm(
 
 
 @triton.jit
-def _silu_mul(out, gate_up, WIDTH: tl.constexpr, TILE: tl.constexpr):
+def _silu_mul(out, gate_up, WIDTH: tl.constexpr, TILE: tl.constexpr, EARLY: tl.constexpr):
+    await_inputs(EARLY)
     at = tl.program_id(1) * TILE + tl.arange(0, TILE)
     mask = at < WIDTH
     row = tl.program_id(0).to(tl.int64)
@@ -104,7 +110,9 @@ def _silu_mul(out, gate_up, WIDTH: tl.constexpr, TILE: tl.constexpr):
 def _apply_rope(
     heads, cos, signed_sin, stride,
     HEADS: tl.constexpr, HALF: tl.constexpr, PADDED_HEADS: tl.constexpr, PADDED_HALF: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
+    await_inputs(EARLY)
     row = tl.program_id(0).to(tl.int64)
     dims = tl.arange(0, PADDED_HALF)
     is_dim = dims < HALF

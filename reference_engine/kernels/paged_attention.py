@@ -10,10 +10,10 @@ block that another sequence left, may hold NaN, and 0 · NaN would spread. Impor
 holds, or under Triton's interpreter.
 """
 
-# Kernels are written as Triton's users know them, and Triton has no type stubs.
+# Kernels are written as Triton's users know them, and its decorator hides their types.
 # ruff: noqa: ANN001, ANN202, N803, N806, PLR0915, PLR0917
-# pyright: basic, reportMissingImports=false, reportArgumentType=false, reportIndexIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportAssignmentType=false
+# pyright: basic, reportMissingImports=false, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
 
 import math
 
@@ -21,6 +21,7 @@ import torch
 import triton
 import triton.language as tl
 
+from reference_engine.kernels.early_start import await_inputs, early_start
 from reference_engine.kv_cache.block_table import Visible
 
 MAX_DIM = 256
@@ -69,7 +70,7 @@ def store_tokens(
     width = math.prod(keys.shape[2:])
     _store_tokens[(slots.shape[0],)](
         keys, values, key, value, slots, key.stride(0), value.stride(0),
-        WIDTH=width, PADDED=triton.next_power_of_2(width),
+        WIDTH=width, PADDED=triton.next_power_of_2(width), **early_start(keys, slots.shape[0]),
     )  # fmt: skip
 
 
@@ -121,8 +122,9 @@ def attend_decodes(
     weights = torch.empty(count, heads, splits, dtype=torch.float32, device=query.device)
     _launch(parts, weights, query, cache, tiles, tables, scale, visible, rows=rows, splits=splits)
     _combine[(count, heads)](
-        out, parts, weights, HEADS=heads, DIM=dim, PADDED_DIM=triton.next_power_of_2(dim), SPLITS=splits, num_warps=2
-    )
+        out, parts, weights, HEADS=heads, DIM=dim, PADDED_DIM=triton.next_power_of_2(dim), SPLITS=splits, num_warps=2,
+        **early_start(out, count),
+    )  # fmt: skip
 
 
 def _launch(
@@ -149,14 +151,16 @@ def _launch(
         HEADS=query.shape[1], KV_HEADS=kv_heads, GROUP=query.shape[1] // kv_heads,
         DIM=dim, PADDED_DIM=padded_dim, BLOCK_SIZE=block_size,
         WINDOW=visible.window or 0, SINKS=visible.sinks, ROWS=rows, KEYS=tile_keys, SPLITS=splits,
-        num_warps=8 if rows > 64 else 4, num_stages=stages,
+        num_warps=8 if rows > 64 else 4, num_stages=stages, **early_start(query, query.shape[0]),
     )  # fmt: skip
 
 
 @triton.jit
 def _store_tokens(
-    keys, values, key, value, slots, key_stride, value_stride, WIDTH: tl.constexpr, PADDED: tl.constexpr
+    keys, values, key, value, slots, key_stride, value_stride,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    await_inputs(EARLY)
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token).to(tl.int64) * WIDTH
     at = tl.arange(0, PADDED)
@@ -171,7 +175,9 @@ def _attend(
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
     DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr, SINKS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
+    await_inputs(EARLY)
     tile = tiles + 4 * tl.program_id(0)
     kv_head, split = tl.program_id(1), tl.program_id(2)
     first_row, count = tl.load(tile), tl.load(tile + 1)
@@ -238,8 +244,10 @@ def _attend(
 
 @triton.jit
 def _combine(
-    out, parts, weights, HEADS: tl.constexpr, DIM: tl.constexpr, PADDED_DIM: tl.constexpr, SPLITS: tl.constexpr
+    out, parts, weights,
+    HEADS: tl.constexpr, DIM: tl.constexpr, PADDED_DIM: tl.constexpr, SPLITS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    await_inputs(EARLY)
     head = tl.program_id(0).to(tl.int64) * HEADS + tl.program_id(1)
     split, dims = tl.arange(0, SPLITS), tl.arange(0, PADDED_DIM)
     weight = tl.load(weights + head * SPLITS + split)

@@ -17,10 +17,14 @@ from torch.nn.functional import embedding, linear
 
 from reference_engine.kernels.blocks import QuantisedTensor, stacked
 from reference_engine.kernels.gemm import TiledLinear, can_tile
+from reference_engine.kernels.native import has_triton
 from reference_engine.kernels.quantised import BlockLinear, dequantise, has_kernel
 
 Matrix = torch.Tensor | QuantisedTensor
 """[rows, columns], as plain numbers or in blocks."""
+
+SMALL_PRODUCT_ROWS = 32
+"""Rows up to which a GPU multiplies with the kernels of `kernels/small_products.py`, at most 64; 0 is cuBLAS always."""
 
 _HALF_DTYPES = (torch.bfloat16, torch.float16)
 _SLAB_ELEMENTS = 1 << 24
@@ -56,6 +60,28 @@ class FloatLinear:
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Linear`."""
         return torch.mm(rows, self._transposed, out_dtype=torch.float32)
+
+
+class SmallProductLinear:
+    """Few rows with Triton kernels, which read a weight faster than cuBLAS; more rows with another linear.
+
+    Args:
+        weight: [out_features, in_features]; the kernels suit it.
+        bias: [out_features]; None for none.
+        inner: multiplies by the same weight.
+        dtype: of the result.
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, inner: Linear, dtype: torch.dtype) -> None:
+        from reference_engine.kernels.small_products import multiply  # noqa: PLC0415 (needs Triton)
+
+        self._multiply, self._weight, self._bias, self._inner, self._dtype = multiply, weight, bias, inner, dtype
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        if 0 < rows.shape[0] <= SMALL_PRODUCT_ROWS:
+            return self._multiply(rows, self._weight, self._bias, self._dtype)
+        return self._inner(rows)
 
 
 class PackedLinear:
@@ -121,7 +147,9 @@ def make_linear(weight: Matrix, bias: torch.Tensor | None = None, *, keeps_float
         return BlockLinear(weight, bias, keeps_float32=keeps_float32) if is_compiled else SlabLinear(weight, bias)
     if can_tile(weight):
         return TiledLinear(weight, bias, keeps_float32=keeps_float32)
-    return PackedLinear(weight, bias) if can_pack(weight) else PlainLinear(weight, bias)
+    if can_pack(weight):
+        return PackedLinear(weight, bias)
+    return _with_small_products(weight, bias, PlainLinear(weight, bias), weight.dtype)
 
 
 def make_head(weight: Matrix) -> Linear:
@@ -130,8 +158,16 @@ def make_head(weight: Matrix) -> Linear:
     Near 20 bfloat16 has steps of 1/8, in which many logits are equal.
     """
     if isinstance(weight, torch.Tensor) and weight.is_cuda and weight.dtype in _HALF_DTYPES:
-        return FloatLinear(weight)
+        return _with_small_products(weight, None, FloatLinear(weight), torch.float32)
     return make_linear(weight, keeps_float32=True)
+
+
+def _with_small_products(weight: torch.Tensor, bias: torch.Tensor | None, inner: Linear, dtype: torch.dtype) -> Linear:
+    if not SMALL_PRODUCT_ROWS or not has_triton(weight.device):
+        return inner
+    from reference_engine.kernels.small_products import suits_small_products  # noqa: PLC0415 (needs Triton)
+
+    return SmallProductLinear(weight, bias, inner, dtype) if suits_small_products(weight) else inner
 
 
 def make_joined(weights: Sequence[Matrix], bias: torch.Tensor | None) -> Linear:

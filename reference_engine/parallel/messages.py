@@ -50,7 +50,7 @@ class SentSpan(msgspec.Struct, array_like=True, gc=False):
 
 
 class SentBatch(msgspec.Struct, array_like=True):
-    """A `Batch` without `previous`, which is on a device: steps of several ranks do not overlap."""
+    """A `Batch` whose tokens the host knows: with tensor parallelism no step is launched ahead."""
 
     copies: BlockCopies
     spans: list[SentSpan]

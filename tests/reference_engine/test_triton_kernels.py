@@ -21,7 +21,7 @@ from reference_engine.engine import assembly, graph_execution
 from reference_engine.engine.assembly import cache_layout
 from reference_engine.engine.execution import Batch, LocalExecutor
 from reference_engine.engine.graph_execution import GraphExecutor
-from reference_engine.kernels import cpu, paged_attention
+from reference_engine.kernels import cpu, paged_attention, small_products
 from reference_engine.kernels.cpu import TorchKernels, best_kernels
 from reference_engine.kernels.cuda import CudaKernels, replace_pending
 from reference_engine.kernels.native import has_triton
@@ -32,6 +32,7 @@ from reference_engine.kv_cache.quantised import store_maker
 from reference_engine.kv_cache.storage import allocate_storage
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.loading.safetensors import SafetensorsDirectory
+from reference_engine.models import linear
 from reference_engine.models.registry import build_model
 from reference_engine.offline import load_engine
 from tests.reference_engine.models.tiny_families import answers, engine_config, make_family
@@ -97,6 +98,28 @@ def test_pending_tokens_come_from_the_step_before():
     token_ids = torch.tensor([3, -1, 5, -3])
     replace_pending(token_ids, torch.tensor([10, 11, 12]))
     assert token_ids.tolist() == [3, 10, 5, 12]
+
+
+@pytest.mark.parametrize(
+    ("rows", "outputs", "inputs", "biased", "dtype"),
+    [(1, 64, 512, True, None), (5, 128, 1024, False, None), (40, 64, 1024, True, torch.float32)],
+)
+def test_small_products_equal_float64_whether_split_or_not(monkeypatch, rows, outputs, inputs, biased, dtype):
+    monkeypatch.setattr(linear, "SMALL_PRODUCT_ROWS", 64)
+    monkeypatch.setattr(linear, "has_triton", lambda device: True)
+    weight, x = torch.randn(outputs, inputs).half() / 20, torch.randn(rows, 2 * inputs).half()[:, :inputs]
+    bias = torch.randn(outputs).half() if biased else None
+    exact = x.double() @ weight.double().T + (bias.double() if biased else 0)
+    chosen = linear.make_linear(weight, bias)
+    assert type(chosen) is linear.SmallProductLinear
+    for programs in (1, 100):  # so that there are enough without splits, or not
+        monkeypatch.setattr(small_products, "_PROGRAMS", programs)
+        ours = chosen(x) if dtype is None else small_products.multiply(x, weight, bias, dtype)
+        assert ours.dtype == (dtype or torch.float16)
+        assert_close(ours, exact)
+    more = torch.randn(65, inputs).half()
+    assert torch.equal(chosen(more), linear.PlainLinear(weight, bias)(more))
+    assert type(linear.make_linear(weight[:60], None)) is linear.PlainLinear
 
 
 spans_shape = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)), min_size=1, max_size=6)

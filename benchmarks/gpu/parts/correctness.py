@@ -13,9 +13,11 @@ from reference_engine.attention.triton_backend import TritonAttention
 from reference_engine.engine.execution import LocalExecutor
 from reference_engine.engine.graph_execution import GraphExecutor
 from reference_engine.kernels.cuda import CudaKernels, replace_pending
+from reference_engine.kernels.small_products import multiply
 from reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, Visible, block_list
 from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
 from reference_engine.kv_cache.storage import allocate_storage
+from reference_engine.models.linear import FloatLinear
 
 CUDA = torch.device("cuda")
 BLOCKS = 2000
@@ -63,6 +65,22 @@ def rows_errors() -> Iterator[tuple[str, float]]:
     for rows, dim in ((1, 128_256), (5, 49_152), (256, 128_256), (3, 7)):
         for scores in (torch.randn(rows, dim, device=CUDA), random_rows(rows, dim)):  # bf16 has ties
             yield "argmax", float((kernels.argmax(scores).cpu() != scores.cpu().float().argmax(-1)).sum())
+    for rows in (0, 1, 33):
+        weight, x = random_rows(1000, 512), random_rows(rows, 512)
+        logits = FloatLinear(weight)(x)
+        assert logits.dtype == torch.float32
+        yield "float32 logits", error(logits, x.double() @ weight.double().T) if rows else 0.0
+    for rows, outputs, inputs in (
+        (1, 6144, 4096),
+        (7, 4096, 14_336),
+        (16, 28_672, 512),
+        (33, 64, 1024),
+        (64, 4096, 512),
+    ):
+        weight, x, bias = random_rows(outputs, inputs), random_rows(rows, inputs), random_rows(outputs)
+        exact = x.double() @ weight.double().T
+        yield "small products", error(multiply(x, weight, bias), exact + bias.double())
+        yield "small products", error(multiply(x, weight, dtype=torch.float32), exact)
     token_ids, previous = torch.tensor([4, -2, -1], device=CUDA), torch.tensor([8, 9], device=CUDA)
     replace_pending(token_ids, previous)
     yield "replace_pending", float(token_ids.tolist() != [4, 9, 8])

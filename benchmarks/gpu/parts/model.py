@@ -1,6 +1,5 @@
 """A random Llama on the device, of any shape and without files."""
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -11,6 +10,7 @@ from reference_engine.kv_cache.block_copies import BlockCopies
 from reference_engine.kv_cache.block_table import block_list
 from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
 from reference_engine.kv_cache.storage import KvStorage, allocate_storage
+from reference_engine.loading.dummy import DummyWeights
 from reference_engine.models.config import ModelConfig
 from reference_engine.models.decoder import Model
 from reference_engine.models.registry import build_model
@@ -26,44 +26,10 @@ TINY = ModelConfig(
 )  # fmt: skip
 
 
-class RandomWeights:
-    """Normal weights, scaled so that activations keep their size; a `WeightSource`."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        self._config = config
-
-    def names(self) -> Sequence[str]:
-        """See `WeightSource`; nobody asks."""
-        return []
-
-    def get(self, name: str, *_: object) -> torch.Tensor:
-        """See `WeightSource`."""
-        shape = self._shape(name)
-        if len(shape) == 1:
-            return torch.ones(shape, device="cuda", dtype=torch.bfloat16)
-        return torch.randn(shape, device="cuda", dtype=torch.bfloat16).div_(math.sqrt(shape[1]))
-
-    def get_quantised(self, name: str) -> None:  # noqa: ARG002 (see WeightSource)
-        """See `WeightSource`."""
-        return
-
-    def _shape(self, name: str) -> tuple[int, ...]:
-        config, part = self._config, name.removesuffix(".weight").rsplit(".", 1)[-1]
-        queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
-        hidden, inner, vocab = config.hidden_size, config.intermediate_size, config.vocab_size
-        shapes = {
-            "embed_tokens": (vocab, hidden), "lm_head": (vocab, hidden), "q_proj": (queries, hidden),
-            "k_proj": (keys, hidden), "v_proj": (keys, hidden), "o_proj": (hidden, queries),
-            "gate_proj": (inner, hidden), "up_proj": (inner, hidden), "down_proj": (hidden, inner),
-        }  # fmt: skip
-        return shapes.get(part, (hidden,))
-
-
 def random_model(config: ModelConfig, dtype: torch.dtype = torch.bfloat16) -> Model:
     """The same one at each call."""
-    torch.manual_seed(0)
     length, device = config.max_position_embeddings, torch.device("cuda")
-    return build_model(config, RandomWeights(config), max_positions=length, dtype=dtype, device=device)
+    return build_model(config, DummyWeights(config), max_positions=length, dtype=dtype, device=device)
 
 
 def storage_for(config: ModelConfig, num_blocks: int, dtype: torch.dtype = torch.bfloat16) -> KvStorage:

@@ -1,11 +1,13 @@
 """Times of kernels and whole steps on the shapes of Llama 3.1 8B in bf16, on the device and on the host."""
 
+import functools
 import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
+from triton.runtime.errors import OutOfResources
 
 from benchmarks.gpu.parts.model import BLOCK_SIZE, LLAMA_8B, batch_of, random_model, storage_for, tables_for
 from reference_engine.attention.base import Span
@@ -14,9 +16,11 @@ from reference_engine.engine.execution import Batch
 from reference_engine.engine.graph_execution import GraphExecutor
 from reference_engine.kernels import paged_attention
 from reference_engine.kernels.cuda import CudaKernels
+from reference_engine.kernels.small_products import MAX_ROWS, multiply
 from reference_engine.kv_cache.block_table import EVERYTHING
 from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
 from reference_engine.kv_cache.storage import allocate_storage
+from reference_engine.models import linear
 
 PEAK_GBS, PEAK_TFLOPS = 4300, 680  # copies; matrix products at the power limit (shared/research/h200_kernels.md)
 CACHE_BYTES = 200 << 20  # more than the L2 cache: calls in turn read different data
@@ -90,6 +94,28 @@ def row_kernels() -> Iterator[tuple[str, float, float]]:
             yield f"{name} {count}", us, count * row_bytes / us / 1e3 / PEAK_GBS
 
 
+def products() -> Iterator[tuple[str, float, float]]:
+    """The products of a layer and of the head for few rows, with cuBLAS and with the kernels of this project."""
+    shapes = {
+        "qkv": ((HEADS + 2 * KV_HEADS) * DIM, HIDDEN), "out": (HIDDEN, HEADS * DIM), "gate_up": (2 * INNER, HIDDEN),
+        "down": (HIDDEN, INNER), "head": (VOCAB, HIDDEN),
+    }  # fmt: skip
+    for name, (outputs, inputs) in shapes.items():
+        weight_bytes = 2 * outputs * inputs
+        weights = [
+            torch.randn(outputs, inputs, device="cuda", dtype=torch.bfloat16)
+            for _ in range(int(CACHE_BYTES / weight_bytes) + 2)
+        ]
+        for rows in (1, 8, 16, 32, 64):
+            x = torch.randn(rows, inputs, device="cuda", dtype=torch.bfloat16)
+            dtype = torch.float32 if name == "head" else torch.bfloat16
+            library = linear.FloatLinear if name == "head" else lambda weight: linear.PlainLinear(weight, None)
+            theirs = graph_us([functools.partial(library(weight), x) for weight in weights] * 4)
+            ours = graph_us([functools.partial(multiply, x, weight, None, dtype) for weight in weights] * 4)
+            yield f"{name} {rows}, cuBLAS", theirs, weight_bytes / theirs / 1e3 / PEAK_GBS
+            yield f"{name} {rows}, Triton", ours, weight_bytes / ours / 1e3 / PEAK_GBS
+
+
 def decode_us(batch: int, context: int) -> float:
     """One layer's attention for one new token of each sequence."""
     layers = max(1, min(256, int(CACHE_BYTES / (batch * context * KV_BYTES)) + 1))
@@ -141,26 +167,56 @@ def attention_kernels() -> Iterator[tuple[str, float, float]]:
 
 
 def sweep() -> Iterator[tuple[str, float, float]]:
-    """Other pipeline depths and tile heights than the chosen ones."""
-    chosen = {name: getattr(paged_attention, name) for name in (
-        "_DECODE_STAGES", "_SPLIT_STAGES", "_CHUNK_STAGES", "_CHUNK_ROWS", "_MAX_KEYS", "_KEY_TILE_BYTES")}  # fmt: skip
+    """Other pipeline depths and tiles than the chosen ones; infinitely slow where shared memory is too small."""
+    names = ("_DECODE_STAGES", "_SPLIT_STAGES", "_CHUNK_STAGES", "_CHUNK_ROWS", "_MAX_KEYS", "_KEY_TILE_BYTES")
+    chosen = {name: getattr(paged_attention, name) for name in names}
     for stages, keys in itertools.product((3, 5, 7), (32, 64, 128)):
-        vars(paged_attention).update(
-            _DECODE_STAGES=stages, _SPLIT_STAGES=stages, _MAX_KEYS=keys, _KEY_TILE_BYTES=2 * DIM * keys
-        )
+        tile = {"_MAX_KEYS": keys, "_KEY_TILE_BYTES": 2 * DIM * keys}
+        vars(paged_attention).update(tile, _DECODE_STAGES=stages, _SPLIT_STAGES=stages)
         for batch, context in ((1, 1024), (8, 1024), (64, 1024)):
-            us = decode_us(batch, context)
+            us = if_it_fits(functools.partial(decode_us, batch, context))
             name = f"decode {batch} x {context}, {stages} stages, {keys} keys"
             yield name, us, batch * context * KV_BYTES / us / 1e3 / PEAK_GBS
     vars(paged_attention).update(chosen)
     for stages, rows, keys in itertools.product((3, 5), (64, 128), (64, 128)):
-        vars(paged_attention).update(
-            _CHUNK_STAGES=stages, _CHUNK_ROWS=rows, _MAX_KEYS=keys, _KEY_TILE_BYTES=2 * DIM * keys
-        )
-        us = chunk_us([(8192, 2048)])
+        tile = {"_MAX_KEYS": keys, "_KEY_TILE_BYTES": 2 * DIM * keys}
+        vars(paged_attention).update(tile, _CHUNK_STAGES=stages, _CHUNK_ROWS=rows)
+        us = if_it_fits(functools.partial(chunk_us, [(8192, 2048)]))
         share = 4 * HEADS * DIM * 2048 * (8192 + 1024) / us / 1e6 / PEAK_TFLOPS
         yield f"chunk 2048 behind 8192, {stages} stages, {rows} rows, {keys} keys", us, share
     vars(paged_attention).update(chosen)
+
+
+def if_it_fits(measure: Callable[[], float]) -> float:
+    try:
+        return measure()
+    except OutOfResources:
+        return float("inf")
+
+
+def small_product_steps() -> Iterator[tuple[str, float, float]]:
+    """Decode steps with the kernels of this project for products of few rows."""
+    linear.SMALL_PRODUCT_ROWS = MAX_ROWS
+    executor = GraphExecutor(
+        random_model(LLAMA_8B), TritonAttention(storage_for(LLAMA_8B, 64 * 1152 // BLOCK_SIZE)),
+        max_rows=MAX_ROWS, max_tokens=LLAMA_8B.max_position_embeddings,
+    )  # fmt: skip
+    linear.SMALL_PRODUCT_ROWS = 0  # what the graphs repeat stays
+    for count, context in ((1, 256), (1, 1024), (8, 256), (16, 1024), (32, 1152), (64, 1152)):
+        yield decode_step(executor, count, context)[0]
+
+
+def decode_step(executor: GraphExecutor, count: int, context: int) -> list[tuple[str, float, float]]:
+    """A step for so many sequences, and its host part."""
+    device_ms, host_ms = step_ms(
+        executor, batch_of(tables_for(count, context), [(context - 1, 1)] * count, [7] * count)
+    )
+    floor_bytes = WEIGHT_BYTES + LLAMA_8B.num_hidden_layers * count * context * KV_BYTES
+    name = f"{count} x {context}"
+    return [
+        (f"decode step {name}", device_ms, floor_bytes / device_ms / 1e6 / PEAK_GBS),
+        (f"  its host part {name}", host_ms, 0.0),
+    ]
 
 
 def steps() -> Iterator[tuple[str, float, float]]:
@@ -171,12 +227,8 @@ def steps() -> Iterator[tuple[str, float, float]]:
     executor = GraphExecutor(model, TritonAttention(storage), max_rows=256, max_tokens=LLAMA_8B.max_position_embeddings)
     torch.cuda.synchronize()
     yield "capture of all graphs, s", time.perf_counter() - began, 0.0
-    for count, context in ((1, 256), (1, 1024), (8, 256), (16, 1024), (64, 1152), (128, 1152), (256, 1088)):
-        batch = batch_of(tables_for(count, context), [(context - 1, 1)] * count, [7] * count)
-        device_ms, host_ms = step_ms(executor, batch)
-        floor_bytes = WEIGHT_BYTES + LLAMA_8B.num_hidden_layers * count * context * KV_BYTES
-        yield f"decode step {count} x {context}", device_ms, floor_bytes / device_ms / 1e6 / PEAK_GBS
-        yield f"  its host part {count} x {context}", host_ms, 0.0
+    for count, context in ((1, 256), (1, 1024), (8, 256), (16, 1024), (32, 1152), (64, 1152), (128, 1152), (256, 1088)):
+        yield from decode_step(executor, count, context)
     for shape in ([(0, 2048)], [(0, 1024)] * 8, [(0, 8192)], [(6144, 2048)], [(1024, 1)] * 64 + [(0, 448)]):
         tokens = sum(length for _, length in shape)
         tables = tables_for(len(shape), max(start + length for start, length in shape))

@@ -1,0 +1,47 @@
+"""Programmatic dependent launch: the kernels of a small step start while the ones before them end.
+
+A chain of small kernels loses about half a microsecond at each link (NVIDIA's CUDA C++ Programming Guide, "Programmatic
+Dependent Launch and Synchronization"). A kernel that starts early must call `await_inputs`, or what that calls, before
+it reads or writes anything that another kernel of the step touches. Import this module only where `has_triton` holds,
+or under Triton's interpreter.
+"""
+
+# Kernels are written as Triton's users know them, and its decorator hides their types.
+# ruff: noqa: ANN201, N803
+# pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
+
+import functools
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+_MAX_ROWS = 32
+"""Rows of a step; in larger ones kernels that wait take room from those that work."""
+_CAPABILITY = 9
+
+
+def early_start(rows: torch.Tensor, count: int) -> dict[str, Any]:
+    """Arguments of a launch whose kernel takes `EARLY`.
+
+    Args:
+        rows: a tensor on the device.
+        count: rows of the step.
+    """
+    if count > _MAX_ROWS or not rows.is_cuda or not _can_start_early(rows.device):
+        return {"EARLY": False}
+    return {"EARLY": True, "launch_pdl": True}
+
+
+@functools.cache
+def _can_start_early(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device)[0] >= _CAPABILITY
+
+
+@triton.jit
+def await_inputs(EARLY: tl.constexpr):
+    """Waits for the kernel before this one, then lets the next one start: at once it would take the SMs from others."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
