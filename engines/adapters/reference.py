@@ -29,6 +29,8 @@ class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """``auto``, ``cpu`` or ``cuda``."""
     load_format: str | None = None
     """``auto``, or ``dummy``: random weights of the shapes in config.json."""
+    generation_config: str | None = None
+    """``auto``: requests without sampling parameters take the checkpoint's; ``none``: neutral ones."""
     block_size: int | None = None
     """Tokens per KV block."""
     num_blocks: int | None = None

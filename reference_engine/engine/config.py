@@ -11,6 +11,7 @@ DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 QuantizationName = Literal["auto", "stored", "none"]
 LoadFormatName = Literal["auto", "dummy"]
+GenerationConfigName = Literal["auto", "none"]
 AllocatorName = Literal["paged", "contiguous"]
 PolicyName = Literal["continuous", "no_chunking", "static"]
 
@@ -43,6 +44,11 @@ class EngineConfig:
     ] = "auto"
     load_format: Annotated[
         LoadFormatName, "auto: read the weights; dummy: random ones, for which a config.json is enough"
+    ] = "auto"
+    generation_config: Annotated[
+        GenerationConfigName,
+        "sampling of requests that name no temperature, top_p, …; auto: the checkpoint's generation_config.json; none: "
+        "the whole distribution",
     ] = "auto"
     device: Annotated[DeviceName, "where the model runs; auto: cuda if there is one"] = "auto"
     data_parallel_size: Annotated[int, "engines behind the same port, each with the whole model"] = 1

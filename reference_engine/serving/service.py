@@ -12,6 +12,7 @@ from pathlib import Path
 from reference_engine.engine.config import EngineConfig
 from reference_engine.engine.grammar import Grammars
 from reference_engine.errors import EngineUnavailableError
+from reference_engine.loading.generation_config import SamplingDefaults, sampling_defaults
 from reference_engine.loading.tokenizer import Tokenizer, open_tokenizer
 from reference_engine.serving.core.client import EngineClient
 from reference_engine.serving.core.launch import CoreProcess, Starter
@@ -30,6 +31,9 @@ class Status(enum.Enum):
     FAILED = "failed"
 
 
+_OfCheckpoint = tuple[Tokenizer, Grammars, SamplingDefaults]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Serving:
     """What answers requests.
@@ -38,12 +42,14 @@ class Serving:
         facts: about the engines.
         tokenizer: the checkpoint's.
         grammars: check what requests want their output to match; the engines compile it again.
+        sampling_defaults: of requests that name no parameters.
         engines: where requests go.
     """
 
     facts: Facts
     tokenizer: Tokenizer
     grammars: Grammars
+    sampling_defaults: SamplingDefaults
     engines: EngineClient
 
 
@@ -128,15 +134,15 @@ class Service:
         return self._random.getrandbits(62)
 
 
-def _read_tokenizer(config: EngineConfig) -> "asyncio.Future[tuple[Tokenizer, Grammars]]":
+def _read_tokenizer(config: EngineConfig) -> "asyncio.Future[_OfCheckpoint]":
     """The tokenizer and grammars over it, with their vocabulary, which would hold the event loop up later.
 
     On a daemon thread, not the loop's executor: a server that is told to stop must not wait for it.
     """
     loop = asyncio.get_running_loop()
-    result: asyncio.Future[tuple[Tokenizer, Grammars]] = loop.create_future()
+    result: asyncio.Future[_OfCheckpoint] = loop.create_future()
 
-    def settle(loaded: tuple[Tokenizer, Grammars] | None, failure: Exception | None) -> None:
+    def settle(loaded: _OfCheckpoint | None, failure: Exception | None) -> None:
         if result.cancelled():
             return
         if loaded is not None:
@@ -145,13 +151,14 @@ def _read_tokenizer(config: EngineConfig) -> "asyncio.Future[tuple[Tokenizer, Gr
             result.set_exception(failure)
 
     def read() -> None:
-        loaded, failure = None, None
+        path, loaded, failure = Path(config.model), None, None
         try:
-            tokenizer = open_tokenizer(Path(config.model), config.load_format)
+            tokenizer = open_tokenizer(path, config.load_format)
             eos = tokenizer.eos_token_id
             grammars = Grammars(tokenizer, eos_token_ids=() if eos is None else (eos,))
             grammars.build_vocabulary()
-            loaded = tokenizer, grammars
+            reads_defaults = config.generation_config == "auto"
+            loaded = tokenizer, grammars, sampling_defaults(path) if reads_defaults else SamplingDefaults()
         except Exception as error:  # noqa: BLE001 (the future carries it)
             failure = error
         try:

@@ -9,8 +9,9 @@ import pytest
 from reference_engine.engine.limits import Limits
 from reference_engine.engine.outputs import SampledToken, TokenOutput
 from reference_engine.engine.request import BeamParams, FinishReason, Request, SamplingParams
-from reference_engine.errors import EngineUnavailableError, RequestError
+from reference_engine.errors import CheckpointError, EngineUnavailableError, RequestError
 from reference_engine.loading.checkpoint import open_checkpoint
+from reference_engine.loading.generation_config import SamplingDefaults, sampling_defaults
 from reference_engine.loading.tokenizer import Tokenizer
 from reference_engine.serving.openai_api.answers import encode, sse
 from reference_engine.serving.openai_api.choices import Choice
@@ -18,6 +19,7 @@ from reference_engine.serving.openai_api.failures import failure_answer
 from reference_engine.serving.openai_api.fields import IGNORED, NEUTRAL, ChatFields, CompletionFields
 from reference_engine.serving.openai_api.formats import ChatFormat, TextFormat, usage_of
 from reference_engine.serving.openai_api.parsing import chat_prompt, completion_prompts, parse_body, sampling_params
+from tests.reference_engine.serving import TEXT, with_server
 
 LIMITS = Limits(max_model_len=100, num_blocks=10, block_size=8, vocab_size=266)
 
@@ -35,14 +37,50 @@ def chat(**body):
     return parse_body(json.dumps({"messages": [{"role": "user", "content": "x"}]} | body).encode(), ChatFields)
 
 
-def params(fields, prompt_len=4):
-    return sampling_params(fields, prompt_len=prompt_len, seed=9, eos_token_ids=frozenset({2}), limits=LIMITS)
+def params(fields, prompt_len=4, **more):
+    return sampling_params(fields, prompt_len=prompt_len, seed=9, eos_token_ids=frozenset({2}), limits=LIMITS, **more)
 
 
 def test_defaults_are_openais():
     assert params(completion()) == SamplingParams(max_tokens=16, seed=9, stop_token_ids=frozenset({2}))
     assert params(chat()).max_tokens == 81 - 4  # all that ten blocks of eight leave, and one token without a place
     assert params(completion(), prompt_len=75).max_tokens == 6
+
+
+def test_what_a_body_leaves_out_is_the_checkpoints():
+    defaults = SamplingDefaults(temperature=0.6, top_p=0.9, top_k=20, min_p=0.1, repetition_penalty=1.05)
+    wanted = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.1, "repetition_penalty": 1.05}
+    assert params(completion(), defaults=defaults) == params(completion(**wanted))
+    neutral = {"temperature": 1, "top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1}
+    assert params(completion(**neutral), defaults=defaults) == params(completion())
+
+
+def test_sampling_defaults_come_from_the_generation_config(tmp_path):
+    assert sampling_defaults(tmp_path) == SamplingDefaults()
+    path = tmp_path / "generation_config.json"
+    path.write_text('{"eos_token_id": [1], "do_sample": false, "temperature": 0.7, "top_k": 20, "top_p": null}')
+    assert sampling_defaults(tmp_path) == SamplingDefaults(temperature=0.7, top_k=20)
+    path.write_text('{"top_p": 1.5}')
+    with pytest.raises(
+        CheckpointError, match=r"generation_config\.json: .*<= 1.*`\$\.top_p`; .* --generation-config none"
+    ):
+        sampling_defaults(tmp_path)
+
+
+@pytest.mark.parametrize(("generation_config", "is_greedy"), [("auto", True), ("none", False)])
+def test_a_server_samples_as_its_checkpoint_recommends(
+    serve, tiny_config, save_checkpoint, hf_model, tmp_path, generation_config, is_greedy
+):
+    save_checkpoint(tmp_path, hf_model)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": 2, "temperature": 0.0}')
+
+    async def test(s):
+        body = {"prompt": "hello", "max_tokens": 9, "ignore_eos": True, "return_token_ids": True, "seed": 3}
+        answers = [await s.post(TEXT, body | extra) for extra in ({}, {"temperature": 0})]
+        first, greedy = (answer["choices"][0]["token_ids"] for answer in answers)
+        assert (first == greedy) == is_greedy
+
+    with_server(serve, test, config=tiny_config(model=str(tmp_path), generation_config=generation_config))
 
 
 def test_the_newer_name_of_the_limit_wins_in_chats():

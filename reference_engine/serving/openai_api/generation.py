@@ -114,6 +114,7 @@ class _Job:
             limits=self.serving.facts.limits,
             grammar=grammar,
             beam_conflict=conflicting_flag(self.serving.facts.config),
+            defaults=self.serving.sampling_defaults,
         )
         name = f"{self.answer_id}-{index}"
         return Request(name, prompt, params, fields.cache_salt, priority=fields.priority or 0)

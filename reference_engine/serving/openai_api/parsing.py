@@ -11,6 +11,7 @@ from reference_engine.engine.beam_search import check_beams
 from reference_engine.engine.limits import Limits
 from reference_engine.engine.request import BeamParams, SamplingParams
 from reference_engine.errors import RequestError
+from reference_engine.loading.generation_config import SamplingDefaults
 from reference_engine.loading.tokenizer import Tokenizer
 from reference_engine.serving.openai_api.combinations import check_combinations, max_tokens_of
 from reference_engine.serving.openai_api.fields import (
@@ -23,6 +24,7 @@ from reference_engine.serving.openai_api.fields import (
     candidates_of,
 )
 
+NEUTRAL_SAMPLING = SamplingDefaults()
 FieldsT = TypeVar("FieldsT", bound=GenerationFields)
 
 _DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
@@ -132,6 +134,7 @@ def sampling_params(
     limits: Limits,
     grammar: str | None = None,
     beam_conflict: str | None = None,
+    defaults: SamplingDefaults = NEUTRAL_SAMPLING,
 ) -> SamplingParams:
     """What the engine needs to know about one choice.
 
@@ -142,6 +145,7 @@ def sampling_params(
         eos_token_ids: the model's.
         limits: the engine's.
         grammar: compiled from the body.
+        defaults: for what the body leaves out.
         beam_conflict: the setting with which beams cannot be searched; None if they can.
 
     Raises:
@@ -153,11 +157,11 @@ def sampling_params(
     params = SamplingParams(
         max_tokens=_output_length(fields, prompt_len, limits),
         min_tokens=fields.min_tokens or 0,
-        temperature=_or(fields.temperature, 1.0),
-        top_p=_or(fields.top_p, 1.0),
-        top_k=max(0, fields.top_k or 0),
-        min_p=fields.min_p or 0.0,
-        repetition_penalty=_or(fields.repetition_penalty, 1.0),
+        temperature=_or(fields.temperature, defaults.temperature),
+        top_p=_or(fields.top_p, defaults.top_p),
+        top_k=max(0, defaults.top_k if fields.top_k is None else fields.top_k),
+        min_p=_or(fields.min_p, defaults.min_p),
+        repetition_penalty=_or(fields.repetition_penalty, defaults.repetition_penalty),
         presence_penalty=fields.presence_penalty or 0.0,
         frequency_penalty=fields.frequency_penalty or 0.0,
         logit_bias=fields.logit_bias or {},

@@ -19,6 +19,7 @@ MODEL = Model("smol", "/models/smol", "0" * 64)
 FIXED = ("serve", "--model", "/models/smol", "--served-model-name", "smol", "--host", "127.0.0.1", "--port", "9000")
 OPTIONS = {
     "load_format": "dummy",
+    "generation_config": "none",
     "device": "cpu",
     "block_size": 32,
     "num_blocks": 100,
