@@ -59,6 +59,8 @@ class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """Tokens of ``kv_budget`` kept for their accumulated attention; the rest are the latest."""
     cuda_graphs: bool | None = None
     """Whether decode steps on CUDA are captured as graphs at the start and then replayed."""
+    overlap: bool | None = None
+    """Whether a step on CUDA is launched before the one in flight is collected."""
     threads: int | None = None
     """CPU threads per process; the default divides the cores among the processes."""
     data_parallel_size: int | None = None

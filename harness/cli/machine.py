@@ -1,6 +1,8 @@
 """The command that measures what the machine can do at most: machine."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import cyclopts
 
 from harness.cli.options import EXIT_OK, Json, standard_output
 
@@ -8,7 +10,10 @@ if TYPE_CHECKING:
     from harness.host.ceilings import Ceilings
 
 
-def machine(*, seconds: float = 0.5, json: Json = False) -> int:
+_SECONDS = cyclopts.Parameter(validator=cyclopts.validators.Number(gt=0))
+
+
+def machine(*, seconds: Annotated[float, _SECONDS] = 0.5, json: Json = False) -> int:
     """Measure this machine's memory bandwidth and matrix products, on the CPU and on each GPU.
 
     These are the ceilings of inference: a decode step reads all weights, a prompt multiplies by them. Needs torch. Run

@@ -83,8 +83,8 @@ class ModelRunner:
     def __init__(self, executor: Executor, sampler: Sampler) -> None:
         self._executor = executor
         self._sampler = sampler
-        self._on_device: torch.Tensor | None = None  # tokens that the last step sampled, int64 [sequences]
-        self._rows: dict[str, int] = {}  # of each of its requests
+        self._last_tokens: torch.Tensor | None = None  # what the last step sampled, int64 [sequences]
+        self._last_sequences: list[Request] = []
 
     def launch(self, step: Step, copies: BlockCopies) -> InFlight:
         """See `Runner.launch`."""
@@ -97,10 +97,9 @@ class ModelRunner:
         if not is_plain:
             return Collected([(token,) for token in self._sampler.sample(logits, output_sequences)])
         tokens = argmax(logits)
+        self._last_tokens, self._last_sequences = tokens, output_sequences
         if tokens.device.type == "cpu":
             return Collected([(SampledToken(token),) for token in tokens.tolist()])
-        self._on_device = tokens
-        self._rows = {request.request_id: row for row, request in enumerate(output_sequences)}
         return _OnDevice(tokens)
 
     def _batch(self, step: Step, copies: BlockCopies) -> tuple[Batch, list[Request]]:
@@ -110,12 +109,18 @@ class ModelRunner:
         positions: list[int] = []
         wanted_rows: list[int] = []
         output_sequences: list[Request] = []
+        previous: torch.Tensor | None = None
+        rows: dict[Request, int] = {}  # of the last step, where its tokens are not known on the host
         for chunk in step.chunks:
             request, start, length = chunk.request, chunk.start, chunk.length
             spans.append(Span(chunk.block_tables, start, length))
             if length == 1:
-                is_known = start < len(request.token_ids)
-                token_ids.append(request.token_ids[start] if is_known else -1 - self._rows[request.request_id])
+                if start < len(request.token_ids):
+                    token_ids.append(request.token_ids[start])
+                else:
+                    rows = rows or {sampled: row for row, sampled in enumerate(self._last_sequences)}
+                    token_ids.append(-1 - rows[request])
+                    previous = self._last_tokens
                 positions.append(start)
             else:
                 token_ids += request.token_ids[start : chunk.end]
@@ -133,7 +138,7 @@ class ModelRunner:
             token_ids += [0] * length
             positions += range(length)
             spans.append(self._padding(length))
-        return Batch(copies, spans, token_ids, positions, wanted_rows, self._on_device), output_sequences
+        return Batch(copies, spans, token_ids, positions, wanted_rows, previous), output_sequences
 
     def _padding(self, length: int) -> Span:
         storage = self._executor.storage

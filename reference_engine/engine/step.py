@@ -149,9 +149,8 @@ class Engine:
     def step(self) -> StepReport:
         """Computes one step. Requests that end in it are forgotten and their blocks are free.
 
-        With `overlap` the next step is planned and launched before this one is collected, where nothing in it waits
-        for this one's tokens on the host. A request that ends in this step is then computed once more in the next
-        one, whose result is dropped.
+        With `overlap` the next step is planned and launched before this one is collected, unless it needs this one's
+        tokens on the host. A request that ends in this step is then computed once more, and that result is dropped.
 
         A request with `SamplingParams.num_candidates` gets no token: its output carries the candidates, and it pauses
         until it is resumed or cancelled.

@@ -15,7 +15,7 @@ from reference_engine.models.experts import MoeConfig
 from reference_engine.models.shapes import weight_shapes
 
 _ENDS = ("model.embed_tokens.weight", "lm_head.weight")
-_ROUTER_BYTES = 4  # they are kept in float32, see `Experts`
+_FLOAT32_BYTES = 4  # of routers, see `Experts`, and of norms that are stored less an offset, see `Weights`
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class ModelCosts:
 
     @property
     def weight_bytes(self) -> float:
-        """Memory of all weights; routers of experts are kept in float32."""
+        """Memory of all weights; routers of experts, and norms with an offset, are kept in float32."""
         return self._bytes(self.parameters)
 
     @functools.cached_property
@@ -137,11 +137,13 @@ class ModelCosts:
         return ends, sum(sizes.values()) - ends - experts, experts
 
     def _bytes(self, weights: float) -> float:
-        """Memory of some weights, all routers among them."""
-        config, routers = self.config, 0
+        """Memory of some weights, all routers and norms among them."""
+        config, wide = self.config, 0
         if isinstance(config, MoeConfig):
-            routers = (config.num_hidden_layers - len(config.dense_layers)) * config.num_experts * config.hidden_size
-        return weights * self.weight_bytes_each + routers * (_ROUTER_BYTES - self.weight_bytes_each)
+            wide += (config.num_hidden_layers - len(config.dense_layers)) * config.num_experts * config.hidden_size
+        if config.norm_offset:
+            wide += sum(math.prod(shape) for name, shape in weight_shapes(config).items() if "norm." in name)
+        return weights * self.weight_bytes_each + wide * (_FLOAT32_BYTES - self.weight_bytes_each)
 
     @property
     def _active_share(self) -> float:

@@ -105,7 +105,7 @@ def by_making(name: str, options: Mapping[str, Any], spec: EngineSpec, deploymen
         ("transformer", {}, {}, {}, UnknownEngine, "unknown engine 'transformer'; did you mean 'transformers'?"),
         ("zzz", {}, {}, {}, UnknownEngine, "unknown engine 'zzz'; known: "),
         ("reference", {"polisy": "static"}, {}, {}, BadOption,
-         "engine 'reference' has no option 'polisy'; did you mean 'policy'? known: device, block_size"),
+         "engine 'reference' has no option 'polisy'; did you mean 'policy'? known: device, load_format"),
         ("reference", {"block_size": "16"}, {}, {}, BadOption,
          "engine 'reference': Expected `int | null`, got `str` - at `$.block_size`"),
         ("transformers", {"continuous_batching": 1}, {}, {}, BadOption,

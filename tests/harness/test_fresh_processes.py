@@ -43,6 +43,7 @@ COMMANDS = {
     "gate": ("--baseline runs/run@a --candidate runs/run@b", 1, "peak memory at c=1"),
     "history": ("runs --name demo", 2, "the longest series has 1 runs"),
     "import vllm": ("vllm.json", 0, "report: "),
+    "machine": ("--seconds 0", 2, "seconds"),
     "models list": ("", 0, "smollm2-135m-instruct"),
     "models pull": ("nothing", 2, "nothing"),
     "report": ("runs/run", 0, "report: runs/run/report.html"),

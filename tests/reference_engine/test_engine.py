@@ -48,6 +48,21 @@ def test_and_under_preemption(tiny_engine, hf_model, greedy):
     engine.check_integrity()
 
 
+@pytest.mark.parametrize("num_blocks", [64, 10])
+def test_overlapping_steps_say_the_same(tiny_engine, monkeypatch, num_blocks):
+    asked, wanted = prompts(8), [dataclasses.replace(GREEDY, stop_token_ids=frozenset(range(100, 140)))] * 8
+    settings = {"num_blocks": num_blocks, "max_num_batched_tokens": 16}
+    expected = generate(tiny_engine(**settings), asked, wanted)
+    engine = tiny_engine(**settings)
+    engine.core.overlap = True
+    ahead = []
+    launch = engine.core._launch_ahead
+    monkeypatch.setattr(engine.core, "_launch_ahead", lambda one: ahead.append(launch(one)) or ahead[-1])
+    assert generate(engine, asked, wanted) == expected
+    assert len([one for one in ahead if one is not None]) > 10
+    engine.check_integrity()
+
+
 def test_static_batches_say_the_same(tiny_engine, hf_model, greedy):
     engine, asked = tiny_engine(policy="static", max_num_seqs=3), prompts(7)
     assert_same_as_transformers(generate(engine, asked, [GREEDY] * 7), asked, hf_model, greedy)

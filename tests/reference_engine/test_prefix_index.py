@@ -156,7 +156,7 @@ def test_exactly_the_longest_common_beginning_in_whole_blocks_is_found(computed,
         assert hit.num_tokens == longest(known, tokens, size)
         cache.attach_prefix(one, hit)
         cache.make_writable(one, len(tokens), BlockCopies())
-        one.num_computed = len(tokens)
+        one.num_computed = one.num_settled = len(tokens)
         cache.cache_blocks(one)
         cache.check_integrity([one])
         known |= {tuple(tokens[:end]) for end in range(size, len(tokens) + 1, size)}
