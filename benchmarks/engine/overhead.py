@@ -20,11 +20,11 @@ from typing import Any
 import torch
 
 from benchmarks.bars import Bars, model_argument
+from reference_engine.engine import runner
 from reference_engine.engine.beam_engine import BeamSearchEngine
 from reference_engine.engine.config import EngineConfig
 from reference_engine.engine.request import Request, SamplingParams
 from reference_engine.offline import load_engine
-from reference_engine.sampling import sampler
 from reference_engine.serving.core.channel import Channel
 
 READER = "import socket, sys; s = socket.socket(fileno=int(sys.argv[1]))\nwhile s.recv(1 << 16): pass"
@@ -67,7 +67,7 @@ def main() -> None:
     engine = decoding(parser.parse_args().model)
     model: Any = engine.core._runner._executor._model  # noqa: SLF001
     model.forward, forward_s = timed(model.forward)
-    sampler._argmax, argmax_s = timed(sampler._argmax)  # noqa: SLF001
+    runner.argmax, argmax_s = timed(runner.argmax)
     parts: dict[str, list[float]] = {"whole step": [], "model": [], "argmax": [], "emit": [], "overhead": []}
     with reader() as channel:
         for _ in range(ROUNDS * STEPS):
