@@ -228,7 +228,7 @@ class RunLog:
         return self.started.search if self.started else None
 
     @property
-    def loss(self) -> str | None:
+    def why_lost(self) -> str | None:
         """Why engines were lost; None if none was."""
         return "; ".join(event.reason for event in self.lost) or None
 

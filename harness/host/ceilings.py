@@ -8,11 +8,12 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
+
+from harness.host.environment import cpu_model
 
 _ROUND_S = 0.02  # many calls together: a GPU works ahead of its host, and waiting for it costs time
 _DTYPES: Mapping[str, tuple[torch.dtype, ...]] = {
@@ -147,13 +148,4 @@ def _described(device: torch.device) -> tuple[str, int]:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device), torch.cuda.mem_get_info(device)[1]
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return f"{_processor()}, {torch.get_num_threads()} threads", total
-
-
-def _processor(path: Path = Path("/proc/cpuinfo")) -> str:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.machine())
+    return f"{cpu_model() or platform.machine()}, {torch.get_num_threads()} threads", total

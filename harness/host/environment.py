@@ -26,7 +26,7 @@ def environment() -> dict[str, Any]:
     """Machine, system, interpreter, GPUs; an absent value is None, with a reason in another field."""
     gpus, no_gpu = open_gpus()
     return {
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": psutil.virtual_memory().total,
         "kernel": platform.release(),
@@ -80,8 +80,13 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.strip()
 
 
-def _cpu_model() -> str | None:
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+def cpu_model() -> str | None:
+    """The processor's name; None where the system does not say it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
         name, _, value = line.partition(":")
         if name.strip() == "model name":
             return value.strip()

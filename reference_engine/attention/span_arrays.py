@@ -3,7 +3,6 @@
 All block tables lie in one flat array, each sequence's behind the one before, so that nothing depends on the longest.
 """
 
-import array
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from reference_engine.attention.base import Span
+from reference_engine.kv_cache.block_table import as_block_list
 
 IntArray = NDArray[np.int64]
 _ALIGNMENT = 4  # int32 elements; kernels are compiled for pointers to multiples of 16 bytes
@@ -32,7 +32,7 @@ class SpanArrays:
     """
 
     def __init__(self, spans: Sequence[Span], num_groups: int, block_size: int) -> None:
-        tables = [_as_array(span.tables[group]) for group in range(num_groups) for span in spans]
+        tables = [as_block_list(span.tables[group]) for group in range(num_groups) for span in spans]
         self.tables = np.frombuffer(b"".join(tables), np.int32)
         self.starts = np.array([span.start for span in spans], np.int64)
         self.lengths = np.array([span.length for span in spans], np.int64)
@@ -84,8 +84,3 @@ def to_device(parts: Sequence[NDArray[np.int32]], device: torch.device) -> list[
         first += size
     tensors = host.to(device, non_blocking=True).split(sizes)
     return [tensor[: part.size].view(part.shape) for tensor, part in zip(tensors, parts, strict=True)]
-
-
-def _as_array(table: Sequence[int]) -> "array.array[int]":
-    """As tables are as a rule: contiguous int32."""
-    return table if isinstance(table, array.array) else array.array("i", table)

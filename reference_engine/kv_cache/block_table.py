@@ -43,6 +43,11 @@ def block_list(blocks: Iterable[int] = ()) -> "array.array[int]":
     return array.array("i", blocks)
 
 
+def as_block_list(table: Sequence[int]) -> "array.array[int]":
+    """The same block numbers as a C array, which they are as a rule."""
+    return table if isinstance(table, array.array) else block_list(table)
+
+
 class BlockTable:
     """The growing list of blocks of one sequence; it owns one reference to each.
 

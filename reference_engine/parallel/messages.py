@@ -7,7 +7,6 @@ replies with `READY` twice, and with a line of text if it fails.
 
 import array
 import dataclasses
-from collections.abc import Sequence
 
 import msgspec
 
@@ -16,7 +15,7 @@ from reference_engine.engine.config import EngineConfig
 from reference_engine.engine.execution import Batch
 from reference_engine.errors import EngineBugError
 from reference_engine.kv_cache.block_copies import BlockCopies
-from reference_engine.kv_cache.block_table import block_list
+from reference_engine.kv_cache.block_table import as_block_list, block_list
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,7 +72,10 @@ def encode_batch(batch: Batch) -> bytes:
     """
     if batch.previous is not None:
         raise EngineBugError("a batch for other ranks has tokens that are not known on the host")
-    spans = [SentSpan([_bytes(table) for table in span.tables], span.start, span.length) for span in batch.spans]
+    spans = [
+        SentSpan([as_block_list(table).tobytes() for table in span.tables], span.start, span.length)
+        for span in batch.spans
+    ]
     return _ENCODER.encode(SentBatch(batch.copies, spans, batch.token_ids, batch.positions, batch.wanted_rows))
 
 
@@ -82,10 +84,6 @@ def decode_batch(message: bytes) -> Batch:
     sent = _DECODER.decode(message)
     spans = [Span([_table(data) for data in span.tables], span.start, span.length) for span in sent.spans]
     return Batch(sent.copies, spans, sent.token_ids, sent.positions, sent.wanted_rows)
-
-
-def _bytes(table: Sequence[int]) -> bytes:
-    return (table if isinstance(table, array.array) else block_list(table)).tobytes()
 
 
 def _table(data: bytes) -> "array.array[int]":

@@ -22,7 +22,7 @@ class FixedPlan:
         given_up = log.given_up
         remaining = [plan for plan in self._plan if plan.id not in log.finished and plan.engine not in given_up]
         if not remaining:
-            return Done(log.loss)
+            return Done(log.why_lost)
         first = remaining[0]
         turn = (first.engine, first.repeat)
         ends_turn = len(remaining) == 1 or (remaining[1].engine, remaining[1].repeat) != turn

@@ -139,4 +139,4 @@ class Gate:
         if not begins_repeat or not self._analyses.is_clear(repeat):
             return decision
         note = f"ended after {repeat} of at most {self._max_repeats} repeats: the verdict was clear"
-        return Done(log.loss, notes=(note,))
+        return Done(log.why_lost, notes=(note,))
