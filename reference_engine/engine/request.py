@@ -99,7 +99,7 @@ class SamplingParams:
     def __post_init__(self) -> None:
         changes = (
             self.has_penalties
-            or self.min_tokens
+            or (self.min_tokens and self.stop_token_ids)
             or self.logit_bias
             or self.grammar is not None
             or self.beams is not None

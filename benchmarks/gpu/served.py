@@ -1,0 +1,193 @@
+"""The reference engine beside real vLLM, served, both resident on one GPU and measured in turns by `bakeoff run`.
+
+Llama-3.1-8B shapes with random weights; the tokenizer is ``--tokenizer``'s, filled up to the model's vocabulary. Two
+experiments: prompts of 512 and answers of 128 random tokens at several concurrencies, and the preset ``chat`` with
+prompts up to 4,000 tokens. Each server may use 45 % of the GPU's memory; prefix caching is off.
+
+A call ends when ``--budget-s`` is over; the same command continues its runs, in ``--out``.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import results
+from benchmarks.bars import Bars
+from benchmarks.gpu.offline import LLAMA_8B, UNFINISHED
+from engines import Deployment, EngineSpec, Model, engine, launched, pick_port
+
+RANDOM, CHAT = "h200-served-random", "h200-served-chat"
+EXPERIMENT = """
+name = "{name}"
+repeats = {repeats}
+seed = 3
+
+[model]
+name = "llama-8b-shapes"
+path = "{folder}"
+{engines}
+[workload]
+name = "{workload}"
+options = {options}
+{loads}
+[trial]
+# The servers run at an address, so their CPU time counts as that of other processes.
+max_foreign_share = 1.0
+ramp_s = {ramp_s}
+duration_s = {duration_s}
+min_requests = 16
+warm_up_s = 20
+
+[client]
+calibrate = false
+workers = 2
+
+[quality]
+samples = 0
+"""
+WORKLOADS = {
+    RANDOM: ("random", "{ input_tokens = 512, output_tokens = 128, spread = 0.0 }"),
+    CHAT: ("chat", "{ max_input_tokens = 4000 }"),
+}
+CHAT_CONCURRENCY = 32
+MAX_LATENCY_RATIO = 1.05
+METRICS = ("output_tokens_per_s", "ttft_p50_s", "itl_p99_s")
+
+
+def write_model(folder: Path, config: dict[str, Any], tokenizer: Path) -> None:
+    """Writes config.json and a tokenizer with as many tokens as the model has."""
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        shutil.copy(tokenizer / name, folder / name)
+    content = json.loads((tokenizer / "tokenizer.json").read_text(encoding="utf-8"))
+    vocabulary = content["model"]["vocab"]
+    for token_id in range(len(vocabulary), config["vocab_size"]):
+        vocabulary[f"<|unused{token_id}|>"] = token_id
+    (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+
+
+@contextlib.asynccontextmanager
+async def served(adapter: str, model: Model, options: argparse.Namespace) -> AsyncGenerator[str]:
+    """Starts an engine on dummy weights; yields its address."""
+    args = {"reference": [], "vllm": ["--load-format", "dummy"]}[adapter]
+    settings = {"reference": {"load_format": "dummy", "generation_config": "none"}, "vllm": {}}[adapter]
+    spec = EngineSpec(
+        dtype="bfloat16", max_model_len=8192, max_num_seqs=256, memory_fraction=options.memory,
+        enable_prefix_caching=False,
+    )  # fmt: skip
+    made = engine(adapter, model, settings, spec=spec, deployment=Deployment(args=args, ready_timeout_s=400))
+    launch = made.launch(pick_port())
+    assert launch is not None
+    async with launched(launch, options.out / f"{adapter}.log") as server:
+        print(f"{adapter} is ready after {server.start_s:.0f} s", flush=True)
+        yield server.base_url
+
+
+def experiment(name: str, folder: Path, urls: dict[str, str], options: argparse.Namespace) -> str:
+    """One of the two experiments, as TOML."""
+    workload, workload_options = WORKLOADS[name]
+    levels = options.concurrency if name == RANDOM else [CHAT_CONCURRENCY]
+    return EXPERIMENT.format(
+        name=name, repeats=options.repeats, folder=folder, workload=workload, options=workload_options,
+        ramp_s=options.ramp_s, duration_s=options.duration_s,
+        engines="".join(f'\n[[engines]]\nadapter = "{adapter}"\nurl = "{url}"\n' for adapter, url in urls.items()),
+        loads="".join(f"\n[[loads]]\nconcurrency = {level}\n" for level in levels),
+    )  # fmt: skip
+
+
+def run_exists(name: str, out: Path) -> bool:
+    """Whether there is a run of an experiment to resume."""
+    return any(out.glob(f"*-{name}-*/run.jsonl"))
+
+
+async def run(file: Path, out: Path, limit_s: float) -> bool:
+    """Runs or resumes an experiment; whether it ended within the limit."""
+    resume = ["--resume", "latest"] if run_exists(file.stem, out) else []
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", "from harness.cli import main; main()", "run", str(file), "--out", str(out), *resume
+    )
+    try:
+        await asyncio.wait_for(process.wait(), limit_s)
+    except TimeoutError:
+        process.send_signal(signal.SIGINT)
+        await process.wait()
+        return False
+    return True
+
+
+def judge(name: str, out: Path, bars: Bars) -> None:
+    """Prints the figures of the newest run of an experiment and adds its bars."""
+    run = results.load(max(out.glob(f"*-{name}-*")))
+    cells = {(cell.load, cell.engine): cell for cell in run.cells}
+    for load in dict.fromkeys(cell.load for cell in run.cells):
+        medians: dict[str, dict[str, float]] = {}
+        for adapter in ("reference", "vllm"):
+            cell = cells.get((load, adapter))
+            trials = run.trials.query("load == @load and engine == @adapter and verdict == 'VALID'")
+            medians[adapter] = {metric: float(trials[metric].median()) for metric in METRICS}
+            figures = ", ".join(f"{metric} {value:.4g}" for metric, value in medians[adapter].items())
+            print(f"{name} {load} {adapter}: {cell.valid if cell else 0} valid, {figures}", flush=True)
+        ours, theirs = medians["reference"], medians["vllm"]
+        ratios = {metric: ours[metric] / theirs[metric] for metric in METRICS}
+        label = f"{name}_{load}".replace("=", "").replace("-", "_")
+        bars.add(f"{label}_output_ratio", ratios["output_tokens_per_s"], ">=", 1.0)
+        bars.add(f"{label}_ttft_p50_ratio", ratios["ttft_p50_s"], "<=", MAX_LATENCY_RATIO)
+        bars.add(f"{label}_itl_p99_ratio", ratios["itl_p99_s"], "<=", MAX_LATENCY_RATIO)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokenizer", type=Path, required=True, help="folder with tokenizer.json")
+    parser.add_argument("--engine", nargs="+", choices=("reference", "vllm"), default=["reference", "vllm"])
+    parser.add_argument("--only", choices=(RANDOM, CHAT), help="one of the experiments")
+    parser.add_argument("--concurrency", type=int, nargs="+", default=[8, 64, 256])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--duration-s", type=float, default=12.0)
+    parser.add_argument("--ramp-s", type=float, default=3.0)
+    parser.add_argument("--memory", type=float, default=0.45, help="share of the GPU's memory of each server")
+    parser.add_argument("--budget-s", type=float, default=540.0, help="of this call")
+    parser.add_argument("--config", type=Path, help="config.json of another model")
+    parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir(), "bakeoff-gpu-served"))
+    return parser.parse_args()
+
+
+async def main() -> None:
+    options = parse()
+    deadline_s = asyncio.get_running_loop().time() + options.budget_s
+    options.out.mkdir(parents=True, exist_ok=True)
+    folder = options.out / "llama-8b-shapes"
+    folder.mkdir(exist_ok=True)
+    config = json.loads(options.config.read_text(encoding="utf-8")) if options.config else LLAMA_8B
+    write_model(folder, config, options.tokenizer)
+    names = [options.only] if options.only else [RANDOM, CHAT]
+    is_finished = True
+    async with contextlib.AsyncExitStack() as stack:
+        urls: dict[str, str] = {}
+        for adapter in options.engine:
+            model = Model("llama-8b-shapes", str(folder))
+            urls[adapter] = await stack.enter_async_context(served(adapter, model, options))
+        for name in names:
+            file = options.out / f"{name}.toml"
+            file.write_text(experiment(name, folder, urls, options), encoding="utf-8")
+            left_s = deadline_s - asyncio.get_running_loop().time()
+            is_finished = is_finished and await run(file, options.out, left_s)
+    bars = Bars()
+    for name in names:
+        judge(name, options.out, bars)
+    if not is_finished:
+        print("unfinished: the same command goes on from here")
+        sys.exit(UNFINISHED)
+    if len(options.engine) > 1:
+        bars.finish()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
