@@ -20,6 +20,7 @@ from benchmarks.bars import Bars
 from engines.dialects import ReferenceDialect
 from harness.client import Driver, Issue, decode_stream
 from harness.client.fake import ScriptedTransport
+from harness.client.orders import Pool
 from harness.client.wire import read_wire, wire_sessions, write_wire
 from harness.client.worker import peak_rss_bytes
 from harness.host.clock import LoopClock, run_virtual
@@ -70,7 +71,7 @@ def one_run(folder: TrialFolder) -> int:
         transport.keep_sent = False
         with FrameAppender(folder.stream_log(0)) as log:
             driver = Driver(transport, clock=LoopClock(), recorder=log, timeout_s=60)
-            return await driver.open_loop(read_wire(wire), duration_s=DURATION_S)
+            return await driver.open_loop(read_wire(Pool(str(wire))), duration_s=DURATION_S)
 
     issue = run_virtual(drive())
     assert issue.end_ns == DURATION_S * 1e9

@@ -28,7 +28,7 @@ from benchmarks.peers.protocol import Load
 from benchmarks.peers.vllm_bench import VllmBench
 from engines import Deployment, EngineSpec, Model, Server, Setup, launched, pick_port
 from engines.adapters.vllm import METRICS, VllmEngine, VllmOptions
-from engines.metrics.readers import Frame, reader_of
+from engines.metrics.readers import EngineValues, reader_of
 from harness.conduct.progress import PlainObserver
 from harness.conduct.run import create_run, run_experiment
 from harness.experiment.config import experiment_from
@@ -129,7 +129,7 @@ class Bench:
             )
         return ours, theirs
 
-    async def frame(self) -> Frame:
+    async def values(self) -> EngineValues:
         """What ``/metrics`` says now."""
         return reader_of(METRICS).read((await self.server.ask("GET", METRICS.path))[1])
 
@@ -151,9 +151,9 @@ async def benched(model: Path, folder: Path) -> AsyncIterator[Bench]:
 
 async def against_metrics(bench: Bench, duration_s: float, bars: Bars) -> None:
     """Means of ours and of what the load added to the engine's histograms."""
-    before = await bench.frame()
+    before = await bench.values()
     trial = await bench.ours(1, CHAT, calibrate=True, duration_s=duration_s)
-    after = await bench.frame()
+    after = await bench.values()
     requests = [one for one in under_load(trial.requests) if one.outcome is Outcome.OK]
     ours = {
         "ttft_s": [value for one in requests if (value := latency.ttft_from_send_s(one)) is not None],
@@ -172,7 +172,7 @@ async def against_metrics(bench: Bench, duration_s: float, bars: Bars) -> None:
         bars.add(f"metrics_{name.removesuffix('_s')}_values_missing", abs(count - len(values)), "==", 0)
 
 
-def added(before: Frame, after: Frame, name: str) -> float:
+def added(before: EngineValues, after: EngineValues, name: str) -> float:
     return (after.get(name) or 0.0) - (before.get(name) or 0.0)
 
 

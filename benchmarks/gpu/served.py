@@ -57,6 +57,19 @@ WORKLOADS = {
     RANDOM: ("random", "{ input_tokens = 512, output_tokens = 128, spread = 0.0 }"),
     CHAT: ("chat", "{ max_input_tokens = 4000 }"),
 }
+OPTIONS: dict[str, dict[str, Any]] = {
+    "reference": {"load_format": "dummy", "generation_config": "none"},
+    "vllm": {},
+}
+DEPLOYMENTS = {
+    "reference": Deployment(),
+    # vLLM runs on its own versions of packages, so not on those of this process.
+    "vllm": Deployment(
+        args=["--load-format", "dummy"],
+        env={"PYTHONPATH": "", "VLLM_USE_FLASHINFER_SAMPLER": "0"},
+        ready_timeout_s=400,
+    ),
+}
 CHAT_CONCURRENCY = 32
 MAX_LATENCY_RATIO = 1.05
 METRICS = ("output_tokens_per_s", "ttft_p50_s", "itl_p99_s")
@@ -77,13 +90,11 @@ def write_model(folder: Path, config: dict[str, Any], tokenizer: Path) -> None:
 @contextlib.asynccontextmanager
 async def served(adapter: str, model: Model, options: argparse.Namespace) -> AsyncGenerator[str]:
     """Starts an engine on dummy weights; yields its address."""
-    args = {"reference": [], "vllm": ["--load-format", "dummy"]}[adapter]
-    settings = {"reference": {"load_format": "dummy", "generation_config": "none"}, "vllm": {}}[adapter]
     spec = EngineSpec(
         dtype="bfloat16", max_model_len=8192, max_num_seqs=256, memory_fraction=options.memory,
         enable_prefix_caching=False,
     )  # fmt: skip
-    made = engine(adapter, model, settings, spec=spec, deployment=Deployment(args=args, ready_timeout_s=400))
+    made = engine(adapter, model, OPTIONS[adapter], spec=spec, deployment=DEPLOYMENTS[adapter])
     launch = made.launch(pick_port())
     assert launch is not None
     async with launched(launch, options.out / f"{adapter}.log") as server:

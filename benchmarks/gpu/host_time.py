@@ -1,0 +1,73 @@
+"""Exposed host time of a decode step: how long the GPU waits for the next launch. Run by ``make bench-gpu``.
+
+Llama-3.1-8B shapes with random weights, prompts of 128 tokens. torch's profiler records the kernels of some decode
+steps; pauses of more than 5 µs between two of them are the host's, shorter ones are the links of a captured graph.
+"""
+
+import json
+import tempfile
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.bars import Bars
+from benchmarks.gpu.offline import LLAMA_8B
+from reference_engine.engine.beam_engine import BeamSearchEngine
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.request import Request, SamplingParams
+from reference_engine.offline import load_engine
+
+GOALS_MS = {1: 0.15, 64: 0.3, 256: 0.8}
+PROMPT, WARM_STEPS, STEPS = 128, 20, 40
+PAUSE_US = 5.0
+
+
+def pauses_us(engine: BeamSearchEngine) -> tuple[float, float]:
+    """Of ``STEPS`` steps: microseconds a step in which no kernel runs, and microseconds a step in all."""
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as recorded:
+        for _ in range(STEPS):
+            engine.step()
+        torch.cuda.synchronize()
+    spans = sorted(
+        (event.time_range.start, event.time_range.end)
+        for event in recorded.events()
+        if event.device_type == torch.autograd.DeviceType.CUDA
+    )
+    begin, end, idle = spans[0][0], spans[0][1], 0.0
+    for start, stop in spans[1:]:
+        idle += start - end if start - end > PAUSE_US else 0.0
+        end = max(end, stop)
+    return idle / STEPS, (end - begin) / STEPS
+
+
+@torch.inference_mode()
+def main() -> None:
+    bars = Bars()
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(LLAMA_8B), encoding="utf-8")
+        engine = load_engine(
+            EngineConfig(model=folder, load_format="dummy", dtype="bfloat16", device="cuda", max_model_len=2048)
+        )
+    for rows, goal in GOALS_MS.items():
+        params = SamplingParams(max_tokens=WARM_STEPS + STEPS + 100, temperature=0.0)
+        for number in range(rows):
+            engine.add(Request(f"{rows}-{number}", [number + 1] * PROMPT, params))
+        while engine.step().computed_tokens != rows:
+            pass
+        for _ in range(WARM_STEPS):
+            engine.step()
+        idle_us, step_us = pauses_us(engine)
+        print(
+            f"{rows} rows: {step_us / 1e3:.2f} ms a step, of which no kernel runs in {idle_us / 1e3:.3f} ms", flush=True
+        )
+        bars.add(f"exposed_host_ms_at_{rows}", idle_us / 1e3, "<=", goal)
+        for number in range(rows):
+            engine.cancel(f"{rows}-{number}")
+        while engine.has_work:
+            engine.step()
+    bars.finish()
+
+
+if __name__ == "__main__":
+    main()
