@@ -3,7 +3,8 @@
 Needs torch, triton, numpy and msgspec, and no files. Correctness: every kernel in bf16 against float64, over caches
 that hold NaN wherever nothing visible was written, and greedy decoding with CUDA graphs against stock torch attention.
 Times: medians of graph replays on random data that does not fit into the L2 cache; the share is of 4.3 TB/s, or of
-680 TFLOP/s for chunks and prefill. ``--sweep`` tries other tile shapes, ``--only correctness`` stops early.
+680 TFLOP/s for chunks and prefill. Sampling is checked against the sampler on the host and must never wait.
+``--sweep`` tries other tile shapes, ``--only`` runs one part.
 """
 
 import argparse
@@ -13,11 +14,12 @@ from collections.abc import Iterable
 import torch
 
 from benchmarks.bars import Bars
-from benchmarks.gpu.parts import correctness, timing
+from benchmarks.gpu.parts import correctness, sampling, timing
 
 BOUNDS = {
     "argmax": 0, "replace_pending": 0, "graph tokens": 0, "float32 logits": 1e-4, "graph logits torch.float32": 1e-3,
     "graph logits torch.bfloat16": 0.1,  # each layer adds roundings
+    "sampled tokens": 0, "sampling waits": 0,
 }  # fmt: skip
 STEP_GOALS_MS = {"decode step 1 x 256": 4.7, "decode step 64 x 1152": 7.3, "decode step 256 x 1088": 16.0}
 SHARE_GOALS = {"decode 64 x 1024": 0.85, "decode 64 x 8192": 0.9, "chunk 2048 behind 8192": 0.4}
@@ -34,14 +36,9 @@ def show(title: str, unit: str, lines: Iterable[tuple[str, float, float]]) -> di
 
 
 @torch.inference_mode()
-def check(bars: Bars) -> None:
+def check(bars: Bars, *sources: Iterable[tuple[str, float]]) -> None:
     began, worst = time.perf_counter(), dict[str, float]()
-    for source in (
-        correctness.rows_errors(),
-        correctness.attention_errors(),
-        correctness.graph_errors(torch.float32),
-        correctness.graph_errors(torch.bfloat16),
-    ):
+    for source in sources:
         for name, error in source:
             worst[name] = max(error, worst.get(name, 0.0))
     for name, error in worst.items():
@@ -52,13 +49,23 @@ def check(bars: Bars) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sweep", action="store_true", help="try other pipeline depths and tiles")
-    parser.add_argument("--only", choices=["correctness", "times"], help="one part")
+    parser.add_argument("--only", choices=["correctness", "times", "sampling"], help="one part")
     options = parser.parse_args()
     bars = Bars()
     torch.manual_seed(0)
-    if options.only != "times":
-        check(bars)
-    if options.only != "correctness":
+    if options.only in {None, "correctness"}:
+        check(
+            bars,
+            correctness.rows_errors(),
+            correctness.attention_errors(),
+            correctness.graph_errors(torch.float32),
+            correctness.graph_errors(torch.bfloat16),
+        )
+    if options.only in {None, "sampling"}:
+        check(bars, sampling.errors())
+        with torch.inference_mode():
+            show(f"sampling, {sampling.ROWS} rows", "us", sampling.times())
+    if options.only in {None, "times"}:
         with torch.inference_mode():
             show("operation, rows", "us", timing.row_kernels())
             show("product, rows", "us", timing.products())

@@ -39,7 +39,7 @@ from reference_engine.models.registry import build_model
 from reference_engine.parallel.executor import TensorParallelExecutor
 from reference_engine.parallel.ranks import ALONE, Ranks
 from reference_engine.parallel.sharding import config_of_rank
-from reference_engine.sampling import Sampler
+from reference_engine.sampling import Sampler, choose_on_device
 from reference_engine.scheduling.rules import Rules
 from reference_engine.scheduling.scheduler import Scheduler
 
@@ -315,12 +315,14 @@ def _measured_num_blocks(config: EngineConfig, demand: Demand, model: Model, bud
     batch, needed = largest_batch(demand)
     storage = storage_of(config, demand, needed, device)
     executor = LocalExecutor(model, attention_of(config, storage), storage)
+    drawn = [Request("", [0], SamplingParams(max_tokens=1, top_p=top_p)) for top_p in (1.0, 0.9)]
 
     @torch.inference_mode()
     def step() -> None:
         logits = executor.execute(batch)
         if logits is not None:
-            logits.float().softmax(dim=-1)  # sampling takes probabilities in float32
+            for request in drawn:
+                choose_on_device(logits, [request] * len(logits))
 
     try:
         left = budget.left(step) + storage.bytes

@@ -75,6 +75,8 @@ class SamplingParams:
         beams: of a beam search; None for none. A search sums log-probabilities after penalties, bias and
             `min_tokens`, and ignores the other parameters that choose tokens.
         num_candidates: best tokens to report instead of choosing one; the request then pauses until it is resumed.
+        needs_host: whether the next token depends on what only the host has (the tokens so far, a grammar), or more
+            than the token is reported.
         is_plain: whether nothing but the likeliest token is asked for.
     """
 
@@ -94,21 +96,24 @@ class SamplingParams:
     logprobs: int | None = None
     beams: BeamParams | None = None
     num_candidates: int = dataclasses.field(init=False, repr=False, compare=False)
+    needs_host: bool = dataclasses.field(init=False, repr=False, compare=False)
     is_plain: bool = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        changes = (
+        needs_host = (
             self.has_penalties
-            or (self.min_tokens and self.stop_token_ids)
-            or self.logit_bias
+            or (self.min_tokens > 0 and bool(self.stop_token_ids))
+            or bool(self.logit_bias)
             or self.grammar is not None
             or self.beams is not None
+            or self.logprobs is not None
         )
         # A stop token ends a hypothesis, so that a beam needs as many tokens more for its successors.
         candidates = 0 if self.beams is None else self.beams.width + len(self.stop_token_ids)
         object.__setattr__(self, "num_candidates", candidates)
         # Read for each request in each step, so computed once.
-        object.__setattr__(self, "is_plain", self.is_greedy and not changes and self.logprobs is None)
+        object.__setattr__(self, "needs_host", needs_host)
+        object.__setattr__(self, "is_plain", self.is_greedy and not needs_host)
 
     @property
     def is_greedy(self) -> bool:
@@ -205,9 +210,14 @@ class Request:
         return len(self.token_ids) - self.prompt_len
 
     @property
+    def num_sampled(self) -> int:
+        """Output tokens, pending ones included."""
+        return len(self.token_ids) + self.num_pending - self.prompt_len
+
+    @property
     def is_exhausted(self) -> bool:
         """Whether its pending token is certain to be its last."""
-        return self.num_pending > 0 and self.num_output + self.num_pending >= self.sampling.max_tokens
+        return self.num_pending > 0 and self.num_sampled >= self.sampling.max_tokens
 
     @property
     def width(self) -> int:

@@ -11,7 +11,7 @@ from reference_engine.engine.execution import Batch, Executor
 from reference_engine.engine.outputs import SampledToken
 from reference_engine.engine.request import Request
 from reference_engine.kv_cache.block_copies import BlockCopies
-from reference_engine.sampling import Sampler, all_plain, argmax
+from reference_engine.sampling import Sampler, all_plain, argmax, choose_on_device
 from reference_engine.scheduling.step import Step
 
 Tokens = Sequence[SampledToken]
@@ -91,16 +91,23 @@ class ModelRunner:
         batch, output_sequences = self._batch(step, copies)
         # Asked before the model has pushed the requests out of the processor's caches.
         is_plain = all_plain(output_sequences)
+        needs_host = not is_plain and any(request.sampling.needs_host for request in output_sequences)
         logits = self._executor.execute(batch)
         if logits is None or not output_sequences:
             return Collected()
-        if not is_plain:
+        if needs_host:
             return Collected([(token,) for token in self._sampler.sample(logits, output_sequences)])
-        tokens = argmax(logits)
+        tokens = argmax(logits) if is_plain else self._choose(logits, output_sequences)
         self._last_tokens, self._last_sequences = tokens, output_sequences
         if tokens.device.type == "cpu":
             return Collected([(SampledToken(token),) for token in tokens.tolist()])
         return _OnDevice(tokens)
+
+    def _choose(self, logits: torch.Tensor, sequences: Sequence[Request]) -> torch.Tensor:
+        """Tokens int64 [sequences] on the device of the logits [sequences, vocab_size]; no sequence needs the host."""
+        if logits.device.type == "cpu":  # NumPy is faster there than torch
+            return torch.tensor([token.token_id for token in self._sampler.sample(logits, sequences)])
+        return choose_on_device(logits, sequences)
 
     def _batch(self, step: Step, copies: BlockCopies) -> tuple[Batch, list[Request]]:
         """The chunks, then the padding; and the sequence that each wanted row is sampled for."""

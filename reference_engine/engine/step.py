@@ -149,8 +149,9 @@ class Engine:
     def step(self) -> StepReport:
         """Computes one step. Requests that end in it are forgotten and their blocks are free.
 
-        With `overlap` the next step is planned and launched before this one is collected, unless it needs this one's
-        tokens on the host. A request that ends in this step is then computed once more, and that result is dropped.
+        With `overlap` the next step is planned and launched before this one is collected, unless a token of this one is
+        needed on the host first (`SamplingParams.needs_host`, drafts, siblings). A request that ends in this step is
+        then computed once more, and that result is dropped.
 
         A request with `SamplingParams.num_candidates` gets no token: its output carries the candidates, and it pauses
         until it is resumed or cancelled.
@@ -187,14 +188,17 @@ class Engine:
     def _launch_ahead(self, launched: "_Launched") -> "_Launched | None":
         """Launches the step behind one in flight; None where that must be collected first, or nothing is left to do."""
         chunks = [chunk for chunk in launched.step.chunks if self._scheduler.has(chunk.request)]
-        sampled = [chunk for chunk in chunks if chunk.is_sampled]
+        # Cancelled requests count too: the runner has sampled the whole batch on the host if one of them needed it.
         needs_tokens = any(
-            chunk.drafts or chunk.request.siblings or not chunk.request.sampling.is_plain for chunk in sampled
+            chunk.drafts or chunk.request.siblings or chunk.request.sampling.needs_host
+            for chunk in launched.step.chunks
+            if chunk.is_sampled
         )
         if needs_tokens or not chunks:
             return None
-        for chunk in sampled:
-            chunk.request.num_pending = 1
+        for chunk in chunks:
+            if chunk.is_sampled:
+                chunk.request.num_pending = 1
         ahead = self._launch()
         return ahead if ahead.computed_tokens or ahead.preemptions else None
 

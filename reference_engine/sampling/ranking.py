@@ -78,7 +78,8 @@ def _sorted(rows: NDArray[np.int64], tokens: NDArray[np.int64], scores: NDArray[
     places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     # Score and id in one integer: sorting it is one vectorised call, and no two are equal.
     keys = np.full((num_rows, max(1, counts.max())), _NOTHING, np.int64)
-    keys[rows, places] = _ordered(scores.view(np.int32)).astype(np.int64) << 32 | (_LOW - tokens)
+    bits = (scores + np.float32(0.0)).view(np.int32)  # minus zero equals zero
+    keys[rows, places] = _ordered(bits).astype(np.int64) << 32 | (_LOW - tokens)
     keys.sort(axis=-1)
     keys = keys[:, ::-1]
     ranked = _ordered((keys >> 32).astype(np.int32)).view(np.float32)

@@ -130,7 +130,7 @@ def _choose(scores: torch.Tensor, requests: Sequence[Request]) -> list[int]:
     tokens = argmax(scores).tolist() if len(drawn) < len(requests) else [0] * len(requests)
     if not drawn:
         return tokens
-    numbers = uniforms([requests[row].sampling.seed for row in drawn], [requests[row].num_output for row in drawn])
+    numbers = uniforms([requests[row].sampling.seed for row in drawn], [requests[row].num_sampled for row in drawn])
     # Where few rows draw, a copy of them is cheaper than a pass over all.
     is_few = len(drawn) * _FEW < len(requests)
     blocked = BlockedScores(scores[drawn]) if is_few else BlockedScores(scores).of(np.array(drawn))

@@ -19,6 +19,8 @@ GROUPS = (
     (Visible(), Visible(window=5, sinks=3)),
 )
 TOKENS = 8  # in a step
+GREEDY, DRAWN, ON_HOST = {"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 1.0, "logprobs": 0}
+CHOICES = (GREEDY, GREEDY, DRAWN, DRAWN, ON_HOST)
 
 
 class Life(RuleBasedStateMachine):
@@ -60,12 +62,13 @@ class Life(RuleBasedStateMachine):
         n=st.integers(1, 4),
         priority=st.integers(0, 2),
         how=st.sampled_from([None, None, False, True, "never"]),
+        choice=st.sampled_from(CHOICES),
     )
-    def add(self, prompt, output, n, priority, how):
+    def add(self, prompt, output, n, priority, how, choice):
         prompt = prompt[: self.room]
         output = min(output, self.room + 1 - len(prompt))
         n = min(n, self.seqs) if self.can_fork else 1
-        sampling = {"temperature": 0.0, "stop_token_ids": frozenset({1} if output % 5 == 0 else ())}
+        sampling = choice | {"stop_token_ids": frozenset({1} if output % 5 == 0 else ())}
         if how is not None and n > 1 and self.policy != "static":
             sampling |= {"beams": BeamParams(n, n / 2, how), "stop_token_ids": frozenset({5})}
         one = request(str(self.made), prompt, output, priority=priority, n=n, **sampling)
@@ -115,7 +118,7 @@ class Life(RuleBasedStateMachine):
         engine.overlap = self.policy != "static" and self.rng.random() < 0.7
         if self.policy != "static" and self.rng.random() < 0.3:
             for one in queues.running:
-                if one.sampling.is_plain and not one.siblings and self.rng.random() < 0.5:
+                if one.sampling.beams is None and not one.siblings and self.rng.random() < 0.5:
                     one.draft_token_ids = self.runner.guess(one, self.rng)
 
     def step(self):
@@ -200,7 +203,8 @@ def random_life(seed, steps):
             alike = rng.random() < 0.5
             prompt = [1 if alike else rng.randrange(VOCABULARY) for _ in range(rng.randint(1, 20))]
             how = rng.choice([None, None, False, True, "never"])
-            life.add(prompt, rng.randint(1, 12), rng.choice([1, 1, 2, 3, 4]), rng.randrange(3), how)
+            n, priority, choice = rng.choice([1, 1, 2, 3, 4]), rng.randrange(3), rng.choice(CHOICES)
+            life.add(prompt, rng.randint(1, 12), n, priority, how, choice)
         if life.live and rng.random() < 0.05:
             life.drop(rng.choice(sorted(life.live)))
             life.counts["cancelled"] += 1
@@ -208,5 +212,5 @@ def random_life(seed, steps):
             life.forget()
         life.step()
     life.teardown()
-    life.counts.update(short_cuts=life.bench.short_cuts, **life.runner.drafts)
+    life.counts.update(short_cuts=life.bench.short_cuts, **life.runner.drafts, drawn_pending=life.runner.drawn_pending)
     return life.counts

@@ -126,6 +126,8 @@ class RememberingRunner:
         self.visible = visible
         self.slots = {}
         self.sampled = {}
+        self.num_sampled = Counter()
+        self.drawn_pending = 0
         self.drafts = Counter()
         self.steps = []
         self.padding = []
@@ -139,6 +141,9 @@ class RememberingRunner:
                 for place in range(self.block_size):
                     self.slots[target, group, write, place] = self.slots.get((source, group, read, place))
         self.steps.append([(chunk.request.request_id, chunk.start, chunk.length) for chunk in step.chunks])
+        pending = [chunk.request.sampling for chunk in step.chunks if chunk.request.num_pending]
+        assert not any(sampling.needs_host for sampling in pending)
+        self.drawn_pending += sum(not sampling.is_greedy for sampling in pending)
         known = [beginnings([*self.token_ids(chunk.request), *chunk.drafts]) for chunk in step.chunks]
         for chunk, expected in zip(step.chunks, known, strict=True):
             one = chunk.request
@@ -165,13 +170,15 @@ class RememberingRunner:
         return [*request.token_ids, *([self.sampled[request]] if request.num_pending else [])]
 
     def verified(self, chunk, numbers, one):
-        """The drafts that are right, and the token behind them."""
+        """The drafts that are right, and the token behind them, each drawn with the next number of its request."""
+        assert one.num_sampled == self.num_sampled[one]
         tokens = []
         for last in range(len(numbers) - len(chunk.drafts), len(numbers) + 1):
             tokens.append(next_token(numbers[:last], self.vocabulary, one.request_id))
             if last == len(numbers) or tokens[-1] != chunk.drafts[len(tokens) - 1]:
                 break
         self.sampled[one] = tokens[-1]
+        self.num_sampled[one] += len(tokens)
         if chunk.drafts:
             self.drafts.update(accepted=len(tokens) - 1, rejected=len(chunk.drafts) + 1 - len(tokens))
         return tuple(map(SampledToken, tokens))

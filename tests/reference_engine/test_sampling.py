@@ -180,6 +180,7 @@ def test_a_flat_distribution_over_a_large_vocabulary_has_a_large_nucleus():
 def test_of_equal_scores_top_k_takes_the_first_tokens():
     assert set(draw(torch.zeros(500), top_k=3)) == {0, 1, 2}
     assert set(draw(torch.zeros(500), top_k=400)) <= set(range(400))
+    assert set(draw(torch.tensor([-0.0, 0.0] * 250), top_k=3)) == {0, 1, 2}
 
 
 values = st.floats(-30, 30, width=16)  # many are equal

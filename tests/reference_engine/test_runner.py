@@ -1,0 +1,85 @@
+"""The real runner around a model whose logits follow from the last token alone."""
+
+import pytest
+import torch
+
+from reference_engine.engine.runner import ModelRunner
+from reference_engine.sampling import Sampler, choose_on_device
+from tests.reference_engine.stepping import Bench, request
+
+VOCABULARY = 100
+TABLE = torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(4))
+SAMPLING = (
+    {"temperature": 0.0},
+    {"temperature": 0.7, "seed": 1},
+    {"seed": 2, "top_k": 20},
+    {"seed": 3, "top_p": 0.9},
+    {"seed": 4, "min_p": 0.05, "temperature": 1.5},
+)
+
+
+class TableExecutor:
+    """Computes logits by looking them up."""
+
+    def __init__(self):
+        self.num_ahead = 0
+
+    def execute(self, batch):
+        token_ids = torch.tensor(batch.token_ids)
+        if batch.previous is not None:
+            self.num_ahead += 1
+            token_ids = torch.where(token_ids < 0, batch.previous[(-1 - token_ids).clamp(min=0)], token_ids)
+        return TABLE[token_ids[batch.wanted_rows]]
+
+
+@pytest.fixture(params=["host", "device"])
+def make_bench(request, monkeypatch):
+    """Benches whose runner draws as on a CPU, or as on a GPU."""
+    if request.param == "device":
+        monkeypatch.setattr(ModelRunner, "_choose", lambda _, logits, sequences: choose_on_device(logits, sequences))
+
+    def make(overlap):
+        bench = Bench(ModelRunner(TableExecutor(), Sampler()))
+        bench.engine.core.overlap = overlap
+        return bench
+
+    return make
+
+
+def asked():
+    return [request(str(i), prompt=[i + 1, i + 2], output=12, **params) for i, params in enumerate(SAMPLING)]
+
+
+def outputs(requests):
+    return [one.token_ids[one.prompt_len :] for one in requests]
+
+
+def alone(make_bench, requests):
+    for one in requests:
+        make_bench(overlap=False).finish(one)
+    return outputs(requests)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_seeded_requests_say_the_same_alone_in_company_and_in_flight(make_bench, overlap):
+    bench, together = make_bench(overlap), asked()
+    bench.finish(*together)
+    assert outputs(together) == alone(make_bench, asked())
+    assert (bench.runner._executor.num_ahead > 8) is overlap
+
+
+@pytest.mark.parametrize("cancels", [False, True])
+def test_a_request_that_needs_the_host_changes_nothing_for_those_in_flight(make_bench, cancels):
+    bench, (late, *together) = make_bench(overlap=True), asked()
+    late = request("late", output=4, seed=7, logprobs=0)
+    bench.add(*together)
+    bench.step()
+    bench.add(late)
+    bench.step()  # launches the late one's prompt beside draws whose last tokens are in flight
+    assert any(chunk.request is late for chunk in bench.engine.core._in_flight.step.chunks)
+    if cancels:
+        bench.engine.cancel("late")
+    bench.finish()
+    assert outputs(together) == alone(make_bench, asked()[1:])
+    if not cancels:
+        assert outputs([late]) == alone(make_bench, [request("late", output=4, seed=7, logprobs=0)])
