@@ -4,11 +4,14 @@ Needs torch, triton, numpy and msgspec, and no files. Correctness: every kernel 
 that hold NaN wherever nothing visible was written, and greedy decoding with CUDA graphs against stock torch attention.
 Times: medians of graph replays on random data that does not fit into the L2 cache; the share is of 4.3 TB/s, or of
 680 TFLOP/s for chunks and prefill. ``--sweep`` tries other tile shapes, ``--only correctness`` stops early.
+Batch invariance: tokens of requests alone and in a batch, which must be equal, and the speed of that mode beside the
+default's; this part needs the other packages of the engine, too.
 """
 
 import argparse
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 import torch
 
@@ -49,16 +52,35 @@ def check(bars: Bars) -> None:
     print(f"correctness: {time.perf_counter() - began:.0f} s, compilation included", flush=True)
 
 
+def check_invariance(bars: Bars, model: Path | None, *, sweep: bool) -> None:
+    from benchmarks.gpu.parts import invariance  # noqa: PLC0415  (needs more packages than the others)
+
+    worst = dict[str, float]()
+    with torch.inference_mode():
+        for name, value in invariance.product_differences():
+            worst[name] = max(value, worst.get(name, 0.0))
+        if sweep:
+            show("invariant products with other tiles", "us", invariance.sweep())
+    torch.cuda.empty_cache()
+    worst |= dict(invariance.token_differences(model))
+    for name, value in worst.items():
+        bars.add(name, value, "<=", 1e-2 if name == "invariant products" else 0)
+    show("8 layers of Llama 3.1 8B, batch-invariant", "tok/s", invariance.costs())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sweep", action="store_true", help="try other pipeline depths and tiles")
-    parser.add_argument("--only", choices=["correctness", "times"], help="one part")
+    parser.add_argument("--only", choices=["correctness", "times", "invariance"], help="one part")
+    parser.add_argument("--model", type=Path, help="a checkpoint for batch invariance; default: small random models")
     options = parser.parse_args()
     bars = Bars()
     torch.manual_seed(0)
-    if options.only != "times":
+    if options.only in {None, "correctness"}:
         check(bars)
-    if options.only != "correctness":
+    if options.only in {None, "invariance"}:
+        check_invariance(bars, options.model, sweep=options.sweep)
+    if options.only in {None, "times"}:
         with torch.inference_mode():
             show("operation, rows", "us", timing.row_kernels())
             show("product, rows", "us", timing.products())

@@ -29,6 +29,7 @@ MAX_DIM = 256
 
 _MIN_ROWS = 16  # of a tile; tl.dot takes no fewer
 _CHUNK_ROWS = 128
+_INVARIANT_ROWS = 64  # of a tile of decodes and chunks alike; tensor cores of a Hopper GPU take no fewer at full speed
 _LONG_HEAD_BYTES = 256
 _KEY_TILE_BYTES = 16 << 10  # of keys, and as many of values, in shared memory for each pipeline stage
 _MAX_KEYS = 64
@@ -38,9 +39,9 @@ _PROGRAMS = 264  # two for each of the 132 SMs of an H100 or H200
 _MAX_SPLITS = 16
 
 
-def tokens_per_tile(query: torch.Tensor, keys: torch.Tensor) -> int:
+def tokens_per_tile(query: torch.Tensor, keys: torch.Tensor, *, batch_invariant: bool = False) -> int:
     """Most tokens in a tile of `attend_chunks`, for queries [tokens, heads, dim] over a cache `keys`."""
-    return max(1, _chunk_rows(keys) // (query.shape[1] // keys.shape[2]))
+    return max(1, (_INVARIANT_ROWS if batch_invariant else _chunk_rows(keys)) // (query.shape[1] // keys.shape[2]))
 
 
 def _chunk_rows(keys: torch.Tensor) -> int:
@@ -127,6 +128,25 @@ def attend_decodes(
     )  # fmt: skip
 
 
+def attend_invariantly(
+    out: torch.Tensor,
+    query: torch.Tensor,
+    cache: tuple[torch.Tensor, torch.Tensor],
+    tiles: torch.Tensor,
+    tables: torch.Tensor,
+    *,
+    scale: float,
+    visible: Visible,
+) -> None:
+    """The same for decodes and chunks, in which a token's bits depend on nothing but the tokens that it sees.
+
+    One tile shape serves all, and tiles of keys begin at multiples of their size, one after the other. Those that only
+    other tokens of the tile see add zeros.
+    """
+    rows = max(_INVARIANT_ROWS, triton.next_power_of_2(query.shape[1] // cache[0].shape[2]))
+    _launch(out, None, query, cache, tiles, tables, scale, visible, rows=rows, splits=1, batch_invariant=True)
+
+
 def _launch(
     out: torch.Tensor,
     weights: torch.Tensor | None,
@@ -139,6 +159,7 @@ def _launch(
     *,
     rows: int,
     splits: int,
+    batch_invariant: bool = False,
 ) -> None:
     keys, values = cache
     block_size, kv_heads, dim = keys.shape[1:]
@@ -151,7 +172,8 @@ def _launch(
         HEADS=query.shape[1], KV_HEADS=kv_heads, GROUP=query.shape[1] // kv_heads,
         DIM=dim, PADDED_DIM=padded_dim, BLOCK_SIZE=block_size,
         WINDOW=visible.window or 0, SINKS=visible.sinks, ROWS=rows, KEYS=tile_keys, SPLITS=splits,
-        num_warps=8 if rows > 64 else 4, num_stages=stages, **early_start(query, query.shape[0]),
+        num_warps=8 if rows > 64 else 4, num_stages=stages,
+        **early_start(query, None if batch_invariant else query.shape[0]),
     )  # fmt: skip
 
 
