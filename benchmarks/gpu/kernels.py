@@ -4,12 +4,15 @@ Needs torch, triton, numpy and msgspec, and no files. Correctness: every kernel 
 that hold NaN wherever nothing visible was written, and greedy decoding with CUDA graphs against stock torch attention.
 Times: medians of graph replays on random data that does not fit into the L2 cache; the share is of 4.3 TB/s, or of
 680 TFLOP/s for chunks and prefill. Sampling is checked against the sampler on the host and must never wait.
-``--sweep`` tries other tile shapes, ``--only`` runs one part.
+Batch invariance: tokens of requests alone and in a batch, which must be equal, and the speed of that mode beside the
+default's; this part needs the other packages of the engine, too. ``--sweep`` tries other tile shapes, ``--only`` runs
+one part.
 """
 
 import argparse
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 import torch
 
@@ -46,10 +49,23 @@ def check(bars: Bars, *sources: Iterable[tuple[str, float]]) -> None:
     print(f"correctness: {time.perf_counter() - began:.0f} s, compilation included", flush=True)
 
 
+def check_invariance(bars: Bars, model: Path | None, *, sweep: bool) -> None:
+    from benchmarks.gpu.parts import invariance  # noqa: PLC0415  (needs more packages than the others)
+
+    check(bars, invariance.product_differences())
+    if sweep:
+        with torch.inference_mode():
+            show("invariant products with other tiles", "us", invariance.sweep())
+    torch.cuda.empty_cache()
+    check(bars, invariance.token_differences(model))
+    show("8 layers of Llama 3.1 8B, batch-invariant", "tok/s", invariance.costs())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sweep", action="store_true", help="try other pipeline depths and tiles")
-    parser.add_argument("--only", choices=["correctness", "times", "sampling"], help="one part")
+    parser.add_argument("--only", choices=["correctness", "times", "sampling", "invariance"], help="one part")
+    parser.add_argument("--model", type=Path, help="a checkpoint for batch invariance; default: small random models")
     options = parser.parse_args()
     bars = Bars()
     torch.manual_seed(0)
@@ -65,6 +81,8 @@ def main() -> None:
         check(bars, sampling.errors())
         with torch.inference_mode():
             show(f"sampling, {sampling.ROWS} rows", "us", sampling.times())
+    if options.only in {None, "invariance"}:
+        check_invariance(bars, options.model, sweep=options.sweep)
     if options.only in {None, "times"}:
         with torch.inference_mode():
             show("operation, rows", "us", timing.row_kernels())

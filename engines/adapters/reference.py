@@ -59,6 +59,8 @@ class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """Tokens of ``kv_budget`` kept for their accumulated attention; the rest are the latest."""
     cuda_graphs: bool | None = None
     """Whether decode steps on CUDA are captured as graphs at the start and then replayed."""
+    batch_invariant: bool | None = None
+    """Whether a request on CUDA gets the same tokens alone and in any batch."""
     overlap: bool | None = None
     """Whether a step on CUDA is launched before the one in flight is collected."""
     threads: int | None = None

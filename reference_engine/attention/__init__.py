@@ -8,8 +8,14 @@ from reference_engine.kernels.native import has_triton
 from reference_engine.kv_cache.storage import KvStorage
 
 
-def make_attention(storage: KvStorage) -> AttentionBackend:
-    """The fastest backend for this storage on this machine."""
+def make_attention(storage: KvStorage, *, batch_invariant: bool = False) -> AttentionBackend:
+    """The fastest backend for this storage on this machine.
+
+    Args:
+        storage: the cache.
+        batch_invariant: whether a token's bits must depend on nothing but the tokens that it sees; only of a storage
+            that `suits_triton`, where `has_triton` holds.
+    """
     if has_triton(storage.device):
         from reference_engine.attention.triton_backend import (  # noqa: PLC0415 (torch for the CPU comes without Triton)
             TritonAttention,
@@ -17,7 +23,7 @@ def make_attention(storage: KvStorage) -> AttentionBackend:
         )
 
         if suits_triton(storage):
-            return TritonAttention(storage)
+            return TritonAttention(storage, batch_invariant=batch_invariant)
     kernels = native_kernels(storage.device, storage.dtype)
     if kernels is not None and suits_native(storage):
         return NativeAttention(storage, kernels)

@@ -11,15 +11,20 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from reference_engine.attention.base import Span
 from reference_engine.attention.span_arrays import SpanArrays, to_device
+from reference_engine.kernels.cache_codes import store_codes
 from reference_engine.kernels.paged_attention import (
     MAX_DIM,
+    PagedCache,
     attend_chunks,
     attend_decodes,
+    attend_invariantly,
     store_tokens,
     tokens_per_tile,
 )
 from reference_engine.kv_cache.block_table import Visible
-from reference_engine.kv_cache.storage import KvStorage, PlainStore
+from reference_engine.kv_cache.layout import CacheLayout
+from reference_engine.kv_cache.quantised import Fp8, Int8, QuantisedStore
+from reference_engine.kv_cache.storage import KvStorage, LayerStore, PlainStore
 
 _LONG = 1024  # tokens of a chunk from which on cuDNN's kernel is faster, although it must be called for each length
 _MOST_PAST = 0.6  # of a sequence: cuDNN computes all of it, and is about twice as fast as `attend_chunks`
@@ -36,9 +41,19 @@ _DIM_STEP = 8  # elements; heads then begin at multiples of 16 bytes
 
 def suits_triton(storage: KvStorage) -> bool:
     """Whether the kernels read such stores and heads."""
-    return all(isinstance(store, PlainStore) for store in storage.stores) and all(
+    return all(map(_is_read, storage.stores)) and has_suitable_heads(storage.layout)
+
+
+def _is_read(store: LayerStore) -> bool:
+    is_quantised = isinstance(store, QuantisedStore) and isinstance(store.codec, Int8 | Fp8)
+    return is_quantised or isinstance(store, PlainStore)
+
+
+def has_suitable_heads(layout: CacheLayout) -> bool:
+    """Whether the kernels read such heads."""
+    return all(
         layer.key_dim == layer.value_dim <= MAX_DIM and layer.key_dim % _DIM_STEP == 0 and not layer.value_in_key
-        for layer in storage.layout.layers
+        for layer in layout.layers
     )
 
 
@@ -55,10 +70,15 @@ class GroupInputs(NamedTuple):
 
 
 class TritonAttention:
-    """An `AttentionBackend` over a storage that `suits_triton`."""
+    """An `AttentionBackend` over a storage that `suits_triton`.
 
-    def __init__(self, storage: KvStorage) -> None:
-        self.storage = storage
+    Args:
+        storage: the cache.
+        batch_invariant: whether a token's bits must depend on nothing but the tokens that it sees.
+    """
+
+    def __init__(self, storage: KvStorage, *, batch_invariant: bool = False) -> None:
+        self.storage, self.batch_invariant = storage, batch_invariant
 
     def begin_step(self, spans: Sequence[Span]) -> "TritonStep":
         """See `AttentionBackend.begin_step`; one-token spans before the first longer one are decoded together."""
@@ -74,24 +94,40 @@ class TritonAttention:
         ]
         tables, *staged = to_device([arrays.tables, *parts], storage.device)
         groups = [GroupInputs(*pair) for pair in zip(staged[::2], staged[1::2], strict=True)]
-        chunks = Chunks(arrays, num_decodes, storage) if num_decodes < len(spans) else None
-        return TritonStep(storage, groups, tables, chunks)
+        chunks = None
+        if num_decodes < len(spans):
+            # New tokens are seen as they were rounded, too, which cuDNN's kernel cannot.
+            is_plain = all(isinstance(store, PlainStore) for store in storage.stores)
+            chunks = Chunks(arrays, num_decodes, storage, may_be_dense=is_plain and not self.batch_invariant)
+        return self.step(groups, tables, chunks)
+
+    def step(self, groups: Sequence[GroupInputs], tables: torch.Tensor, chunks: "Chunks | None" = None) -> "TritonStep":
+        """A step whose inputs are on the device.
+
+        Args:
+            groups: inputs of each group's layers.
+            tables: int32, the block tables that the tiles point into.
+            chunks: the spans that are no decodes; None where all are.
+        """
+        return TritonStep(self.storage, groups, tables, chunks, batch_invariant=self.batch_invariant)
 
 
 class TritonStep:
-    """One step of `TritonAttention`.
-
-    Args:
-        storage: the cache.
-        groups: inputs of each group's layers.
-        tables: int32, the block tables that the tiles point into.
-        chunks: the spans that are no decodes; None where all are.
-    """
+    """One step of `TritonAttention`; see `TritonAttention.step`."""
 
     def __init__(
-        self, storage: KvStorage, groups: Sequence[GroupInputs], tables: torch.Tensor, chunks: "Chunks | None" = None
+        self,
+        storage: KvStorage,
+        groups: Sequence[GroupInputs],
+        tables: torch.Tensor,
+        chunks: "Chunks | None",
+        *,
+        batch_invariant: bool,
     ) -> None:
         self._storage, self._groups, self._tables, self._chunks = storage, groups, tables, chunks
+        self._batch_invariant = batch_invariant
+        self._attend_decodes = attend_invariantly if batch_invariant else attend_decodes
+        self._attend_chunks = attend_invariantly if batch_invariant else attend_chunks
 
     def attend(
         self,
@@ -104,22 +140,38 @@ class TritonStep:
         """See `AttentionStep.attend`."""
         storage, group = self._storage, self._storage.group_of[layer]
         visible, inputs = storage.layout.groups[group], self._groups[group]
-        cache = (storage.stores[layer].parts[0], storage.stores[layer].parts[1])
+        cache = _cache_of(storage.stores[layer])
         factor: float = query.shape[2] ** -0.5 if scale is None else scale
         out = query.new_empty(query.shape)
         if key is not None and value is not None:
-            store_tokens(*cache, key, value, inputs.slots)
+            _store(cache, key, value, inputs.slots)
             for dense in self._chunks.dense(group) if self._chunks else ():
                 rows = dense.rows
                 past = None if dense.past is None else storage.stores[layer].read(dense.past)
                 out[rows] = _attend_dense(query[rows], key[rows], value[rows], dense, past, scale=factor)
         if len(inputs.decodes):
-            attend_decodes(out, query, cache, inputs.decodes, self._tables, scale=factor, visible=visible)
+            self._attend_decodes(out, query, cache, inputs.decodes, self._tables, scale=factor, visible=visible)
         if self._chunks is not None:
-            tiles = self._chunks.tiles(group, tokens_per_tile(query, cache[0]), with_dense=key is None)
+            tokens = tokens_per_tile(query, cache.keys, batch_invariant=self._batch_invariant)
+            tiles = self._chunks.tiles(group, tokens, with_dense=key is None)
             if len(tiles):
-                attend_chunks(out, query, cache, tiles, self._tables, scale=factor, visible=visible)
+                self._attend_chunks(out, query, cache, tiles, self._tables, scale=factor, visible=visible)
         return out.flatten(1)
+
+
+def _cache_of(store: LayerStore) -> PagedCache:
+    """What the kernels read; quantised stores keep codes and scales in turn."""
+    if isinstance(store, PlainStore):
+        return PagedCache(*store.parts)
+    keys, key_scales, values, value_scales = store.parts
+    return PagedCache(keys, values, key_scales, value_scales)
+
+
+def _store(cache: PagedCache, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
+    if cache.key_scales is None or cache.value_scales is None:
+        store_tokens(cache.keys, cache.values, key, value, slots)
+    else:
+        store_codes((cache.keys, cache.values, cache.key_scales, cache.value_scales), key, value, slots)
 
 
 class Chunks:
@@ -129,10 +181,12 @@ class Chunks:
         arrays: all spans.
         first: number of the first chunk; all later spans are chunks.
         storage: the cache.
+        may_be_dense: whether `dense` may name any.
     """
 
-    def __init__(self, arrays: SpanArrays, first: int, storage: KvStorage) -> None:
+    def __init__(self, arrays: SpanArrays, first: int, storage: KvStorage, *, may_be_dense: bool) -> None:
         self._arrays, self._storage = arrays, storage
+        self._may_be_dense = may_be_dense and storage.dtype in _SDPA_DTYPES
         self._numbers = np.arange(first, len(arrays.lengths))
         self._tiles: dict[tuple[int, int, bool], torch.Tensor] = {}
         self._dense: dict[int, list[DenseChunks]] = {}
@@ -164,7 +218,7 @@ class Chunks:
     def _is_dense(self, visible: Visible) -> NDArray[np.bool_]:
         starts, lengths = self._arrays.starts[self._numbers], self._arrays.lengths[self._numbers]
         ends = starts + lengths
-        is_dense = (lengths >= _LONG) & (starts <= _MOST_PAST * ends) & (self._storage.dtype in _SDPA_DTYPES)
+        is_dense = (lengths >= _LONG) & (starts <= _MOST_PAST * ends) & self._may_be_dense
         return is_dense if visible.window is None else is_dense & (ends <= visible.window)
 
     def _find_dense(self, group: int) -> "list[DenseChunks]":

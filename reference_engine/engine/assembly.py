@@ -11,6 +11,7 @@ from reference_engine.ablations.heavy_hitter import Budget, HeavyHitterAttention
 from reference_engine.ablations.static_batching import StaticScheduler
 from reference_engine.attention import make_attention
 from reference_engine.attention.base import AttentionBackend
+from reference_engine.engine.batch_invariance import check_batch_invariance
 from reference_engine.engine.beam_engine import BeamSearchEngine
 from reference_engine.engine.beam_search import conflicting_flag, unforkable_flag
 from reference_engine.engine.config import EngineConfig
@@ -57,7 +58,8 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
 
     Raises:
         ConfigError: no CUDA where it is asked for or too few GPUs, a model that is shorter than the wanted length or
-            cannot be cut into so many parts, windows in contiguous memory, or two cache sizes.
+            cannot be cut into so many parts, windows in contiguous memory, two cache sizes, or batch invariance where
+            no kernel has it.
     """
     device = resolve_device(config.device)
     if device == "cuda" and config.tensor_parallel_size > torch.cuda.device_count():
@@ -83,6 +85,8 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
         served_model_name=config.model_name,
     )
     demand = demand_of(decided, model)
+    if config.batch_invariant:
+        check_batch_invariance(torch.device(device), demand.layout)
     num_blocks = config.num_blocks or _default_num_blocks(decided, demand)
     return decided if num_blocks is None else _with_cache(decided, demand, num_blocks)
 
@@ -288,6 +292,7 @@ def build_executor(config: EngineConfig, checkpoint: Checkpoint, ranks: Ranks = 
         device=device,
         ranks=ranks,
         quantization=config.quantization,
+        batch_invariant=config.batch_invariant,
     )
     num_blocks = config.num_blocks or 1
     if budget is not None:
@@ -374,7 +379,7 @@ def attention_of(config: EngineConfig, storage: KvStorage) -> AttentionBackend:
     """The attention backend over a storage."""
     if config.kv_budget:
         return HeavyHitterAttention(storage, Budget(config.kv_budget, config.kv_heavy))
-    return make_attention(storage)
+    return make_attention(storage, batch_invariant=config.batch_invariant)
 
 
 def _store_maker(config: EngineConfig) -> StoreMaker:

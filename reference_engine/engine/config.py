@@ -68,8 +68,8 @@ class EngineConfig:
     ] = 0.9
     kv_cache_dtype: Annotated[
         KvCacheDtypeName,
-        "how keys and values are kept; auto: in --dtype, not rounded; others save memory, but a CPU decodes them with "
-        "stock operators instead of the compiled kernel",
+        "how keys and values are kept; auto: in --dtype, not rounded; others save memory, but a CPU decodes them, and "
+        "a GPU int4, with stock operators instead of a compiled kernel",
     ] = "auto"
     attention_window: Annotated[int, "latest tokens that a token sees, in every layer; 0: all"] = 0
     attention_sinks: Annotated[int, "first tokens that stay in sight with --attention-window"] = 0
@@ -98,6 +98,11 @@ class EngineConfig:
     max_queue: Annotated[int, "requests that may wait; more get HTTP 429"] = 8192
     enable_prefix_caching: Annotated[bool, "compute what prompts have in common at their beginning once"] = True
     cuda_graphs: Annotated[bool, "on CUDA, decode by repeating captured steps; they are captured at the start"] = True
+    batch_invariant: Annotated[
+        bool,
+        "on CUDA, give a request the same tokens alone and in any batch, however prompts are cut and whatever is "
+        "cached, in return for speed; refused on a CPU, whose kernels add differently in each cut of a prompt",
+    ] = False
     overlap: Annotated[bool, "on CUDA, plan and launch a step while the one before it runs"] = True
     threads: Annotated[int | None, "CPU threads of each process; default: torch's own choice, shared among them"] = None
     drain_timeout_s: Annotated[int, "seconds that requests under way get to end after SIGTERM; 0: none"] = 30
@@ -142,6 +147,7 @@ class EngineConfig:
                 "--quantization stored keeps blocks whole, which --tensor-parallel-size would cut; choose one"
             )
         _check_what_is_kept(self)
+        _check_batch_invariance(self)
 
     @property
     def num_processes(self) -> int:
@@ -184,3 +190,19 @@ def _check_what_is_kept(config: EngineConfig) -> None:
             "--kv-budget weighs tokens by all heads that share a key, and --tensor-parallel-size may part them; "
             "choose one"
         )
+
+
+def _check_batch_invariance(config: EngineConfig) -> None:
+    if not config.batch_invariant:
+        return
+    obstacles = {
+        "--tensor-parallel-size": config.tensor_parallel_size > 1,  # a collective's order depends on its size
+        "--kv-budget": config.kv_budget > 0,
+        "--kv-cache-dtype int4": config.kv_cache_dtype == "int4",
+        "--quantization stored": config.quantization == "stored",
+    }
+    for flag, is_set in obstacles.items():
+        if is_set:
+            raise ConfigError(
+                f"--batch-invariant has no kernels for {flag}, whose results depend on the batch; drop one"
+            )

@@ -73,7 +73,7 @@ class GraphExecutor(LocalExecutor):
         capture: Capture | None = None,
     ) -> None:
         super().__init__(model, attention, attention.storage, host)
-        self._inputs = StepInputs(self.storage, min(max_rows, MAX_ROWS), max_tokens)
+        self._inputs = StepInputs(attention, min(max_rows, MAX_ROWS), max_tokens)
         self._sizes = [*_SMALL_SIZES, *range(_ROW_STEP, self._inputs.num_rows + 1, _ROW_STEP)]
         capture = capture or CudaCapture()
         with torch.inference_mode():
@@ -112,7 +112,7 @@ class StepInputs:
     It is one int32 buffer: columns of fixed places for all rows, behind them the block tables, as many as there are.
 
     Args:
-        storage: the cache.
+        attention: over the cache.
         max_rows: of a batch.
         max_tokens: of the longest sequence.
 
@@ -122,8 +122,9 @@ class StepInputs:
         positions: int64 [num_rows].
     """
 
-    def __init__(self, storage: KvStorage, max_rows: int, max_tokens: int) -> None:
-        self._storage = storage
+    def __init__(self, attention: TritonAttention, max_rows: int, max_tokens: int) -> None:
+        storage = attention.storage
+        self._attention, self._storage = attention, storage
         self.num_rows = max_rows + -max_rows % _ROW_STEP
         self._num_groups = len(storage.layout.groups)
         self._num_fixed = self.num_rows * (4 + 5 * self._num_groups)
@@ -151,7 +152,7 @@ class StepInputs:
     def step(self, rows: int) -> TritonStep:
         """Attention that reads these inputs."""
         groups = [GroupInputs(slots[:rows], tiles[:rows]) for slots, tiles in self._groups]
-        return TritonStep(self._storage, groups, self._buffer[self._num_fixed :])
+        return self._attention.step(groups, self._buffer[self._num_fixed :])
 
     def _columns(self, buffer: Any, int64: Any) -> tuple[Any, Any, list[tuple[Any, Any]]]:  # noqa: ANN401
         """Views of a NumPy array or a tensor: token ids, positions, and for each group slots and tiles."""

@@ -147,10 +147,16 @@ def native_kernels(device: torch.device, dtype: torch.dtype) -> NativeKernels | 
     return None if rows is None or attention is None else NativeKernels(rows, attention, dtype)
 
 
-def best_kernels(device: torch.device, dtype: torch.dtype) -> Kernels:
-    """The fastest operations for tensors of this kind on this machine."""
+def best_kernels(device: torch.device, dtype: torch.dtype, *, batch_invariant: bool = False) -> Kernels:
+    """The fastest operations for tensors of this kind on this machine.
+
+    Args:
+        device: of the tensors.
+        dtype: of the tensors.
+        batch_invariant: whether each row's bits must not depend on the others; only where `has_triton` holds.
+    """
     if has_triton(device):
         from reference_engine.kernels.cuda import CudaKernels  # noqa: PLC0415 (torch for the CPU comes without Triton)
 
-        return CudaKernels()
+        return CudaKernels(batch_invariant=batch_invariant)
     return native_kernels(device, dtype) or _TORCH

@@ -8,6 +8,8 @@ They compute in float32 and round once. Import this module only where `has_trito
 # pyright: basic, reportMissingImports=false, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
 # pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -19,7 +21,19 @@ _ARGMAX_TILE = 4096
 
 
 class CudaKernels:
-    """See `Kernels`; rotates in place. The heads of a row must be contiguous, the row may be part of a longer one."""
+    """See `Kernels`; rotates in place. The heads of a row must be contiguous, the row may be part of a longer one.
+
+    A program computes a row, or a part of it, by itself, and its shape depends on the row's length alone.
+
+    Args:
+        batch_invariant: whether steps of any number of rows run the same compiled kernels.
+    """
+
+    def __init__(self, *, batch_invariant: bool = False) -> None:
+        self._batch_invariant = batch_invariant
+
+    def _early_start(self, rows: torch.Tensor) -> dict[str, Any]:
+        return early_start(rows, None if self._batch_invariant else rows.shape[0])
 
     def add_rms_norm(
         self, residual: torch.Tensor, x: torch.Tensor | None, weight: torch.Tensor, eps: float
@@ -30,7 +44,7 @@ class CudaKernels:
         padded = triton.next_power_of_2(width)
         _add_rms_norm[(rows,)](
             out, residual, residual if x is None else x, weight, eps,
-            ADDS=x is not None, WIDTH=width, PADDED=padded, num_warps=_warps(padded), **early_start(residual, rows),
+            ADDS=x is not None, WIDTH=width, PADDED=padded, num_warps=_warps(padded), **self._early_start(residual),
         )  # fmt: skip
         return out
 
@@ -39,7 +53,7 @@ class CudaKernels:
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty(rows, width)
         grid = (rows, triton.cdiv(width, _SILU_TILE))
-        _silu_mul[grid](out, gate_up, WIDTH=width, TILE=_SILU_TILE, **early_start(gate_up, rows))
+        _silu_mul[grid](out, gate_up, WIDTH=width, TILE=_SILU_TILE, **self._early_start(gate_up))
         return out
 
     def argmax(self, rows: torch.Tensor) -> torch.Tensor:
@@ -60,7 +74,7 @@ class CudaKernels:
         _apply_rope[(rows,)](
             heads, cos, signed_sin, heads.stride(0),
             HEADS=count, HALF=dim // 2, PADDED_HEADS=padded_heads, PADDED_HALF=padded_half,
-            num_warps=_warps(padded_heads * padded_half), **early_start(heads, rows),
+            num_warps=_warps(padded_heads * padded_half), **self._early_start(heads),
         )  # fmt: skip
         return heads
 

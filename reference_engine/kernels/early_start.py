@@ -22,14 +22,14 @@ _MAX_ROWS = 32
 _CAPABILITY = 9
 
 
-def early_start(rows: torch.Tensor, count: int) -> dict[str, Any]:
+def early_start(rows: torch.Tensor, count: int | None) -> dict[str, Any]:
     """Arguments of a launch whose kernel takes `EARLY`.
 
     Args:
         rows: a tensor on the device.
-        count: rows of the step.
+        count: rows of the step; None where all steps must run the same compiled kernel, which then starts late.
     """
-    if count > _MAX_ROWS or not rows.is_cuda or not _can_start_early(rows.device):
+    if count is None or count > _MAX_ROWS or not rows.is_cuda or not _can_start_early(rows.device):
         return {"EARLY": False}
     return {"EARLY": True, "launch_pdl": True}
 

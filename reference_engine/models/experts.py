@@ -7,7 +7,6 @@ rest of the batch.
 import dataclasses
 
 import torch
-from torch.nn.functional import linear
 
 from reference_engine.errors import CheckpointError
 from reference_engine.models.config import ModelConfig
@@ -65,7 +64,7 @@ class Experts:
     ) -> None:
         self._config = config
         # In float32: rounding would choose between experts with nearly equal scores, differently in each batch.
-        self._router = weights.tensor(f"{prefix}gate.weight", torch.float32)
+        self._router = weights.router(f"{prefix}gate.weight")
         self._experts = [GatedMlp(weights, f"{prefix}experts.{i}.", parts=parts) for i in range(config.num_experts)]
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
@@ -86,7 +85,7 @@ class Experts:
     def _route(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows [num_tokens, hidden_size] -> weights (float32) and indices of experts, both [num_tokens, chosen]."""
         config = self._config
-        rates = linear(rows.float(), self._router).softmax(dim=-1)
+        rates = self._router(rows.float()).softmax(dim=-1)
         if config.topk_group < config.n_group:
             groups = rates.unflatten(1, (config.n_group, -1))
             best = groups.amax(dim=-1).topk(config.topk_group, dim=-1).indices

@@ -82,6 +82,27 @@ class SmallProductLinear:
         return self._inner(rows)
 
 
+class InvariantLinear:
+    """One Triton kernel for any number of rows, so that each row's bits do not depend on the others.
+
+    Args:
+        weight: [out_features, in_features]; where `has_triton` holds.
+        bias: [out_features]; None for none.
+        dtype: of the result; None for that of the rows.
+    """
+
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None = None, dtype: torch.dtype | None = None
+    ) -> None:
+        from reference_engine.kernels.invariant_products import multiply_invariantly  # noqa: PLC0415 (needs Triton)
+
+        self._multiply, self._weight, self._bias, self._dtype = multiply_invariantly, weight.contiguous(), bias, dtype
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        return self._multiply(rows, self._weight, self._bias, self._dtype)
+
+
 class PackedLinear:
     """oneDNN with the weight in its blocked layout; does not keep the original weight."""
 
@@ -132,17 +153,23 @@ class JoinedLinear:
         return torch.cat([linear(rows) for linear in self._linears], dim=1)
 
 
-def make_linear(weight: Matrix, bias: torch.Tensor | None = None, *, keeps_float32: bool = False) -> Linear:
+def make_linear(
+    weight: Matrix, bias: torch.Tensor | None = None, *, keeps_float32: bool = False, batch_invariant: bool = False
+) -> Linear:
     """The fastest exact multiplication for this weight [out_features, in_features] on this machine.
 
     Args:
         weight: in the dtype of its inputs.
         bias: [out_features]; None for none.
         keeps_float32: whether outputs stay float32 where the kernel sums in it; stock operators round to the dtype.
+        batch_invariant: whether each row's bits must not depend on the others; of plain weights where `has_triton`
+            holds.
     """
     if isinstance(weight, QuantisedTensor):
         is_compiled = has_kernel(weight.blocks.device, weight.dtype)
         return BlockLinear(weight, bias, keeps_float32=keeps_float32) if is_compiled else SlabLinear(weight, bias)
+    if batch_invariant:
+        return InvariantLinear(weight, bias)
     if can_tile(weight):
         return TiledLinear(weight, bias, keeps_float32=keeps_float32)
     if can_pack(weight):
@@ -150,11 +177,13 @@ def make_linear(weight: Matrix, bias: torch.Tensor | None = None, *, keeps_float
     return _with_small_products(weight, bias, PlainLinear(weight, bias), weight.dtype)
 
 
-def make_head(weight: Matrix) -> Linear:
-    """The multiplication that gives logits, in float32 where that costs nothing.
+def make_head(weight: Matrix, *, batch_invariant: bool = False) -> Linear:
+    """The multiplication that gives logits, in float32 where that costs nothing; see `make_linear`.
 
     Near 20 bfloat16 has steps of 1/8, in which many logits are equal.
     """
+    if batch_invariant and isinstance(weight, torch.Tensor):
+        return InvariantLinear(weight, dtype=torch.float32)
     if isinstance(weight, torch.Tensor) and weight.is_cuda and weight.dtype in _HALF_DTYPES:
         return _with_small_products(weight, None, FloatLinear(weight), torch.float32)
     return make_linear(weight, keeps_float32=True)
@@ -168,16 +197,18 @@ def _with_small_products(weight: torch.Tensor, bias: torch.Tensor | None, inner:
     return SmallProductLinear(weight, bias, inner, dtype) if suits_small_products(weight) else inner
 
 
-def make_joined(weights: Sequence[Matrix], bias: torch.Tensor | None) -> Linear:
+def make_joined(weights: Sequence[Matrix], bias: torch.Tensor | None, *, batch_invariant: bool = False) -> Linear:
     """Joins matrices with the same input, outputs side by side; consecutive ones of the same kind become one product.
 
     Files mix formats: sensitive matrices, often the projection to values, have more bits than others.
     """
     runs = [_joined(list(run)) for _, run in itertools.groupby(weights, key=_kind)]
     if len(runs) == 1:
-        return make_linear(runs[0], bias)
+        return make_linear(runs[0], bias, batch_invariant=batch_invariant)
     biases = [None] * len(runs) if bias is None else bias.split([run.shape[0] for run in runs])
-    return JoinedLinear([make_linear(run, part) for run, part in zip(runs, biases, strict=True)])
+    return JoinedLinear(
+        [make_linear(run, part, batch_invariant=batch_invariant) for run, part in zip(runs, biases, strict=True)]
+    )
 
 
 def _kind(weight: Matrix) -> str:

@@ -75,6 +75,7 @@ def build_model(
     device: torch.device,
     ranks: Ranks = ALONE,
     quantization: QuantizationName = "none",
+    batch_invariant: bool = False,
 ) -> Model:
     """Builds the decoder, or a rank's shard of it.
 
@@ -86,12 +87,21 @@ def build_model(
         device: of the model.
         ranks: this rank and its collectives.
         quantization: whether matrices stored in blocks stay quantised.
+        batch_invariant: whether a token's bits must not depend on the batch; see `Weights`.
 
     Raises:
         CheckpointError: a tensor is missing.
         ConfigError: the number of ranks does not divide the model.
     """
-    weights = Weights(source, dtype, device, config.norm_offset, ranks=ranks, quantization=quantization)
+    weights = Weights(
+        source,
+        dtype,
+        device,
+        config.norm_offset,
+        ranks=ranks,
+        quantization=quantization,
+        batch_invariant=batch_invariant,
+    )
     model = FAMILIES[config.model_type].build(config_of_rank(config, ranks.size), weights, max_positions)
     plain, blocks = weights.plain_bytes / 2**20, weights.block_bytes / 2**20
     _log.info("weights: %.1f MiB in %s, %.1f MiB in blocks as stored", plain, str(dtype).removeprefix("torch."), blocks)

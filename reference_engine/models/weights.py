@@ -9,7 +9,15 @@ from reference_engine.kernels.blocks import QuantisedTensor
 from reference_engine.kernels.cpu import best_kernels
 from reference_engine.kernels.quantised import has_kernel
 from reference_engine.loading.source import WeightSource
-from reference_engine.models.linear import Linear, Matrix, make_head, make_joined, make_linear
+from reference_engine.models.linear import (
+    InvariantLinear,
+    Linear,
+    Matrix,
+    PlainLinear,
+    make_head,
+    make_joined,
+    make_linear,
+)
 from reference_engine.parallel.ranks import ALONE, Ranks, share, vocabulary_share
 
 
@@ -23,6 +31,8 @@ class Weights:
         norm_offset: added to the weights of norms (Gemma stores them minus 1).
         ranks: this rank and its collectives; only this rank's shards are copied.
         quantization: whether matrices stored in blocks stay quantised; only without tensor parallelism.
+        batch_invariant: whether a token's bits must not depend on the batch; only of matrices that are not quantised,
+            where `has_triton` holds.
 
     Attributes:
         kernels: the fastest small operations for device and dtype.
@@ -40,7 +50,9 @@ class Weights:
         *,
         ranks: Ranks = ALONE,
         quantization: QuantizationName = "none",
+        batch_invariant: bool = False,
     ) -> None:
+        self._batch_invariant = batch_invariant
         self._source = source
         self._norm_offset = norm_offset
         self._quantization: QuantizationName = quantization
@@ -48,7 +60,7 @@ class Weights:
         self.dtype = dtype
         self.device = device
         self.ranks = ranks
-        self.kernels = best_kernels(device, dtype)
+        self.kernels = best_kernels(device, dtype, batch_invariant=batch_invariant)
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         """One tensor, in another dtype if one is named."""
@@ -92,7 +104,8 @@ class Weights:
         name, is_added_here = f"{prefix}{part}", has_bias and self.ranks.rank == 0
         kept = self._kept(f"{name}.weight")
         weight = self._copy(share(self._get(f"{name}.weight"), 1, self.ranks)) if kept is None else kept
-        return make_linear(weight, self.tensor(f"{name}.bias") if is_added_here else None)
+        bias = self.tensor(f"{name}.bias") if is_added_here else None
+        return make_linear(weight, bias, batch_invariant=self._batch_invariant)
 
     def outputs(self, name: str) -> torch.Tensor:
         """This rank's equal part [out_features / ranks, in_features] of a matrix's outputs."""
@@ -102,10 +115,18 @@ class Weights:
         """This rank's shard of the output matrix: of `embedding` if tied, else (None) of lm_head."""
         weight = embedding if embedding is not None else self._kept("lm_head.weight")
         if isinstance(weight, QuantisedTensor):
-            return make_head(weight)
+            return self._head(weight)
         if weight is not None:
-            return make_head(vocabulary_share(weight, self.ranks))
-        return make_head(self._copy(vocabulary_share(self._get("lm_head.weight"), self.ranks)))
+            return self._head(vocabulary_share(weight, self.ranks))
+        return self._head(self._copy(vocabulary_share(self._get("lm_head.weight"), self.ranks)))
+
+    def router(self, name: str) -> Linear:
+        """A matrix in float32, which chooses between experts whose scores may be nearly equal."""
+        weight = self.tensor(name, torch.float32)
+        return InvariantLinear(weight) if self._batch_invariant else PlainLinear(weight, None)
+
+    def _head(self, weight: Matrix) -> Linear:
+        return make_head(weight, batch_invariant=self._batch_invariant)
 
     def _fused(
         self, prefix: str, parts: tuple[str, ...], has_bias: bool, cut: Callable[[torch.Tensor, int], torch.Tensor]
@@ -120,8 +141,9 @@ class Weights:
         bias = fused("bias") if has_bias else None
         kept = {name: self._kept(name) for name in (f"{prefix}{part}.weight" for part in parts)}
         if not any(kept.values()):
-            return make_linear(fused("weight"), bias)
-        return make_joined([self.tensor(name) if one is None else one for name, one in kept.items()], bias)
+            return make_linear(fused("weight"), bias, batch_invariant=self._batch_invariant)
+        weights = [self.tensor(name) if one is None else one for name, one in kept.items()]
+        return make_joined(weights, bias, batch_invariant=self._batch_invariant)
 
     def _kept(self, name: str) -> QuantisedTensor | None:
         """The matrix in blocks, if it is stored so and may stay so."""

@@ -35,6 +35,7 @@ OPTIONS = {
     "kv_budget": 32,
     "kv_heavy": 16,
     "cuda_graphs": False,
+    "batch_invariant": False,
     "overlap": False,
     "threads": 2,
     "data_parallel_size": 2,

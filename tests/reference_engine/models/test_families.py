@@ -84,7 +84,7 @@ def test_the_checkpoint_is_in_several_files(subject):
 @pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "stock"])
 def test_logits_of_a_prompt_longer_than_the_window_equal_transformers(subject, long_prompt, compiled, monkeypatch):
     if not compiled:
-        monkeypatch.setattr(weights_module, "best_kernels", lambda device, dtype: TorchKernels())
+        monkeypatch.setattr(weights_module, "best_kernels", lambda device, dtype, **_: TorchKernels())
     ours, theirs = subject.logits(long_prompt)
     torch.testing.assert_close(ours, theirs, atol=5e-5, rtol=1e-5)
 

@@ -1,0 +1,31 @@
+"""Where `--batch-invariant` can hold: a device with the kernels, and a model that they compute."""
+
+import torch
+
+from reference_engine.errors import ConfigError
+from reference_engine.kernels.native import has_triton
+from reference_engine.kv_cache.layout import CacheLayout
+
+
+def check_batch_invariance(device: torch.device, layout: CacheLayout) -> None:
+    """Refuses what depends on the batch.
+
+    Args:
+        device: that computes.
+        layout: of the model's cache.
+
+    Raises:
+        ConfigError: a device without Triton, or heads that its kernels do not read.
+    """
+    if not has_triton(device):
+        raise ConfigError(
+            "--batch-invariant needs Triton's kernels on a CUDA GPU: all others add in an order that depends on the "
+            "batch; use --device cuda or drop it"
+        )
+    from reference_engine.attention.triton_backend import has_suitable_heads  # noqa: PLC0415 (needs Triton)
+
+    if not has_suitable_heads(layout):
+        raise ConfigError(
+            "--batch-invariant has no attention kernel for this model's heads: they share one latent, have more than "
+            "256 elements or no multiple of 8; drop it"
+        )
