@@ -309,16 +309,3 @@ def test_each_row_gets_as_many_alternatives_as_it_asks_for():
     assert [token.logprob for token in told[1:]] == pytest.approx([math.log(0.05)] * 4, abs=1e-5)
     assert [token for token, _ in told[4].alternatives] == [0, 1, 2, 3]
     assert [value for _, value in told[4].alternatives] == pytest.approx(LOGITS.tolist(), abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("params", "is_plain"),
-    [
-        ({"min_tokens": 8}, True),  # as load generators ask for exact lengths, with ignore_eos
-        ({"min_tokens": 8, "stop_token_ids": frozenset({3})}, False),
-        ({"stop_token_ids": frozenset({3})}, True),
-        ({"logprobs": 0}, False),
-    ],
-)
-def test_min_tokens_change_scores_only_where_a_token_stops_the_output(params, is_plain):
-    assert request(temperature=0.0, **params).sampling.is_plain is is_plain
