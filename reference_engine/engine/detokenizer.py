@@ -14,43 +14,59 @@ class Detokenizer:
 
     A byte-level token may hold a part of a character, and some decoders treat the first token of a text differently.
     So each new token is decoded together with the few tokens before it, and what was known already is cut off; the
-    window then copies on. (The method is that of text-generation-inference's `decode_token`.)
+    window then copies on. (The method is that of text-generation-inference's `decode_token`.) A byte-level token of
+    whole characters that follows whole characters needs none of that: its text never changes.
 
     Args:
         tokenizer: the checkpoint's.
         skip_special_tokens: whether special tokens have no text.
     """
 
+    __slots__ = ("_context", "_is_whole", "_shown", "_skip_special_tokens", "_texts", "_tokenizer", "_window")
+
     def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True) -> None:
         self._tokenizer = tokenizer
+        self._texts = tokenizer.token_texts(skip_special_tokens=skip_special_tokens)
         self._skip_special_tokens = skip_special_tokens
-        self._context: list[int] = []  # tokens before the window, whose text is out
+        self._context: Sequence[int] = ()  # tokens before the window, whose text is out
         self._window: list[int] = []  # tokens whose text is not wholly out
         self._shown = 0  # characters of context and window that are out
+        self._is_whole = tokenizer.is_byte_level  # whether no token has an effect on the text of the next one
 
     def push(self, token_id: int) -> str:
         """The characters that this token completes, often none."""
+        if self._is_whole:
+            text = self._texts[token_id]
+            if _BROKEN not in text:
+                self._context = (token_id,)
+                self._shown = len(text)
+                return text
         self._window.append(token_id)
-        text = self._decode(self._context + self._window)
+        text = self._decode([*self._context, *self._window])
         if not text.endswith(_BROKEN) or len(self._window) > _MAX_WINDOW_TOKENS:
             return self._advance(text)
         # Only the last few broken characters can still become one; those before them are invalid for good.
         pending = min(len(text) - len(text.rstrip(_BROKEN)), _MAX_PENDING)
+        self._is_whole = False
         fresh = text[self._shown : len(text) - pending]
         self._shown = max(self._shown, len(text) - pending)
         return fresh
 
     def flush(self) -> str:
         """What is left at the end of the sequence; bytes that never became a character come out as U+FFFD."""
-        return self._advance(self._decode(self._context + self._window)) if self._window else ""
+        return self._advance(self._decode([*self._context, *self._window])) if self._window else ""
 
     def _advance(self, text: str) -> str:
         fresh = text[self._shown :]
         self._context, self._window = self._window, []
-        self._shown = len(self._decode(self._context))
+        context = self._decode(self._context)
+        self._shown = len(context)
+        self._is_whole = self._tokenizer.is_byte_level and not context.endswith(_BROKEN)
         return fresh
 
     def _decode(self, token_ids: Sequence[int]) -> str:
+        if len(token_ids) == 1:
+            return self._texts[token_ids[0]]
         return self._tokenizer.decode(token_ids, skip_special_tokens=self._skip_special_tokens)
 
 

@@ -1,14 +1,15 @@
 """From the output tokens of one sequence to its text, as far as its stop strings allow."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from reference_engine.engine.detokenizer import Detokenizer, StopMatcher
 from reference_engine.engine.request import FinishReason
 from reference_engine.loading.tokenizer import Tokenizer
 
 
-class Text(NamedTuple):
+class Text(msgspec.Struct, frozen=True, gc=False):
     """What one token added.
 
     Attributes:
@@ -18,8 +19,8 @@ class Text(NamedTuple):
     """
 
     text: str
-    finish_reason: FinishReason | None
-    stop_string: str | None
+    finish_reason: FinishReason | None = None
+    stop_string: str | None = None
 
 
 class TextWriter:
@@ -36,6 +37,8 @@ class TextWriter:
         num_tokens: written so far.
     """
 
+    __slots__ = ("_detokenizer", "_has_stops", "_include_stop", "_min_tokens", "_stops", "num_tokens")
+
     def __init__(
         self,
         tokenizer: Tokenizer,
@@ -48,6 +51,7 @@ class TextWriter:
         self.num_tokens = 0
         self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
         self._stops = StopMatcher(stops, include=include_stop)
+        self._has_stops = bool(stops)
         self._include_stop = include_stop
         self._min_tokens = min_tokens
 
@@ -59,6 +63,8 @@ class TextWriter:
             finish_reason: why the engine ended the sequence with it; None where it goes on.
         """
         self.num_tokens += 1
+        if finish_reason is None and not self._has_stops:
+            return Text(self._detokenizer.push(token_id))
         is_left_out = finish_reason is FinishReason.STOP and not self._include_stop  # as in vLLM
         text, stop = "" if is_left_out else self._detokenizer.push(token_id), None
         if self.num_tokens >= self._min_tokens:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
-from tokenizers import models, pre_tokenizers
+from tokenizers import decoders, models, pre_tokenizers
 
 from reference_engine.engine.config import LoadFormatName
 from reference_engine.errors import CheckpointError, RequestError
@@ -19,7 +19,7 @@ _SPECIAL_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 class Tokenizer:
-    """A checkpoint's tokenizer. Immutable, so thread-safe.
+    """A checkpoint's tokenizer. Immutable but for a cache, so thread-safe.
 
     Args:
         backend: from the `tokenizers` library.
@@ -30,6 +30,7 @@ class Tokenizer:
     def __init__(self, backend: FastTokenizer, special_tokens: Mapping[str, str], chat_template: str | None) -> None:
         self.backend = backend
         self.special_tokens = dict(special_tokens)
+        self._texts = tuple(_TokenTexts(backend, skip_special_tokens=skip) for skip in (False, True))
         self._template = None if chat_template is None else ChatTemplate(chat_template, special_tokens)
 
     @property
@@ -48,6 +49,11 @@ class Tokenizer:
         text = self.special_tokens.get("eos_token")
         return None if text is None else self.backend.token_to_id(text)
 
+    @property
+    def is_byte_level(self) -> bool:
+        """Whether the text of tokens is that of their bytes, as in GPT-2; other decoders look at neighbours, too."""
+        return isinstance(self.backend.decoder, decoders.ByteLevel)
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`; holds the calling thread, not the interpreter lock, while it works."""
         # encode_batch drops the interpreter lock in Rust, encode does not: other threads go on meanwhile.
@@ -65,6 +71,10 @@ class Tokenizer:
         """Text of `token_ids`; invalid UTF-8 becomes U+FFFD."""
         return self.backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
+    def token_texts(self, *, skip_special_tokens: bool = True) -> Mapping[int, str]:
+        """What `decode` gives for single tokens, each of which is decoded once."""
+        return self._texts[skip_special_tokens]
+
     def render_chat(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:  # noqa: ANN401 (Jinja)
         """The prompt text of a chat.
 
@@ -74,6 +84,19 @@ class Tokenizer:
         if self._template is None:
             raise RequestError("this model has no chat template: use /v1/completions", param="messages")
         return self._template.render(messages, **variables)
+
+
+class _TokenTexts(dict[int, str]):
+    """Filled as it is read: a subscript of a dict is the cheapest look-up there is."""
+
+    def __init__(self, backend: FastTokenizer, *, skip_special_tokens: bool) -> None:
+        super().__init__()
+        self._backend = backend
+        self._skip_special_tokens = skip_special_tokens
+
+    def __missing__(self, token_id: int) -> str:
+        text = self[token_id] = self._backend.decode([token_id], skip_special_tokens=self._skip_special_tokens)
+        return text
 
 
 def open_tokenizer(path: Path, load_format: LoadFormatName = "auto") -> Tokenizer:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import errno
+import gc
 import importlib.metadata
 import logging
 import signal
@@ -164,6 +165,8 @@ async def _load_then_wait(service: Service) -> None:
     await _first(stopping, loading)
     if loading.done():
         loading.result()
+        gc.collect()
+        gc.freeze()  # what is loaded would hold up every later full collection, by about 40 ms
         await stopping
         if not stop.is_set():
             _log.info("draining: no more requests are taken")

@@ -236,6 +236,20 @@ def test_chat_template_variables_reach_the_template(tokenizer):
     assert asyncio.run(chat_prompt(chat(chat_template_kwargs={"add_generation_prompt": False}), tokenizer)) == without
 
 
+@pytest.mark.parametrize(("count", "is_inline"), [(1, True), (200, False)])
+def test_long_chats_are_rendered_off_the_event_loop(tokenizer, count, is_inline, monkeypatch):
+    threads, render = set(), tokenizer.render_chat
+
+    def recording(messages, **variables):
+        threads.add(threading.current_thread())
+        return render(messages, **variables)
+
+    monkeypatch.setattr(tokenizer, "render_chat", recording)
+    asyncio.run(chat_prompt(chat(messages=[{"role": "user", "content": "x"}] * count), tokenizer))
+    assert threads
+    assert (threading.main_thread() in threads) == is_inline
+
+
 def choice_of(tokenizer, text="hello", fields=None, **sampling):
     request = Request("id-0", [5, 6], SamplingParams(max_tokens=99, **sampling))
     choice = Choice(0, request, fields or completion(), tokenizer)

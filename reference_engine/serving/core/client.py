@@ -40,6 +40,8 @@ from reference_engine.serving.core.wire import (
 
 _DECODER: msgspec.msgpack.Decoder[Notice] = msgspec.msgpack.Decoder(Notice)
 
+_STREAMS_AT_ONCE = 64  # encoded before the first of them is written; more would keep that one waiting
+
 OnReport = Callable[[int, StepReport], None]
 """Called with the number of a replica and its report, before the tokens of that report are delivered."""
 
@@ -300,13 +302,19 @@ class EngineClient:
     def _deliver(self, replica: Replica, report: StepReport) -> None:
         replica.last = report
         self._on_report(self._replicas.index(replica), report)
+        streams: list[TokenStream] = []
         for output in report.outputs:
             open_request = self._open.get(output.request_id)
             if open_request is None:
                 continue  # cancelled while the step ran
             if output.finish_reason is not None:
                 self._close(output.request_id)
-            open_request.stream.put(output)
+            if open_request.stream.put(output):
+                streams.append(open_request.stream)
+        for first in range(0, len(streams), _STREAMS_AT_ONCE):
+            part = streams[first : first + _STREAMS_AT_ONCE]
+            for stream in [stream for stream in part if stream.deliver()]:
+                stream.write()
 
     def _lose(self, replica: Replica) -> None:
         """It has hung up: at our word, after it said what went wrong, or because it was killed."""

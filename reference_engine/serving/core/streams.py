@@ -1,11 +1,29 @@
 """Token streams on the event loop."""
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from reference_engine.engine.outputs import TokenOutput
 from reference_engine.errors import EngineUnavailableError, RequestError
+
+_MAX_OUTPUTS = 256  # per call: a reader that was away must not get all that it missed as one write
+
+
+class Sink(Protocol):
+    """Where the tokens of a step can go without waking a task, which costs more than most of what a token needs.
+
+    Encoding and writing are apart because many streams are encoded before the first is written: system calls in between
+    push the code out of the processor's caches, and encoding takes longer.
+    """
+
+    def encode(self, outputs: Sequence[TokenOutput]) -> bool:
+        """Takes the tokens; returns False where it leaves them to `TokenStream.next_outputs`."""
+        ...
+
+    def write(self) -> None:
+        """Writes what was encoded."""
+        ...
 
 
 class TokenStream:
@@ -19,29 +37,45 @@ class TokenStream:
         num_finished_early: requests that were ended by `finish`.
     """
 
+    __slots__ = ("_cancel", "_failure", "_open", "_ready", "_sink", "_waiter", "num_finished_early")
+
     def __init__(self, cancel: Callable[[Sequence[str]], None], request_ids: Sequence[str]) -> None:
         self.num_finished_early = 0
         self._cancel = cancel
         self._open = set(request_ids)
-        self._ready: deque[TokenOutput] = deque()
-        self._arrived = asyncio.Event()
-        self._failure: EngineUnavailableError | RequestError | None = None
+        self._ready: list[TokenOutput] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._sink: Sink | None = None
+        self._failure: Exception | None = None
 
-    async def next_outputs(self) -> list[TokenOutput]:
-        """All tokens since the last call, waiting for the first; empty when every request has ended.
+    async def next_outputs(self, sink: Sink | None = None) -> list[TokenOutput]:
+        """All tokens since the last call, at most 256, waiting for the first; empty when every request has ended.
+
+        The tokens of one step come together.
+
+        Args:
+            sink: gets the tokens of steps that end while this waits, the last step's excepted.
 
         Raises:
             EngineUnavailableError: the engine crashed or stops; what was made before is lost.
             RequestError: the engine refuses the requests.
+            Exception: what the sink raised.
         """
+        self._sink = sink
         while not self._ready and self._open and self._failure is None:
-            self._arrived.clear()
-            await self._arrived.wait()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
         if self._failure is not None:
             raise self._failure
-        outputs = list(self._ready)
-        self._ready.clear()
+        outputs = self._ready
+        self._ready = outputs[_MAX_OUTPUTS:]
+        del outputs[_MAX_OUTPUTS:]
         return outputs
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every request has ended and all tokens have been taken."""
+        return not self._open and not self._ready
 
     def finish(self, request_id: str) -> None:
         """Ends one request early; its later tokens are dropped."""
@@ -58,14 +92,39 @@ class TokenStream:
             self._open.clear()
         return aborted
 
-    def put(self, output: TokenOutput) -> None:
-        """Adds a token."""
+    def put(self, output: TokenOutput) -> bool:
+        """Adds a token; returns whether `deliver` must be called when all tokens of the step are here."""
         if output.finish_reason is not None:
             self._open.discard(output.request_id)
         self._ready.append(output)
-        self._arrived.set()
+        return len(self._ready) == 1
+
+    def deliver(self) -> bool:
+        """Hands the tokens to who waits for them; returns whether `write` must be called."""
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            return False  # its task is busy, or has been woken or cancelled
+        if self._sink is None or not self._open or self._failure is not None:
+            waiter.set_result(None)
+            return False
+        try:
+            is_taken = self._sink.encode(self._ready)
+        except Exception as error:  # noqa: BLE001 (belongs to this stream's task, not to the engine's connection)
+            self._failure = error
+            is_taken = False
+        if is_taken:
+            self._ready.clear()
+        if not is_taken or not self._open:  # a stop string may have ended the last request
+            waiter.set_result(None)
+        return is_taken
+
+    def write(self) -> None:
+        """Writes what the sink has encoded."""
+        if self._sink is not None:
+            self._sink.write()
 
     def fail(self, failure: EngineUnavailableError | RequestError) -> None:
         """Ends the stream with an error."""
         self._failure = failure
-        self._arrived.set()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -1,18 +1,19 @@
 """One output sequence: from the engine's tokens to the client's events."""
 
-import dataclasses
 import time
 from collections.abc import Sequence
 
-from reference_engine.engine.outputs import Phases, TokenOutput
+import msgspec
+
+from reference_engine.engine.outputs import Phases, SampledToken, TokenOutput
 from reference_engine.engine.request import FinishReason, Request
-from reference_engine.engine.text_writer import TextWriter
+from reference_engine.engine.text_writer import Text, TextWriter
 from reference_engine.loading.tokenizer import Tokenizer
+from reference_engine.serving.core.streams import TokenStream
 from reference_engine.serving.openai_api.fields import GenerationFields, alternatives_of
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class TokenEvent:
+class TokenEvent(msgspec.Struct, frozen=True, gc=False):
     """One token as the client sees it; the text may be empty, the token id never is.
 
     Attributes:
@@ -29,11 +30,11 @@ class TokenEvent:
     index: int
     token_id: int
     text: str
-    token_text: str | None
-    logprob: float | None
-    alternatives: list[tuple[str, float]] | None
-    finish_reason: FinishReason | None
-    stop_reason: str | int | None
+    token_text: str | None = None
+    logprob: float | None = None
+    alternatives: list[tuple[str, float]] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
 
 
 class Choice:
@@ -46,6 +47,24 @@ class Choice:
         tokenizer: the checkpoint's.
     """
 
+    __slots__ = (
+        "_decode_s",
+        "_num_alternatives",
+        "_own_stop_ids",
+        "_params",
+        "_phases",
+        "_sum_logprobs",
+        "_token_texts",
+        "_writer",
+        "detokenize_s",
+        "index",
+        "is_finished",
+        "num_cached_tokens",
+        "num_characters",
+        "prompt_token_ids",
+        "request_id",
+    )
+
     def __init__(self, index: int, request: Request, fields: GenerationFields, tokenizer: Tokenizer) -> None:
         self.index = index
         self.request_id = request.request_id
@@ -53,11 +72,12 @@ class Choice:
         self.num_characters = 0  # of text in the events so far
         self.num_cached_tokens: int | None = None  # of the prompt; None before the first token, and without caching
         self.is_finished = False
-        self.phases = Phases(0.0, 0.0, 0.0)  # up to the newest token
         self.detokenize_s = 0.0  # what it took here to make text of tokens
+        self._phases = Phases(0.0, 0.0, 0.0)  # as the engine reported them last
+        self._decode_s = 0.0
         self._sum_logprobs = 0.0
         self._num_alternatives = alternatives_of(fields)
-        self._tokenizer = tokenizer
+        self._token_texts = tokenizer.token_texts(skip_special_tokens=False)
         self._params = request.sampling
         self._own_stop_ids = frozenset(fields.stop_token_ids or ())
         self._writer = TextWriter(
@@ -74,6 +94,11 @@ class Choice:
         return self._writer.num_tokens
 
     @property
+    def phases(self) -> Phases:
+        """Up to the newest token."""
+        return Phases(self._phases.queue_s, self._phases.prefill_s, self._decode_s)
+
+    @property
     def is_searched(self) -> bool:
         """Whether it is one of the hypotheses of a beam search, which come best first."""
         return self._params.beams is not None
@@ -86,42 +111,74 @@ class Choice:
     def push(self, output: TokenOutput) -> TokenEvent:
         """The event for one token; after an event with a finish reason the choice takes no more."""
         began_s = time.perf_counter()
-        event = self._event(output)
+        token = output.token
+        text = self._writer.push(token.token_id, output.finish_reason)
+        self.num_characters += len(text.text)
+        event = (
+            TokenEvent(self.index, token.token_id, text.text)
+            if text.finish_reason is None and token.logprob is None
+            else self._full_event(token, text)
+        )
         self.detokenize_s += time.perf_counter() - began_s
-        self._take_times(output)
+        if output.phases is None:  # the engine sums the gaps where it ends a request, not where a stop string does
+            self._decode_s += output.gap_s or 0.0
+        else:
+            self._phases = output.phases
+            self._decode_s = output.phases.decode_s
+            self.num_cached_tokens = output.num_cached_tokens
         return event
 
-    def _take_times(self, output: TokenOutput) -> None:
-        """The engine says how long it all took where it ends a request, not where a stop string does."""
-        before = self.phases
-        self.phases = output.phases or Phases(before.queue_s, before.prefill_s, before.decode_s + (output.gap_s or 0.0))
-
-    def _event(self, output: TokenOutput) -> TokenEvent:
-        if output.phases is not None:
-            self.num_cached_tokens = output.num_cached_tokens
-        token = output.token
+    def _full_event(self, token: SampledToken, text: Text) -> TokenEvent:
         self._sum_logprobs += token.logprob or 0.0
-        text, reason, stop_reason = self._writer.push(token.token_id, output.finish_reason)
-        if stop_reason is None and reason is FinishReason.STOP and token.token_id in self._own_stop_ids:
+        self.is_finished = text.finish_reason is not None
+        stop_reason: str | int | None = text.stop_string
+        if stop_reason is None and text.finish_reason is FinishReason.STOP and token.token_id in self._own_stop_ids:
             stop_reason = token.token_id
-        self.is_finished = reason is not None
-        self.num_characters += len(text)
-        is_told = self._num_alternatives is not None
+        has_logprobs = self._num_alternatives is not None
         return TokenEvent(
             index=self.index,
             token_id=token.token_id,
-            text=text,
-            token_text=self._token_text(token.token_id) if is_told else None,
-            logprob=token.logprob if is_told else None,
+            text=text.text,
+            token_text=self._token_text(token.token_id) if has_logprobs else None,
+            logprob=token.logprob if has_logprobs else None,
             alternatives=[(self._token_text(token_id), value) for token_id, value in token.alternatives]
             if self._num_alternatives
             else None,
-            finish_reason=reason,
+            finish_reason=text.finish_reason,
             stop_reason=stop_reason,
         )
 
     def _token_text(self, token_id: int) -> str:
-        return self._tokenizer.decode([token_id], skip_special_tokens=False)
+        return self._token_texts[token_id]
+
+
+class OpenChoices:
+    """The choices of one answer while their tokens come in.
+
+    Args:
+        choices: in order of their numbers.
+        stream: of their tokens.
+
+    Attributes:
+        choices: the same.
+    """
+
+    __slots__ = ("_by_id", "_stream", "choices")
+
+    def __init__(self, choices: Sequence[Choice], stream: TokenStream) -> None:
+        self.choices = choices
+        self._by_id = {choice.request_id: choice for choice in choices}
+        self._stream = stream
+
+    def push(self, output: TokenOutput) -> TokenEvent | None:
+        """The event of a token; None for one made in the step during which a stop string was found."""
+        choice = self._by_id[output.request_id]
+        if choice.is_finished:
+            return None
+        event = choice.push(output)
+        if choice.is_finished:
+            self._stream.finish(output.request_id)
+        return event
 
 
 def best_of(choices: Sequence[Choice], made: int, count: int) -> list[Choice]:

@@ -1,16 +1,17 @@
 """POST /v1/completions and /v1/chat/completions: the path of one HTTP request."""
 
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from reference_engine.engine.beam_search import conflicting_flag
 from reference_engine.engine.request import FinishReason, Request
 from reference_engine.errors import EngineUnavailableError, RequestError
 from reference_engine.serving.core.streams import TokenStream
 from reference_engine.serving.openai_api.answers import DONE, encode, sse
-from reference_engine.serving.openai_api.choices import Choice, TokenEvent, best_of
+from reference_engine.serving.openai_api.choices import Choice, OpenChoices, TokenEvent, best_of
+from reference_engine.serving.openai_api.chunks import ChunkEncoder, DirectWriter
 from reference_engine.serving.openai_api.failures import failure_answer
 from reference_engine.serving.openai_api.fields import (
     ChatFields,
@@ -20,7 +21,7 @@ from reference_engine.serving.openai_api.fields import (
     answers_of,
     candidates_of,
 )
-from reference_engine.serving.openai_api.formats import AnswerFormat, ChatFormat, TextFormat, final_usage_of, usage_of
+from reference_engine.serving.openai_api.formats import AnswerFormat, ChatFormat, TextFormat, final_usage_of
 from reference_engine.serving.openai_api.parsing import chat_prompt, completion_prompts, parse_body, sampling_params
 from reference_engine.serving.openai_api.structured_output import grammar_of
 from reference_engine.serving.service import Service, Serving
@@ -120,52 +121,44 @@ class _Job:
         return Request(name, prompt, params, fields.cache_salt, priority=fields.priority or 0)
 
 
-async def _events(choices: Sequence[Choice], stream: TokenStream) -> AsyncIterator[tuple[Choice, TokenEvent]]:
-    """One event per token until every choice has ended; counts in a choice are those up to its yielded event."""
-    by_id = {choice.request_id: choice for choice in choices}
+async def _answer_whole(job: _Job, choices: list[Choice], stream: TokenStream, count: int) -> web.Response:
+    """`count`: answers to each prompt, the best ones of those that are made."""
+    open_choices = OpenChoices(choices, stream)
+    collected: list[list[TokenEvent]] = [[] for _ in choices]
     while outputs := await stream.next_outputs():
         for output in outputs:
-            choice = by_id[output.request_id]
-            if choice.is_finished:
-                continue  # made in the step during which a stop string was found
-            event = choice.push(output)
-            if choice.is_finished:
-                stream.finish(output.request_id)
-            yield choice, event
-
-
-async def _answer_whole(job: _Job, choices: list[Choice], stream: TokenStream, count: int) -> web.Response:
-    """`wanted`: answers to each prompt, the best ones of those that are made."""
-    collected: dict[str, list[TokenEvent]] = {choice.request_id: [] for choice in choices}
-    async for choice, event in _events(choices, stream):
-        collected[choice.request_id].append(event)
+            event = open_choices.push(output)
+            if event is not None:
+                collected[event.index].append(event)
+    events = dict(zip([choice.request_id for choice in choices], collected, strict=True))
     usage = final_usage_of(choices, job.prompts)  # what was made for nothing counts too
     kept = best_of(choices, len(choices) // len(job.prompts), count)
-    answer = job.form.whole([(choice, collected[choice.request_id]) for choice in kept], usage)
+    answer = job.form.whole([(choice, events[choice.request_id]) for choice in kept], usage)
     return web.Response(body=encode(answer), content_type="application/json")
 
 
 async def _answer_in_stream(
     http: web.Request, options: StreamOptions, job: _Job, choices: list[Choice], stream: TokenStream
 ) -> web.StreamResponse:
+    """One write for all tokens of a step; the last ones go out together with the end of the stream."""
+    encoder = ChunkEncoder(OpenChoices(choices, stream), job.form, job.prompts, options)
     response = web.StreamResponse(headers=_SSE_HEADERS)
+    sink: DirectWriter | None = None
+    if http.version >= HttpVersion11:
+        response.enable_chunked_encoding()
+        sink = DirectWriter(http, encoder)
     await response.prepare(http)
+    unsent, is_begun = b"", False
     try:
-        async for choice, event in _events(choices, stream):
-            await response.write(_chunk_bytes(job, choice, event, choices, options))
+        # The first write is aiohttp's: the headers are out after it.
+        while outputs := await stream.next_outputs(sink if is_begun else None):
+            unsent = encoder.encode(outputs)
+            if unsent and not stream.is_over:
+                await response.write(unsent)  # waits where the client reads too slowly
+                unsent, is_begun = b"", True
         if options.include_usage:
-            await response.write(sse(job.form.usage(final_usage_of(choices, job.prompts))))
+            unsent += sse(job.form.usage(final_usage_of(choices, job.prompts)))
     except (EngineUnavailableError, RequestError) as error:
-        await response.write(sse(failure_answer(error)))
-    await response.write(DONE)
-    await response.write_eof()
+        unsent = sse(failure_answer(error))
+    await response.write_eof(unsent + DONE)
     return response
-
-
-def _chunk_bytes(job: _Job, choice: Choice, event: TokenEvent, choices: list[Choice], options: StreamOptions) -> bytes:
-    """One token's event, with what must precede it in the same write."""
-    chunk = job.form.chunk(event, choice)
-    if options.continuous_usage_stats:
-        chunk.usage = usage_of(choices, job.prompts)
-    opening = job.form.opening(choice) if choice.num_output == 1 else []
-    return b"".join(sse(part) for part in (*opening, chunk))

@@ -2,8 +2,9 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from reference_engine.engine.outputs import StepReport, TokenOutput
+from reference_engine.engine.outputs import Phases, StepReport
 from reference_engine.engine.request import FinishReason
+from reference_engine.serving.openai_api.bulk_histogram import BulkHistogram
 
 _STEP_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _WAIT_BUCKETS_S = (
@@ -74,7 +75,13 @@ class Metrics:
         self._step_s = self._seconds("reference_engine_step_seconds", "Duration of a step", _STEP_BUCKETS_S)
         self._queue_s = self._seconds("vllm:request_queue_time_seconds", "From arrival to first computation", wait)
         self._ttft_s = self._seconds("vllm:time_to_first_token_seconds", "From arrival to first token", wait)
-        self._gap_s = self._seconds("vllm:inter_token_latency_seconds", "Between two tokens of a request", gap)
+        self._gap_s = BulkHistogram(
+            "vllm:inter_token_latency_seconds",
+            "Between two tokens of a request",
+            {"model_name": model_name},
+            gap,
+            self.registry,
+        )
         self._e2e_s = self._seconds("vllm:e2e_request_latency_seconds", "From arrival to last token", wait)
         self._prefill_s = self._seconds(
             "vllm:request_prefill_time_seconds", "From first computation to first token", wait
@@ -124,23 +131,20 @@ class Metrics:
         self._evicted_blocks.inc(report.evicted_blocks)
         for queue_s in report.queue_times_s:
             self._queue_s.observe(queue_s)
+        self._gap_s.observe_all([output.gap_s for output in report.outputs if output.gap_s is not None])
         for output in report.outputs:
-            self._observe_token(output)
+            if output.phases is not None:
+                self._observe_phases(output.phases, output.finish_reason, is_first=output.gap_s is None)
 
-    def _observe_token(self, output: TokenOutput) -> None:
+    def _observe_phases(self, phases: Phases, finish_reason: FinishReason | None, *, is_first: bool) -> None:
         """Requests that are ended from outside have no last token, and no place in what is taken of whole lives."""
-        if output.gap_s is not None:
-            self._gap_s.observe(output.gap_s)
-        phases = output.phases
-        if phases is None:
-            return
-        if output.gap_s is None:
+        if is_first:
             self._ttft_s.observe(phases.e2e_s)
-        if output.finish_reason is not None:
+        if finish_reason is not None:
             self._e2e_s.observe(phases.e2e_s)
             self._prefill_s.observe(phases.prefill_s)
             self._decode_s.observe(phases.decode_s)
-            self._finished.labels(self._model_name, output.finish_reason.value).inc()
+            self._finished.labels(self._model_name, finish_reason.value).inc()
 
     def count_finished(self, reason: FinishReason, number: int = 1) -> None:
         """Requests that the engine did not end itself: stop strings, clients that went away, failures."""

@@ -1,5 +1,6 @@
 """From the bytes of a request body to checked fields, token ids and sampling parameters."""
 
+import asyncio
 import itertools
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -29,6 +30,7 @@ FieldsT = TypeVar("FieldsT", bound=GenerationFields)
 
 _DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
 _MAX_PROMPTS = 256  # per request
+_INLINE_MESSAGES = 100  # rendered in about 0.3 ms
 _NOT_VARIABLES = {"messages", "self"}  # of a chat template: what the body has a field for, and a word of Jinja's
 
 
@@ -97,9 +99,14 @@ async def chat_prompt(fields: ChatFields, tokenizer: Tokenizer) -> list[int]:
     """
     if taken := _NOT_VARIABLES & (fields.chat_template_kwargs or {}).keys():
         raise RequestError(f"chat_template_kwargs cannot set {min(taken)}; leave it out", param="chat_template_kwargs")
-    messages = [_plain_message(message, index) for index, message in enumerate(fields.messages)]
     variables = {"add_generation_prompt": fields.add_generation_prompt} | (fields.chat_template_kwargs or {})
-    text = tokenizer.render_chat(messages, **variables)
+
+    def render() -> str:
+        messages = [_plain_message(message, index) for index, message in enumerate(fields.messages)]
+        return tokenizer.render_chat(messages, **variables)
+
+    # The interpreter switches threads every 5 ms, so that a long chat does not hold up the event loop.
+    text = render() if len(fields.messages) <= _INLINE_MESSAGES else await asyncio.to_thread(render)
     # The template writes the special tokens itself.
     (ids,) = await tokenizer.encode_off_loop([text], add_special_tokens=False)
     return ids

@@ -1,0 +1,118 @@
+"""The server-sent events of one streamed answer, as bytes, and the short way to its client."""
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+
+from aiohttp import web
+
+from reference_engine.engine.outputs import TokenOutput
+from reference_engine.serving.openai_api.answers import encode, sse
+from reference_engine.serving.openai_api.choices import OpenChoices, TokenEvent
+from reference_engine.serving.openai_api.fields import StreamOptions
+from reference_engine.serving.openai_api.formats import AnswerFormat, usage_of
+
+# Stand for a text and a token id; random, so that they are nowhere else in a chunk.
+_ANY_TEXT = uuid.uuid4().hex
+_ANY_TOKEN_ID = uuid.uuid4().int >> 65  # an integer of 63 bits, as JSON libraries take it
+
+
+class ChunkEncoder:
+    """Encodes the events of all choices.
+
+    Chunks in the middle of an answer differ in their text and token id alone. The bytes around these come from one
+    chunk encoded in full, so that both ways give the same bytes.
+
+    Args:
+        open_choices: turn tokens into events.
+        form: writes chunks.
+        prompts: token ids.
+        options: what the stream carries besides tokens.
+    """
+
+    __slots__ = ("_around", "_choices", "_form", "_has_usage", "_prompts", "_push")
+
+    def __init__(
+        self,
+        open_choices: OpenChoices,
+        form: AnswerFormat,
+        prompts: Sequence[Sequence[int]],
+        options: StreamOptions,
+    ) -> None:
+        self._choices = open_choices.choices
+        self._push = open_choices.push
+        self._form = form
+        self._prompts = prompts
+        self._has_usage = options.continuous_usage_stats
+        self._around: dict[int, tuple[bytes, bytes, bytes | None]] = {}  # by the number of the choice
+
+    def encode(self, outputs: Sequence[TokenOutput]) -> bytes:
+        """The events of tokens, in their order; may be empty where a stop string has ended a choice."""
+        parts: list[bytes] = []
+        for output in outputs:
+            event = self._push(output)
+            if event is not None:
+                parts.append(self._event(event))
+        return b"".join(parts)
+
+    def _event(self, event: TokenEvent) -> bytes:
+        if event.finish_reason is not None or event.logprob is not None or self._has_usage:
+            return self._event_in_full(event)
+        around = self._around.get(event.index)
+        if around is None:
+            if self._choices[event.index].num_output == 1:  # opens the choice, so it is like no other
+                return self._event_in_full(event)
+            around = self._around[event.index] = self._bytes_around(event.index)
+        head, middle, tail = around
+        if tail is None:
+            return head + encode(event.text) + middle
+        return head + encode(event.text) + middle + encode(event.token_id) + tail
+
+    def _event_in_full(self, event: TokenEvent) -> bytes:
+        """The event, with what must precede it."""
+        choice = self._choices[event.index]
+        chunk = self._form.chunk(event, choice)
+        if self._has_usage:
+            chunk.usage = usage_of(self._choices, self._prompts)
+        opening = self._form.opening(choice) if choice.num_output == 1 else []
+        return b"".join(sse(part) for part in (*opening, chunk))
+
+    def _bytes_around(self, index: int) -> tuple[bytes, bytes, bytes | None]:
+        """The bytes before the text, those after it up to the token id, and those after that, if it is there."""
+        event = self._event_in_full(TokenEvent(index, _ANY_TOKEN_ID, _ANY_TEXT))
+        head, _, rest = event.partition(encode(_ANY_TEXT))
+        middle, is_there, tail = rest.partition(encode(_ANY_TOKEN_ID))
+        return head, middle, tail if is_there else None
+
+
+class DirectWriter:
+    """Writes chunks as `web.StreamResponse.write` does, without its coroutines; see `Sink`.
+
+    It leaves tokens to their task, which can wait, as soon as the client reads too slowly for the socket to take all.
+
+    Args:
+        http: of HTTP/1.1; its answer has begun, in chunked encoding.
+        encoder: of its answer.
+    """
+
+    __slots__ = ("_data", "_encoder", "_http", "_transport")
+
+    def __init__(self, http: web.Request, encoder: ChunkEncoder) -> None:
+        self._http = http
+        self._encoder = encoder
+        self._transport: asyncio.Transport | None = None
+        self._data = b""
+
+    def encode(self, outputs: Sequence[TokenOutput]) -> bool:
+        """See `Sink.encode`."""
+        self._transport = transport = self._http.transport
+        if transport is None or transport.is_closing() or transport.get_write_buffer_size():
+            return False
+        self._data = self._encoder.encode(outputs)
+        return True
+
+    def write(self) -> None:
+        """See `Sink.write`."""
+        data = self._data
+        if data and self._transport is not None:
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
