@@ -11,8 +11,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from reference_engine.attention.base import Span
 from reference_engine.attention.span_arrays import SpanArrays, to_device
+from reference_engine.kernels.cache_codes import store_codes
 from reference_engine.kernels.paged_attention import (
     MAX_DIM,
+    PagedCache,
     attend_chunks,
     attend_decodes,
     attend_invariantly,
@@ -21,7 +23,8 @@ from reference_engine.kernels.paged_attention import (
 )
 from reference_engine.kv_cache.block_table import Visible
 from reference_engine.kv_cache.layout import CacheLayout
-from reference_engine.kv_cache.storage import KvStorage, PlainStore
+from reference_engine.kv_cache.quantised import Fp8, Int8, QuantisedStore
+from reference_engine.kv_cache.storage import KvStorage, LayerStore, PlainStore
 
 _LONG = 1024  # tokens of a chunk from which on cuDNN's kernel is faster, although it must be called for each length
 _MOST_PAST = 0.6  # of a sequence: cuDNN computes all of it, and is about twice as fast as `attend_chunks`
@@ -38,7 +41,12 @@ _DIM_STEP = 8  # elements; heads then begin at multiples of 16 bytes
 
 def suits_triton(storage: KvStorage) -> bool:
     """Whether the kernels read such stores and heads."""
-    return all(isinstance(store, PlainStore) for store in storage.stores) and has_suitable_heads(storage.layout)
+    return all(map(_is_read, storage.stores)) and has_suitable_heads(storage.layout)
+
+
+def _is_read(store: LayerStore) -> bool:
+    is_quantised = isinstance(store, QuantisedStore) and isinstance(store.codec, Int8 | Fp8)
+    return is_quantised or isinstance(store, PlainStore)
 
 
 def has_suitable_heads(layout: CacheLayout) -> bool:
@@ -88,7 +96,9 @@ class TritonAttention:
         groups = [GroupInputs(*pair) for pair in zip(staged[::2], staged[1::2], strict=True)]
         chunks = None
         if num_decodes < len(spans):
-            chunks = Chunks(arrays, num_decodes, storage, may_be_dense=not self.batch_invariant)
+            # New tokens are seen as they were rounded, too, which cuDNN's kernel cannot.
+            is_plain = all(isinstance(store, PlainStore) for store in storage.stores)
+            chunks = Chunks(arrays, num_decodes, storage, may_be_dense=is_plain and not self.batch_invariant)
         return self.step(groups, tables, chunks)
 
     def step(self, groups: Sequence[GroupInputs], tables: torch.Tensor, chunks: "Chunks | None" = None) -> "TritonStep":
@@ -130,11 +140,11 @@ class TritonStep:
         """See `AttentionStep.attend`."""
         storage, group = self._storage, self._storage.group_of[layer]
         visible, inputs = storage.layout.groups[group], self._groups[group]
-        cache = (storage.stores[layer].parts[0], storage.stores[layer].parts[1])
+        cache = _cache_of(storage.stores[layer])
         factor: float = query.shape[2] ** -0.5 if scale is None else scale
         out = query.new_empty(query.shape)
         if key is not None and value is not None:
-            store_tokens(*cache, key, value, inputs.slots)
+            _store(cache, key, value, inputs.slots)
             for dense in self._chunks.dense(group) if self._chunks else ():
                 rows = dense.rows
                 past = None if dense.past is None else storage.stores[layer].read(dense.past)
@@ -142,11 +152,26 @@ class TritonStep:
         if len(inputs.decodes):
             self._attend_decodes(out, query, cache, inputs.decodes, self._tables, scale=factor, visible=visible)
         if self._chunks is not None:
-            tokens = tokens_per_tile(query, cache[0], batch_invariant=self._batch_invariant)
+            tokens = tokens_per_tile(query, cache.keys, batch_invariant=self._batch_invariant)
             tiles = self._chunks.tiles(group, tokens, with_dense=key is None)
             if len(tiles):
                 self._attend_chunks(out, query, cache, tiles, self._tables, scale=factor, visible=visible)
         return out.flatten(1)
+
+
+def _cache_of(store: LayerStore) -> PagedCache:
+    """What the kernels read; quantised stores keep codes and scales in turn."""
+    if isinstance(store, PlainStore):
+        return PagedCache(*store.parts)
+    keys, key_scales, values, value_scales = store.parts
+    return PagedCache(keys, values, key_scales, value_scales)
+
+
+def _store(cache: PagedCache, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
+    if cache.key_scales is None or cache.value_scales is None:
+        store_tokens(cache.keys, cache.values, key, value, slots)
+    else:
+        store_codes((cache.keys, cache.values, cache.key_scales, cache.value_scales), key, value, slots)
 
 
 class Chunks:

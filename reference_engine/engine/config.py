@@ -68,8 +68,8 @@ class EngineConfig:
     ] = 0.9
     kv_cache_dtype: Annotated[
         KvCacheDtypeName,
-        "how keys and values are kept; auto: in --dtype, not rounded; others save memory, but a CPU decodes them with "
-        "stock operators instead of the compiled kernel",
+        "how keys and values are kept; auto: in --dtype, not rounded; others save memory, but a CPU decodes them, and "
+        "a GPU int4, with stock operators instead of a compiled kernel",
     ] = "auto"
     attention_window: Annotated[int, "latest tokens that a token sees, in every layer; 0: all"] = 0
     attention_sinks: Annotated[int, "first tokens that stay in sight with --attention-window"] = 0
@@ -198,7 +198,7 @@ def _check_batch_invariance(config: EngineConfig) -> None:
     obstacles = {
         "--tensor-parallel-size": config.tensor_parallel_size > 1,  # a collective's order depends on its size
         "--kv-budget": config.kv_budget > 0,
-        "--kv-cache-dtype": config.kv_cache_dtype != "auto",
+        "--kv-cache-dtype int4": config.kv_cache_dtype == "int4",
         "--quantization stored": config.quantization == "stored",
     }
     for flag, is_set in obstacles.items():

@@ -5,9 +5,10 @@ tile of consecutive new tokens of one sequence, with all query heads of one key/
 so that each key is read once for the whole group. Where there are few programs the keys of a tile are split among
 several (Flash-Decoding) and `_combine` weighs their results.
 
-Keys and values that no query of the tile sees are not loaded but replaced by 0: the unwritten tail of a block, and a
-block that another sequence left, may hold NaN, and 0 · NaN would spread. Import this module only where `has_triton`
-holds, or under Triton's interpreter.
+Codes of a quantised cache become numbers in registers. The scale of a key multiplies its scores and that of a value its
+shares, which are fewer than the elements of either. Keys and values that no query of the tile sees are not loaded but
+replaced by 0: the unwritten tail of a block, and a block that another sequence left, may hold NaN, and 0 · NaN would
+spread. Import this module only where `has_triton` holds, or under Triton's interpreter.
 """
 
 # Kernels are written as Triton's users know them, and its decorator hides their types.
@@ -16,11 +17,13 @@ holds, or under Triton's interpreter.
 # pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
 
 import math
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
+from reference_engine.kernels.cache_codes import code_scales, decoded, encoding_of
 from reference_engine.kernels.early_start import await_inputs, early_start
 from reference_engine.kv_cache.block_table import Visible
 
@@ -39,14 +42,30 @@ _PROGRAMS = 264  # two for each of the 132 SMs of an H100 or H200
 _MAX_SPLITS = 16
 
 
+class PagedCache(NamedTuple):
+    """Keys and values of a layer.
+
+    Attributes:
+        keys: [num_blocks, block_size, kv_heads, dim], in the dtype of queries or as codes: int8, or uint8 for e4m3.
+        values: the same.
+        key_scales: bfloat16 [num_blocks, block_size, kv_heads, 1], of codes; None where there are none.
+        value_scales: the same.
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    key_scales: torch.Tensor | None = None
+    value_scales: torch.Tensor | None = None
+
+
 def tokens_per_tile(query: torch.Tensor, keys: torch.Tensor, *, batch_invariant: bool = False) -> int:
     """Most tokens in a tile of `attend_chunks`, for queries [tokens, heads, dim] over a cache `keys`."""
-    return max(1, (_INVARIANT_ROWS if batch_invariant else _chunk_rows(keys)) // (query.shape[1] // keys.shape[2]))
+    return max(1, (_INVARIANT_ROWS if batch_invariant else _chunk_rows(query)) // (query.shape[1] // keys.shape[2]))
 
 
-def _chunk_rows(keys: torch.Tensor) -> int:
+def _chunk_rows(query: torch.Tensor) -> int:
     """Query rows of a tile: fewer where heads are long, so that queries and sums still fit into registers."""
-    is_long = triton.next_power_of_2(keys.shape[3]) * keys.element_size() > _LONG_HEAD_BYTES
+    is_long = triton.next_power_of_2(query.shape[2]) * query.element_size() > _LONG_HEAD_BYTES
     return _CHUNK_ROWS // 2 if is_long else _CHUNK_ROWS
 
 
@@ -78,7 +97,7 @@ def store_tokens(
 def attend_chunks(
     out: torch.Tensor,
     query: torch.Tensor,
-    cache: tuple[torch.Tensor, torch.Tensor],
+    cache: PagedCache,
     tiles: torch.Tensor,
     tables: torch.Tensor,
     *,
@@ -90,21 +109,21 @@ def attend_chunks(
     Args:
         out: [tokens, heads, dim], contiguous.
         query: [tokens, heads, dim]; tokens may be parts of longer rows.
-        cache: keys and values, each [num_blocks, block_size, kv_heads, dim].
+        cache: keys and values.
         tiles: int32 [tiles, 4]: first row, tokens (at most `tokens_per_tile`), position of the first one, and where
             in `tables` the sequence's blocks begin.
         tables: int32, the block tables of all sequences one after the other.
         scale: of the products of queries and keys.
         visible: what each token sees.
     """
-    rows = max(_chunk_rows(cache[0]), triton.next_power_of_2(query.shape[1] // cache[0].shape[2]))
+    rows = max(_chunk_rows(query), triton.next_power_of_2(query.shape[1] // cache.keys.shape[2]))
     _launch(out, None, query, cache, tiles, tables, scale, visible, rows=rows, splits=1)
 
 
 def attend_decodes(
     out: torch.Tensor,
     query: torch.Tensor,
-    cache: tuple[torch.Tensor, torch.Tensor],
+    cache: PagedCache,
     tiles: torch.Tensor,
     tables: torch.Tensor,
     *,
@@ -112,7 +131,7 @@ def attend_decodes(
     visible: Visible,
 ) -> None:
     """The same for the first rows of a step, each the one new token of its sequence; tile i is row i."""
-    count, kv_heads = tiles.shape[0], cache[0].shape[2]
+    count, kv_heads = tiles.shape[0], cache.keys.shape[2]
     rows = max(_MIN_ROWS, triton.next_power_of_2(query.shape[1] // kv_heads))
     splits = num_splits(count, kv_heads)
     if splits == 1:
@@ -131,7 +150,7 @@ def attend_decodes(
 def attend_invariantly(
     out: torch.Tensor,
     query: torch.Tensor,
-    cache: tuple[torch.Tensor, torch.Tensor],
+    cache: PagedCache,
     tiles: torch.Tensor,
     tables: torch.Tensor,
     *,
@@ -143,7 +162,7 @@ def attend_invariantly(
     One tile shape serves all, and tiles of keys begin at multiples of their size, one after the other. Those that only
     other tokens of the tile see add zeros.
     """
-    rows = max(_INVARIANT_ROWS, triton.next_power_of_2(query.shape[1] // cache[0].shape[2]))
+    rows = max(_INVARIANT_ROWS, triton.next_power_of_2(query.shape[1] // cache.keys.shape[2]))
     _launch(out, None, query, cache, tiles, tables, scale, visible, rows=rows, splits=1, batch_invariant=True)
 
 
@@ -151,7 +170,7 @@ def _launch(
     out: torch.Tensor,
     weights: torch.Tensor | None,
     query: torch.Tensor,
-    cache: tuple[torch.Tensor, torch.Tensor],
+    cache: PagedCache,
     tiles: torch.Tensor,
     tables: torch.Tensor,
     scale: float,
@@ -161,18 +180,19 @@ def _launch(
     splits: int,
     batch_invariant: bool = False,
 ) -> None:
-    keys, values = cache
+    keys, values, key_scales, value_scales = cache
     block_size, kv_heads, dim = keys.shape[1:]
     padded_dim = max(16, triton.next_power_of_2(dim))
-    tile_keys = min(_MAX_KEYS, max(16, _KEY_TILE_BYTES // (padded_dim * keys.element_size())))
+    tile_keys = min(_MAX_KEYS, max(16, _KEY_TILE_BYTES // (padded_dim * query.element_size())))
     stages = _CHUNK_STAGES if rows > _MIN_ROWS else _DECODE_STAGES if splits == 1 else _SPLIT_STAGES
     _attend[(tiles.shape[0], kv_heads, splits)](
-        out, out if weights is None else weights, query, keys, values, tiles, tables,
+        out, out if weights is None else weights, query, keys, values,
+        keys if key_scales is None else key_scales, values if value_scales is None else value_scales, tiles, tables,
         query.stride(0), scale * math.log2(math.e),
         HEADS=query.shape[1], KV_HEADS=kv_heads, GROUP=query.shape[1] // kv_heads,
         DIM=dim, PADDED_DIM=padded_dim, BLOCK_SIZE=block_size,
         WINDOW=visible.window or 0, SINKS=visible.sinks, ROWS=rows, KEYS=tile_keys, SPLITS=splits,
-        num_warps=8 if rows > 64 else 4, num_stages=stages,
+        ENCODING=encoding_of(keys), num_warps=8 if rows > 64 else 4, num_stages=stages,
         **early_start(query, None if batch_invariant else query.shape[0]),
     )  # fmt: skip
 
@@ -193,11 +213,11 @@ def _store_tokens(
 
 @triton.jit
 def _attend(
-    out, weights, query, keys, values, tiles, tables, query_stride, scale,
+    out, weights, query, keys, values, key_scales, value_scales, tiles, tables, query_stride, scale,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
     DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr, SINKS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr,
-    EARLY: tl.constexpr,
+    ENCODING: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     await_inputs(EARLY)
     tile = tiles + 4 * tl.program_id(0)
@@ -236,12 +256,14 @@ def _attend(
         if WINDOW:
             is_key &= (key > first_position - WINDOW) | (key < SINKS)
         block = tl.load(table + key // BLOCK_SIZE, mask=is_key, other=0).to(tl.int64)
-        place = ((block * BLOCK_SIZE + key % BLOCK_SIZE) * KV_HEADS + kv_head) * DIM
-        places = place[:, None] + dims[None, :]
+        vector = (block * BLOCK_SIZE + key % BLOCK_SIZE) * KV_HEADS + kv_head
+        places = (vector * DIM)[:, None] + dims[None, :]
         is_loaded = is_key[:, None] & (dims < DIM)[None, :]
 
-        tile_keys = tl.load(keys + places, mask=is_loaded, other=0.0)
+        tile_keys = decoded(tl.load(keys + places, mask=is_loaded, other=0), ENCODING, queries.dtype)
         scores = tl.dot(queries, tl.trans(tile_keys), input_precision="tf32x3") * scale
+        if ENCODING:
+            scores *= code_scales(key_scales, vector, is_key, ENCODING)[None, :]
         is_seen = is_key[None, :] & (key[None, :] <= position[:, None])
         if WINDOW:
             is_seen &= (key[None, :] > position[:, None] - WINDOW) | (key < SINKS)[None, :]
@@ -252,7 +274,13 @@ def _attend(
         shares = tl.exp2(scores - shift[:, None])
         fade = tl.exp2(top - shift)
         total = total * fade + tl.sum(shares, axis=1)
-        tile_values = tl.load(values + places, mask=is_loaded, other=0.0)
+        tile_values = decoded(tl.load(values + places, mask=is_loaded, other=0), ENCODING, queries.dtype)
+        if ENCODING:
+            value_scale = code_scales(value_scales, vector, is_key, ENCODING)
+            if queries.dtype == tl.float16:  # in which a product of a small share and a small scale is 0
+                tile_values = (tile_values.to(tl.float32) * value_scale[:, None]).to(tl.float16)
+            else:
+                shares *= value_scale[None, :]
         mixed = mixed * fade[:, None] + tl.dot(shares.to(tile_values.dtype), tile_values, input_precision="tf32x3")
         top = new_top
 

@@ -28,7 +28,7 @@ from reference_engine.kv_cache.layout import KvCacheDtypeName, LayerLayout
 from reference_engine.kv_cache.storage import PlainStore, StoreMaker, lazy_zeros
 
 _GROUP = 32  # elements of a row that share a step at most; arXiv:2402.02750 uses the same
-_LEAST = 1e-38  # a divisor in the place of a scale of 0, which only zeros have
+_LEAST = 2.0**-126  # a divisor in the place of a scale of 0, which only zeros have
 
 
 class Codec(Protocol):
@@ -117,7 +117,11 @@ class Int4:
 
 
 class QuantisedStore:
-    """Rows as a codec keeps them; see `LayerStore`. What is written in a step is read as it was rounded, too."""
+    """Rows as a codec keeps them; see `LayerStore`. What is written in a step is read as it was rounded, too.
+
+    Attributes:
+        codec: how rows are kept.
+    """
 
     def __init__(
         self,
@@ -129,7 +133,7 @@ class QuantisedStore:
         device: torch.device,
         codec: Codec,
     ) -> None:
-        self._codec = codec
+        self.codec = codec
         self._dtype = dtype
         self._value_dim = layer.value_dim
         dims = [layer.key_dim] if layer.value_in_key else [layer.key_dim, layer.value_dim]
@@ -142,12 +146,12 @@ class QuantisedStore:
         """See `LayerStore.write`."""
         for parts, fresh in zip(self._rows, (key, value), strict=False):
             if fresh is not None:
-                for part, made in zip(parts, self._codec.encode(fresh.float()), strict=True):
+                for part, made in zip(parts, self.codec.encode(fresh.float()), strict=True):
                     part.flatten(0, 1).index_copy_(0, slots, made)
 
     def read(self, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """See `LayerStore.read`."""
-        found = [self._codec.decode([_chosen(part, blocks) for part in parts], self._dtype) for parts in self._rows]
+        found = [self.codec.decode([_chosen(part, blocks) for part in parts], self._dtype) for parts in self._rows]
         return found[0], found[-1][..., : self._value_dim]
 
 

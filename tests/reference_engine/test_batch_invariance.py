@@ -23,6 +23,7 @@ from reference_engine.kernels.invariant_products import multiply_invariantly
 from reference_engine.kv_cache.block_copies import BlockCopies
 from reference_engine.kv_cache.block_table import EVERYTHING, Visible, block_list
 from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
+from reference_engine.kv_cache.quantised import store_maker
 from reference_engine.kv_cache.storage import allocate_storage
 from reference_engine.loading.checkpoint import open_checkpoint
 from tests.reference_engine.models.tiny_families import VOCAB_SIZE, engine_config, make_family
@@ -56,12 +57,16 @@ def test_rows_of_products_do_not_depend_on_how_many_there_are(dtype, outputs, in
     assert torch.equal(rounded, multiply_invariantly(rows[:1], weight, dtype=torch.float32).to(dtype))
 
 
-@pytest.mark.parametrize("visible", [EVERYTHING, Visible(20), Visible(5, 17)], ids=str)
-def test_attention_to_the_same_tokens_has_the_same_bits(visible):
+@pytest.mark.parametrize(
+    ("visible", "kind"), [(EVERYTHING, "auto"), (Visible(20), "int8"), (Visible(5, 17), "fp8")], ids=str
+)
+def test_attention_to_the_same_tokens_has_the_same_bits(visible, kind):
     """Decodes, chunks of any length and whole sequences, beside other sequences."""
     torch.manual_seed(1)
     layout = CacheLayout((LayerLayout(1, 16, 16, visible),))
-    storage = allocate_storage(layout, num_blocks=[40], block_size=SIZE, dtype=torch.float32, device=CPU)
+    storage = allocate_storage(
+        layout, num_blocks=[40], block_size=SIZE, dtype=torch.float32, device=CPU, make_store=store_maker(kind)
+    )
     attention = TritonAttention(storage, batch_invariant=True)
     blocks = torch.randperm(40).tolist()
     table, other = block_list(blocks[:15]), block_list(blocks[15:30])
@@ -120,23 +125,24 @@ def compute(executor, *parts):
 
 @pytest.mark.usefixtures("_as_on_a_gpu")
 @pytest.mark.parametrize(
-    ("name", "changes", "dtype"),
+    ("name", "changes", "dtype", "kind"),
     [
-        ("llama", {"num_hidden_layers": 1}, "float16"),
+        ("llama", {"num_hidden_layers": 1}, "float16", "int8"),
         (
             "qwen3, biases and windows",
             {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]},
             "float32",
+            "auto",
         ),
-        ("gemma3", {"num_hidden_layers": 2, "sliding_window_pattern": 2}, "float16"),
-        ("mixtral", {"num_hidden_layers": 1}, "float32"),
+        ("gemma3", {"num_hidden_layers": 2, "sliding_window_pattern": 2}, "float16", "auto"),
+        ("mixtral", {"num_hidden_layers": 1}, "float32", "auto"),
     ],
 )
-def test_logits_of_a_sequence_have_the_same_bits_in_any_batch(name, changes, dtype, tmp_path, save_checkpoint):
+def test_logits_of_a_sequence_have_the_same_bits_in_any_batch(name, changes, dtype, kind, tmp_path, save_checkpoint):
     """Alone and at once, and beside others, in pieces, with what another sequence computed."""
     checkpoint = open_checkpoint(save_checkpoint(tmp_path, make_family(name, **changes)))
     settings = {"dtype": dtype, "block_size": SIZE, "num_blocks": 100, "max_num_seqs": 2, "max_model_len": 96}
-    config = engine_config(checkpoint.path, batch_invariant=True, **settings)
+    config = engine_config(checkpoint.path, batch_invariant=True, kv_cache_dtype=kind, **settings)
     executor = build_executor(resolve_config(config, checkpoint.config), checkpoint)
     assert isinstance(executor, GraphExecutor) is (name != "mixtral")
     rng = random.Random(4)
@@ -170,7 +176,7 @@ def test_what_depends_on_the_batch_is_refused_with_what_to_do(checkpoint_dir):
         resolve_config(config, checkpoint.config)
     for name, value in (
         ("tensor_parallel_size", 2),
-        ("kv_cache_dtype", "int8"),
+        ("kv_cache_dtype", "int4"),
         ("kv_budget", 9),
         ("quantization", "stored"),
     ):

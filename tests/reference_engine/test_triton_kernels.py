@@ -162,18 +162,24 @@ def spans_of(shape, layout, size):
     return spans
 
 
-def storage_of(layout, size, dtype):
-    blocks = [BLOCKS] * len(layout.groups)
-    storage = allocate_storage(layout, num_blocks=blocks, block_size=size, dtype=dtype, device=CPU)
+def storage_of(layout, size, dtype, kind="auto"):
+    blocks, make_store = [BLOCKS] * len(layout.groups), store_maker(kind)
+    storage = allocate_storage(
+        layout, num_blocks=blocks, block_size=size, dtype=dtype, device=CPU, make_store=make_store
+    )
     return storage, [part for store in storage.stores for part in store.parts]
 
 
-def compare(layout, shape, size, dtype, group, scale=None):
+def compare(layout, shape, size, dtype, group, scale=None, kind="auto"):
     """All layers of one step against float32 attention, one token and head at a time."""
     torch.manual_seed(len(shape))
-    (ours, our_parts), (theirs, their_parts) = storage_of(layout, size, dtype), storage_of(layout, size, torch.float32)
+    ours, our_parts = storage_of(layout, size, dtype, kind)
+    theirs, their_parts = storage_of(layout, size, torch.float32, kind)
+    for store, layer in zip(ours.stores, layout.layers, strict=True):
+        history = torch.randn(2, BLOCKS * size, layer.num_kv_heads, layer.key_dim).to(dtype)
+        store.write(torch.arange(BLOCKS * size), *history)
     for part, twin in zip(our_parts, their_parts, strict=True):
-        twin.copy_(part.copy_(torch.randn(part.shape)))
+        twin.copy_(part)
     spans = spans_of(shape, layout, size)
     step, twin = TritonAttention(ours).begin_step(spans), NaiveAttention(theirs).begin_step(spans)
     rows, kv_heads, dim = sum(length for _, length in shape), layout.layers[0].num_kv_heads, layout.layers[0].key_dim
@@ -188,7 +194,7 @@ def compare(layout, shape, size, dtype, group, scale=None):
         attended = step.attend(index, query, key, value, scale)
         bound = 1e-5 if dtype == torch.float32 else 5e-3
         torch.testing.assert_close(attended.float(), exact, atol=bound, rtol=bound)
-    assert all(torch.equal(part.float(), twin) for part, twin in zip(our_parts, their_parts, strict=True))
+    assert all(torch.equal(part.float(), twin.float()) for part, twin in zip(our_parts, their_parts, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -213,6 +219,38 @@ def test_layers_with_windows_and_of_other_layers_equal_float32_attention(visible
     compare(CacheLayout(layers), [(90, 1), (4, 1), (0, 30), (71, 12)], 4, torch.float32, 3)
 
 
+@pytest.mark.parametrize(
+    ("kind", "dtype", "dim"),
+    [("int8", torch.float32, 24), ("int8", torch.float16, 64), ("fp8", torch.float32, 16), ("fp8", torch.float16, 80)],
+)
+def test_quantised_caches_equal_float32_attention_to_the_same_codes(monkeypatch, kind, dtype, dim):
+    """New tokens among them, however long their chunk is."""
+    monkeypatch.setattr(triton_backend, "_LONG", 10)
+    visible = Visible(20, 5)
+    layers = (LayerLayout(2, dim, dim, visible), LayerLayout(1, dim, dim), LayerLayout(2, dim, dim, visible, shares=0))
+    compare(CacheLayout(layers[::2]), [(90, 1), (4, 1), (0, 12), (31, 7)], 4, dtype, 3, kind=kind)
+    compare(CacheLayout(layers[1:2]), [(70, 1), (0, 12), (31, 5)], 4, dtype, 2, kind=kind)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING, ids=str)
+@pytest.mark.parametrize("kind", ["int8", "fp8"])
+def test_tokens_are_stored_as_the_codes_that_torch_makes(kind, dtype):
+    """Zeros, rows and elements of all sizes, and such that lie between two codes."""
+    torch.manual_seed(2)
+    layout = CacheLayout((LayerLayout(3, 40, 40),))
+    (ours, our_parts), (theirs, their_parts) = (storage_of(layout, 4, dtype, kind) for _ in range(2))
+    rows = torch.randn(8, 9, 40) * torch.logspace(-8, 4, 8)[:, None, None]
+    rows[2] = 0
+    rows[3, 0] *= 1e-4
+    rows[4] *= torch.logspace(-6, 0, 40)
+    rows[5] = torch.arange(-20, 20) * 127 / 40
+    key, value, _ = rows.to(dtype).split(3, dim=1)
+    span = Span([[3, 1]], 0, 8)
+    TritonAttention(ours).begin_step([span]).attend(0, key, key, value)
+    theirs.stores[0].write(torch.tensor(slot_mapping([span], 4)), key, value)
+    assert all(torch.equal(part, twin) for part, twin in zip(our_parts, their_parts, strict=True))
+
+
 def test_long_chunks_go_to_torch_but_where_a_window_hides_some_or_the_keys_are_another_layers(monkeypatch):
     monkeypatch.setattr(triton_backend, "_LONG", 30)
     monkeypatch.setattr(triton_backend, "_LENGTH_STEP", 16)
@@ -230,12 +268,13 @@ def test_long_chunks_go_to_torch_but_where_a_window_hides_some_or_the_keys_are_a
     assert lengths == [40, 66, 31, 66]
 
 
-def test_what_nobody_wrote_does_not_reach_a_result():
+@pytest.mark.parametrize("kind", ["auto", "int8", "fp8"])
+def test_what_nobody_wrote_does_not_reach_a_result(kind):
     """Blocks hold NaN: what another sequence left, or never written memory."""
     layout = CacheLayout((LayerLayout(1, 16, 16, Visible(12, 2)), LayerLayout(1, 16, 16)))
-    storage, parts = storage_of(layout, 8, torch.float32)
+    storage, parts = storage_of(layout, 8, torch.float32, kind)
     for part in parts:
-        part.fill_(float("nan"))
+        part.fill_(float("nan") if part.is_floating_point() else 0x7F)
     whole = spans_of([(0, 29), (0, 6)], layout, 8)
     for shape in ([(0, 21), (0, 3)], [(21, 1), (3, 1)], [(22, 7), (4, 2)]):
         spans = [Span(span.tables, *one) for span, one in zip(whole, shape, strict=True)]
@@ -260,7 +299,8 @@ def test_only_what_the_kernels_read_is_given_to_them():
         )
 
     assert suits_triton(stored(LayerLayout(2, 80, 80)))
-    assert not suits_triton(stored(LayerLayout(2, 80, 80), kind="int8"))
+    assert all(suits_triton(stored(LayerLayout(2, 80, 80), kind=kind)) for kind in ("int8", "fp8"))
+    assert not suits_triton(stored(LayerLayout(2, 80, 80), kind="int4"))
     assert not suits_triton(stored(LayerLayout(1, 72, 64, value_in_key=True)))
     assert not suits_triton(stored(LayerLayout(2, 512, 512)))
     assert not suits_triton(stored(LayerLayout(2, 12, 12)))

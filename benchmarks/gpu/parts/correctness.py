@@ -15,13 +15,22 @@ from reference_engine.engine.graph_execution import GraphExecutor
 from reference_engine.kernels.cuda import CudaKernels, replace_pending
 from reference_engine.kernels.small_products import multiply
 from reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, Visible, block_list
-from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
+from reference_engine.kv_cache.layout import CacheLayout, KvCacheDtypeName, LayerLayout
+from reference_engine.kv_cache.quantised import QuantisedStore, store_maker
 from reference_engine.kv_cache.storage import allocate_storage
 from reference_engine.models.linear import FloatLinear
 
 CUDA = torch.device("cuda")
 BLOCKS = 2000
 # Heads of a group, key/value heads, elements of a head, block size, window and sinks, dtype.
+QUANTISED = [
+    ("int8", 4, 8, 128, 16, EVERYTHING, torch.bfloat16),
+    ("fp8", 4, 8, 128, 16, EVERYTHING, torch.bfloat16),
+    ("int8", 7, 2, 96, 16, Visible(50, 5), torch.float16),
+    ("fp8", 7, 2, 96, 16, Visible(50, 5), torch.float16),
+    ("fp8", 2, 4, 256, 16, Visible(700, 70), torch.bfloat16),
+    ("int8", 4, 2, 64, 16, Visible(33), torch.float32),
+]  # fmt: skip
 ATTENTION = [
     (4, 8, 128, 16, EVERYTHING, torch.bfloat16),
     (3, 3, 64, 16, EVERYTHING, torch.bfloat16),
@@ -89,33 +98,43 @@ def rows_errors() -> Iterator[tuple[str, float]]:
 def attention_errors() -> Iterator[tuple[str, float]]:
     """Decodes, chunks and both, over a cache that holds NaN wherever nothing visible was written."""
     rng = random.Random(0)
-    for number, (group, kv_heads, dim, size, visible, dtype) in enumerate(ATTENTION):
+    plain = [("auto", *case) for case in ATTENTION]
+    for number, (kind, group, kv_heads, dim, size, visible, dtype) in enumerate(plain + QUANTISED):
         decodes = [[(rng.randrange(900), 1) for _ in range(count)] for count in (1, 3, 20, 150)]
         chunks = [(0, 1), (0, 300), (rng.randrange(700), 130), (5, 2), (0, 17)]
         mixed = [(0, 1), (1023, 1), (400, 1), (0, 1300), *chunks[1:], (3, 1)]
         for shape in (*decodes, chunks[1:], mixed):
             layout = CacheLayout((LayerLayout(kv_heads, dim, dim, visible),))
-            yield f"attention {number}", attention_error(layout, shape, group, size, dtype)
+            yield f"attention {number}, {kind}", attention_error(layout, shape, group, size, dtype, kind)
 
 
 def attention_error(
-    layout: CacheLayout, shape: list[tuple[int, int]], group: int, size: int, dtype: torch.dtype
+    layout: CacheLayout,
+    shape: list[tuple[int, int]],
+    group: int,
+    size: int,
+    dtype: torch.dtype,
+    kind: KvCacheDtypeName = "auto",
 ) -> float:
     layer = layout.layers[0]
     needed = sum(-(-(start + length) // size) for start, length in shape)
-    storage = allocate_storage(layout, num_blocks=[needed], block_size=size, dtype=dtype, device=CUDA)
+    storage = allocate_storage(
+        layout, num_blocks=[needed], block_size=size, dtype=dtype, device=CUDA, make_store=store_maker(kind)
+    )
+    store = storage.stores[0]
     order = torch.randperm(needed).tolist()
     spans, exact, fresh = [], [], []
-    for part in storage.stores[0].parts:
-        part.fill_(float("nan"))
+    for part in store.parts:
+        part.fill_(float("nan") if part.is_floating_point() else 0x7F)
     for start, length in shape:
         table = block_list(order.pop() for _ in range(-(-(start + length) // size)))
         heads = (group * layer.num_kv_heads, layer.num_kv_heads, layer.num_kv_heads)
         query, *cached = (torch.randn(start + length, count, layer.key_dim, device=CUDA).to(dtype) for count in heads)
         slots = torch.tensor([table[i // size] * size + i % size for i in range(start)], device=CUDA, dtype=torch.int64)
-        for part, rows in zip(storage.stores[0].parts, cached, strict=True):
-            part.flatten(0, 1)[slots] = rows[:start]
+        store.write(slots, *(rows[:start] for rows in cached))
         fresh.append(torch.cat((query, *cached), dim=1)[start:])
+        if isinstance(store, QuantisedStore):
+            cached = [store.codec.decode(store.codec.encode(rows.float()), torch.float32) for rows in cached]
         exact.append(exact_attention(query[start:], *cached, layer.visible))
         for index in layer.visible.out_of_window_blocks(start, size):
             table[index] = RELEASED

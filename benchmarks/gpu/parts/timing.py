@@ -18,7 +18,8 @@ from reference_engine.kernels import paged_attention
 from reference_engine.kernels.cuda import CudaKernels
 from reference_engine.kernels.small_products import multiply
 from reference_engine.kv_cache.block_table import EVERYTHING
-from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
+from reference_engine.kv_cache.layout import CacheLayout, KvCacheDtypeName, LayerLayout
+from reference_engine.kv_cache.quantised import store_maker
 from reference_engine.kv_cache.storage import allocate_storage
 from reference_engine.models import linear
 
@@ -116,10 +117,10 @@ def products() -> Iterator[tuple[str, float, float]]:
             yield f"{name} {rows}, Triton", ours, weight_bytes / ours / 1e3 / PEAK_GBS
 
 
-def decode_us(batch: int, context: int) -> float:
+def decode_us(batch: int, context: int, kind: KvCacheDtypeName = "auto") -> float:
     """One layer's attention for one new token of each sequence."""
     layers = max(1, min(256, int(CACHE_BYTES / (batch * context * KV_BYTES)) + 1))
-    step, query = attention_step([(context - 1, 1)] * batch, layers)
+    step, query = attention_step([(context - 1, 1)] * batch, layers, kind)
     return graph_us([lambda layer=layer: step.attend(layer, query, None, None) for layer in range(layers)] * 2)
 
 
@@ -131,13 +132,22 @@ def chunk_us(shape: list[tuple[int, int]], *, is_fresh: bool = False) -> float:
     return graph_us([lambda layer=layer: step.attend(layer, query, key, value) for layer in range(4)])
 
 
-def attention_step(shape: list[tuple[int, int]], layers: int) -> tuple[TritonStep, torch.Tensor]:
+def attention_step(
+    shape: list[tuple[int, int]], layers: int, kind: KvCacheDtypeName = "auto"
+) -> tuple[TritonStep, torch.Tensor]:
     layout = CacheLayout((LayerLayout(KV_HEADS, DIM, DIM, EVERYTHING),) * layers)
     longest = max(start + length for start, length in shape)
     tables = tables_for(len(shape), longest)
     blocks = [len(shape) * -(-longest // BLOCK_SIZE)]
     device = torch.device("cuda")
-    storage = allocate_storage(layout, num_blocks=blocks, block_size=BLOCK_SIZE, dtype=torch.bfloat16, device=device)
+    storage = allocate_storage(
+        layout,
+        num_blocks=blocks,
+        block_size=BLOCK_SIZE,
+        dtype=torch.bfloat16,
+        device=device,
+        make_store=store_maker(kind),
+    )
     spans = [Span([table], *part) for table, part in zip(tables, shape, strict=True)]
     tokens = sum(length for _, length in shape)
     query = torch.randn(tokens, HEADS, DIM, device="cuda", dtype=torch.bfloat16)
@@ -151,6 +161,10 @@ def attention_kernels() -> Iterator[tuple[str, float, float]]:
     for batch, context in ((1, 256), (1, 1024), (1, 8192), (8, 1024), (64, 1024), (64, 8192), (256, 1024)):
         us = decode_us(batch, context)
         yield f"decode {batch} x {context}", us, batch * context * KV_BYTES / us / 1e3 / PEAK_GBS
+    for kind, batch, context in itertools.product(("int8", "fp8"), (8, 64), (1024, 8192)):
+        us = decode_us(batch, context, kind)
+        kv_bytes = KV_BYTES / 2 + 4 * KV_HEADS
+        yield f"decode {batch} x {context}, {kind}", us, batch * context * kv_bytes / us / 1e3 / PEAK_GBS
     for name, shape, is_fresh in (
         ("chunk 512 from 0", [(0, 512)], False),
         ("chunk 8 x 512 from 0", [(0, 512)] * 8, False),
