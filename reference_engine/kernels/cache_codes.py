@@ -61,10 +61,12 @@ def decoded(codes, ENCODING: tl.constexpr, dtype: tl.constexpr):
 
 
 @triton.jit
-def code_scales(scales, mask, ENCODING: tl.constexpr):
-    """Factors of the numbers of `decoded`; 0 where the mask is false."""
-    loaded = tl.load(scales, mask=mask, other=0.0).to(tl.float32)
-    return loaded * 256.0 if ENCODING == 2 else loaded
+def code_scales(scales, vectors, mask, ENCODING: tl.constexpr):
+    """Factors of the numbers of `decoded`, for vectors with these numbers; 0 where the mask is false."""
+    # In pairs: loads of two bytes cannot be asynchronous.
+    pairs = tl.load(scales.to(tl.pointer_type(tl.int32), bitcast=True) + vectors // 2, mask=mask, other=0)
+    factors = tl.where(vectors % 2 == 0, pairs << 16, pairs & -65536).to(tl.float32, bitcast=True)
+    return factors * 256.0 if ENCODING == 2 else factors
 
 
 @triton.jit

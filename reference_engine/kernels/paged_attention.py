@@ -263,7 +263,7 @@ def _attend(
         tile_keys = decoded(tl.load(keys + places, mask=is_loaded, other=0), ENCODING, queries.dtype)
         scores = tl.dot(queries, tl.trans(tile_keys), input_precision="tf32x3") * scale
         if ENCODING:
-            scores *= code_scales(key_scales + vector, is_key, ENCODING)[None, :]
+            scores *= code_scales(key_scales, vector, is_key, ENCODING)[None, :]
         is_seen = is_key[None, :] & (key[None, :] <= position[:, None])
         if WINDOW:
             is_seen &= (key[None, :] > position[:, None] - WINDOW) | (key < SINKS)[None, :]
@@ -276,7 +276,7 @@ def _attend(
         total = total * fade + tl.sum(shares, axis=1)
         tile_values = decoded(tl.load(values + places, mask=is_loaded, other=0), ENCODING, queries.dtype)
         if ENCODING:
-            value_scale = code_scales(value_scales + vector, is_key, ENCODING)
+            value_scale = code_scales(value_scales, vector, is_key, ENCODING)
             if queries.dtype == tl.float16:  # in which a product of a small share and a small scale is 0
                 tile_values = (tile_values.to(tl.float32) * value_scale[:, None]).to(tl.float16)
             else:

@@ -125,23 +125,24 @@ def compute(executor, *parts):
 
 @pytest.mark.usefixtures("_as_on_a_gpu")
 @pytest.mark.parametrize(
-    ("name", "changes", "dtype"),
+    ("name", "changes", "dtype", "kind"),
     [
-        ("llama", {"num_hidden_layers": 1}, "float16"),
+        ("llama", {"num_hidden_layers": 1}, "float16", "int8"),
         (
             "qwen3, biases and windows",
             {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]},
             "float32",
+            "auto",
         ),
-        ("gemma3", {"num_hidden_layers": 2, "sliding_window_pattern": 2}, "float16"),
-        ("mixtral", {"num_hidden_layers": 1}, "float32"),
+        ("gemma3", {"num_hidden_layers": 2, "sliding_window_pattern": 2}, "float16", "auto"),
+        ("mixtral", {"num_hidden_layers": 1}, "float32", "auto"),
     ],
 )
-def test_logits_of_a_sequence_have_the_same_bits_in_any_batch(name, changes, dtype, tmp_path, save_checkpoint):
+def test_logits_of_a_sequence_have_the_same_bits_in_any_batch(name, changes, dtype, kind, tmp_path, save_checkpoint):
     """Alone and at once, and beside others, in pieces, with what another sequence computed."""
     checkpoint = open_checkpoint(save_checkpoint(tmp_path, make_family(name, **changes)))
     settings = {"dtype": dtype, "block_size": SIZE, "num_blocks": 100, "max_num_seqs": 2, "max_model_len": 96}
-    config = engine_config(checkpoint.path, batch_invariant=True, **settings)
+    config = engine_config(checkpoint.path, batch_invariant=True, kv_cache_dtype=kind, **settings)
     executor = build_executor(resolve_config(config, checkpoint.config), checkpoint)
     assert isinstance(executor, GraphExecutor) is (name != "mixtral")
     rng = random.Random(4)
