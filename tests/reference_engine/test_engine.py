@@ -108,7 +108,7 @@ def test_random_adds_cancels_and_finishes_leak_no_block_of_the_real_engine(tiny_
     engine, rng, live = tiny_engine(num_blocks=24, block_size=4, max_num_batched_tokens=12), random.Random(3), set()
     for number in range(250):
         if rng.random() < 0.5:
-            params = SamplingParams(max_tokens=rng.randint(1, 12), temperature=rng.choice([0.0, 1.0]), seed=number)
+            params = SamplingParams(max_tokens=rng.randint(1, 30), temperature=rng.choice([0.0, 1.0]), seed=number)
             engine.add(Request(str(number), prompts(1, number, 60)[0], params))
             live.add(str(number))
         if live and rng.random() < 0.2:
