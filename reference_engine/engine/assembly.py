@@ -68,7 +68,7 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
             f"{torch.cuda.device_count()} here; make it smaller or use --device cpu"
         )
     dtype = config.dtype if config.dtype != "auto" else _default_dtype(model, device)
-    length = config.max_model_len or model.max_length
+    length = config.max_model_len or model.default_length
     if length > model.max_length:
         raise ConfigError(f"--max-model-len {length} is more than the {model.max_length} tokens the model was made for")
     if config.num_blocks is not None and config.kv_cache_memory_bytes is not None:

@@ -55,7 +55,11 @@ class EngineConfig:
     tensor_parallel_size: Annotated[
         int, "processes that share every layer and the KV cache; on CUDA each has a GPU of its own"
     ] = 1
-    max_model_len: Annotated[int | None, "tokens, prompt and output together; default: the model's own limit"] = None
+    max_model_len: Annotated[
+        int | None,
+        "tokens, prompt and output together; default: the model's limit, or with dynamic and longrope scaling the "
+        "length it was trained for",
+    ] = None
     block_size: Annotated[int, "tokens per KV-cache block"] = 16
     num_blocks: Annotated[int | None, "KV-cache blocks; default: from --kv-cache-memory-bytes"] = None
     kv_cache_memory_bytes: Annotated[

@@ -181,6 +181,22 @@ class KvCache:
             for group, blocks in zip(self.groups, held or (), strict=True)
         )
 
+    def need_ahead(self, request: Request, end: int, tokens: int) -> Blocks:
+        """Blocks that a running request and its siblings take for the `tokens` that follow, up to their longest output.
+
+        Args:
+            request: running, or admitted in the same step.
+            end: its tokens that have room.
+            tokens: of each sequence.
+        """
+        longest = request.prompt_len + request.sampling.max_tokens - 1  # the last token is never fed back
+        needs: list[int] = []
+        for group in self.groups:
+            kept = _kept(group, request, end)
+            ahead = group.pool.blocks_for(min(kept + tokens, longest)) - group.pool.blocks_for(kept)
+            needs.append(request.width * max(0, ahead))
+        return tuple(needs)
+
     def held(self, request: Request) -> Blocks:
         """Blocks that a request holds, for each group."""
         return tuple(sum(1 for _ in table.held()) for table in self.blocks_of(request).tables)

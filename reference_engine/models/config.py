@@ -7,13 +7,25 @@ from typing import Any, NamedTuple
 
 from reference_engine.errors import CheckpointError
 
+_DEFAULT_LENGTH = 2048  # tokens, of a config without max_position_embeddings
+
+
+def _float_tuple(values: Sequence[Any]) -> tuple[float, ...]:
+    return tuple(map(float, values))
+
+
 _SCALINGS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
     "linear": {"factor": float},
+    "dynamic": {"factor": float, "original_max_position_embeddings": int},
     "llama3": {
         "factor": float, "low_freq_factor": float, "high_freq_factor": float, "original_max_position_embeddings": int,
     },
     "yarn": {
         "factor": float, "beta_fast": float, "beta_slow": float, "truncate": bool, "attention_factor": float,
+        "original_max_position_embeddings": int,
+    },
+    "longrope": {
+        "factor": float, "short_factor": _float_tuple, "long_factor": _float_tuple, "attention_factor": float,
         "original_max_position_embeddings": int,
     },
 }  # fmt: skip
@@ -27,17 +39,26 @@ class RopeScaling:
     `linear` divides every frequency by `factor` (position interpolation, arXiv 2306.15595). `llama3` leaves short
     wavelengths alone, divides long ones and blends between (Llama 3.1 report, arXiv 2407.21783, and its released code).
     `yarn` blends by the number of turns within the trained length and scales up queries and keys (arXiv 2309.00071).
+    `dynamic` raises the base of the frequencies for sequences longer than the trained length (NTK-aware scaling, by
+    bloc97 and emozilla). `longrope` divides each frequency by a searched factor, of one list up to the trained length
+    and of another beyond, and scales up queries and keys (arXiv 2402.13753).
+
+    Transformers lets `dynamic` and `longrope` depend on the longest position of the batch at each step, and keeps keys
+    that earlier steps have rotated otherwise. Here the maximum length of the engine decides, once: answers depend
+    neither on other requests nor on what the prefix cache holds. vLLM decides so for `longrope`, too (PR 27431).
     """
 
-    kind: str  # "linear", "llama3" or "yarn"
+    kind: str  # a key of _SCALINGS
     factor: float
     low_freq_factor: float = 1.0  # llama3 only
     high_freq_factor: float = 4.0  # llama3 only
-    original_max_position_embeddings: int = 8192  # tokens, llama3 and yarn
+    original_max_position_embeddings: int = 8192  # trained length in tokens; all but linear
     beta_fast: float = 32.0  # turns, yarn only
     beta_slow: float = 1.0  # turns, yarn only
     truncate: bool = True  # yarn only: round the ends of the blend to whole dimensions
-    attention_factor: float = 1.0  # yarn only: factor on rotated vectors
+    attention_factor: float = 1.0  # yarn and longrope: factor on rotated vectors
+    short_factor: tuple[float, ...] = ()  # longrope only: divisors of the frequencies up to the trained length
+    long_factor: tuple[float, ...] = ()  # longrope only: beyond it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,14 +103,26 @@ class ModelConfig:
 
     @property
     def max_length(self) -> int:
-        """Tokens of the longest sequence: with YaRN the trained length times the factor, as in vLLM.
+        """Tokens of the longest sequence: with `yarn` and `dynamic` the trained length times the factor, as in vLLM.
 
         Configs of YaRN, such as Qwen2.5's, may give the trained length as `max_position_embeddings`.
         """
         scaling = self.rope_scaling
-        if scaling is None or scaling.kind != "yarn":
+        if scaling is None or scaling.kind not in ("yarn", "dynamic"):
             return self.max_position_embeddings
         return max(self.max_position_embeddings, int(scaling.original_max_position_embeddings * scaling.factor))
+
+    @property
+    def default_length(self) -> int:
+        """Maximum sequence length in tokens unless the user sets one.
+
+        It is the trained length where rotations of short sequences depend on it: there they are what Transformers
+        computes for them.
+        """
+        scaling = self.rope_scaling
+        if scaling is None or scaling.kind not in ("dynamic", "longrope"):
+            return self.max_length
+        return min(self.max_length, scaling.original_max_position_embeddings)
 
     @property
     def cached_vectors(self) -> "CachedVectors":
@@ -146,8 +179,8 @@ def common_fields(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
         "num_hidden_layers": int(raw["num_hidden_layers"]),
         "num_attention_heads": heads,
         "num_key_value_heads": int(raw.get("num_key_value_heads") or heads),
-        "head_dim": int(raw.get("head_dim") or raw["hidden_size"] // heads),
-        "max_position_embeddings": int(raw.get("max_position_embeddings", 2048)),
+        "head_dim": _head_dim(raw),
+        "max_position_embeddings": int(raw.get("max_position_embeddings", _DEFAULT_LENGTH)),
         "rms_norm_eps": float(raw.get("rms_norm_eps", 1e-6)),
         "rope_theta": float(rope.get("rope_theta") or raw.get("rope_theta") or 10000.0),
         "rope_scaling": rope_scaling(rope, raw, where),
@@ -190,11 +223,15 @@ def layer_windows(
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
+def _head_dim(raw: Mapping[str, Any]) -> int:
+    return int(raw.get("head_dim") or raw["hidden_size"] // int(raw["num_attention_heads"]))
+
+
 def rope_scaling(rope: Mapping[str, Any], raw: Mapping[str, Any], where: str) -> RopeScaling | None:
     """The scaling in rope_parameters or rope_scaling; None for none.
 
     Raises:
-        CheckpointError: the kind of scaling is not supported.
+        CheckpointError: the kind of scaling is not supported, or its parameters make no sense.
     """
     check_options(rope, where, partial_rotary_factor=(None, 1.0))
     kind = rope.get("rope_type") or rope.get("type") or "default"
@@ -203,16 +240,58 @@ def rope_scaling(rope: Mapping[str, Any], raw: Mapping[str, Any], where: str) ->
     if kind not in _SCALINGS:
         known = ", ".join(map(repr, _SCALINGS))
         raise CheckpointError(f"{where}: rope scaling {kind!r} is not supported, these are: {known}")
-    length = rope.get("original_max_position_embeddings") or raw.get("max_position_embeddings")
-    length_factor = rope.get("attention_factor") or _attention_factor(rope)
-    given = {**rope, "attention_factor": length_factor, "original_max_position_embeddings": length}
+    longest = raw.get("max_position_embeddings", _DEFAULT_LENGTH)
+    # As in Transformers 5, a trained length outside the parameters has precedence.
+    length = raw.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings") or longest
+    given = {**rope, "original_max_position_embeddings": longest if kind == "dynamic" else length}
+    if kind == "longrope":
+        given["factor"] = rope.get("factor") or longest / length
+        if length < 2 and not rope.get("attention_factor"):
+            raise CheckpointError(
+                f"{where}: original_max_position_embeddings {length} of rope scaling 'longrope' must be at least 2 "
+                "without an attention_factor; fetch the checkpoint again"
+            )
+    if kind in ("yarn", "longrope"):
+        given["attention_factor"] = rope.get("attention_factor") or _attention_factor(kind, given)
+    required = ("short_factor", "long_factor") if kind == "longrope" else ("factor",)
+    for name in required:
+        _ = given[name]  # a KeyError names what is missing
     known = {name: convert(given[name]) for name, convert in _SCALINGS[kind].items() if given.get(name) is not None}
-    return RopeScaling(kind=kind, **known)
+    scaling = RopeScaling(kind=kind, **known)
+    _check_scaling(scaling, _head_dim(raw), where)
+    return scaling
 
 
-def _attention_factor(rope: Mapping[str, Any]) -> float:
-    """YaRN's factor on queries and keys, if the config does not give it."""
-    scale, mscale, all_dims = float(rope["factor"]), rope.get("mscale"), rope.get("mscale_all_dim")
+def _check_scaling(scaling: RopeScaling, head_dim: int, where: str) -> None:
+    """Raises CheckpointError for parameters of `dynamic` and `longrope` from which no frequencies follow."""
+    if scaling.kind == "dynamic" and (not 1 <= scaling.factor < math.inf or head_dim <= 2):
+        raise CheckpointError(
+            f"{where}: rope scaling 'dynamic' takes a finite factor of at least 1 and a head_dim above 2, not "
+            f"{scaling.factor} and {head_dim}; fetch the checkpoint again"
+        )
+    if scaling.kind != "longrope":
+        return
+    if not 0 < scaling.attention_factor < math.inf:
+        raise CheckpointError(
+            f"{where}: attention_factor {scaling.attention_factor} of rope scaling 'longrope' is not positive; "
+            "fetch the checkpoint again"
+        )
+    for name in ("short_factor", "long_factor"):
+        factors: tuple[float, ...] = getattr(scaling, name)
+        if len(factors) != head_dim // 2 or not all(0 < factor < math.inf for factor in factors):
+            raise CheckpointError(
+                f"{where}: {name} of rope scaling 'longrope' must be {head_dim // 2} positive numbers (head_dim / 2); "
+                "fetch the checkpoint again"
+            )
+
+
+def _attention_factor(kind: str, rope: Mapping[str, Any]) -> float:
+    """The factor of YaRN and LongRoPE on queries and keys, if the config does not give it."""
+    scale = float(rope["factor"])
+    if kind == "longrope":
+        length = rope["original_max_position_embeddings"]
+        return math.sqrt(1 + math.log(scale) / math.log(length)) if scale > 1 else 1.0
+    mscale, all_dims = rope.get("mscale"), rope.get("mscale_all_dim")
     if mscale and all_dims:
         return yarn_length(scale, mscale) / yarn_length(scale, all_dims)
     return yarn_length(scale)

@@ -10,7 +10,7 @@ import torch
 from reference_engine.engine.config import QuantizationName
 from reference_engine.errors import CheckpointError
 from reference_engine.loading.source import WeightSource
-from reference_engine.models import deepseek_v2, gemma3, llama, mistral, mixtral, qwen2, qwen3, qwen3_moe
+from reference_engine.models import deepseek_v2, gemma3, llama, mistral, mixtral, phi3, qwen2, qwen3, qwen3_moe
 from reference_engine.models.config import ModelConfig, check_options
 from reference_engine.models.decoder import Model
 from reference_engine.models.weights import Weights
@@ -18,6 +18,10 @@ from reference_engine.parallel.ranks import ALONE, Ranks
 from reference_engine.parallel.sharding import config_of_rank
 
 _log = logging.getLogger(__name__)
+
+
+def _as_stored(config: ModelConfig, source: WeightSource) -> WeightSource:  # noqa: ARG001 (see Family)
+    return source
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,10 +33,13 @@ class Family:
             are not computed exactly.
         build: takes the config with a rank's share of the heads, the weights, and the maximum sequence length in
             tokens.
+        adapt: takes the config of the whole model and the weights as stored, and provides them under the names that
+            `build` uses.
     """
 
     read_config: Callable[[Mapping[str, Any], str], ModelConfig]
     build: Callable[[Any, Weights, int], Model]
+    adapt: Callable[[ModelConfig, WeightSource], WeightSource] = _as_stored
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -41,6 +48,7 @@ FAMILIES: Mapping[str, Family] = {
     "llama": Family(llama.read_config, llama.build),
     "mistral": Family(mistral.read_config, mistral.build),
     "mixtral": Family(mixtral.read_config, mixtral.build),
+    "phi3": Family(phi3.read_config, phi3.build, phi3.SplitWeights),
     "qwen2": Family(qwen2.read_config, qwen2.build),
     "qwen3": Family(qwen3.read_config, qwen3.build),
     "qwen3_moe": Family(qwen3_moe.read_config, qwen3_moe.build),
@@ -93,8 +101,9 @@ def build_model(
         CheckpointError: a tensor is missing.
         ConfigError: the number of ranks does not divide the model.
     """
+    family = FAMILIES[config.model_type]
     weights = Weights(
-        source,
+        family.adapt(config, source),
         dtype,
         device,
         config.norm_offset,
@@ -102,7 +111,7 @@ def build_model(
         quantization=quantization,
         batch_invariant=batch_invariant,
     )
-    model = FAMILIES[config.model_type].build(config_of_rank(config, ranks.size), weights, max_positions)
+    model = family.build(config_of_rank(config, ranks.size), weights, max_positions)
     plain, blocks = weights.plain_bytes / 2**20, weights.block_bytes / 2**20
     _log.info("weights: %.1f MiB in %s, %.1f MiB in blocks as stored", plain, str(dtype).removeprefix("torch."), blocks)
     return model

@@ -17,7 +17,7 @@ class RotaryTable:
         dim: elements of a rotated vector.
         theta: base of the frequencies.
         scaling: of the frequencies; None for none.
-        max_positions: number of positions.
+        max_positions: number of positions, on which the frequencies of some scalings depend.
         dtype: of the vectors.
         device: of the vectors.
     """
@@ -32,7 +32,7 @@ class RotaryTable:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        frequencies = _scale(_frequencies(dim, theta), theta, scaling)
+        frequencies = scaled_frequencies(dim, theta, scaling, max_positions)
         angles = torch.arange(max_positions, dtype=torch.float32)[:, None] * frequencies
         length = 1.0 if scaling is None else scaling.attention_factor
         cos, sin = angles.cos() * length, angles.sin() * length
@@ -46,8 +46,8 @@ class RotaryTable:
 
 def frequency_divisors(dim: int, theta: float, scaling: RopeScaling) -> torch.Tensor:
     """What a scaling divides each frequency by, [dim / 2]."""
-    frequencies = _frequencies(dim, theta)
-    return frequencies / _scale(frequencies, theta, scaling)
+    scaled = scaled_frequencies(dim, theta, scaling, scaling.original_max_position_embeddings)
+    return _frequencies(dim, theta) / scaled
 
 
 def halves_from_pairs(rows: torch.Tensor) -> torch.Tensor:
@@ -63,10 +63,26 @@ def _frequencies(dim: int, theta: float) -> torch.Tensor:
     return 1.0 / theta ** (torch.arange(0, dim, 2, dtype=torch.int64).float() / dim)
 
 
-def _scale(frequencies: torch.Tensor, theta: float, scaling: RopeScaling | None) -> torch.Tensor:
-    """Scaled frequencies [dim / 2] in radians per token."""
+def scaled_frequencies(dim: int, theta: float, scaling: RopeScaling | None, max_positions: int) -> torch.Tensor:
+    """Frequencies of all positions, [dim / 2] in radians per token.
+
+    Args:
+        dim: elements of a rotated vector.
+        theta: base of the frequencies.
+        scaling: of the frequencies; None for none.
+        max_positions: maximum sequence length in tokens. `dynamic` computes the base for it, and `longrope` takes the
+            long factors if it is above the trained length.
+    """
     if scaling is None:
-        return frequencies
+        return _frequencies(dim, theta)
+    trained = scaling.original_max_position_embeddings
+    if scaling.kind == "dynamic":
+        stretch = scaling.factor * max(max_positions, trained) / trained - (scaling.factor - 1)
+        return _frequencies(dim, theta * stretch ** (dim / (dim - 2)))
+    frequencies = _frequencies(dim, theta)
+    if scaling.kind == "longrope":
+        factors = scaling.long_factor if max_positions > trained else scaling.short_factor
+        return frequencies / torch.tensor(factors, dtype=torch.float32)
     if scaling.kind == "linear":
         return frequencies / scaling.factor
     keep = _kept_llama3(frequencies, scaling) if scaling.kind == "llama3" else _kept_yarn(frequencies, theta, scaling)

@@ -44,6 +44,10 @@ def _attention(config: ModelConfig, index: int) -> Iterator[tuple[str, Shape]]:
     hidden, queries = config.hidden_size, config.num_attention_heads * config.head_dim
     has_bias = config.attention_bias or config.model_type == "qwen2"
     has_keys = config.shared_layer(index) is None
+    if config.model_type == "phi3":
+        yield from _linear("qkv_proj", queries + 2 * config.num_key_value_heads * config.head_dim, hidden)
+        yield from _linear("o_proj", hidden, queries)
+        return
     yield from _linear("q_proj", queries, hidden, has_bias=has_bias)
     for name in ("k_proj", "v_proj") if has_keys else ():
         yield from _linear(name, config.num_key_value_heads * config.head_dim, hidden, has_bias=has_bias)
@@ -68,6 +72,10 @@ def _latent_attention(config: DeepseekV2Config) -> Iterator[tuple[str, Shape]]:
 
 
 def _feed_forward(config: ModelConfig, index: int) -> Iterator[tuple[str, Shape]]:
+    if config.model_type == "phi3":
+        yield from _linear("mlp.gate_up_proj", 2 * config.intermediate_size, config.hidden_size)
+        yield from _linear("mlp.down_proj", config.hidden_size, config.intermediate_size)
+        return
     if not isinstance(config, MoeConfig) or index in config.dense_layers:
         yield from _gated("mlp.", LLAMA_PARTS, config.intermediate_size, config, has_bias=config.mlp_bias)
         return

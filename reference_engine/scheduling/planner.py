@@ -4,6 +4,10 @@ Decodes come first, then running prompts, then waiting requests, each in order o
 of the last rank is preempted; the one of the first rank therefore always makes progress. An admitted request preempts
 only requests of a lower priority and a later rank.
 
+A waiting request, new or preempted, is admitted only if the running requests can then grow by `Rules.headroom_tokens`:
+it would otherwise take blocks that they need some steps later, and be preempted for them. Nothing is kept free for
+requests that it may preempt, and nothing where none computes, so that a request alone is always admitted.
+
 Paused requests compute nothing until they are resumed. They are preempted before others that were forked from the same
 request; and where only paused ones run, they give way to the first waiting request.
 
@@ -92,6 +96,7 @@ class Draft:
         self._seats = rules.max_num_seqs - sum(request.width for request in queues.running)
         self._projection = FreeBlockProjection(cache)
         self._taken: dict[str, Blocks] = {}
+        self._headroom: dict[str, Blocks] = {}
         self._chunks: dict[str, Chunk] = {}
         self._admitted: list[tuple[Request, Hit | None]] = []
         self.scheduled = list(queues.running)
@@ -122,6 +127,17 @@ class Draft:
     def padding(self, chunks: Sequence[Chunk]) -> tuple[int, ...]:  # noqa: ARG002 (policies that pad use it)
         """Lengths of the padding rows."""
         return ()
+
+    def headroom(self, request: Request) -> Blocks:
+        """Blocks that an admission leaves free for a running request."""
+        blocks = self._headroom.get(request.request_id)
+        if blocks is None:
+            chunk = self._chunks.get(request.request_id)
+            is_growing = request.request_id not in self._queues.paused and not request.is_exhausted
+            tokens = self._rules.headroom_tokens if is_growing else 0
+            blocks = self._cache.need_ahead(request, request.num_computed if chunk is None else chunk.end, tokens)
+            self._headroom[request.request_id] = blocks
+        return blocks
 
     def schedule_running(self, request: Request) -> None:
         """Plans a running request's next chunk; may preempt others, or the request itself."""
@@ -199,11 +215,34 @@ class Draft:
             candidate = candidates[-chosen]
             seats += candidate.width
             room = [have + own for have, own in zip(room, self._would_free(candidate, projection), strict=True)]
+        kept = candidates[: len(candidates) - chosen]
+        if not all_paused and not self._leaves_headroom(need, room, kept, projection):
+            return False
         if hit is not None:
             self._projection.reserve(hit)
         for candidate in reversed(candidates[len(candidates) - chosen :]):
             self._preempt(candidate)
         return True
+
+    def _leaves_headroom(
+        self, need: Blocks, room: Sequence[int], kept: Sequence[Request], projection: FreeBlockProjection
+    ) -> bool:
+        """Whether running requests can grow after an admission that takes `need` of `room`.
+
+        Args:
+            need: blocks that the admission takes.
+            room: free blocks before it.
+            kept: running requests that the admitted one may preempt; their blocks are room for the others.
+            projection: with what was planned for this admission; changed.
+        """
+        spare = list(map(int.__sub__, room, need))
+        for request in reversed(kept):
+            spare = list(map(int.__add__, spare, self._would_free(request, projection)))
+        kept_ids = {request.request_id for request in kept}
+        for request in self.scheduled:
+            if request.request_id not in kept_ids:
+                spare = list(map(int.__sub__, spare, self.headroom(request)))
+        return min(spare) >= 0
 
     def _fits(self, need: Blocks) -> bool:
         return not any(map(int.__gt__, need, self._free))

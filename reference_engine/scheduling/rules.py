@@ -23,6 +23,8 @@ class Rules:
         patience_steps: by how many steps one level of priority sends a request forward in the queue. A request can
             therefore be overtaken for a bounded time only, whatever arrives.
         max_waiting: requests that may wait; more are refused. None: any number.
+        headroom_tokens: by how many tokens each running request can grow after an admission, before another one is
+            preempted for it.
     """
 
     max_num_seqs: int
@@ -31,3 +33,4 @@ class Rules:
     preemption: PreemptionName = "recompute"
     patience_steps: int = 256
     max_waiting: int | None = None
+    headroom_tokens: int = 8

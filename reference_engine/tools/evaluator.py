@@ -35,6 +35,7 @@ from reference_engine.engine.config import EngineConfig
 from reference_engine.errors import ConfigError, RequestError
 from reference_engine.kv_cache.storage import allocate_storage
 from reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
+from reference_engine.models.decoder import Model
 from reference_engine.models.registry import build_model
 from reference_engine.tools.text_cache import TextCache
 
@@ -121,18 +122,31 @@ class Scorer:
     """
 
     def __init__(self, checkpoint: Checkpoint, dtype: str, device: str = "auto") -> None:
-        self._config = checkpoint.config
+        self._checkpoint, self._config = checkpoint, checkpoint.config
         self._layout = cache_layout(checkpoint.config)
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._device = torch.device(resolve_device(device))
         self._stops = sorted(i for i in checkpoint.eos_token_ids if i < checkpoint.config.vocab_size)
-        self._model = build_model(
-            checkpoint.config,
-            checkpoint.weights,
-            max_positions=checkpoint.config.max_length,
+        self._length = checkpoint.config.default_length
+        self._model = self._built()
+
+    def _built(self) -> Model:
+        return build_model(
+            self._config,
+            self._checkpoint.weights,
+            max_positions=self._length,
             dtype=self._dtype,
             device=self._device,
         )
+
+    def _model_for(self, num_tokens: int) -> Model:
+        """The model for a sequence of that length; built again where its rotations depend on the length."""
+        length = self._config.default_length if num_tokens <= self._config.default_length else self._config.max_length
+        if length != self._length:
+            self._length = length
+            del self._model  # before its weights are loaded again
+            self._model = self._built()
+        return self._model
 
     def score(self, sample: Sample) -> Score:
         """Score one answer.
@@ -168,7 +182,7 @@ class Scorer:
         )
         cache = TextCache(TorchAttention(storage), self._layout, num_blocks, _BLOCK_SIZE)
         first = len(sample.prompt_ids) - 1
-        for start, logits in cache.logits(self._model, tokens[:-1], _SCORE_STEP_TOKENS, first):
+        for start, logits in cache.logits(self._model_for(len(tokens)), tokens[:-1], _SCORE_STEP_TOKENS, first):
             yield from self._compared(logits.float(), tokens[start + 1 : start + 1 + len(logits)])
 
     def _compared(self, logits: torch.Tensor, taken: torch.Tensor) -> list[_Position]:

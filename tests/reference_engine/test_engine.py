@@ -108,7 +108,7 @@ def test_random_adds_cancels_and_finishes_leak_no_block_of_the_real_engine(tiny_
     engine, rng, live = tiny_engine(num_blocks=24, block_size=4, max_num_batched_tokens=12), random.Random(3), set()
     for number in range(250):
         if rng.random() < 0.5:
-            params = SamplingParams(max_tokens=rng.randint(1, 12), temperature=rng.choice([0.0, 1.0]), seed=number)
+            params = SamplingParams(max_tokens=rng.randint(1, 30), temperature=rng.choice([0.0, 1.0]), seed=number)
             engine.add(Request(str(number), prompts(1, number, 60)[0], params))
             live.add(str(number))
         if live and rng.random() < 0.2:
@@ -236,22 +236,30 @@ def test_a_model_too_small_for_the_warm_up_still_starts(tiny_engine):
     assert len(generate(engine, [[4]], [SamplingParams(max_tokens=1)])[0]) == 1
 
 
+LONGROPE = {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+
+
 @pytest.mark.parametrize(
-    ("rope", "length"),
+    ("rope", "length", "default"),
     [
-        ({}, 99),
-        ({"type": "linear", "factor": 2.0}, 99),
-        ({"type": "yarn", "factor": 4.0}, 396),
-        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}, 256),
-        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}, 99),
+        ({}, 99, 99),
+        ({"type": "linear", "factor": 2.0}, 99, 99),
+        ({"type": "yarn", "factor": 4.0}, 396, 396),
+        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}, 256, 256),
+        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}, 99, 99),
+        ({"type": "dynamic", "factor": 4.0}, 396, 99),
+        (LONGROPE | {"original_max_position_embeddings": 64}, 99, 64),
+        (LONGROPE, 99, 99),
     ],
 )
-def test_yarn_reaches_as_far_as_it_stretches_the_trained_length(rope, length):
+def test_scalings_reach_as_far_as_they_stretch_the_trained_length(rope, length, default):
     raw = {"model_type": "llama", "vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
     model = config_from_hf(
         raw | {"num_attention_heads": 1, "max_position_embeddings": 99, "rope_scaling": rope or None}, "x"
     )
-    assert resolve_config(EngineConfig(model="m", dtype="float32"), model).max_model_len == length
+    assert resolve_config(EngineConfig(model="m", dtype="float32"), model).max_model_len == default
+    longest = resolve_config(EngineConfig(model="m", dtype="float32", max_model_len=length), model)
+    assert longest.max_model_len == length
     with pytest.raises(ConfigError, match=f"more than the {length} tokens"):
         resolve_config(EngineConfig(model="m", dtype="float32", max_model_len=length + 1), model)
 

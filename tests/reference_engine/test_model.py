@@ -20,6 +20,14 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 500.0, "factor": 4.0}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 500.0,
+    "original_max_position_embeddings": 64,
+    "short_factor": [1.0] * 8,
+    "long_factor": [2.0] * 8,
+}
 LINEAR = {"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0}
 
 
@@ -109,7 +117,7 @@ def test_old_and_new_spellings_of_config_mean_the_same():
     assert old.rope_scaling == RopeScaling("linear", 2.0)
 
 
-@pytest.mark.parametrize("rope", [LLAMA3, LINEAR, {"rope_type": "default", "rope_theta": 7.0}])
+@pytest.mark.parametrize("rope", [LLAMA3, LINEAR, DYNAMIC, LONGROPE, {"rope_type": "default", "rope_theta": 7.0}])
 @pytest.mark.parametrize("eos", [None, 3, [3, 4]])
 def test_config_survives_the_way_to_hf_and_back(rope, eos):
     config = config_from_hf(raw(rope_parameters=rope, eos_token_id=eos, head_dim=16, num_key_value_heads=1), "x")
@@ -121,7 +129,7 @@ def test_config_survives_the_way_to_hf_and_back(rope, eos):
     [
         ({"model_type": "mamba"}, "model_type 'mamba' is not supported"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
-        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope scaling 'dynamic' is not supported"),
+        ({"rope_parameters": {"rope_type": "ntk", "factor": 2.0}}, "rope scaling 'ntk' is not supported"),
         ({"num_attention_heads": 3, "num_key_value_heads": 2}, "not a multiple"),
     ],
 )

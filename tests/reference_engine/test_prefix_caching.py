@@ -108,7 +108,7 @@ def test_blocks_filled_by_decoding_are_found_by_the_next_turn(bench):
 
 
 def test_a_preempted_request_finds_its_own_blocks_and_counts_them_only_at_first(bench):
-    b = bench(blocks=5, tokens=32)
+    b = bench(blocks=5, tokens=32, headroom_tokens=0)
     b.finish(request("earlier", PROMPT[:5], output=1))
     old, young = request("old", [9] * 8, output=4), request("young", PROMPT, output=3)
     b.add(old, young)

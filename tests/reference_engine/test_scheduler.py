@@ -41,7 +41,7 @@ def test_newcomers_are_admitted_in_order_and_only_up_to_max_num_seqs(bench):
 
 
 def test_the_youngest_is_preempted_recomputed_and_loses_no_token(bench):
-    b = bench(blocks=4, size=4, tokens=32)
+    b = bench(blocks=4, size=4, tokens=32, headroom_tokens=0)
     old, young = request("old", prompt=8, output=6), request("young", prompt=7, output=6)
     b.add(old, young)
     b.step()
@@ -86,7 +86,7 @@ def test_continuous_batching_fills_the_free_place_at_once(bench):
 
 
 def test_a_preempted_member_is_the_first_of_the_next_static_batch(bench):
-    b = bench(policy="static", blocks=4, size=4, seqs=2, tokens=32)
+    b = bench(policy="static", blocks=4, size=4, seqs=2, tokens=32, headroom_tokens=0)
     b.add(request("old", prompt=8, output=6), request("young", prompt=7, output=6), request("later", output=1))
     while b.engine.has_work:
         b.step()
@@ -139,6 +139,56 @@ def test_waiting_forever_is_a_bug_that_speaks_up(bench):
         b.engine.step()
 
 
+def test_a_newcomer_waits_where_a_running_request_soon_needs_the_last_blocks(bench):
+    b = bench(blocks=4, tokens=32)
+    b.add(request("old", prompt=8, output=6), request("young", prompt=7, output=6))
+    reports = b.finish()
+    assert sum(report.preemptions for report in reports) == 0
+    assert [[name for name, _, _ in step] for step in b.runner.steps] == [["old"]] * 6 + [["young"]] * 6
+
+
+@pytest.mark.parametrize(("output", "admitted"), [(9, False), (5, True)])
+def test_blocks_that_a_running_request_can_never_fill_are_not_kept_for_it(bench, output, admitted):
+    b = bench(blocks=5, tokens=32)
+    b.add(request("old", prompt=8, output=output), request("young", prompt=8, output=2))
+    assert (b.step().running == 2) is admitted  # one block is left
+
+
+def test_a_request_alone_is_admitted_into_the_last_block(bench):
+    b = bench(blocks=4, tokens=32)
+    reports = b.finish(request("first", prompt=16, output=1), request("second", prompt=15, output=2))
+    assert [report.running for report in reports] == [0, 1, 0]
+
+
+def test_a_preempted_request_comes_back_when_the_others_have_room_to_grow(bench):
+    b = bench(blocks=8, tokens=32, headroom_tokens=4)
+    old, young = request("old", prompt=12, output=17), request("young", prompt=12, output=17)
+    b.add(old, young)
+    reports = [b.step() for _ in range(17)]
+    assert [step for step, report in enumerate(reports) if report.preemptions] == [5]
+    assert [step for step in range(17) if "young" in {name for name, _, _ in b.runner.steps[step]}] == [0, 1, 2, 3, 4]
+    b.finish()
+    assert (old.num_output, young.num_output, b.engine.preemptions) == (17, 17, 1)
+
+
+def test_nothing_is_kept_free_for_a_request_that_the_newcomer_may_preempt(bench):
+    b = bench(blocks=7, tokens=32)
+    b.add(request("low", prompt=8, output=9, priority=1))
+    b.step()
+    b.add(request("high", prompt=16, output=1))
+    report = b.step()
+    assert (report.preemptions, {name for name, _, _ in b.runner.steps[-1]}) == (0, {"low", "high"})
+
+
+def test_blocks_of_a_less_important_request_are_headroom_for_the_others(bench):
+    b = bench(blocks=8, tokens=32)
+    b.add(request("high", prompt=8, output=9), request("low", prompt=4, output=2, priority=1))
+    b.step()
+    b.add(request("newcomer", prompt=12, output=1))
+    report = b.step()
+    assert (report.preemptions, {name for name, _, _ in b.runner.steps[-1]}) == (0, {"high", "low", "newcomer"})
+
+
 def test_static_batches_are_padded_to_their_longest_and_members_that_have_ended_are_computed_on():
     runner = RememberingRunner(4, 50)
     b = Bench(runner, policy="static", seqs=3)
@@ -169,7 +219,7 @@ def test_without_chunking_a_prompt_is_computed_in_one_piece_and_waits_until_it_f
 
 def test_a_swapped_request_comes_back_and_computes_nothing_again():
     runner = RememberingRunner(4, 50)
-    b = Bench(runner, blocks=4, tokens=32, host=4)
+    b = Bench(runner, blocks=4, tokens=32, host=4, headroom_tokens=0)
     old, young = request("old", prompt=8, output=6), request("young", prompt=7, output=6)
     b.add(old, young)
     b.step()
@@ -187,7 +237,7 @@ def test_a_swapped_request_comes_back_and_computes_nothing_again():
 
 
 def test_where_host_memory_is_full_a_request_is_computed_again(bench):
-    b = bench(blocks=4, tokens=32, host=1)
+    b = bench(blocks=4, tokens=32, host=1, headroom_tokens=0)
     old, young = request("old", prompt=8, output=6), request("young", prompt=7, output=6)
     b.add(old, young)
     b.step()

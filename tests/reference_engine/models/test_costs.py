@@ -42,8 +42,9 @@ def test_names_and_shapes_are_those_of_the_checkpoint(checkpoint):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_weight_bytes_are_what_the_engine_loads(checkpoint, dtype):
     config = checkpoint.config
-    weights = Weights(checkpoint, dtype, torch.device("cpu"), config.norm_offset)
-    BUILT[config.model_type].build(config, weights, 64)
+    family = BUILT[config.model_type]
+    weights = Weights(family.adapt(config, checkpoint), dtype, torch.device("cpu"), config.norm_offset)
+    family.build(config, weights, 64)
     assert weights.plain_bytes == ModelCosts(config, dtype.itemsize).weight_bytes
 
 

@@ -18,6 +18,7 @@ OLD_YARN = {
     "type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1, "mscale": 0.707, "mscale_all_dim": 0.707,
     "original_max_position_embeddings": 4096,
 }  # fmt: skip
+LONG = {"type": "longrope", "short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 2.0, 4.0, 8.0]}
 # As they are on the hub, or were in older versions of Transformers.
 WRITTEN = {
     "llama": (hf.LlamaConfig, {"rope_theta": 5.0, "rope_scaling": {"type": "linear", "factor": 2.0}}),
@@ -26,6 +27,10 @@ WRITTEN = {
     "qwen3": (hf.Qwen3Config, {"num_key_value_heads": 2, "sliding_window": None}),
     "gemma3_text": (hf.Gemma3TextConfig, {"sliding_window": 512, "rope_local_base_freq": 10000, "rope_theta": 1e6}),
     "mixtral": (hf.MixtralConfig, {}),
+    "phi3": (
+        hf.Phi3Config,
+        {"rope_scaling": LONG, "max_position_embeddings": 131072, "original_max_position_embeddings": 2048},
+    ),
     "qwen3_moe": (hf.Qwen3MoeConfig, {"num_experts": 16, "head_dim": 16, "norm_topk_prob": True}),
     "deepseek_v2": (
         hf.DeepseekV2Config,
@@ -67,7 +72,21 @@ def test_an_unknown_family_is_refused_with_a_list_of_those_that_are_known():
     [
         ("llama", {"quantization_config": {"bits": 4}}, "quantization_config .* only a model without it"),
         ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5}}, "partial_rotary"),
-        ("llama", {"rope_scaling": {"type": "longrope", "factor": 2.0}}, "rope scaling 'longrope' is not supported"),
+        ("llama", {"rope_scaling": {"type": "ntk", "factor": 2.0}}, "rope scaling 'ntk' is not supported"),
+        ("llama", {"rope_scaling": {"type": "longrope", "factor": 2.0}}, "the field 'short_factor' is missing"),
+        ("llama", {"rope_scaling": LONG | {"long_factor": [1.0] * 3}}, "long_factor .* be 4 pos"),
+        (
+            "llama",
+            {"rope_scaling": LONG | {"short_factor": [0.0] * 4}},
+            "short_factor .* be 4 pos",
+        ),
+        ("llama", {"rope_scaling": LONG | {"attention_factor": -1.0}}, "attention_factor -1.0"),
+        ("phi3", {"original_max_position_embeddings": 1}, "original_max_position_embeddings 1 .* at least 2"),
+        ("phi3", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope scaling 'linear' is not supported, only"),
+        ("phi3", {"rope_scaling": LONG | {"long_factor": "wide"}}, "a field is not of its type"),
+        ("llama", {"rope_scaling": {"type": "dynamic"}}, "the field 'factor' is missing"),
+        ("llama", {"rope_scaling": {"type": "dynamic", "factor": 0.5}}, "a finite factor of at least 1 .* 0.5"),
+        ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}, "head_dim": 2}, "a head_dim above 2"),
         ("llama", {"rope_scaling": {"type": "linear"}}, "the field 'factor' is missing"),
         ("llama", {"cla_factor": 0}, "cla_factor 0"),
         ("llama", {"hidden_size": "wide"}, "a field is not of its type"),
@@ -100,6 +119,11 @@ def test_gemmas_every_sixth_layer_sees_everything():
 def test_qwens_windows_begin_at_a_layer_and_only_if_they_are_switched_on():
     assert read("qwen2").windows == (None,) * 3 + (4096,) * 4
     assert read("qwen2", use_sliding_window=False).windows == (None,) * 7
+
+
+@pytest.mark.parametrize("earlier", ["su", "yarn"])
+def test_phi3s_earlier_names_of_longrope_are_read(earlier):
+    assert read("phi3", rope_scaling=LONG | {"type": earlier}) == read("phi3")
 
 
 def test_a_latent_cache_keeps_one_key_for_all_heads_whose_beginning_is_the_value():

@@ -20,6 +20,10 @@ YARN = {
     "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 64,
     "beta_fast": 8, "beta_slow": 1,
 }  # fmt: skip
+LONGROPE = {
+    "rope_type": "longrope", "rope_theta": 500.0, "short_factor": [1 + 0.1 * i for i in range(8)],
+    "long_factor": [1.0 + i for i in range(8)],
+}  # fmt: skip
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
 LATENT = {
     "kv_lora_rank": 16, "q_lora_rank": None, "qk_rope_head_dim": 16, "qk_nope_head_dim": 12, "v_head_dim": 10,
@@ -52,6 +56,14 @@ FAMILIES = {
                 "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
             },
         },
+    ),
+    "phi3": ("Phi3", {"sliding_window": WINDOW}),
+    "phi3, short factors": (
+        "Phi3", {"original_max_position_embeddings": 256, "rope_parameters": LONGROPE | {"factor": 4.0}},
+    ),
+    # Transformers, too, takes the long factors from the first token that is turned.
+    "phi3, long factors": (
+        "Phi3", {"original_max_position_embeddings": 1, "rope_parameters": LONGROPE | {"attention_factor": 1.2}},
     ),
     "mixtral": ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "mixtral, window": ("Mixtral", {"num_local_experts": 3, "num_experts_per_tok": 1, "sliding_window": WINDOW}),
