@@ -137,12 +137,16 @@ async def run(file: Path, out: Path, limit_s: float) -> bool:
 def judge(name: str, out: Path, bars: Bars) -> None:
     """Prints the figures of the newest run of an experiment and adds its bars."""
     run = results.load(max(out.glob(f"*-{name}-*")))
+    if not len(run.trials):
+        print(f"{name}: no trial has ended", flush=True)
+        return
     cells = {(cell.load, cell.engine): cell for cell in run.cells}
     for load in dict.fromkeys(cell.load for cell in run.cells):
         medians: dict[str, dict[str, float]] = {}
         for adapter in ("reference", "vllm"):
             cell = cells.get((load, adapter))
-            trials = run.trials.query("load == @load and engine == @adapter and verdict == 'VALID'")
+            trials = run.trials
+            trials = trials[(trials.load == load) & (trials.engine == adapter) & (trials.verdict == "VALID")]
             medians[adapter] = {metric: float(trials[metric].median()) for metric in METRICS}
             figures = ", ".join(f"{metric} {value:.4g}" for metric, value in medians[adapter].items())
             print(f"{name} {load} {adapter}: {cell.valid if cell else 0} valid, {figures}", flush=True)
@@ -192,7 +196,8 @@ async def main() -> None:
             is_finished = is_finished and await run(file, options.out, left_s)
     bars = Bars()
     for name in names:
-        judge(name, options.out, bars)
+        if run_exists(name, options.out):
+            judge(name, options.out, bars)
     if not is_finished:
         print("unfinished: the same command goes on from here")
         sys.exit(UNFINISHED)

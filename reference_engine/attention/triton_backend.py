@@ -1,5 +1,6 @@
 """Paged attention on a GPU with Triton kernels, which read the cache where it lies."""
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,10 +15,12 @@ from reference_engine.attention.span_arrays import SpanArrays, to_device
 from reference_engine.kernels.cache_codes import store_codes
 from reference_engine.kernels.paged_attention import (
     MAX_DIM,
+    SPLIT_FACTORS,
     PagedCache,
     attend_chunks,
     attend_decodes,
     attend_invariantly,
+    split_factor,
     store_tokens,
     tokens_per_tile,
 )
@@ -99,17 +102,32 @@ class TritonAttention:
             # New tokens are seen as they were rounded, too, which cuDNN's kernel cannot.
             is_plain = all(isinstance(store, PlainStore) for store in storage.stores)
             chunks = Chunks(arrays, num_decodes, storage, may_be_dense=is_plain and not self.batch_invariant)
-        return self.step(groups, tables, chunks)
+        factor = self.split_factor(arrays.starts[:num_decodes]) if num_decodes else 1
+        return self.step(groups, tables, chunks, factor=factor)
 
-    def step(self, groups: Sequence[GroupInputs], tables: torch.Tensor, chunks: "Chunks | None" = None) -> "TritonStep":
+    @property
+    def split_factors(self) -> Sequence[int]:
+        """What `split_factor` may give."""
+        return SPLIT_FACTORS[:1] if self.batch_invariant else SPLIT_FACTORS
+
+    def split_factor(self, starts: NDArray[np.int64]) -> int:
+        """By what the keys of decodes at these positions [decodes] are split more than rows of one length are."""
+        if self.batch_invariant:
+            return SPLIT_FACTORS[0]
+        return split_factor(starts + 1, self.storage.layout.layers[0].num_kv_heads)
+
+    def step(
+        self, groups: Sequence[GroupInputs], tables: torch.Tensor, chunks: "Chunks | None" = None, *, factor: int
+    ) -> "TritonStep":
         """A step whose inputs are on the device.
 
         Args:
             groups: inputs of each group's layers.
             tables: int32, the block tables that the tiles point into.
             chunks: the spans that are no decodes; None where all are.
+            factor: see `split_factor`.
         """
-        return TritonStep(self.storage, groups, tables, chunks, batch_invariant=self.batch_invariant)
+        return TritonStep(self.storage, groups, tables, chunks, factor, batch_invariant=self.batch_invariant)
 
 
 class TritonStep:
@@ -121,12 +139,15 @@ class TritonStep:
         groups: Sequence[GroupInputs],
         tables: torch.Tensor,
         chunks: "Chunks | None",
+        factor: int,
         *,
         batch_invariant: bool,
     ) -> None:
         self._storage, self._groups, self._tables, self._chunks = storage, groups, tables, chunks
         self._batch_invariant = batch_invariant
-        self._attend_decodes = attend_invariantly if batch_invariant else attend_decodes
+        self._attend_decodes = (
+            attend_invariantly if batch_invariant else functools.partial(attend_decodes, factor=factor)
+        )
         self._attend_chunks = attend_invariantly if batch_invariant else attend_chunks
 
     def attend(

@@ -1,7 +1,7 @@
 """Decode steps as CUDA graphs: one call repeats the hundreds of launches of a step.
 
 A graph repeats its kernels at the same addresses and with the same grids. So there is one for each number of rows, up
-to which smaller batches are padded, and whatever else differs between two steps lies in `StepInputs`.
+to which smaller batches are padded, and each way to split keys; what else differs between steps lies in `StepInputs`.
 """
 
 import bisect
@@ -78,11 +78,15 @@ class GraphExecutor(LocalExecutor):
         capture = capture or CudaCapture()
         with torch.inference_mode():
             self._inputs.fill([], [], self._sizes[-1])
-            logits = self._forward(self._sizes[-1])
+            logits = self._forward(self._sizes[-1], 1)
         # One buffer for the logits of all graphs: those of each by themselves would take gigabytes.
         self._logits = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
         with torch.inference_mode():
-            self._replays = {rows: capture(functools.partial(self._run, rows)) for rows in reversed(self._sizes)}
+            self._replays = {
+                (rows, factor): capture(functools.partial(self._run, rows, factor))
+                for rows in reversed(self._sizes)
+                for factor in attention.split_factors
+            }
 
     def execute(self, batch: Batch) -> torch.Tensor | None:
         """See `Executor.execute`."""
@@ -92,18 +96,18 @@ class GraphExecutor(LocalExecutor):
             return super().execute(batch)
         self._copy_blocks(batch.copies)
         rows = self._sizes[bisect.bisect_left(self._sizes, count)]
-        self._inputs.fill(batch.spans, batch.token_ids, rows)
+        factor = self._inputs.fill(batch.spans, batch.token_ids, rows)
         if batch.previous is not None:
             replace_pending(self._inputs.token_ids[:count], batch.previous)
-        self._replays[rows]()
+        self._replays[rows, factor]()
         return self._logits[:count]
 
-    def _run(self, rows: int) -> None:
-        self._logits[:rows].copy_(self._forward(rows))
+    def _run(self, rows: int, factor: int) -> None:
+        self._logits[:rows].copy_(self._forward(rows, factor))
 
-    def _forward(self, rows: int) -> torch.Tensor:
+    def _forward(self, rows: int, factor: int) -> torch.Tensor:
         inputs = self._inputs
-        return self._model.forward(inputs.token_ids[:rows], inputs.positions[:rows], inputs.step(rows))
+        return self._model.forward(inputs.token_ids[:rows], inputs.positions[:rows], inputs.step(rows, factor))
 
 
 class StepInputs:
@@ -133,8 +137,8 @@ class StepInputs:
         self.token_ids, self.positions, self._groups = self._columns(self._buffer, torch.int64)
         self._padding = Span([block_list([block]) for block in storage.padding_blocks], 0, 1)
 
-    def fill(self, spans: Sequence[Span], token_ids: Sequence[int], rows: int) -> None:
-        """Writes a step of one-token spans, padded to `rows` rows."""
+    def fill(self, spans: Sequence[Span], token_ids: Sequence[int], rows: int) -> int:
+        """Writes a step of one-token spans, padded to `rows` rows; returns the factor to split their keys by."""
         count = len(spans)
         arrays = SpanArrays([*spans, *[self._padding] * (rows - count)], self._num_groups, self._storage.block_size)
         size = self._num_fixed + len(arrays.tables)
@@ -148,11 +152,12 @@ class StepInputs:
             slots[:rows], tiles[:rows] = arrays.slots(group), arrays.tiles(group, slice(None), 1)
         values[self._num_fixed :] = arrays.tables
         self._buffer[:size].copy_(host, non_blocking=True)
+        return self._attention.split_factor(arrays.starts[:count]) if count else 1
 
-    def step(self, rows: int) -> TritonStep:
+    def step(self, rows: int, factor: int) -> TritonStep:
         """Attention that reads these inputs."""
         groups = [GroupInputs(slots[:rows], tiles[:rows]) for slots, tiles in self._groups]
-        return self._attention.step(groups, self._buffer[self._num_fixed :])
+        return self._attention.step(groups, self._buffer[self._num_fixed :], factor=factor)
 
     def _columns(self, buffer: Any, int64: Any) -> tuple[Any, Any, list[tuple[Any, Any]]]:  # noqa: ANN401
         """Views of a NumPy array or a tensor: token ids, positions, and for each group slots and tiles."""

@@ -177,7 +177,9 @@ def _chosen(part: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
 
 def _scaled(rows: torch.Tensor, largest: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows stretched to ±largest, and what they must be multiplied by."""
-    scale = _to_bfloat16(rows.abs().amax(dim=-1, keepdim=True) / largest, up=True)
+    top = rows.abs().amax(dim=-1, keepdim=True)
+    # A tensor: on CUDA, torch multiplies by the reciprocal of a number, and that rounds in another way.
+    scale = _to_bfloat16(top / torch.full_like(top, largest), up=True)
     return (rows / scale.float().clamp_min(_LEAST)).clamp_(-largest, largest), scale
 
 

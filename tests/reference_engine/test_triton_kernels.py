@@ -5,6 +5,7 @@ The interpreter multiplies bfloat16 as if it were integers (Triton 3.7): product
 
 import random
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -291,6 +292,21 @@ def test_splits_fill_the_gpu_and_depend_on_the_grid_alone(monkeypatch):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("lengths", "factor"),
+    [
+        ([1000] * 32, 1),
+        ([1000] * 17, 1),  # too few programs for each SM, but all of them end together
+        ([1000] * 31 + [4000], 4),
+        ([1000] * 255 + [4000], 1),  # each SM has more than the longest row to do
+        ([4000], 1),
+    ],
+)
+def test_keys_are_split_further_where_a_long_row_would_keep_the_others_waiting(monkeypatch, lengths, factor):
+    monkeypatch.undo()
+    assert paged_attention.split_factor(np.array(lengths), 8) == factor
+
+
 def test_only_what_the_kernels_read_is_given_to_them():
     def stored(*layers, kind="auto"):
         make_store, layout = store_maker(kind), CacheLayout(layers)
@@ -317,15 +333,18 @@ def model_and_layout(checkpoint_dir):
 
 @torch.inference_mode()
 def test_repeated_decode_steps_equal_computed_ones(model_and_layout):
-    """Any number of rows, tables that grow and change, tokens that only the device knows."""
+    """Any number of rows, even and uneven ones, tables that grow and change, tokens that only the device knows."""
     model, layout = model_and_layout
     size, rng = 4, random.Random(3)
     (ours, _), (theirs, _) = storage_of(layout, size, torch.float32), storage_of(layout, size, torch.float32)
-    captured = []
-    graphs = GraphExecutor(
-        model, TritonAttention(ours), max_rows=8, max_tokens=64, capture=lambda run: captured.append(run) or run
-    )
-    assert [run.args for run in captured] == [(8,), (4,), (2,), (1,)]
+    captured, replayed = [], set()
+
+    def capture(run):
+        captured.append(run.args)
+        return lambda: replayed.add(run.args) or run()
+
+    graphs = GraphExecutor(model, TritonAttention(ours), max_rows=8, max_tokens=64, capture=capture)
+    assert captured == [(rows, factor) for rows in (8, 4, 2, 1) for factor in (1, 4)]
     plain = LocalExecutor(model, TorchAttention(theirs), theirs)
     spare = list(range(BLOCKS))
     rng.shuffle(spare)
@@ -348,6 +367,7 @@ def test_repeated_decode_steps_equal_computed_ones(model_and_layout):
         torch.testing.assert_close(logits, plain.execute(batch), atol=2e-5, rtol=1e-5)
         previous = TorchKernels().argmax(logits)
         previous = previous.repeat(5)[:5]  # as many as rows may name
+    assert {factor for _, factor in replayed} == {1, 4}
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ The models are random and small, one for each kind of layer: biases, norms of qu
 
 import contextlib
 import functools
+import gc
 import itertools
 import json
 import random
@@ -64,13 +65,14 @@ def product_differences() -> Iterator[tuple[str, float]]:
 @contextlib.contextmanager
 def engine(model: Path | dict[str, Any], **settings: Any) -> Iterator[LLM]:  # noqa: ANN401  (EngineConfig says what)
     """An engine of a checkpoint, or of a config.json with random weights."""
+    gc.collect()  # the engine before has caught its graphs in a cycle
+    torch.cuda.empty_cache()
     with tempfile.TemporaryDirectory() as name:
         if isinstance(model, dict):
             Path(name, "config.json").write_text(json.dumps(model), encoding="utf-8")
             settings = {"load_format": "dummy", **settings}
         with LLM(Path(name) if isinstance(model, dict) else model, device="cuda", **settings) as llm:
             yield llm
-    torch.cuda.empty_cache()
 
 
 def token_differences(model: Path | None = None, count: int = 32) -> Iterator[tuple[str, float]]:
@@ -103,21 +105,26 @@ def costs() -> Iterator[tuple[str, float, float]]:
     """Tokens/s of the mode for 8 layers of Llama 3.1 8B, and its share of the default's."""
     cells = [(1, 128, 128), (8, 128, 128), (64, 128, 128), (1, 8000, 64), (8, 1024, 1)]
     raw = LLAMA_8B | {"num_hidden_layers": LAYERS}
-    seconds = {True: [0.0] * len(cells), False: [0.0] * len(cells)}
-    for is_invariant, took in seconds.items():
-        settings = {"max_model_len": 8192, "enable_prefix_caching": False, "batch_invariant": is_invariant}
-        with engine(raw, max_num_seqs=64, **settings) as llm:
-            for number, (requests, prompt, output) in enumerate(cells):
-                rng = random.Random(number)
-                prompts = [[rng.randrange(1000) for _ in range(prompt)] for _ in range(requests)]
-                params = [SamplingParams(max_tokens=output, temperature=0.0)] * requests
-                generate(llm.engine, prompts, params)
-                began = time.perf_counter()
-                generate(llm.engine, prompts, params)
-                took[number] = time.perf_counter() - began
-    for (requests, prompt, output), slow, fast in zip(cells, seconds[True], seconds[False], strict=True):
+    slow_s, fast_s = (seconds_of(raw, cells, batch_invariant=is_invariant) for is_invariant in (True, False))
+    for (requests, prompt, output), slow, fast in zip(cells, slow_s, fast_s, strict=True):
         tokens = requests * (output if output > 1 else prompt)
         yield f"{requests} requests, {prompt} in, {output} out", tokens / slow, fast / slow
+
+
+def seconds_of(raw: dict[str, Any], cells: Sequence[tuple[int, int, int]], *, batch_invariant: bool) -> list[float]:
+    """What each cell takes, (requests, prompt tokens, output tokens), after a warm-up."""
+    took: list[float] = []
+    settings = {"max_model_len": 8192, "max_num_seqs": 64, "enable_prefix_caching": False}
+    with engine(raw, batch_invariant=batch_invariant, **settings) as llm:
+        for number, (requests, prompt, output) in enumerate(cells):
+            rng = random.Random(number)
+            prompts = [[rng.randrange(1000) for _ in range(prompt)] for _ in range(requests)]
+            params = [SamplingParams(max_tokens=output, temperature=0.0)] * requests
+            generate(llm.engine, prompts, params)
+            began = time.perf_counter()
+            generate(llm.engine, prompts, params)
+            took.append(time.perf_counter() - began)
+    return took
 
 
 def sweep() -> Iterator[tuple[str, float, float]]:
