@@ -9,6 +9,7 @@ import importlib.metadata
 import logging
 import signal
 from collections.abc import Awaitable
+from concurrent.futures import ThreadPoolExecutor
 
 from aiohttp import web
 
@@ -23,6 +24,9 @@ _log = logging.getLogger(__name__)
 
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 _SHUTDOWN_S = 0.5  # seconds that open connections get to take their last bytes
+# Threads that tokenise, render and compile. They wait for each other in the one arena of malloc (`share_one_arena`):
+# a prompt of 512 tokens takes one alone 1.4 ms of CPU, each of twenty 4.3 ms on two cores and 65 ms on sixteen.
+_THREADS = 2
 
 
 class StatusRoutes:
@@ -132,6 +136,7 @@ async def serve(service: Service) -> None:
         PortInUseError: the address is in use.
         UserMistakeError: the address cannot be used, or the model or the settings are at fault.
     """
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS, "worker"))
     # handler_cancellation: a client that goes away must give its blocks back at once.
     runner = web.AppRunner(make_app(service), access_log=None, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S)
     await runner.setup()
