@@ -160,11 +160,15 @@ def test_make_targets_of_the_readme_exist():
         assert f"\n{target}:" in targets or target == "bench"
 
 
+FIRST_PAGE_RUN = "cpu-bakeoff"
+
+
 @pytest.mark.parametrize("folder", sorted((ROOT / "docs/results").iterdir()), ids=lambda path: path.name)
 def test_published_tables_are_those_of_the_published_trials(folder: Path):
-    """The README shows what the folder's page shows, and that follows from the folder's own data."""
-    first_page, table = (published_table(page, folder.name) for page in (ROOT / "README.md", folder / "README.md"))
-    assert first_page == first_page_table(table)
+    """A folder's page follows from its own data, and the README shows the same of the run on its first page."""
+    table = published_table(folder / "README.md", folder.name)
+    if folder.name == FIRST_PAGE_RUN:
+        assert published_table(ROOT / "README.md", folder.name) == first_page_table(table)
     rows = table.splitlines()[2:]
     shown = {row.split(" | ")[1]: [] for row in rows}
     for row in rows:

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 _SHUTDOWN_S = 0.5  # seconds that open connections get to take their last bytes
 # Threads that tokenise, render and compile. They wait for each other in the one arena of malloc (`share_one_arena`):
-# a prompt of 512 tokens takes one alone 1.4 ms of CPU, each of twenty 4.3 ms on two cores and 65 ms on sixteen.
+# a prompt of 512 tokens takes one alone 1.4 ms of CPU and each of twenty 4.3 ms, on two cores.
 _THREADS = 2
 
 
