@@ -8,7 +8,6 @@ import asyncio
 import dataclasses
 import json
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -93,8 +92,6 @@ def _serve(options: dict[str, object]) -> None:
     from reference_engine.serving.service import Service  # noqa: PLC0415
 
     share_one_arena()
-    # Texts are tokenised one by one, each on a thread of its own; the library's pool of threads would only spin.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     config = EngineConfig(**options)  # type: ignore[arg-type]
     check_model_path(Path(config.model))
     with asyncio.Runner(loop_factory=_new_event_loop) as runner:

@@ -82,6 +82,8 @@ class TritonAttention:
 
     def __init__(self, storage: KvStorage, *, batch_invariant: bool = False) -> None:
         self.storage, self.batch_invariant = storage, batch_invariant
+        # New tokens are seen as they were rounded, too, which cuDNN's kernel cannot.
+        self._may_be_dense = not batch_invariant and all(isinstance(store, PlainStore) for store in storage.stores)
 
     def begin_step(self, spans: Sequence[Span]) -> "TritonStep":
         """See `AttentionBackend.begin_step`; one-token spans before the first longer one are decoded together."""
@@ -99,11 +101,8 @@ class TritonAttention:
         groups = [GroupInputs(*pair) for pair in zip(staged[::2], staged[1::2], strict=True)]
         chunks = None
         if num_decodes < len(spans):
-            # New tokens are seen as they were rounded, too, which cuDNN's kernel cannot.
-            is_plain = all(isinstance(store, PlainStore) for store in storage.stores)
-            chunks = Chunks(arrays, num_decodes, storage, may_be_dense=is_plain and not self.batch_invariant)
-        factor = self.split_factor(arrays.starts[:num_decodes]) if num_decodes else 1
-        return self.step(groups, tables, chunks, factor=factor)
+            chunks = Chunks(arrays, num_decodes, storage, may_be_dense=self._may_be_dense)
+        return self.step(groups, tables, chunks, factor=self.split_factor(arrays.starts[:num_decodes]))
 
     @property
     def split_factors(self) -> Sequence[int]:
@@ -112,7 +111,7 @@ class TritonAttention:
 
     def split_factor(self, starts: NDArray[np.int64]) -> int:
         """By what the keys of decodes at these positions [decodes] are split more than rows of one length are."""
-        if self.batch_invariant:
+        if self.batch_invariant or not len(starts):
             return SPLIT_FACTORS[0]
         return split_factor(starts + 1, self.storage.layout.layers[0].num_kv_heads)
 

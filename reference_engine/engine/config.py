@@ -72,8 +72,8 @@ class EngineConfig:
     ] = 0.9
     kv_cache_dtype: Annotated[
         KvCacheDtypeName,
-        "how keys and values are kept; auto: in --dtype, not rounded; others save memory, but a CPU decodes them, and "
-        "a GPU int4, with stock operators instead of a compiled kernel",
+        "how keys and values are kept; auto: in --dtype, not rounded; others save memory, but are read with stock "
+        "operators instead of a compiled kernel: all of them on a CPU, int4 on a GPU",
     ] = "auto"
     attention_window: Annotated[int, "latest tokens that a token sees, in every layer; 0: all"] = 0
     attention_sinks: Annotated[int, "first tokens that stay in sight with --attention-window"] = 0
@@ -105,7 +105,7 @@ class EngineConfig:
     batch_invariant: Annotated[
         bool,
         "on CUDA, give a request the same tokens alone and in any batch, however prompts are cut and whatever is "
-        "cached, in return for speed; refused on a CPU, whose kernels add differently in each cut of a prompt",
+        "cached; slower; refused on a CPU, where the order of a sum depends on how a prompt is cut",
     ] = False
     overlap: Annotated[bool, "on CUDA, plan and launch a step while the one before it runs"] = True
     threads: Annotated[int | None, "CPU threads of each process; default: torch's own choice, shared among them"] = None

@@ -77,8 +77,8 @@ class GraphExecutor(LocalExecutor):
         self._sizes = [*_SMALL_SIZES, *range(_ROW_STEP, self._inputs.num_rows + 1, _ROW_STEP)]
         capture = capture or CudaCapture()
         with torch.inference_mode():
-            self._inputs.fill([], [], self._sizes[-1])
-            logits = self._forward(self._sizes[-1], 1)
+            factor = self._inputs.fill([], [], self._sizes[-1])
+            logits = self._forward(self._sizes[-1], factor)
         # One buffer for the logits of all graphs: those of each by themselves would take gigabytes.
         self._logits = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
         with torch.inference_mode():
@@ -152,7 +152,7 @@ class StepInputs:
             slots[:rows], tiles[:rows] = arrays.slots(group), arrays.tiles(group, slice(None), 1)
         values[self._num_fixed :] = arrays.tables
         self._buffer[:size].copy_(host, non_blocking=True)
-        return self._attention.split_factor(arrays.starts[:count]) if count else 1
+        return self._attention.split_factor(arrays.starts[:count])
 
     def step(self, rows: int, factor: int) -> TritonStep:
         """Attention that reads these inputs."""

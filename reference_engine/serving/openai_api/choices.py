@@ -139,17 +139,14 @@ class Choice:
             index=self.index,
             token_id=token.token_id,
             text=text.text,
-            token_text=self._token_text(token.token_id) if has_logprobs else None,
+            token_text=self._token_texts[token.token_id] if has_logprobs else None,
             logprob=token.logprob if has_logprobs else None,
-            alternatives=[(self._token_text(token_id), value) for token_id, value in token.alternatives]
+            alternatives=[(self._token_texts[token_id], value) for token_id, value in token.alternatives]
             if self._num_alternatives
             else None,
             finish_reason=text.finish_reason,
             stop_reason=stop_reason,
         )
-
-    def _token_text(self, token_id: int) -> str:
-        return self._token_texts[token_id]
 
 
 class OpenChoices:
