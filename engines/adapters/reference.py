@@ -94,6 +94,9 @@ def _speculate(speculation: Speculation) -> Setting | Cannot:
     return Setting(("--speculation", ":".join(filter(None, parts))))
 
 
+_QUANTIZATIONS = ("auto", "stored", "none", "int8", "int8-zp", "int4", "int4-zp")
+
+
 class ReferenceEngine(ServerEngine):
     """Starts ``python -m reference_engine serve``."""
 
@@ -103,7 +106,7 @@ class ReferenceEngine(ServerEngine):
     lists_model = True
     spellings: ClassVar[Spellings] = {
         "dtype": one_of(("auto", "float32", "bfloat16", "float16"), flag("--dtype")),
-        "quantization": one_of(("auto", "stored", "none"), flag("--quantization")),
+        "quantization": one_of(_QUANTIZATIONS, flag("--quantization")),
         "kv_cache_dtype": one_of(("auto", "int8", "fp8", "int4"), flag("--kv-cache-dtype")),
         "max_model_len": flag("--max-model-len"),
         "max_num_seqs": flag("--max-num-seqs"),

@@ -5,12 +5,13 @@ from typing import Annotated, Literal
 
 from reference_engine.errors import ConfigError
 from reference_engine.kv_cache.layout import KvCacheDtypeName
+from reference_engine.quantization.methods import MethodName
 from reference_engine.scheduling.rules import PreemptionName
 from reference_engine.speculation.settings import Speculation
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceName = Literal["auto", "cpu", "cuda"]
-QuantizationName = Literal["auto", "stored", "none"]
+QuantizationName = Literal["auto", "stored", "none", MethodName]
 DraftAcceptanceName = Literal["equal", "residual"]
 LoadFormatName = Literal["auto", "dummy"]
 GenerationConfigName = Literal["auto", "none"]
@@ -42,7 +43,8 @@ class EngineConfig:
     dtype: Annotated[DtypeName, "type of weights, activations and KV cache; auto: as stored"] = "auto"
     quantization: Annotated[
         QuantizationName,
-        "matrices of a GGUF file; stored: kept in its blocks; none: in --dtype; auto: stored where there is a kernel",
+        "matrices of a quantised checkpoint; stored: kept as they are; none: in --dtype; auto: stored where there is a "
+        "kernel; a method's name: quantise the layers of a plain checkpoint while loading",
     ] = "auto"
     load_format: Annotated[
         LoadFormatName, "auto: read the weights; dummy: random ones, for which a config.json is enough"
@@ -162,10 +164,6 @@ class EngineConfig:
                 "--kv-allocator contiguous gives every sequence memory of its own, so nothing can be shared; "
                 "add --no-enable-prefix-caching"
             )
-        if self.quantization == "stored" and self.tensor_parallel_size > 1:
-            raise ConfigError(
-                "--quantization stored keeps blocks whole, which --tensor-parallel-size would cut; choose one"
-            )
         _check_what_is_kept(self)
         _check_batch_invariance(self)
         _check_speculation(self)
@@ -225,7 +223,7 @@ def _check_batch_invariance(config: EngineConfig) -> None:
         "--tensor-parallel-size": config.tensor_parallel_size > 1,  # a collective's order depends on its size
         "--kv-budget": config.kv_budget > 0,
         "--kv-cache-dtype int4": config.kv_cache_dtype == "int4",
-        "--quantization stored": config.quantization == "stored",
+        f"--quantization {config.quantization}": config.quantization not in ("auto", "none"),
     }
     for flag, is_set in obstacles.items():
         if is_set:

@@ -6,8 +6,7 @@ ggml's (https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h). What is
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Self
+from collections.abc import Callable
 
 import torch
 
@@ -31,50 +30,6 @@ class BlockFormat:
     elements: int
     bytes: int
     unpack: Callable[[torch.Tensor], torch.Tensor]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class QuantisedTensor:
-    """A matrix in blocks.
-
-    Attributes:
-        blocks: uint8 [rows, bytes of a row], contiguous.
-        format: of every block.
-        dtype: of the activations that it is multiplied by, and of its numbers where they become plain.
-    """
-
-    blocks: torch.Tensor
-    format: BlockFormat
-    dtype: torch.dtype = torch.float32
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns of the matrix."""
-        return self.blocks.shape[0], self.blocks.shape[1] // self.format.bytes * self.format.elements
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that it takes."""
-        return self.blocks.nbytes
-
-    def to(self, device: torch.device, dtype: torch.dtype) -> Self:
-        """The same blocks on a device, for activations of a dtype."""
-        return dataclasses.replace(self, blocks=self.blocks.to(device), dtype=dtype)
-
-    def rows(self, index: torch.Tensor | slice) -> Self:
-        """Some of its rows, in the order of `index`."""
-        return dataclasses.replace(self, blocks=self.blocks[index])
-
-    def dequantised(self) -> torch.Tensor:
-        """As float32 [rows, columns], in stock torch."""
-        return self.format.unpack(self.blocks.view(-1, self.format.bytes)).view(self.shape)
-
-
-def stacked(parts: Sequence[QuantisedTensor]) -> QuantisedTensor:
-    """The rows of matrices of one format and width, below each other."""
-    if len(parts) == 1:
-        return parts[0]
-    return dataclasses.replace(parts[0], blocks=torch.cat([part.blocks for part in parts]))
 
 
 def _half(blocks: torch.Tensor, first: int) -> torch.Tensor:

@@ -5,7 +5,7 @@ import functools
 
 import torch
 
-from reference_engine.kernels.blocks import QuantisedTensor
+from reference_engine.kernels.blocks import BlockFormat
 from reference_engine.kernels.cpu import SUFFIXES
 from reference_engine.kernels.native import LONG, POINTER, library
 
@@ -19,34 +19,46 @@ class BlockLinear:
     """y = x·Wᵀ + b, compiled, of sums in float32.
 
     Args:
-        weight: [out_features, in_features]; `has_kernel` said yes to its device and dtype.
+        blocks: uint8 [out_features, bytes of a row], contiguous; `has_kernel` said yes to its device and to `dtype`.
+        block_format: of every block.
+        shape: of the weight, [out_features, in_features].
         bias: [out_features]; None for none.
-        keeps_float32: whether y is float32, as the sums are; in the weight's dtype otherwise.
+        dtype: of the activations.
+        keeps_float32: whether y is float32, as the sums are; in `dtype` otherwise.
     """
 
-    def __init__(self, weight: QuantisedTensor, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> None:
-        self._dtype = torch.float32 if keeps_float32 else weight.dtype
-        suffix = "bf16_to_f32" if self._dtype != weight.dtype else SUFFIXES[weight.dtype]
+    def __init__(
+        self,
+        blocks: torch.Tensor,
+        block_format: BlockFormat,
+        shape: tuple[int, int],
+        bias: torch.Tensor | None,
+        dtype: torch.dtype,
+        *,
+        keeps_float32: bool = False,
+    ) -> None:
+        self._dtype = torch.float32 if keeps_float32 else dtype
+        suffix = "bf16_to_f32" if self._dtype != dtype else SUFFIXES[dtype]
         self._multiply = getattr(_compiled(), f"multiply_blocks_{suffix}")
-        self._blocks, self._bias = weight.blocks, None if bias is None else bias.float().contiguous()
-        self._format, (self._out, self._in) = weight.format.number, weight.shape
+        self._blocks, self._bias = blocks, None if bias is None else bias.float().contiguous()
+        self._format, (self._out, self._in) = block_format.number, shape
         self._constants = (self._blocks.data_ptr(), None if self._bias is None else self._bias.data_ptr())
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """Rows [num_rows, in_features] in the weight's dtype, each contiguous -> [num_rows, out_features]."""
+        """Rows [num_rows, in_features] in the activations' dtype, each contiguous -> [num_rows, out_features]."""
         count, x = rows.shape[0], rows.data_ptr()
         out = rows.new_empty(count, self._out, dtype=self._dtype)
         self._multiply(self._format, out.data_ptr(), x, rows.stride(0), *self._constants, count, self._out, self._in)
         return out
 
 
-def dequantise(matrix: QuantisedTensor) -> torch.Tensor:
-    """The matrix as plain numbers of its dtype; compiled where that is there, else in stock torch."""
-    if not has_kernel(matrix.blocks.device, matrix.dtype):
-        return matrix.dequantised().to(matrix.dtype)
-    out = torch.empty(matrix.shape, dtype=matrix.dtype)
-    function = getattr(_compiled(), f"dequantise_{SUFFIXES[matrix.dtype]}")
-    function(matrix.format.number, out.data_ptr(), matrix.blocks.data_ptr(), matrix.nbytes // matrix.format.bytes)
+def dequantise(
+    blocks: torch.Tensor, block_format: BlockFormat, shape: tuple[int, int], dtype: torch.dtype
+) -> torch.Tensor:
+    """Plain numbers [rows, columns] in `dtype`, to which `has_kernel` said yes; see `BlockLinear` for the arguments."""
+    out = torch.empty(shape, dtype=dtype)
+    function = getattr(_compiled(), f"dequantise_{SUFFIXES[dtype]}")
+    function(block_format.number, out.data_ptr(), blocks.data_ptr(), blocks.nbytes // block_format.bytes)
     return out
 
 

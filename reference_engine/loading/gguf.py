@@ -18,10 +18,11 @@ import numpy as np
 import torch
 
 from reference_engine.errors import CheckpointError
-from reference_engine.kernels.blocks import FORMATS, QuantisedTensor
+from reference_engine.kernels.blocks import FORMATS
 from reference_engine.loading.gguf_tokenizer import CONTROL_TOKEN
 from reference_engine.models.config import ModelConfig, RopeScaling
 from reference_engine.models.rope import frequency_divisors
+from reference_engine.quantization.blocks import BlockMatrix
 
 _VERSION = importlib.metadata.version("gguf")
 _REMEDY = "give a file in a common type, such as Q8_0 or Q4_K_M"
@@ -113,14 +114,14 @@ class GgufFile:
         """The named tensor, dequantised to float32, in Hugging Face's row order."""
         return self._in_order(name, dequantised(self._stored(name), self.path))
 
-    def get_quantised(self, name: str) -> QuantisedTensor | None:
+    def get_quantised(self, name: str) -> BlockMatrix | None:
         """The matrix in its stored blocks, in Hugging Face's row order; None if `FORMATS` lacks its type."""
         stored = self._stored(name)
         block_format = FORMATS.get(stored.tensor_type.name)
         if block_format is None or len(stored.shape) != _MATRIX:
             return None
         # A row is a whole number of blocks, so rows can be permuted like rows of plain numbers.
-        return QuantisedTensor(self._in_order(name, torch.from_numpy(np.array(stored.data))), block_format)
+        return BlockMatrix(self._in_order(name, torch.from_numpy(np.array(stored.data))), block_format)
 
     def _stored(self, name: str) -> gguf.ReaderTensor:
         try:

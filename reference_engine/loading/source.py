@@ -5,7 +5,7 @@ from typing import Protocol
 
 import torch
 
-from reference_engine.kernels.blocks import QuantisedTensor
+from reference_engine.quantization.matrix import QuantisedMatrix
 
 
 class WeightSource(Protocol):
@@ -23,6 +23,6 @@ class WeightSource(Protocol):
         """
         ...
 
-    def get_quantised(self, name: str) -> QuantisedTensor | None:
-        """A copy of the matrix in its stored blocks; None if it is not stored in blocks."""
+    def get_quantised(self, name: str) -> QuantisedMatrix | None:
+        """A copy of the matrix as it is stored; None if it is not quantised."""
         ...

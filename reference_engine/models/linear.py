@@ -5,35 +5,23 @@ oneDNN's pre-packed weights are 2 to 3 times faster than `torch.nn.functional.li
 rounds nothing that stock torch would not. `PlainLinear` is the reference for `PackedLinear`
 in tests, and the fallback where the packed operator does not exist.
 
-A matrix that a GGUF file stores in blocks can stay in them: `BlockLinear`, `SlabLinear` and `rows_of` unpack as needed.
+A quantised matrix brings its own product (:mod:`reference_engine.quantization`).
 """
 
 import itertools
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch.nn.functional import embedding, linear
 
-from reference_engine.kernels.blocks import QuantisedTensor, stacked
 from reference_engine.kernels.gemm import TiledLinear, can_tile
 from reference_engine.kernels.native import has_triton
-from reference_engine.kernels.quantised import BlockLinear, dequantise, has_kernel
+from reference_engine.quantization.matrix import Linear, QuantisedMatrix, stacked
 
-Matrix = torch.Tensor | QuantisedTensor
-"""[rows, columns], as plain numbers or in blocks."""
+Matrix = torch.Tensor | QuantisedMatrix
+"""[rows, columns], plain or quantised."""
 
 _HALF_DTYPES = (torch.bfloat16, torch.float16)
-_SLAB_ELEMENTS = 1 << 24
-"""Weights to dequantise at a time without a kernel: few compared with a model, many compared with a launch."""
-
-
-class Linear(Protocol):
-    """A matrix with an optional bias."""
-
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """Rows [num_rows, in_features] -> [num_rows, out_features]."""
-        ...
 
 
 class PlainLinear:
@@ -127,21 +115,6 @@ def can_pack(weight: torch.Tensor) -> bool:
     return weight.dtype == torch.float32
 
 
-class SlabLinear:
-    """A weight [out_features, in_features] in blocks; dequantises a slab of rows at a time with stock torch."""
-
-    def __init__(self, weight: QuantisedTensor, bias: torch.Tensor | None) -> None:
-        self._weight, self._bias = weight, bias
-
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
-        width, depth = self._weight.shape
-        step = max(1, _SLAB_ELEMENTS // depth)
-        slabs = (self._weight.rows(slice(first, first + step)) for first in range(0, width, step))
-        sums = torch.cat([linear(rows, dequantise(slab)) for slab in slabs], dim=1)
-        return sums if self._bias is None else sums.add_(self._bias)
-
-
 class JoinedLinear:
     """Several matrices with the same input, outputs side by side."""
 
@@ -165,9 +138,8 @@ def make_linear(
         batch_invariant: whether each row's bits must not depend on the others; of plain weights where `has_triton`
             holds.
     """
-    if isinstance(weight, QuantisedTensor):
-        is_compiled = has_kernel(weight.blocks.device, weight.dtype)
-        return BlockLinear(weight, bias, keeps_float32=keeps_float32) if is_compiled else SlabLinear(weight, bias)
+    if not isinstance(weight, torch.Tensor):
+        return weight.linear(bias, keeps_float32=keeps_float32)
     if batch_invariant:
         return InvariantLinear(weight, bias)
     if can_tile(weight):
@@ -211,18 +183,18 @@ def make_joined(weights: Sequence[Matrix], bias: torch.Tensor | None, *, batch_i
     )
 
 
-def _kind(weight: Matrix) -> str:
-    return weight.format.name if isinstance(weight, QuantisedTensor) else "plain"
+def _kind(weight: Matrix) -> Hashable:
+    return None if isinstance(weight, torch.Tensor) else (type(weight), weight.layout)
 
 
 def _joined(run: Sequence[Matrix]) -> Matrix:
     """Matrices of one kind, concatenated along their rows."""
-    blocks = [matrix for matrix in run if isinstance(matrix, QuantisedTensor)]
-    return stacked(blocks) if blocks else torch.cat([matrix for matrix in run if isinstance(matrix, torch.Tensor)])
+    plain = [matrix for matrix in run if isinstance(matrix, torch.Tensor)]
+    return torch.cat(plain) if plain else stacked([matrix for matrix in run if not isinstance(matrix, torch.Tensor)])
 
 
 def rows_of(table: Matrix, index: torch.Tensor) -> torch.Tensor:
     """Rows [num_rows, columns] of a table, selected by an index, int64 [num_rows]."""
-    if isinstance(table, QuantisedTensor):
-        return dequantise(table.rows(index))
-    return embedding(index, table)
+    if isinstance(table, torch.Tensor):
+        return embedding(index, table)
+    return table.rows(index).dequantised()

@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 
-from reference_engine.kernels.blocks import QuantisedTensor
 from reference_engine.loading.source import WeightSource
 from reference_engine.models.config import ModelConfig, check_options, common_fields, layer_windows
 from reference_engine.models.decoder import Decoder, layer_prefix, pre_norm_decoder
 from reference_engine.models.gqa import GroupedQueryAttention
 from reference_engine.models.mlp import GatedMlp
 from reference_engine.models.weights import Weights
+from reference_engine.quantization.matrix import QuantisedMatrix
 
 _DEFAULTS: Mapping[str, Any] = {
     "max_position_embeddings": 4096, "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
@@ -63,10 +63,14 @@ class SplitWeights:
         fused, first, rows = self._parts[part]
         return self._source.get(f"{prefix}.{fused}.weight", dtype, device)[first : first + rows]
 
-    def get_quantised(self, name: str) -> QuantisedTensor | None:
-        """See `WeightSource.get_quantised`; parts are never in blocks."""
-        part = name.removesuffix(".weight").rpartition(".")[2]
-        return None if part in self._parts else self._source.get_quantised(name)
+    def get_quantised(self, name: str) -> QuantisedMatrix | None:
+        """See `WeightSource.get_quantised`."""
+        prefix, _, part = name.removesuffix(".weight").rpartition(".")
+        if part not in self._parts:
+            return self._source.get_quantised(name)
+        fused, first, rows = self._parts[part]
+        whole = self._source.get_quantised(f"{prefix}.{fused}.weight")
+        return None if whole is None else whole.rows(slice(first, first + rows))
 
 
 def build(config: ModelConfig, weights: Weights, max_positions: int) -> Decoder:

@@ -94,7 +94,7 @@ def build_model(
         dtype: of weights and activations.
         device: of the model.
         ranks: this rank and its collectives.
-        quantization: whether matrices stored in blocks stay quantised.
+        quantization: whether quantised matrices stay so, or a method to quantise them by.
         batch_invariant: whether a token's bits must not depend on the batch; see `Weights`.
 
     Raises:
@@ -112,6 +112,6 @@ def build_model(
         batch_invariant=batch_invariant,
     )
     model = family.build(config_of_rank(config, ranks.size), weights, max_positions)
-    plain, blocks = weights.plain_bytes / 2**20, weights.block_bytes / 2**20
-    _log.info("weights: %.1f MiB in %s, %.1f MiB in blocks as stored", plain, str(dtype).removeprefix("torch."), blocks)
+    plain, quantised = weights.plain_bytes / 2**20, weights.quantised_bytes / 2**20
+    _log.info("weights: %.1f MiB in %s, %.1f MiB quantised", plain, str(dtype).removeprefix("torch."), quantised)
     return model

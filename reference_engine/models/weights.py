@@ -1,24 +1,24 @@
-"""Moves a checkpoint's tensors to the model's device and dtype, and shards them over ranks."""
+"""Moves a checkpoint's tensors to the model's device and dtype, quantises them, and shards them over ranks."""
 
 from collections.abc import Callable, Sequence
 
 import torch
 
 from reference_engine.engine.config import QuantizationName
-from reference_engine.kernels.blocks import QuantisedTensor
+from reference_engine.errors import ConfigError
 from reference_engine.kernels.cpu import best_kernels
-from reference_engine.kernels.quantised import has_kernel
 from reference_engine.loading.source import WeightSource
 from reference_engine.models.linear import (
     InvariantLinear,
-    Linear,
     Matrix,
     PlainLinear,
     make_head,
     make_joined,
     make_linear,
 )
-from reference_engine.parallel.ranks import ALONE, Ranks, share, vocabulary_share
+from reference_engine.parallel.ranks import ALONE, Ranks, share, span, vocabulary_share
+from reference_engine.quantization.matrix import Linear, QuantisedMatrix
+from reference_engine.quantization.methods import METHODS
 
 
 class Weights:
@@ -30,7 +30,7 @@ class Weights:
         device: of the model.
         norm_offset: added to the weights of norms (Gemma stores them minus 1).
         ranks: this rank and its collectives; only this rank's shards are copied.
-        quantization: whether matrices stored in blocks stay quantised; only without tensor parallelism.
+        quantization: see `EngineConfig.quantization`.
         batch_invariant: whether a token's bits must not depend on the batch; only of matrices that are not quantised,
             where `has_triton` holds.
 
@@ -38,7 +38,7 @@ class Weights:
         kernels: the fastest small operations for device and dtype.
         ranks: as given.
         plain_bytes: bytes of plain tensors provided so far.
-        block_bytes: bytes of quantised tensors provided so far.
+        quantised_bytes: bytes of quantised tensors provided so far.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Weights:
         self._source = source
         self._norm_offset = norm_offset
         self._quantization: QuantizationName = quantization
-        self.plain_bytes = self.block_bytes = 0
+        self.plain_bytes = self.quantised_bytes = 0
         self.dtype = dtype
         self.device = device
         self.ranks = ranks
@@ -67,9 +67,9 @@ class Weights:
         return self._copy(self._get(name, dtype), dtype)
 
     def matrix(self, name: str) -> Matrix:
-        """One matrix; quantised if it is stored in blocks and may stay so."""
-        kept = self._kept(name)
-        return self.tensor(name) if kept is None else kept
+        """One matrix; quantised if it is stored so and may stay so."""
+        stored = self._stored(name)
+        return self.tensor(name) if stored is None else self._placed(stored)
 
     def norm(self, prefix: str) -> torch.Tensor:
         """The weights [dim] of the RMS norm at `prefix`; float32 where they are stored less an offset.
@@ -82,7 +82,7 @@ class Weights:
 
     def linear(self, prefix: str, parts: tuple[str, ...], *, has_bias: bool = False) -> Linear:
         """Fuses matrices with the same input, outputs side by side; replicated on every rank."""
-        return self._fused(prefix, parts, has_bias, lambda whole, _: whole)
+        return self._fused(prefix, parts, has_bias, lambda total, _: slice(0, total))
 
     def columns(
         self, prefix: str, parts: tuple[str, ...], *, has_bias: bool = False, widths: Sequence[int] = ()
@@ -96,15 +96,21 @@ class Weights:
             widths: outputs per rank of each matrix, see `share`; () for equal shards.
         """
         return self._fused(
-            prefix, parts, has_bias, lambda whole, i: share(whole, 0, self.ranks, widths[i] if widths else None)
+            prefix, parts, has_bias, lambda total, i: span(total, self.ranks, widths[i] if widths else None)
         )
 
     def rows(self, prefix: str, part: str, *, has_bias: bool = False) -> Linear:
         """A matrix with only this rank's inputs: the sum over ranks is its output."""
-        name, is_added_here = f"{prefix}{part}", has_bias and self.ranks.rank == 0
-        kept = self._kept(f"{name}.weight")
-        weight = self._copy(share(self._get(f"{name}.weight"), 1, self.ranks)) if kept is None else kept
-        bias = self.tensor(f"{name}.bias") if is_added_here else None
+        name, is_added_here = f"{prefix}{part}.weight", has_bias and self.ranks.rank == 0
+        kept = self._kept(name)
+        weight: Matrix | None = None
+        if kept is not None:
+            mine = span(kept.shape[1], self.ranks)
+            if mine.start % kept.column_unit == 0 == mine.stop % kept.column_unit:
+                weight = self._placed(kept if self.ranks.size == 1 else kept.columns(mine.start, mine.stop))
+        if weight is None:
+            weight = self._copy(share(self._get(name), 1, self.ranks))
+        bias = self.tensor(f"{prefix}{part}.bias") if is_added_here else None
         return make_linear(weight, bias, batch_invariant=self._batch_invariant)
 
     def outputs(self, name: str) -> torch.Tensor:
@@ -113,12 +119,16 @@ class Weights:
 
     def head(self, embedding: Matrix | None) -> Linear:
         """This rank's shard of the output matrix: of `embedding` if tied, else (None) of lm_head."""
-        weight = embedding if embedding is not None else self._kept("lm_head.weight")
-        if isinstance(weight, QuantisedTensor):
-            return self._head(weight)
-        if weight is not None:
-            return self._head(vocabulary_share(weight, self.ranks))
-        return self._head(self._copy(vocabulary_share(self._get("lm_head.weight"), self.ranks)))
+        weight = embedding
+        if weight is None:
+            stored = self._stored("lm_head.weight")
+            weight = self._get("lm_head.weight") if stored is None else self._placed(stored)
+        if isinstance(weight, torch.Tensor):
+            mine = vocabulary_share(weight, self.ranks)
+            return self._head(mine if embedding is not None else self._copy(mine))
+        if weight.shape[0] % self.ranks.size:
+            return self._head(vocabulary_share(weight.dequantised(), self.ranks))
+        return self._head(weight if self.ranks.size == 1 else weight.rows(span(weight.shape[0], self.ranks)))
 
     def router(self, name: str) -> Linear:
         """A matrix in float32, which chooses between experts whose scores may be nearly equal."""
@@ -128,31 +138,49 @@ class Weights:
     def _head(self, weight: Matrix) -> Linear:
         return make_head(weight, batch_invariant=self._batch_invariant)
 
-    def _fused(
-        self, prefix: str, parts: tuple[str, ...], has_bias: bool, cut: Callable[[torch.Tensor, int], torch.Tensor]
-    ) -> Linear:
-        """Fuses what `cut` returns for each matrix and its index; quantised matrices are never cut."""
+    def _fused(self, prefix: str, parts: tuple[str, ...], has_bias: bool, cut: Callable[[int, int], slice]) -> Linear:
+        """Fuses the rows of each matrix that `cut` selects, given their number and the matrix's index."""
 
-        def fused(kind: str) -> torch.Tensor:
-            wholes = [self._get(f"{prefix}{part}.{kind}") for part in parts]
-            tensors = [cut(whole, i).to(self.device).to(self.dtype) for i, whole in enumerate(wholes)]
-            return self._counted(torch.cat(tensors))
+        def plain(part: str, i: int, kind: str) -> torch.Tensor:
+            whole = self._get(f"{prefix}{part}.{kind}")
+            return whole[cut(whole.shape[0], i)].to(self.device).to(self.dtype)
 
-        bias = fused("bias") if has_bias else None
-        kept = {name: self._kept(name) for name in (f"{prefix}{part}.weight" for part in parts)}
-        if not any(kept.values()):
-            return make_linear(fused("weight"), bias, batch_invariant=self._batch_invariant)
-        weights = [self.tensor(name) if one is None else one for name, one in kept.items()]
+        kept = [self._kept(f"{prefix}{part}.weight") for part in parts]
+        biases = [plain(part, i, "bias") for i, part in enumerate(parts)] if has_bias else []
+        bias = self._counted(torch.cat(biases)) if biases else None
+        if all(matrix is None for matrix in kept):
+            weight = torch.cat([plain(part, i, "weight") for i, part in enumerate(parts)])
+            return make_linear(self._counted(weight), bias, batch_invariant=self._batch_invariant)
+        weights = [
+            self._copy(plain(part, i, "weight"))
+            if matrix is None
+            else self._placed(matrix if self.ranks.size == 1 else matrix.rows(cut(matrix.shape[0], i)))
+            for i, (part, matrix) in enumerate(zip(parts, kept, strict=True))
+        ]
         return make_joined(weights, bias, batch_invariant=self._batch_invariant)
 
-    def _kept(self, name: str) -> QuantisedTensor | None:
-        """The matrix in blocks, if it is stored so and may stay so."""
-        may_stay = self._quantization != "none" and self.ranks.size == 1
-        stored = self._source.get_quantised(name) if may_stay else None
-        if stored is None or (self._quantization == "auto" and not has_kernel(self.device, self.dtype)):
+    def _kept(self, name: str) -> QuantisedMatrix | None:
+        """The matrix as it is stored, if it may stay so, or as `quantization` makes it."""
+        method = METHODS.get(self._quantization)
+        if method is None:
+            return self._stored(name)
+        if self._source.get_quantised(name) is not None:
+            raise ConfigError(
+                f"--quantization {self._quantization} is for plain weights, and this checkpoint is quantised already; "
+                "leave the option out"
+            )
+        return method.make(self._get(name).to(self.device).to(self.dtype))
+
+    def _stored(self, name: str) -> QuantisedMatrix | None:
+        """The matrix as it is stored, if it is quantised and may stay so."""
+        stored = None if self._quantization == "none" else self._source.get_quantised(name)
+        if stored is None or (self._quantization == "auto" and not stored.has_kernel(self.device, self.dtype)):
             return None
-        self.block_bytes += stored.nbytes
-        return stored.to(self.device, self.dtype)
+        return stored
+
+    def _placed(self, matrix: QuantisedMatrix) -> QuantisedMatrix:
+        self.quantised_bytes += matrix.nbytes
+        return matrix.to(self.device, self.dtype)
 
     def _get(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         return self._source.get(name, dtype or self.dtype, self.device)

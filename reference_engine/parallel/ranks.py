@@ -78,9 +78,15 @@ def share(whole: torch.Tensor, dim: int, ranks: Ranks, width: int | None = None)
         width: of a shard; None for equal shards. If there are fewer shards than ranks, neighbouring ranks share one,
             as with few key/value heads.
     """
-    total = whole.shape[dim]
+    mine = span(whole.shape[dim], ranks, width)
+    return whole.narrow(dim, mine.start, mine.stop - mine.start)
+
+
+def span(total: int, ranks: Ranks, width: int | None = None) -> slice:
+    """What `share` selects of `total` rows or columns."""
     width = total // ranks.size if width is None else width
-    return whole.narrow(dim, ranks.rank * total // (ranks.size * width) * width, width)
+    first = ranks.rank * total // (ranks.size * width) * width
+    return slice(first, first + width)
 
 
 def vocabulary_share(matrix: torch.Tensor, ranks: Ranks) -> torch.Tensor:

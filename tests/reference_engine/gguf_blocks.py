@@ -5,7 +5,8 @@ import contextlib
 import gguf
 import torch
 
-from reference_engine.kernels.blocks import FORMATS, QuantisedTensor
+from reference_engine.kernels.blocks import FORMATS
+from reference_engine.quantization.blocks import BlockMatrix
 
 HALVES = {
     "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0],
@@ -28,7 +29,7 @@ def random_blocks(name, rows, columns, seed=0, size=1.0):
     for place in HALVES[name]:
         scales = torch.randn(*shape[:2], 1, generator=generator) * size / LARGEST[name]
         blocks[..., place : place + 2] = scales.half().view(torch.uint8)
-    return QuantisedTensor(blocks.flatten(1), block_format)
+    return BlockMatrix(blocks.flatten(1), block_format)
 
 
 def truth(matrix):

@@ -9,9 +9,10 @@ from torch.nn.functional import linear
 
 from reference_engine.kernels import quantised
 from reference_engine.kernels.blocks import FORMATS
-from reference_engine.kernels.quantised import BlockLinear, dequantise, has_kernel
-from reference_engine.models import linear as linear_module
-from reference_engine.models.linear import JoinedLinear, SlabLinear, make_joined, make_linear, rows_of
+from reference_engine.kernels.quantised import BlockLinear, has_kernel
+from reference_engine.models.linear import JoinedLinear, make_joined, make_linear, rows_of
+from reference_engine.quantization import matrix as matrix_module
+from reference_engine.quantization.matrix import SlabLinear
 from tests.reference_engine.gguf_blocks import random_blocks, truth
 
 CPU = torch.device("cpu")
@@ -22,9 +23,8 @@ EVERY_FORMAT = pytest.mark.parametrize("name", FORMATS)
 @pytest.fixture
 def _no_kernel(monkeypatch):
     """As on a machine without a compiler, and with slabs of few rows."""
-    for module in (quantised, linear_module):
-        monkeypatch.setattr(module, "has_kernel", lambda device, dtype: False)
-    monkeypatch.setattr(linear_module, "_SLAB_ELEMENTS", 5000)
+    monkeypatch.setattr(quantised, "has_kernel", lambda device, dtype: False)
+    monkeypatch.setattr(matrix_module, "_SLAB_ELEMENTS", 5000)
 
 
 @EVERY_FORMAT
@@ -40,9 +40,9 @@ def test_blocks_mean_what_the_gguf_library_says(name, rows, blocks, seed):
     matrix = random_blocks(name, rows, blocks * FORMATS[name].elements, seed)
     expected = truth(matrix)
     assert matrix.shape == tuple(expected.shape)
-    assert torch.equal(matrix.dequantised(), expected)
+    assert torch.equal(matrix.format.unpack(matrix.blocks.view(-1, matrix.format.bytes)).view(matrix.shape), expected)
     for dtype in (*DTYPES, torch.float16):
-        assert torch.equal(dequantise(matrix.to(CPU, dtype)), expected.to(dtype))
+        assert torch.equal(matrix.to(CPU, dtype).dequantised(), expected.to(dtype))
 
 
 def assert_is_product(found, rows, matrix, bias=None):
@@ -66,11 +66,12 @@ def test_products_with_blocks_are_exact_but_for_rounding(name, dtype, count):
         matrix = random_blocks(name, outputs, blocks * FORMATS[name].elements, seed=count).to(CPU, dtype)
         x = torch.randn(count, matrix.shape[1] + 32).to(dtype)[:, 32:]  # parts of longer rows
         bias = torch.randn(outputs)
-        assert_is_product(BlockLinear(matrix, None)(x), x, matrix)
-        assert_is_product(BlockLinear(matrix, bias)(x), x, matrix, bias)
-        sums = BlockLinear(matrix, bias, keeps_float32=True)(x)
+        assert isinstance(matrix.linear(None), BlockLinear)
+        assert_is_product(matrix.linear(None)(x), x, matrix)
+        assert_is_product(matrix.linear(bias)(x), x, matrix, bias)
+        sums = matrix.linear(bias, keeps_float32=True)(x)
         assert sums.dtype == torch.float32
-        assert torch.equal(sums.to(dtype), BlockLinear(matrix, bias)(x))
+        assert torch.equal(sums.to(dtype), matrix.linear(bias)(x))
 
 
 @pytest.mark.parametrize("outputs", [1, 3, 9, 37])
@@ -80,7 +81,7 @@ def test_threads_share_the_outputs(outputs):
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        assert_is_product(BlockLinear(matrix, None)(x), x, matrix)
+        assert_is_product(matrix.linear(None)(x), x, matrix)
     finally:
         torch.set_num_threads(before)
 
@@ -89,7 +90,7 @@ def test_rows_so_long_that_few_are_unpacked_at_once():
     for dtype in DTYPES:
         matrix = random_blocks("Q4_1", 11, 32 * 300).to(CPU, dtype)
         x = torch.randn(6, 9600).to(dtype)
-        assert_is_product(BlockLinear(matrix, None)(x), x, matrix)
+        assert_is_product(matrix.linear(None)(x), x, matrix)
 
 
 @EVERY_FORMAT

@@ -9,12 +9,13 @@ import torch
 
 from reference_engine.engine.request import SamplingParams
 from reference_engine.errors import CheckpointError
-from reference_engine.kernels.blocks import FORMATS, QuantisedTensor
+from reference_engine.kernels import quantised
+from reference_engine.kernels.blocks import FORMATS
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.loading.gguf import GgufFile
-from reference_engine.models import weights as weights_module
 from reference_engine.models.weights import Weights
 from reference_engine.offline import LLM
+from reference_engine.quantization.blocks import BlockMatrix
 from reference_engine.tools.evaluator import Sample, Scorer
 from reference_engine.tools.gguf_copy import copy_gguf
 from tests.reference_engine.gguf_blocks import random_blocks
@@ -107,11 +108,11 @@ def test_greedy_tokens_are_those_of_the_dequantised_model(written, kind, tied):
     [("auto", True, True), ("auto", False, False), ("stored", False, True), ("none", True, False)],
 )
 def test_the_setting_says_what_stays_in_blocks(written, monkeypatch, quantization, has_kernel, stays):
-    monkeypatch.setattr(weights_module, "has_kernel", lambda device, dtype: has_kernel)
+    monkeypatch.setattr(quantised, "has_kernel", lambda device, dtype: has_kernel)
     file = GgufFile(written(stored_as("Q8_0")))
     weights = Weights(file, torch.bfloat16, CPU, quantization=quantization)
-    assert isinstance(weights.matrix(Q_PROJ), QuantisedTensor) == stays
-    assert (weights.block_bytes, weights.plain_bytes) == ((256 * 8 * 34, 0) if stays else (0, 256 * 256 * 2))
+    assert isinstance(weights.matrix(Q_PROJ), BlockMatrix) == stays
+    assert (weights.quantised_bytes, weights.plain_bytes) == ((256 * 8 * 34, 0) if stays else (0, 256 * 256 * 2))
 
 
 def test_the_log_says_how_much_is_kept(written, caplog):
@@ -119,8 +120,8 @@ def test_the_log_says_how_much_is_kept(written, caplog):
         LLM(written(stored_as("Q8_0")), num_blocks=64, max_model_len=64, dtype="bfloat16")
         LLM(written(stored_as("Q8_0")), num_blocks=64, max_model_len=64, dtype="bfloat16", quantization="none")
     kept, plain = (record.message for record in caplog.records if record.message.startswith("weights: "))
-    assert kept == "weights: 0.0 MiB in bfloat16, 1.3 MiB in blocks as stored"
-    assert plain == "weights: 2.4 MiB in bfloat16, 0.0 MiB in blocks as stored"
+    assert kept == "weights: 0.0 MiB in bfloat16, 1.3 MiB quantised"
+    assert plain == "weights: 2.4 MiB in bfloat16, 0.0 MiB quantised"
 
 
 def test_a_type_without_a_kernel_is_dequantised(written):

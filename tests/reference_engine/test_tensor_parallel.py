@@ -159,8 +159,6 @@ def test_settings_that_contradict_it_are_refused(tiny_config):
         tiny_config(tensor_parallel_size=0)
     with pytest.raises(ConfigError, match=r"--kv-budget .* --tensor-parallel-size .*; choose one"):
         tiny_config(tensor_parallel_size=2, kv_budget=8, enable_prefix_caching=False)
-    with pytest.raises(ConfigError, match=r"--quantization stored .* --tensor-parallel-size .*; choose one"):
-        tiny_config(tensor_parallel_size=2, quantization="stored")
 
 
 def test_cores_are_shared(tiny_config):

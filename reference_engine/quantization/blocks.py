@@ -1,0 +1,81 @@
+"""Matrices in the blocks of GGUF files (:mod:`reference_engine.kernels.blocks` has the formats)."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+
+from reference_engine.kernels import quantised
+from reference_engine.kernels.blocks import BlockFormat
+from reference_engine.quantization.matrix import Linear, SlabLinear
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class BlockMatrix:
+    """A `QuantisedMatrix` in blocks.
+
+    Attributes:
+        blocks: uint8 [rows, bytes of a row], contiguous.
+        format: of every block.
+        dtype: see `QuantisedMatrix`.
+    """
+
+    blocks: torch.Tensor
+    format: BlockFormat
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """See `QuantisedMatrix`."""
+        return self.blocks.shape[0], self.blocks.shape[1] // self.format.bytes * self.format.elements
+
+    @property
+    def nbytes(self) -> int:
+        """See `QuantisedMatrix`."""
+        return self.blocks.nbytes
+
+    @property
+    def layout(self) -> str:
+        """See `QuantisedMatrix`."""
+        return self.format.name
+
+    @property
+    def column_unit(self) -> int:
+        """See `QuantisedMatrix`."""
+        return self.format.elements
+
+    def has_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:
+        """See `QuantisedMatrix`."""
+        return quantised.has_kernel(device, dtype)
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Self:
+        """See `QuantisedMatrix`."""
+        return dataclasses.replace(self, blocks=self.blocks.to(device), dtype=dtype)
+
+    def rows(self, index: torch.Tensor | slice) -> Self:
+        """See `QuantisedMatrix`."""
+        return dataclasses.replace(self, blocks=self.blocks[index])
+
+    def columns(self, first: int, stop: int) -> Self:
+        """See `QuantisedMatrix`."""
+        start, end = (column // self.format.elements * self.format.bytes for column in (first, stop))
+        return dataclasses.replace(self, blocks=self.blocks[:, start:end].contiguous())
+
+    def stacked(self, others: Sequence[Self]) -> Self:
+        """See `QuantisedMatrix`."""
+        return dataclasses.replace(self, blocks=torch.cat([self.blocks, *(other.blocks for other in others)]))
+
+    def dequantised(self) -> torch.Tensor:
+        """See `QuantisedMatrix`; compiled where that is there, else in stock torch: the same bits."""
+        if quantised.has_kernel(self.blocks.device, self.dtype):
+            return quantised.dequantise(self.blocks, self.format, self.shape, self.dtype)
+        return self.format.unpack(self.blocks.reshape(-1, self.format.bytes)).view(self.shape).to(self.dtype)
+
+    def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:
+        """See `QuantisedMatrix`."""
+        if quantised.has_kernel(self.blocks.device, self.dtype):
+            return quantised.BlockLinear(
+                self.blocks, self.format, self.shape, bias, self.dtype, keeps_float32=keeps_float32
+            )
+        return SlabLinear(self, bias)

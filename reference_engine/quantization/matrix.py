@@ -1,0 +1,103 @@
+"""What every quantised matrix can do, so that models, shards and checkpoints need not know its method."""
+
+from collections.abc import Hashable, Sequence
+from typing import Protocol, Self, TypeVar
+
+import torch
+from torch.nn.functional import linear
+
+_SLAB_ELEMENTS = 1 << 24
+"""Weights to dequantise at a time without a kernel: few compared with a model, many compared with a launch."""
+
+
+class Linear(Protocol):
+    """A matrix with an optional bias."""
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """Rows [num_rows, in_features] -> [num_rows, out_features]."""
+        ...
+
+
+class QuantisedMatrix(Protocol):
+    """A weight [out_features, in_features] in fewer bits than its activations."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the matrix: out_features, in_features."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the activations that it is multiplied by, and of its numbers where they become plain."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes, scales included."""
+        ...
+
+    @property
+    def layout(self) -> Hashable:
+        """Equal for matrices that `stacked` can join if they have as many columns."""
+        ...
+
+    @property
+    def column_unit(self) -> int:
+        """`columns` cuts at multiples of this."""
+        ...
+
+    def has_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:
+        """Whether `linear` would multiply by the codes there, rather than dequantise them each time."""
+        ...
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Self:
+        """The same numbers on a device, for activations of a dtype."""
+        ...
+
+    def rows(self, index: torch.Tensor | slice) -> Self:
+        """Some of its rows, in the order of `index`."""
+        ...
+
+    def columns(self, first: int, stop: int) -> Self:
+        """Its columns from `first` to before `stop`, both multiples of `column_unit`."""
+        ...
+
+    def stacked(self, others: Sequence[Self]) -> Self:
+        """The rows of this matrix, then of others with the same layout and columns."""
+        ...
+
+    def dequantised(self) -> torch.Tensor:
+        """Plain numbers [rows, columns] in `dtype`."""
+        ...
+
+    def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:
+        """The fastest product with it on its device.
+
+        Args:
+            bias: [out_features]; None for none.
+            keeps_float32: whether results may stay float32 where sums are, see `make_head`.
+        """
+        ...
+
+
+_Matrix = TypeVar("_Matrix", bound=QuantisedMatrix)
+
+
+class SlabLinear:
+    """Dequantises a slab of rows at a time, and multiplies with stock torch; of any quantised matrix."""
+
+    def __init__(self, weight: QuantisedMatrix, bias: torch.Tensor | None) -> None:
+        self._weight, self._bias = weight, bias
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        width, depth = self._weight.shape
+        step = max(1, _SLAB_ELEMENTS // depth)
+        slabs = (self._weight.rows(slice(first, first + step)) for first in range(0, width, step))
+        sums = torch.cat([linear(rows, slab.dequantised()) for slab in slabs], dim=1)
+        return sums if self._bias is None else sums.add_(self._bias)
+
+
+def stacked(parts: Sequence[_Matrix]) -> _Matrix:
+    """Matrices of one layout and width below each other."""
+    return parts[0] if len(parts) == 1 else parts[0].stacked(parts[1:])
