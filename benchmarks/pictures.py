@@ -93,9 +93,13 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", type=Path, default=ROOT / "docs/results/cpu-bakeoff", help="published run")
+    parser.add_argument(
+        "--gpu-run", type=Path, default=ROOT / "docs/results/h200-bakeoff", help="published run on a GPU"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "docs/pictures", help="folder of the pictures")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="pictures to take; default: all")
     options = parser.parse_args()
-    run, out = options.run.resolve(), options.out.resolve()
+    run, gpu_run, out = options.run.resolve(), options.gpu_run.resolve(), options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
         runs, profile = Path("runs"), Path("profile.html")  # the dashboard's page shows the path as given
@@ -106,19 +110,41 @@ def main() -> None:
             served.settle()
             pictures = [
                 *_report(run),
+                _gpu_frontier(gpu_run),
                 *_dashboard(served.address),
                 _gate(served.address, gate),
                 _profile(profile.resolve().as_uri()),
             ]
+            if options.only:
+                pictures = [picture for picture in pictures if picture.name in options.only]
             sizes = [_take(browser, picture, theme, out) for picture in pictures for theme in THEMES]
     _describe({picture.name: picture for picture in pictures}, out)
     sys.exit(max(sizes) > MAX_BYTES)
 
 
-def _report(run: Path) -> Iterator[Picture]:
+def _origin(run: Path) -> re.Match[str]:
     found = _ORIGIN.search((run / "README.md").read_text(encoding="utf-8"))
     if found is None:
         raise ValueError(f"{run}/README.md names no machine, date and commit")
+    return found
+
+
+def _gpu_frontier(run: Path) -> Picture:
+    found = _origin(run)
+    return Picture(
+        name="h200-frontier",
+        url=(run / "report.html").resolve().as_uri(),
+        shown="#frontier",
+        alt="Throughput of three servers on a GPU against the speed that each user gets, at one, eight and 64 users",
+        caption=(
+            f"Llama-3.1-8B shapes, random weights, bfloat16; {found['machine']}; {found['date']}, commit "
+            f"{found['commit']}."
+        ),
+    )
+
+
+def _report(run: Path) -> Iterator[Picture]:
+    found = _origin(run)
     url = (run / "report.html").resolve().as_uri()
     origin = f"{found['machine']}, no GPU; {found['date']}, commit {found['commit']}."
     yield Picture(
@@ -231,7 +257,10 @@ def _describe(pictures: dict[str, Picture], folder: Path) -> None:
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         text = page.read_text(encoding="utf-8")
         here = Path(os.path.relpath(folder.resolve(), page.parent))
-        described = _BETWEEN.sub(lambda found: f"{found[1]}{_tag(pictures[found[2]], here)}{found[3]}", text)  # noqa: B023
+        described = _BETWEEN.sub(
+            lambda found: f"{found[1]}{_tag(pictures[found[2]], here)}{found[3]}" if found[2] in pictures else found[0],  # noqa: B023
+            text,
+        )
         if described != text:
             page.write_text(described, encoding="utf-8")
 
