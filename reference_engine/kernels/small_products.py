@@ -11,6 +11,9 @@ Import this module only where `has_triton` holds, or under Triton's interpreter.
 # pyright: basic, reportMissingImports=false, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
 # pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false, reportIndexIssue=false
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -56,7 +59,7 @@ def multiply(
     tile_rows = max(_MIN_ROWS, triton.next_power_of_2(count))
     tiles = outputs // _TILE_OUTPUTS
     is_row = count == 1 and inputs <= _MAX_ROW_INPUTS
-    splits = 1 if is_row or tiles >= _PROGRAMS else _SPLITS
+    splits = 1 if is_row else splits_of(tiles)
     out = torch.empty(count, outputs, dtype=dtype or rows.dtype, device=rows.device)
     parts = out if splits == 1 else torch.empty(splits, count, outputs, dtype=torch.float32, device=rows.device)
     given_bias = weight if bias is None else bias
@@ -76,11 +79,29 @@ def multiply(
         SPLITS=splits, HAS_BIAS=bias is not None, num_warps=4, num_stages=_STAGES, **early,
     )  # fmt: skip
     if splits > 1:
-        _add_up[(count, triton.cdiv(outputs, _SUM_TILE))](
-            out, parts, given_bias, count,
-            OUTPUTS=outputs, TILE=_SUM_TILE, SPLITS=splits, HAS_BIAS=bias is not None, **early,
-        )  # fmt: skip
+        add_parts(out, parts, bias, early)
     return out
+
+
+def splits_of(tiles: int) -> int:
+    """In how many parts columns are read, so that there are programs enough."""
+    return 1 if tiles >= _PROGRAMS else _SPLITS
+
+
+def add_parts(out: torch.Tensor, parts: torch.Tensor, bias: torch.Tensor | None, early: Mapping[str, Any]) -> None:
+    """Writes the sums of parts, float32 [splits, rows, outputs], and a bias [outputs] to `out` [rows, outputs].
+
+    Args:
+        out: of any dtype.
+        parts: added up in order.
+        bias: None for none.
+        early: from `early_start`.
+    """
+    splits, count, outputs = parts.shape
+    _add_up[(count, triton.cdiv(outputs, _SUM_TILE))](
+        out, parts, parts if bias is None else bias, count,
+        OUTPUTS=outputs, TILE=_SUM_TILE, SPLITS=splits, HAS_BIAS=bias is not None, **early,
+    )  # fmt: skip
 
 
 @triton.jit
