@@ -183,7 +183,7 @@ def test_published_tables_are_those_of_the_published_trials(folder: Path):
                 interval_text(CATALOGUE[name], log_t_interval(list(of_engine[of_engine.load == load][name])))
                 for name in ("ttft_p50_s", "output_tokens_per_s")
             )
-            for load in dict.fromkeys(trials.load)
+            for load in dict.fromkeys(of_engine.load)
         ]
         assert sorted(rows) == sorted(expected)
 

@@ -6,8 +6,10 @@ The kernels run in Triton's interpreter, which multiplies bfloat16 as if it were
 import dataclasses
 import random
 
+import numpy as np
 import pytest
 import torch
+from triton.runtime import interpreter
 
 import reference_engine.attention as attention_package
 from reference_engine.attention.base import Span
@@ -41,6 +43,17 @@ def _small_tiles(monkeypatch):
     monkeypatch.setattr(invariant_products, "_TILE_ROWS", 32)
     monkeypatch.setattr(graph_execution, "_SMALL_SIZES", (1,))
     monkeypatch.setattr(graph_execution, "_ROW_STEP", 2)
+
+
+@pytest.fixture(autouse=True)
+def _sums_in_float64(monkeypatch):
+    """The interpreter multiplies with NumPy, where the order of a row's float32 sums depends on its place in a tile."""
+
+    def create_dot(_, left, right, sums, *__):
+        wide = left.data.astype(np.float64) @ right.data.astype(np.float64)
+        return interpreter.TensorHandle(wide.astype(sums.data.dtype) + sums.data, sums.dtype.scalar)
+
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_dot)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
