@@ -4,6 +4,8 @@
   (Dettmers et al., arXiv 2208.07339, section 2.1). 4 bits: limit 7.5, codes -8 to 7, as GPTQ and compressed-tensors.
 - *zero-point*: scale = (max - min) / (2^bits - 1); code = round(w / scale) + zero (Jacob et al., arXiv 1712.05877). The
   range includes zero, which stays exact.
+
+Groups are float32 [rows, groups, columns of a group]; scales and the codes of zero are [rows, groups].
 """
 
 from typing import Literal
@@ -12,10 +14,12 @@ import torch
 
 from reference_engine.quantization.integer_matrix import IntegerMatrix, pack
 
+Bits = Literal[4, 8]
+
 _LIMITS = {8: 127.0, 4: 7.5}
 
 
-def absmax(weight: torch.Tensor, bits: Literal[4, 8], group: int) -> IntegerMatrix:
+def absmax(weight: torch.Tensor, bits: Bits, group: int) -> IntegerMatrix:
     """Quantises a weight [rows, columns] symmetrically.
 
     Args:
@@ -23,18 +27,29 @@ def absmax(weight: torch.Tensor, bits: Literal[4, 8], group: int) -> IntegerMatr
         bits: of a code.
         group: columns that share a scale; divides the columns.
     """
-    groups = weight.float().unflatten(1, (-1, group))
-    scales = _positive(groups.abs().amax(-1) / _LIMITS[bits], weight.dtype)
-    return encoded(groups, scales, None, bits)
+    return _rounded(weight, bits, group, symmetric=True)
 
 
-def zero_point(weight: torch.Tensor, bits: Literal[4, 8], group: int) -> IntegerMatrix:
+def zero_point(weight: torch.Tensor, bits: Bits, group: int) -> IntegerMatrix:
     """Quantises a weight [rows, columns] with a zero of its own in each group; see `absmax` for the arguments."""
+    return _rounded(weight, bits, group, symmetric=False)
+
+
+def _rounded(weight: torch.Tensor, bits: Bits, group: int, *, symmetric: bool) -> IntegerMatrix:
     groups = weight.float().unflatten(1, (-1, group))
+    scales, zeros = scales_of(groups, bits, weight.dtype, symmetric=symmetric)
+    return from_codes(nearest(groups, scales, zeros, bits).flatten(1), scales, zeros, bits)
+
+
+def scales_of(
+    groups: torch.Tensor, bits: Bits, dtype: torch.dtype, *, symmetric: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The scales of groups in a dtype, and the code of zero in each, float32; None for the middle."""
+    if symmetric:
+        return _positive(groups.abs().amax(-1) / _LIMITS[bits], dtype), None
     lowest, highest = groups.amin(-1).clamp_max(0), groups.amax(-1).clamp_min(0)
-    scales = _positive((highest - lowest) / (2**bits - 1), weight.dtype)
-    zeros = (-lowest / scales.float()).round().clamp(0, 2**bits - 1)
-    return encoded(groups, scales, zeros, bits)
+    scales = _positive((highest - lowest) / (2**bits - 1), dtype)
+    return scales, (-lowest / scales.float()).round().clamp(0, 2**bits - 1)
 
 
 def _positive(scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -42,31 +57,31 @@ def _positive(scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return scales.clamp_min(torch.finfo(dtype).tiny).to(dtype)
 
 
-def encoded(
-    groups: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None, bits: Literal[4, 8]
-) -> IntegerMatrix:
-    """The nearest codes for given scales.
-
-    Args:
-        groups: float32 [rows, groups, columns of a group].
-        scales: [rows, groups], positive.
-        zeros: the code of zero, of 0 to 2^bits - 1, [rows, groups]; None for the middle.
-        bits: of a code.
-    """
+def nearest(groups: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None, bits: Bits) -> torch.Tensor:
+    """The nearest codes, whole numbers 0 to 2^bits - 1 in float32."""
     middle = 2 ** (bits - 1)
-    zero = groups.new_tensor(middle) if zeros is None else zeros.float()[..., None]
-    codes = ((groups / scales.float()[..., None]).round() + zero).clamp(0, 2 * middle - 1)
-    return from_codes(codes.flatten(1), scales, zeros, bits)
+    zero = middle if zeros is None else zeros[..., None]
+    return ((groups / scales.float()[..., None]).round() + zero).clamp(0, 2 * middle - 1)
+
+
+def decoded(codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None, bits: Bits) -> torch.Tensor:
+    """What `nearest` gave, as weights."""
+    zero = 2 ** (bits - 1) if zeros is None else zeros[..., None]
+    return (codes - zero) * scales.float()[..., None]
 
 
 def from_codes(
-    codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None, bits: Literal[4, 8]
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    zeros: torch.Tensor | None,
+    bits: Bits,
+    order: torch.Tensor | None = None,
 ) -> IntegerMatrix:
-    """A matrix of codes 0 to 2^bits - 1 [rows, columns]; see `encoded` for the other arguments."""
+    """A matrix of codes 0 to 2^bits - 1 [rows, columns]; see `IntegerMatrix` for `order`."""
     if bits == 8:
         stored = (codes.int() - 128).to(torch.int8)
         offsets = None if zeros is None else (128 - zeros.float()) * scales.float()
     else:
         stored = pack(codes.to(torch.uint8))
         offsets = None if zeros is None else -zeros.float() * scales.float()
-    return IntegerMatrix(stored, scales, offsets, bits)
+    return IntegerMatrix(stored, scales, offsets, bits, order)
