@@ -6,7 +6,8 @@ from pathlib import Path
 from reference_engine.engine.config import LoadFormatName
 from reference_engine.loading.dummy import DummyWeights
 from reference_engine.loading.files import check_model_path
-from reference_engine.loading.safetensors import SafetensorsDirectory, read_config
+from reference_engine.loading.quantised import QuantisedDirectory
+from reference_engine.loading.safetensors import SafetensorsDirectory, read_config, read_format
 from reference_engine.loading.source import WeightSource
 from reference_engine.loading.tokenizer import Tokenizer, tokenizer_from_gguf, tokenizer_of_directory
 from reference_engine.models.config import ModelConfig
@@ -36,15 +37,18 @@ def open_checkpoint(path: Path, load_format: LoadFormatName = "auto") -> Checkpo
         load_format: `dummy` opens no weights but generates them.
 
     Raises:
-        CheckpointError: see `check_model_path`, `GgufFile` and `SafetensorsDirectory`.
+        CheckpointError: see `check_model_path`, `GgufFile`, `SafetensorsDirectory` and `format_of`.
     """
     check_model_path(path)
     if path.is_dir():
+        checkpoint_format = read_format(path)
         if load_format == "dummy":
             config = read_config(path)
-            return Checkpoint(path, config, DummyWeights(config), tokenizer_of_directory(path, load_format))
-        weights = SafetensorsDirectory(path)
-        return Checkpoint(path, weights.config, weights, tokenizer_of_directory(path))
+            dummies = DummyWeights(config, checkpoint_format)
+            return Checkpoint(path, config, dummies, tokenizer_of_directory(path, load_format))
+        stored = SafetensorsDirectory(path)
+        source = stored if checkpoint_format is None else QuantisedDirectory(stored, checkpoint_format)
+        return Checkpoint(path, stored.config, source, tokenizer_of_directory(path))
     from reference_engine.loading.gguf import GgufFile  # noqa: PLC0415 (the only user of the package gguf)
 
     file = GgufFile(path)

@@ -8,7 +8,10 @@ import torch
 from reference_engine.errors import CheckpointError
 from reference_engine.models.config import ModelConfig
 from reference_engine.models.shapes import weight_shapes
+from reference_engine.quantization.formats.base import CheckpointFormat
+from reference_engine.quantization.matrix import QuantisedMatrix
 
+_MATRIX = 2  # dimensions
 _STD = 0.02  # Transformers' usual initializer_range: activations neither vanish nor overflow in 16 bits
 
 
@@ -19,9 +22,11 @@ class DummyWeights:
 
     Args:
         config: implies names and shapes.
+        checkpoint_format: says which matrices are quantised, and how; None for none.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, checkpoint_format: CheckpointFormat | None = None) -> None:
+        self._format = checkpoint_format
         self._shapes = weight_shapes(config)
         self._norm = 1.0 - config.norm_offset  # as stored
 
@@ -36,9 +41,20 @@ class DummyWeights:
         tensor = torch.empty(self._shapes[name], dtype=dtype, device=device)
         if name.endswith("norm.weight"):
             return tensor.fill_(self._norm)
-        generator = torch.Generator(tensor.device).manual_seed(zlib.crc32(name.encode()))
+        matrix = self.get_quantised(name)
+        if matrix is not None:
+            return matrix.to(tensor.device, tensor.dtype).dequantised()
+        generator = torch.Generator(tensor.device).manual_seed(_seed(name))
         return tensor.normal_(std=_STD, generator=generator)
 
-    def get_quantised(self, name: str) -> None:  # noqa: ARG002 (see WeightSource)
-        """None: dummy weights have no blocks."""
-        return
+    def get_quantised(self, name: str) -> QuantisedMatrix | None:
+        """The named matrix, made on the CPU, if the format quantises it."""
+        shape, module = self._shapes.get(name, ()), name.removesuffix(".weight")
+        if self._format is None or len(shape) != _MATRIX:
+            return None
+        scheme = self._format.scheme(module)
+        return None if scheme is None else scheme.random(module, (shape[0], shape[1]), _STD, _seed(name))
+
+
+def _seed(name: str) -> int:
+    return zlib.crc32(name.encode())

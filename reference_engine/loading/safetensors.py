@@ -11,6 +11,8 @@ from reference_engine.errors import CheckpointError
 from reference_engine.loading.files import read_json
 from reference_engine.models.config import ModelConfig
 from reference_engine.models.registry import config_from_hf
+from reference_engine.quantization.formats.base import CheckpointFormat
+from reference_engine.quantization.formats.registry import format_of
 
 
 def read_config(directory: Path) -> ModelConfig:
@@ -22,8 +24,18 @@ def read_config(directory: Path) -> ModelConfig:
     return config_from_hf(raw, str(directory / "config.json"))
 
 
+def read_format(directory: Path) -> CheckpointFormat | None:
+    """How config.json says that weights are quantised; None if they are plain.
+
+    Raises:
+        CheckpointError: see `format_of`.
+    """
+    file = directory / "config.json"
+    return format_of(read_json(file), str(file))
+
+
 class SafetensorsDirectory:
-    """The weights of a checkpoint directory; tensors are views of the mapped files.
+    """The tensors of a checkpoint directory as they are stored; views of the mapped files.
 
     Raises:
         CheckpointError: there are no weights, a shard is missing, or a file is damaged or cut short.
@@ -52,7 +64,7 @@ class SafetensorsDirectory:
             raise CheckpointError(f"{self.path}: tensor {name} is missing; fetch the checkpoint again") from None
 
     def get_quantised(self, name: str) -> None:  # noqa: ARG002 (see WeightSource)
-        """None: safetensors files store no quantised blocks."""
+        """None: tensors are as stored; see `QuantisedDirectory`."""
         return
 
 

@@ -65,7 +65,7 @@ def config_from_hf(raw: Mapping[str, Any], where: str) -> ModelConfig:
     if family is None:
         known = ", ".join(map(repr, FAMILIES))
         raise CheckpointError(f"{where}: model_type {raw.get('model_type')!r} is not supported, these are: {known}")
-    check_options(raw, where, quantization_config=(None,), partial_rotary_factor=(None, 1.0))
+    check_options(raw, where, partial_rotary_factor=(None, 1.0))
     try:
         return family.read_config(raw, where)
     except KeyError as error:

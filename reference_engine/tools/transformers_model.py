@@ -9,6 +9,7 @@ import torch
 
 from reference_engine.errors import CheckpointError, ConfigError, RequestError
 from reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
+from reference_engine.loading.quantised import QuantisedDirectory
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 """Their decoders are a list of layers with GQA and a gated MLP, below one head without a cap."""
@@ -19,7 +20,7 @@ def open_directory(path: Path) -> Checkpoint:
     """Opens a checkpoint directory of one of `FAMILIES`.
 
     Raises:
-        CheckpointError: it is damaged, a .gguf file, or of another family.
+        CheckpointError: it is damaged, a .gguf file, quantised, or of another family.
         ConfigError: Transformers is not installed.
     """
     if importlib.util.find_spec("transformers") is None:
@@ -27,6 +28,8 @@ def open_directory(path: Path) -> Checkpoint:
     if path.is_file():
         raise CheckpointError(f"{path} is a file; convert it first: python -m reference_engine convert {path} DIR")
     checkpoint = open_checkpoint(path)
+    if isinstance(checkpoint.weights, QuantisedDirectory):
+        raise CheckpointError(f"{path} is quantised; give the plain checkpoint that it was made of")
     if checkpoint.config.model_type not in FAMILIES or checkpoint.config.cla_factor > 1:
         raise CheckpointError(
             f"{path}: layers of the family {checkpoint.config.model_type!r} with cla_factor "

@@ -70,7 +70,6 @@ def test_an_unknown_family_is_refused_with_a_list_of_those_that_are_known():
 @pytest.mark.parametrize(
     ("model_type", "changes", "message"),
     [
-        ("llama", {"quantization_config": {"bits": 4}}, "quantization_config .* only a model without it"),
         ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5}}, "partial_rotary"),
         ("llama", {"rope_scaling": {"type": "ntk", "factor": 2.0}}, "rope scaling 'ntk' is not supported"),
         ("llama", {"rope_scaling": {"type": "longrope", "factor": 2.0}}, "the field 'short_factor' is missing"),

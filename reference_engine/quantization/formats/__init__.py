@@ -1,0 +1,1 @@
+"""Quantised Hugging Face checkpoints: the layouts that `quantization_config` in config.json names."""

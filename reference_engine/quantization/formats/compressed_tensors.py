@@ -1,0 +1,201 @@
+"""The checkpoints of compressed-tensors and llm-compressor: integer weights, packed or a byte each.
+
+- `pack-quantized`: weight_packed int32 [out, in / n] with weight_shape, and weight_zero_point int32 [out / n, groups],
+  packed along outputs (int8 [out, groups] in early files), where n = 32 / bits.
+- `int-quantized`, `naive-quantized`: weight int8 [out, in], weight_zero_point int8 [out, groups].
+
+All have weight_scale [out, groups], and early files weight_g_idx int32 [in] for groups that are not neighbours
+(actorder group, which the library has dropped). Codes and zero points are signed; packed ones are stored plus
+2^(bits - 1). How activations should be quantised is not followed: they stay as they are.
+"""
+
+import dataclasses
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+
+from reference_engine.errors import CheckpointError, ConfigError
+from reference_engine.models.config import check_options
+from reference_engine.quantization.formats.base import IntegerScheme, own_scheme, part_of
+from reference_engine.quantization.formats.codes import Codes, middle
+from reference_engine.quantization.formats.packing import packed, unpacked
+from reference_engine.quantization.integer_matrix import IntegerMatrix
+from reference_engine.quantization.rounding import Bits
+
+_log = logging.getLogger(__name__)
+
+Storage = Literal["pack-quantized", "int-quantized", "naive-quantized"]
+
+_STORAGES: tuple[Storage, ...] = ("pack-quantized", "int-quantized", "naive-quantized")
+_PATTERN = "re:"
+_ONE_SCALE = ("channel", "tensor")
+_DYNAMIC_INT8 = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Group:
+    """Modules that are quantised alike.
+
+    Attributes:
+        scheme: of their weights.
+        storage: of their weights.
+        targets: names, classes or ``re:`` patterns, of which one must match.
+    """
+
+    scheme: IntegerScheme
+    storage: Storage = "pack-quantized"
+    targets: tuple[str, ...] = ("Linear",)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CompressedTensors:
+    """A `CheckpointFormat`.
+
+    Attributes:
+        groups: the first one with a matching target decides.
+        ignore: modules that stay plain, as in targets.
+    """
+
+    groups: tuple[Group, ...]
+    ignore: tuple[str, ...] = ("lm_head",)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """See `CheckpointFormat`."""
+        return "weight_scale", "weight", "weight_packed", "weight_shape", "weight_zero_point", "weight_g_idx"
+
+    def scheme(self, module: str) -> IntegerScheme | None:
+        """See `CheckpointFormat`."""
+        group = None if _matches(module, self.ignore) else self._group(module)
+        return None if group is None else group.scheme
+
+    def _group(self, module: str) -> Group | None:
+        return next((group for group in self.groups if _matches(module, group.targets)), None)
+
+    def decode(self, module: str, parts: Mapping[str, torch.Tensor]) -> IntegerMatrix:
+        """See `CheckpointFormat`."""
+        group = self._group(module)
+        if group is None:
+            raise CheckpointError(f"{module} is quantised, but no target of config_groups matches it; add one")
+        bits = group.scheme.bits
+        if group.storage == "pack-quantized":
+            rows, columns = part_of(parts, module, "weight_shape").tolist()
+            codes = unpacked(part_of(parts, module, "weight_packed"), bits)[:rows, :columns]
+        else:
+            codes = _unsigned(part_of(parts, module, "weight"), bits)
+        index = parts.get("weight_g_idx")
+        if index is not None and bool((index < 0).any()):  # a placeholder
+            index = None
+        scales = _columns(part_of(parts, module, "weight_scale"), codes.shape[0])
+        zeros = None if group.scheme.symmetric else _zeros(part_of(parts, module, "weight_zero_point"), codes, bits)
+        return Codes(codes, scales, zeros, bits, index).matrix(module)
+
+    def encode(self, module: str, matrix: IntegerMatrix) -> dict[str, torch.Tensor]:
+        """See `CheckpointFormat`."""
+        bits = own_scheme(self.scheme(module), module, matrix).bits
+        group = self._group(module)
+        assert group is not None  # it has a scheme
+        found = Codes.of(matrix, module)
+        if found.group_index is not None:
+            raise ConfigError(f"{module}: compressed-tensors no longer reads act-order; write gptq")
+        if group.storage == "pack-quantized":
+            tensors = {
+                "weight_packed": packed(found.codes, bits),
+                "weight_shape": torch.tensor(matrix.shape),
+                "weight_scale": found.scales.contiguous(),
+            }
+            zeros = None if found.zeros is None else packed(found.zeros.t(), bits).t().contiguous()
+        else:
+            tensors = {"weight": _signed(found.codes, bits), "weight_scale": found.scales.contiguous()}
+            zeros = None if found.zeros is None else _signed(found.zeros, bits)
+        return tensors if zeros is None else tensors | {"weight_zero_point": zeros}
+
+    def config(self) -> dict[str, Any]:
+        """See `CheckpointFormat`; activations of `int-quantized` are 8 bits, as the engines that read it expect."""
+        storages = {group.storage for group in self.groups}
+        return {
+            "quant_method": "compressed-tensors",
+            "format": next(iter(storages)) if len(storages) == 1 else "mixed-precision",
+            "quantization_status": "compressed",
+            "config_groups": {f"group_{i}": _group_fields(group) for i, group in enumerate(self.groups)},
+            "ignore": list(self.ignore),
+            "kv_cache_scheme": None,
+        }
+
+
+def _zeros(stored: torch.Tensor, codes: torch.Tensor, bits: Bits) -> torch.Tensor:
+    rows = codes.shape[0]
+    if stored.dtype == torch.int32:
+        return unpacked(stored.t(), bits)[:, :rows].t()
+    return _columns(_unsigned(stored, bits), rows)
+
+
+def _columns(each: torch.Tensor, rows: int) -> torch.Tensor:
+    """One number for each group: [rows, groups], from that or [rows] or a single one."""
+    return each.reshape(1, 1).expand(rows, 1) if each.numel() == 1 else each.reshape(each.shape[0], -1)
+
+
+def _unsigned(stored: torch.Tensor, bits: Bits) -> torch.Tensor:
+    return (stored.int() + middle(bits)).to(torch.uint8)
+
+
+def _signed(codes: torch.Tensor, bits: Bits) -> torch.Tensor:
+    return (codes.int() - middle(bits)).to(torch.int8)
+
+
+def _matches(module: str, targets: Sequence[str]) -> bool:
+    kind = "Embedding" if module.endswith("embed_tokens") else "Linear"
+    return any(
+        re.match(target.removeprefix(_PATTERN), module) if target.startswith(_PATTERN) else target in (module, kind)
+        for target in targets
+    )
+
+
+def _group_fields(group: Group) -> dict[str, Any]:
+    scheme = group.scheme
+    return {
+        "targets": list(group.targets),
+        "weights": {
+            "num_bits": scheme.bits,
+            "type": "int",
+            "symmetric": scheme.symmetric,
+            "strategy": "channel" if scheme.group_size is None else "group",
+            "group_size": scheme.group_size,
+            "dynamic": False,
+        },
+        "input_activations": _DYNAMIC_INT8 if group.storage == "int-quantized" else None,
+        "output_activations": None,
+        "format": group.storage,
+    }
+
+
+def read_compressed_tensors(raw: Mapping[str, Any], where: str) -> CompressedTensors:
+    """Reads a `quantization_config`; see `registry.READERS`."""
+    sparsity: Mapping[str, Any] = raw.get("sparsity_config") or {}
+    check_options({"sparsity": sparsity.get("format", "dense")}, where, sparsity=("dense",))
+    check_options({"transform_config": raw.get("transform_config") or None}, where, transform_config=(None,))
+    given: Mapping[str, Mapping[str, Any]] = raw["config_groups"]
+    groups = tuple(_read_group(group, group.get("format") or raw.get("format"), where) for group in given.values())
+    if any(group.get("input_activations") for group in given.values()):
+        _log.info("%s: activations stay in the dtype of the model; only weights are in fewer bits", where)
+    return CompressedTensors(groups, tuple(raw.get("ignore") or ()))
+
+
+def _read_group(raw: Mapping[str, Any], storage: str | None, where: str) -> Group:
+    # A format for FP8 (float-quantized) has its own kind of `Scheme` and matrix; it belongs beside these.
+    check_options({"format": storage}, where, format=_STORAGES)
+    weights: Mapping[str, Any] = raw["weights"]
+    size = weights.get("group_size")
+    strategy = weights.get("strategy") or ("tensor" if size is None else "channel" if size < 0 else "group")
+    check_options({**weights, "num_bits": weights["num_bits"]}, where, type=("int",), num_bits=(4, 8))
+    check_options({"strategy": strategy}, where, strategy=("group", *_ONE_SCALE))
+    scheme = IntegerScheme(
+        bits=4 if weights["num_bits"] == 4 else 8,
+        group_size=None if strategy in _ONE_SCALE else int(weights["group_size"]),
+        symmetric=bool(weights.get("symmetric", True)),
+        act_order=weights.get("actorder") in ("group", "dynamic", True),
+    )
+    return Group(scheme, next(name for name in _STORAGES if name == storage), tuple(raw["targets"]))
