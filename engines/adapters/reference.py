@@ -94,7 +94,10 @@ def _speculate(speculation: Speculation) -> Setting | Cannot:
     return Setting(("--speculation", ":".join(filter(None, parts))))
 
 
-_QUANTIZATIONS = ("auto", "stored", "none", "int8", "int8-zp", "int4", "int4-zp")
+_QUANTIZATIONS = (
+    "auto", "stored", "none", "int8", "int8-zp", "int4", "int4-zp", "fp8", "fp8-e5m2", "w8a8", "llm-int8", "nf4",
+    "nf4-double", "mxfp4",
+)  # fmt: skip
 
 
 class ReferenceEngine(ServerEngine):

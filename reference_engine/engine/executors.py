@@ -95,7 +95,7 @@ def _executor_over(
 ) -> LocalExecutor:
     """An executor, which repeats CUDA graphs where the model can be captured in one."""
     attention = attention_of(config, storage)
-    if config.cuda_graphs and may_capture and has_triton(storage.device):
+    if config.cuda_graphs and may_capture and model.may_capture and has_triton(storage.device):
         from reference_engine.attention.triton_backend import TritonAttention  # noqa: PLC0415 (needs Triton)
         from reference_engine.engine.graph_execution import GraphExecutor  # noqa: PLC0415 (needs Triton)
 

@@ -24,6 +24,11 @@ Rotations = Sequence[tuple[torch.Tensor, torch.Tensor]]
 class Model(Protocol):
     """A decoder of any family."""
 
+    @property
+    def may_capture(self) -> bool:
+        """Whether the products with its weights can be part of a CUDA graph; see `QuantisedMatrix.may_capture`."""
+        ...
+
     def forward(
         self,
         token_ids: torch.Tensor,
@@ -129,6 +134,12 @@ class Decoder:
         self._norm = weights.norm("model.norm")
         self._head = weights.head(self._embedding if config.tie_word_embeddings else None)
         self._gather, self._vocab_size = weights.ranks.gather, self._embedding.shape[0]
+        self._may_capture = weights.may_capture
+
+    @property
+    def may_capture(self) -> bool:
+        """See `Model.may_capture`."""
+        return self._may_capture
 
     def forward(
         self,

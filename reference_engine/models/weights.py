@@ -36,6 +36,7 @@ class Weights:
 
     Attributes:
         kernels: the fastest small operations for device and dtype.
+        may_capture: whether `QuantisedMatrix.may_capture` holds for all matrices provided so far.
         ranks: as given.
         plain_bytes: bytes of plain tensors provided so far.
         quantised_bytes: bytes of quantised tensors provided so far.
@@ -57,6 +58,7 @@ class Weights:
         self._norm_offset = norm_offset
         self._quantization: QuantizationName = quantization
         self.plain_bytes = self.quantised_bytes = 0
+        self.may_capture = True
         self.dtype = dtype
         self.device = device
         self.ranks = ranks
@@ -180,6 +182,7 @@ class Weights:
 
     def _placed(self, matrix: QuantisedMatrix) -> QuantisedMatrix:
         self.quantised_bytes += matrix.nbytes
+        self.may_capture = self.may_capture and matrix.may_capture
         return matrix.to(self.device, self.dtype)
 
     def _get(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:

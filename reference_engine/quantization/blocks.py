@@ -49,6 +49,11 @@ class BlockMatrix:
         """See `QuantisedMatrix`."""
         return quantised.has_kernel(device, dtype)
 
+    @property
+    def may_capture(self) -> bool:
+        """See `QuantisedMatrix`."""
+        return True
+
     def to(self, device: torch.device, dtype: torch.dtype) -> Self:
         """See `QuantisedMatrix`."""
         return dataclasses.replace(self, blocks=self.blocks.to(device), dtype=dtype)

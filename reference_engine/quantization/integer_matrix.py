@@ -88,6 +88,11 @@ class IntegerMatrix:
         """See `QuantisedMatrix`."""
         return False
 
+    @property
+    def may_capture(self) -> bool:
+        """See `QuantisedMatrix`."""
+        return True
+
     def to(self, device: torch.device, dtype: torch.dtype) -> Self:
         """See `QuantisedMatrix`."""
         moved = {

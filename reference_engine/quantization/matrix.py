@@ -50,6 +50,11 @@ class QuantisedMatrix(Protocol):
         """Whether `linear` would multiply by the codes there, rather than dequantise them each time."""
         ...
 
+    @property
+    def may_capture(self) -> bool:
+        """Whether its product never waits for the device, so that a CUDA graph can repeat it."""
+        ...
+
     def to(self, device: torch.device, dtype: torch.dtype) -> Self:
         """The same numbers on a device, for activations of a dtype."""
         ...

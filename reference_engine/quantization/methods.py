@@ -1,15 +1,21 @@
 """Methods that need nothing but the weight, by name; they also quantise plain checkpoints at load."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Literal
 
 import torch
 
+from reference_engine.quantization import fp8, mxfp4, nf4
+from reference_engine.quantization.llm_int8 import LlmInt8Matrix
 from reference_engine.quantization.matrix import QuantisedMatrix
 from reference_engine.quantization.rounding import absmax, zero_point
+from reference_engine.quantization.w8a8 import W8A8Matrix
 
-MethodName = Literal["int8", "int8-zp", "int4", "int4-zp"]
+MethodName = Literal[
+    "int8", "int8-zp", "int4", "int4-zp", "fp8", "fp8-e5m2", "w8a8", "llm-int8", "nf4", "nf4-double", "mxfp4"
+]
 
 _GROUPS = (128, 64, 32)
 
@@ -51,5 +57,15 @@ METHODS: Mapping[str, Method] = {
     "int8-zp": _of_rows(zero_point),
     "int4": _of_groups(absmax),
     "int4-zp": _of_groups(zero_point),
+    "fp8": Method(
+        functools.partial(fp8.quantised, code_dtype=fp8.E4M3),
+        "FP8 (E4M3), a scale for each output; activations too where the GPU multiplies FP8",
+    ),
+    "fp8-e5m2": Method(functools.partial(fp8.quantised, code_dtype=fp8.E5M2), "FP8 (E5M2), a scale for each output"),
+    "w8a8": Method(W8A8Matrix.of, "8 bits, a scale for each output; activations too, a scale for each token"),
+    "llm-int8": Method(LlmInt8Matrix.of, "as w8a8, but inputs with activations from 6 up are not rounded"),
+    "nf4": Method(nf4.quantised, "4 bits, 16 quantiles of a normal distribution, a scale for each 64 inputs"),
+    "nf4-double": Method(functools.partial(nf4.quantised, nested=True), "nf4 with its scales in 8 bits"),
+    "mxfp4": Method(mxfp4.quantised, "FP4 (E2M1), a power of two as scale for each 32 inputs"),
 }
 """By `MethodName`."""

@@ -1,0 +1,91 @@
+"""FP8 weights (Micikevicius et al., arXiv 2209.05433): scale = max |w| / largest; code = w / scale, the nearest number.
+
+E4M3, largest 448, keeps 3 bits of mantissa; E5M2, largest 57344, keeps 2 and is for storage only. Where the device
+multiplies E4M3 numbers, activations become E4M3 too, with a scale for each token; elsewhere weights are dequantised.
+"""
+
+import dataclasses
+
+import torch
+
+from reference_engine.quantization.matrix import Linear, SlabLinear
+from reference_engine.quantization.row_scales import RowScaledMatrix
+
+E4M3 = torch.float8_e4m3fn
+E5M2 = torch.float8_e5m2
+
+_TILE = 16
+"""Rows and columns of a weight that FP8 products take are multiples of this."""
+_FIRST_CAPABILITY = (8, 9)
+"""Of CUDA devices that multiply FP8 numbers: Ada and Hopper."""
+
+
+def quantised(weight: torch.Tensor, code_dtype: torch.dtype, *, per_tensor: bool = False) -> "Fp8Matrix":
+    """Quantises a weight [rows, columns].
+
+    Args:
+        weight: of any floating-point dtype.
+        code_dtype: `E4M3` or `E5M2`.
+        per_tensor: one scale for all rows, rather than one for each.
+    """
+    plain = weight.float()
+    largest = plain.abs().amax(1, keepdim=True)
+    codes, scales = _coded(plain, largest.amax().expand_as(largest).contiguous() if per_tensor else largest, code_dtype)
+    return Fp8Matrix(codes, scales, weight.dtype)
+
+
+def _coded(numbers: torch.Tensor, largest: torch.Tensor, code_dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes of float32 numbers [rows, columns] whose absolute values reach `largest` [rows, 1], and their scales."""
+    limit = torch.finfo(code_dtype).max
+    scales = (largest / limit).clamp_min_(torch.finfo(torch.float32).tiny)
+    # A quotient may round up past the limit, which for E5M2 is infinity.
+    return (numbers / scales).clamp_(-limit, limit).to(code_dtype), scales
+
+
+def has_fp8_products(device: torch.device) -> bool:
+    """Whether `torch._scaled_mm` multiplies E4M3 numbers there in hardware."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= _FIRST_CAPABILITY
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Fp8Matrix(RowScaledMatrix):
+    """A `QuantisedMatrix` of FP8 numbers."""
+
+    def has_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:  # noqa: ARG002 (any)
+        """See `QuantisedMatrix`."""
+        rows, columns = self.shape
+        suits = self.codes.dtype is E4M3 and rows % _TILE == 0 == columns % _TILE
+        return suits and has_fp8_products(device)
+
+    def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:
+        """See `QuantisedMatrix`."""
+        if self.has_kernel(self.codes.device, self.dtype):
+            return Fp8Linear(self, bias, torch.float32 if keeps_float32 else self.dtype)
+        return SlabLinear(self, bias)
+
+
+class Fp8Linear:
+    """E4M3 weights by E4M3 activations.
+
+    Sums leave the product in float32 and are scaled there: its own scales for rows would round them to bfloat16, all
+    that every version and device takes.
+
+    Args:
+        weight: `has_kernel` said yes to it.
+        bias: [out_features]; None for none.
+        dtype: of the result.
+    """
+
+    def __init__(self, weight: Fp8Matrix, bias: torch.Tensor | None, dtype: torch.dtype) -> None:
+        self._transposed, self._scales = weight.codes.contiguous().t(), weight.scales.t().contiguous()
+        self._one = torch.ones((), device=weight.codes.device)
+        self._bias, self._dtype = bias, dtype
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        numbers = rows.float()
+        codes, scales = _coded(numbers, numbers.abs().amax(1, keepdim=True), E4M3)
+        product = torch.ops.aten._scaled_mm  # noqa: SLF001 (no public name)
+        sums = product(codes, self._transposed, scale_a=self._one, scale_b=self._one, out_dtype=torch.float32)
+        sums = sums.mul_(scales).mul_(self._scales)
+        return (sums if self._bias is None else sums.add_(self._bias)).to(self._dtype)

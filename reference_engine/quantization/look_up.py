@@ -1,0 +1,116 @@
+"""Weights as 4-bit indices into a table, with a scale for each block: w[o, i] = scale[o, b] · table[code[o, i]]."""
+
+import dataclasses
+from collections.abc import Hashable, Sequence
+from typing import Self
+
+import torch
+from torch.nn.functional import pad
+
+from reference_engine.quantization.block_scales import BlockScales
+from reference_engine.quantization.integer_matrix import UNIT, pack, unpack
+from reference_engine.quantization.matrix import Linear, SlabLinear
+
+
+def midpoints(values: torch.Tensor) -> torch.Tensor:
+    """The numbers half-way between ascending values [n]: [n - 1]. `torch.bucketize` by them finds the nearest value."""
+    return (values[:-1] + values[1:]) / 2
+
+
+def in_blocks(flat: torch.Tensor, size: int, filler: int = 0) -> torch.Tensor:
+    """Elements [n] as [blocks, size]; the last block is filled up."""
+    return pad(flat, (0, -len(flat) % size), value=filler).view(-1, size)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class LookUpMatrix:
+    """A `QuantisedMatrix` of table entries.
+
+    Attributes:
+        codes: uint8 [rows, columns / 2], see `pack`.
+        table: float32 [16].
+        scales: of its blocks, whose columns are a multiple of `UNIT`.
+        dtype: see `QuantisedMatrix`.
+    """
+
+    codes: torch.Tensor
+    table: torch.Tensor
+    scales: BlockScales
+    dtype: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        width = self.shape[1]
+        if width % self.scales.blocks or self.block % UNIT:
+            raise ValueError(f"{self.scales.blocks} blocks do not divide {width} columns into multiples of {UNIT}")
+
+    @classmethod
+    def of(cls, codes: torch.Tensor, table: torch.Tensor, scales: BlockScales, dtype: torch.dtype) -> Self:
+        """A matrix of codes 0 to 15, uint8 [rows, columns]; see the attributes for the others."""
+        return cls(pack(codes), table, scales, dtype)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """See `QuantisedMatrix`."""
+        return self.codes.shape[0], self.codes.shape[1] * 2
+
+    @property
+    def block(self) -> int:
+        """Columns that share a scale."""
+        return self.shape[1] // self.scales.blocks
+
+    @property
+    def nbytes(self) -> int:
+        """See `QuantisedMatrix`."""
+        return self.codes.nbytes + self.table.nbytes + self.scales.nbytes
+
+    @property
+    def layout(self) -> Hashable:
+        """See `QuantisedMatrix`."""
+        return self.block, tuple(self.table.tolist()), type(self.scales), self.scales.layout
+
+    @property
+    def column_unit(self) -> int:
+        """See `QuantisedMatrix`."""
+        return self.block
+
+    @property
+    def may_capture(self) -> bool:
+        """See `QuantisedMatrix`."""
+        return True
+
+    def has_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:  # noqa: ARG002 (none is there yet)
+        """See `QuantisedMatrix`."""
+        return False
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Self:
+        """See `QuantisedMatrix`."""
+        codes, table, scales = self.codes.to(device), self.table.to(device), self.scales.to(device)
+        return dataclasses.replace(self, codes=codes, table=table, scales=scales, dtype=dtype)
+
+    def rows(self, index: torch.Tensor | slice) -> Self:
+        """See `QuantisedMatrix`."""
+        return dataclasses.replace(self, codes=self.codes[index], scales=self.scales.rows(index))
+
+    def columns(self, first: int, stop: int) -> Self:
+        """See `QuantisedMatrix`."""
+        return dataclasses.replace(
+            self,
+            codes=self.codes[:, first // 2 : stop // 2].contiguous(),
+            scales=self.scales.columns(first // self.block, stop // self.block),
+        )
+
+    def stacked(self, others: Sequence[Self]) -> Self:
+        """See `QuantisedMatrix`."""
+        codes = torch.cat([self.codes, *(other.codes for other in others)])
+        return dataclasses.replace(self, codes=codes, scales=self.scales.stacked([other.scales for other in others]))
+
+    def dequantised(self) -> torch.Tensor:
+        """See `QuantisedMatrix`; computed in float32 and rounded once."""
+        # 8 times as fast as an index in brackets on a CPU.
+        numbers = self.table.index_select(0, unpack(self.codes).flatten().int())
+        scales = self.scales.values()
+        return (numbers.view(*scales.shape, self.block) * scales[..., None]).flatten(1).to(self.dtype)
+
+    def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:  # noqa: ARG002
+        """See `QuantisedMatrix`."""
+        return SlabLinear(self, bias)

@@ -1,0 +1,83 @@
+"""Weights with a code for each element and a scale for each row: w[o, i] = scale[o] · code[o, i].
+
+Each row has a scale of its own even where one scale serves a whole tensor: that is 4 bytes a row, and matrices stack
+and split exactly.
+"""
+
+import dataclasses
+from collections.abc import Hashable, Sequence
+from typing import Self
+
+import torch
+
+from reference_engine.quantization.matrix import Linear, SlabLinear
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class RowScaledMatrix:
+    """A `QuantisedMatrix` with row scales.
+
+    Attributes:
+        codes: [rows, columns], of any dtype of 8 bits.
+        scales: float32 [rows, 1].
+        dtype: see `QuantisedMatrix`.
+    """
+
+    codes: torch.Tensor
+    scales: torch.Tensor
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """See `QuantisedMatrix`."""
+        return self.codes.shape[0], self.codes.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """See `QuantisedMatrix`."""
+        return self.codes.nbytes + self.scales.nbytes
+
+    @property
+    def layout(self) -> Hashable:
+        """See `QuantisedMatrix`."""
+        return self.codes.dtype
+
+    @property
+    def column_unit(self) -> int:
+        """See `QuantisedMatrix`."""
+        return 1
+
+    @property
+    def may_capture(self) -> bool:
+        """See `QuantisedMatrix`."""
+        return True
+
+    def has_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:  # noqa: ARG002 (of subclasses)
+        """See `QuantisedMatrix`."""
+        return False
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Self:
+        """See `QuantisedMatrix`."""
+        return dataclasses.replace(self, codes=self.codes.to(device), scales=self.scales.to(device), dtype=dtype)
+
+    def rows(self, index: torch.Tensor | slice) -> Self:
+        """See `QuantisedMatrix`."""
+        return dataclasses.replace(self, codes=self.codes[index], scales=self.scales[index])
+
+    def columns(self, first: int, stop: int) -> Self:
+        """See `QuantisedMatrix`."""
+        return dataclasses.replace(self, codes=self.codes[:, first:stop].contiguous())
+
+    def stacked(self, others: Sequence[Self]) -> Self:
+        """See `QuantisedMatrix`."""
+        parts = (self, *others)
+        codes, scales = torch.cat([part.codes for part in parts]), torch.cat([part.scales for part in parts])
+        return dataclasses.replace(self, codes=codes, scales=scales)
+
+    def dequantised(self) -> torch.Tensor:
+        """See `QuantisedMatrix`; computed in float32 and rounded once."""
+        return (self.codes.float() * self.scales).to(self.dtype)
+
+    def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:  # noqa: ARG002
+        """See `QuantisedMatrix`."""
+        return SlabLinear(self, bias)
