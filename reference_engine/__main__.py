@@ -1,4 +1,4 @@
-"""The command line: `serve`, `convert`, `score`, `perplexity`, `watermark`, `evaluate`, `prune`, `distil`.
+"""The command line: `serve`, `convert`, `score`, `perplexity`, `watermark`, `evaluate`, `prune`, `distil`, `trim`.
 
 Exit status 0 done, 1 our fault, 2 the caller's; a line on stderr.
 """
@@ -58,6 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _add_prune(commands.add_parser("prune", help="a smaller checkpoint, by what matters least on a text"))
     _add_distil(commands.add_parser("distil", help="train a student to predict as a teacher does"))
+    _add_trim(commands.add_parser("trim", help="list the tokens that a draft model proposes, by a text"))
     return parser
 
 
@@ -101,8 +102,15 @@ def _add_distil(distil: argparse.ArgumentParser) -> None:
         ("temperature", 1.0, "of the teacher's sampling"),
     ):
         distil.add_argument(f"--{name}", type=type(default), default=default, help=f"{text} (default: %(default)s)")
+    distil.add_argument("--trim-vocabulary", type=int, help="tokens that the student drafts (default: all)")
     distil.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto", help="to compute in")
     _add_target(distil)
+
+
+def _add_trim(trim: argparse.ArgumentParser) -> None:
+    trim.add_argument("folder", type=Path, metavar="DRAFT", help="Hugging Face checkpoint directory")
+    trim.add_argument("--rows", type=int, default=8192, help="tokens to keep (default: %(default)s)")
+    trim.add_argument("--text", type=Path, help="UTF-8 file like the answers to draft (default: standard input)")
 
 
 def _add_target(command: argparse.ArgumentParser) -> None:
@@ -233,6 +241,12 @@ def _distil(options: dict[str, object]) -> None:
     distil(teacher, student, target, distillation, text=text, device=device, say=_say)  # type: ignore[arg-type]
 
 
+def _trim(options: dict[str, object]) -> None:
+    from reference_engine.tools.vocabulary_trimming import trim  # noqa: PLC0415 (imports torch)
+
+    trim(**options, say=_say)  # type: ignore[arg-type]
+
+
 def _say(line: str) -> None:
     sys.stderr.write(line + "\n")
 
@@ -246,6 +260,7 @@ _COMMANDS = {
     "evaluate": _evaluate,
     "prune": _prune,
     "distil": _distil,
+    "trim": _trim,
 }
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""``bakeoff models prune`` and ``bakeoff models distil``: a small draft model from a large one.
+"""``bakeoff models prune``, ``distil`` and ``trim``: a small draft model from a large one.
 
-Both become a process of the reference engine, which gets their signals. Its standard input is the built-in text.
+Each becomes a process of the reference engine, which gets their signals. Its standard input is the built-in text.
 """
 
 import os
@@ -87,6 +87,7 @@ def distil(
     temperature: float = 1.0,
     seed: int = 0,
     save_steps: int = 50,
+    trim_vocabulary: int | None = None,
     dtype: Literal["auto", "float32", "bfloat16"] = "auto",
     device: Device = "auto",
 ) -> None:
@@ -122,6 +123,8 @@ def distil(
         Of prompts, sampling and order.
     save_steps
         Steps between two saved states, and between two measurements on held-out text.
+    trim_vocabulary
+        Number of tokens that the student proposes as a draft model: those that the teacher writes most. Default: all.
     dtype
         Type to compute in; weights and optimizer are float32. auto is bfloat16 on a GPU and float32 on a CPU.
     device
@@ -131,9 +134,27 @@ def distil(
         "--out": out, "--loss": loss, "--steps": steps, "--batch-tokens": batch_tokens,
         "--learning-rate": learning_rate, "--text": text, "--text-tokens": text_tokens,
         "--answer-tokens": answer_tokens, "--temperature": temperature, "--seed": seed, "--save-steps": save_steps,
-        "--dtype": dtype, "--device": device,
+        "--trim-vocabulary": trim_vocabulary, "--dtype": dtype, "--device": device,
     }  # fmt: skip
     _become("distil", [_folder(teacher), _folder(student)], options)
+
+
+@models_app.command(name="trim")
+def trim(model: str, *, rows: int = 8192, text: Path | None = None) -> None:
+    """List the tokens that a draft model proposes: those that a text uses most, and all special ones.
+
+    The list goes into the model's folder, where only speculative decoding reads it; the weights stay as they are.
+
+    Parameters
+    ----------
+    model
+        Path of a draft model's checkpoint folder.
+    rows
+        Tokens to keep: so many rows of the head are computed for each draft.
+    text
+        UTF-8 file like the answers to draft. Default: prompts generated from the grammars of the workloads.
+    """
+    _become("trim", [_folder(model)], {"--rows": rows, "--text": text})
 
 
 def _folder(name_or_path: str) -> str:

@@ -107,7 +107,8 @@ def _draft_model(
     """A smaller model, or the model's own first layers; None where nothing is computed for drafts."""
     is_residual = config.draft_acceptance == "residual"
     if shadow is not None:
-        return DraftModel(shadow.executor(config, demand), shadow.group, rejects_residually=is_residual)
+        drafter = shadow.executor(config, demand)
+        return DraftModel(drafter, shadow.group, rejects_residually=is_residual, tokens=shadow.tokens)
     if config.drafts is None or config.drafts.layers is None or not isinstance(executor, LocalExecutor):
         return None
     num_layers = checkpoint.config.num_hidden_layers

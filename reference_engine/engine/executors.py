@@ -26,6 +26,7 @@ from reference_engine.models.experts import MoeConfig
 from reference_engine.models.registry import build_model
 from reference_engine.parallel.ranks import ALONE, Ranks
 from reference_engine.sampling import choose
+from reference_engine.speculation.draft_vocabulary import TokenMap, read_draft_vocabulary
 
 _MOST_ROWS = 256  # of a step with drafts, unless there are more sequences
 _MOST_BLOCKS = 1 << 20  # of a GPU: more cost the pool more memory and time than they give tiny models
@@ -159,6 +160,7 @@ class Shadow:
         token_bytes: of one token in all its layers.
         group: of the verifying model's layers, without a window, whose block tables it follows.
         may_capture: whether its steps can be CUDA graphs.
+        tokens: of the rows of its head where that is trimmed.
     """
 
     model: Model
@@ -166,13 +168,14 @@ class Shadow:
     token_bytes: int
     group: int
     may_capture: bool
+    tokens: TokenMap | None
 
     @classmethod
     def load(cls, config: EngineConfig, checkpoint: Checkpoint, demand: Demand) -> "Shadow | None":
         """None without a draft model.
 
         Raises:
-            CheckpointError: its weights are missing or damaged.
+            CheckpointError: its weights, or the list of its head's rows, are missing or damaged.
             ConfigError: it has other tokens, or one of the models has windows.
         """
         if config.drafts is None or config.drafts.model is None:
@@ -185,9 +188,12 @@ class Shadow:
         same_tokens = draft.tokenizer.backend.get_vocab() == checkpoint.tokenizer.backend.get_vocab()
         if not same_tokens or draft.config.vocab_size != checkpoint.config.vocab_size:
             raise ConfigError(f"--speculation draft: {config.drafts.model} has other tokens than {config.model}")
+        vocabulary, tokens = read_draft_vocabulary(draft), None
+        if vocabulary is not None:
+            draft, tokens = vocabulary.trimmed(draft), TokenMap(vocabulary, device_of_rank(config, 0))
         model = _loaded(config, draft, demand, ALONE)
         (token_size,) = token_bytes(layout, DTYPES[config.dtype], store_maker_of(config))
-        return cls(model, layout, token_size, windows.index(None), not isinstance(draft.config, MoeConfig))
+        return cls(model, layout, token_size, windows.index(None), not isinstance(draft.config, MoeConfig), tokens)
 
     def executor(self, config: EngineConfig, demand: Demand) -> LocalExecutor:
         """Over a cache with as many blocks as the verifying model's has."""

@@ -15,8 +15,9 @@ from reference_engine.attention.base import Span
 from reference_engine.engine.execution import Batch, Executor
 from reference_engine.errors import EngineBugError
 from reference_engine.kv_cache.block_copies import BlockCopies, BlockCopy
-from reference_engine.sampling import LaterPlace, choose
+from reference_engine.sampling import LaterPlace, Place, choose
 from reference_engine.scheduling.step import Chunk, Step
+from reference_engine.speculation.draft_vocabulary import TokenMap
 from reference_engine.speculation.residual import Distribution, draw_drafts
 
 
@@ -25,12 +26,13 @@ class DraftModel:
 
     Unless drafts are rejected residually, one is drawn as the verifying model would draw it, with the request's own
     random number for that place: where the two models' distributions are close, so are the tokens. Penalties, biases
-    and grammars do not count here.
+    and grammars do not count here: nothing but this class sees rows of a trimmed head.
 
     Args:
         executor: of the draft model.
         group: of layers whose block tables the shadow follows; it has no window. None where there is no shadow.
         rejects_residually: whether drafts are verified by `residual.py`, and drawn with random numbers of their own.
+        tokens: of the rows of a trimmed head; None where each token has its row.
 
     Attributes:
         executor: the same.
@@ -38,8 +40,16 @@ class DraftModel:
             residually.
     """
 
-    def __init__(self, executor: Executor, group: int | None, *, rejects_residually: bool = False) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        group: int | None,
+        *,
+        rejects_residually: bool = False,
+        tokens: TokenMap | None = None,
+    ) -> None:
         self.executor, self._group, self._rejects_residually = executor, group, rejects_residually
+        self._tokens = tokens
         self.origins: list[Distribution | None] = []
         self._covered: dict[str, int] = {}  # leading tokens of a request that the shadow has
 
@@ -81,7 +91,7 @@ class DraftModel:
         return [(0, read, write) for group, read, write in pairs if group == self._group]
 
     def _compute(self, chunks: Sequence[Chunk], ends: Sequence[int]) -> torch.Tensor:
-        """Computes the known tokens of requests up to `ends`; logits [chunks, vocab_size] of the last ones."""
+        """Computes the known tokens of requests up to `ends`; logits [chunks, rows of the head] of the last ones."""
         spans: list[Span] = []
         token_ids: list[int] = []
         positions: list[int] = []
@@ -106,13 +116,7 @@ class DraftModel:
             requests = [chunks[number].request for number in going]
             later = [LaterPlace(request.sampling, request.num_sampled + place) for request in requests]
             here = [firsts[number] + place for number in going]
-            if self._rejects_residually:
-                tokens, origins = draw_drafts(logits, later)
-                made.append(torch.tensor(tokens, device=logits.device))
-                for index, origin in zip(here, origins, strict=True):
-                    self.origins[index] = origin
-            else:
-                made.append(choose(logits, later))
+            made.append(self._drawn(logits, later, here))
             places += here
             rows = [row for row, number in enumerate(going) if lengths[number] > place + 1]
             going = [going[row] for row in rows]
@@ -127,6 +131,20 @@ class DraftModel:
         drafts = torch.cat(made)
         order = torch.tensor(places).to(drafts.device, non_blocking=True)
         return torch.empty_like(drafts).index_copy_(0, order, drafts)
+
+    def _drawn(self, logits: torch.Tensor, later: Sequence[Place], here: Sequence[int]) -> torch.Tensor:
+        """A draft for each place, int64 [places]; what they were drawn from goes to `origins` at the indices `here`."""
+        if self._rejects_residually:
+            chosen, origins = draw_drafts(logits, later)
+            rows = torch.tensor(chosen, device=logits.device)
+            for index, origin in zip(here, origins, strict=True):
+                if origin is not None and self._tokens is not None:
+                    self.origins[index] = self._tokens.distribution(origin)
+                else:
+                    self.origins[index] = origin
+        else:
+            rows = choose(logits, later)
+        return rows if self._tokens is None else self._tokens.token_ids(rows)
 
     def _span(self, chunk: Chunk, start: int, length: int) -> Span:
         tables = chunk.block_tables if self._group is None else [chunk.block_tables[self._group]]

@@ -22,23 +22,30 @@ from reference_engine.loading.checkpoint import Checkpoint
 from reference_engine.loading.files import read_json, read_text
 from reference_engine.loading.safetensors import SafetensorsDirectory
 from reference_engine.offline import LLM, interrupts_held
+from reference_engine.speculation.draft_vocabulary import DraftVocabulary
 from reference_engine.tools.checkpoint_folder import copy_tokenizer, new_checkpoint, sync, write_json, write_weights
 from reference_engine.tools.progress import Progress
 from reference_engine.tools.teacher_text import Exchange, TextPlan, prompts_of, written_text
 from reference_engine.tools.training import Batches, HeldOut, LossName, Trainer
 from reference_engine.tools.transformers_model import load_model, open_directory
+from reference_engine.tools.vocabulary_trimming import (
+    check_rows,
+    coverage_text,
+    frequent_vocabulary,
+    write_draft_vocabulary,
+)
 
 RECORD = "distillation.jsonl"
 _WORK, _SETTINGS, _STATE, _TEXT = "training", "settings.json", "state.pt", "text.jsonl"
 _POSITIVE = ("steps", "batch_tokens", "text_tokens", "answer_tokens", "save_steps")
-_FREE = ("save_steps",)  # may differ when a run goes on
+_FREE = ("save_steps", "trim_vocabulary")  # may differ when a run goes on
 _FILES = ("teacher", "student", "text")  # are known by their hashes
 Say = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Distillation:
-    """Settings; the weights that result depend on all but `save_steps`.
+    """Settings; the weights that result depend on all but `save_steps` and `trim_vocabulary`.
 
     Attributes:
         loss: see `training.divergences`.
@@ -52,6 +59,7 @@ class Distillation:
         seed: of prompts, sampling and order.
         dtype: to compute in; weights and optimizer are float32. auto: bfloat16 on a GPU, float32 on a CPU.
         save_steps: steps between two saved states, and between two measurements on held-out text.
+        trim_vocabulary: rows that the head keeps when the student drafts; None for all.
 
     Raises:
         ConfigError: a value is out of range.
@@ -67,6 +75,7 @@ class Distillation:
     seed: int = 0
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     save_steps: int = 50
+    trim_vocabulary: int | None = None
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:
@@ -116,6 +125,8 @@ def distil(
     _check_target(target)
     models = open_directory(teacher), open_directory(student)
     _check_pair(*models)
+    if distillation.trim_vocabulary is not None:
+        check_rows(models[1], distillation.trim_vocabulary)
     words = read_text(text)
     place = resolve_device(device)
     longest = min(distillation.batch_tokens, *(model.config.default_length for model in models))
@@ -145,7 +156,12 @@ def distil(
     )
     trainer = _trainer(teacher, student, learned, distillation, torch.device(place))
     result = _Run(trainer, held_out, target, distillation, say=say, clock=clock).finish()
-    _write(student, target, trainer.student, settings, result)
+    vocabulary = None
+    if distillation.trim_vocabulary is not None:
+        answers, unseen = ([one.answer for one in exchanges] for exchanges in (learned, held_out))
+        vocabulary = frequent_vocabulary(models[1], distillation.trim_vocabulary, answers)
+        say(f"drafts {coverage_text(vocabulary, unseen)} of the held-out answers")
+    _write(student, target, trainer.student, {**settings, "result": dataclasses.asdict(result)}, vocabulary)
     say(f"wrote {target}: {_text(result)}")
     return result
 
@@ -293,7 +309,13 @@ def _trainer(
     )
 
 
-def _write(student: Path, target: Path, model: Any, settings: Mapping[str, Any], result: HeldOut) -> None:  # noqa: ANN401
+def _write(
+    student: Path,
+    target: Path,
+    model: Any,  # noqa: ANN401 (Transformers' class)
+    record: Mapping[str, Any],
+    vocabulary: DraftVocabulary | None,
+) -> None:
     """Puts the checkpoint, in the student's dtypes, in the place of the unfinished run."""
     source, state = SafetensorsDirectory(student), model.state_dict()
     with new_checkpoint(target) as scratch:
@@ -301,7 +323,9 @@ def _write(student: Path, target: Path, model: Any, settings: Mapping[str, Any],
         copy_tokenizer(student, scratch)
         shutil.copyfile(student / "config.json", scratch / "config.json")
         shutil.copyfile(target / RECORD, scratch / RECORD)
-        write_json(scratch / "distillation.json", {**settings, "result": dataclasses.asdict(result)})
+        write_json(scratch / "distillation.json", record)
+        if vocabulary is not None:
+            write_draft_vocabulary(scratch, vocabulary)
 
 
 def _flag(name: str) -> str:

@@ -31,6 +31,11 @@ class Exchange:
     prompt_len: int
 
     @property
+    def answer(self) -> list[int]:
+        """Tokens without those of the prompt."""
+        return self.token_ids[self.prompt_len :]
+
+    @property
     def answer_len(self) -> int:
         """Tokens of the answer."""
         return len(self.token_ids) - self.prompt_len

@@ -1,4 +1,4 @@
-"""`bakeoff models prune` and `distil`: the reference engine's command takes over, with the built-in text if need be."""
+"""`bakeoff models prune`, `distil` and `trim`: the reference engine takes over, with the built-in text if need be."""
 
 import os
 import sys
@@ -50,13 +50,14 @@ def become(monkeypatch: pytest.MonkeyPatch) -> Generator[Callable[..., tuple[lis
     os.close(stdin)
 
 
-@pytest.mark.parametrize("command", ["prune", "distil"])
+@pytest.mark.parametrize("command", ["prune", "distil", "trim"])
 def test_defaults_are_those_of_the_reference_engine(become, folder, tmp_path, command):
-    models = [folder] if command == "prune" else [folder, folder]
-    argv, text = become(command, *models, "--out", tmp_path / "out")
+    words = [folder, folder] if command == "distil" else [folder]
+    words += [] if command == "trim" else ["--out", tmp_path / "out"]
+    argv, text = become(command, *words)
     assert argv[:3] == ["-m", "reference_engine", command]
     given = vars(build_parser().parse_args(argv[2:]))
-    plain = vars(build_parser().parse_args([command, *map(str, models), "--out", str(tmp_path / "out")]))
+    plain = vars(build_parser().parse_args([command, *map(str, words)]))
     assert given == plain
     assert text == built_in_prompts().encode()
 
@@ -77,7 +78,7 @@ def test_options_of_distil_reach_the_engine(become, folder, tmp_path):
     options = {
         "--loss": "reverse-kl", "--steps": 7, "--batch-tokens": 64, "--learning-rate": 0.01, "--text": tmp_path / "t",
         "--text-tokens": 65, "--answer-tokens": 8, "--temperature": 0.5, "--seed": 3, "--save-steps": 2,
-        "--dtype": "bfloat16", "--device": "cpu",
+        "--trim-vocabulary": 99, "--dtype": "bfloat16", "--device": "cpu",
     }  # fmt: skip
     words = [word for pair in options.items() for word in pair]
     argv, _ = become("distil", folder, folder, "--out", tmp_path / "out", *words)
@@ -85,6 +86,14 @@ def test_options_of_distil_reach_the_engine(become, folder, tmp_path):
     assert {f"--{name.replace('_', '-')}": value for name, value in given.items()} == {
         "--command": "distil", "--teacher": folder, "--student": folder, "--target": tmp_path / "out", **options,
     }  # fmt: skip
+
+
+def test_options_of_trim_reach_the_engine(become, folder, tmp_path):
+    argv, text = become("trim", folder, "--rows", 99, "--text", tmp_path / "t")
+    assert vars(build_parser().parse_args(argv[2:])) == {
+        "command": "trim", "folder": folder, "rows": 99, "text": tmp_path / "t",
+    }  # fmt: skip
+    assert text == b""
 
 
 def test_built_in_prompts_are_short_different_and_always_the_same():

@@ -3,6 +3,7 @@
 import json
 import math
 import signal
+from collections import Counter
 
 import pytest
 import torch
@@ -64,8 +65,9 @@ def train(checkpoint_dir, student_dir, text):
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory, checkpoint_dir, student_dir, text):
     target = tmp_path_factory.mktemp("whole") / "draft"
-    settings = Distillation(**SETTINGS)
-    distil(checkpoint_dir, student_dir, target, settings, text=text, device="cpu", say=lambda _: None, clock=Clock())
+    settings, lines = Distillation(**SETTINGS, trim_vocabulary=60), []
+    distil(checkpoint_dir, student_dir, target, settings, text=text, device="cpu", say=lines.append, clock=Clock())
+    assert any(line.startswith("drafts 60 of 266 tokens, which are ") for line in lines)
     return target
 
 
@@ -101,8 +103,8 @@ def test_the_student_gets_closer_on_text_that_it_does_not_learn_from(
 
 def test_the_result_is_a_checkpoint_of_the_students_shape(uninterrupted, student_dir):
     assert sorted(path.name for path in uninterrupted.iterdir()) == [
-        "config.json", "distillation.json", "distillation.jsonl", "generation_config.json", "model.safetensors",
-        "tokenizer.json", "tokenizer_config.json",
+        "config.json", "distillation.json", "distillation.jsonl", "draft_vocabulary.json", "generation_config.json",
+        "model.safetensors", "tokenizer.json", "tokenizer_config.json",
     ]  # fmt: skip
     assert (uninterrupted / "config.json").read_bytes() == (student_dir / "config.json").read_bytes()
     before, after = SafetensorsDirectory(student_dir), SafetensorsDirectory(uninterrupted)
@@ -112,6 +114,16 @@ def test_the_result_is_a_checkpoint_of_the_students_shape(uninterrupted, student
     kept = [after.get(name) == 0 for name in before.names() if name.endswith("_proj.weight")]
     assert all(torch.equal(*pair) for pair in zip(zeros, kept, strict=True))
     assert AutoModelForCausalLM.from_pretrained(uninterrupted).config.num_hidden_layers == 1
+
+
+def test_the_students_vocabulary_is_what_the_teacher_writes(train, uninterrupted, tmp_path):
+    with pytest.raises(OSError, match="power"):
+        train(tmp_path / "draft", clock=Clock(4, crash))
+    chunks = [json.loads(line) for line in (tmp_path / "draft/training/text.jsonl").read_text().splitlines()]
+    counts = Counter(token for chunk in chunks[1:] for one in chunk for token in one["token_ids"][one["prompt_len"] :])
+    kept = json.loads((uninterrupted / "draft_vocabulary.json").read_text())["kept_token_ids"]
+    assert len(kept) == 60
+    assert set(kept) >= {0, 1, 2} | {token for token, _ in counts.most_common(50)}
 
 
 def test_the_student_drafts_for_its_teacher(uninterrupted, checkpoint_dir):
@@ -236,6 +248,7 @@ MISTAKES = {
     "--save-steps 0": "--save-steps must be at least 1, not 0",
     "--learning-rate 0": "--learning-rate must be above 0 and at most 1, not 0.0",
     "--temperature -1": "--temperature and --seed must be at least 0",
+    "--trim-vocabulary 2": "a trimmed vocabulary of this model has 3 tokens, the special ones, to 266, not 2",
     "--answer-tokens 256": "--answer-tokens 256 leaves no room for a prompt in 256 tokens",
     "--batch-tokens 8": "--answer-tokens 12 leaves no room for a prompt in 8 tokens",
     "--text ONE": "a text of 1 different lines has too few prompts",

@@ -1,0 +1,102 @@
+"""Seconds for each token that a draft model proposes, with its whole head and with one trimmed to some rows.
+
+    python -m benchmarks.speculation.trimmed_head --draft FOLDER [--rows 8192] [--dtype bfloat16]
+
+One stream, greedy, always as many drafts as there may be. Two engines, one for each head, take turns on the same
+prompts; what counts is the time of drafting alone, the draft model's reading of prompts and accepted drafts included.
+The folder is copied, its weights are not.
+"""
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.bars import model_argument
+from benchmarks.speculation.prompts import FAMILIES, prompts_of
+from reference_engine.engine.request import SamplingParams
+from reference_engine.offline import LLM, generate
+from reference_engine.speculation.draft_vocabulary import FILE
+from reference_engine.tools.vocabulary_trimming import trim
+
+WHOLE, TRIMMED = "whole", "trimmed"
+
+
+class Stopwatch:
+    """Times the drafting of an engine's steps."""
+
+    def __init__(self, llm: LLM) -> None:
+        self.seconds, self.drafts = 0.0, 0
+        drafter: Any = llm.engine.core._runner._draft_model  # noqa: SLF001
+        self._draft, drafter.draft = drafter.draft, self._timed
+
+    def _timed(self, step: Any, copies: Any) -> Any:  # noqa: ANN401
+        began = time.perf_counter()
+        result = self._draft(step, copies)
+        if result[0] is not None:
+            if result[0].is_cuda:
+                torch.cuda.synchronize()
+            self.seconds += time.perf_counter() - began
+            self.drafts += len(result[0])
+        return result
+
+    def take(self) -> float:
+        """Seconds for each draft since the last call."""
+        each, self.seconds, self.drafts = self.seconds / self.drafts, 0.0, 0
+        return each
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    model_argument(parser)
+    parser.add_argument("--draft", type=Path, required=True, help="checkpoint folder of a draft model")
+    parser.add_argument("--rows", type=int, default=8192)
+    parser.add_argument("--text", type=Path, required=True, help="UTF-8 file to count tokens of")
+    parser.add_argument("--draft-tokens", type=int, default=4)
+    parser.add_argument("--tokens", type=int, default=64, help="of each answer")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--dtype", default="bfloat16")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        drafts = {name: Path(folder) / name for name in (WHOLE, TRIMMED)}
+        for copy in drafts.values():
+            shutil.copytree(
+                options.draft,
+                copy,
+                copy_function=lambda source, to: Path(to).symlink_to(Path(source).resolve()),
+                ignore=shutil.ignore_patterns(FILE),
+            )
+        trim(drafts[TRIMMED], options.rows, text=options.text, say=print)
+        llms = {
+            name: LLM(
+                options.model,
+                dtype=options.dtype,
+                max_num_seqs=1,
+                speculation=f"draft:{options.draft_tokens}:{path}",
+                adaptive_speculation=False,
+            )
+            for name, path in drafts.items()
+        }
+    params = SamplingParams(max_tokens=options.tokens, temperature=0.0)
+    prompts = [prompts_of(llms[WHOLE].tokenizer, family, 1)[0] for family in FAMILIES]
+    watches = {name: Stopwatch(llm) for name, llm in llms.items()}
+    times: dict[str, list[float]] = {name: [] for name in llms}
+    for _ in range(options.repeats + 1):
+        for name, llm in llms.items():
+            for prompt in prompts:
+                generate(llm.engine, [prompt], [params])
+            times[name].append(watches[name].take())
+    medians = {name: statistics.median(several[1:]) for name, several in times.items()}
+    for name, several in times.items():
+        least, most = min(several[1:]), max(several[1:])
+        print(f"{name:<9}{1e6 * medians[name]:>8.0f} µs a draft ({1e6 * least:.0f} to {1e6 * most:.0f})")
+    print(f"whole / trimmed: {medians[WHOLE] / medians[TRIMMED]:.2f}")
+
+
+if __name__ == "__main__":
+    main()

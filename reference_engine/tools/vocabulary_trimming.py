@@ -1,0 +1,106 @@
+"""Chooses the tokens whose rows a draft model's head keeps: those that a text uses most.
+
+Beside them all special tokens are kept, so that a draft can end an answer. See `speculation/draft_vocabulary.py`.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from reference_engine.errors import CheckpointError, ConfigError, RequestError
+from reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
+from reference_engine.loading.files import read_text
+from reference_engine.speculation.draft_vocabulary import FILE, DraftVocabulary, vocabulary_sha256
+from reference_engine.tools.checkpoint_folder import sync
+
+
+def trim(folder: Path, rows: int, *, text: Path | None, say: Callable[[str], None]) -> None:
+    """Writes `FILE` into the folder of a checkpoint, in the place of an older one; nothing else there changes.
+
+    Args:
+        folder: checkpoint directory.
+        rows: of the head to keep.
+        text: UTF-8 file like the answers to draft; None for the standard input.
+        say: is called with a line of text.
+
+    Raises:
+        CheckpointError: the model cannot be read, or is a .gguf file.
+        ConfigError: the head cannot keep so many rows.
+        RequestError: the text cannot be read, or is empty.
+    """
+    if folder.is_file():
+        raise CheckpointError(f"{folder} is a file; convert it first: python -m reference_engine convert {folder} DIR")
+    checkpoint = open_checkpoint(folder)
+    check_rows(checkpoint, rows)
+    token_ids = checkpoint.tokenizer.encode(read_text(text), add_special_tokens=False)
+    if not token_ids:
+        raise RequestError("the text is empty; give one like the answers to draft")
+    vocabulary = frequent_vocabulary(checkpoint, rows, [token_ids])
+    write_draft_vocabulary(folder, vocabulary)
+    say(f"wrote {folder / FILE}: {coverage_text(vocabulary, [token_ids])} of this text")
+
+
+def check_rows(checkpoint: Checkpoint, rows: int) -> None:
+    """Checks that a head can keep so many rows.
+
+    Raises:
+        ConfigError: they are fewer than the special tokens, or more than all.
+    """
+    least, most = max(1, len(_always_kept(checkpoint))), checkpoint.config.vocab_size
+    if not least <= rows <= most:
+        raise ConfigError(
+            f"a trimmed vocabulary of this model has {least} tokens, the special ones, to {most}, not {rows}"
+        )
+
+
+def frequent_vocabulary(checkpoint: Checkpoint, rows: int, texts: Iterable[Sequence[int]]) -> DraftVocabulary:
+    """The tokens that some texts use most, and all special ones.
+
+    Args:
+        checkpoint: of the draft model.
+        rows: tokens to keep; `check_rows` accepts it.
+        texts: token ids of each.
+    """
+    counts = Counter(token for text in texts for token in text)
+    return DraftVocabulary(
+        vocab_size=checkpoint.config.vocab_size,
+        tokenizer_sha256=vocabulary_sha256(checkpoint.tokenizer),
+        kept_token_ids=most_frequent(counts, rows, checkpoint.config.vocab_size, _always_kept(checkpoint)),
+    )
+
+
+def most_frequent(counts: Mapping[int, int], rows: int, vocab_size: int, always: Collection[int]) -> list[int]:
+    """Ascending ids of `always` and of the most frequent other tokens, `rows` in total.
+
+    Of equally frequent tokens the lower id comes first: BPE numbers tokens in the order of its merges, so that those
+    which the text does not use are ranked by the text of the tokenizer's training.
+    """
+    others = [token for token in range(vocab_size) if token not in always]
+    others.sort(key=lambda token: -counts.get(token, 0))  # stable
+    return sorted([*always, *others[: rows - len(always)]])
+
+
+def coverage_text(vocabulary: DraftVocabulary, texts: Iterable[Sequence[int]]) -> str:
+    """How much of some texts the kept tokens are: no larger share of drafts can be right."""
+    kept = frozenset(vocabulary.kept_token_ids)
+    found = [token in kept for text in texts for token in text]
+    share = sum(found) / max(1, len(found))
+    return f"{len(kept):,} of {vocabulary.vocab_size:,} tokens, which are {share:.2%}"
+
+
+def write_draft_vocabulary(folder: Path, vocabulary: DraftVocabulary) -> None:
+    """Writes `FILE` whole or not at all."""
+    file = folder / FILE
+    scratch = file.with_name(f".{file.name}")
+    scratch.write_bytes(msgspec.json.encode(vocabulary))
+    sync(scratch)
+    scratch.replace(file)
+
+
+def _always_kept(checkpoint: Checkpoint) -> frozenset[int]:
+    """Special tokens, and those that end a sequence; none behind the head's last row."""
+    added = checkpoint.tokenizer.backend.get_added_tokens_decoder()
+    special = {token_id for token_id, token in added.items() if token.special} | checkpoint.eos_token_ids
+    return frozenset(token for token in special if token < checkpoint.config.vocab_size)
