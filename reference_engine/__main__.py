@@ -1,4 +1,4 @@
-"""The command line: `serve`, `convert`, `score`, `perplexity`, `watermark`, `evaluate`, `prune`, `distil`, `trim`.
+"""The command line of the engine: `serve`, and tools for models and texts.
 
 Exit status 0 done, 1 our fault, 2 the caller's; a line on stderr.
 """
@@ -17,6 +17,7 @@ from reference_engine.engine.config import EngineConfig
 from reference_engine.engine.memory import share_one_arena
 from reference_engine.engine.request import Watermark
 from reference_engine.errors import ReferenceEngineError, UserMistakeError
+from reference_engine.quantization.names import CalibratedName, IntegerName
 
 _DTYPES = ("bfloat16", "float16", "float32")
 _PERPLEXITY_FLAGS = (
@@ -59,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_prune(commands.add_parser("prune", help="a smaller checkpoint, by what matters least on a text"))
     _add_distil(commands.add_parser("distil", help="train a student to predict as a teacher does"))
     _add_trim(commands.add_parser("trim", help="list the tokens that a draft model proposes, by a text"))
+    _add_quantize(commands.add_parser("quantize", help="a checkpoint whose matrices take fewer bits"))
     return parser
 
 
@@ -111,6 +113,22 @@ def _add_trim(trim: argparse.ArgumentParser) -> None:
     trim.add_argument("folder", type=Path, metavar="DRAFT", help="Hugging Face checkpoint directory")
     trim.add_argument("--rows", type=int, default=8192, help="tokens to keep (default: %(default)s)")
     trim.add_argument("--text", type=Path, help="UTF-8 file like the answers to draft (default: standard input)")
+
+
+def _add_quantize(quantize: argparse.ArgumentParser) -> None:
+    """Fields of `tools.quantising.Quantising`; `--help` must not import torch."""
+    quantize.add_argument("source", type=Path, metavar="MODEL", help="Hugging Face checkpoint directory")
+    quantize.add_argument(
+        "--method",
+        choices=(*get_args(IntegerName), *get_args(CalibratedName)),
+        required=True,
+        help="how codes are chosen",
+    )
+    quantize.add_argument("--group-size", type=int, help="inputs that share a scale")
+    quantize.add_argument("--act-order", action="store_true", help="round columns with large inputs first (gptq)")
+    quantize.add_argument("--asymmetric", action="store_true", help="a zero point for each group (gptq)")
+    quantize.add_argument("--calibration-tokens", type=int, default=32_768, help="of the text; %(default)s")
+    _add_target(quantize)
 
 
 def _add_target(command: argparse.ArgumentParser) -> None:
@@ -247,6 +265,14 @@ def _trim(options: dict[str, object]) -> None:
     trim(**options, say=_say)  # type: ignore[arg-type]
 
 
+def _quantize(options: dict[str, object]) -> None:
+    from reference_engine.tools.quantising import Quantising, quantise  # noqa: PLC0415 (imports torch)
+
+    source, target, text, device = (options.pop(name) for name in ("source", "target", "text", "device"))
+    quantising = Quantising(**options)  # type: ignore[arg-type]
+    quantise(source, target, quantising, text=text, device=device, say=_say)  # type: ignore[arg-type]
+
+
 def _say(line: str) -> None:
     sys.stderr.write(line + "\n")
 
@@ -261,6 +287,7 @@ _COMMANDS = {
     "prune": _prune,
     "distil": _distil,
     "trim": _trim,
+    "quantize": _quantize,
 }
 
 if __name__ == "__main__":

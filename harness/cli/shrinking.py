@@ -1,4 +1,4 @@
-"""``bakeoff models prune``, ``distil`` and ``trim``: a small draft model from a large one.
+"""``bakeoff models prune``, ``distil``, ``trim`` and ``quantize``: smaller models from large ones.
 
 Each becomes a process of the reference engine, which gets their signals. Its standard input is the built-in text.
 """
@@ -157,6 +157,52 @@ def trim(model: str, *, rows: int = 8192, text: Path | None = None) -> None:
     _become("trim", [_folder(model)], {"--rows": rows, "--text": text})
 
 
+@models_app.command(name="quantize")
+def quantize(
+    model: str,
+    *,
+    out: Annotated[Path, cyclopts.Parameter(name="--out")],
+    method: Literal["int8", "int8-zp", "int4", "int4-zp", "gptq", "awq"],
+    group_size: int | None = None,
+    act_order: Annotated[bool, cyclopts.Parameter(negative="")] = False,
+    asymmetric: Annotated[bool, cyclopts.Parameter(negative="")] = False,
+    text: Path | None = None,
+    calibration_tokens: int = 32_768,
+    device: Device = "auto",
+) -> None:
+    """Quantise the weights of a model, one layer at a time; after Ctrl-C the same command goes on.
+
+    docs/quantisation.md describes the methods and what they cost.
+
+    Parameters
+    ----------
+    model
+        Known model name (bakeoff models list), or path of a checkpoint folder.
+    out
+        Folder of the new checkpoint; until the end it holds the layers that are done.
+    method
+        How codes are chosen; gptq and awq measure on a text what each matrix gets as input.
+    group_size
+        Inputs that share a scale, for gptq and awq. Default: the largest of 128, 64 and 32 that divides the widths.
+    act_order
+        Round columns with large inputs first (gptq).
+    asymmetric
+        Give each group a zero point (gptq); awq and the methods in -zp always have one.
+    text
+        UTF-8 file to calibrate on. Default: prompts generated from the grammars of the workloads.
+    calibration_tokens
+        Tokens of the text to use.
+    device
+        Where to compute; auto is cuda if there is one.
+    """
+    options = {
+        "--out": out, "--method": method, "--group-size": group_size, "--text": text,
+        "--calibration-tokens": calibration_tokens, "--device": device,
+        "--act-order": act_order, "--asymmetric": asymmetric,
+    }  # fmt: skip
+    _become("quantize", [_folder(model)], options)
+
+
 def _folder(name_or_path: str) -> str:
     from harness.cli.listing import named_model
 
@@ -180,7 +226,12 @@ def _become(command: str, models: Sequence[str], options: Mapping[str, object]) 
             file.write(built_in_prompts().encode())
             file.seek(0)
             os.dup2(file.fileno(), 0)
-    words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
+    words: list[str] = []
+    for name, value in options.items():
+        if value is True:
+            words.append(name)
+        elif value is not None and value is not False:
+            words += [name, str(value)]
     argv = [sys.executable, "-m", "reference_engine", command, *models, *words]
     os.execv(sys.executable, argv)  # noqa: S606  (no shell: the new process gets this one's signals)
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from reference_engine.errors import ConfigError
 from reference_engine.kv_cache.layout import KvCacheDtypeName
-from reference_engine.quantization.methods import MethodName
+from reference_engine.quantization.names import MethodName
 from reference_engine.scheduling.rules import PreemptionName
 from reference_engine.speculation.settings import Speculation
 

@@ -13,10 +13,6 @@ from reference_engine.quantization.matrix import QuantisedMatrix
 from reference_engine.quantization.rounding import absmax, zero_point
 from reference_engine.quantization.w8a8 import W8A8Matrix
 
-MethodName = Literal[
-    "int8", "int8-zp", "int4", "int4-zp", "fp8", "fp8-e5m2", "w8a8", "llm-int8", "nf4", "nf4-double", "mxfp4"
-]
-
 _GROUPS = (128, 64, 32)
 
 

@@ -17,17 +17,18 @@ from typing import Any, Literal
 import torch
 
 from reference_engine.engine.resolution import resolve_device
-from reference_engine.errors import CheckpointError, ConfigError
+from reference_engine.errors import ConfigError
 from reference_engine.loading.checkpoint import Checkpoint
-from reference_engine.loading.files import read_json, read_text
+from reference_engine.loading.files import read_text
 from reference_engine.loading.safetensors import SafetensorsDirectory
 from reference_engine.offline import LLM, interrupts_held
 from reference_engine.speculation.draft_vocabulary import DraftVocabulary
-from reference_engine.tools.checkpoint_folder import copy_tokenizer, new_checkpoint, sync, write_json, write_weights
+from reference_engine.tools.checkpoint_folder import copy_tokenizer, new_checkpoint, write_json, write_weights
 from reference_engine.tools.progress import Progress
 from reference_engine.tools.teacher_text import Exchange, TextPlan, prompts_of, written_text
 from reference_engine.tools.training import Batches, HeldOut, LossName, Trainer
 from reference_engine.tools.transformers_model import load_model, open_directory
+from reference_engine.tools.unfinished import begin, check_new, digest, flag
 from reference_engine.tools.vocabulary_trimming import (
     check_rows,
     coverage_text,
@@ -36,10 +37,9 @@ from reference_engine.tools.vocabulary_trimming import (
 )
 
 RECORD = "distillation.jsonl"
-_WORK, _SETTINGS, _STATE, _TEXT = "training", "settings.json", "state.pt", "text.jsonl"
+_WORK, _STATE, _TEXT = "training", "state.pt", "text.jsonl"
 _POSITIVE = ("steps", "batch_tokens", "text_tokens", "answer_tokens", "save_steps")
 _FREE = ("save_steps", "trim_vocabulary")  # may differ when a run goes on
-_FILES = ("teacher", "student", "text")  # are known by their hashes
 Say = Callable[[str], None]
 
 
@@ -80,7 +80,7 @@ class Distillation:
     def __post_init__(self) -> None:
         for name in _POSITIVE:
             if getattr(self, name) < 1:
-                raise ConfigError(f"{_flag(name)} must be at least 1, not {getattr(self, name)}")
+                raise ConfigError(f"{flag(name)} must be at least 1, not {getattr(self, name)}")
         if not 0 < self.learning_rate <= 1:
             raise ConfigError(f"--learning-rate must be above 0 and at most 1, not {self.learning_rate}")
         if self.temperature < 0 or self.seed < 0:
@@ -122,7 +122,7 @@ def distil(
         RequestError: the text cannot be read, or has too few lines.
         KeyboardInterrupt: the state has been saved.
     """
-    _check_target(target)
+    check_new(target, _WORK)
     models = open_directory(teacher), open_directory(student)
     _check_pair(*models)
     if distillation.trim_vocabulary is not None:
@@ -141,12 +141,12 @@ def distil(
     work = target / _WORK
     settings = {
         **dataclasses.asdict(distillation),
-        "teacher": _digest(teacher),
-        "student": _digest(student),
+        "teacher": digest(teacher),
+        "student": digest(student),
         "text": hashlib.sha256(words.encode()).hexdigest(),
         "device": place,
     }
-    _begin(work, settings)
+    begin(work, settings, _FREE)
     held_out, learned = written_text(
         work / _TEXT,
         lambda: LLM(teacher, device=place, max_model_len=longest, enable_prefix_caching=False),
@@ -242,15 +242,6 @@ def _cut_record(record: Path, step: int) -> None:
     scratch.replace(record)
 
 
-def _check_target(target: Path) -> None:
-    if target.exists() and not target.is_dir():
-        raise CheckpointError(f"{target} is a file; give a directory to write the checkpoint to")
-    if (target / "config.json").exists():
-        raise CheckpointError(f"{target} is already a checkpoint; give a new directory")
-    if target.is_dir() and any(target.iterdir()) and not (target / _WORK / _SETTINGS).exists():
-        raise CheckpointError(f"{target} is neither empty nor an unfinished distillation; give a new directory")
-
-
 def _check_pair(teacher: Checkpoint, student: Checkpoint) -> None:
     if teacher.tokenizer.backend.get_vocab() != student.tokenizer.backend.get_vocab():
         raise ConfigError(f"{student.path} has another tokenizer than {teacher.path}; choose a student with the same")
@@ -259,37 +250,6 @@ def _check_pair(teacher: Checkpoint, student: Checkpoint) -> None:
         raise ConfigError(
             f"{student.path} has logits for {sizes[0]} tokens, the teacher for {sizes[1]}; choose another"
         )
-
-
-def _digest(checkpoint: Path) -> str:
-    """Hash of config and weights."""
-    digest = hashlib.sha256()
-    for file in [checkpoint / "config.json", *sorted(checkpoint.glob("*.safetensors"))]:
-        with file.open("rb") as handle:
-            digest.update(hashlib.file_digest(handle, "sha256").digest())
-    return digest.hexdigest()
-
-
-def _begin(work: Path, settings: Mapping[str, Any]) -> None:
-    """Stores the settings, or compares them with those of the run that goes on.
-
-    Raises:
-        ConfigError: they differ.
-    """
-    file = work / _SETTINGS
-    if not file.exists():
-        work.mkdir(parents=True, exist_ok=True)
-        scratch = file.with_name(f".{file.name}")
-        write_json(scratch, settings)
-        sync(scratch)
-        scratch.replace(file)
-        return
-    earlier = read_json(file)
-    for name, value in settings.items():
-        if name in _FREE or earlier.get(name) == value:
-            continue
-        what = f"another {name}" if name in _FILES else f"{_flag(name)} {earlier.get(name)}, not {value}"
-        raise ConfigError(f"{work.parent} holds an unfinished run with {what}; give the same, or another --out")
 
 
 def _trainer(
@@ -326,7 +286,3 @@ def _write(
         write_json(scratch / "distillation.json", record)
         if vocabulary is not None:
             write_draft_vocabulary(scratch, vocabulary)
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"

@@ -25,8 +25,7 @@ def open_directory(path: Path) -> Checkpoint:
     """
     if importlib.util.find_spec("transformers") is None:
         raise ConfigError("Transformers is not installed here; run: pip install 'bakeoff[engine,hf]'")
-    if path.is_file():
-        raise CheckpointError(f"{path} is a file; convert it first: python -m reference_engine convert {path} DIR")
+    check_directory(path)
     checkpoint = open_checkpoint(path)
     if isinstance(checkpoint.weights, QuantisedDirectory):
         raise CheckpointError(f"{path} is quantised; give the plain checkpoint that it was made of")
@@ -36,6 +35,12 @@ def open_directory(path: Path) -> Checkpoint:
             f"{checkpoint.config.cla_factor} are not supported, these are: {', '.join(FAMILIES)}, with cla_factor 1"
         )
     return checkpoint
+
+
+def check_directory(path: Path) -> None:
+    """Raises CheckpointError for a file."""
+    if path.is_file():
+        raise CheckpointError(f"{path} is a file; convert it first: python -m reference_engine convert {path} DIR")
 
 
 def load_model(path: Path, device: torch.device, dtype: torch.dtype = torch.float32) -> Any:  # noqa: ANN401 (no common type)

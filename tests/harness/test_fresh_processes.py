@@ -49,6 +49,7 @@ COMMANDS = {
     "models list": ("", 0, "smollm2-135m-instruct"),
     "models prune": ("nothing --out out", 2, "unknown model 'nothing'"),
     "models pull": ("nothing", 2, "nothing"),
+    "models quantize": ("nothing --out out --method int8", 2, "unknown model 'nothing'"),
     "models trim": ("nothing", 2, "unknown model 'nothing'"),
     "report": ("runs/run", 0, "report: runs/run/report.html"),
     "run": ("experiment.toml --out file", 3, "cannot make the folder"),

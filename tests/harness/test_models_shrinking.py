@@ -1,4 +1,4 @@
-"""`bakeoff models prune`, `distil` and `trim`: the reference engine takes over, with the built-in text if need be."""
+"""`bakeoff models prune`, `distil`, `trim` and `quantize`: the engine takes over, with the built-in text if need be."""
 
 import os
 import sys
@@ -70,6 +70,18 @@ def test_options_of_prune_reach_the_engine(become, folder, tmp_path):
     assert vars(build_parser().parse_args(argv[2:])) == {
         "command": "prune", "source": folder, "target": tmp_path / "out", "layers": 8, "neurons": 0.5, "heads": 0.25,
         "weights": 0.75, "by": "magnitude", "text": tmp_path / "t", "calibration_tokens": 99, "device": "cpu",
+    }  # fmt: skip
+    assert text == b""
+
+
+def test_options_of_quantize_reach_the_engine(become, folder, tmp_path):
+    argv, text = become(
+        "quantize", folder, "--out", tmp_path / "out", "--method", "gptq", "--group-size", 64, "--act-order",
+        "--text", tmp_path / "t", "--calibration-tokens", 99, "--device", "cpu",
+    )  # fmt: skip
+    assert vars(build_parser().parse_args(argv[2:])) == {
+        "command": "quantize", "source": folder, "target": tmp_path / "out", "method": "gptq", "group_size": 64,
+        "act_order": True, "asymmetric": False, "text": tmp_path / "t", "calibration_tokens": 99, "device": "cpu",
     }  # fmt: skip
     assert text == b""
 

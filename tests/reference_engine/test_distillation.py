@@ -254,7 +254,7 @@ MISTAKES = {
     "--text ONE": "a text of 1 different lines has too few prompts",
     "--text NONE": "cannot be read as UTF-8 text",
     "--out STUDENT": "is already a checkpoint; give a new directory",
-    "--out OTHER": "is neither empty nor an unfinished distillation; give a new directory",
+    "--out OTHER": "is neither empty nor holds unfinished training; give a new directory",
     "--out ONE": "is a file; give a directory",
 }
 
@@ -280,11 +280,11 @@ def test_an_unfinished_run_goes_on_with_its_own_settings_only(train, tmp_path, c
     target = tmp_path / "draft"
     with pytest.raises(OSError, match="power"):
         train(target, clock=Clock(4, crash))
-    with pytest.raises(module.ConfigError, match=r"unfinished run with --learning-rate 0\.003, not 0\.1;"):
+    with pytest.raises(module.ConfigError, match=r"unfinished work with --learning-rate 0\.003, not 0\.1;"):
         train(target, learning_rate=0.1)
     (tmp_path / "other.txt").write_text("another\ntext\n")
     settings = Distillation(**SETTINGS)
-    with pytest.raises(module.ConfigError, match="unfinished run with another text; give the same"):
+    with pytest.raises(module.ConfigError, match="unfinished work with another text; give the same"):
         distil(
             checkpoint_dir, student_dir, target, settings,
             text=tmp_path / "other.txt", device="cpu", say=lambda _: None, clock=Clock(),

@@ -15,7 +15,8 @@ from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.offline import LLM
 from reference_engine.quantization.integer_matrix import IntegerMatrix, pack, unpack
 from reference_engine.quantization.matrix import stacked
-from reference_engine.quantization.methods import METHODS, MethodName
+from reference_engine.quantization.methods import METHODS
+from reference_engine.quantization.names import MethodName
 from tests.reference_engine.test_gguf import write_gguf
 from tests.reference_engine.test_gguf_quantised import stored_as
 

@@ -1,0 +1,87 @@
+"""A model in Transformers' classes, one decoder layer of which is in memory at a time.
+
+Layers get what the model's own forward pass gives them (masks, rotations): layers that do nothing record it.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from reference_engine.loading.safetensors import SafetensorsDirectory
+from reference_engine.models.decoder import layer_prefix
+
+
+class _Recorder(nn.Module):
+    """In the place of a layer: records its arguments, and passes the hidden states on."""
+
+    def __init__(self, layer: Any) -> None:  # noqa: ANN401 (a module)
+        super().__init__()
+        if hasattr(layer, "attention_type"):
+            self.attention_type = layer.attention_type  # by which some models choose the mask
+        self.seen: list[tuple[torch.Tensor, dict[str, Any]]] = []
+
+    def forward(self, hidden_states: torch.Tensor, **arguments: Any) -> torch.Tensor:  # noqa: ANN401
+        self.seen.append((hidden_states, arguments))
+        return hidden_states
+
+
+class LayerStream:
+    """The layers of a checkpoint of a family in `transformers_model.FAMILIES`.
+
+    Args:
+        source: its weights.
+        pieces: token ids of texts that do not see each other.
+        device: to compute on.
+        dtype: to compute in.
+
+    Attributes:
+        depth: number of layers.
+        inputs: of the first layer: the hidden states of each piece, [1, tokens, hidden_size] on the CPU.
+    """
+
+    def __init__(
+        self, source: SafetensorsDirectory, pieces: Sequence[Sequence[int]], device: torch.device, dtype: torch.dtype
+    ) -> None:
+        from transformers import AutoConfig, AutoModelForCausalLM  # noqa: PLC0415 (an optional extra)
+
+        self._source, self._device, self._dtype = source, device, dtype
+        config: Any = AutoConfig.from_pretrained(source.path, local_files_only=True)
+        with torch.device("meta"):
+            model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype).model.eval()
+        self._layers = list(model.layers)
+        self.depth = len(self._layers)
+        recorders = [_Recorder(layer) for layer in self._layers]
+        model.layers = nn.ModuleList(recorders)
+        model.embed_tokens = nn.Embedding.from_pretrained(self._tensor("model.embed_tokens.weight").to(dtype))
+        model.rotary_emb = type(model.rotary_emb)(config=config).to(device)
+        model.norm = nn.Identity()
+        with torch.inference_mode():
+            for piece in pieces:
+                model(input_ids=torch.tensor([piece], device=device), use_cache=False)
+        self._arguments = [[arguments for _, arguments in recorder.seen] for recorder in recorders]
+        self.inputs = [hidden.cpu() for hidden, _ in recorders[0].seen]
+
+    def tensors(self, index: int) -> dict[str, torch.Tensor]:
+        """A layer's weights by their names in it, on the device in their stored dtype."""
+        return {name: self._tensor(f"{layer_prefix(index)}{name}") for name in self._layers[index].state_dict()}
+
+    def layer(self, index: int, tensors: Mapping[str, torch.Tensor]) -> Any:  # noqa: ANN401 (a module)
+        """A layer with such weights."""
+        layer = copy.deepcopy(self._layers[index]).requires_grad_(False)
+        layer.load_state_dict({name: tensor.to(self._dtype) for name, tensor in tensors.items()}, assign=True)
+        return layer
+
+    @torch.inference_mode()
+    def run(self, index: int, layer: Any, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:  # noqa: ANN401
+        """What a layer makes of the hidden states of each piece, [1, tokens, hidden_size] on the CPU."""
+        outputs: list[torch.Tensor] = []
+        for hidden, arguments in zip(inputs, self._arguments[index], strict=True):
+            output = layer(hidden.to(self._device), **arguments)
+            outputs.append((output[0] if isinstance(output, tuple) else output).cpu())
+        return outputs
+
+    def _tensor(self, name: str) -> torch.Tensor:
+        return self._source.get(name).to(self._device)
