@@ -79,7 +79,7 @@ def from_codes(
 ) -> IntegerMatrix:
     """A matrix of codes 0 to 2^bits - 1 [rows, columns]; see `IntegerMatrix` for `order`."""
     if bits == 8:
-        stored = (codes.int() - 128).to(torch.int8)
+        stored = (codes.to(torch.uint8) - 128).view(torch.int8)  # modulo 256
         offsets = None if zeros is None else (128 - zeros.float()) * scales.float()
     else:
         stored = pack(codes.to(torch.uint8))

@@ -226,6 +226,7 @@ def test_what_is_not_supported_is_one_line(config, message):
         ("gptq", {"scales": torch.ones(4, 40), "qzeros": torch.zeros(4, 5, dtype=torch.int32)}, "groups of 16 of"),
         ("packed with zero points", {"weight_zero_point": None}, "weight_zero_point is missing"),
         ("bytes", {"weight": None}, "its tensor weight is missing"),
+        ("bytes", {"weight": torch.zeros(40, 64)}, "its weight is torch.float32, and int-quantized keeps int8"),
     ],
 )  # fmt: skip
 def test_damaged_modules_are_named(case, changes, message):

@@ -42,7 +42,7 @@ class Codes:
         Raises:
             ConfigError: zero is no code in some group; the message names the module.
         """
-        codes = unpack(matrix.codes) if matrix.bits == 4 else (matrix.codes.int() + middle(8)).to(torch.uint8)
+        codes = unpack(matrix.codes) if matrix.bits == 4 else matrix.codes.view(torch.uint8) + middle(8)
         index = None
         if matrix.order is not None:
             codes = torch.empty_like(codes).index_copy_(1, matrix.order, codes)

@@ -85,7 +85,10 @@ class CompressedTensors:
             rows, columns = part_of(parts, module, "weight_shape").tolist()
             codes = unpacked(part_of(parts, module, "weight_packed"), bits)[:rows, :columns]
         else:
-            codes = _unsigned(part_of(parts, module, "weight"), bits)
+            stored = part_of(parts, module, "weight")
+            if stored.dtype != torch.int8:
+                raise CheckpointError(f"{module}: its weight is {stored.dtype}, and {group.storage} keeps int8")
+            codes = _unsigned(stored, bits)
         index = parts.get("weight_g_idx")
         if index is not None and bool((index < 0).any()):  # a placeholder
             index = None
@@ -139,11 +142,11 @@ def _columns(each: torch.Tensor, rows: int) -> torch.Tensor:
 
 
 def _unsigned(stored: torch.Tensor, bits: Bits) -> torch.Tensor:
-    return (stored.int() + middle(bits)).to(torch.uint8)
+    return stored.view(torch.uint8) + middle(bits)  # modulo 256
 
 
 def _signed(codes: torch.Tensor, bits: Bits) -> torch.Tensor:
-    return (codes.int() - middle(bits)).to(torch.int8)
+    return (codes - middle(bits)).view(torch.int8)
 
 
 def _matches(module: str, targets: Sequence[str]) -> bool:
