@@ -21,7 +21,7 @@ import torch
 from reference_engine.engine.assembly import build_engine
 from reference_engine.engine.beam_engine import BeamSearchEngine
 from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.outputs import TokenOutput
+from reference_engine.engine.outputs import PromptLogprob, TokenOutput
 from reference_engine.engine.request import FinishReason, Request, SamplingParams
 from reference_engine.engine.resolution import resolve_config
 from reference_engine.engine.text_writer import TextWriter
@@ -57,10 +57,17 @@ class Completion:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """A prompt, as token ids, and its completions in order of their seeds; those of a beam search best first."""
+    """A prompt and what follows it.
+
+    Attributes:
+        prompt_token_ids: at least one.
+        completions: in order of their seeds; those of a beam search best first.
+        prompt_logprobs: of each token of the prompt but the first; None where they were not asked for.
+    """
 
     prompt_token_ids: list[int]
     completions: list[Completion]
+    prompt_logprobs: tuple[PromptLogprob, ...] | None = None
 
 
 class LLM:
@@ -147,6 +154,7 @@ class LLM:
             Answer(
                 leader.token_ids[: leader.prompt_len],
                 [completing[f"{call}/{number}/{i}"].completion for i in range(n)],
+                completing[leader.request_id].prompt_logprobs,
             )
             for number, leader in enumerate(leaders)
         ]
@@ -168,12 +176,15 @@ class _Completing:
 
     def __init__(self, writer: TextWriter) -> None:
         self.completion = Completion()
+        self.prompt_logprobs: tuple[PromptLogprob, ...] | None = None
         self._writer = writer
 
     def push(self, output: TokenOutput) -> bool:
         """Take a token; True where a stop string has ended the completion before the engine did."""
         completion, token = self.completion, output.token
         completion.token_ids.append(token.token_id)
+        if output.prompt_logprobs is not None:
+            self.prompt_logprobs = output.prompt_logprobs
         if token.logprob is not None:
             completion.logprobs.append(token.logprob)
         added = self._writer.push(token.token_id, output.finish_reason)

@@ -15,7 +15,7 @@ import msgspec
 from reference_engine.engine.beam_search import BeamSearch, Extension, check_beams
 from reference_engine.engine.grammar import Grammars
 from reference_engine.engine.limits import Limits
-from reference_engine.engine.outputs import Candidate, Phases, SampledToken, StepReport, TokenOutput
+from reference_engine.engine.outputs import Candidate, Phases, PromptLogprob, SampledToken, StepReport, TokenOutput
 from reference_engine.engine.request import BeamParams, FinishReason, Request
 from reference_engine.engine.step import Clock, Engine
 from reference_engine.errors import EngineBugError
@@ -150,6 +150,7 @@ class _Search:
             raise EngineBugError(f"{len(self.members)} requests cannot search {params.width} beams")
         self._rules = BeamSearch(params, leader.sampling.stop_token_ids, leader.sampling.max_tokens)
         self._candidates: dict[str, Sequence[Candidate]] = {}  # of the paused beams
+        self._prompt_logprobs: tuple[PromptLogprob, ...] | None = None
 
     def take(self, output: TokenOutput, core: Engine, now_s: float) -> bool:
         """Takes the candidates of one beam, and takes the search's next step if it was the last one.
@@ -160,6 +161,8 @@ class _Search:
         for member in self.members:
             member.first_token_s = now_s if member.first_token_s is None else member.first_token_s
         self._candidates[output.request_id] = output.token.candidates
+        if output.prompt_logprobs is not None:
+            self._prompt_logprobs = output.prompt_logprobs
         if len(self._candidates) < len(self.beams):
             return False
         extensions = self._rules.advance([self._candidates[beam.request_id] for beam in self.beams])
@@ -174,6 +177,7 @@ class _Search:
             request_id, cached = request.request_id, request.num_cached_tokens
             outputs += [TokenOutput(request_id, token, None, num_cached_tokens=cached) for token in tokens[:-1]]
             outputs.append(TokenOutput(request_id, tokens[-1], reason, None, Phases.of(request, now_s), cached))
+        outputs[0] = msgspec.structs.replace(outputs[0], prompt_logprobs=self._prompt_logprobs)
         return outputs
 
     def check_integrity(self, core: Engine) -> None:

@@ -6,7 +6,7 @@ step.
 
 import array
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -18,6 +18,10 @@ from reference_engine.kv_cache.storage import KvStorage
 from reference_engine.models.decoder import Model
 
 _FEW = 512  # tokens of a step
+SLAB_ROWS = 64
+"""Scored rows whose logits exist at a time: [64, vocab_size], however long the prompt is."""
+ReadSlab = Callable[[torch.Tensor], None]
+"""Takes the logits [rows, vocab_size] of the next scored rows, at most `SLAB_ROWS`."""
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -29,6 +33,7 @@ class Batch(msgspec.Struct, frozen=True):
         token_ids: of all spans, concatenated; -1-i stands for `previous[i]`.
         positions: of each token in its sequence.
         wanted_rows: the tokens whose successor is sampled.
+        scored_rows: the tokens whose successor in the prompt is scored.
         previous: int64 on the device, tokens of the step before that the host does not know yet; None where it does.
     """
 
@@ -37,6 +42,7 @@ class Batch(msgspec.Struct, frozen=True):
     token_ids: list[int]
     positions: list[int]
     wanted_rows: list[int]
+    scored_rows: list[int] = []
     previous: torch.Tensor | None = None
 
 
@@ -48,8 +54,16 @@ class Executor(Protocol):
         """What the spans' block tables point into."""
         ...
 
-    def execute(self, batch: Batch) -> torch.Tensor | None:
-        """Logits [wanted rows, vocab_size]; None where only blocks are copied."""
+    def execute(self, batch: Batch, read: ReadSlab | None = None) -> torch.Tensor | None:
+        """Computes a batch.
+
+        Args:
+            batch: of the next step.
+            read: takes the logits of its `scored_rows`; None where nobody needs them, as on ranks other than 0.
+
+        Returns:
+            Logits [wanted rows, vocab_size]; None where only blocks are copied.
+        """
         ...
 
 
@@ -66,10 +80,10 @@ class SlowedExecutor:
         self._share = share
         self.storage = executor.storage
 
-    def execute(self, batch: Batch) -> torch.Tensor | None:
+    def execute(self, batch: Batch, read: ReadSlab | None = None) -> torch.Tensor | None:
         """See `Executor.execute`."""
         began = time.perf_counter()
-        logits = self._executor.execute(batch)
+        logits = self._executor.execute(batch, read)
         if self.storage.device.type != "cpu":
             torch.cuda.synchronize(self.storage.device)
         time.sleep(self._share * (time.perf_counter() - began))
@@ -96,19 +110,25 @@ class LocalExecutor:
         self._wanted_rows = _Column(storage.device)
         self.storage = storage
 
-    def execute(self, batch: Batch) -> torch.Tensor | None:
+    def execute(self, batch: Batch, read: ReadSlab | None = None) -> torch.Tensor | None:
         """See `Executor.execute`."""
         self._copy_blocks(batch.copies)
         if not batch.spans:
             return None  # a request was swapped out and no other runs
         rows = batch.wanted_rows
         token_ids = self._token_ids.tensor(batch.token_ids)
-        return self._model.forward(
+        hidden = self._model.hidden(
             token_ids if batch.previous is None else _with_previous(token_ids, batch.previous),
             self._positions.tensor(batch.positions),
             self._attention.begin_step(batch.spans),
-            None if rows == list(range(len(batch.token_ids))) else self._wanted_rows.tensor(rows),
         )
+        for first in range(0, len(batch.scored_rows), SLAB_ROWS):
+            slab = self._wanted_rows.tensor(batch.scored_rows[first : first + SLAB_ROWS])
+            logits = self._model.logits(hidden, slab)  # on every rank: its parts are gathered
+            if read is not None:
+                read(logits)
+        is_all = rows == list(range(len(batch.token_ids)))
+        return self._model.logits(hidden, None if is_all else self._wanted_rows.tensor(rows))
 
     def first_layers(self, count: int) -> "LocalExecutor":
         """An executor of the model's first layers over the same cache."""

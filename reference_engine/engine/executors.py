@@ -26,6 +26,7 @@ from reference_engine.models.experts import MoeConfig
 from reference_engine.models.registry import build_model
 from reference_engine.parallel.ranks import ALONE, Ranks
 from reference_engine.sampling import choose
+from reference_engine.sampling.prompt_scores import prompt_logprobs
 from reference_engine.speculation.draft_vocabulary import TokenMap, read_draft_vocabulary
 
 _MOST_ROWS = 256  # of a step with drafts, unless there are more sequences
@@ -116,9 +117,12 @@ def _measured_num_blocks(
     executor = LocalExecutor(model, attention_of(config, storage), storage)
     drawn = [Request("", [0], SamplingParams(max_tokens=1, top_p=top_p)) for top_p in (1.0, 0.9)]
 
+    def score(logits: torch.Tensor) -> None:
+        prompt_logprobs(logits, [0] * len(logits), [1] * len(logits))
+
     @torch.inference_mode()
     def step() -> None:
-        logits = executor.execute(batch)
+        logits = executor.execute(batch, score)
         if logits is not None:
             for request in drawn:
                 choose(logits, [request] * len(logits))

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from reference_engine.attention.base import Span
-from reference_engine.engine.execution import Batch
+from reference_engine.engine.execution import SLAB_ROWS, Batch
 from reference_engine.kv_cache.block_copies import BlockCopies
 from reference_engine.kv_cache.block_table import block_list
 from reference_engine.kv_cache.sizing import Demand
@@ -51,7 +51,7 @@ class GpuBudget:
 
 
 def largest_batch(demand: Demand, max_rows: int) -> tuple[Batch, int]:
-    """The batch with the most tokens and the most sampled rows that a step can have, and the KV blocks it needs.
+    """The batch with the most tokens, sampled rows and scored rows at a time of any step; and the KV blocks it needs.
 
     As many sequences as may run share the tokens of a step: the first ones have as many as possible, the rest one.
 
@@ -73,5 +73,6 @@ def largest_batch(demand: Demand, max_rows: int) -> tuple[Batch, int]:
         ends.append(ends[-1] + span.length)
     sampled = [end - 1 for end in ends[1:]]
     sampled += [sampled[-1]] * (max_rows - len(sampled))
-    batch = Batch(BlockCopies(), spans, [0] * len(positions), positions, sampled)
+    scored = list(range(min(SLAB_ROWS, len(positions))))
+    batch = Batch(BlockCopies(), spans, [0] * len(positions), positions, sampled, scored)
     return batch, needed

@@ -15,7 +15,7 @@ import torch
 from reference_engine.attention.base import Span
 from reference_engine.attention.span_arrays import SpanArrays
 from reference_engine.attention.triton_backend import GroupInputs, TritonAttention, TritonStep
-from reference_engine.engine.execution import Batch, LocalExecutor
+from reference_engine.engine.execution import Batch, LocalExecutor, ReadSlab
 from reference_engine.kernels.cuda import replace_pending
 from reference_engine.kv_cache.block_table import block_list
 from reference_engine.kv_cache.storage import KvStorage
@@ -95,12 +95,12 @@ class GraphExecutor(LocalExecutor):
         """See `LocalExecutor.first_layers`."""
         return self._again(self._model.first_layers(count))
 
-    def execute(self, batch: Batch) -> torch.Tensor | None:
+    def execute(self, batch: Batch, read: ReadSlab | None = None) -> torch.Tensor | None:
         """See `Executor.execute`."""
         count = len(batch.spans)
         is_decode = count == len(batch.token_ids) and batch.wanted_rows == list(range(count))
-        if not is_decode or not 0 < count <= self._sizes[-1]:
-            return super().execute(batch)
+        if not is_decode or batch.scored_rows or not 0 < count <= self._sizes[-1]:
+            return super().execute(batch, read)
         self._copy_blocks(batch.copies)
         rows = self._sizes[bisect.bisect_left(self._sizes, count)]
         factor = self._inputs.fill(batch.spans, batch.token_ids, rows)

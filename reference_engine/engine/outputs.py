@@ -31,6 +31,22 @@ class Candidate(msgspec.Struct, frozen=True, array_like=True, gc=False):
     log_prob: float
 
 
+class PromptLogprob(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A token of a prompt, under the unmodified model and behind the tokens before it.
+
+    Attributes:
+        token_id: the prompt's.
+        logprob: its natural logarithm.
+        rank: 1 for the likeliest token of the vocabulary; of equals the one with the smaller id comes first.
+        alternatives: ids and log-probabilities of the requested number of likeliest tokens, likeliest first.
+    """
+
+    token_id: int
+    logprob: float
+    rank: int
+    alternatives: tuple[tuple[int, float], ...] = ()
+
+
 class Phases(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The time from a request's arrival to one of its tokens, in seconds, by phase.
 
@@ -73,6 +89,8 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
         gap_s: seconds since the request's last token; None for the first, and in a beam search.
         phases: set on the first and on the last one; in a beam search on the last.
         num_cached_tokens: as in `Request`; set where phases are.
+        prompt_logprobs: of each token of the prompt but the first; set on a request's first token where it asked for
+            them, and not on its siblings'.
     """
 
     request_id: str
@@ -81,6 +99,7 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     gap_s: float | None = None
     phases: Phases | None = None
     num_cached_tokens: int | None = None
+    prompt_logprobs: tuple[PromptLogprob, ...] | None = None
 
 
 class Occupancy(NamedTuple):

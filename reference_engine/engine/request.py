@@ -107,12 +107,17 @@ class SamplingParams:
         stop_token_ids: tokens that end the output, end-of-sequence tokens included.
         logprobs: how many alternatives to report beside the chosen token, with their log-probabilities under the
             unmodified model; 0 reports the chosen token's only, None reports nothing.
+        prompt_logprobs: the same for each token of the prompt but the first, beside which that many of the likeliest
+            are reported. All of the prompt is then computed, whatever the prefix cache has.
         beams: of a beam search; None for none. A search sums log-probabilities after penalties, bias, watermark
             and `min_tokens`, and ignores the other parameters that choose tokens.
         num_candidates: best tokens to report instead of choosing one; the request then pauses until it is resumed.
         needs_host: whether the next token depends on what only the host has (the tokens so far, a grammar), or more
             than the token is reported.
         is_plain: whether nothing but the likeliest token is asked for.
+
+    Raises:
+        RequestError: a number of tokens to report is negative.
     """
 
     max_tokens: int
@@ -130,12 +135,18 @@ class SamplingParams:
     seed: int = 0
     stop_token_ids: frozenset[int] = frozenset()
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     beams: BeamParams | None = None
     num_candidates: int = dataclasses.field(init=False, repr=False, compare=False)
     needs_host: bool = dataclasses.field(init=False, repr=False, compare=False)
     is_plain: bool = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if self.prompt_logprobs is not None and self.prompt_logprobs < 0:
+            raise RequestError(
+                f"prompt_logprobs {self.prompt_logprobs} is negative; 0 reports the prompt's own tokens only",
+                param="prompt_logprobs",
+            )
         needs_host = (
             self.has_penalties
             or (self.min_tokens > 0 and bool(self.stop_token_ids))
@@ -255,6 +266,11 @@ class Request:
     def is_exhausted(self) -> bool:
         """Whether its pending token is certain to be its last."""
         return self.num_pending > 0 and self.num_sampled >= self.sampling.max_tokens
+
+    @property
+    def needs_prompt_logits(self) -> bool:
+        """Whether log-probabilities of its prompt are still to be computed: cached tokens have none."""
+        return self.sampling.prompt_logprobs is not None and self.first_token_s is None
 
     @property
     def width(self) -> int:

@@ -12,6 +12,7 @@ from reference_engine.engine.outputs import SampledToken
 from reference_engine.engine.request import Request
 from reference_engine.kv_cache.block_copies import BlockCopies
 from reference_engine.sampling import Place, Sampler, all_plain, argmax, choose
+from reference_engine.sampling.prompt_scores import Position
 from reference_engine.scheduling.step import Chunk, Step
 from reference_engine.speculation.draft_model import DraftModel
 from reference_engine.speculation.verification import accepted, places_of, split, verify_on_host
@@ -97,11 +98,11 @@ class ModelRunner:
         made: torch.Tensor | None = None
         if self._draft_model is not None:
             made, copies = self._draft_model.draft(step, copies)
-        batch, output_sequences = self._batch(step, copies, made)
+        batch, output_sequences, scored = self._batch(step, copies, made)
         # Asked before the model has pushed the requests out of the processor's caches.
         is_plain = all_plain(output_sequences)
         needs_host = not is_plain and any(request.sampling.needs_host for request in output_sequences)
-        logits = self._executor.execute(batch)
+        logits = self._executor.execute(batch, self._sampler.prompts.reader(scored) if scored else None)
         if logits is None or not output_sequences:
             return Collected()
         if len(logits) > len(output_sequences):
@@ -146,8 +147,10 @@ class ModelRunner:
         """Tokens int64 [places] on the device of the logits [places, vocab_size]; no place needs the host."""
         return choose(logits, places)
 
-    def _batch(self, step: Step, copies: BlockCopies, made: torch.Tensor | None) -> tuple[Batch, list[Request]]:
-        """The chunks, then the padding; and the sequences that wanted rows are sampled for.
+    def _batch(
+        self, step: Step, copies: BlockCopies, made: torch.Tensor | None
+    ) -> tuple[Batch, list[Request], list[Position]]:
+        """The chunks, then the padding; the sequences that wanted rows are sampled for; and what is scored.
 
         A chunk with drafts becomes spans of one token each over the same blocks: attention stores the keys of all rows
         before any of them looks, and a row sees those before it. So a verification needs no kernel of its own.
@@ -156,6 +159,8 @@ class ModelRunner:
         token_ids: list[int] = []
         positions: list[int] = []
         wanted_rows: list[int] = []
+        scored_rows: list[int] = []
+        scored: list[Position] = []
         output_sequences: list[Request] = []
         previous = made
         num_drafts = 0
@@ -172,6 +177,10 @@ class ModelRunner:
                 num_drafts += length - 1
                 continue
             spans.append(Span(chunk.block_tables, start, length))
+            if request.needs_prompt_logits:
+                missing = self._sampler.prompts.missing(request, start, chunk.end)
+                scored += [(request, position) for position in missing]
+                scored_rows += [len(token_ids) + position - start for position in missing]
             if length == 1:
                 if start < len(request.token_ids):
                     token_ids.append(request.token_ids[start])
@@ -196,7 +205,8 @@ class ModelRunner:
             token_ids += [0] * length
             positions += range(length)
             spans.append(self._padding(length))
-        return Batch(copies, spans, token_ids, positions, wanted_rows, previous), output_sequences
+        batch = Batch(copies, spans, token_ids, positions, wanted_rows, scored_rows, previous)
+        return batch, output_sequences, scored
 
     def _padding(self, length: int) -> Span:
         storage = self._executor.storage

@@ -233,7 +233,8 @@ class Engine:
                 scheduler.settle(chunk, 0)
                 if request.sampling.num_candidates:
                     scheduler.pause(request)
-                    outputs.append(TokenOutput(request.request_id, next(tokens)[0], None))
+                    prompt = self._sampler.prompts.take(request.request_id)
+                    outputs.append(TokenOutput(request.request_id, next(tokens)[0], None, prompt_logprobs=prompt))
                     continue
                 first = self._first_tokens(request, tokens, now_s)
                 outputs += first
@@ -334,7 +335,8 @@ class Engine:
         if reason is not None:
             self._scheduler.finish(request)
         gap_s, phases = None if last_s is None else now_s - last_s, Phases.of(request, now_s)
-        return TokenOutput(request.request_id, token, reason, gap_s, phases, request.num_cached_tokens)
+        prompt = self._sampler.prompts.take(request.request_id) if last_s is None else None
+        return TokenOutput(request.request_id, token, reason, gap_s, phases, request.num_cached_tokens, prompt)
 
 
 def _by_place(counts: Iterable[int]) -> list[int]:

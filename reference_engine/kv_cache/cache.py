@@ -204,9 +204,10 @@ class KvCache:
     def lookup(self, request: Request) -> Hit:
         """The cached prefix of a request without blocks.
 
-        It leaves out at least one token, which must be computed for the next one to be sampled.
+        It leaves out at least one token, which must be computed for the next one to be sampled; and, as in vLLM, all
+        of them where log-probabilities of the prompt are asked for.
         """
-        if not self.prefix_caching:
+        if not self.prefix_caching or request.needs_prompt_logits:
             return self._nothing
         hashes, tokens, size = self.blocks_of(request).hashes, request.token_ids, self._block_size
         count = (len(tokens) - 1) // size

@@ -19,6 +19,8 @@ from reference_engine.models.weights import Weights
 
 Rotations = Sequence[tuple[torch.Tensor, torch.Tensor]]
 """Cos and signed sin of the tokens' positions (`RotaryTable.at`), for each of the model's tables."""
+Hidden = tuple[torch.Tensor, torch.Tensor | None]
+"""Residual stream behind the last layer [num_tokens, hidden_size], and that layer's result, not added to it yet."""
 
 
 class Model(Protocol):
@@ -47,6 +49,22 @@ class Model(Protocol):
         Returns:
             Logits [num_wanted, vocab_size], in float32 where `make_head` can; on ranks other than 0, which do not
             sample, a shard.
+        """
+        ...
+
+    def hidden(self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionStep) -> Hidden:
+        """The layers of `forward`, without norm and head; arguments as there."""
+        ...
+
+    def logits(self, hidden: Hidden, wanted_rows: torch.Tensor | None = None) -> torch.Tensor:
+        """Norm and head of `forward`.
+
+        Args:
+            hidden: from `hidden`. Where all rows are wanted it is changed, and cannot be used again.
+            wanted_rows: see `forward`.
+
+        Returns:
+            See `forward`.
         """
         ...
 
@@ -149,12 +167,21 @@ class Decoder:
         wanted_rows: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See `Model.forward`."""
+        return self.logits(self.hidden(token_ids, positions, attention), wanted_rows)
+
+    def hidden(self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionStep) -> Hidden:
+        """See `Model.hidden`."""
         residual, added = rows_of(self._embedding, token_ids), None
         if self._scale is not None:
             residual.mul_(self._scale)
         rotations = [table.at(positions) for table in self._rotaries]
         for layer in self._layers:
             added = layer(residual, added, rotations, attention)
+        return residual, added
+
+    def logits(self, hidden: Hidden, wanted_rows: torch.Tensor | None = None) -> torch.Tensor:
+        """See `Model.logits`."""
+        residual, added = hidden
         if wanted_rows is not None:
             added = None if added is None else added.index_select(0, wanted_rows)
             residual = residual.index_select(0, wanted_rows)

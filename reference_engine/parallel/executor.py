@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.execution import Batch, LocalExecutor
+from reference_engine.engine.execution import Batch, LocalExecutor, ReadSlab
 from reference_engine.errors import EngineUnavailableError
 from reference_engine.parallel.group import Group, connect
 from reference_engine.parallel.workers import Workers
@@ -39,7 +39,7 @@ class TensorParallelExecutor:
         if self._is_cuda:
             self._workers.watch(self._group.abort)  # gloo detects a lost rank, NCCL waits for ever
 
-    def execute(self, batch: Batch) -> torch.Tensor | None:
+    def execute(self, batch: Batch, read: ReadSlab | None = None) -> torch.Tensor | None:
         """See `Executor.execute`.
 
         Raises:
@@ -48,7 +48,7 @@ class TensorParallelExecutor:
         if self._failure is not None:
             raise self._failure
         try:
-            return self._execute(batch)
+            return self._execute(batch, read)
         except EngineUnavailableError as error:
             self._failure = error
             raise
@@ -59,10 +59,10 @@ class TensorParallelExecutor:
         except RuntimeError as error:  # a rank that fails at once may exit before all have connected
             raise self._workers.failure(error) from error
 
-    def _execute(self, batch: Batch) -> torch.Tensor | None:
+    def _execute(self, batch: Batch, read: ReadSlab | None) -> torch.Tensor | None:
         self._workers.send(batch)
         try:
-            logits = self._local.execute(batch)
+            logits = self._local.execute(batch, read)
             if self._is_cuda:
                 torch.cuda.synchronize(self.storage.device)
         except RuntimeError as error:

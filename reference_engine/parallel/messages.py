@@ -56,6 +56,7 @@ class SentBatch(msgspec.Struct, array_like=True):
     token_ids: list[int]
     positions: list[int]
     wanted_rows: list[int]
+    scored_rows: list[int]
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -76,14 +77,15 @@ def encode_batch(batch: Batch) -> bytes:
         SentSpan([as_block_list(table).tobytes() for table in span.tables], span.start, span.length)
         for span in batch.spans
     ]
-    return _ENCODER.encode(SentBatch(batch.copies, spans, batch.token_ids, batch.positions, batch.wanted_rows))
+    sent = SentBatch(batch.copies, spans, batch.token_ids, batch.positions, batch.wanted_rows, batch.scored_rows)
+    return _ENCODER.encode(sent)
 
 
 def decode_batch(message: bytes) -> Batch:
     """What `encode_batch` was given; block tables are C arrays."""
     sent = _DECODER.decode(message)
     spans = [Span([_table(data) for data in span.tables], span.start, span.length) for span in sent.spans]
-    return Batch(sent.copies, spans, sent.token_ids, sent.positions, sent.wanted_rows)
+    return Batch(sent.copies, spans, sent.token_ids, sent.positions, sent.wanted_rows, sent.scored_rows)
 
 
 def _table(data: bytes) -> "array.array[int]":

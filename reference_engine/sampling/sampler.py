@@ -21,6 +21,7 @@ from reference_engine.sampling.history import TokenHistory
 from reference_engine.sampling.overrides import add_bias, forbid_by_grammar, forbid_early_stops
 from reference_engine.sampling.penalties import penalise
 from reference_engine.sampling.places import Place
+from reference_engine.sampling.prompt_scores import PromptScores
 from reference_engine.sampling.reports import best_of_rows, reported
 from reference_engine.sampling.truncation import draw_truncated
 from reference_engine.sampling.uniform import uniforms
@@ -51,15 +52,19 @@ class Sampler:
 
     Args:
         grammars: compiles those of requests; None where no request may have one.
+
+    Attributes:
+        prompts: log-probabilities of prompts.
     """
 
     def __init__(self, grammars: Grammars | None = None) -> None:
+        self.prompts = PromptScores()
         self._compiled = grammars
         self._grammars: dict[str, GrammarState] = {}
         self._histories: dict[str, TokenHistory] = {}
 
     def start(self, request: Request) -> None:
-        """Compiles the grammars of a request and its siblings, where they have one.
+        """Begins with a request and its siblings: compiles their grammars, where they have one.
 
         Raises:
             EngineBugError: there is a grammar and nothing to compile it with.
@@ -69,12 +74,14 @@ class Sampler:
                 if self._compiled is None:
                     raise EngineBugError("a request has a grammar and this engine has nothing to read it with")
                 self._grammars[member.request_id] = self._compiled.start(member.sampling.grammar)
+        self.prompts.start(request)
 
     def free(self, request_ids: Iterable[str]) -> None:
         """Forgets requests that have ended."""
         for request_id in request_ids:
             self._grammars.pop(request_id, None)
             self._histories.pop(request_id, None)
+            self.prompts.free(request_id)
 
     def sample(
         self, logits: torch.Tensor, requests: Sequence[Request], choose: Chooser | None = None

@@ -124,7 +124,7 @@ class DraftModel:
                 break
             spans = [self._span(chunks[number], chunks[number].start + place + 1, 1) for number in going]
             token_ids, positions = [-1 - row for row in rows], [span.start for span in spans]
-            batch = Batch(BlockCopies(), spans, token_ids, positions, list(range(len(spans))), made[-1])
+            batch = Batch(BlockCopies(), spans, token_ids, positions, list(range(len(spans))), previous=made[-1])
             logits = self._executed(batch)
             for number, position in zip(going, positions, strict=True):
                 self._covered[chunks[number].request.request_id] = position + 1

@@ -238,9 +238,11 @@ class RanksAsThreads:
         self.executors = list(self.pool.map(build, self.groups))
         self.storage = self.executors[0].storage
 
-    def execute(self, batch):
-        message = encode_batch(batch)
-        results = list(self.pool.map(lambda executor: executor.execute(decode_batch(message)), self.executors))
+    def execute(self, batch, read=None):
+        message, reads = encode_batch(batch), [read, *[None] * (len(self.executors) - 1)]
+        results = list(
+            self.pool.map(lambda executor, read: executor.execute(decode_batch(message), read), self.executors, reads)
+        )
         return results[0]
 
     def close(self):

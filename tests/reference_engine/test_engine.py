@@ -125,7 +125,7 @@ def test_random_adds_cancels_and_finishes_leak_no_block_of_the_real_engine(tiny_
 
 
 def test_an_engine_whose_step_was_broken_off_computes_no_more(tiny_engine, monkeypatch):
-    def interrupted(_):
+    def interrupted(*_):
         raise KeyboardInterrupt
 
     engine, params = tiny_engine(), SamplingParams(max_tokens=4, temperature=0.0)

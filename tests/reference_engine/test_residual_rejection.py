@@ -32,7 +32,7 @@ class TableExecutor:
     def __init__(self, table):
         self.table = table
 
-    def execute(self, batch):
+    def execute(self, batch, read=None):
         token_ids = torch.tensor(batch.token_ids)
         if batch.previous is not None:
             token_ids = torch.where(token_ids < 0, batch.previous[(-1 - token_ids).clamp(min=0)], token_ids)

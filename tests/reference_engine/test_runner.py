@@ -24,7 +24,7 @@ class TableExecutor:
     def __init__(self):
         self.num_ahead = 0
 
-    def execute(self, batch):
+    def execute(self, batch, read=None):
         token_ids = torch.tensor(batch.token_ids)
         if batch.previous is not None:
             self.num_ahead += 1

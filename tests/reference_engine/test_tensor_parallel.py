@@ -73,7 +73,7 @@ def test_shares_are_the_whole(size, pieces, width, vocab_size):
 
 def test_a_batch_travels_whole_and_its_block_tables_as_arrays():
     spans = [Span([block_list([3, RELEASED, 70_000]), block_list()], 40, 2), Span([[5, 5]], 0, 1)]
-    batch = Batch(BlockCopies(to_host=[(0, 1, 2)], within=[(1, 2, 3)]), spans, [7, 8, 9], [40, 41, 0], [1, 2])
+    batch = Batch(BlockCopies(to_host=[(0, 1, 2)], within=[(1, 2, 3)]), spans, [7, 8, 9], [40, 41, 0], [1, 2], [0])
     received = decode_batch(encode_batch(batch))
     tables = [table for span in received.spans for table in span.tables]
     assert all(isinstance(table, array.array) and table.typecode == "i" for table in tables)

@@ -382,7 +382,7 @@ def test_repeated_decode_steps_equal_computed_ones(model_and_layout):
         spans = [Span([tables[row]], lengths[row] - 1, 1) for row in rows]
         token_ids = [rng.choice([rng.randrange(200), -1 - row]) for row in rows]
         positions = [span.start for span in spans]
-        batch = Batch(BlockCopies(), spans, token_ids, positions, list(range(len(rows))), previous)
+        batch = Batch(BlockCopies(), spans, token_ids, positions, list(range(len(rows))), previous=previous)
         logits = graphs.execute(batch)
         torch.testing.assert_close(logits, plain.execute(batch), atol=2e-5, rtol=1e-5)
         previous = TorchKernels().argmax(logits)

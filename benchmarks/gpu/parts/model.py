@@ -56,4 +56,4 @@ def batch_of(
     spans = [Span([table], start, length) for table, (start, length) in zip(tables, shape, strict=True)]
     positions = [position for start, length in shape for position in range(start, start + length)]
     last = torch.tensor([length for _, length in shape]).cumsum(0) - 1
-    return Batch(BlockCopies(), spans, token_ids, positions, last.tolist(), previous)
+    return Batch(BlockCopies(), spans, token_ids, positions, last.tolist(), previous=previous)

@@ -1,10 +1,12 @@
 """Response bodies as vLLM and OpenAI write them, encoded by msgspec, one call per message."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from reference_engine.engine.outputs import PromptLogprob
 from reference_engine.serving.openai_api.choices import TokenEvent
 
 
@@ -69,6 +71,18 @@ class ChatLogprobs(msgspec.Struct):
     content: list[TokenLogprob]
 
 
+class RankedLogprob(msgspec.Struct):
+    """A token at a place of a prompt: log-probability, rank from 1, and its own text."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[int, RankedLogprob] | None]
+"""By place in the prompt: null for the first token, then by token id the prompt's own token and the likeliest ones."""
+
+
 class TextChoice(msgspec.Struct):
     """A choice of /v1/completions, whole or one chunk of it."""
 
@@ -79,6 +93,7 @@ class TextChoice(msgspec.Struct):
     stop_reason: str | int | None = None
     prompt_token_ids: list[int] | UnsetType = UNSET
     token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class Message(msgspec.Struct, omit_defaults=True):
@@ -120,6 +135,7 @@ class Answer(msgspec.Struct):
     choices: list[Any]
     usage: Usage | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class ErrorBody(msgspec.Struct):
@@ -136,6 +152,8 @@ class ErrorAnswer(msgspec.Struct):
 
     error: ErrorBody
 
+
+_LOWEST = -9999.0
 
 _encoder = msgspec.json.Encoder()
 encode = _encoder.encode
@@ -168,6 +186,30 @@ def _best_by_text(event: TokenEvent) -> dict[str, float]:
     for text, value in [*(event.alternatives or ()), (event.token_text or "", event.logprob or 0.0)]:
         best.setdefault(text, value)
     return best
+
+
+def prompt_logprobs(scores: Sequence[PromptLogprob] | None, texts: Mapping[int, str]) -> PromptLogprobs | UnsetType:
+    """A prompt's log-probabilities as vLLM writes them; nothing where they were not asked for.
+
+    Args:
+        scores: of each token of the prompt but the first.
+        texts: of single tokens.
+    """
+    if scores is None:
+        return UNSET
+    entries: PromptLogprobs = [None]
+    for score in scores:
+        own = RankedLogprob(_finite(score.logprob), score.rank, texts[score.token_id])
+        entry = {score.token_id: own}
+        for rank, (token_id, logprob) in enumerate(score.alternatives, start=1):
+            entry.setdefault(token_id, RankedLogprob(_finite(logprob), rank, texts[token_id]))
+        entries.append(entry)
+    return entries
+
+
+def _finite(logprob: float) -> float:
+    """JSON has no infinity; vLLM writes this."""
+    return max(logprob, _LOWEST)
 
 
 def chat_logprobs(events: list[TokenEvent]) -> ChatLogprobs | None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from reference_engine.engine.outputs import Phases, SampledToken, TokenOutput
+from reference_engine.engine.outputs import Phases, PromptLogprob, SampledToken, TokenOutput
 from reference_engine.engine.request import FinishReason, Request
 from reference_engine.engine.text_writer import Text, TextWriter
 from reference_engine.loading.tokenizer import Tokenizer
@@ -54,15 +54,16 @@ class Choice:
         "_params",
         "_phases",
         "_sum_logprobs",
-        "_token_texts",
         "_writer",
         "detokenize_s",
         "index",
         "is_finished",
         "num_cached_tokens",
         "num_characters",
+        "prompt_logprobs",
         "prompt_token_ids",
         "request_id",
+        "token_texts",
     )
 
     def __init__(self, index: int, request: Request, fields: GenerationFields, tokenizer: Tokenizer) -> None:
@@ -72,12 +73,15 @@ class Choice:
         self.num_characters = 0  # of text in the events so far
         self.num_cached_tokens: int | None = None  # of the prompt; None before the first token, and without caching
         self.is_finished = False
+        self.prompt_logprobs: tuple[PromptLogprob, ...] | None = (
+            None  # with the first token of the prompt's first choice
+        )
         self.detokenize_s = 0.0  # what it took here to make text of tokens
         self._phases = Phases(0.0, 0.0, 0.0)  # as the engine reported them last
         self._decode_s = 0.0
         self._sum_logprobs = 0.0
         self._num_alternatives = alternatives_of(fields)
-        self._token_texts = tokenizer.token_texts(skip_special_tokens=False)
+        self.token_texts = tokenizer.token_texts(skip_special_tokens=False)
         self._params = request.sampling
         self._own_stop_ids = frozenset(fields.stop_token_ids or ())
         self._writer = TextWriter(
@@ -126,6 +130,8 @@ class Choice:
             self._phases = output.phases
             self._decode_s = output.phases.decode_s
             self.num_cached_tokens = output.num_cached_tokens
+        if output.prompt_logprobs is not None:
+            self.prompt_logprobs = output.prompt_logprobs
         return event
 
     def _full_event(self, token: SampledToken, text: Text) -> TokenEvent:
@@ -139,9 +145,9 @@ class Choice:
             index=self.index,
             token_id=token.token_id,
             text=text.text,
-            token_text=self._token_texts[token.token_id] if has_logprobs else None,
+            token_text=self.token_texts[token.token_id] if has_logprobs else None,
             logprob=token.logprob if has_logprobs else None,
-            alternatives=[(self._token_texts[token_id], value) for token_id, value in token.alternatives]
+            alternatives=[(self.token_texts[token_id], value) for token_id, value in token.alternatives]
             if self._num_alternatives
             else None,
             finish_reason=text.finish_reason,
@@ -176,6 +182,17 @@ class OpenChoices:
         if choice.is_finished:
             self._stream.finish(output.request_id)
         return event
+
+
+def share_prompt_logprobs(choices: Sequence[Choice], made: int) -> None:
+    """Gives the log-probabilities of each prompt, which its first answer has, to its other answers.
+
+    Args:
+        choices: finished, in order of prompts.
+        made: how many there are of each prompt.
+    """
+    for number, choice in enumerate(choices):
+        choice.prompt_logprobs = choices[number - number % made].prompt_logprobs
 
 
 def best_of(choices: Sequence[Choice], made: int, count: int) -> list[Choice]:

@@ -24,6 +24,8 @@ def check_combinations(fields: GenerationFields) -> None:
         raise RequestError(f"min_tokens {fields.min_tokens} is more than max_tokens", param="min_tokens")
     if isinstance(fields, ChatFields) and fields.top_logprobs and not fields.logprobs:
         raise RequestError("top_logprobs needs logprobs: true", param="top_logprobs")
+    if fields.prompt_logprobs is not None and fields.stream:
+        raise RequestError("prompt_logprobs are not in streams; leave out stream", param="prompt_logprobs")
     _check_best_of(fields)
     _check_beam_search(fields)
     _check_structured_output(fields)

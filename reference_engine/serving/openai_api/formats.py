@@ -16,6 +16,7 @@ from reference_engine.serving.openai_api.answers import (
     Timings,
     Usage,
     chat_logprobs,
+    prompt_logprobs,
     text_logprobs,
 )
 from reference_engine.serving.openai_api.choices import Choice, TokenEvent
@@ -126,6 +127,7 @@ class TextFormat:
             stop_reason=events[-1].stop_reason,
             prompt_token_ids=choice.prompt_token_ids if self._return_token_ids else UNSET,
             token_ids=[event.token_id for event in events] if self._return_token_ids else UNSET,
+            prompt_logprobs=prompt_logprobs(choice.prompt_logprobs, choice.token_texts),
         )
 
     def _answer(self, *choices: TextChoice, usage: Usage | UnsetType = UNSET) -> Answer:
@@ -133,7 +135,7 @@ class TextFormat:
 
 
 class ChatFormat:
-    """POST /v1/chat/completions; arguments as in `TextFormat`. Prompt ids stand beside the choices, as in vLLM."""
+    """POST /v1/chat/completions; arguments as in `TextFormat`. What is said of the prompt stands beside the choices."""
 
     def __init__(self, answer_id: str, model: str, *, return_token_ids: bool) -> None:
         self._id = answer_id
@@ -169,7 +171,9 @@ class ChatFormat:
         """See `AnswerFormat.whole`."""
         written = [self._whole_choice(choice, events) for choice, events in choices]
         answer = Answer(self._id, "chat.completion", self._created, self._model, written, usage)
-        answer.prompt_token_ids = choices[0][0].prompt_token_ids if self._return_token_ids else UNSET
+        first, _ = choices[0]
+        answer.prompt_token_ids = first.prompt_token_ids if self._return_token_ids else UNSET
+        answer.prompt_logprobs = prompt_logprobs(first.prompt_logprobs, first.token_texts)
         return answer
 
     def _whole_choice(self, choice: Choice, events: list[TokenEvent]) -> ChatChoice:

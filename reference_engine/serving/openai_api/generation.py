@@ -10,7 +10,7 @@ from reference_engine.engine.request import FinishReason, Request
 from reference_engine.errors import EngineUnavailableError, RequestError
 from reference_engine.serving.core.streams import TokenStream
 from reference_engine.serving.openai_api.answers import DONE, encode, sse
-from reference_engine.serving.openai_api.choices import Choice, OpenChoices, TokenEvent, best_of
+from reference_engine.serving.openai_api.choices import Choice, OpenChoices, TokenEvent, best_of, share_prompt_logprobs
 from reference_engine.serving.openai_api.chunks import ChunkEncoder, DirectWriter
 from reference_engine.serving.openai_api.failures import failure_answer
 from reference_engine.serving.openai_api.fields import (
@@ -132,7 +132,9 @@ async def _answer_whole(job: _Job, choices: list[Choice], stream: TokenStream, c
                 collected[event.index].append(event)
     events = dict(zip([choice.request_id for choice in choices], collected, strict=True))
     usage = final_usage_of(choices, job.prompts)  # what was made for nothing counts too
-    kept = best_of(choices, len(choices) // len(job.prompts), count)
+    made = len(choices) // len(job.prompts)
+    share_prompt_logprobs(choices, made)
+    kept = best_of(choices, made, count)
     answer = job.form.whole([(choice, events[choice.request_id]) for choice in kept], usage)
     return web.Response(body=encode(answer), content_type="application/json")
 

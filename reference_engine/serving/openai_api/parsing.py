@@ -177,6 +177,7 @@ def sampling_params(
         seed=seed,
         stop_token_ids=stops,
         logprobs=_logprobs(fields),
+        prompt_logprobs=fields.prompt_logprobs,
         beams=_beams(fields),
     )
     check_beams(params, limits, beam_conflict)
