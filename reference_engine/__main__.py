@@ -72,6 +72,7 @@ def _add_evaluate(evaluate: argparse.ArgumentParser) -> None:
     evaluate.add_argument(
         "--for-server", action="store_true", help="report tokens for a server; --model is its reference"
     )
+    evaluate.add_argument("--tokens-only", action="store_true", help="the same without computing a reference")
     for field in dataclasses.fields(EngineConfig):
         if field.name in _EVALUATE_FLAGS:
             _add_flag(evaluate, field)

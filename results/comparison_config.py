@@ -6,12 +6,12 @@ compared as a ratio and has no band of its own.
 """
 
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import msgspec
 
 from results.errors import NotComparable
-from results.metrics import CATALOGUE, Metric, Unit, headline
+from results.metrics import CATALOGUE, COMPARED, Metric, Unit, headline
 from results.objectives import metric_named
 from results.records import Load
 from results.statistics.comparison import ALPHA, BAND, default_band, scale_of
@@ -47,8 +47,9 @@ class ComparisonConfig(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         for name in (*(self.metrics or ()), self.primary, *self.bands):
-            if name is not None and name not in CATALOGUE:
-                raise NotComparable(f"unknown metric '{name}'; known: {', '.join(CATALOGUE)}")
+            known = COMPARED if name in self.bands else CATALOGUE
+            if name is not None and name not in known:
+                raise NotComparable(f"unknown metric '{name}'; known: {', '.join(known)}")
         if not 0 < self.alpha < 1:
             raise NotComparable(f"alpha must lie between 0 and 1, not {self.alpha}")
         for band in (self.band, *self.bands.values(), self.work_band):
@@ -79,7 +80,13 @@ class ComparisonConfig(msgspec.Struct, frozen=True):
 
 
 def agreed(
-    metrics: Sequence[str] | None, primary: str | None, alpha: float, band: float | str | Iterable[str] | None
+    metrics: Sequence[str] | None,
+    primary: str | None,
+    alpha: float,
+    band: float | str | Iterable[str] | None,
+    *,
+    known: Mapping[str, Metric] = CATALOGUE,
+    default_band: float = BAND,
 ) -> ComparisonConfig:
     """Build the configuration of a comparison.
 
@@ -88,21 +95,24 @@ def agreed(
         primary: name of the primary metric; None for the rule of :mod:`results.primary`.
         alpha: significance level.
         band: a fraction, or bands as text; None for the defaults.
+        known: metrics that can have a band.
+        default_band: of ratios.
 
     Raises:
         NotComparable: a metric is unknown, a number is out of range, or a band cannot be parsed.
     """
-    config = ComparisonConfig(metrics=tuple(metrics) if metrics else None, primary=primary, alpha=alpha)
+    names = tuple(metrics) if metrics else None
+    config = ComparisonConfig(metrics=names, primary=primary, alpha=alpha, band=default_band)
     if band is None:
         return config
     if isinstance(band, int | float):
         return msgspec.structs.replace(config, band=float(band))
     for text in [band] if isinstance(band, str) else band:
-        config = _with_band(config, text)
+        config = _with_band(config, text, known)
     return config
 
 
-def _with_band(config: ComparisonConfig, text: str) -> ComparisonConfig:
+def _with_band(config: ComparisonConfig, text: str, known: Mapping[str, Metric]) -> ComparisonConfig:
     form = _FORM.fullmatch(text.strip())
     if form is None:
         raise NotComparable(f"'{text}' is not a band; {_EXAMPLE}")
@@ -113,7 +123,7 @@ def _with_band(config: ComparisonConfig, text: str) -> ComparisonConfig:
         share = number / 100 if form["unit"] else number
         changes = {"work_band": share} if form["name"] else {"band": share}
         return msgspec.structs.replace(config, **changes)
-    metric = metric_named(form["name"])
+    metric = metric_named(form["name"], known)
     scale = scale_of(metric)
     wrong = "%" if scale is Scale.DIFFERENCE else "pp"
     if form["unit"] == wrong:

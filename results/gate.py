@@ -8,13 +8,15 @@ is worse (Holm) and answers that differ from the reference fail the gate too.
 """
 
 from enum import StrEnum
+from pathlib import Path
 
 import msgspec
 
 from results.comparison import EngineComparison, compare_sides
 from results.comparison_config import ComparisonConfig
 from results.errors import NoEvidence
-from results.metrics import CATALOGUE
+from results.evaluation import compare_evaluations
+from results.metrics import COMPARED
 from results.quality import QualitySummary
 from results.records import Verdict
 from results.reliability import FailureMode
@@ -120,6 +122,19 @@ def judge(a: Side, b: Side, config: ComparisonConfig | None = None) -> GateVerdi
     return GateVerdict(outcome, sentence, regressions, doubts, notes, compared)
 
 
+def judge_evaluations(a: Path, b: Path, config: ComparisonConfig) -> GateVerdict:
+    """Decide whether the perplexity of B is worse than that of A; errors as of `compare_evaluations`.
+
+    Args:
+        a: file of the baseline's evaluation.
+        b: file of the candidate's.
+        config: from :func:`~results.evaluation.perplexity_config`.
+    """
+    compared = compare_evaluations(a, b, config)
+    outcome, sentence = _outcome(compared, None, has_regressions=False, has_doubts=False)
+    return GateVerdict(outcome, sentence, [], [], [], compared)
+
+
 def _too_few(a: Side, b: Side, compared: EngineComparison) -> str | None:
     level = compared.primary.level
     for side, name in ((a, compared.a), (b, compared.b)):
@@ -139,7 +154,7 @@ def _outcome(
         return Outcome.REGRESSION, f"not in the primary metric ({shown}), but as listed below"
     if has_doubts:
         return Outcome.CANNOT_TELL, f"not because of the primary metric ({shown}), but as listed below"
-    if primary.no_worse(CATALOGUE[primary.metric]):
+    if primary.no_worse(COMPARED[primary.metric]):
         return Outcome.NO_REGRESSION, shown
     names_reason = few is None and not _has_interval(primary)
     return Outcome.CANNOT_TELL, shown if names_reason else f"{shown}; {why_text(compared, primary)}"
@@ -147,7 +162,7 @@ def _outcome(
 
 def effect_clause(compared: EngineComparison, comparison: Comparison) -> str:
     """``TTFT p50 at c=8: branch has 1.20× [1.18, 1.22] that of main (99 % interval)``."""
-    metric, level = CATALOGUE[comparison.metric], f"{100 * (1 - compared.config.alpha):.3g} % interval"
+    metric, level = COMPARED[comparison.metric], f"{100 * (1 - compared.config.alpha):.3g} % interval"
     if not _has_interval(comparison):
         return f"{metric.title} at {comparison.level}: {why_text(compared, comparison)}"
     relation = "that of" if comparison.ratio else "relative to"

@@ -141,15 +141,19 @@ def _objective(text: str) -> Objective:
     return Objective(metric.name, relation, bound, text.strip())
 
 
-def metric_named(name: str) -> Metric:
+def metric_named(name: str, known: Mapping[str, Metric] = CATALOGUE) -> Metric:
     """Look up a metric by name; the unit suffix may be omitted: ``ttft_p99`` is ``ttft_p99_s``.
+
+    Args:
+        name: in full, or without the suffix.
+        known: where to look.
 
     Raises:
         NotComparable: the metric is unknown.
     """
-    metric = next((CATALOGUE[name + suffix] for suffix in _SUFFIXES if name + suffix in CATALOGUE), None)
+    metric = next((known[name + suffix] for suffix in _SUFFIXES if name + suffix in known), None)
     if metric is None:
-        raise NotComparable(f"unknown metric '{name}'; known: {', '.join(CATALOGUE)}")
+        raise NotComparable(f"unknown metric '{name}'; known: {', '.join(known)}")
     return metric
 
 

@@ -135,13 +135,14 @@ def command_lines(text: str) -> Iterator[tuple[list[str], bool]]:
     for block in _BLOCK.findall(text):
         for line in _COMMAND.findall(block):
             words = shlex.split(line.replace("\\\n", " "), comments=True)
+            words = words[: words.index(">")] if ">" in words else words
             yield [word for word in words if word != "…"], "…" not in words
     for quoted in _QUOTED_COMMAND.findall(_BLOCK.sub("", text)):
         yield shlex.split(quoted), False
 
 
 def test_command_lines_are_found():
-    text = "```\n$ .venv/bin/bakeoff run \\\n  my.toml  # all…\nbakeoff bench …\n```\nThen `bakeoff report` it."
+    text = "```\n$ .venv/bin/bakeoff run \\\n  my.toml  # all…\nbakeoff bench … > file\n```\nThen `bakeoff report` it."
     assert list(command_lines(text)) == [(["run", "my.toml"], True), (["bench"], False), (["report"], False)]
 
 

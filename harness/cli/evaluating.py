@@ -12,7 +12,8 @@ from harness.cli.options import EXIT_OK, Json, standard_output
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from harness.quality.evaluation import Evaluation, EvaluationSettings
+    from harness.quality.evaluation import EvaluationSettings
+    from results.evaluation import Evaluation
     from results.statistics.interval import Interval
 
 __all__ = ["models_app"]
@@ -47,12 +48,13 @@ def evaluate(
     checkpoint
         Known model name (bakeoff models list), or path of a checkpoint folder or GGUF file.
     url
-        Evaluate a running server instead, through the prompt_logprobs of its /v1/completions, as vLLM has it. Needs
-        --reference.
+        Evaluate a running server instead, through the prompt_logprobs of its /v1/completions, which vLLM and the
+        reference engine have.
     model
         Model name to send in requests to --url. Default: the server's only model.
     reference
-        Model with the same tokenizer to compare with, computed in float32. Default: the same weights.
+        Model with the same tokenizer to compare with, computed in float32. Default: the same weights; for a server
+        none, and its checkpoint must then be on this machine, for the tokenizer.
     text
         UTF-8 file to predict. Default: English generated from the grammar of the workloads.
     max_tokens
@@ -68,7 +70,7 @@ def evaluate(
     api_key_env
         Environment variable that holds the server's API key.
     json
-        Print the evaluation as JSON on stdout.
+        Print the evaluation as JSON on stdout. bakeoff gate --metric perplexity compares two of these.
     """
     import asyncio
 
@@ -116,13 +118,11 @@ def _settings(
         raise EvaluationFailed("give either a model's folder or name, or the --url of a server")
     if url is None and (model or api_key_env):
         raise EvaluationFailed("--model and --api-key-env are for a server; give its --url")
-    if url is not None and reference is None:
-        raise EvaluationFailed("--url needs the model that the server should have; give its folder with --reference")
     if url is not None and (dtype or kv_cache_dtype):
         raise EvaluationFailed("--dtype and --kv-cache-dtype are up to the server; leave them out with --url")
     named = {name: named_model(name).path for name in (checkpoint, reference) if name is not None}
     return EvaluationSettings(
-        model=named[checkpoint or reference or ""] or "",
+        model=named.get(checkpoint or reference or ""),
         reference=None if url is not None or reference is None else named[reference],
         server=None if url is None else Deployment(url=url, api_key_env=api_key_env),
         served_model=model,
@@ -166,7 +166,8 @@ def _captions(evaluation: "Evaluation") -> list[str]:
     same = evaluation.reference == evaluation.model and evaluation.url is None
     reference = "the same weights" if same else evaluation.reference
     text = evaluation.text or "built-in English prose, generated"
-    return [f"{evaluation.model} {how}", f"reference: {reference} in float32", f"text: {text}"]
+    beside = "none" if reference is None else f"{reference} in float32"
+    return [f"{evaluation.model} {how}", f"reference: {beside}", f"text: {text}"]
 
 
 def _rows(evaluation: "Evaluation") -> list[tuple[str, str, str, str]]:
@@ -174,19 +175,23 @@ def _rows(evaluation: "Evaluation") -> list[tuple[str, str, str, str]]:
 
     tokens = f"{evaluation.tokens:,} tokens in {evaluation.pieces} {'piece' if evaluation.pieces == 1 else 'pieces'}"
     kl = evaluation.kl_nats_per_token
-    mismatches = round((1 - evaluation.token_match.centre) * evaluation.tokens)
     rows = [
         ("perplexity", *_numbers(evaluation.perplexity), tokens),
-        ("perplexity of the reference", *_numbers(evaluation.reference_perplexity), tokens),
-        ("ratio of the two", *_numbers(evaluation.perplexity_ratio), "the same pieces, paired"),
-        ("KL divergence, nats/token", *_numbers(kl), tokens)
-        if kl
-        else ("KL divergence, nats/token", ABSENT, ABSENT, evaluation.kl_absent or ""),
-        (
-            "token match", *_shares(evaluation.token_match),
-            f"{evaluation.tokens:,} tokens; {evaluation.near_ties:,} of {mismatches:,} mismatches are near ties",
-        ),
-    ]  # fmt: skip
+        ("top-1 match", *_shares(evaluation.top1_match), tokens),
+    ]
+    if evaluation.reference_perplexity and evaluation.perplexity_ratio and evaluation.token_match:
+        mismatches = round((1 - evaluation.token_match.centre) * evaluation.tokens)
+        rows += [
+            ("perplexity of the reference", *_numbers(evaluation.reference_perplexity), tokens),
+            ("ratio of the two", *_numbers(evaluation.perplexity_ratio), "the same pieces, paired"),
+            ("KL divergence, nats/token", *_numbers(kl), tokens)
+            if kl
+            else ("KL divergence, nats/token", ABSENT, ABSENT, evaluation.kl_absent or ""),
+            (
+                "token match", *_shares(evaluation.token_match),
+                f"{evaluation.tokens:,} tokens; {evaluation.near_ties:,} of {mismatches:,} mismatches are near ties",
+            ),
+        ]  # fmt: skip
     if accuracy := evaluation.choices:
         questions = f"{accuracy.accuracy.n:,} questions of {accuracy.file}"
         rows.append(("accuracy", *_shares(accuracy.accuracy), questions))

@@ -47,9 +47,9 @@ def gate(
 ) -> int:
     """Check a candidate for regressions: exit 0 none, 1 regression, 2 cannot tell, 3 no evidence.
 
-    Compares stored runs. Given an experiment, it measures two of its engines in alternation instead and stops as soon
-    as the verdict is clear, without extra false alarms. Gate an engine against itself to learn the smallest change that
-    this machine's noise lets you detect.
+    Compares stored runs, or with --metric perplexity two files of bakeoff models eval --json. Given an experiment, it
+    measures two of its engines in alternation instead and stops as soon as the verdict is clear, without extra false
+    alarms. Gate an engine against itself to learn the smallest change that this machine's noise lets you detect.
 
     Parameters
     ----------
@@ -57,22 +57,24 @@ def gate(
         TOML file of a new measurement. Default: compare stored runs.
     baseline
         RUN or RUN@ENGINE (RUN: a folder, or a file of export --as pytest-benchmark), or branch:NAME for the newest runs
-        of a branch; repeat the option to pool several runs. With an experiment: an engine's label.
+        of a branch; repeat the option to pool several runs. With an experiment: an engine's label. With --metric
+        perplexity: FILE.
     candidate
-        RUN or RUN@ENGINE. With an experiment: an engine's label.
+        RUN or RUN@ENGINE. With an experiment: an engine's label. With --metric perplexity: FILE.
     repeats
         With an experiment: maximum repeats. Default: repeats of the file.
     metric
-        Metric to compare; repeat the option for several. Default: the table's headline metrics.
+        Metric to compare; repeat the option for several. Default: the table's headline metrics. perplexity stands
+        alone: it is no metric of runs.
     primary
         Metric that decides; the others are guardrails. Default: output_tokens_per_s at the highest concurrency, or
         ttft_p50_s at the last rate.
     alpha
         False alarm rate of the primary metric, and of all guardrails together.
     band
-        Largest change that counts as equal: 5% for all ratio metrics (default 3%), or one metric's, such as
-        ttft_p99=10%, attainment=0.5pp, failures=0 (any significant change counts) or work=10% (difference in work
-        done). Repeat the option for several.
+        Largest change that counts as equal: 5% for all ratio metrics (default 3%, of perplexity 1%), or one metric's,
+        such as ttft_p99=10%, attainment=0.5pp, failures=0 (any significant change counts) or work=10% (difference in
+        work done). Repeat the option for several.
     markdown
         Also write the verdict to this file as Markdown, for a pull request comment.
     junit
@@ -86,14 +88,21 @@ def gate(
     """
     from results.comparison_config import agreed
     from results.errors import NoEvidence
+    from results.evaluation import perplexity_config
+    from results.gate import judge_evaluations
+    from results.metrics.catalogue import PERPLEXITY
 
-    config = agreed(metric, primary, alpha, band)
     try:
-        verdict = (
-            _stored(baseline, candidate, config)
-            if experiment is None
-            else _measured(experiment, _only_label(baseline), candidate, config, repeats=repeats, out=out)
-        )
+        if metric and PERPLEXITY.name in metric:
+            _check_perplexity(experiment, baseline, metric, primary)
+            verdict = judge_evaluations(Path(baseline[0]), Path(candidate), perplexity_config(alpha, band))
+        else:
+            config = agreed(metric, primary, alpha, band)
+            verdict = (
+                _stored(baseline, candidate, config)
+                if experiment is None
+                else _measured(experiment, _only_label(baseline), candidate, config, repeats=repeats, out=out)
+            )
     except NoEvidence as error:
         sys.stderr.write(f"bakeoff: INVALID: {error}\n")
         return EXIT_INVALID
@@ -136,6 +145,16 @@ def floor(*runs: str, json: Json = False) -> int:
         print_floors(cells, standard_output())
     sys.stderr.write(f"stored: {path}\n")
     return EXIT_OK
+
+
+def _check_perplexity(experiment: Path | None, baseline: list[str], metrics: list[str], primary: str | None) -> None:
+    from results.errors import NotComparable
+
+    if experiment is not None or primary is not None or len(metrics) > 1 or len(baseline) > 1:
+        raise NotComparable(
+            "perplexity compares one --baseline FILE with one --candidate FILE of bakeoff models eval --json; leave "
+            "out experiments, --primary and other metrics"
+        )
 
 
 def _only_label(baseline: list[str]) -> str:

@@ -1,7 +1,7 @@
 """Quality of a model on a text and on questions: runs the reference engine's ``evaluate`` and pools its lines.
 
 The reference engine tokenises and computes. For a model behind a server it computes the reference alone and reports
-tokens, which the server then scores (:mod:`harness.quality.prompt_logprobs`).
+tokens, which the server then scores (:mod:`harness.quality.prompt_logprobs`); without a reference it only tokenises.
 """
 
 import math
@@ -14,10 +14,12 @@ import aiohttp
 import msgspec
 
 from engines import Deployment
+from engines.identification import tokenizer_folder
 from harness.errors import EvaluationFailed
 from harness.host.child import child_process, read_line, tail
 from harness.quality.prompt_logprobs import Prediction, PromptScorer, served_model
 from harness.quality.scorer import error_line, not_installed
+from results.evaluation import Accuracy, Evaluation, PieceSum
 from results.statistics.interval import Interval, ratio_interval, wilson_interval
 from workloads.rng import Rng
 from workloads.text.prose import prose_units
@@ -34,7 +36,8 @@ class EvaluationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What to evaluate.
 
     Attributes:
-        model: folder of the checkpoint, or a GGUF file; with `server`, of the reference.
+        model: folder of the checkpoint, or a GGUF file; with `server`, of the reference, and None without one: the
+            server's own checkpoint on this machine then gives the tokenizer.
         reference: checkpoint to compare with; None for the same weights in float32, and with `server`.
         server: address and credentials of the server to evaluate instead.
         served_model: its model's name in requests; None for its only model.
@@ -46,7 +49,7 @@ class EvaluationSettings(msgspec.Struct, frozen=True, kw_only=True):
         device: ``auto``, ``cpu`` or ``cuda``.
     """
 
-    model: str
+    model: str | None
     reference: str | None = None
     server: Deployment | None = None
     served_model: str | None = None
@@ -65,19 +68,25 @@ class Header(msgspec.Struct, frozen=True, tag="header"):
     kv_cache_dtype: str
     device: str
     text_sha256: str
+    tokens_sha256: str
     pieces: int
     questions: int
 
 
 class Piece(msgspec.Struct, frozen=True, tag="piece"):
-    """Sums over the predicted tokens of one piece of the text, in nats; ``kl_nats`` is None for a server."""
+    """Sums over the predicted tokens of one piece of the text, in nats.
+
+    ``kl_nats`` is None for a server, what compares with a reference without one. ``hits`` are positions at which the
+    text's token is the likeliest.
+    """
 
     tokens: int
     nats: float
-    reference_nats: float
+    reference_nats: float | None
     kl_nats: float | None
-    matches: int
-    near_ties: int
+    matches: int | None
+    near_ties: int | None
+    hits: int
 
 
 class Question(msgspec.Struct, frozen=True, tag="question"):
@@ -94,8 +103,8 @@ class PieceTokens(msgspec.Struct, frozen=True, tag="piece_tokens"):
 
     ids: list[int]
     first: int
-    reference_nats: float
-    likeliest: list[list[int]]
+    reference_nats: float | None = None
+    likeliest: list[list[int]] | None = None
 
 
 class QuestionTokens(msgspec.Struct, frozen=True, tag="question_tokens"):
@@ -109,65 +118,6 @@ class QuestionTokens(msgspec.Struct, frozen=True, tag="question_tokens"):
 
 
 Line = Header | Piece | Question | PieceTokens | QuestionTokens
-
-
-class Accuracy(msgspec.Struct, frozen=True):
-    """Accuracy on multiple-choice questions.
-
-    Attributes:
-        file: of the questions.
-        accuracy: share of questions whose correct choice has the largest log-probability.
-        accuracy_per_byte: the same with each log-probability divided by the choice's length in bytes.
-    """
-
-    file: str
-    accuracy: Interval
-    accuracy_per_byte: Interval
-
-
-class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """Quality of a model beside a reference. Intervals are at 95 %.
-
-    Attributes:
-        model: its path, or its name on the server.
-        url: address of the server.
-        dtype: of the computation; None for a server.
-        kv_cache_dtype: of its KV cache; ``auto`` is `dtype`; None for a server.
-        reference: path of the reference, which is computed in float32.
-        text: file; None for the built-in text.
-        text_sha256: hash of the whole text.
-        pieces: pieces of the text, the groups of the intervals.
-        tokens: tokens predicted.
-        perplexity: exp of `nats_per_token`.
-        nats_per_token: mean of -ln p.
-        reference_perplexity: of the reference, on the same tokens.
-        perplexity_ratio: the model's perplexity over the reference's. Paired by piece, so that its interval does not
-            include how pieces differ from each other.
-        kl_nats_per_token: mean divergence of the model's distribution from the reference's.
-        kl_absent: why there is none.
-        token_match: share of positions at which model and reference have the same likeliest token.
-        near_ties: mismatches that the reference nearly considers a tie.
-        choices: accuracy, if there were questions.
-    """
-
-    model: str
-    url: str | None
-    dtype: str | None
-    kv_cache_dtype: str | None
-    reference: str
-    text: str | None
-    text_sha256: str
-    pieces: int
-    tokens: int
-    perplexity: Interval
-    nats_per_token: Interval
-    reference_perplexity: Interval
-    perplexity_ratio: Interval
-    kl_nats_per_token: Interval | None
-    kl_absent: str | None
-    token_match: Interval
-    near_ties: int
-    choices: Accuracy | None
 
 
 async def evaluate(settings: EvaluationSettings, progress: Progress) -> Evaluation:
@@ -184,14 +134,32 @@ async def evaluate(settings: EvaluationSettings, progress: Progress) -> Evaluati
         if text is None:
             text = Path(folder, "prose.txt")
             text.write_text(built_in_text(settings.max_tokens), encoding="utf-8")
-        lines = evaluate_lines(evaluate_arguments(settings, text))
+        name, model = settings.served_model, settings.model
+        if settings.server is not None and (name is None or model is None):
+            name, checkpoint = await served_model(settings.server, name)
+            model = model or checkpoint_folder(name, checkpoint)
+        lines = evaluate_lines(evaluate_arguments(settings, str(model), text))
         async with aclosing(lines):
             if settings.server is None:
                 return await pooled(settings, lines, None, progress)
-            model = settings.served_model or await served_model(settings.server)
             async with aiohttp.ClientSession() as session:
-                scorer = PromptScorer(session, settings.server, model)
+                scorer = PromptScorer(session, settings.server, str(name))
                 return await pooled(settings, lines, scorer, progress)
+
+
+def checkpoint_folder(model: str, checkpoint: str | None) -> str:
+    """Folder on this machine with the checkpoint of a served model, for its tokenizer.
+
+    Raises:
+        EvaluationFailed: there is none.
+    """
+    folder = tokenizer_folder(model, checkpoint)
+    if folder is None:
+        raise EvaluationFailed(
+            f"the text must become tokens of {model}, whose checkpoint is not on this machine; give a folder with the "
+            "same tokenizer with --reference"
+        )
+    return str(folder)
 
 
 def built_in_text(tokens: int) -> str:
@@ -205,10 +173,10 @@ def built_in_text(tokens: int) -> str:
     return "".join(parts)
 
 
-def evaluate_arguments(settings: EvaluationSettings, text: Path) -> list[str]:
+def evaluate_arguments(settings: EvaluationSettings, model: str, text: Path) -> list[str]:
     """Arguments of ``python -m reference_engine evaluate``."""
     given = {
-        "--model": settings.model,
+        "--model": model,
         "--text": text,
         "--max-tokens": settings.max_tokens,
         "--reference": settings.reference,
@@ -218,7 +186,9 @@ def evaluate_arguments(settings: EvaluationSettings, text: Path) -> list[str]:
         "--device": settings.device,
     }
     words = [str(word) for flag, value in given.items() if value is not None for word in (flag, value)]
-    return [*words, *(["--for-server"] if settings.server else [])]
+    if settings.server is None:
+        return words
+    return [*words, "--tokens-only" if settings.model is None else "--for-server"]
 
 
 async def evaluate_lines(arguments: Sequence[str]) -> AsyncGenerator[Line]:
@@ -267,43 +237,52 @@ async def pooled(
         progress(len(pieces) + len(questions), header.pieces + header.questions)
     assert header is not None
     nats = _not_negative(_per_token([piece.nats for piece in pieces], pieces))
-    reference_nats = _not_negative(_per_token([piece.reference_nats for piece in pieces], pieces))
+    differences = [piece.nats - piece.reference_nats for piece in pieces if piece.reference_nats is not None]
     divergences = [piece.kl_nats for piece in pieces if piece.kl_nats is not None]
+    references = [piece.reference_nats for piece in pieces if piece.reference_nats is not None]
     tokens = sum(piece.tokens for piece in pieces)
     return Evaluation(
-        model=server.model if server else settings.model,
+        model=server.model if server else str(settings.model),
         url=server.url if server else None,
         dtype=None if server else header.dtype,
         kv_cache_dtype=None if server else header.kv_cache_dtype,
         reference=settings.reference or settings.model,
         text=None if settings.text is None else str(settings.text),
         text_sha256=header.text_sha256,
+        tokens_sha256=header.tokens_sha256,
         pieces=len(pieces),
         tokens=tokens,
         perplexity=_exponential(nats),
         nats_per_token=nats,
-        reference_perplexity=_exponential(reference_nats),
-        perplexity_ratio=_exponential(_per_token([piece.nats - piece.reference_nats for piece in pieces], pieces)),
+        top1_match=wilson_interval(sum(piece.hits for piece in pieces), tokens),
+        reference_perplexity=_exponential(_not_negative(_per_token(references, pieces))) if references else None,
+        perplexity_ratio=_exponential(_per_token(differences, pieces)) if differences else None,
         kl_nats_per_token=None if server else _not_negative(_per_token(divergences, pieces)),
         kl_absent=_NO_KL if server else None,
-        token_match=wilson_interval(sum(piece.matches for piece in pieces), tokens),
-        near_ties=sum(piece.near_ties for piece in pieces),
+        token_match=wilson_interval(sum(piece.matches or 0 for piece in pieces), tokens) if references else None,
+        near_ties=sum(piece.near_ties or 0 for piece in pieces) if references else None,
         choices=_accuracy(str(settings.choices), questions) if questions else None,
+        piece_sums=[PieceSum(piece.tokens, piece.nats) for piece in pieces],
     )
 
 
 def _served_piece(piece: PieceTokens, predictions: Sequence[Prediction]) -> Piece:
     """One prediction per token but the first of the piece."""
     predicted = predictions[piece.first :]
-    pairs = list(zip(predicted, piece.likeliest, strict=True))
-    matches = sum(prediction.likeliest == tokens[0] for prediction, tokens in pairs)
+    matches = near_ties = None
+    if piece.likeliest is not None:
+        pairs = list(zip(predicted, piece.likeliest, strict=True))
+        matches = sum(prediction.likeliest == tokens[0] for prediction, tokens in pairs)
+        near_ties = sum(prediction.likeliest in tokens[1:] for prediction, tokens in pairs)
+    successors = piece.ids[piece.first + 1 :]
     return Piece(
         tokens=len(predicted),
         nats=-math.fsum(prediction.logprob for prediction in predicted),
         reference_nats=piece.reference_nats,
         kl_nats=None,
         matches=matches,
-        near_ties=sum(prediction.likeliest in tokens[1:] for prediction, tokens in pairs),
+        near_ties=near_ties,
+        hits=sum(prediction.likeliest == own for prediction, own in zip(predicted, successors, strict=True)),
     )
 
 

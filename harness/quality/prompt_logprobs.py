@@ -1,5 +1,7 @@
 """Asks a running server for the log-probabilities of given tokens: ``prompt_logprobs``, vLLM's extension.
 
+The reference engine has it, too. llama.cpp reports log-probabilities of the tokens that it generates only.
+
 The request is one of ``/v1/completions`` with the prompt as token ids. ``choices[0].prompt_logprobs`` of the answer has
 one entry per prompt token: null for the first, then an object that maps token ids to log-probability and rank. It holds
 the k likeliest tokens and the prompt's own token.
@@ -21,8 +23,8 @@ _LIMIT_S = 600.0
 _PATH = "/v1/completions"
 _FIELD = "prompt_logprobs"
 _NO_SUPPORT = (
-    f"does not return prompt log-probabilities ({_FIELD} of {_PATH}, which vLLM has); evaluate the model's folder "
-    "instead: bakeoff models eval DIR"
+    f"does not return prompt log-probabilities ({_FIELD} of {_PATH}, which vLLM and the reference engine have); "
+    "evaluate the model's folder instead: bakeoff models eval DIR"
 )
 
 
@@ -103,15 +105,20 @@ class PromptScorer:
         return Prediction(own.logprob, max(entry, key=lambda other: entry[other].logprob))
 
 
-async def served_model(deployment: Deployment) -> str:
-    """The name of the server's only model.
+async def served_model(deployment: Deployment, name: str | None = None) -> tuple[str, str | None]:
+    """The name of a server's model, and the checkpoint that the server says it loaded.
+
+    Args:
+        deployment: address and credentials.
+        name: None for the server's only model.
 
     Raises:
         BadOption: the address is invalid, or the key's variable is not set.
         NotIdentified: it cannot be reached, or does not serve exactly one model.
     """
     conceal(*deployment.secrets())
-    return only_model(await identify(deployment), base_url(deployment.url or ""))
+    identity = await identify(deployment)
+    return name or only_model(identity, base_url(deployment.url or "")), identity.checkpoint
 
 
 def _refusal(status: int, content: bytes) -> str:

@@ -4,7 +4,8 @@ Both models see the same tokens (teacher forcing), in steps that share a KV cach
 compared step by step, so memory is bounded by the logits of a step, [512, vocab_size].
 
 For a model behind a server, `--for-server` computes the reference alone and reports tokens: those to send, and those
-that count as a match. Means and intervals are left to the reader of the lines.
+that count as a match. `--tokens-only` computes nothing and reports those to send. Means and intervals are left to the
+reader of the lines.
 """
 
 import dataclasses
@@ -35,6 +36,7 @@ class Header(msgspec.Struct, frozen=True, tag="header"):
         kv_cache_dtype: of the KV cache; ``auto`` is `dtype`.
         device: ``cpu`` or ``cuda``.
         text_sha256: hash of the whole text in UTF-8.
+        tokens_sha256: hash of the tokens of all pieces, as JSON.
         pieces: number of pieces.
         questions: number of questions.
     """
@@ -43,6 +45,7 @@ class Header(msgspec.Struct, frozen=True, tag="header"):
     kv_cache_dtype: str
     device: str
     text_sha256: str
+    tokens_sha256: str
     pieces: int
     questions: int
 
@@ -58,6 +61,7 @@ class PieceLine(msgspec.Struct, frozen=True, tag="piece"):
         matches: positions at which the model's likeliest token is the reference's.
         near_ties: other positions at which the reference gives the two tokens log-probabilities that differ by less
             than `NEAR_TIE_NATS`.
+        hits: positions at which the model finds no token likelier than the text's.
     """
 
     tokens: int
@@ -66,6 +70,7 @@ class PieceLine(msgspec.Struct, frozen=True, tag="piece"):
     kl_nats: float
     matches: int
     near_ties: int
+    hits: int
 
 
 class QuestionLine(msgspec.Struct, frozen=True, tag="question"):
@@ -83,15 +88,15 @@ class PieceTokensLine(msgspec.Struct, frozen=True, tag="piece_tokens"):
     Attributes:
         ids: its tokens.
         first: index of the first token whose successor is predicted.
-        reference_nats: as in `PieceLine`.
+        reference_nats: as in `PieceLine`; None without a reference.
         likeliest: for each predicted position the reference's likeliest token, followed by those less than
-            `NEAR_TIE_NATS` below it.
+            `NEAR_TIE_NATS` below it; None without a reference.
     """
 
     ids: list[int]
     first: int
-    reference_nats: float
-    likeliest: list[list[int]]
+    reference_nats: float | None = None
+    likeliest: list[list[int]] | None = None
 
 
 class QuestionTokensLine(msgspec.Struct, frozen=True, tag="question_tokens"):
@@ -126,6 +131,7 @@ class EvaluationConfig:
         reference: checkpoint to compare with; None for the model's own weights.
         choices: file of questions; see `questions_of`.
         for_server: compute the model as the reference of a server; see `PieceTokensLine`.
+        tokens_only: there is no reference either: of the model, only the tokenizer and the lengths are used.
     """
 
     model: EngineConfig
@@ -134,6 +140,7 @@ class EvaluationConfig:
     reference: Path | None = None
     choices: Path | None = None
     for_server: bool = False
+    tokens_only: bool = False
 
 
 def evaluate(config: EvaluationConfig) -> Iterator[Line]:
@@ -149,13 +156,26 @@ def evaluate(config: EvaluationConfig) -> Iterator[Line]:
     """
     checkpoint = open_checkpoint(Path(config.model.model))
     other = checkpoint if config.reference is None else open_checkpoint(config.reference)
-    piece_tokens = min(PIECE_TOKENS, checkpoint.config.default_length, other.config.default_length)
+    is_for_server = config.for_server or config.tokens_only
+    longest_prompt = (
+        min(checkpoint.config.default_length, other.config.default_length) - is_for_server
+    )  # it adds a token
+    piece_tokens = min(PIECE_TOKENS, longest_prompt)
     text = read_text(config.text)
     pieces = pieces_of(checkpoint.tokenizer, text, config.max_tokens, piece_tokens)
     length = checkpoint.config.default_length
     questions = questions_of(checkpoint.tokenizer, config.choices, length) if config.choices else []
     if config.reference is not None:
         _check_tokenizer(checkpoint, other, pieces, pieces_of(other.tokenizer, text, config.max_tokens, piece_tokens))
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
+    tokens_sha256 = hashlib.sha256(msgspec.json.encode([piece.ids for piece in pieces])).hexdigest()
+    if config.tokens_only:
+        given = config.model
+        lengths = len(pieces), len(questions)
+        yield Header(given.dtype, given.kv_cache_dtype, given.device, sha256, tokens_sha256, *lengths)
+        yield from (PieceTokensLine(piece.ids, piece.first) for piece in pieces)
+        yield from (_question_tokens(question) for question in questions)
+        return
     longest = max(len(sequence.ids) for sequence in (*pieces, *(c for question in questions for c in question.choices)))
     # Rounding shows only in tokens that were cached by an earlier step.
     step_tokens = _EXACT_STEP_TOKENS if config.model.kv_cache_dtype == "auto" else STEP_TOKENS
@@ -164,8 +184,8 @@ def evaluate(config: EvaluationConfig) -> Iterator[Line]:
         exact if config.for_server else dataclasses.replace(config.model, max_model_len=longest), step_tokens
     )
     resolved = model.config
-    sha256 = hashlib.sha256(text.encode()).hexdigest()
-    yield Header(resolved.dtype, resolved.kv_cache_dtype, resolved.device, sha256, len(pieces), len(questions))
+    lengths = len(pieces), len(questions)
+    yield Header(resolved.dtype, resolved.kv_cache_dtype, resolved.device, sha256, tokens_sha256, *lengths)
     if config.for_server:
         yield from (_piece_tokens(model, piece) for piece in pieces)
         yield from (_question_tokens(question) for question in questions)
@@ -195,7 +215,7 @@ def _check_tokenizer(
 
 @torch.inference_mode()
 def _compared(model: PerplexityMeter, reference: PerplexityMeter, piece: TokenSequence) -> PieceLine:
-    tokens, nats, reference_nats, kl_nats, matches, near_ties = 0, 0.0, 0.0, 0.0, 0, 0
+    tokens, nats, reference_nats, kl_nats, matches, near_ties, hits = 0, 0.0, 0.0, 0.0, 0, 0, 0
     steps = zip(model.logits(piece.ids, piece.first), reference.logits(piece.ids, piece.first), strict=True)
     for (start, ours), (_, theirs) in steps:
         q, p = ours.float().log_softmax(dim=-1), theirs.float().log_softmax(dim=-1)
@@ -203,14 +223,16 @@ def _compared(model: PerplexityMeter, reference: PerplexityMeter, piece: TokenSe
         successors = torch.tensor(piece.ids[start + 1 : start + 1 + rows], device=q.device)[:, None]
         best, _ = p.max(dim=-1, keepdim=True)
         regrets = best - p.gather(1, q.argmax(dim=-1, keepdim=True))
+        own = q.gather(1, successors)
         tokens += rows
-        nats -= float(q.gather(1, successors).double().sum())
+        nats -= float(own.double().sum())
+        hits += int((own[:, 0] == q.amax(dim=-1)).sum())
         reference_nats -= float(p.gather(1, successors).double().sum())
         kl_nats += float(kl_div(q, p, reduction="none", log_target=True).sum(dim=-1).double().sum())
         matches += int((regrets == 0).sum())
         near_ties += int(((regrets > 0) & (regrets < NEAR_TIE_NATS)).sum())
     _check_finite(nats, reference_nats, kl_nats, dtype=model.config.dtype)
-    return PieceLine(tokens, nats, reference_nats, kl_nats, matches, near_ties)
+    return PieceLine(tokens, nats, reference_nats, kl_nats, matches, near_ties, hits)
 
 
 @torch.inference_mode()

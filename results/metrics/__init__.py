@@ -3,12 +3,13 @@
 >>> from results.metrics import trial_metrics, CATALOGUE
 """
 
-from results.metrics.catalogue import CATALOGUE, HEADLINE, Better, Metric, Unit, headline
+from results.metrics.catalogue import CATALOGUE, COMPARED, HEADLINE, Better, Metric, Unit, headline
 from results.metrics.trial import has_failed, trial_metrics, under_load, whole_load_metrics
 from results.metrics.values import Absence, Value, absent
 
 __all__ = [
     "CATALOGUE",
+    "COMPARED",
     "HEADLINE",
     "Absence",
     "Better",

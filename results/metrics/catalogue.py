@@ -112,6 +112,13 @@ def _latency_metrics() -> list[Metric]:
 CATALOGUE: dict[str, Metric] = {metric.name: metric for metric in (*_latency_metrics(), *_OTHERS)}
 """All metrics, in display order."""
 
+PERPLEXITY = Metric(
+    "perplexity", "perplexity", Unit.COUNT, Better.LOWER, "exp of the mean of −ln p over the tokens of a text"
+)
+"""Of evaluations (``bakeoff models eval``); no metric of a trial."""
+COMPARED: dict[str, Metric] = {**CATALOGUE, PERPLEXITY.name: PERPLEXITY}
+"""All metrics that a comparison can have: those of trials, and that of evaluations."""
+
 HEADLINE = (
     "ttft_p50_s",
     "itl_p50_s",

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from results.comparison import EngineComparison
-from results.metrics import CATALOGUE
+from results.metrics import COMPARED
 from results.quality import QualitySummary
 from results.report.quality import match_text
 from results.report.tallies import tally_text
@@ -69,7 +69,7 @@ def tally(compared: EngineComparison) -> str:
 
 def title(comparison: Comparison) -> str:
     """The metric, and which direction is better."""
-    metric = CATALOGUE[comparison.metric]
+    metric = COMPARED[comparison.metric]
     return f"{metric.title} ({metric.better.value} is better)"
 
 
@@ -77,7 +77,7 @@ def smallest_text(comparison: Comparison) -> str:
     """``±3.1 %``: the smallest detectable change, with power 0.9."""
     if comparison.evidence is None:
         return ABSENT
-    return f"±{change_text(comparison.evidence.smallest_effect, scale_of(CATALOGUE[comparison.metric]))}"
+    return f"±{change_text(comparison.evidence.smallest_effect, scale_of(COMPARED[comparison.metric]))}"
 
 
 def _table(compared: EngineComparison) -> Table:
@@ -90,7 +90,8 @@ def _table(compared: EngineComparison) -> Table:
         table.add_row(Text(plain(level), "bold"))
         for comparison in members:
             table.add_row(*_row(compared, comparison))
-        table.add_row(*_agreement(*compared.answers.get(level, (None, None))))
+        if level in compared.answers:
+            table.add_row(*_agreement(*compared.answers[level]))
         table.add_section()
     return table
 

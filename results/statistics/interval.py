@@ -106,10 +106,16 @@ def ratio_interval(sums: Sequence[float], sizes: Sequence[float], confidence: fl
     centre = float(numerators.sum()) / total
     if n < 2:
         return Interval(centre, None, None, n, "one group has no interval")
-    residuals = numerators - centre * denominators
-    error = math.sqrt(n / (n - 1) * float(residuals @ residuals)) / total
-    half = t_quantile((1 + confidence) / 2, n - 1) * error
+    half = t_quantile((1 + confidence) / 2, n - 1) * ratio_error(sums, sizes)
     return Interval(centre, centre - half, centre + half, n)
+
+
+def ratio_error(sums: Sequence[float], sizes: Sequence[float]) -> float:
+    """Standard error of the mean of :func:`ratio_interval`; arguments as there, at least two groups."""
+    numerators, denominators = np.asarray(sums, dtype=np.float64), np.asarray(sizes, dtype=np.float64)
+    total, n = float(denominators.sum()), len(numerators)
+    residuals = numerators - float(numerators.sum()) / total * denominators
+    return math.sqrt(n / (n - 1) * float(residuals @ residuals)) / total
 
 
 def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> Interval:

@@ -49,7 +49,7 @@ def permutation_test(a: Mapping[int, float], b: Mapping[int, float], contrast: C
     if contrast.method is Method.PAIRED:
         pairs = sorted(a.keys() & b.keys())
         of_a, of_b = (on_scale([side[repeat] for repeat in pairs], contrast.scale) for side in (a, b))
-        return _flipped(of_b - of_a)
+        return sign_test(of_b - of_a)
     return division_test(*(on_scale(list(side.values()), contrast.scale) for side in (a, b)))
 
 
@@ -80,7 +80,12 @@ def division_test(a: np.ndarray, b: np.ndarray) -> PermutationTest:
     return PermutationTest(float((sums >= observed - _ROUNDING).mean()), least / math.comb(len(pooled), len(a)))
 
 
-def _flipped(differences: np.ndarray) -> PermutationTest:
+def sign_test(differences: np.ndarray) -> PermutationTest:
+    """Two-sided test of the mean of paired differences, by flipping their signs.
+
+    Args:
+        differences: on their scale, shape (pairs,).
+    """
     sums = np.abs(_signs(len(differences)) @ differences)
     observed = abs(float(differences.sum()))
     return PermutationTest(float((sums >= observed - _ROUNDING).mean()), 2.0 ** (1 - len(differences)))

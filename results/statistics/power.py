@@ -35,7 +35,7 @@ def runs_needed(contrast: Contrast, alpha: float, effect: float) -> int | None:
     runs_per_side = 2 / (1 / contrast.n[0] + 1 / contrast.n[1])
     target = math.log1p(effect) if contrast.scale is Scale.RATIO else effect
     spread = contrast.standard_error * math.sqrt(runs_per_side)  # standard error with one run per side
-    per_run = 1.0 if contrast.method is Method.PAIRED else 2.0  # degrees of freedom
+    per_run = 1.0 if contrast.method in {Method.PAIRED, Method.PIECES} else 2.0  # degrees of freedom
     for runs in range(2, MAX_RUNS + 1):
         if _errors_needed(per_run * (runs - 1), alpha) * spread / math.sqrt(runs) <= target:
             return runs

@@ -40,6 +40,8 @@ class Method(StrEnum):
     """Variance between the runs of both sides."""
     NOISE_FLOOR = "noise floor"
     """Upper bound of the variance between runs, measured beforehand on this machine."""
+    PIECES = "pieces"
+    """Differences on pieces of one text."""
 
 
 class Scale(StrEnum):

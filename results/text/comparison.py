@@ -1,7 +1,7 @@
 """Why a comparison has its judgement, and how the work of two sides differs, as clauses."""
 
 from results.comparison import EngineComparison
-from results.metrics import CATALOGUE, Metric, Unit
+from results.metrics import COMPARED, Metric, Unit
 from results.statistics.comparison import Comparison, Evidence, Judgement, Reason, scale_of
 from results.statistics.two_sample import Method, Scale
 from results.text.format import percent_text
@@ -34,7 +34,7 @@ _ASPECTS = {
 
 def reason_text(comparison: Comparison) -> str:
     """Why a comparison has its judgement; it may quote engines: :func:`~results.text.format.plain` it."""
-    metric, evidence = CATALOGUE[comparison.metric], comparison.evidence
+    metric, evidence = COMPARED[comparison.metric], comparison.evidence
     if comparison.reason is Reason.INTERVAL:
         assert evidence is not None, "an interval is evidence"
         return _interval_text(comparison.judgement, evidence, scale_of(metric))
@@ -103,6 +103,8 @@ def _runs_text(evidence: Evidence) -> str:
     a, b = evidence.runs
     if evidence.method is Method.PAIRED:
         return f"{a} pairs"
+    if evidence.method is Method.PIECES:
+        return f"{a} pieces"
     if evidence.method is Method.WELCH:
         return f"{a} and {b} runs"
     floor = ", under the machine's noise floor," if evidence.method is Method.NOISE_FLOOR else ""
@@ -111,9 +113,13 @@ def _runs_text(evidence: Evidence) -> str:
 
 def _power_text(evidence: Evidence, scale: Scale) -> str:
     """The smallest change that these runs can detect, and how many runs would detect the band."""
-    detectable = f"these runs can detect a change of {change_text(evidence.smallest_effect, scale)}"
+    of_pieces = evidence.method is Method.PIECES
+    observed = "pieces" if of_pieces else "runs"
+    detectable = f"these {observed} can detect a change of {change_text(evidence.smallest_effect, scale)}"
     if evidence.band == 0:
         return detectable
+    if of_pieces:
+        return f"{detectable}, and those of a longer text a smaller one"
     band = band_text(evidence.band, scale)
     if evidence.runs_needed is None:
         return f"{detectable}; the noise is too large for ±{band}"

@@ -15,8 +15,10 @@ from aiohttp import web
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from engines import Deployment, pick_port
+from harness.cli import evaluating as cli_evaluating
 from harness.cli import make_app
 from harness.cli.guarded import guarded
+from harness.cli.options import standard_output
 from harness.errors import EvaluationFailed
 from harness.quality import evaluation
 from harness.quality.evaluation import (
@@ -35,8 +37,12 @@ from tests.engines.fakes.stage import Fake, running
 from tests.workloads.small_tokenizers import LESSON, checkpoint
 from workloads import Tokenizer
 
-HEADER = Header("bfloat16", "auto", "cpu", "1a2b", 3, 2)
-PIECES = [Piece(10, 20.0, 21.0, 0.5, 9, 1), Piece(10, 30.0, 30.0, 0.3, 10, 0), Piece(5, 10.0, 9.0, 0.1, 3, 1)]
+HEADER = Header("bfloat16", "auto", "cpu", "1a2b", "3c4d", 3, 2)
+PIECES = [
+    Piece(10, 20.0, 21.0, 0.5, 9, 1, 4),
+    Piece(10, 30.0, 30.0, 0.3, 10, 0, 3),
+    Piece(5, 10.0, 9.0, 0.1, 3, 1, 1),
+]
 QUESTIONS = [Question(1, 0, [-4.0, -3.0], [8, 2]), Question(2, 1, [-2.0, -1.0], [4, 4])]
 
 
@@ -82,6 +88,9 @@ def test_lines_are_pooled_into_one_json_object(
     found = json.loads(capsys.readouterr().out)
     assert (found["model"], found["reference"], found["dtype"]) == (str(folder), str(folder), "bfloat16")
     assert (found["tokens"], found["pieces"], found["text"], found["text_sha256"]) == (25, 3, None, "1a2b")
+    assert found["tokens_sha256"] == "3c4d"
+    assert found["piece_sums"][2] == {"tokens": 5, "nats": 10.0}
+    assert found["top1_match"]["centre"] == 8 / 25
     assert found["nats_per_token"]["centre"] == near(60 / 25)
     # residuals of 2.4 nats per token: −4, 6, −2; t of two degrees of freedom: 4.3027
     half = 4.302653 * math.sqrt(3 / 2 * (16 + 36 + 4)) / 25
@@ -113,6 +122,7 @@ def test_the_table_has_each_figure_and_what_it_is_over(
         f"{folder} in bfloat16\n",
         "text: t\n",
         "perplexity 11.02 ",
+        "top-1 match 32.00 % [17.20, 51.58] 25 tokens in 3 pieces",
         "ratio of the two 1.000 ",
         "KL divergence, nats/token 0.03600 ",
         "token match 88.00 % [70.04, 95.83] 25 tokens; 2 of 3 mismatches",
@@ -127,7 +137,7 @@ def test_bounds_keep_to_what_is_possible(saying: Callable[..., list[Sequence[str
         saying(msgspec.structs.replace(HEADER, pieces=len(pieces), questions=0), *pieces)
         return await evaluate(EvaluationSettings(model=str(folder), max_tokens=100), lambda done, expected: None)
 
-    two = asyncio.run(figures(Piece(2, 1.0, 1.0, 0.0, 2, 0), Piece(2, 900.0, 900.0, 0.1, 2, 0)))
+    two = asyncio.run(figures(Piece(2, 1.0, 1.0, 0.0, 2, 0, 2), Piece(2, 900.0, 900.0, 0.1, 2, 0, 0)))
     assert two.perplexity.low == 1.0
     assert two.perplexity.high == math.inf
     assert two.kl_nats_per_token is not None
@@ -265,8 +275,10 @@ def test_lines_with_tokens_are_scored_by_the_server(saying: Callable[..., list[S
     assert (found.model, found.reference, found.dtype) == ("tiny", "ref", None)
     assert found.tokens == 3
     assert found.nats_per_token.centre == near((2 + 1 + 2) / 3)  # tokens 3 after 1, 0 after 3, and 2 after 0
+    assert found.token_match is not None
     assert found.token_match.centre == near(1 / 3)
     assert found.near_ties == 1
+    assert found.top1_match.centre == near(1 / 3)
     assert found.kl_nats_per_token is None
     assert found.kl_absent is not None
     assert found.choices is not None
@@ -298,6 +310,45 @@ def test_a_server_is_evaluated_beside_its_reference_and_the_table_says_why_there
     assert "token match 50.00 %" in printed
 
 
+class Rooted(Scoring):
+    """A server that also says which checkpoint it has loaded, as vLLM does."""
+
+    root = "/nowhere"
+
+    async def _models(self, _: web.Request) -> web.Response:
+        entry = {"id": "tiny", "object": "model", "owned_by": "vllm", "root": self.root}
+        return web.json_response({"object": "list", "data": [entry]})
+
+
+def test_a_server_alone_has_its_text_cut_by_the_tokenizer_of_its_checkpoint(
+    saying: Callable[..., list[Sequence[str]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    calls = saying(msgspec.structs.replace(HEADER, pieces=2), PieceTokens([0, 1, 3], 0), PieceTokens([0, 2], 0))
+    (tmp_path / "tokenizer.json").write_text("{}")
+
+    async def scene(root: Path) -> evaluation.Evaluation:
+        fake = Rooted(cyclic)
+        fake.root = str(root)
+        async with running(fake) as url:
+            settings = EvaluationSettings(model=None, server=Deployment(url=url), max_tokens=100)
+            return await evaluate(settings, lambda done, expected: None)
+
+    found = asyncio.run(scene(tmp_path))
+    (arguments,) = calls
+    assert arguments[:2] == ["--model", str(tmp_path)]
+    assert arguments[-1] == "--tokens-only"
+    assert (found.model, found.reference, found.tokens) == ("tiny", None, 3)
+    assert found.nats_per_token.centre == near((1 + 2 + 2) / 3)
+    assert found.top1_match.centre == near(1 / 3)
+    assert (found.reference_perplexity, found.perplexity_ratio, found.token_match, found.near_ties) == (None,) * 4
+    cli_evaluating._print(found, standard_output())
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "reference: none text: built-in" in printed
+    assert "KL divergence" not in printed
+    with pytest.raises(EvaluationFailed, match="whose checkpoint is not on this machine; give a folder with the same"):
+        asyncio.run(scene(Path("/nowhere/model")))
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -305,7 +356,6 @@ def test_a_server_is_evaluated_beside_its_reference_and_the_table_says_why_there
         (["{folder}", "--url", "http://h"], "give either a model's folder or name, or the --url of a server"),
         (["{folder}", "--model", "m"], "--model and --api-key-env are for a server; give its --url"),
         (["{folder}", "--api-key-env", "K"], "--model and --api-key-env are for a server; give its --url"),
-        (["--url", "http://h"], "give its folder with --reference"),
         (["--url", "http://h", "--reference", "{folder}", "--dtype", "float32"], "are up to the server"),
         (["--url", "h", "--reference", "{folder}"], "url must begin with http"),
         (["{folder}x"], "does not exist"),
@@ -376,6 +426,8 @@ def test_a_real_reference_and_a_server_with_the_same_weights_agree(tmp_path: Pat
     found = asyncio.run(scene())
     assert found.tokens > 100
     assert found.pieces > 2
+    assert found.token_match is not None
+    assert found.reference_perplexity is not None
     assert found.token_match.centre == 1.0
     assert found.perplexity.centre == near(found.reference_perplexity.centre, rel=1e-4)
     assert found.choices is not None

@@ -13,6 +13,7 @@ from reference_engine.__main__ import main
 from reference_engine.engine.config import EngineConfig
 from reference_engine.errors import RequestError
 from reference_engine.loading.tokenizer import Tokenizer
+from reference_engine.tools import model_evaluation
 from reference_engine.tools.evaluation_input import TokenSequence, pieces_of, questions_of
 from reference_engine.tools.evaluator import NEAR_TIE_NATS
 from reference_engine.tools.model_evaluation import EvaluationConfig, evaluate
@@ -75,9 +76,9 @@ def logprobs_of(model, ids):
     return model(input_ids=torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
 
 
-def pieces(tokens=400):
+def pieces(tokens=400, length=256):
     ids = make_tokenizer().encode(TEXT).ids[:tokens]
-    return [ids[start : start + 256] for start in range(0, len(ids), 256)]
+    return [ids[start : start + length] for start in range(0, len(ids), length)]
 
 
 def test_nats_are_those_of_torch_piece_by_piece(run, hf_model):
@@ -87,6 +88,20 @@ def test_nats_are_those_of_torch_piece_by_piece(run, hf_model):
         expected = float(cross_entropy(logprobs_of(hf_model, ids), torch.tensor(ids[1:]), reduction="sum"))
         assert line.tokens == len(ids) - 1
         assert line.nats == line.reference_nats == pytest.approx(expected, rel=1e-5)
+        best = logprobs_of(hf_model, ids).argmax(-1)
+        assert line.hits == int((best == torch.tensor(ids[1:])).sum())
+
+
+def test_without_a_reference_there_are_tokens_alone_and_room_for_one_more(run, monkeypatch, questions):
+    served, expected = run(for_server=True, choices=questions)
+    monkeypatch.setattr(model_evaluation, "PerplexityMeter", None)  # nothing is computed
+    header, lines = run(tokens_only=True, choices=questions)
+    assert [line.ids for line in lines] == [line.ids for line in expected]
+    assert max(len(line.ids) for line in lines[:2]) == 255  # of 256 that the model takes
+    assert [(line.reference_nats, line.likeliest) for line in lines[:-2]] == [(None, None)] * (len(lines) - 2)
+    assert lines[-2:] == expected[-2:]
+    assert (header.tokens_sha256, header.text_sha256) == (served.tokens_sha256, served.text_sha256)
+    assert run(tokens_only=True, max_tokens=399)[0].tokens_sha256 != header.tokens_sha256
 
 
 def test_a_model_does_not_differ_from_itself(run):
@@ -161,7 +176,7 @@ def test_the_tokens_before_every_text_begin_every_piece_and_are_not_predicted(to
 def test_for_a_server_the_reference_names_its_likeliest_tokens(run, questions, hf_model):
     header, lines = run({"dtype": "bfloat16"}, choices=questions, for_server=True)
     assert header.dtype == "float32"
-    for line, ids in zip(lines, pieces(), strict=False):
+    for line, ids in zip(lines, pieces(length=255), strict=False):  # a server adds a token to 256 at most
         p = logprobs_of(hf_model, ids)
         assert (line.ids, line.first) == (ids, 0)
         assert line.reference_nats == pytest.approx(-float(p.gather(1, torch.tensor(ids[1:])[:, None]).sum()), rel=1e-5)

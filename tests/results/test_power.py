@@ -13,7 +13,7 @@ from tests.results.runs import sides
 
 def equal(runs: int, noise: float = 0.02, method: Method = Method.WELCH) -> Contrast:
     """So many runs of each side, each with that noise; pairs have half the degrees of freedom."""
-    degrees = runs - 1 if method is Method.PAIRED else 2 * (runs - 1)
+    degrees = runs - 1 if method in {Method.PAIRED, Method.PIECES} else 2 * (runs - 1)
     return Contrast(0.0, noise * math.sqrt(2 / runs), degrees, method, (runs, runs))
 
 

@@ -68,7 +68,7 @@ def test_pairs_speak_where_they_share_more_than_chance_would(runs_each: int, ove
 
 
 def test_the_methods_are_those_of_the_json() -> None:
-    assert [method.value for method in Method] == ["welch", "paired", "between runs", "noise floor"]
+    assert [method.value for method in Method] == ["welch", "paired", "between runs", "noise floor", "pieces"]
 
 
 def test_shares_are_subtracted() -> None:

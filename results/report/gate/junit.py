@@ -3,7 +3,7 @@
 from xml.etree import ElementTree as ET  # written only, nothing is parsed
 
 from results.gate import GateVerdict, Outcome, Regression, RegressionKind
-from results.metrics import CATALOGUE
+from results.metrics import COMPARED
 from results.report.compare_table import title
 from results.report.gate.regressions import regression_text
 from results.statistics import Judgement
@@ -22,7 +22,7 @@ def junit_xml(verdict: GateVerdict) -> bytes:
         case = _case(suite, comparison.level, title(comparison))
         text = f"{effect_text(comparison)} {plain(why_text(compared, comparison))}"
         is_primary = comparison is compared.primary and verdict.outcome is Outcome.CANNOT_TELL
-        is_undecided = is_primary and not comparison.no_worse(CATALOGUE[comparison.metric])
+        is_undecided = is_primary and not comparison.no_worse(COMPARED[comparison.metric])
         if comparison.judgement is Judgement.WORSE:
             ET.SubElement(case, "failure", message=text, type="regression")
         elif is_undecided:

@@ -1,7 +1,7 @@
 """Regressions and doubts of a gate as text."""
 
 from results.gate import GateVerdict, Regression, RegressionKind, effect_clause
-from results.metrics import CATALOGUE
+from results.metrics import COMPARED
 from results.reliability import FailureMode
 from results.report.quality import differing_answers_text
 from results.report.tallies import tally_text
@@ -31,7 +31,7 @@ def regression_text(verdict: GateVerdict, regression: Regression) -> str:
         assert answers is not None, "answers that differ were compared"
         return f"answers of {compared.b} at {level} {differing_answers_text(answers)}"
     comparison = next(c for c in compared.guardrails if (c.level, c.metric) == (level, regression.metric))
-    metric = CATALOGUE[comparison.metric]
+    metric = COMPARED[comparison.metric]
     if comparison.judgement is not Judgement.WORSE:
         return f"{metric.title} of {compared.b} at {level}: {why_text(compared, comparison)}"
     return f"{effect_clause(compared, comparison)}; {metric.better.value} is better"
