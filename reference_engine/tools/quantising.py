@@ -24,10 +24,8 @@ from reference_engine.loading.safetensors import SafetensorsDirectory
 from reference_engine.models.decoder import layer_prefix
 from reference_engine.models.shapes import weight_shapes
 from reference_engine.quantization.activations import observed
-from reference_engine.quantization.formats.awq import AwqFormat
 from reference_engine.quantization.formats.base import CheckpointFormat, IntegerScheme
-from reference_engine.quantization.formats.compressed_tensors import CompressedTensors, Group
-from reference_engine.quantization.formats.gptq import GptqFormat
+from reference_engine.quantization.formats.registry import new_format
 from reference_engine.quantization.integer_matrix import IntegerMatrix
 from reference_engine.quantization.names import CalibratedName, IntegerName
 from reference_engine.tools.checkpoint_folder import copy_tokenizer, sync, write_json
@@ -108,7 +106,7 @@ def quantise(
         raise ConfigError(f"{source} is quantised already; give the plain checkpoint that it was made from")
     directory, place = SafetensorsDirectory(source), torch.device(resolve_device(device))
     rounding = _rounding(quantising, directory)
-    encoding = _encoding(quantising, rounding)
+    encoding = _encoding(quantising, rounding, directory)
     words = read_text(text) if quantising.is_calibrated else None
     settings = {
         **dataclasses.asdict(quantising),
@@ -161,15 +159,14 @@ def _is_matrix(name: str, shape: tuple[int, ...]) -> bool:
     return len(shape) == 2 and name.endswith(".weight") and not name.endswith(_ROUTER)
 
 
-def _encoding(quantising: Quantising, rounding: Rounding) -> CheckpointFormat:
+def _encoding(quantising: Quantising, rounding: Rounding, source: SafetensorsDirectory) -> CheckpointFormat:
     scheme = IntegerScheme(rounding.bits, rounding.group, rounding.symmetric, rounding.act_order)
+    routers = [name.removesuffix(".weight") for name in source.names() if name.endswith(_ROUTER)]
     match quantising.method:
-        case "gptq":
-            return GptqFormat(scheme)
-        case "awq":
-            return AwqFormat(rounding.group)
+        case "gptq" | "awq" as name:
+            return new_format(name, scheme, routers)
         case "int8" | "int8-zp" | "int4" | "int4-zp":
-            return CompressedTensors((Group(scheme),), ignore=("lm_head", rf"re:.*{_ROUTER.removesuffix('.weight')}$"))
+            return new_format("pack-quantized", scheme, routers)
 
 
 class _Layers(Protocol):

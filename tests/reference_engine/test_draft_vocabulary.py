@@ -38,6 +38,7 @@ from reference_engine.tools.vocabulary_trimming import (
 )
 from tests.reference_engine.conftest import VOCAB_SIZE, make_hf_model, make_tokenizer, write_checkpoint
 from tests.reference_engine.stepping import Bench, request
+from tests.reference_engine.test_residual_rejection import TableExecutor
 
 EVEN = list(range(0, VOCAB_SIZE, 2))
 SAMPLING = [
@@ -144,19 +145,6 @@ P = torch.tensor(
     ]
 )
 KEPT = [0, 2]
-
-
-class TableExecutor:
-    """Logits that follow from the last token."""
-
-    def __init__(self, table):
-        self.table = table
-
-    def execute(self, batch):
-        token_ids = torch.tensor(batch.token_ids)
-        if batch.previous is not None:
-            token_ids = torch.where(token_ids < 0, batch.previous[(-1 - token_ids).clamp(min=0)], token_ids)
-        return self.table[token_ids[batch.wanted_rows]].clone()
 
 
 def pairs_of(tokens):
