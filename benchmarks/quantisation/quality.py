@@ -1,0 +1,120 @@
+"""What each method of quantisation costs in quality: perplexity, KL divergence and token match beside the plain model.
+
+    python -m benchmarks.quantisation.quality [--tokens 20480] [--methods int4 gptq] [--keep FOLDER]
+
+The text is Python's own reference (the topics of ``help()``), present wherever Python is: methods are calibrated on
+every second topic, and all are measured on the others. With --keep, checkpoints and evaluations stay, and the next call
+goes on with what is missing.
+"""
+
+import argparse
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any
+
+from benchmarks.bars import Bars, model_argument
+
+_METHODS = {
+    "int8": "--method int8",
+    "int8-zp": "--method int8-zp",
+    "fp8": "--method fp8",
+    "w8a8": "--method w8a8",
+    "int4": "--method int4",
+    "int4-zp": "--method int4-zp",
+    "nf4": "--method nf4",
+    "gptq": "--method gptq",
+    "gptq act-order": "--method gptq --act-order",
+    "awq": "--method awq",
+}
+_SMALL_COST = 0.005
+"""Of perplexity, relative to the plain model."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    model_argument(parser)
+    parser.add_argument("--tokens", type=int, default=20_480, help="of the text to measure on")
+    parser.add_argument("--calibration-tokens", type=int, default=32_768)
+    parser.add_argument("--methods", nargs="+", choices=_METHODS, default=list(_METHODS))
+    parser.add_argument("--keep", type=Path, help="folder for checkpoints and evaluations")
+    options = parser.parse_args()
+    with _folder(options.keep) as folder:
+        texts = _write_texts(folder)
+        rows = {name: _measured(name, options, folder, *texts) for name in options.methods}
+    perplexity = rows[options.methods[0]]["reference_perplexity"]
+    print(f"\nplain: {_megabytes(Path(options.model))} MB, perplexity {perplexity:.2f}")
+    print(f"{'method':<15}{'MB':>8}{'perplexity':>22}{'KL, nats':>12}{'token match':>13}")
+    for name, row in rows.items():
+        ratio = row["perplexity_ratio"]
+        interval = f"{_percent(ratio['value'])} [{_percent(ratio['low'])}, {_percent(ratio['high'])}]"
+        print(
+            f"{name:<15}{row['megabytes']:>8}{interval:>22}{row['kl_nats_per_token']['value']:>12.4f}"
+            f"{100 * row['token_match']['value']:>11.1f} %"
+        )
+    _judge({name: row["perplexity_ratio"]["value"] - 1 for name, row in rows.items()})
+
+
+@contextlib.contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def _write_texts(folder: Path) -> tuple[Path, Path]:
+    """To calibrate on, and to measure on."""
+    names = sorted(topics)
+    files = folder / "calibration.txt", folder / "held.txt"
+    for first, file in enumerate(files):
+        file.write_text("\n\n".join(topics[name] for name in names[first::2]), encoding="utf-8")
+    return files
+
+
+def _measured(name: str, options: argparse.Namespace, folder: Path, calibration: Path, held: Path) -> dict[str, Any]:
+    target, result = folder / name.replace(" ", "-"), folder / f"{name.replace(' ', '-')}.json"
+    if not (target / "config.json").exists():
+        words = [*_METHODS[name].split(), "--text", calibration, "--calibration-tokens", options.calibration_tokens]
+        _bakeoff(["quantize", options.model, *words, "--out", target])
+    if not result.exists():
+        words = ["eval", target, "--reference", options.model, "--text", held, "--max-tokens", options.tokens]
+        result.write_bytes(_bakeoff([*words, "--dtype", "float32", "--json"]))
+    return {**json.loads(result.read_bytes()), "megabytes": _megabytes(target)}
+
+
+def _bakeoff(words: Sequence[object]) -> bytes:
+    argv = [sys.executable, "-m", "bakeoff", "models", *map(str, words)]
+    return subprocess.run(argv, check=True, stdout=subprocess.PIPE).stdout
+
+
+def _megabytes(folder: Path) -> str:
+    return f"{sum(file.stat().st_size for file in folder.glob('*.safetensors')) / 1e6:.1f}"
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.2f}%"
+
+
+def _judge(costs: dict[str, float]) -> None:
+    """Of perplexity, by method."""
+    bars = Bars()
+    for name in ("int8", "int8-zp", "fp8", "w8a8"):
+        if name in costs:
+            bars.add(f"cost_{name}", costs[name], "<=", _SMALL_COST)
+    if "int4" in costs:
+        for name, share in (("gptq", 0.5), ("awq", 0.5), ("nf4", 1.0)):
+            if name in costs:
+                bars.add(f"cost_{name}_over_int4", costs[name] / costs["int4"], "<=", share)
+    bars.finish()
+
+
+if __name__ == "__main__":
+    main()
