@@ -34,12 +34,48 @@ inline float half(const uint8_t* from) {
 #endif
 }
 
-inline Vector numbers(Bytes bytes) {
-    typedef int32_t Whole __attribute__((vector_size(64)));
-    return __builtin_convertvector(__builtin_convertvector(bytes, Whole), Vector);
+// A sixteenth of a large block or half of a small one, in as many registers as it takes. A vector of that size, where
+// it takes two, gcc 12 computes by way of memory, a number at a time.
+struct Piece {
+    Wide parts[kLanes / kWide];
+    Piece operator*(float factor) const { return each([=](Wide part) { return part * factor; }); }
+    Piece operator+(float term) const { return each([=](Wide part) { return part + term; }); }
+    Piece operator-(float term) const { return each([=](Wide part) { return part - term; }); }
+
+  private:
+    template <typename Change>
+    Piece each(const Change& change) const {
+        Piece made;
+#pragma GCC unroll 4
+        for (int64_t p = 0; p < kLanes / kWide; ++p) made.parts[p] = change(parts[p]);
+        return made;
+    }
+};
+
+template <typename T>
+inline void write(T* to, const Piece& piece) {
+#pragma GCC unroll 4
+    for (int64_t p = 0; p < kLanes / kWide; ++p) store(to + p * kWide, piece.parts[p]);
 }
 
-inline Vector signed_numbers(Bytes bytes) { return numbers(bytes ^ 128) - 128.0f; }
+inline Piece numbers(Bytes bytes) {
+    Piece made;
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    const __m128i upper = _mm_srli_si128((__m128i)bytes, 8);
+    made.parts[0] = (Wide)_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32((__m128i)bytes));
+    made.parts[1] = (Wide)_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(upper));
+#else
+    for (int64_t p = 0; p < kLanes / kWide; ++p) {
+        typedef uint8_t Some __attribute__((vector_size(kWide)));
+        Some some;
+        std::memcpy(&some, reinterpret_cast<const uint8_t*>(&bytes) + p * kWide, sizeof some);
+        made.parts[p] = __builtin_convertvector(__builtin_convertvector(some, Of<kWide>::Wholes), Wide);
+    }
+#endif
+    return made;
+}
+
+inline Piece signed_numbers(Bytes bytes) { return numbers(bytes ^ 128) - 128.0f; }
 
 // 16 for each bit that is set, else 0.
 inline Bytes fifth_bits(uint16_t mask) {
@@ -62,7 +98,7 @@ struct Line {  // weight = number * step + least
 struct Q8_0 {
     static constexpr int kElements = 32, kBytes = 34;
     static inline float scales(const uint8_t* block) { return half(block); }
-    static inline Vector weights(const uint8_t* block, float step, int sixteenth) {
+    static inline Piece weights(const uint8_t* block, float step, int sixteenth) {
         return signed_numbers(read<Bytes>(block + 2 + 16 * sixteenth)) * step;
     }
 };
@@ -77,7 +113,7 @@ struct Small {
         const float step = half(block);
         return {step, has_least ? half(block + 2) : step * (has_fifth ? -16.0f : -8.0f)};
     }
-    static inline Vector weights(const uint8_t* block, Line line, int sixteenth) {
+    static inline Piece weights(const uint8_t* block, Line line, int sixteenth) {
         const Bytes both = read<Bytes>(block + kHeader);
         Bytes four = sixteenth ? both >> 4 : both & 15;
         if (has_fifth) four |= fifth_bits(read<uint16_t>(block + kMask + 2 * sixteenth));
@@ -107,12 +143,12 @@ struct Middle {
         Bytes bytes;
         std::memcpy(&bytes, all, sizeof all);
         const float d = half(block), m = half(block + 2);
-        const Vector factors = {d, d, d, d, d, d, d, d, m, m, m, m, m, m, m, m};
         Steps made;
-        store(made.steps, numbers(bytes) * factors);
+        write(made.steps, numbers(bytes));
+        for (int i = 0; i < 16; ++i) made.steps[i] *= i < 8 ? d : m;
         return made;
     }
-    static inline Vector weights(const uint8_t* block, const Steps& scales, int sixteenth) {
+    static inline Piece weights(const uint8_t* block, const Steps& scales, int sixteenth) {
         const int part = sixteenth / 2, place = 16 * (sixteenth % 2);
         const Bytes both = read<Bytes>(block + kLow + 32 * (part / 2) + place);
         Bytes four = part % 2 ? both >> 4 : both & 15;
@@ -125,10 +161,10 @@ struct Q6_K {
     static constexpr int kElements = 256, kBytes = 210;
     static inline Steps scales(const uint8_t* block) {
         Steps made;
-        store(made.steps, signed_numbers(read<Bytes>(block + 192)) * half(block + 208));
+        write(made.steps, signed_numbers(read<Bytes>(block + 192)) * half(block + 208));
         return made;
     }
-    static inline Vector weights(const uint8_t* block, const Steps& scales, int sixteenth) {
+    static inline Piece weights(const uint8_t* block, const Steps& scales, int sixteenth) {
         const int side = sixteenth / 8, quarter = sixteenth / 2 % 4, place = 16 * (sixteenth % 2);
         const Bytes low = read<Bytes>(block + 64 * side + 32 * (quarter % 2) + place);
         const Bytes high = read<Bytes>(block + 128 + 32 * side + place) >> (2 * quarter) & 3;
@@ -147,11 +183,11 @@ struct Q2_K {
     static inline Lines scales(const uint8_t* block) {
         const Bytes both = read<Bytes>(block);
         Lines made;
-        store(made.steps, numbers(both & 15) * half(block + 80));
-        store(made.least, numbers(both >> 4) * half(block + 82));
+        write(made.steps, numbers(both & 15) * half(block + 80));
+        write(made.least, numbers(both >> 4) * half(block + 82));
         return made;
     }
-    static inline Vector weights(const uint8_t* block, const Lines& scales, int sixteenth) {
+    static inline Piece weights(const uint8_t* block, const Lines& scales, int sixteenth) {
         return numbers(two_bits(block + 16, sixteenth)) * scales.steps[sixteenth] - scales.least[sixteenth];
     }
 };
@@ -169,10 +205,10 @@ struct Q3_K {
         std::memcpy(&four, lows, sizeof lows);
         std::memcpy(&two, highs, sizeof highs);
         Steps made;
-        store(made.steps, (numbers(four | two << 4) - 32.0f) * half(block + 108));
+        write(made.steps, (numbers(four | two << 4) - 32.0f) * half(block + 108));
         return made;
     }
-    static inline Vector weights(const uint8_t* block, const Steps& scales, int sixteenth) {
+    static inline Piece weights(const uint8_t* block, const Steps& scales, int sixteenth) {
         const Bytes third = (read<Bytes>(block + 16 * (sixteenth % 2)) >> (sixteenth / 2) & 1) << 2;
         return (numbers(two_bits(block + 32, sixteenth) | third) - 4.0f) * scales.steps[sixteenth];
     }

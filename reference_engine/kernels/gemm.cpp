@@ -16,9 +16,10 @@
 #if defined(__AVX512BF16__)
 
 #include <immintrin.h>
-#include <omp.h>
 
 #include <cstring>
+
+#include "threads.h"
 #if HAS_TILES
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -31,16 +32,6 @@ using Element = uint16_t;  // bfloat16
 constexpr int64_t kPanel = 32;            // outputs, and inputs
 constexpr int64_t kTile = 16 * 16 * 2;    // elements
 constexpr int64_t kAhead = 4 * 2 * kTile; // elements that are fetched before they are needed: 8 KiB
-
-// The panels of one thread, side by side in memory.
-struct Share {
-    int64_t first, stop;
-    explicit Share(int64_t panels) {
-        const int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
-        first = panels * thread / threads;
-        stop = panels * (thread + 1) / threads;
-    }
-};
 
 inline void fetch(const Element* panel) {
     const char* ahead = reinterpret_cast<const char*>(panel + kAhead);

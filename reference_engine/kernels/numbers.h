@@ -1,4 +1,4 @@
-// Numbers that rows.cpp, attention.cpp and quantised.cpp compute with.
+// Numbers that rows.cpp, attention.cpp, quantised.cpp and integers.cpp compute with.
 
 #pragma once
 

@@ -5,12 +5,11 @@
 // float32 with float32 activations; with bfloat16 they are rounded to it where the processor has dot products of its
 // pairs, as they are when a file is dequantised at load.
 
-#include <omp.h>
-
 #include <algorithm>
 #include <vector>
 
 #include "blocks.h"
+#include "threads.h"
 
 namespace {
 
@@ -54,7 +53,7 @@ inline void unpack(T* out, const uint8_t* blocks, int64_t count) {
         const auto scales = Format::scales(blocks);
 #pragma GCC unroll 16
         for (int sixteenth = 0; sixteenth < Format::kElements / kLanes; ++sixteenth)
-            store(out + sixteenth * kLanes, Format::weights(blocks, scales, sixteenth));
+            write(out + sixteenth * kLanes, Format::weights(blocks, scales, sixteenth));
     }
 }
 
@@ -122,10 +121,9 @@ void multiply(const Product<T, Input>& job) {
         if (scratch.size() * sizeof(Vector) < wanted) scratch.resize(wanted / sizeof(Vector) + 1);
         Input* weights = reinterpret_cast<Input*>(scratch.data());
         float* sums = reinterpret_cast<float*>(weights + width * job.k);
-        const int64_t groups = (job.n + kOutputs - 1) / kOutputs, threads = omp_get_num_threads();
-        const int64_t mine = groups * omp_get_thread_num() / threads * kOutputs;
-        const int64_t stop = std::min(groups * (omp_get_thread_num() + 1) / threads * kOutputs, job.n);
-        for (int64_t first = mine; first < stop; first += width) {
+        const Share share((job.n + kOutputs - 1) / kOutputs);
+        const int64_t stop = std::min(share.stop * kOutputs, job.n);
+        for (int64_t first = share.first * kOutputs; first < stop; first += width) {
             const Tile<Input> tile{weights, sums, first, std::min(width, stop - first), width};
             unpack<Format>(weights, job.blocks + first * row_bytes, tile.count * blocks);
             int64_t row = 0;

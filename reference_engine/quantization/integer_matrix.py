@@ -10,6 +10,7 @@ from typing import Literal, Self
 
 import torch
 
+from reference_engine.kernels import integers
 from reference_engine.quantization.matrix import Linear, SlabLinear
 
 UNIT = 32
@@ -84,9 +85,9 @@ class IntegerMatrix:
         """See `QuantisedMatrix`; one group, and the whole width where groups are scattered."""
         return self.group if self.order is None else self.shape[1]
 
-    def has_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:  # noqa: ARG002 (none is there yet)
+    def has_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:
         """See `QuantisedMatrix`."""
-        return False
+        return integers.has_kernel(device, dtype, self.group, self.shape[1])
 
     @property
     def may_capture(self) -> bool:
@@ -140,6 +141,11 @@ class IntegerMatrix:
         plain = grouped.flatten(1).to(self.dtype)
         return plain if self.order is None else torch.empty_like(plain).index_copy_(1, self.order, plain)
 
-    def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:  # noqa: ARG002
+    def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:
         """See `QuantisedMatrix`."""
+        if self.has_kernel(self.codes.device, self.dtype):
+            return integers.IntegerLinear(
+                self.codes, self.scales, self.offsets,
+                bits=self.bits, order=self.order, bias=bias, dtype=self.dtype, keeps_float32=keeps_float32,
+            )  # fmt: skip
         return SlabLinear(self, bias)

@@ -154,7 +154,7 @@ def test_llm_int8_keeps_outliers_out_of_the_codes():
     error, without = (
         (linear_(rows).double() - exact)[2].abs().mean() for linear_ in (matrix.linear(bias), plain.linear(bias))
     )
-    assert error < without / 2
+    assert error < 0.7 * without
 
 
 def test_models_with_llm_int8_run_without_graphs(monkeypatch, tiny_config):

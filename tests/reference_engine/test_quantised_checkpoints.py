@@ -9,6 +9,7 @@ import torch
 
 from reference_engine.engine.request import SamplingParams
 from reference_engine.errors import CheckpointError, ConfigError
+from reference_engine.kernels import integers
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.models.linear import JoinedLinear
 from reference_engine.models.weights import Weights
@@ -22,6 +23,12 @@ CPU = torch.device("cpu")
 LAYER = "model.layers.1."
 SETTINGS = {"num_blocks": 64, "max_num_seqs": 4, "max_num_batched_tokens": 32, "threads": 1, "dtype": "float32"}
 MIXTRAL = files.TINY | {"model_type": "mixtral", "num_local_experts": 2, "sliding_window": None}
+
+
+@pytest.fixture(autouse=True)
+def _exact_products(monkeypatch):
+    """The kernels for the CPU round activations."""
+    monkeypatch.setattr(integers, "has_kernel", lambda *_: False)
 
 
 @pytest.fixture

@@ -1,0 +1,398 @@
+// y = x·Wᵀ + b for weights of whole numbers: 4 or 8 bits, with a scale and perhaps an offset for each group of columns.
+//
+// Every 32 neighbours in a row of x become whole numbers of 8 bits too, with a scale of their own, as in ggml's
+// products with blocks; so products and their sums over a few neighbours are exact, and only sums of those are float32.
+// Weights are read as they are stored, once for some rows of x. Each result is added up in one order, whatever is
+// computed beside it: the bits of a row do not depend on the batch.
+//
+// A step is 64 columns, two blocks A and B of 32. Its bytes lie in the order A0-15, B0-15, A16-31, B16-31: the halves
+// of 4-bit codes need no shuffle then, and a register's lower half belongs to A and its upper one to B.
+
+#include <algorithm>
+#include <vector>
+
+#include "numbers.h"
+#include "threads.h"
+
+#if defined(__AVX2__) && defined(__FMA__)
+#define HAS_AVX2 1
+#else
+#define HAS_AVX2 0
+#endif
+#if HAS_AVX2 && (defined(__AVXVNNI__) || (defined(__AVX512VNNI__) && defined(__AVX512VL__)))
+#define HAS_VNNI 1
+#else
+#define HAS_VNNI 0
+#endif
+
+namespace {
+
+constexpr int64_t kLanesOfSums = 8;
+using Floats = Of<kLanesOfSums>::Floats;
+using Wholes = Of<kLanesOfSums>::Wholes;
+
+constexpr int64_t kBlock = 32, kStep = 2 * kBlock;  // columns
+constexpr int64_t kOutputs = 4, kRows = 4;          // that are computed together, rows at most
+constexpr int64_t kBytesOfRows = 128 << 10;         // of rounded x that should stay in the second cache
+
+// See `IntegerMatrix`; the bytes of a row are those of whole steps.
+struct Weight {
+    const uint8_t* codes;
+    const float *scales, *offsets;  // [outputs, groups]; offsets may be null
+    const float* bias;              // [outputs], or null
+    const int64_t* order;           // [columns], or null
+    int64_t outputs, columns, groups, bits;
+
+    int64_t steps() const { return (columns + kStep - 1) / kStep; }
+    int64_t group() const { return columns / groups; }
+    // Whether no step has columns of two groups.
+    bool has_whole_steps() const { return groups == 1 || group() % kStep == 0; }
+    // Runs of steps with the same scales.
+    int64_t runs() const { return has_whole_steps() ? groups : steps(); }
+};
+
+// Rounded columns of x. A lane is four neighbours in either half of `codes`.
+struct alignas(64) Step {
+    int8_t codes[kStep];
+    float scales[kLanesOfSums];   // of each lane
+    int32_t start[kLanesOfSums];  // of each lane's sum: what codes above zero by the format's kZero add too much
+};
+
+// a · b + c, rounded once where the processor can: an expression may be rounded in another way in another loop.
+inline Floats fused(Floats a, Floats b, Floats c) {
+#if HAS_AVX2
+    return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
+#if HAS_AVX2
+
+struct Codes {
+    __m256i low, high;
+};
+
+inline Codes codes_of(const Step& step) {
+    const auto* from = reinterpret_cast<const __m256i*>(step.codes);
+    return {_mm256_load_si256(from), _mm256_load_si256(from + 1)};
+}
+
+// Each lane's sum of products with weights 0 to 15 (AVX2) or 0 to 255 (VNNI).
+inline Wholes dot(Wholes start, const Codes& weights, const Codes& x) {
+#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
+    return (Wholes)_mm256_dpbusd_epi32(_mm256_dpbusd_epi32((__m256i)start, weights.low, x.low), weights.high, x.high);
+#elif HAS_VNNI
+    return (Wholes)_mm256_dpbusd_avx_epi32(_mm256_dpbusd_avx_epi32((__m256i)start, weights.low, x.low), weights.high,
+                                           x.high);
+#else
+    const __m256i low = _mm256_maddubs_epi16(weights.low, x.low), high = _mm256_maddubs_epi16(weights.high, x.high);
+    return start + (Wholes)_mm256_madd_epi16(_mm256_add_epi16(low, high), _mm256_set1_epi16(1));
+#endif
+}
+
+inline __m256i two_sixteenths(const uint8_t* a, const uint8_t* b) {
+    const __m128i lower = _mm_loadu_si128(reinterpret_cast<const __m128i*>(a));
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(lower), *reinterpret_cast<const __m128i_u*>(b), 1);
+}
+
+#else
+
+struct Codes {
+    int8_t low[kStep / 2], high[kStep / 2];
+};
+
+inline Codes codes_of(const Step& step) {
+    Codes codes;
+    std::memcpy(&codes, step.codes, sizeof codes);
+    return codes;
+}
+
+// Each lane's sum of products.
+inline Wholes dot(Wholes start, const Codes& weights, const Codes& x) {
+    for (int64_t lane = 0; lane < kLanesOfSums; ++lane)
+        for (int64_t i = 4 * lane; i < 4 * lane + 4; ++i)
+            start[lane] += weights.low[i] * x.low[i] + weights.high[i] * x.high[i];
+    return start;
+}
+
+#endif
+
+inline Codes ones() {
+    Codes codes;
+    std::memset(&codes, 1, sizeof codes);
+    return codes;
+}
+
+// 4-bit codes; without offsets zero is code 8.
+template <bool has_offsets>
+struct FourBits {
+    static constexpr int64_t kBytes = kStep / 2;
+    static constexpr int32_t kZero = has_offsets ? 0 : 8;
+    static inline Codes read(const uint8_t* from) {
+#if HAS_AVX2
+        const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)), mask = _mm256_set1_epi8(15);
+        return {_mm256_and_si256(both, mask), _mm256_and_si256(_mm256_srli_epi16(both, 4), mask)};
+#else
+        Codes codes;
+        for (int64_t i = 0; i < kBytes; ++i) {
+            codes.low[i] = from[i] & 15;
+            codes.high[i] = int8_t(from[i] >> 4);
+        }
+        return codes;
+#endif
+    }
+    static inline Wholes sums(const Codes& weights, const Step& x) {
+        Wholes start = {};
+        if (kZero) std::memcpy(&start, x.start, sizeof start);
+        return dot(start, weights, codes_of(x));
+    }
+};
+
+// 8-bit codes with a sign, which VNNI's product wants in x only: they are raised by 128. On AVX2 the sign of a weight
+// moves to x, so that no pair of products is too large for 16 bits: 2 · 128 · 127.
+struct EightBits {
+    static constexpr int64_t kBytes = kStep;
+    static constexpr int32_t kZero = HAS_VNNI ? 128 : 0;
+    static inline Codes read(const uint8_t* from) {
+#if HAS_AVX2
+        const __m256i low = two_sixteenths(from, from + 32), high = two_sixteenths(from + 16, from + 48);
+#if HAS_VNNI
+        const __m256i raise = _mm256_set1_epi8(-128);
+        return {_mm256_xor_si256(low, raise), _mm256_xor_si256(high, raise)};
+#else
+        return {low, high};
+#endif
+#else
+        Codes codes;
+        std::memcpy(codes.low, from, 16);
+        std::memcpy(codes.low + 16, from + 32, 16);
+        std::memcpy(codes.high, from + 16, 16);
+        std::memcpy(codes.high + 16, from + 48, 16);
+        return codes;
+#endif
+    }
+    static inline Wholes sums(const Codes& weights, const Step& x) {
+#if HAS_VNNI
+        Wholes start;
+        std::memcpy(&start, x.start, sizeof start);
+        return dot(start, weights, codes_of(x));
+#elif HAS_AVX2
+        const Codes codes = codes_of(x);
+        const __m256i one = _mm256_set1_epi16(1);
+        const __m256i low =
+            _mm256_maddubs_epi16(_mm256_abs_epi8(weights.low), _mm256_sign_epi8(codes.low, weights.low));
+        const __m256i high =
+            _mm256_maddubs_epi16(_mm256_abs_epi8(weights.high), _mm256_sign_epi8(codes.high, weights.high));
+        return (Wholes)_mm256_madd_epi16(low, one) + (Wholes)_mm256_madd_epi16(high, one);
+#else
+        return dot(Wholes{}, weights, codes_of(x));
+#endif
+    }
+};
+
+inline Floats every(float value) { return Floats{} + value; }
+
+inline Floats both(float lower, float upper) {
+    return Floats{lower, lower, lower, lower, upper, upper, upper, upper};
+}
+
+// Rounds 32 numbers to whole ones times the scale that it returns; infinite or NaN where one of them is.
+inline float round_block(int8_t* lower, int8_t* upper, const float* values) {
+    Wholes largest = {};  // in bits, of which those of NaN are the largest
+    for (int64_t i = 0; i < kBlock; i += kLanesOfSums) {
+        const Wholes size = (Wholes)load<Floats>(values + i) & 0x7FFFFFFF;
+        largest = size > largest ? size : largest;
+    }
+    int32_t bits = 0;
+    for (int64_t lane = 0; lane < kLanesOfSums; ++lane) bits = std::max(bits, largest[lane]);
+    float found;
+    std::memcpy(&found, &bits, sizeof found);
+    const float inverse = found > 1e-30f ? 127.0f / found : 0.0f;
+    for (int64_t i = 0; i < kBlock; i += kLanesOfSums) {
+        typedef int8_t Bytes __attribute__((vector_size(kLanesOfSums)));
+        const Floats placed = load<Floats>(values + i) * inverse + 0x1.8p23f;  // whose last bits are the whole number
+        const Bytes bytes = __builtin_convertvector((Wholes)placed - 0x4B400000, Bytes);
+        std::memcpy((i < 16 ? lower : upper) + i % 16, &bytes, sizeof bytes);
+    }
+    return found * (1.0f / 127);
+}
+
+// The row's steps; and for each run of steps the lanes' sums [runs], where there are offsets.
+template <typename T>
+void round_row(const Weight& weight, int32_t zero, Step* steps, Floats* sums, const T* x) {
+    const int64_t per_run = weight.has_whole_steps() ? (weight.steps() + weight.groups - 1) / weight.groups : 1;
+    for (int64_t s = 0; s < weight.steps(); ++s) {
+        float values[kStep] = {};
+        const int64_t first = s * kStep, count = std::min(kStep, weight.columns - first);
+        if (weight.order) {
+            for (int64_t i = 0; i < count; ++i) values[i] = x[weight.order[first + i]];
+        } else {
+            for (int64_t i = 0; i < count; ++i) values[i] = x[first + i];
+        }
+        Step& step = steps[s];
+        const float a = round_block(step.codes, step.codes + 32, values);
+        const float b = round_block(step.codes + 16, step.codes + 48, values + kBlock);
+        const Floats scales = both(a, b);
+        store(step.scales, scales);
+        if (!zero && !weight.offsets) continue;
+        const Wholes wholes = dot(Wholes{}, ones(), codes_of(step)), start = wholes * -zero;
+        std::memcpy(step.start, &start, sizeof start);
+        if (!weight.offsets) continue;
+        const Floats before = s % per_run ? sums[s / per_run] : Floats{};
+        sums[s / per_run] = fused(__builtin_convertvector(wholes, Floats), scales, before);
+    }
+}
+
+// The groups of a run's blocks A and B; if steps are whole, one group.
+struct Groups {
+    int64_t a, b;
+    Groups(const Weight& weight, int64_t run) : a(run), b(run) {
+        if (weight.has_whole_steps()) return;
+        a = run * kStep / weight.group();
+        b = std::min(run * kStep + kBlock, weight.columns - 1) / weight.group();
+    }
+    template <bool whole_steps>
+    Floats lanes(const float* of_groups) const {
+        return whole_steps ? every(of_groups[a]) : both(of_groups[a], of_groups[b]);
+    }
+};
+
+// Not inlined: sums of one expression may be taken in another order elsewhere.
+__attribute__((noinline)) Four four_totals(const Floats* lanes) { return totals(lanes); }
+
+struct Product {
+    const Weight& weight;
+    float* out;  // [rows, outputs]; one of the two
+    bf16* rounded_out;
+    const Step* steps;   // [rows, steps]
+    const Floats* sums;  // [rows, runs]; not read without offsets
+
+    void write(int64_t place, float value) const {
+        if (out)
+            out[place] = value;
+        else
+            rounded_out[place] = value;
+    }
+};
+
+inline Product product_of(const Weight& weight, float* out, const Step* steps, const Floats* sums) {
+    return {weight, out, nullptr, steps, sums};
+}
+
+inline Product product_of(const Weight& weight, bf16* out, const Step* steps, const Floats* sums) {
+    return {weight, nullptr, out, steps, sums};
+}
+
+// Some rows of x from `row`, and some outputs from `output`; beyond the last output it is computed again and dropped.
+template <typename Format, bool whole_steps, bool has_offsets, int64_t rows>
+inline void multiply_tile(const Product& job, int64_t row, int64_t output) {
+    constexpr int64_t outputs = kOutputs;
+    const Weight& weight = job.weight;
+    const int64_t steps = weight.steps(), runs = weight.runs(), per_run = (steps + runs - 1) / runs;
+    const uint8_t* codes[outputs];
+    const float *scales[outputs], *offsets[outputs];
+    for (int64_t o = 0; o < outputs; ++o) {
+        const int64_t place = std::min(output + o, weight.outputs - 1);
+        codes[o] = weight.codes + place * steps * Format::kBytes;
+        scales[o] = weight.scales + place * weight.groups;
+        offsets[o] = has_offsets ? weight.offsets + place * weight.groups : nullptr;
+    }
+    const Step* x = job.steps + row * steps;
+    Floats lanes[rows * outputs] = {};
+    for (int64_t run = 0, first = 0; run < runs; ++run, first += per_run) {
+        Floats parts[rows * outputs] = {};
+        for (int64_t s = first; s < first + per_run; ++s)
+#pragma GCC unroll 4
+            for (int64_t o = 0; o < outputs; ++o) {
+                const Codes read = Format::read(codes[o] + s * Format::kBytes);
+#pragma GCC unroll 4
+                for (int64_t r = 0; r < rows; ++r) {
+                    const Step& step = x[r * steps + s];
+                    const Floats part = __builtin_convertvector(Format::sums(read, step), Floats);
+                    parts[r * outputs + o] = fused(part, load<Floats>(step.scales), parts[r * outputs + o]);
+                }
+            }
+        const Groups groups(weight, run);
+#pragma GCC unroll 4
+        for (int64_t o = 0; o < outputs; ++o) {
+            const Floats scale = groups.lanes<whole_steps>(scales[o]);
+            const Floats offset = has_offsets ? groups.lanes<whole_steps>(offsets[o]) : Floats{};
+#pragma GCC unroll 4
+            for (int64_t r = 0; r < rows; ++r) {
+                Floats& sum = lanes[r * outputs + o];
+                sum = fused(parts[r * outputs + o], scale, sum);
+                if (has_offsets) sum = fused(job.sums[(row + r) * runs + run], offset, sum);
+            }
+        }
+    }
+    const int64_t count = std::min(outputs, weight.outputs - output);
+    for (int64_t r = 0; r < rows; ++r) {
+        const Four found = four_totals(lanes + r * outputs);
+        const int64_t place = (row + r) * weight.outputs + output;
+        for (int64_t o = 0; o < count; ++o)
+            job.write(place + o, weight.bias ? found[o] + weight.bias[output + o] : found[o]);
+    }
+}
+
+template <typename Format, bool whole_steps, bool has_offsets>
+void multiply_share(const Product& job, int64_t rows) {
+    const Share share((job.weight.outputs + kOutputs - 1) / kOutputs);
+    const int64_t row_bytes = job.weight.steps() * int64_t(sizeof(Step));
+    const int64_t some = std::max(kBytesOfRows / row_bytes / kRows, int64_t(1)) * kRows;
+    for (int64_t first = 0; first < rows; first += some) {
+        const int64_t stop = std::min(first + some, rows);
+        for (int64_t output = share.first * kOutputs; output < share.stop * kOutputs; output += kOutputs) {
+            int64_t row = first;
+            for (; row + 4 <= stop; row += 4) multiply_tile<Format, whole_steps, has_offsets, 4>(job, row, output);
+            for (; row + 2 <= stop; row += 2) multiply_tile<Format, whole_steps, has_offsets, 2>(job, row, output);
+            if (row < stop) multiply_tile<Format, whole_steps, has_offsets, 1>(job, row, output);
+        }
+    }
+}
+
+template <typename Format, bool has_offsets, typename T, typename Out>
+void multiply(const Weight& weight, Out* out, const T* x, int64_t x_row, int64_t rows) {
+    thread_local std::vector<Vector> scratch;  // aligned to the lines of the cache
+    const int64_t steps = weight.steps(), runs = has_offsets ? weight.runs() : 0;
+    const size_t wanted = size_t(rows) * (size_t(steps) * sizeof(Step) + size_t(runs) * sizeof(Floats));
+    if (scratch.size() * sizeof(Vector) < wanted) scratch.resize(wanted / sizeof(Vector) + 1);
+    Step* rounded = reinterpret_cast<Step*>(scratch.data());
+    Floats* sums = reinterpret_cast<Floats*>(rounded + rows * steps);
+    const auto round = [&](int64_t row) {
+        round_row(weight, Format::kZero, rounded + row * steps, sums + row * runs, x + row * x_row);
+    };
+    if (rows == 1) round(0);
+    const Product job = product_of(weight, out, rounded, sums);
+#pragma omp parallel
+    {
+        if (rows > 1) {
+#pragma omp for schedule(static)
+            for (int64_t row = 0; row < rows; ++row) round(row);
+        }
+        if (weight.has_whole_steps())
+            multiply_share<Format, true, has_offsets>(job, rows);
+        else
+            multiply_share<Format, false, has_offsets>(job, rows);
+    }
+}
+
+template <typename T, typename Out>
+void multiply_any(const Weight& weight, Out* out, const T* x, int64_t x_row, int64_t rows) {
+    if (weight.bits == 8 && weight.offsets) return multiply<EightBits, true>(weight, out, x, x_row, rows);
+    if (weight.bits == 8) return multiply<EightBits, false>(weight, out, x, x_row, rows);
+    if (weight.offsets) return multiply<FourBits<true>, true>(weight, out, x, x_row, rows);
+    multiply<FourBits<false>, false>(weight, out, x, x_row, rows);
+}
+
+}  // namespace
+
+#define EXPORT(T, OUT, SUFFIX)                                                                                        \
+    extern "C" void multiply_integers_##SUFFIX(const Weight* weight, OUT* out, const T* x, int64_t x_row,             \
+                                               int64_t rows) {                                                        \
+        multiply_any(*weight, out, x, x_row, rows);                                                                   \
+    }
+
+EXPORT(float, float, f32)
+EXPORT(bf16, bf16, bf16)
+EXPORT(bf16, float, bf16_to_f32)

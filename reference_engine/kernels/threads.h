@@ -1,0 +1,21 @@
+// How threads divide what they compute.
+
+#pragma once
+
+#include <omp.h>
+
+#include <cstdint>
+
+namespace {
+
+// Of parts that lie side by side in memory, those of this thread.
+struct Share {
+    int64_t first, stop;
+    explicit Share(int64_t parts) {
+        const int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
+        first = parts * thread / threads;
+        stop = parts * (thread + 1) / threads;
+    }
+};
+
+}  // namespace
