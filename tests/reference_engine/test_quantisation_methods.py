@@ -74,6 +74,13 @@ def test_one_scale_for_a_tensor_loses_small_rows_that_a_scale_for_each_keeps():
     assert (per_tensor[2] == 0).all()
 
 
+def test_tensors_with_a_scale_each_stack_exactly():
+    parts = [fp8.quantised(weight_of() * factor, fp8.E4M3, per_tensor=True) for factor in (1, 300)]
+    whole = torch.cat([part.dequantised() for part in parts])
+    assert torch.equal(parts[0].stacked(parts[1:]).dequantised(), whole)
+    assert parts[0].scales.unique().numel() == 1
+
+
 def test_fp8_products_scale_rows_and_outputs(monkeypatch):
     """As on a GPU that multiplies FP8; the operator exists on CPUs, too."""
     rows, weight, bias = torch.randn(5, 64), torch.randn(48, 64), torch.randn(48)
