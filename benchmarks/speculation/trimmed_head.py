@@ -1,10 +1,10 @@
 """Seconds for each token that a draft model proposes, with its whole head and with one trimmed to some rows.
 
-    python -m benchmarks.speculation.trimmed_head --draft FOLDER [--rows 8192] [--dtype bfloat16]
+    python -m benchmarks.speculation.trimmed_head --draft FOLDER --text FILE [--rows 8192] [--dtype bfloat16]
 
 One stream, greedy, always as many drafts as there may be. Two engines, one for each head, take turns on the same
 prompts; what counts is the time of drafting alone, the draft model's reading of prompts and accepted drafts included.
-The folder is copied, its weights are not.
+The folder is copied, its weights are not. With ``--model FOLDER`` the draft model verifies itself, which is quickest.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.bars import model_argument
-from benchmarks.speculation.prompts import FAMILIES, prompts_of
+from benchmarks.speculation.prompts import prompts_of
 from reference_engine.engine.request import SamplingParams
 from reference_engine.offline import LLM, generate
 from reference_engine.speculation.draft_vocabulary import FILE
@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64, help="of each answer")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--threads", type=int, default=1, help="more wait for each other on a busy machine")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         drafts = {name: Path(folder) / name for name in (WHOLE, TRIMMED)}
@@ -76,6 +77,7 @@ def main() -> None:
             name: LLM(
                 options.model,
                 dtype=options.dtype,
+                threads=options.threads,
                 max_num_seqs=1,
                 speculation=f"draft:{options.draft_tokens}:{path}",
                 adaptive_speculation=False,
@@ -83,7 +85,7 @@ def main() -> None:
             for name, path in drafts.items()
         }
     params = SamplingParams(max_tokens=options.tokens, temperature=0.0)
-    prompts = [prompts_of(llms[WHOLE].tokenizer, family, 1)[0] for family in FAMILIES]
+    prompts = prompts_of(llms[WHOLE].tokenizer, "chat", 2)
     watches = {name: Stopwatch(llm) for name, llm in llms.items()}
     times: dict[str, list[float]] = {name: [] for name in llms}
     for _ in range(options.repeats + 1):
@@ -94,7 +96,7 @@ def main() -> None:
     medians = {name: statistics.median(several[1:]) for name, several in times.items()}
     for name, several in times.items():
         least, most = min(several[1:]), max(several[1:])
-        print(f"{name:<9}{1e6 * medians[name]:>8.0f} µs a draft ({1e6 * least:.0f} to {1e6 * most:.0f})")
+        print(f"{name:<9}{1e6 * medians[name]:>8.0f} µs a draft ({1e6 * least:.0f} to {1e6 * most:.0f})", flush=True)
     print(f"whole / trimmed: {medians[WHOLE] / medians[TRIMMED]:.2f}")
 
 
