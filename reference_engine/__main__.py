@@ -60,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_prune(commands.add_parser("prune", help="a smaller checkpoint, by what matters least on a text"))
     _add_distil(commands.add_parser("distil", help="train a student to predict as a teacher does"))
     _add_trim(commands.add_parser("trim", help="list the tokens that a draft model proposes, by a text"))
+    _add_eagle(commands.add_parser("eagle", help="train an EAGLE-3 draft head for a model"))
     _add_quantize(commands.add_parser("quantize", help="a checkpoint whose matrices take fewer bits"))
     return parser
 
@@ -94,6 +95,23 @@ def _add_distil(distil: argparse.ArgumentParser) -> None:
     distil.add_argument("teacher", type=Path, metavar="TEACHER", help="Hugging Face checkpoint directory")
     distil.add_argument("student", type=Path, metavar="STUDENT", help="another one with the same tokenizer")
     distil.add_argument("--loss", choices=("forward-kl", "reverse-kl"), default="forward-kl", help="%(default)s")
+    distil.add_argument("--trim-vocabulary", type=int, help="tokens that the student drafts (default: all)")
+    _add_training(distil)
+
+
+def _add_eagle(eagle: argparse.ArgumentParser) -> None:
+    """Fields of `tools.head_training.HeadTraining`."""
+    eagle.add_argument("model", type=Path, metavar="MODEL", help="Hugging Face checkpoint directory")
+    for name, default, text in (
+        ("places", 3, "drafts of a chain that are trained"),
+        ("draft-vocab", 0, "tokens that the head can propose, the most frequent ones; 0: all"),
+    ):
+        eagle.add_argument(f"--{name}", type=int, default=default, help=f"{text} (default: %(default)s)")
+    _add_training(eagle)
+
+
+def _add_training(command: argparse.ArgumentParser) -> None:
+    """Fields of `tools.training_run.TrainingSettings`."""
     for name, default, text in (
         ("steps", 300, "of the optimizer"),
         ("batch-tokens", 2048, "tokens of a step, at most"),
@@ -104,10 +122,9 @@ def _add_distil(distil: argparse.ArgumentParser) -> None:
         ("learning-rate", 5e-4, "at its peak"),
         ("temperature", 1.0, "of the teacher's sampling"),
     ):
-        distil.add_argument(f"--{name}", type=type(default), default=default, help=f"{text} (default: %(default)s)")
-    distil.add_argument("--trim-vocabulary", type=int, help="tokens that the student drafts (default: all)")
-    distil.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto", help="to compute in")
-    _add_target(distil)
+        command.add_argument(f"--{name}", type=type(default), default=default, help=f"{text} (default: %(default)s)")
+    command.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto", help="to compute in")
+    _add_target(command)
 
 
 def _add_trim(trim: argparse.ArgumentParser) -> None:
@@ -266,6 +283,14 @@ def _trim(options: dict[str, object]) -> None:
     trim(**options, say=_say)  # type: ignore[arg-type]
 
 
+def _eagle(options: dict[str, object]) -> None:
+    from reference_engine.tools.head_training import HeadTraining, train_head  # noqa: PLC0415 (imports torch)
+
+    model, target, text, device = (options.pop(name) for name in ("model", "target", "text", "device"))
+    training = HeadTraining(**options)  # type: ignore[arg-type]
+    train_head(model, target, training, text=text, device=device, say=_say)  # type: ignore[arg-type]
+
+
 def _quantize(options: dict[str, object]) -> None:
     from reference_engine.tools.quantising import Quantising, quantise  # noqa: PLC0415 (imports torch)
 
@@ -288,6 +313,7 @@ _COMMANDS = {
     "prune": _prune,
     "distil": _distil,
     "trim": _trim,
+    "eagle": _eagle,
     "quantize": _quantize,
 }
 

@@ -22,8 +22,10 @@ _PACKAGES = ("torch", "safetensors", "prometheus_client", "gguf")
 """Packages of the extra ``engine``; checked without importing them, because torch takes seconds."""
 
 
-_METHODS = {"ngram": "does not take", "draft": "needs"}
+_METHODS = {"ngram": "does not take", "draft": "needs", "eagle3": "needs"}
 """Its methods of speculation, and what each does with a draft model."""
+_NAMES = {"eagle3": "eagle"}
+"""Those that the engine calls otherwise."""
 
 
 class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -86,11 +88,11 @@ class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 def _speculate(speculation: Speculation) -> Setting | Cannot:
     if speculation.method not in _METHODS:
         return Cannot(f"it knows the methods {', '.join(_METHODS)}, not {speculation.method!r}")
-    if (speculation.method == "draft") != (speculation.model is not None):
+    if (_METHODS[speculation.method] == "needs") != (speculation.model is not None):
         return Cannot(
             f"{speculation.method} {_METHODS[speculation.method]} the folder of a draft model, speculation.model"
         )
-    parts = (speculation.method, str(speculation.num_tokens), speculation.model)
+    parts = (_NAMES.get(speculation.method, speculation.method), str(speculation.num_tokens), speculation.model)
     return Setting(("--speculation", ":".join(filter(None, parts))))
 
 

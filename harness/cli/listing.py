@@ -11,7 +11,9 @@ from harness.cli.options import EXIT_OK
 if TYPE_CHECKING:
     from engines import Model
 
-models_app = cyclopts.App(name="models", help="List, fetch, evaluate, prune, distil and trim models.")
+models_app = cyclopts.App(
+    name="models", help="List, fetch, evaluate, prune, distil, trim and quantise models, and train draft heads."
+)
 
 
 @models_app.command(name="list")

@@ -1,4 +1,4 @@
-"""``bakeoff models prune``, ``distil``, ``trim`` and ``quantize``: smaller models from large ones.
+"""``bakeoff models prune``, ``distil``, ``trim``, ``eagle`` and ``quantize``: small models, and heads, from large ones.
 
 Each becomes a process of the reference engine, which gets their signals. Its standard input is the built-in text.
 """
@@ -155,6 +155,71 @@ def trim(model: str, *, rows: int = 8192, text: Path | None = None) -> None:
         UTF-8 file like the answers to draft. Default: prompts generated from the grammars of the workloads.
     """
     _become("trim", [_folder(model)], {"--rows": rows, "--text": text})
+
+
+@models_app.command(name="eagle")
+def eagle(
+    model: str,
+    *,
+    out: Annotated[Path, cyclopts.Parameter(name="--out")],
+    places: int = 3,
+    draft_vocab: int = 0,
+    steps: int = 300,
+    batch_tokens: int = 2048,
+    learning_rate: float = 5e-4,
+    text: Path | None = None,
+    text_tokens: int = 131_072,
+    answer_tokens: int = 128,
+    temperature: float = 1.0,
+    seed: int = 0,
+    save_steps: int = 50,
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto",
+    device: Device = "auto",
+) -> None:
+    """Train an EAGLE-3 draft head on text that its model writes; after Ctrl-C the same command goes on.
+
+    docs/pruning.md describes the training and its record; vLLM and the reference engine load the folder.
+
+    Parameters
+    ----------
+    model
+        Known model name (bakeoff models list), or path of a checkpoint folder.
+    out
+        Folder of the head; until the end it holds what is needed to go on.
+    places
+        Drafts of a chain that are trained.
+    draft_vocab
+        Tokens that the head can propose, those that the model writes most often; 0 is all.
+    steps
+        Steps of the optimizer.
+    batch_tokens
+        Tokens of a step, prompts included, at most.
+    learning_rate
+        At its peak, after the warm-up.
+    text
+        UTF-8 file of prompts, one on each line. Default: prompts generated from the grammars of the workloads.
+    text_tokens
+        Tokens that the model writes; more steps learn from them again.
+    answer_tokens
+        Tokens of one answer, at most.
+    temperature
+        Of the model's sampling.
+    seed
+        Of weights, prompts, sampling and order.
+    save_steps
+        Steps between two saved states, and between two measurements on held-out text.
+    dtype
+        Type to compute in; weights and optimizer are float32. auto is bfloat16 on a GPU and float32 on a CPU.
+    device
+        Where to compute; auto is cuda if there is one.
+    """
+    options = {
+        "--out": out, "--places": places, "--draft-vocab": draft_vocab, "--steps": steps,
+        "--batch-tokens": batch_tokens, "--learning-rate": learning_rate, "--text": text,
+        "--text-tokens": text_tokens, "--answer-tokens": answer_tokens, "--temperature": temperature, "--seed": seed,
+        "--save-steps": save_steps, "--dtype": dtype, "--device": device,
+    }  # fmt: skip
+    _become("eagle", [_folder(model)], options)
 
 
 @models_app.command(name="quantize")

@@ -10,6 +10,7 @@ from reference_engine.engine.config import EngineConfig
 from reference_engine.engine.execution import Executor, LocalExecutor, SlowedExecutor
 from reference_engine.engine.executors import Shadow, build_executor, device_of_rank, max_rows_of
 from reference_engine.engine.grammar import Grammars
+from reference_engine.engine.head_execution import LoadedHead
 from reference_engine.engine.limits import Limits
 from reference_engine.engine.request import Request, SamplingParams
 from reference_engine.engine.resolution import demand_of, limits_of, with_cache
@@ -24,6 +25,7 @@ from reference_engine.parallel.executor import TensorParallelExecutor
 from reference_engine.sampling import Sampler
 from reference_engine.scheduling.rules import Rules
 from reference_engine.scheduling.scheduler import Scheduler
+from reference_engine.speculation.draft_head import DraftHead
 from reference_engine.speculation.draft_lengths import DraftLengths
 from reference_engine.speculation.draft_model import DraftModel
 from reference_engine.speculation.ngram import NgramDrafter
@@ -50,7 +52,8 @@ def build_engine(
     """
     demand = demand_of(config, checkpoint.config)
     shadow = Shadow.load(config, checkpoint, demand)
-    executor, close = _executor(config, checkpoint, shadow)
+    head = LoadedHead.load(config, checkpoint, demand)
+    executor, close = _executor(config, checkpoint, shadow or head)
     if config.num_blocks is None:  # the padding block of each group lies behind its last one
         config = with_cache(config, demand, max(executor.storage.padding_blocks))
     limits = limits_of(config, checkpoint.config)
@@ -66,7 +69,7 @@ def build_engine(
     if grammars is None:
         grammars = Grammars(checkpoint.tokenizer, limits.vocab_size, checkpoint.eos_token_ids)
     sampler = Sampler(grammars)
-    draft_model = _draft_model(config, checkpoint, demand, executor, shadow)
+    draft_model = _draft_model(config, checkpoint, demand, executor, shadow or head)
     if config.slow_down:
         executor = SlowedExecutor(executor, config.slow_down)
     engine = Engine(
@@ -90,11 +93,13 @@ def _can_overlap(config: EngineConfig) -> bool:
 
 
 def _executor(
-    config: EngineConfig, checkpoint: Checkpoint, shadow: Shadow | None
+    config: EngineConfig, checkpoint: Checkpoint, shadow: Shadow | LoadedHead | None
 ) -> tuple[Executor, Callable[[], None]]:
     """The executor, and what closes it."""
     if config.tensor_parallel_size == 1:
-        return build_executor(config, checkpoint, shadow_bytes=shadow.token_bytes if shadow else 0), lambda: None
+        taps = shadow.taps if isinstance(shadow, LoadedHead) else None
+        shadow_bytes = shadow.token_bytes if shadow else 0
+        return build_executor(config, checkpoint, shadow_bytes=shadow_bytes, taps=taps), lambda: None
     executor = TensorParallelExecutor(
         config, device_of_rank(config, 0), lambda ranks: build_executor(config, checkpoint, ranks)
     )
@@ -102,14 +107,23 @@ def _executor(
 
 
 def _draft_model(
-    config: EngineConfig, checkpoint: Checkpoint, demand: Demand, executor: Executor, shadow: Shadow | None
-) -> DraftModel | None:
-    """A smaller model, or the model's own first layers; None where nothing is computed for drafts."""
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    demand: Demand,
+    executor: Executor,
+    shadow: Shadow | LoadedHead | None,
+) -> DraftModel | DraftHead | None:
+    """A smaller model, the model's own first layers or a head; None where nothing is computed for drafts."""
     is_residual = config.draft_acceptance == "residual"
-    if shadow is not None:
+    if isinstance(shadow, Shadow):
         drafter = shadow.executor(config, demand)
         return DraftModel(drafter, shadow.group, rejects_residually=is_residual, tokens=shadow.tokens)
-    if config.drafts is None or config.drafts.layers is None or not isinstance(executor, LocalExecutor):
+    if not isinstance(executor, LocalExecutor):
+        return None  # other processes share the model, and the settings refuse all but n-grams
+    if shadow is not None:
+        of_head = shadow.executor(config, demand, executor.embedding)
+        return DraftHead(of_head, shadow.group, shadow.taps, rejects_residually=is_residual)
+    if config.drafts is None or config.drafts.layers is None:
         return None
     num_layers = checkpoint.config.num_hidden_layers
     if config.drafts.layers >= num_layers:
@@ -118,7 +132,7 @@ def _draft_model(
 
 
 def _speculator(
-    config: EngineConfig, demand: Demand, executor: Executor, model: DraftModel | None
+    config: EngineConfig, demand: Demand, executor: Executor, model: DraftModel | DraftHead | None
 ) -> Speculator | None:
     if config.drafts is None:
         return None

@@ -116,7 +116,7 @@ class EngineConfig:
         str,
         "draft tokens cheaply and verify them together: ngram:4 copies what followed the same words before, at most 4 "
         "tokens; draft:3:FOLDER asks a smaller model, whose KV cache comes on top; early_exit:2:12 asks the first 12 "
-        "layers; same answers as without; empty: none",
+        "layers; eagle:4:FOLDER asks an EAGLE-3 head (bakeoff models eagle); same answers as without; empty: none",
     ] = ""
     draft_acceptance: Annotated[
         DraftAcceptanceName,
@@ -234,7 +234,9 @@ def _check_batch_invariance(config: EngineConfig) -> None:
 
 def _check_speculation(config: EngineConfig) -> None:
     if config.draft_acceptance == "residual" and (config.drafts is None or config.drafts.method == "ngram"):
-        raise ConfigError("--draft-acceptance residual needs drafts of a model, --speculation draft or early_exit")
+        raise ConfigError(
+            "--draft-acceptance residual needs drafts of a model, --speculation draft, early_exit or eagle"
+        )
     if config.drafts is None:
         return
     obstacles = {
@@ -243,7 +245,7 @@ def _check_speculation(config: EngineConfig) -> None:
     }
     if config.drafts.method != "ngram":
         obstacles["--tensor-parallel-size"] = config.tensor_parallel_size > 1
-    if config.drafts.method == "draft":
+    if config.drafts.method in ("draft", "eagle"):
         obstacles["--attention-window"] = config.attention_window > 0  # the shadow of the cache keeps all tokens
     for flag, is_set in obstacles.items():
         if is_set:

@@ -16,6 +16,7 @@ from reference_engine.attention.base import AttentionBackend, Span
 from reference_engine.kv_cache.block_copies import BlockCopies
 from reference_engine.kv_cache.storage import KvStorage
 from reference_engine.models.decoder import Model
+from reference_engine.models.linear import Matrix
 
 _FEW = 512  # tokens of a step
 SLAB_ROWS = 64
@@ -106,8 +107,8 @@ class LocalExecutor:
         self._model = model
         self._attention = attention
         self._host = host
-        self._token_ids, self._positions = _Column(storage.device), _Column(storage.device)
-        self._wanted_rows = _Column(storage.device)
+        self._token_ids, self._positions = Column(storage.device), Column(storage.device)
+        self._wanted_rows = Column(storage.device)
         self.storage = storage
 
     def execute(self, batch: Batch, read: ReadSlab | None = None) -> torch.Tensor | None:
@@ -118,7 +119,7 @@ class LocalExecutor:
         rows = batch.wanted_rows
         token_ids = self._token_ids.tensor(batch.token_ids)
         hidden = self._model.hidden(
-            token_ids if batch.previous is None else _with_previous(token_ids, batch.previous),
+            token_ids if batch.previous is None else with_previous(token_ids, batch.previous),
             self._positions.tensor(batch.positions),
             self._attention.begin_step(batch.spans),
         )
@@ -134,17 +135,22 @@ class LocalExecutor:
         """An executor of the model's first layers over the same cache."""
         return LocalExecutor(self._model.first_layers(count), self._attention, self.storage, self._host)
 
+    @property
+    def embedding(self) -> Matrix:
+        """See `Model.embedding`."""
+        return self._model.embedding
+
     def _copy_blocks(self, copies: BlockCopies) -> None:
         if copies:
             self.storage.copy_blocks(copies, self._host)
 
 
-def _with_previous(token_ids: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
+def with_previous(token_ids: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
     """The token ids with `previous[i]` in the place of -1-i."""
     return torch.where(token_ids < 0, previous[(-1 - token_ids).clamp_(min=0)], token_ids)
 
 
-class _Column:
+class Column:
     """A reused int64 buffer for the numbers of each step.
 
     The tensor over it is made once for each length: making one takes torch several times as long as copying the

@@ -21,7 +21,7 @@ from reference_engine.kv_cache.layout import CacheLayout
 from reference_engine.kv_cache.sizing import Demand
 from reference_engine.kv_cache.storage import KvStorage, allocate_storage, token_bytes
 from reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
-from reference_engine.models.decoder import Model
+from reference_engine.models.decoder import Model, Taps
 from reference_engine.models.experts import MoeConfig
 from reference_engine.models.registry import build_model
 from reference_engine.parallel.ranks import ALONE, Ranks
@@ -40,7 +40,12 @@ def device_of_rank(config: EngineConfig, rank: int) -> torch.device:
 
 
 def build_executor(
-    config: EngineConfig, checkpoint: Checkpoint, ranks: Ranks = ALONE, *, shadow_bytes: int = 0
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    ranks: Ranks = ALONE,
+    *,
+    shadow_bytes: int = 0,
+    taps: Taps | None = None,
 ) -> LocalExecutor:
     """The executor of one process: its part of the model and of the KV cache.
 
@@ -49,6 +54,7 @@ def build_executor(
         checkpoint: whose weights are loaded now.
         ranks: the processes that share the model.
         shadow_bytes: what a draft model's cache takes besides, for each token.
+        taps: where the model keeps hidden states for a draft head; None for none.
 
     Raises:
         CheckpointError: weights are missing or damaged.
@@ -60,6 +66,8 @@ def build_executor(
     device, demand = device_of_rank(config, ranks.rank), demand_of(config, checkpoint.config)
     budget = GpuBudget(device, config.gpu_memory_utilization) if config.num_blocks is None else None
     model = _loaded(config, checkpoint, demand, ranks)
+    if taps is not None:
+        model = model.tapped(taps)
     num_blocks = config.num_blocks or 1
     if budget is not None:
         num_blocks = _measured_num_blocks(config, demand, model, budget, ranks, shadow_bytes=shadow_bytes)
@@ -182,7 +190,7 @@ class Shadow:
             CheckpointError: its weights, or the list of its head's rows, are missing or damaged.
             ConfigError: it has other tokens, or one of the models has windows.
         """
-        if config.drafts is None or config.drafts.model is None:
+        if config.drafts is None or config.drafts.method != "draft" or config.drafts.model is None:
             return None
         draft = open_checkpoint(Path(config.drafts.model), config.load_format)
         layout = cache_layout(draft.config)
@@ -202,20 +210,21 @@ class Shadow:
     def executor(self, config: EngineConfig, demand: Demand) -> LocalExecutor:
         """Over a cache with as many blocks as the verifying model's has."""
         sizes = [demand.sizes(config.num_blocks or 1)[self.group]]
-        storage = _allocated(config, self.layout, sizes, device_of_rank(config, 0))
+        storage = allocated(config, self.layout, sizes, device_of_rank(config, 0))
         host = None
         if config.preemption == "swap":
             sizes = [demand.sizes(demand.fitting(config.swap_memory_bytes))[self.group]]
-            host = _allocated(config, self.layout, sizes, torch.device("cpu"))
+            host = allocated(config, self.layout, sizes, torch.device("cpu"))
         return _executor_over(config, demand, self.model, storage, host, may_capture=self.may_capture)
 
 
 def storage_of(config: EngineConfig, demand: Demand, num_blocks: int, device: torch.device) -> KvStorage:
     """KV storage as configured, with `num_blocks` blocks in the largest group."""
-    return _allocated(config, demand.layout, demand.sizes(num_blocks), device)
+    return allocated(config, demand.layout, demand.sizes(num_blocks), device)
 
 
-def _allocated(config: EngineConfig, layout: CacheLayout, sizes: Sequence[int], device: torch.device) -> KvStorage:
+def allocated(config: EngineConfig, layout: CacheLayout, sizes: Sequence[int], device: torch.device) -> KvStorage:
+    """KV storage as configured, with `sizes` blocks in each group of a layout."""
     return allocate_storage(
         layout,
         num_blocks=sizes,

@@ -50,8 +50,8 @@ class CudaCapture:
 class GraphExecutor(LocalExecutor):
     """Repeats graphs for batches in which every sequence has one new token; others run as in `LocalExecutor`.
 
-    The logits of a graph are valid until the next call of `execute`. Graphs are captured at once, the largest first,
-    which then has room for all others' results.
+    The logits of a graph, and its hidden states where the model is tapped, are valid until the next call of `execute`.
+    Graphs are captured at once, the largest first, which then has room for all others' results.
 
     Args:
         model: nothing in its `forward` may wait for the device.
@@ -84,6 +84,9 @@ class GraphExecutor(LocalExecutor):
             logits = self._forward(self._sizes[-1], factor)
         # One buffer for the logits of all graphs: those of each by themselves would take gigabytes.
         self._logits = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
+        self._taps = model.taps
+        # Likewise: the memory of a graph's own hidden states belongs to the other graphs, too.
+        self._states = None if model.taps is None or model.taps.rows is None else torch.empty_like(model.taps.rows)
         with torch.inference_mode():
             self._replays = {
                 (rows, factor): capture(functools.partial(self._run, rows, factor))
@@ -107,10 +110,14 @@ class GraphExecutor(LocalExecutor):
         if batch.previous is not None:
             replace_pending(self._inputs.token_ids[:count], batch.previous)
         self._replays[rows, factor]()
+        if self._taps is not None and self._states is not None:
+            self._taps.rows = self._states[:count]
         return self._logits[:count]
 
     def _run(self, rows: int, factor: int) -> None:
         self._logits[:rows].copy_(self._forward(rows, factor))
+        if self._taps is not None and self._taps.rows is not None and self._states is not None:
+            self._states[:rows].copy_(self._taps.rows)
 
     def _forward(self, rows: int, factor: int) -> torch.Tensor:
         inputs = self._inputs

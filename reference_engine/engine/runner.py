@@ -14,7 +14,7 @@ from reference_engine.kv_cache.block_copies import BlockCopies
 from reference_engine.sampling import Place, Sampler, all_plain, argmax, choose
 from reference_engine.sampling.prompt_scores import Position
 from reference_engine.scheduling.step import Chunk, Step
-from reference_engine.speculation.draft_model import DraftModel
+from reference_engine.speculation.residual import Distribution
 from reference_engine.speculation.verification import accepted, places_of, split, verify_on_host
 
 Tokens = Sequence[SampledToken]
@@ -43,6 +43,32 @@ class Runner(Protocol):
         step's runner sampled itself; block tables are read before `launch` returns, since they change with the next
         plan.
         """
+        ...
+
+
+class Drafter(Protocol):
+    """A model that makes the drafts of steps."""
+
+    @property
+    def origins(self) -> Sequence[Distribution | None]:
+        """What the latest drafts were drawn from, draft by draft; empty unless they are rejected residually."""
+        ...
+
+    def draft(self, step: Step, copies: BlockCopies) -> tuple[torch.Tensor | None, BlockCopies]:
+        """Before a step is computed: drafts for it.
+
+        Args:
+            step: whose drafts are placeholders.
+            copies: blocks that the verifying model copies first.
+
+        Returns:
+            int64 [drafts of all chunks], chunk by chunk, on the device of the model, or None without drafts; and the
+            copies that are left to be made.
+        """
+        ...
+
+    def follow(self, step: Step) -> None:
+        """Takes note of a step that the verifying model has just computed."""
         ...
 
 
@@ -86,7 +112,7 @@ class ModelRunner:
         draft_model: makes the drafts that steps leave room for; None where their plans have them.
     """
 
-    def __init__(self, executor: Executor, sampler: Sampler, draft_model: DraftModel | None = None) -> None:
+    def __init__(self, executor: Executor, sampler: Sampler, draft_model: Drafter | None = None) -> None:
         self._executor = executor
         self._sampler = sampler
         self._draft_model = draft_model
@@ -103,6 +129,8 @@ class ModelRunner:
         is_plain = all_plain(output_sequences)
         needs_host = not is_plain and any(request.sampling.needs_host for request in output_sequences)
         logits = self._executor.execute(batch, self._sampler.prompts.reader(scored) if scored else None)
+        if self._draft_model is not None and logits is not None:
+            self._draft_model.follow(step)
         if logits is None or not output_sequences:
             return Collected()
         if len(logits) > len(output_sequences):

@@ -34,8 +34,8 @@ def read_format(directory: Path) -> CheckpointFormat | None:
     return format_of(read_json(file), str(file))
 
 
-class SafetensorsDirectory:
-    """The tensors of a checkpoint directory as they are stored; views of the mapped files.
+class SafetensorsFiles:
+    """All tensors of a directory as they are stored; views of the mapped files.
 
     Raises:
         CheckpointError: there are no weights, a shard is missing, or a file is damaged or cut short.
@@ -43,7 +43,6 @@ class SafetensorsDirectory:
 
     def __init__(self, directory: Path) -> None:
         self.path = directory
-        self.config = read_config(directory)
         self._shards = {file: _open_shard(file) for file in _shard_files(directory)}
         self._shard_of = {name: shard for shard in self._shards.values() for name in shard.keys()}  # noqa: SIM118
 
@@ -66,6 +65,18 @@ class SafetensorsDirectory:
     def get_quantised(self, name: str) -> None:  # noqa: ARG002 (see WeightSource)
         """None: tensors are as stored; see `QuantisedDirectory`."""
         return
+
+
+class SafetensorsDirectory(SafetensorsFiles):
+    """The weights of a checkpoint directory, and its config.
+
+    Raises:
+        CheckpointError: see `SafetensorsFiles` and `read_config`.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.config = read_config(directory)
+        super().__init__(directory)
 
 
 def _shard_files(directory: Path) -> list[Path]:

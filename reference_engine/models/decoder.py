@@ -12,7 +12,7 @@ import torch
 
 from reference_engine.attention.base import AttentionStep
 from reference_engine.models.config import ModelConfig, RopeScaling
-from reference_engine.models.linear import rows_of
+from reference_engine.models.linear import Matrix, rows_of
 from reference_engine.models.mlp import FeedForward
 from reference_engine.models.rope import RotaryTable
 from reference_engine.models.weights import Weights
@@ -71,6 +71,36 @@ class Model(Protocol):
     def first_layers(self, count: int) -> "Model":
         """A model of the first layers of this one, with its norm and head; it shares all weights."""
         ...
+
+    def tapped(self, taps: "Taps") -> "Model":
+        """This model, keeping hidden states of each step in `taps`; it shares all weights."""
+        ...
+
+    @property
+    def taps(self) -> "Taps | None":
+        """Where hidden states are kept; None where they are not."""
+        ...
+
+    @property
+    def embedding(self) -> Matrix:
+        """[vocab_size, hidden_size], of input tokens, without a family's factor."""
+        ...
+
+
+class Taps:
+    """Hidden states between the layers of a model, as a draft head reads them (EAGLE-3, arXiv 2503.01840).
+
+    Args:
+        layers: places in the residual stream: i is in front of layer i, the number of layers behind the last one.
+
+    Attributes:
+        layers: the same.
+        rows: [num_tokens, len(layers) * hidden_size] of the latest step, valid until the next; None before the first.
+    """
+
+    def __init__(self, layers: Sequence[int]) -> None:
+        self.layers = tuple(layers)
+        self.rows: torch.Tensor | None = None
 
 
 class Mixer(Protocol):
@@ -144,14 +174,15 @@ class Decoder:
         embedding_scale: float = 1.0,
     ) -> None:
         self._layers, self._rotaries = layers, rotaries
-        self._embedding = weights.matrix("model.embed_tokens.weight")
+        self.embedding = weights.matrix("model.embed_tokens.weight")
+        self.taps: Taps | None = None
         # The factor is rounded to the dtype of the weights, as in Transformers.
         scale = torch.tensor(embedding_scale, dtype=weights.dtype, device=weights.device)
         self._scale = None if embedding_scale == 1.0 else scale
         self._add_norm, self._eps = weights.kernels.add_rms_norm, config.rms_norm_eps
         self._norm = weights.norm("model.norm")
-        self._head = weights.head(self._embedding if config.tie_word_embeddings else None)
-        self._gather, self._vocab_size = weights.ranks.gather, self._embedding.shape[0]
+        self._head = weights.head(self.embedding if config.tie_word_embeddings else None)
+        self._gather, self._vocab_size = weights.ranks.gather, self.embedding.shape[0]
         self._may_capture = weights.may_capture
 
     @property
@@ -171,10 +202,13 @@ class Decoder:
 
     def hidden(self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionStep) -> Hidden:
         """See `Model.hidden`."""
-        residual, added = rows_of(self._embedding, token_ids), None
+        residual = rows_of(self.embedding, token_ids)
         if self._scale is not None:
             residual.mul_(self._scale)
         rotations = [table.at(positions) for table in self._rotaries]
+        if self.taps is not None:
+            return residual, self._tapping(self.taps, residual, rotations, attention)
+        added = None
         for layer in self._layers:
             added = layer(residual, added, rotations, attention)
         return residual, added
@@ -192,6 +226,26 @@ class Decoder:
         model = copy.copy(self)
         model._layers = self._layers[:count]  # noqa: SLF001 (of the same class)
         return model
+
+    def tapped(self, taps: Taps) -> "Decoder":
+        """See `Model.tapped`."""
+        model = copy.copy(self)
+        model.taps = taps
+        return model
+
+    def _tapping(
+        self, taps: Taps, residual: torch.Tensor, rotations: Rotations, attention: AttentionStep
+    ) -> torch.Tensor | None:
+        """All layers, as in `hidden`; layers change the residual in place, so what is kept is a copy."""
+        added: torch.Tensor | None = None
+        states: dict[int, torch.Tensor] = {}
+        for index, layer in enumerate((*self._layers, None)):
+            if index in taps.layers:
+                states[index] = residual.clone() if added is None else residual + added
+            if layer is not None:
+                added = layer(residual, added, rotations, attention)
+        taps.rows = torch.cat([states[index] for index in taps.layers], dim=-1)
+        return added
 
 
 def rotary_table(config: ModelConfig, weights: Weights, max_positions: int) -> RotaryTable:

@@ -14,30 +14,24 @@ import torch
 from reference_engine.attention.base import Span
 from reference_engine.engine.execution import Batch, Executor
 from reference_engine.errors import EngineBugError
-from reference_engine.kv_cache.block_copies import BlockCopies, BlockCopy
-from reference_engine.sampling import LaterPlace, Place, choose
+from reference_engine.kv_cache.block_copies import BlockCopies
 from reference_engine.scheduling.step import Chunk, Step
+from reference_engine.speculation.chains import Chains, copies_of_group
 from reference_engine.speculation.draft_vocabulary import TokenMap
-from reference_engine.speculation.residual import Distribution, draw_drafts
+from reference_engine.speculation.residual import Distribution
 
 
 class DraftModel:
-    """Makes the drafts of a step, all sequences together, a place at a time.
-
-    Unless drafts are rejected residually, one is drawn as the verifying model would draw it, with the request's own
-    random number for that place: where the two models' distributions are close, so are the tokens. Penalties, biases
-    and grammars do not count here: nothing but this class sees rows of a trimmed head.
+    """Makes the drafts of a step from tokens alone; a `Drafter`.
 
     Args:
         executor: of the draft model.
         group: of layers whose block tables the shadow follows; it has no window. None where there is no shadow.
-        rejects_residually: whether drafts are verified by `residual.py`, and drawn with random numbers of their own.
-        tokens: of the rows of a trimmed head; None where each token has its row.
+        rejects_residually: see `Chains`.
+        tokens: see `Chains`.
 
     Attributes:
         executor: the same.
-        origins: what the drafts of the latest step were drawn from, draft by draft; empty unless they are rejected
-            residually.
     """
 
     def __init__(
@@ -48,10 +42,14 @@ class DraftModel:
         rejects_residually: bool = False,
         tokens: TokenMap | None = None,
     ) -> None:
-        self.executor, self._group, self._rejects_residually = executor, group, rejects_residually
-        self._tokens = tokens
-        self.origins: list[Distribution | None] = []
+        self.executor, self._group = executor, group
+        self._chains = Chains(rejects_residually=rejects_residually, tokens=tokens)
         self._covered: dict[str, int] = {}  # leading tokens of a request that the shadow has
+
+    @property
+    def origins(self) -> Sequence[Distribution | None]:
+        """See `Drafter.origins`."""
+        return self._chains.origins
 
     def free(self, request_ids: Iterable[str]) -> None:
         """Forgets requests that have ended."""
@@ -59,19 +57,8 @@ class DraftModel:
             self._covered.pop(request_id, None)
 
     def draft(self, step: Step, copies: BlockCopies) -> tuple[torch.Tensor | None, BlockCopies]:
-        """Follows a step of the verifying model, and drafts for it.
-
-        Args:
-            step: whose drafts are placeholders.
-            copies: blocks that it copies first.
-
-        Returns:
-            int64 [drafts of all chunks], chunk by chunk, on the device of the model, or None without drafts; and the
-            copies that are left to be made.
-        """
-        own = copies
-        if self._group is not None:
-            own = BlockCopies(*(self._own(pairs) for pairs in (copies.to_host, copies.to_device, copies.within)))
+        """See `Drafter.draft`."""
+        own = copies if self._group is None else copies_of_group(copies, self._group)
         if own:
             self.executor.execute(Batch(own, [], [], [], []))
         for chunk in step.chunks:
@@ -85,10 +72,13 @@ class DraftModel:
             self._compute(prompts, [chunk.end for chunk in prompts])
         drafting = [chunk for chunk in step.chunks if chunk.drafts]
         left = BlockCopies() if self._group is None else copies
-        return (self._drafts(drafting) if drafting else None), left
+        if not drafting:
+            return None, left
+        logits = self._compute(drafting, [chunk.start + 1 for chunk in drafting])
+        return self._chains.draw(drafting, logits, self._advance), left
 
-    def _own(self, pairs: Sequence[BlockCopy]) -> list[BlockCopy]:
-        return [(0, read, write) for group, read, write in pairs if group == self._group]
+    def follow(self, step: Step) -> None:
+        """See `Drafter.follow`: nothing, since all it reads are tokens."""
 
     def _compute(self, chunks: Sequence[Chunk], ends: Sequence[int]) -> torch.Tensor:
         """Computes the known tokens of requests up to `ends`; logits [chunks, rows of the head] of the last ones."""
@@ -105,46 +95,16 @@ class DraftModel:
             self._covered[chunk.request.request_id] = end
         return self._executed(Batch(BlockCopies(), spans, token_ids, positions, wanted_rows))
 
-    def _drafts(self, chunks: Sequence[Chunk]) -> torch.Tensor:
-        logits = self._compute(chunks, [chunk.start + 1 for chunk in chunks])
-        lengths = [len(chunk.drafts) for chunk in chunks]
-        firsts = [sum(lengths[:place]) for place in range(len(chunks))]
-        going, places = list(range(len(chunks))), list[int]()
-        made: list[torch.Tensor] = []
-        self.origins = [None] * sum(lengths) if self._rejects_residually else []
-        for place in range(max(lengths)):
-            requests = [chunks[number].request for number in going]
-            later = [LaterPlace(request.sampling, request.num_sampled + place) for request in requests]
-            here = [firsts[number] + place for number in going]
-            made.append(self._drawn(logits, later, here))
-            places += here
-            rows = [row for row, number in enumerate(going) if lengths[number] > place + 1]
-            going = [going[row] for row in rows]
-            if not going:
-                break
-            spans = [self._span(chunks[number], chunks[number].start + place + 1, 1) for number in going]
-            token_ids, positions = [-1 - row for row in rows], [span.start for span in spans]
-            batch = Batch(BlockCopies(), spans, token_ids, positions, list(range(len(spans))), previous=made[-1])
-            logits = self._executed(batch)
-            for number, position in zip(going, positions, strict=True):
-                self._covered[chunks[number].request.request_id] = position + 1
-        drafts = torch.cat(made)
-        order = torch.tensor(places).to(drafts.device, non_blocking=True)
-        return torch.empty_like(drafts).index_copy_(0, order, drafts)
-
-    def _drawn(self, logits: torch.Tensor, later: Sequence[Place], here: Sequence[int]) -> torch.Tensor:
-        """A draft for each place, int64 [places]; what they were drawn from goes to `origins` at the indices `here`."""
-        if self._rejects_residually:
-            chosen, origins = draw_drafts(logits, later)
-            rows = torch.tensor(chosen, device=logits.device)
-            for index, origin in zip(here, origins, strict=True):
-                if origin is not None and self._tokens is not None:
-                    self.origins[index] = self._tokens.distribution(origin)
-                else:
-                    self.origins[index] = origin
-        else:
-            rows = choose(logits, later)
-        return rows if self._tokens is None else self._tokens.token_ids(rows)
+    def _advance(self, chunks: Sequence[Chunk], rows: Sequence[int], place: int, tokens: torch.Tensor) -> torch.Tensor:
+        """See `Advance`."""
+        spans = [self._span(chunk, chunk.start + place + 1, 1) for chunk in chunks]
+        positions = [span.start for span in spans]
+        token_ids, wanted_rows = [-1 - row for row in rows], list(range(len(spans)))
+        batch = Batch(BlockCopies(), spans, token_ids, positions, wanted_rows, previous=tokens)
+        logits = self._executed(batch)
+        for chunk, position in zip(chunks, positions, strict=True):
+            self._covered[chunk.request.request_id] = position + 1
+        return logits
 
     def _span(self, chunk: Chunk, start: int, length: int) -> Span:
         tables = chunk.block_tables if self._group is None else [chunk.block_tables[self._group]]

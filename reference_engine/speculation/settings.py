@@ -5,10 +5,12 @@ from typing import Literal, Self, get_args
 
 from reference_engine.errors import ConfigError
 
-MethodName = Literal["ngram", "draft", "early_exit"]
+MethodName = Literal["ngram", "draft", "early_exit", "eagle"]
 MOST_TOKENS = 16
 """Drafts of a sequence in one step; the chance that all are right is small long before."""
-_FORM = "METHOD:TOKENS[:MODEL or LAYERS], such as ngram:4, draft:3:path/to/model or early_exit:2:12"
+_FORM = (
+    "METHOD:TOKENS[:MODEL or LAYERS], such as ngram:4, draft:3:path/to/model, early_exit:2:12 or eagle:4:path/to/head"
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -17,9 +19,11 @@ class Speculation:
 
     Attributes:
         method: `ngram` copies what followed the same tokens earlier in prompt or answer; `draft` asks a smaller model;
-            `early_exit` asks the first layers of the model itself.
+            `early_exit` asks the first layers of the model itself; `eagle` asks an EAGLE-3 head, which reads the
+            model's hidden states.
         num_tokens: drafts of a sequence in one step, at most.
-        model: of `draft`: Hugging Face checkpoint directory or .gguf file with the same tokenizer.
+        model: of `draft`: Hugging Face checkpoint directory or .gguf file with the same tokenizer; of `eagle`: a
+            directory in the layout of the speculators project.
         layers: of `early_exit`.
 
     Raises:
@@ -38,6 +42,8 @@ class Speculation:
             raise ConfigError(f"--speculation drafts 1 to {MOST_TOKENS} tokens a step, not {self.num_tokens}")
         if self.method == "draft" and not self.model:
             raise ConfigError("--speculation draft needs a model: draft:TOKENS:MODEL")
+        if self.method == "eagle" and not self.model:
+            raise ConfigError("--speculation eagle needs a head: eagle:TOKENS:FOLDER; bakeoff models eagle trains one")
         if self.method == "early_exit" and not self.layers:
             raise ConfigError("--speculation early_exit needs a number of layers: early_exit:TOKENS:LAYERS")
         if self.method == "ngram" and (self.model or self.layers):

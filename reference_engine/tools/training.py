@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch.nn.functional import kl_div
@@ -53,10 +53,11 @@ def learning_rate(step: int, steps: int, peak: float) -> float:
     return peak * (_LAST_RATE + (1 - _LAST_RATE) * (1 + math.cos(math.pi * share)) / 2)
 
 
-def logits_of(model: Any, exchanges: Sequence[Exchange]) -> torch.Tensor:  # noqa: ANN401 (see load_model)
-    """Logits [answer tokens, vocab_size] for the tokens of all answers.
+def padded(exchanges: Sequence[Exchange]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Exchanges as one batch; shorter ones are padded at their end, which no token before sees.
 
-    Shorter exchanges are padded at their end, which no token before sees.
+    Returns:
+        Token ids, int64 [exchanges, longest]; and whether a token's successor is one of an answer, bool of that shape.
     """
     longest = max(len(exchange.token_ids) for exchange in exchanges)
     token_ids = torch.zeros(len(exchanges), longest, dtype=torch.int64)
@@ -64,6 +65,12 @@ def logits_of(model: Any, exchanges: Sequence[Exchange]) -> torch.Tensor:  # noq
     for row, exchange in enumerate(exchanges):
         token_ids[row, : len(exchange.token_ids)] = torch.tensor(exchange.token_ids)
         is_wanted[row, exchange.prompt_len - 1 : len(exchange.token_ids) - 1] = True
+    return token_ids, is_wanted
+
+
+def logits_of(model: Any, exchanges: Sequence[Exchange]) -> torch.Tensor:  # noqa: ANN401 (see load_model)
+    """Logits [answer tokens, vocab_size] for the tokens of all answers."""
+    token_ids, is_wanted = padded(exchanges)
     hidden = model.model(input_ids=token_ids.to(model.device), use_cache=False).last_hidden_state
     return model.lm_head(hidden[is_wanted.to(model.device)])
 
@@ -120,6 +127,57 @@ class HeldOut:
     kl: float
     acceptance: float
 
+    def record(self) -> dict[str, Any]:
+        """Fields of a line of the record."""
+        return {"held_out_kl": self.kl, "acceptance": self.acceptance}
+
+
+class Lesson(Protocol):
+    """What a student learns from its teacher, and how that is measured. Callers decide on gradients and dtypes."""
+
+    @property
+    def student(self) -> Any:  # noqa: ANN401 (of Transformers, or a module of ours)
+        """A module with a `device`; its parameters are float32."""
+        ...
+
+    def loss(self, batch: Sequence[Exchange]) -> torch.Tensor:
+        """What is minimised, a scalar."""
+        ...
+
+    def evaluate(self, held_out: Sequence[Exchange]) -> HeldOut:
+        """How the student does on text that it does not learn from."""
+        ...
+
+
+class NextTokens:
+    """The teacher's distribution at each token of its answers; a `Lesson`.
+
+    Args:
+        teacher: of Transformers; it is not changed.
+        student: of Transformers, in float32 and on the same device.
+        loss: to minimise, the mean over the tokens of answers.
+    """
+
+    def __init__(self, teacher: Any, student: Any, loss: LossName) -> None:  # noqa: ANN401 (see load_model)
+        self._teacher, self.student = teacher, student
+        self._loss: LossName = loss
+
+    def loss(self, batch: Sequence[Exchange]) -> torch.Tensor:
+        """See `Lesson.loss`."""
+        with torch.no_grad():
+            expected = logits_of(self._teacher, batch)
+        return divergences(expected, logits_of(self.student, batch), self._loss).mean()
+
+    def evaluate(self, held_out: Sequence[Exchange]) -> HeldOut:
+        """See `Lesson.evaluate`."""
+        total, same, count = 0.0, 0, 0
+        for exchange in held_out:
+            expected, drafted = logits_of(self._teacher, [exchange]), logits_of(self.student, [exchange])
+            total += float(divergences(expected, drafted, "forward-kl").sum())
+            same += int((expected.argmax(-1) == drafted.argmax(-1)).sum())
+            count += exchange.answer_len
+        return HeldOut(total / count, same / count)
+
 
 class Trainer:
     """Trains a student to predict as its teacher does.
@@ -127,10 +185,8 @@ class Trainer:
     The weights that are zero at the start in the matrices of layers stay zero, as unstructured pruning made them.
 
     Args:
-        teacher: of Transformers; it is not changed.
-        student: of Transformers, in float32 and on the same device.
+        lesson: what is learned.
         batches: of the teacher's text.
-        loss: to minimise, the mean over the tokens of answers.
         steps: of the whole training.
         peak: largest learning rate of AdamW.
         dtype: to compute in.
@@ -139,22 +195,19 @@ class Trainer:
 
     def __init__(
         self,
-        teacher: Any,  # noqa: ANN401 (see load_model)
-        student: Any,  # noqa: ANN401
+        lesson: Lesson,
         batches: Batches,
         *,
-        loss: LossName,
         steps: int,
         peak: float,
         dtype: torch.dtype,
         seed: int,
     ) -> None:
-        self._teacher, self.student, self._batches = teacher, student, batches
-        self._loss: LossName = loss
+        self._lesson, self.student, self._batches = lesson, lesson.student, batches
         self._steps, self._peak = steps, peak
         self._dtype = dtype
-        self._optimizer = torch.optim.AdamW(student.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.01)
-        self._zeros = _zeros(student)
+        self._optimizer = torch.optim.AdamW(self.student.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.01)
+        self._zeros = _zeros(self.student)
         self.step = 0
         torch.manual_seed(seed)
 
@@ -164,9 +217,7 @@ class Trainer:
         batch = self._batches.take()
         self.student.train()
         with self._computing():
-            with torch.no_grad():
-                expected = logits_of(self._teacher, batch)
-            loss = divergences(expected, logits_of(self.student, batch), self._loss).mean()
+            loss = self._lesson.loss(batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.student.parameters(), _MOST_GRADIENT)
         for group in self._optimizer.param_groups:
@@ -182,14 +233,8 @@ class Trainer:
     def evaluate(self, held_out: Sequence[Exchange]) -> HeldOut:
         """Measures the student on text that it does not learn from."""
         self.student.eval()
-        total, same, count = 0.0, 0, 0
-        for exchange in held_out:
-            with self._computing():
-                expected, drafted = logits_of(self._teacher, [exchange]), logits_of(self.student, [exchange])
-            total += float(divergences(expected, drafted, "forward-kl").sum())
-            same += int((expected.argmax(-1) == drafted.argmax(-1)).sum())
-            count += exchange.answer_len
-        return HeldOut(total / count, same / count)
+        with self._computing():
+            return self._lesson.evaluate(held_out)
 
     def _computing(self) -> torch.autocast:
         return torch.autocast(self.student.device.type, self._dtype, enabled=self._dtype != torch.float32)

@@ -45,6 +45,7 @@ COMMANDS = {
     "import vllm": ("vllm.json", 0, "report: "),
     "machine": ("--seconds 0", 2, "seconds"),
     "models distil": ("nothing student --out out", 2, "unknown model 'nothing'"),
+    "models eagle": ("nothing --out out", 2, "unknown model 'nothing'"),
     "models eval": ("", 2, "give either a model's folder or name"),
     "models list": ("", 0, "smollm2-135m-instruct"),
     "models prune": ("nothing --out out", 2, "unknown model 'nothing'"),

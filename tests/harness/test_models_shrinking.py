@@ -1,4 +1,4 @@
-"""`bakeoff models prune`, `distil`, `trim` and `quantize`: the engine takes over, with the built-in text if need be."""
+"""`bakeoff models prune`, `distil`, `trim`, `eagle`, `quantize` become the engine, with a built-in text if need be."""
 
 import os
 import sys
@@ -50,7 +50,7 @@ def become(monkeypatch: pytest.MonkeyPatch) -> Generator[Callable[..., tuple[lis
     os.close(stdin)
 
 
-@pytest.mark.parametrize("command", ["prune", "distil", "trim"])
+@pytest.mark.parametrize("command", ["prune", "distil", "trim", "eagle"])
 def test_defaults_are_those_of_the_reference_engine(become, folder, tmp_path, command):
     words = [folder, folder] if command == "distil" else [folder]
     words += [] if command == "trim" else ["--out", tmp_path / "out"]
@@ -106,6 +106,19 @@ def test_options_of_trim_reach_the_engine(become, folder, tmp_path):
         "command": "trim", "folder": folder, "rows": 99, "text": tmp_path / "t",
     }  # fmt: skip
     assert text == b""
+
+
+def test_options_of_eagle_reach_the_engine(become, folder, tmp_path):
+    options = {
+        "--places": 5, "--draft-vocab": 99, "--steps": 7, "--batch-tokens": 64, "--learning-rate": 0.01,
+        "--text": tmp_path / "t", "--text-tokens": 65, "--answer-tokens": 8, "--temperature": 0.5, "--seed": 3,
+        "--save-steps": 2, "--dtype": "bfloat16", "--device": "cpu",
+    }  # fmt: skip
+    argv, _ = become("eagle", folder, "--out", tmp_path / "out", *(word for pair in options.items() for word in pair))
+    given = vars(build_parser().parse_args(argv[2:]))
+    assert {f"--{name.replace('_', '-')}": value for name, value in given.items()} == {
+        "--command": "eagle", "--model": folder, "--target": tmp_path / "out", **options,
+    }  # fmt: skip
 
 
 def test_built_in_prompts_are_short_different_and_always_the_same():

@@ -125,7 +125,7 @@ def test_the_trimmed_head_has_the_rows_of_the_whole_one(tiny_config, tmp_path, i
     shadow = load_engine(tiny_config(speculation=f"draft:3:{folder}")).core._runner._draft_model
     rows = shadow.executor.execute(spans_of(prompt))
     torch.testing.assert_close(rows, logits[:, EVEN], rtol=1e-5, atol=1e-5)
-    assert shadow._tokens.token_ids(rows.argmax(dim=-1)).item() == EVEN[int(logits[0, EVEN].argmax())]
+    assert shadow._chains._tokens.token_ids(rows.argmax(dim=-1)).item() == EVEN[int(logits[0, EVEN].argmax())]
 
 
 def spans_of(prompt):

@@ -289,7 +289,7 @@ def test_costs_are_interpolated_and_grow_behind_the_largest_step():
     [
         ("ngram", "METHOD:TOKENS"),
         ("ngram:x", "METHOD:TOKENS"),
-        ("medusa:3", "knows ngram, draft, early_exit, not 'medusa'"),
+        ("medusa:3", "knows ngram, draft, early_exit, eagle, not 'medusa'"),
         ("ngram:0", "1 to 16 tokens"),
         ("ngram:17", "1 to 16 tokens"),
         ("draft:3", "needs a model"),

@@ -34,6 +34,7 @@ from reference_engine.kv_cache.storage import allocate_storage
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.loading.safetensors import SafetensorsDirectory
 from reference_engine.models import linear
+from reference_engine.models.decoder import Taps
 from reference_engine.models.registry import build_model
 from reference_engine.offline import load_engine
 from reference_engine.quantization.rounding import absmax, zero_point
@@ -355,6 +356,7 @@ def model_and_layout(checkpoint_dir):
 def test_repeated_decode_steps_equal_computed_ones(model_and_layout):
     """Any number of rows, even and uneven ones, tables that grow and change, tokens that only the device knows."""
     model, layout = model_and_layout
+    kept, expected = Taps((0, 2, 1)), Taps((0, 2, 1))
     size, rng = 4, random.Random(3)
     (ours, _), (theirs, _) = storage_of(layout, size, torch.float32), storage_of(layout, size, torch.float32)
     captured, replayed = [], set()
@@ -363,9 +365,9 @@ def test_repeated_decode_steps_equal_computed_ones(model_and_layout):
         captured.append(run.args)
         return lambda: replayed.add(run.args) or run()
 
-    graphs = GraphExecutor(model, TritonAttention(ours), max_rows=8, max_tokens=64, capture=capture)
+    graphs = GraphExecutor(model.tapped(kept), TritonAttention(ours), max_rows=8, max_tokens=64, capture=capture)
     assert captured == [(rows, factor) for rows in (8, 4, 2, 1) for factor in (1, 4)]
-    plain = LocalExecutor(model, TorchAttention(theirs), theirs)
+    plain = LocalExecutor(model.tapped(expected), TorchAttention(theirs), theirs)
     spare = list(range(BLOCKS))
     rng.shuffle(spare)
     lengths = [1, 9, 4, 17, 30]
@@ -385,6 +387,7 @@ def test_repeated_decode_steps_equal_computed_ones(model_and_layout):
         batch = Batch(BlockCopies(), spans, token_ids, positions, list(range(len(rows))), previous=previous)
         logits = graphs.execute(batch)
         torch.testing.assert_close(logits, plain.execute(batch), atol=2e-5, rtol=1e-5)
+        torch.testing.assert_close(kept.rows, expected.rows, atol=2e-4, rtol=1e-4)
         previous = TorchKernels().argmax(logits)
         previous = previous.repeat(5)[:5]  # as many as rows may name
     assert {factor for _, factor in replayed} == {1, 4}

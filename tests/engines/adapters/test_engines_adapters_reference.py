@@ -99,7 +99,11 @@ def test_the_fraction_of_memory_has_another_name() -> None:
 
 @pytest.mark.parametrize(
     ("speculation", "text"),
-    [(Speculation("ngram", 4), "ngram:4"), (Speculation("draft", 3, "/models/a:b"), "draft:3:/models/a:b")],
+    [
+        (Speculation("ngram", 4), "ngram:4"),
+        (Speculation("draft", 3, "/models/a:b"), "draft:3:/models/a:b"),
+        (Speculation("eagle3", 4, "/models/head"), "eagle:4:/models/head"),
+    ],
 )
 def test_speculation_is_one_flag(speculation: Speculation, text: str) -> None:
     argv = launch(speculation=speculation).argv[3:]
@@ -110,7 +114,7 @@ def test_speculation_is_one_flag(speculation: Speculation, text: str) -> None:
 @pytest.mark.parametrize(
     ("speculation", "why"),
     [
-        (Speculation("mtp", 2), "it knows the methods ngram, draft, not 'mtp'"),
+        (Speculation("mtp", 2), "it knows the methods ngram, draft, eagle3, not 'mtp'"),
         (Speculation("ngram", 2, "/m"), "ngram does not take the folder of a draft model"),
         (Speculation("draft", 2), "draft needs the folder of a draft model, speculation.model"),
     ],

@@ -1,0 +1,183 @@
+"""Loads and computes a draft head: an EAGLE-3 layer over a shadow of the verifying model's KV cache."""
+
+import dataclasses
+from pathlib import Path
+
+import torch
+
+from reference_engine.attention.base import AttentionBackend
+from reference_engine.engine.config import EngineConfig
+from reference_engine.engine.execution import Batch, Column, ReadSlab, with_previous
+from reference_engine.engine.executors import allocated, attention_of, device_of_rank
+from reference_engine.engine.resolution import DTYPES, cache_layout, store_maker_of
+from reference_engine.errors import CheckpointError, ConfigError
+from reference_engine.kv_cache.layout import CacheLayout
+from reference_engine.kv_cache.sizing import Demand
+from reference_engine.kv_cache.storage import KvStorage, token_bytes
+from reference_engine.loading.checkpoint import Checkpoint
+from reference_engine.loading.files import read_json
+from reference_engine.loading.safetensors import SafetensorsFiles
+from reference_engine.models.config import ModelConfig
+from reference_engine.models.decoder import Taps
+from reference_engine.models.eagle import (
+    EagleConfig,
+    EagleHead,
+    HeadSource,
+    check_shapes,
+    default_taps,
+    draft_tokens,
+    read_config,
+)
+from reference_engine.models.linear import Matrix
+from reference_engine.models.weights import Weights
+
+
+class HeadExecutor:
+    """Runs a head; an `Executor` for what needs no hidden states. CUDA graphs are not used: it has one layer.
+
+    Args:
+        head: with an embedding.
+        attention: over the storage.
+        storage: what the spans' block tables point into.
+        host: host memory for swapped-out requests; None without swapping.
+    """
+
+    def __init__(
+        self, head: EagleHead, attention: AttentionBackend, storage: KvStorage, host: KvStorage | None = None
+    ) -> None:
+        self._head, self._attention, self._host = head, attention, host
+        self._token_ids, self._positions = Column(storage.device), Column(storage.device)
+        self._wanted_rows = Column(storage.device)
+        self.storage = storage
+
+    def fuse(self, states: torch.Tensor) -> torch.Tensor:
+        """See `EagleHead.fuse`."""
+        return self._head.fuse(states)
+
+    def compute(self, batch: Batch, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `EagleHead.forward`.
+
+        Args:
+            batch: with spans, and without copies.
+            hidden: [num_tokens, hidden_size], contiguous.
+        """
+        token_ids = self._token_ids.tensor(batch.token_ids)
+        return self._head.forward(
+            token_ids if batch.previous is None else with_previous(token_ids, batch.previous),
+            hidden,
+            self._positions.tensor(batch.positions),
+            self._attention.begin_step(batch.spans),
+            self._wanted_rows.tensor(batch.wanted_rows),
+        )
+
+    def execute(self, batch: Batch, read: ReadSlab | None = None) -> torch.Tensor | None:  # noqa: ARG002 (heads score nothing)
+        """Copies blocks, and computes spans as if all hidden states were 0, to measure how long that takes."""
+        if batch.copies:
+            self.storage.copy_blocks(batch.copies, self._host)
+        if not batch.spans:
+            return None
+        shape = len(batch.token_ids), self._head.hidden_size
+        return self.compute(batch, torch.zeros(shape, dtype=self._head.dtype, device=self._head.device))[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedHead:
+    """A head on its device, and the shape of its cache.
+
+    Attributes:
+        head: with its weights.
+        taps: what it reads of the verifying model.
+        layout: of its cache.
+        token_bytes: of one token there.
+        group: of the verifying model's layers, without a window, whose block tables it follows.
+    """
+
+    head: EagleHead
+    taps: Taps
+    layout: CacheLayout
+    token_bytes: int
+    group: int
+
+    @classmethod
+    def load(cls, config: EngineConfig, checkpoint: Checkpoint, demand: Demand) -> "LoadedHead | None":
+        """None where the settings name no head.
+
+        Args:
+            config: as `resolve_config` returned it.
+            checkpoint: of the verifying model.
+            demand: of that model.
+
+        Raises:
+            CheckpointError: files are missing or damaged, or tensors have the wrong shapes.
+            ConfigError: it was made for another model, or the model has windows in all layers.
+        """
+        drafts = config.drafts
+        if drafts is None or drafts.method != "eagle" or drafts.model is None:
+            return None
+        directory = Path(drafts.model)
+        if not directory.is_dir():
+            raise CheckpointError(f"{directory}: no such folder; give one that bakeoff models eagle has written")
+        where = str(directory / "config.json")
+        read = read_config(read_json(directory / "config.json"), where)
+        windows = [visible.window for visible in demand.layout.groups]
+        if None not in windows:
+            raise ConfigError("--speculation eagle needs a model with a layer that sees its whole past; use ngram")
+        layers = _checked_taps(read, checkpoint.config, config)
+        source = SafetensorsFiles(directory)
+        check_shapes(source, read, len(layers), str(directory))
+        weights = Weights(
+            HeadSource(source),
+            DTYPES[config.dtype],
+            device_of_rank(config, 0),
+            batch_invariant=config.batch_invariant,
+        )
+        has_embedding, tokens = "embed_tokens.weight" in source.names(), draft_tokens(source, read, str(directory))
+        head = EagleHead(read, weights, tokens, demand.max_model_len, has_embedding=has_embedding)
+        layout = cache_layout(read.layer)
+        (token_size,) = token_bytes(layout, DTYPES[config.dtype], store_maker_of(config))
+        return cls(head, Taps(layers), layout, token_size, windows.index(None))
+
+    def executor(self, config: EngineConfig, demand: Demand, embedding: Matrix) -> HeadExecutor:
+        """Over a cache with as many blocks as the verifying model's has.
+
+        Args:
+            config: whose cache has a size.
+            demand: of the verifying model.
+            embedding: of that model, which takes the place of the head's own if that is none or equal.
+        """
+        own = self.head.embedding
+        is_equal = isinstance(own, torch.Tensor) and isinstance(embedding, torch.Tensor) and torch.equal(own, embedding)
+        if own is None or is_equal:
+            self.head.embedding = embedding
+        sizes = [demand.sizes(config.num_blocks or 1)[self.group]]
+        storage = allocated(config, self.layout, sizes, device_of_rank(config, 0))
+        host = None
+        if config.preemption == "swap":
+            sizes = [demand.sizes(demand.fitting(config.swap_memory_bytes))[self.group]]
+            host = allocated(config, self.layout, sizes, torch.device("cpu"))
+        return HeadExecutor(self.head, attention_of(config, storage), storage, host)
+
+
+def _checked_taps(head: EagleConfig, model: ModelConfig, config: EngineConfig) -> tuple[int, ...]:
+    """Depths that a head reads of a model for which it was made.
+
+    Raises:
+        ConfigError: it was made for another one.
+    """
+    sizes = {
+        "a hidden size of": (head.layer.hidden_size, model.hidden_size),
+        "a vocabulary of": (head.layer.vocab_size, model.vocab_size),
+    }
+    for what, (wanted, found) in sizes.items():
+        if wanted != found:
+            raise ConfigError(
+                f"--speculation eagle: {config.speculation.split(':', 2)[2]} is for models with {what} {wanted}, "
+                f"{config.model} has {found}; give a head that was made for this model"
+            )
+    layers = default_taps(model.num_hidden_layers) if head.taps is None else head.taps
+    if len(set(layers)) != len(layers) or not all(0 <= layer <= model.num_hidden_layers for layer in layers):
+        raise ConfigError(
+            f"--speculation eagle: the head reads hidden states at the depths {', '.join(map(str, layers))}, the model "
+            f"has {model.num_hidden_layers} layers; give a head that was made for this model"
+        )
+    return layers

@@ -1,0 +1,290 @@
+"""Trains an EAGLE-3 draft head (Li et al., arXiv 2503.01840) on text that its model writes.
+
+Text, trainer, interruption and record are those of distillation. The head learns the model's distribution at each place
+of a chain of drafts, fed with its own outputs as when it drafts.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import math
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from reference_engine.engine.resolution import DTYPES, resolve_device
+from reference_engine.errors import ConfigError
+from reference_engine.loading.files import read_text
+from reference_engine.models.config import ModelConfig
+from reference_engine.models.eagle import EagleConfig, default_taps
+from reference_engine.offline import LLM
+from reference_engine.speculation.settings import MOST_TOKENS
+from reference_engine.tools.checkpoint_folder import new_checkpoint, write_json
+from reference_engine.tools.head_checkpoint import write_head
+from reference_engine.tools.head_model import TrainableHead
+from reference_engine.tools.teacher_text import Exchange, TextPlan, prompts_of, written_text
+from reference_engine.tools.training import Batches, HeldOut, Trainer, divergences, padded
+from reference_engine.tools.training_run import Say, TrainingFolder, TrainingRun, TrainingSettings, text_of
+from reference_engine.tools.transformers_model import load_model, open_directory
+from reference_engine.tools.unfinished import digest
+
+_LATER = 0.8
+"""Weight of a place of a chain beside the one before, as in EAGLE-3's released code."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HeadTraining(TrainingSettings):
+    """Settings; see `TrainingSettings`.
+
+    Attributes:
+        places: drafts of a chain that are trained.
+        draft_vocab: tokens that the head can propose, those that the model writes most; 0 for all.
+    """
+
+    places: int = 3
+    draft_vocab: int = 0
+
+    def __post_init__(self) -> None:
+        super(HeadTraining, self).__post_init__()
+        if not 1 <= self.places <= MOST_TOKENS:
+            raise ConfigError(f"--places must be 1 to {MOST_TOKENS}, not {self.places}")
+        if self.draft_vocab < 0:
+            raise ConfigError(f"--draft-vocab must be at least 0, not {self.draft_vocab}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HeadHeldOut(HeldOut):
+    """How a head does on held-out text; `kl` and `acceptance` are those of first drafts.
+
+    Attributes:
+        by_place: acceptance of each draft of a chain whose tokens before are the text's.
+    """
+
+    by_place: tuple[float, ...]
+
+    def record(self) -> dict[str, Any]:
+        """See `HeldOut.record`."""
+        return {"held_out_kl": self.kl, "acceptance": self.acceptance, "acceptance_by_place": list(self.by_place)}
+
+
+def train_head(
+    model: Path,
+    target: Path,
+    training: HeadTraining,
+    *,
+    text: Path | None,
+    device: str = "auto",
+    say: Say,
+    clock: Callable[[], float] = time.monotonic,
+) -> HeldOut:
+    """Trains, and writes `target`: a head in the layout of the speculators project, training.json and training.jsonl.
+
+    Ctrl-C takes effect after the step under way, whose state is saved; calling it again with the same arguments goes
+    on, and ends with the same weights.
+
+    Args:
+        model: checkpoint directory of a family in `transformers_model.FAMILIES`.
+        target: directory to create, or one that holds an unfinished run of the same settings.
+        training: settings.
+        text: UTF-8 file whose lines are prompts; None for the standard input.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        say: is called with lines about the progress.
+        clock: in seconds.
+
+    Returns:
+        How the head does at the end.
+
+    Raises:
+        CheckpointError: the model cannot be read, or the target holds something else.
+        ConfigError: settings contradict each other or the model, or Transformers is not installed.
+        RequestError: the text cannot be read, or has too few lines.
+        KeyboardInterrupt: the state has been saved.
+    """
+    folder = TrainingFolder(target, "training")
+    checkpoint = open_directory(model)
+    vocab_size = checkpoint.config.vocab_size
+    if training.draft_vocab > vocab_size:
+        raise ConfigError(f"--draft-vocab {training.draft_vocab} is more than the model's {vocab_size} tokens")
+    words = read_text(text)
+    place = resolve_device(device)
+    longest = min(training.batch_tokens, checkpoint.config.default_length)
+    plan = TextPlan(
+        text_tokens=training.text_tokens,
+        answer_tokens=training.answer_tokens,
+        max_length=longest,
+        temperature=training.temperature,
+        seed=training.seed,
+    )
+    prompts = prompts_of(words, checkpoint.tokenizer, plan)
+    settings = {
+        **dataclasses.asdict(training),
+        "teacher": digest(model),
+        "text": hashlib.sha256(words.encode()).hexdigest(),
+        "device": place,
+    }
+    folder.begin(settings)
+    held_out, learned = written_text(
+        folder.text,
+        lambda: LLM(model, device=place, max_model_len=longest, enable_prefix_caching=False),
+        prompts,
+        plan,
+        say,
+    )
+    tokens = frequent_tokens(learned, training.draft_vocab, vocab_size)
+    config = head_config(checkpoint.config, None if tokens is None else len(tokens))
+    dtype = training.dtype_on(torch.device(place))
+    teacher = load_model(model, torch.device(place), dtype)
+    head = new_head(teacher, config, tokens, training.seed)
+    trainer = Trainer(
+        HeadLesson(teacher, head, config, tokens, training.places),
+        Batches(learned, training.batch_tokens, training.seed),
+        steps=training.steps,
+        peak=training.learning_rate,
+        dtype=dtype,
+        seed=training.seed,
+    )
+    result = TrainingRun(trainer, held_out, folder, training, say=say, clock=clock).finish()
+    with new_checkpoint(target) as scratch:
+        stored = DTYPES.get(config.layer.dtype, torch.float32)
+        tensors = {name: tensor.cpu().to(stored) for name, tensor in head.state_dict().items()}
+        # Speculators writes it, too; without it its loader depends on how Transformers fills what is missing.
+        tensors["embed_tokens.weight"] = checkpoint.weights.get("model.embed_tokens.weight")
+        write_head(scratch, config, tensors, tokens=tokens, model=model.resolve(), num_tokens=training.places)
+        shutil.copyfile(folder.record, scratch / folder.record_name)
+        write_json(scratch / folder.settings_name, {**settings, "result": dataclasses.asdict(result)})
+    say(f"wrote {target}: {text_of(result)}")
+    return result
+
+
+def head_config(model: ModelConfig, draft_vocab_size: int | None = None) -> EagleConfig:
+    """A head for a model: one Llama layer of the model's shapes; None for the model's whole vocabulary."""
+    layer = dataclasses.replace(
+        model,
+        model_type="llama",
+        num_hidden_layers=1,
+        attention_bias=False,
+        mlp_bias=False,
+        tie_word_embeddings=False,
+        windows=(),
+    )
+    taps = default_taps(model.num_hidden_layers)
+    return EagleConfig(layer, draft_vocab_size or model.vocab_size, taps, norm_before_residual=False)
+
+
+def frequent_tokens(text: Sequence[Exchange], count: int, vocab_size: int) -> torch.Tensor | None:
+    """The tokens that answers have most often, int64 [count], rising; None where `count` means all.
+
+    Of equally frequent ones those with lower ids are taken.
+    """
+    if count in (0, vocab_size):
+        return None
+    seen = Counter(token for exchange in text for token in exchange.answer)
+    return torch.tensor(sorted(sorted(range(vocab_size), key=lambda token: (-seen[token], token))[:count]))
+
+
+def new_head(teacher: Any, config: EagleConfig, tokens: torch.Tensor | None, seed: int) -> TrainableHead:  # noqa: ANN401
+    """A head to train, in float32 on the teacher's device, with the teacher's final norm and its rows of the head."""
+    head = TrainableHead(config, seed)
+    rows = teacher.lm_head.weight.detach().float().cpu()
+    with torch.no_grad():
+        head.lm_head.weight.copy_(rows if tokens is None else rows[tokens])
+        head.norm.weight.copy_(teacher.model.norm.weight.detach().float().cpu())
+    return head.to(teacher.device)
+
+
+class HeadLesson:
+    """The model's distribution at each place of a chain of drafts; a `Lesson`.
+
+    Where the head cannot propose all tokens, it learns the distribution among those that it can, weighted by the
+    probability that these have together.
+
+    Args:
+        teacher: of Transformers; it is not changed.
+        head: on the same device.
+        config: of the head.
+        tokens: see `eagle.draft_tokens`.
+        places: drafts of a chain.
+    """
+
+    def __init__(
+        self,
+        teacher: Any,  # noqa: ANN401 (see load_model)
+        head: TrainableHead,
+        config: EagleConfig,
+        tokens: torch.Tensor | None,
+        places: int,
+    ) -> None:
+        self._teacher, self.student, self._places = teacher, head, places
+        self._layers = config.taps or ()
+        self._tokens = None if tokens is None else tokens.to(teacher.device)
+
+    def loss(self, batch: Sequence[Exchange]) -> torch.Tensor:
+        """See `Lesson.loss`: the mean over places, which weigh less the later they are."""
+        weights = [_LATER**place for place in range(self._places)]
+        losses = [
+            (mass * divergences(expected, logits, "forward-kl")).sum() / max(1, len(logits))
+            for _, expected, mass, logits in self._compared(batch)
+        ]
+        return torch.stack([weight * loss for weight, loss in zip(weights, losses, strict=True)]).sum() / sum(weights)
+
+    def evaluate(self, held_out: Sequence[Exchange]) -> HeadHeldOut:
+        """See `Lesson.evaluate`."""
+        total, same, counts = 0.0, [0] * self._places, [0] * self._places
+        for exchange in held_out:
+            for place, (wanted, expected, mass, logits) in enumerate(self._compared([exchange])):
+                if place == 0:
+                    total += float((mass * divergences(expected, logits, "forward-kl")).sum())
+                drafted = logits.argmax(-1) if self._tokens is None else self._tokens[logits.argmax(-1)]
+                same[place] += int((drafted == wanted).sum())
+                counts[place] += len(drafted)
+        shares = tuple(right / count if count else math.nan for right, count in zip(same, counts, strict=True))
+        return HeadHeldOut(total / max(1, counts[0]), shares[0], shares)
+
+    def _compared(
+        self, batch: Sequence[Exchange]
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """For each place of the chains: what both say of the tokens of answers.
+
+        Yields:
+            The model's likeliest token, int64 [n]; its logits [n, draft_vocab_size] of the tokens that the head can
+            propose; their probability together, [n]; and the head's logits, [n, draft_vocab_size].
+        """
+        ids, is_wanted = (tensor.to(self._teacher.device) for tensor in padded(batch))
+        with torch.no_grad():
+            states, last = self._observed(ids)
+            whole = self._teacher.lm_head(last[is_wanted]).float()
+            embedded = self._teacher.get_input_embeddings()(ids)
+            likeliest = whole.argmax(-1)
+            kept = whole if self._tokens is None else whole[:, self._tokens]
+            mass = (kept.logsumexp(-1) - whole.logsumexp(-1)).exp()
+        row_of = torch.zeros_like(ids).masked_scatter_(is_wanted, torch.arange(len(whole), device=ids.device))
+        for place, outputs in enumerate(self.student(states, embedded, self._places)):
+            first = place + 1  # the chain at i drafts what follows token i + place + 1
+            is_here = is_wanted[:, first:]
+            rows = row_of[:, first:][is_here]
+            logits = self.student.lm_head(outputs[:, : is_here.shape[1]][is_here])
+            yield likeliest[rows], kept[rows], mass[rows], logits
+
+    def _observed(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The model's hidden states at the head's depths, and its last ones behind the final norm."""
+        found: dict[int, torch.Tensor] = {}
+
+        def listen(index: int) -> Callable[[Any, tuple[Any, ...], Mapping[str, Any]], None]:
+            def on_input(_: Any, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:  # noqa: ANN401
+                found[index] = (inputs[0] if inputs else named["hidden_states"]).detach().clone()
+
+            return on_input
+
+        model = self._teacher.model
+        with contextlib.ExitStack() as hooks:
+            for index, module in enumerate([*model.layers, model.norm]):
+                if index in self._layers:
+                    handle = module.register_forward_pre_hook(listen(index), with_kwargs=True)
+                    hooks.callback(handle.remove)
+            last = model(input_ids=ids, use_cache=False).last_hidden_state
+        return torch.cat([found[index] for index in self._layers], dim=-1), last

@@ -1,0 +1,193 @@
+"""Trainings that can be interrupted: settings, state and record in the folder that a result will take.
+
+All that an unfinished run needs to go on lies in a folder `training` in the target, which is a checkpoint only when the
+run has ended.
+"""
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from reference_engine.errors import ConfigError
+from reference_engine.offline import interrupts_held
+from reference_engine.tools.progress import Progress
+from reference_engine.tools.teacher_text import Exchange
+from reference_engine.tools.training import HeldOut, Trainer
+from reference_engine.tools.unfinished import begin, check_new, flag
+
+_WORK, _STATE, _TEXT = "training", "state.pt", "text.jsonl"
+_POSITIVE = ("steps", "batch_tokens", "text_tokens", "answer_tokens", "save_steps")
+_FREE = ("save_steps",)  # may differ when a run goes on
+Say = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSettings:
+    """What all trainings have; the weights that result depend on all but `save_steps`.
+
+    Attributes:
+        steps: of the optimizer.
+        batch_tokens: tokens of a step, prompts and padding included, at most.
+        learning_rate: at its peak.
+        text_tokens: tokens of answers that the teacher writes; they are learned from several times if the steps need
+            more.
+        answer_tokens: tokens of one answer, at most.
+        temperature: the teacher's, of sampling.
+        seed: of prompts, sampling and order.
+        dtype: to compute in; weights and optimizer are float32. auto: bfloat16 on a GPU, float32 on a CPU.
+        save_steps: steps between two saved states, and between two measurements on held-out text.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    steps: int = 300
+    batch_tokens: int = 2048
+    learning_rate: float = 5e-4
+    text_tokens: int = 131_072
+    answer_tokens: int = 128
+    temperature: float = 1.0
+    seed: int = 0
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    save_steps: int = 50
+
+    def __post_init__(self) -> None:
+        for name in _POSITIVE:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{flag(name)} must be at least 1, not {getattr(self, name)}")
+        if not 0 < self.learning_rate <= 1:
+            raise ConfigError(f"--learning-rate must be above 0 and at most 1, not {self.learning_rate}")
+        if self.temperature < 0 or self.seed < 0:
+            raise ConfigError("--temperature and --seed must be at least 0")
+
+    def dtype_on(self, device: torch.device) -> torch.dtype:
+        """The type to compute in."""
+        wide = torch.bfloat16 if device.type == "cuda" else torch.float32
+        return wide if self.dtype == "auto" else getattr(torch, self.dtype)
+
+
+class TrainingFolder:
+    """The folder that a training makes.
+
+    Args:
+        target: directory to create, or one that holds an unfinished run.
+        name: of the training, for its files.
+
+    Attributes:
+        target: the same.
+        settings_name: file name of the settings in the result.
+        record_name: file name of the record, JSON lines, there and meanwhile.
+
+    Raises:
+        CheckpointError: the target holds something else.
+    """
+
+    def __init__(self, target: Path, name: str) -> None:
+        self.target, self.settings_name, self.record_name = target, f"{name}.json", f"{name}.jsonl"
+        self._work = target / _WORK
+        check_new(target, _WORK)
+
+    @property
+    def text(self) -> Path:
+        """Where the teacher's text is."""
+        return self._work / _TEXT
+
+    @property
+    def state(self) -> Path:
+        """Where the trainer's state is."""
+        return self._work / _STATE
+
+    @property
+    def record(self) -> Path:
+        """Where the record is."""
+        return self.target / self.record_name
+
+    def begin(self, settings: Mapping[str, Any], free: Collection[str] = _FREE) -> None:
+        """See `unfinished.begin`."""
+        begin(self._work, settings, free)
+
+
+class TrainingRun:
+    """The steps of one process, and their record.
+
+    Args:
+        trainer: with a new state; one that was saved is restored.
+        held_out: text to measure on.
+        folder: of the training.
+        settings: of the training.
+        say: is called with lines about the progress.
+        clock: in seconds.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        held_out: Sequence[Exchange],
+        folder: TrainingFolder,
+        settings: TrainingSettings,
+        *,
+        say: Say,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._trainer, self._held_out, self._say, self._clock = trainer, held_out, say, clock
+        self._steps, self._save_steps = settings.steps, settings.save_steps
+        self._state, self._record = folder.state, folder.record
+        if self._state.exists():
+            trainer.restore(self._state)
+            _cut_record(self._record, trainer.step)
+            say(f"goes on after step {trainer.step} of {self._steps}")
+        else:
+            self._record.write_bytes(b"")
+            self._note(None, None, trainer.evaluate(held_out))
+        self._progress = Progress(say, "step", trainer.step, self._steps, clock)
+
+    def finish(self) -> HeldOut:
+        """Makes the steps that are left."""
+        trainer = self._trainer
+        with interrupts_held() as let_through:
+            while trainer.step < self._steps:
+                self._make_step()
+                try:
+                    let_through()
+                except KeyboardInterrupt:
+                    trainer.save(self._state)
+                    self._say(f"saved after step {trainer.step} of {self._steps}; the same command goes on")
+                    raise
+        return trainer.evaluate(self._held_out)
+
+    def _make_step(self) -> None:
+        trainer, began_s = self._trainer, self._clock()
+        loss, tokens = trainer.train_step()
+        rate = tokens / max(self._clock() - began_s, 1e-9)
+        is_due = trainer.step % self._save_steps == 0
+        held_out = trainer.evaluate(self._held_out) if is_due or trainer.step == self._steps else None
+        self._note(loss, rate, held_out)
+        if is_due:
+            trainer.save(self._state)
+        shown = "" if held_out is None else f", {text_of(held_out)}"
+        self._progress.advance(trainer.step, f", loss {loss:.4f}{shown}, {rate:,.0f} tokens/s", is_due=bool(shown))
+
+    def _note(self, loss: float | None, rate: float | None, held_out: HeldOut | None) -> None:
+        measured = {"held_out_kl": None, "acceptance": None} if held_out is None else held_out.record()
+        line = {"step": self._trainer.step, "loss": loss, **measured, "tokens_per_s": rate}
+        with self._record.open("a", encoding="utf-8") as handle:
+            handle.write(json.dumps(line) + "\n")
+
+
+def text_of(held_out: HeldOut) -> str:
+    """For a line about the progress."""
+    return f"held-out KL {held_out.kl:.4f}, acceptance {held_out.acceptance:.3f}"
+
+
+def _cut_record(record: Path, step: int) -> None:
+    """Drops the lines of steps that are made again, and one that a crash cut off."""
+    lines = record.read_text(encoding="utf-8").splitlines(keepends=True) if record.exists() else []
+    whole = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
+    scratch = record.with_name(f".{record.name}")
+    scratch.write_text("".join(whole), encoding="utf-8")
+    scratch.replace(record)
