@@ -244,7 +244,7 @@ def test_the_offline_engine_takes_a_dictionary(checkpoint_dir, heads):
     assert said[0] == said[1]
 
 
-@pytest.mark.parametrize("settings", [{"max_num_batched_tokens": 17}, {"quantization": "int8"}])
+@pytest.mark.parametrize("settings", [{"max_num_batched_tokens": 17, "max_num_seqs": 8}, {"quantization": "int8"}])
 def test_prompts_are_scored_and_weights_quantised_beside_a_head(checkpoint_dir, heads, settings):
     settings = {"dtype": "float32", "num_blocks": 64, "threads": 1, "adaptive_speculation": False, **settings}
     asking, prompt = SamplingParams(max_tokens=9, temperature=0.0, prompt_logprobs=2), list(range(5, 75))
